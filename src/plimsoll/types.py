@@ -1,0 +1,190 @@
+"""The values and protocols at which the rooms meet. Nothing here imports JAX: recipes import this file.
+
+A recipe says what to learn; a plan says how one step of it is computed; a ledger says what it costs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    import jax
+    import numpy as np
+
+Params = Any
+Carry = Any
+Batch = Mapping[str, Any]
+Numerics = Literal["exact", "mixed", "compressed"]
+Remat = Literal["none", "dots", "block"]
+
+
+class LossSum(NamedTuple):
+    """A sum and what it is to be divided by; the step minimises `sum(total) / sum(weight)` over the effective batch.
+
+    Means of means are impossible with it, so micro-batches of unequal token counts do not change the loss.
+    """
+
+    total: jax.Array
+    weight: jax.Array
+
+
+Metrics = dict[str, LossSum]
+
+
+class Task(Protocol):
+    """The model and its loss, as pure functions over pytrees."""
+
+    def init(self, key: jax.Array) -> Params:
+        """`{"trainable": ..., "frozen": ...}`; `frozen` may be absent."""
+        ...
+
+    def loss(
+        self, params: Params, carry: Carry, batch: Batch, keys: jax.Array, *, train: bool
+    ) -> tuple[LossSum, Carry, Metrics]:
+        """Sums over the micro-batch; `keys` holds one PRNG key per example."""
+        ...
+
+
+class Source(Protocol):
+    """Where batches come from, with a position that fits into JSON."""
+
+    def __iter__(self) -> Iterator[dict[str, np.ndarray]]: ...
+    def __next__(self) -> dict[str, np.ndarray]: ...
+    def state(self) -> dict[str, Any]: ...
+    def restore(self, state: dict[str, Any]) -> None: ...
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compute:
+    """How a task is to be computed: the part of a plan that a model sees."""
+
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Arithmetic of the dots; weights and sums are float32 either way."""
+    remat: Remat = "none"
+    loss_chunk: int = 0
+    """Tokens whose logits exist at a time; 0 for all of the micro-batch."""
+    platform: str = "cpu"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A value for every lever. Frozen in the run at its start; JSON."""
+
+    chip: str
+    micro_batch: int
+    accumulation: int
+    remat: Remat
+    loss_chunk: int
+    precision: Literal["float32", "bfloat16"]
+    prefetch: int
+    async_save: bool
+    """Save while training goes on: costs a second copy of the state while it lasts."""
+    pinned: tuple[str, ...] = ()
+    """Levers the user set; the others were found."""
+
+    @property
+    def numerics(self) -> Numerics:
+        return "exact" if self.precision == "float32" else "mixed"
+
+    @property
+    def effective_batch(self) -> int:
+        return self.micro_batch * self.accumulation
+
+    def compute(self, platform: str) -> Compute:
+        return Compute(
+            precision=self.precision, remat=self.remat, loss_chunk=self.loss_chunk, platform=platform
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self) | {"pinned": list(self.pinned)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Plan:
+        return cls(**{**values, "pinned": tuple(values.get("pinned", ()))})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ledger:
+    """Bytes by component, predicted and, once the run has been seen, measured."""
+
+    budget_bytes: int
+    predicted: Mapping[str, int]
+    """Component to bytes at the peak; their sum is the predicted peak."""
+    phase: str
+    """The phase of the run in which the peak falls: start, train, save or evaluate."""
+    source: Literal["compiled", "estimated"] = "compiled"
+    phases: Mapping[str, int] = field(default_factory=dict)
+    """Predicted peak of every phase."""
+
+    @property
+    def predicted_peak_bytes(self) -> int:
+        return sum(self.predicted.values())
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), indent=2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alternative:
+    """A plan that was considered and not chosen, and why."""
+
+    plan: Plan
+    peak_bytes: int
+    step_seconds: float | None
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """What the planner found: the plan, the bytes it expects, how long a step takes, and what else it saw."""
+
+    plan: Plan
+    ledger: Ledger
+    recipe: str
+    parameters: int
+    step_seconds: float | None
+    """Of one optimizer step; None where the chip's rate is unknown."""
+    step_seconds_source: Literal["measured", "roofline"]
+    tokens_per_step: int | None
+    examples_per_step: int
+    compiles: int
+    devices: int
+    reason: str
+    alternatives: tuple[Alternative, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object `plan --json` prints."""
+        return {
+            "fits": True,
+            "recipe": self.recipe,
+            "parameters": self.parameters,
+            "budget_bytes": self.ledger.budget_bytes,
+            "predicted_peak_bytes": self.ledger.predicted_peak_bytes,
+            "plan": self.plan.to_dict(),
+            "numerics": self.plan.numerics,
+            "components": dict(self.ledger.predicted),
+            "phase": self.ledger.phase,
+            "phases": dict(self.ledger.phases),
+            "step_seconds": self.step_seconds,
+            "step_seconds_source": self.step_seconds_source,
+            "tokens_per_step": self.tokens_per_step,
+            "examples_per_step": self.examples_per_step,
+            "source": self.ledger.source,
+            "devices": self.devices,
+            "compiles": self.compiles,
+            "reason": self.reason,
+            "alternatives": [
+                {
+                    "plan": other.plan.to_dict(),
+                    "predicted_peak_bytes": other.peak_bytes,
+                    "step_seconds": other.step_seconds,
+                    "reason": other.reason,
+                }
+                for other in self.alternatives
+            ],
+        }
