@@ -1,0 +1,163 @@
+"""A decoder-only language model in Llama's layout: pre-norm RMSNorm, rotary positions, SwiGLU, no biases.
+
+Touvron et al. 2023, https://arxiv.org/abs/2302.13971; rotary embedding in its rotate-half form, Su et al. 2021,
+https://arxiv.org/abs/2104.09864. Flax NNX inside, a pure function over a pytree at the door: `Decoder.init` and
+`Decoder.hidden`. The blocks are stacked along their first axis and scanned, so that compile time, and on a CPU
+rematerialisation, do not depend on the number of layers.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from plimsoll.levers.precision import batched_dot, batched_dot_rows, dot, dot_rows
+from plimsoll.levers.remat import keep, scan_blocks
+from plimsoll.models.sizing import DecoderShape
+from plimsoll.types import Compute
+
+ROPE_BASE = 10_000.0
+NORM_EPSILON = 1e-6
+INIT_SCALE = 0.02
+"""Standard deviation of every matrix; the two that write into the residual stream are divided by sqrt(2 layers)."""
+
+
+class Linear(nnx.Module):
+    """`x @ kernel` in the plan's precision. Kernels are (in, out), which is the fast way round on a CPU."""
+
+    def __init__(self, inner: int, cols: int, *, scale: float, compute: Compute, rngs: nnx.Rngs) -> None:
+        self.kernel = nnx.Param(scale * jax.random.normal(rngs.params(), (inner, cols)))
+        self.compute = compute
+
+    def __call__(self, x: Float[Array, "... inner"]) -> Float[Array, "... cols"]:
+        return dot(x, self.kernel[...], precision=self.compute.precision, platform=self.compute.platform)
+
+
+def rms_norm(x: Float[Array, "... width"], scale: Float[Array, " width"]) -> Float[Array, "... width"]:
+    """x / rms(x) * scale, in float32. Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467."""
+    return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + NORM_EPSILON) * scale
+
+
+class RMSNorm(nnx.Module):
+    """Root-mean-square norm with a learned scale."""
+
+    def __init__(self, width: int) -> None:
+        self.scale = nnx.Param(jnp.ones((width,)))
+
+    def __call__(self, x: Float[Array, "... width"]) -> Float[Array, "... width"]:
+        return rms_norm(x, self.scale[...])
+
+
+def rotary_angles(length: int, head_width: int) -> Float[Array, "length half"]:
+    """Angle of every position and pair, in radians: position * base^(-2i / head_width)."""
+    frequencies = ROPE_BASE ** (-jnp.arange(0, head_width, 2, dtype=jnp.float32) / head_width)
+    return jnp.arange(length, dtype=jnp.float32)[:, None] * frequencies[None, :]
+
+
+def rotate(
+    x: Float[Array, "... length width"], angles: Float[Array, "length half"]
+) -> Float[Array, "... length width"]:
+    """Turns the pairs (x[i], x[i + width/2]) by their angles: a rotation, norms are kept."""
+    first, second = jnp.split(x, 2, axis=-1)
+    cos, sin = jnp.cos(angles), jnp.sin(angles)
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+
+
+def causal_attention(
+    query: Float[Array, "batch heads length width"],
+    key: Float[Array, "batch heads length width"],
+    value: Float[Array, "batch heads length width"],
+    *,
+    compute: Compute,
+) -> Float[Array, "batch heads length width"]:
+    """softmax(q k' / sqrt(width)) v over the positions up to one's own."""
+    batch, heads, length, width = query.shape
+    folded = [a.reshape(batch * heads, length, width) for a in (query, key, value)]
+    query, key, value = folded
+    options = {"precision": compute.precision, "platform": compute.platform}
+    scores = batched_dot_rows(query * width**-0.5, key, **options)
+    causal = jnp.tril(jnp.ones((length, length), bool))
+    weights = jax.nn.softmax(jnp.where(causal, scores, -jnp.inf), axis=-1)
+    return batched_dot(weights, value, **options).reshape(batch, heads, length, width)
+
+
+class Block(nnx.Module):
+    """x + attention(norm(x)), then x + feed-forward(norm(x))."""
+
+    def __init__(self, shape: DecoderShape, compute: Compute, rngs: nnx.Rngs) -> None:
+        d, f = shape.width, shape.inner
+        residual = INIT_SCALE / (2 * shape.layers) ** 0.5
+        options = {"compute": compute, "rngs": rngs}
+        self.heads, self.compute = shape.heads, compute
+        self.attention_norm, self.feed_norm = RMSNorm(d), RMSNorm(d)
+        self.query, self.key, self.value = (Linear(d, d, scale=INIT_SCALE, **options) for _ in range(3))
+        self.out = Linear(d, d, scale=residual, **options)
+        self.gate, self.up = (Linear(d, f, scale=INIT_SCALE, **options) for _ in range(2))
+        self.down = Linear(f, d, scale=residual, **options)
+
+    def __call__(
+        self, x: Float[Array, "batch length width"], angles: Float[Array, "length half"]
+    ) -> Float[Array, "batch length width"]:
+        x = x + self._attend(self.attention_norm(x), angles)
+        normed = self.feed_norm(x)
+        inner = jax.nn.silu(keep(self.gate(normed))) * keep(self.up(normed))
+        return x + self.down(inner)
+
+    def _attend(self, x: Array, angles: Array) -> Array:
+        batch, length, width = x.shape
+
+        def split(y: Array) -> Array:
+            return keep(y).reshape(batch, length, self.heads, -1).swapaxes(1, 2)
+
+        query, key, value = split(self.query(x)), split(self.key(x)), split(self.value(x))
+        mixed = causal_attention(rotate(query, angles), rotate(key, angles), value, compute=self.compute)
+        return keep(self.out(mixed.swapaxes(1, 2).reshape(batch, length, width)))
+
+
+class Decoder:
+    """The model as pure functions: `init` makes the parameters, `hidden` and `logits` use them."""
+
+    def __init__(self, shape: DecoderShape, compute: Compute) -> None:
+        self.shape, self.compute = shape, compute
+        abstract = nnx.eval_shape(lambda: Block(shape, compute, nnx.Rngs(0)))
+        self._block, _ = nnx.split(abstract)
+
+    def init(self, key: Array) -> dict:
+        """Float32 parameters; the blocks' leaves have a leading axis of layers."""
+        embedding_key, block_key, head_key = jax.random.split(key, 3)
+        shape = self.shape
+
+        def one_block(key: Array) -> dict:
+            return nnx.to_pure_dict(nnx.state(Block(shape, self.compute, nnx.Rngs(params=key))))
+
+        params = {
+            "embedding": INIT_SCALE * jax.random.normal(embedding_key, (shape.vocab, shape.width)),
+            "blocks": jax.vmap(one_block)(jax.random.split(block_key, shape.layers)),
+            "norm": jnp.ones((shape.width,)),
+        }
+        if not shape.tied:
+            params["head"] = INIT_SCALE * jax.random.normal(head_key, (shape.width, shape.vocab))
+        return params
+
+    def hidden(self, params: dict, ids: Int[Array, "batch length"]) -> Float[Array, "batch length width"]:
+        """The final norm's output, from which `logits` are one dot away."""
+        angles = rotary_angles(ids.shape[1], self.shape.head_width)
+
+        def one_block(x: Array, block_params: dict) -> Array:
+            return nnx.merge(self._block, block_params)(x, angles)
+
+        x = scan_blocks(
+            one_block,
+            params["embedding"][ids],
+            params["blocks"],
+            layers=self.shape.layers,
+            remat=self.compute.remat,
+            platform=self.compute.platform,
+        )
+        return rms_norm(x, params["norm"])
+
+    def logits(self, params: dict, hidden: Float[Array, "rows width"]) -> Float[Array, "rows vocab"]:
+        options = {"precision": self.compute.precision, "platform": self.compute.platform}
+        if self.shape.tied:
+            return dot_rows(hidden, params["embedding"], **options)
+        return dot(hidden, params["head"], **options)

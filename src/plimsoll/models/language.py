@@ -1,0 +1,34 @@
+"""The task of predicting the next token with a `Decoder`: its parameters and its summed loss."""
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from plimsoll.levers.chunked_loss import IGNORE, chunked_cross_entropy
+from plimsoll.models.decoder import Decoder
+from plimsoll.models.sizing import DecoderShape
+from plimsoll.types import Batch, Compute, LossSum, Metrics, Params
+
+
+class NextToken:
+    """A `Task`: batches hold `input_ids` and `labels`, int32 of (batch, length); a label of `IGNORE` is not counted."""
+
+    def __init__(self, shape: DecoderShape, compute: Compute) -> None:
+        self.decoder, self.compute = Decoder(shape, compute), compute
+
+    def init(self, key: Array) -> Params:
+        return {"trainable": self.decoder.init(key)}
+
+    def loss(
+        self, params: Params, carry: None, batch: Batch, keys: Array, *, train: bool
+    ) -> tuple[LossSum, None, Metrics]:
+        """Nats, summed over the counted tokens. There is no dropout, so `keys` and `train` change nothing."""
+        weights = params["trainable"]
+        hidden = self.decoder.hidden(weights, batch["input_ids"])
+        labels = batch["labels"].reshape(-1)
+        total = chunked_cross_entropy(
+            hidden.reshape(labels.size, -1),
+            lambda rows: self.decoder.logits(weights, rows),
+            labels,
+            chunk=self.compute.loss_chunk,
+        )
+        return LossSum(total, jnp.sum(labels != IGNORE, dtype=jnp.float32)), None, {}

@@ -1,0 +1,121 @@
+"""The shape of a decoder from the number of parameters it may have. Aspect ratio first, then the count.
+
+Choosing by the count alone gives absurd depth, because narrow embeddings are cheap (92 layers of width 64 for
+five million). Here width / layers stays between 32 and 128, heads are 32, 64 or 128 wide, and the inner width lies
+near 8/3 of the width, as in Llama (https://arxiv.org/abs/2302.13971). Of what comes within 2 % of the target, the
+shape nearest to the preferred ratio wins. No JAX here: recipes use it.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from plimsoll.errors import RecipeError
+from plimsoll.units import format_count
+
+TOLERANCE = 0.02
+ASPECT_RATIOS = (32, 128)
+PREFERRED_ASPECT = 64
+HEAD_WIDTHS = (64, 32, 128)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderShape:
+    """Widths and counts of a Llama-like decoder; no biases anywhere."""
+
+    vocab: int
+    width: int
+    layers: int
+    heads: int
+    inner: int
+    tied: bool = True
+    """The output layer uses the token embedding's weights."""
+
+    def __post_init__(self) -> None:
+        if self.width % self.heads or (self.width // self.heads) % 2:
+            raise RecipeError(
+                f"--width {self.width} cannot be split over --heads {self.heads}: width / heads must be an even"
+                f" whole number (rotary embedding turns pairs), for example --heads {max(1, self.width // 32)}"
+            )
+
+    @property
+    def head_width(self) -> int:
+        return self.width // self.heads
+
+    def parameters(self) -> int:
+        """Embedding, L x (4 attention dots, 3 feed-forward dots, 2 norms), final norm, output layer unless tied."""
+        d, f = self.width, self.inner
+        embeddings = self.vocab * d * (1 if self.tied else 2)
+        return embeddings + self.layers * (4 * d * d + 3 * d * f + 2 * d) + d
+
+
+def inner_width(width: int, multiple: int = 64) -> int:
+    """8/3 of the width, to the next multiple: three dots of this width cost what two of 4x would."""
+    return max(multiple, round(width * 8 / 3 / multiple) * multiple)
+
+
+def sized(target: int, *, vocab: int, tied: bool = True) -> DecoderShape:
+    """The shape nearest to the preferred proportions within 2 % of `target` parameters.
+
+    Raises RecipeError with the smallest reachable count where the target is out of reach.
+    """
+    for multiple in (64, 32, 16, 8):  # the coarsest inner width that reaches the target
+        found = [s for s in _shapes(target, vocab, tied, multiple) if _error(s, target) <= TOLERANCE]
+        if found:
+            return min(found, key=lambda shape: (_strangeness(shape), _error(shape, target)))
+    raise RecipeError(_unreachable(target, vocab, tied))
+
+
+def _unreachable(target: int, vocab: int, tied: bool) -> str:
+    smallest = min(_smallest(vocab, tied, width).parameters() for width in (32, 64))
+    asked = f"--target-params {format_count(target)} is unreachable with a vocabulary of {vocab:,}"
+    if target < smallest:
+        embedding = vocab * 32 * (1 if tied else 2)
+        return (
+            f"{asked}: the minimum is {smallest:,} parameters, of which {embedding:,} are the embedding."
+            f" Ask for at least {format_count(smallest * 1.02)}, or use a smaller --vocab-size"
+        )
+    ladder = [_smallest(vocab, tied, width) for width in range(32, 2048, 32)]
+    above = min(shape.parameters() for shape in ladder if shape.parameters() > target)
+    below = max(_deepest(shape).parameters() for shape in ladder if _deepest(shape).parameters() < target)
+    return (
+        f"{asked}: widths are multiples of 32, and the nearest shapes have {below:,} and {above:,} parameters (the"
+        f" minimum is {smallest:,}). Ask for one of these, or use a smaller --vocab-size"
+    )
+
+
+def _shapes(target: int, vocab: int, tied: bool, multiple: int) -> Iterator[DecoderShape]:
+    low, high = ASPECT_RATIOS
+    for width in range(32, 16_384 + 1, 32):
+        if vocab * width > target * (1 + TOLERANCE):
+            return
+        heads = width // next(size for size in HEAD_WIDTHS if width % size == 0)
+        near = inner_width(width, multiple)
+        inners = [i for i in range(multiple, 2 * near, multiple) if 0.75 <= i / (width * 8 / 3) <= 1.34]
+        for inner in inners or [near]:
+            one = DecoderShape(vocab=vocab, width=width, layers=1, heads=heads, inner=inner, tied=tied)
+            per_layer = 4 * width * width + 3 * width * inner + 2 * width
+            exact = 1 + (target - one.parameters()) / per_layer
+            for layers in {math.floor(exact), math.ceil(exact)}:
+                if layers >= 1 and width / high <= layers <= max(1, width / low):
+                    yield DecoderShape(
+                        vocab=vocab, width=width, layers=layers, heads=heads, inner=inner, tied=tied
+                    )
+
+
+def _smallest(vocab: int, tied: bool, width: int) -> DecoderShape:
+    return DecoderShape(vocab=vocab, width=width, layers=1, heads=1, inner=inner_width(width, 8), tied=tied)
+
+
+def _deepest(shape: DecoderShape) -> DecoderShape:
+    return replace(shape, layers=max(1, shape.width // ASPECT_RATIOS[0]))
+
+
+def _error(shape: DecoderShape, target: int) -> float:
+    return abs(shape.parameters() - target) / target
+
+
+def _strangeness(shape: DecoderShape) -> float:
+    aspect = abs(math.log(shape.width / shape.layers / PREFERRED_ASPECT))
+    inner = abs(math.log(shape.inner / (shape.width * 8 / 3)))
+    return round(aspect + 2 * inner, 3)

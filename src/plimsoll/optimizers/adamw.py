@@ -1,0 +1,82 @@
+"""AdamW under a warm-up and a cosine, with the gradient of the whole effective batch clipped to a global norm.
+
+Loshchilov and Hutter 2019, https://arxiv.org/abs/1711.05101. optax does the work; importing this file does not
+import it, because recipes hold these settings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from plimsoll.errors import RecipeError
+
+if TYPE_CHECKING:
+    import optax
+
+UNDECAYED = frozenset({"scale", "bias", "norm"})
+"""Leaves on whose path one of these words stands are not pulled towards zero."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamW:
+    """AdamW with decoupled weight decay on matrices and embeddings."""
+
+    learning_rate: float = 5e-4
+    """Peak, when warm-up ends."""
+    warmup_steps: int = 100
+    """Optimizer steps, not micro-batches."""
+    final_fraction: float = 0.1
+    """Of the peak, at the last step."""
+    weight_decay: float = 0.01
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    clip_norm: float | None = 1.0
+    """Global norm of the gradient of the effective batch; None for no clipping."""
+
+    def __post_init__(self) -> None:
+        if self.warmup_steps < 0:
+            raise RecipeError(f"--warmup-steps must be 0 or more, got {self.warmup_steps}")
+        if self.learning_rate <= 0:
+            raise RecipeError(f"--learning-rate must be above 0, got {self.learning_rate}")
+
+    def schedule(self, steps: int) -> optax.Schedule:
+        """Linear from 0 to the peak, then a cosine to `final_fraction` of it at `steps`."""
+        import optax
+
+        warmup = min(
+            self.warmup_steps, max(1, steps // 10) if self.warmup_steps >= steps else self.warmup_steps
+        )
+        return optax.warmup_cosine_decay_schedule(
+            0.0 if warmup else self.learning_rate,
+            self.learning_rate,
+            warmup,
+            max(steps, warmup + 1),
+            self.final_fraction * self.learning_rate,
+        )
+
+    def build(self, steps: int) -> optax.GradientTransformation:
+        import optax
+
+        adamw = optax.adamw(
+            self.schedule(steps),
+            b1=self.beta1,
+            b2=self.beta2,
+            eps=self.epsilon,
+            weight_decay=self.weight_decay,
+            mask=decayed,
+        )
+        return (
+            adamw if self.clip_norm is None else optax.chain(optax.clip_by_global_norm(self.clip_norm), adamw)
+        )
+
+
+def decayed(params: Any) -> Any:
+    """True for every leaf that weight decay applies to."""
+    import jax
+
+    def applies(path: tuple, _leaf: Any) -> bool:
+        return not any(str(getattr(entry, "key", entry)) in UNDECAYED for entry in path)
+
+    return jax.tree_util.tree_map_with_path(applies, params)

@@ -1,0 +1,107 @@
+"""One optimizer step as one pure function, whatever the micro-batches are.
+
+The walk of the data: batch -> micro-batches -> loss sums -> gradient -> update -> state. The loss is divided by
+the weight of the whole effective batch before the backward pass, so that `accumulation` changes nothing but the
+order of a sum.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from plimsoll.types import Batch, LossSum, Task
+
+State = dict[str, Any]
+"""`step` (int32), `key` (key data), `params`, `optimizer`, `carry`: everything the next step depends on."""
+
+
+def make_init(task: Task, optimizer: optax.GradientTransformation) -> Callable[[jax.Array], State]:
+    """A function of the seed (uint32 scalar) to the state before the first step."""
+
+    def init(seed: jax.Array) -> State:
+        init_key, step_key = jax.random.split(jax.random.key(seed))
+        params = task.init(init_key)
+        return {
+            "step": jnp.int32(0),
+            "key": jax.random.key_data(step_key),
+            "params": params,
+            "optimizer": optimizer.init(params["trainable"]),
+            "carry": None,
+        }
+
+    return init
+
+
+def make_step(
+    task: Task, optimizer: optax.GradientTransformation, *, accumulation: int
+) -> Callable[[State, Batch], tuple[State, dict[str, jax.Array]]]:
+    """State and effective batch to the next state and this step's metrics. Donate the state."""
+
+    def step(state: State, batch: Batch) -> tuple[State, dict[str, jax.Array]]:
+        examples = jax.tree.leaves(batch)[0].shape[0]
+        micro = jax.tree.map(lambda x: x.reshape(accumulation, -1, *x.shape[1:]), dict(batch))
+        key = jax.random.fold_in(jax.random.wrap_key_data(state["key"]), state["step"])
+        keys = jax.vmap(lambda example: jax.random.fold_in(key, example))(jnp.arange(examples))
+        keys = keys.reshape(accumulation, -1)
+
+        gradient, loss, metrics = _gradient(task, state, micro, keys)
+        updates, optimizer_state = optimizer.update(
+            gradient, state["optimizer"], state["params"]["trainable"]
+        )
+        trainable = optax.apply_updates(state["params"]["trainable"], updates)
+        new_state = state | {
+            "step": state["step"] + 1,
+            "params": state["params"] | {"trainable": trainable},
+            "optimizer": optimizer_state,
+        }
+        report = {name: total / weight for name, (total, weight) in metrics.items()}
+        report |= {"loss": loss.total, "weight": loss.weight, "gradient_norm": optax.global_norm(gradient)}
+        return new_state, report
+
+    return step
+
+
+def _gradient(task: Task, state: State, micro: Batch, keys: jax.Array) -> tuple[Any, LossSum, dict]:
+    """Gradient of the mean loss over all micro-batches; `LossSum.total` is already divided by the weight."""
+    params = state["params"]
+
+    def weight_of(batch: Batch, keys: jax.Array) -> jax.Array:
+        return task.loss(params, None, batch, keys, train=True)[0].weight
+
+    # The compiler drops the forward pass from this one: the weight depends on the labels only.
+    weight = jnp.sum(jax.lax.map(lambda rows: weight_of(*rows), (micro, keys)))
+
+    def mean_part(trainable: Any, batch: Batch, keys: jax.Array) -> tuple[jax.Array, dict]:
+        loss, _carry, metrics = task.loss(params | {"trainable": trainable}, None, batch, keys, train=True)
+        return loss.total / weight, metrics
+
+    def one(batch: Batch, keys: jax.Array) -> tuple[Any, jax.Array, dict]:
+        (loss, metrics), gradient = jax.value_and_grad(mean_part, has_aux=True)(
+            params["trainable"], batch, keys
+        )
+        return gradient, loss, metrics
+
+    if keys.shape[0] == 1:
+        gradient, loss, metrics = one(jax.tree.map(lambda x: x[0], micro), keys[0])
+    else:
+        first = jax.eval_shape(one, jax.tree.map(lambda x: x[0], micro), keys[0])
+        zeros = jax.tree.map(lambda spec: jnp.zeros(spec.shape, spec.dtype), first)
+        (gradient, loss, metrics), _ = jax.lax.scan(
+            lambda sums, rows: (jax.tree.map(jnp.add, sums, one(*rows)), None), zeros, (micro, keys)
+        )
+    return gradient, LossSum(loss, weight), metrics
+
+
+def make_evaluate(task: Task) -> Callable[[Any, Batch], dict[str, LossSum]]:
+    """Parameters and one batch to sums; the caller adds them up over the set and divides once."""
+
+    def evaluate(params: Any, batch: Batch) -> dict[str, LossSum]:
+        examples = jax.tree.leaves(batch)[0].shape[0]
+        keys = jax.vmap(jax.random.key)(jnp.zeros(examples, jnp.uint32))
+        loss, _carry, metrics = task.loss(params, None, batch, keys, train=False)
+        return metrics | {"loss": loss}
+
+    return evaluate
