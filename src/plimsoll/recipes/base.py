@@ -1,0 +1,122 @@
+"""What every recipe says: how many examples a step sees, how long it learns, from what, with which optimizer.
+
+No field decides about memory. A recipe is a frozen dataclass that round-trips through JSON; it imports no JAX
+(`task` and `optimizer` do, when they are called), so that `--help` and bad input answer at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from plimsoll.errors import RecipeError
+from plimsoll.types import Compute, Source, Task
+
+if TYPE_CHECKING:
+    import optax
+
+Count = Annotated[int, "count"]
+"""A whole number that may be typed as 124M, 10k or 1.3B."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """What was found out about the data before training: kept in the run as `data.json`."""
+
+    steps: int
+    """Optimizer steps of the whole run: the schedule's length."""
+    steps_per_epoch: float | None
+    """None where nobody has counted the set (a stream with `--steps`)."""
+    facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Documents, tokens, how the text was split, ...: for people, and for the source to open itself again."""
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), indent=2)
+
+    @classmethod
+    def from_json(cls, text: str) -> Prepared:
+        return cls(**json.loads(text))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(ABC):
+    """What to learn. Subclasses add a model, a source and an optimizer."""
+
+    kind: ClassVar[str]
+    rate_unit: ClassVar[str] = "examples"
+    """What throughput counts: tokens or examples."""
+
+    batch_size: int = 32
+    """With --gradient-accumulation-steps, the effective batch: how it is split is the plan's business."""
+    gradient_accumulation_steps: int = 1
+    """Multiplies --batch-size. Pin the split with --micro-batch."""
+    steps: Count | None = None
+    """Optimizer steps of the run: its length and its schedule."""
+    epochs: float | None = None
+    """Passes over the data instead of --steps; a local data set is counted once for it."""
+    seed: int = 42
+    """Of the parameters, the order of the data, and dropout."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "gradient_accumulation_steps"):
+            if getattr(self, name) < 1:
+                raise RecipeError(f"--{name.replace('_', '-')} must be 1 or more, got {getattr(self, name)}")
+        if self.steps is not None and self.steps < 1:
+            raise RecipeError(f"--steps must be 1 or more, got {self.steps}")
+        if self.epochs is not None and self.epochs <= 0:
+            raise RecipeError(f"--epochs must be above 0, got {self.epochs:g}")
+        if self.steps is not None and self.epochs is not None:
+            raise RecipeError(
+                f"--steps {self.steps} and --epochs {self.epochs:g} both set the length of the run: give one of them"
+                " (--max-steps only stops early)"
+            )
+
+    @property
+    def effective_batch(self) -> int:
+        """Examples per optimizer step."""
+        return self.batch_size * self.gradient_accumulation_steps
+
+    @property
+    def rate_per_example(self) -> int:
+        """Tokens (or examples) that one example counts for."""
+        return 1
+
+    @abstractmethod
+    def batch_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Name to shape and dtype of a batch of `examples`."""
+
+    @abstractmethod
+    def task(self, compute: Compute) -> Task: ...
+
+    @abstractmethod
+    def optimizer(self, steps: int) -> optax.GradientTransformation: ...
+
+    @abstractmethod
+    def prepare(self, folder: Path, say: Say) -> Prepared:
+        """Does what must be done once before training (tokenizer, counting, validation set) and keeps it in `folder`."""
+
+    @abstractmethod
+    def source(self, folder: Path, *, prefetch: int) -> Source:
+        """Batches of `effective_batch` examples, from the beginning."""
+
+    @abstractmethod
+    def validation(self, folder: Path, *, examples: int) -> Iterable[dict[str, Any]]:
+        """Batches of `examples` that are never trained on; empty where there are none."""
+
+    @abstractmethod
+    def host_bytes(self, *, prefetch: int) -> dict[str, int]:
+        """What the source holds in host memory at its largest, by component."""
+
+    def imports(self) -> tuple[str, ...]:
+        """Modules that the source brings into the training process."""
+        return ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind, "fields": dataclasses.asdict(self)}
