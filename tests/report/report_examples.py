@@ -1,7 +1,9 @@
 """A plan and a ledger whose sums are easy to check by hand; every test of a table starts from here."""
 
 from dataclasses import replace
+from pathlib import Path
 
+import plimsoll
 from plimsoll.types import Alternative, Ledger, Plan, Planned
 from plimsoll.units import GIB, MIB
 
@@ -70,3 +72,6 @@ LEDGER = {
     "resumed_from_step": 1200,
     "notes": ["replanned once: the loader held two batches more than predicted"],
 }
+
+SOURCES = str(Path(plimsoll.__file__).parents[1])
+"""The PYTHONPATH of a child process that is to import the same plimsoll."""

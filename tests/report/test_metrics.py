@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from report_examples import SOURCES
 
 from plimsoll.errors import RunError
 from plimsoll.report.metrics import MetricsLog, read_rows
@@ -42,7 +43,7 @@ def test_a_killed_process_leaves_every_row_it_logged(tmp_path):
         "log = MetricsLog(sys.argv[1]);"
         "[log.log(step, {'loss': 1.0}) for step in range(100)]; os.kill(os.getpid(), signal.SIGKILL)"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(path)], env=os.environ | {"PYTHONPATH": "src"})
+    done = subprocess.run([sys.executable, "-c", code, str(path)], env=os.environ | {"PYTHONPATH": SOURCES})
     assert done.returncode == -9
     assert [row["step"] for row in read_rows(path)] == list(range(100))
 

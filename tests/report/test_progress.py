@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from report_examples import SOURCES
 
 from plimsoll.report.progress import progress
 from plimsoll.units import GIB
@@ -160,5 +161,5 @@ def test_without_a_terminal_rich_is_not_imported():
         "sys.exit('rich' in sys.modules or 'jax' in sys.modules)"
     )
     assert (
-        subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": "src"}).returncode == 0
+        subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": SOURCES}).returncode == 0
     )
