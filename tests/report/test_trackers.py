@@ -189,3 +189,16 @@ def test_wandb_offline_writes_its_run_and_keeps_its_id(tmp_path):
     content = b"".join(file.read_bytes() for file in written)
     assert b"loss" in content
     assert b"learning_rate" in content
+
+
+def test_wandb_that_refuses_to_start_is_one_paragraph_with_the_way_out(tmp_path, monkeypatch):
+    class Refused(Exception):
+        pass
+
+    def init(**_):
+        raise Refused("No API key configured.")
+
+    fake = SimpleNamespace(init=init, Error=Refused, Settings=lambda **_: None)
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    with pytest.raises(PlimsollError, match=r"configured\. Run `wandb login` first, or set WANDB_MODE"):
+        open_tracker("wandb", tmp_path, run_name="one", config=CONFIG)

@@ -8,8 +8,8 @@ Each package is imported by its own tracker only, because the training process p
 memory beside NumPy: tensorboardX 2.6.5 takes 6 MiB (protobuf is in it; no torch and no TensorFlow),
 wandb 0.31.0 takes 40 MiB, and a process of its own beside ours.
 
-A run that continues keeps its identity: the id of a service is kept in the run folder, and TensorBoard is told
-which step comes next, so that it hides what the killed process wrote after the checkpoint.
+A run that continues keeps its identity: the id of a service is kept in the run folder, and TensorBoard is
+told which step comes next, so that it hides what the killed process wrote after the checkpoint.
 """
 
 import importlib
@@ -96,8 +96,8 @@ class WeightsAndBiases:
             )
         except wandb.Error as error:
             raise PlimsollError(
-                f"--tracker wandb cannot start: {error}. Run `wandb login` first, or set WANDB_MODE=offline "
-                "and send the run later with `wandb sync`"
+                f"--tracker wandb cannot start: {str(error).rstrip('. ')}. Run `wandb login` first, or set "
+                "WANDB_MODE=offline and send the run later with `wandb sync`"
             ) from error
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
