@@ -163,3 +163,11 @@ def test_without_a_terminal_rich_is_not_imported():
     assert (
         subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": SOURCES}).returncode == 0
     )
+
+
+def test_a_process_without_standard_error_trains_on(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)
+    shown = progress(10)
+    shown.update(1, **FACTS)
+    shown.message("stopped", important=True)
+    shown.close()

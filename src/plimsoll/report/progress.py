@@ -55,7 +55,9 @@ def progress(
     stream: TextIO | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Progress:
-    stream = sys.stderr if stream is None else stream
+    stream = stream or sys.stderr
+    if stream is None:  # Python was started with standard error closed: nobody is looking
+        return _Quiet(None)
     if quiet:
         return _Quiet(stream)
     pace = _Pace(total_steps, start_step=start_step, clock=clock)
@@ -109,9 +111,9 @@ def _left(seconds: float | None) -> str:
 class _Writer:
     """Writes lines until the stream refuses."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
-        self._gone = False
+        self._gone = stream is None
 
     def line(self, text: str) -> None:
         self.do(lambda: print(text, file=self._stream, flush=True))
@@ -126,7 +128,7 @@ class _Writer:
 
 
 class _Quiet:
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO | None) -> None:
         self._writer = _Writer(stream)
 
     def update(self, step: int, **_: object) -> None:
