@@ -1,0 +1,128 @@
+"""Where the bytes go, as a picture: the components of a plan stacked one after another up to the budget line.
+
+    plan_picture(planned, "plan.png")
+
+Each bar starts where the one above it ends, so that the last one ends at the predicted peak, and what is left
+to the line is the room. matplotlib takes 40 MiB of resident memory, so it is imported inside the function: a
+training process never draws. A `Figure` of its own leaves pyplot's global state, and any open window, alone.
+"""
+
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plimsoll.errors import PlimsollError
+from plimsoll.report.layout import format_share
+from plimsoll.report.tables import plan_words
+from plimsoll.types import Planned
+from plimsoll.units import GIB, MIB, format_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FORMATS = (".png", ".svg")
+INK, QUIET_INK, BAR, PEAK, ROOM, LINE = "#1f2933", "#66727f", "#4a7fb0", "#1f4e79", "#e4e9ee", "#b3261e"
+
+
+def plan_picture(planned: Planned, path: Path | str) -> Path:
+    """Draws the waterfall of `planned` into `path`, a .png or .svg, and returns the path."""
+    path = Path(path)
+    if path.suffix.lower() not in FORMATS:
+        raise PlimsollError(f"a picture is written as {' or '.join(FORMATS)}, and {path.name!r} is neither")
+    try:
+        from matplotlib import rc_context
+    except ImportError as error:
+        raise PlimsollError(
+            f"the picture {path.name!r} needs matplotlib, which cannot be imported here ({error}): "
+            "`pip install matplotlib`, or read the same numbers in the table"
+        ) from error
+
+    figure = waterfall(planned)
+    # The same plan gives the same bytes: no date in the file, no random ids in the SVG.
+    with rc_context({"svg.hashsalt": "plimsoll", "svg.fonttype": "none"}):
+        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
+    return path
+
+
+def waterfall(planned: Planned) -> "Figure":
+    """The figure, for a notebook or another format."""
+    from matplotlib.figure import Figure
+
+    ledger = planned.ledger
+    parts = sorted(ledger.predicted.items(), key=lambda item: -item[1])
+    figure = Figure(figsize=(9, 1.9 + 0.36 * (len(parts) + 1)), layout="constrained", facecolor="white")
+    axes = figure.subplots()
+    _draw_bars(axes, parts, ledger.predicted_peak_bytes, ledger.budget_bytes)
+    _dress(axes, [name for name, _ in parts], ledger.predicted_peak_bytes, ledger.budget_bytes)
+    axes.set_title(_subtitle(planned), loc="left", fontsize=9, color=QUIET_INK, pad=22)
+    _write_above(axes, _title(planned), at=0, points=48, ha="left", color=INK, fontsize=12, fontweight="bold")
+    return figure
+
+
+def _draw_bars(axes: "Axes", parts: list[tuple[str, int]], peak: int, budget: int) -> None:
+    unit, _ = _unit(max(peak, budget))
+    sizes = [size for _, size in parts]
+    starts = [0, *accumulate(sizes)][:-1]
+    full = max(peak, budget) / unit
+    rows = [*zip(starts, sizes, [BAR] * len(parts), strict=True), (0, peak, PEAK)]
+    for row, (start, size, colour) in enumerate(rows):
+        axes.barh(row, size / unit, left=start / unit, height=0.66, color=colour, edgecolor=colour, zorder=3)
+        text = f"{format_bytes(size)}  {format_share(size, peak)}" if row < len(parts) else format_bytes(size)
+        end = (start + size) / unit
+        if end > 0.8 * full:  # no room to the right of it: the text stands before the bar, or inside it
+            inside = size / unit > 0.25 * full
+            at, side, ink = (end, "right", "white") if inside else (start / unit, "right", INK)
+            shift = -0.008 * full
+        else:
+            at, side, ink, shift = end, "left", INK, 0.008 * full
+        beneath = (
+            {"facecolor": "white", "edgecolor": "none", "pad": 1} if row < len(parts) and ink == INK else None
+        )
+        axes.text(at + shift, row, text, va="center", ha=side, fontsize=9, color=ink, zorder=5, bbox=beneath)
+        if row < len(parts):  # to the start of the next bar, or down to the end of the peak's
+            axes.plot([end, end], [row + 0.33, row + 0.67], color=QUIET_INK, linewidth=0.8, zorder=2)
+    if peak < budget:
+        axes.barh(len(parts), (budget - peak) / unit, left=peak / unit, height=0.66, color=ROOM, zorder=1)
+
+
+def _dress(axes: "Axes", names: list[str], peak: int, budget: int) -> None:
+    unit, unit_name = _unit(max(peak, budget))
+    line = budget / unit
+    axes.axvline(line, color=LINE, linewidth=1.6, zorder=4)
+    room = (
+        f"room {format_bytes(budget - peak)}" if peak <= budget else f"over by {format_bytes(peak - budget)}"
+    )
+    _write_above(
+        axes, f"budget {format_bytes(budget)}, {room}", at=line, points=5, ha="right", color=LINE, fontsize=9
+    )
+    axes.set_yticks(range(len(names) + 1), [*names, "predicted peak"], fontsize=9, color=INK)
+    axes.get_yticklabels()[-1].set_fontweight("bold")
+    axes.set_ylim(len(names) + 0.6, -0.6)
+    axes.set_xlim(0, 1.03 * max(peak, budget) / unit)
+    axes.set_xlabel(f"{unit_name} per device", fontsize=9, color=QUIET_INK)
+    axes.tick_params(axis="x", colors=QUIET_INK, labelsize=8, length=0)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="x", color=ROOM, linewidth=0.8, zorder=0)
+    axes.spines[:].set_visible(False)
+
+
+def _write_above(axes: "Axes", text: str, *, at: float, points: float, **style: Any) -> None:
+    """`at` is a place on the axis of bytes; `points` is the distance from the top of the bars."""
+    place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+    axes.annotate(text, xy=(at, 1), xytext=(0, points), va="bottom", **place, **style)
+
+
+def _unit(largest: int) -> tuple[int, str]:
+    return (GIB, "GiB") if largest >= GIB else (MIB, "MiB")
+
+
+def _title(planned: Planned) -> str:
+    devices = f" x {planned.devices}" if planned.devices > 1 else ""
+    return f"{planned.recipe} on {planned.plan.chip}{devices}"
+
+
+def _subtitle(planned: Planned) -> str:
+    ledger = planned.ledger
+    share = format_share(ledger.predicted_peak_bytes, ledger.budget_bytes)
+    return f"{plan_words(planned.plan)}\npeak in phase {ledger.phase}, {ledger.source}: {share} of the budget"

@@ -1,0 +1,116 @@
+"""The lines at the end of an epoch and at the end of a run. Pure: losses, times and bytes in, text out.
+
+Times are minutes with the seconds or hours beside them, as users of the guides expect; losses have six
+decimals, so that two runs can be compared by eye. A number that nobody measured is said to be missing.
+"""
+
+from dataclasses import dataclass
+
+from plimsoll.report.layout import columns, format_share
+from plimsoll.units import format_bytes
+
+RULE = "=" * 80
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epoch:
+    """What is known when an epoch ends."""
+
+    number: int
+    """Counted from 1."""
+    epochs: int
+    train_loss: float
+    validation_loss: float | None
+    """None where the recipe has no validation."""
+    epoch_seconds: float
+    elapsed_seconds: float
+    """Of the run, over all its processes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What is known when a run ends."""
+
+    steps: int
+    train_loss: float
+    validation_loss: float | None
+    """The last one."""
+    best_validation_loss: float | None
+    best_step: int | None
+    total_seconds: float
+    """Over all processes of the run."""
+    epoch_seconds: tuple[float, ...]
+    """Of every whole epoch; empty where the run counts steps."""
+    device: str
+    budget_bytes: int
+    predicted_peak_bytes: int
+    measured_peak_bytes: int | None
+    """The maximum over all processes of the run."""
+    resumed_from_step: int | None = None
+    finished: bool = True
+    """False where the run stopped early, by request or on an error."""
+
+
+def epoch_summary(epoch: Epoch) -> str:
+    rows = [
+        ("Train Loss:", f"{epoch.train_loss:.6f}"),
+        ("Val Loss:", _loss(epoch.validation_loss)),
+        ("Epoch Time:", f"{epoch.epoch_seconds / 60:.2f} min ({epoch.epoch_seconds:.1f} s)"),
+        ("Elapsed Time:", f"{epoch.elapsed_seconds / 60:.2f} min"),
+    ]
+    return "\n".join([f"Epoch {epoch.number}/{epoch.epochs} summary", RULE, *columns(rows, align="ll")])
+
+
+def final_summary(outcome: Outcome) -> str:
+    title = (
+        "Training complete" if outcome.finished else "Training stopped early; the same command continues it"
+    )
+    return "\n".join(
+        [title, RULE, *columns([*_results(outcome), *_times(outcome), *_peaks(outcome)], align="ll")]
+    )
+
+
+def _results(outcome: Outcome) -> list[tuple[str, str]]:
+    best = _loss(outcome.best_validation_loss)
+    if outcome.best_validation_loss is not None and outcome.best_step is not None:
+        best += f" at step {outcome.best_step:,}"
+    return [
+        ("Best Validation Loss:", best),
+        ("Final Training Loss:", f"{outcome.train_loss:.6f}"),
+        ("Final Validation Loss:", _loss(outcome.validation_loss)),
+        ("Steps:", f"{outcome.steps:,}"),
+    ]
+
+
+def _times(outcome: Outcome) -> list[tuple[str, str]]:
+    total, epochs = outcome.total_seconds, outcome.epoch_seconds
+    average = f"{sum(epochs) / len(epochs) / 60:.2f} minutes" if epochs else "no whole epoch"
+    rows = [
+        ("Total Training Time:", f"{total / 60:.2f} minutes ({total / 3600:.2f} hours)"),
+        ("Average Epoch Time:", average),
+        ("Total Epochs:", str(len(epochs))),
+    ]
+    if outcome.resumed_from_step is not None:
+        rows.append(("Resumed From:", f"step {outcome.resumed_from_step:,}"))
+    return rows
+
+
+def _peaks(outcome: Outcome) -> list[tuple[str, str]]:
+    budget, measured = outcome.budget_bytes, outcome.measured_peak_bytes
+    rows = [
+        ("Device:", outcome.device),
+        ("Memory Budget:", format_bytes(budget)),
+        ("Predicted Peak:", _of_budget(outcome.predicted_peak_bytes, budget)),
+        ("Measured Peak:", "not measured" if measured is None else _of_budget(measured, budget)),
+    ]
+    if measured is not None and measured > budget:
+        rows.append(("Over The Budget By:", format_bytes(measured - budget)))
+    return rows
+
+
+def _of_budget(size: int, budget: int) -> str:
+    return f"{format_bytes(size)} ({format_share(size, budget)} of the budget)"
+
+
+def _loss(loss: float | None) -> str:
+    return "no validation" if loss is None else f"{loss:.6f}"

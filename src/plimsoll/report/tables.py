@@ -1,0 +1,189 @@
+"""A plan, a ledger and a list of runs as plain text that a terminal, a log and a pull request show alike.
+
+There are no colours and no line-drawing characters in it. Shares of the components are of the peak, and the
+share of the peak is of the budget; each says so.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from plimsoll.report.layout import (
+    UNKNOWN,
+    columns,
+    format_difference_share,
+    format_known_bytes,
+    format_mib_difference,
+    format_rate,
+    format_share,
+    labelled,
+)
+from plimsoll.types import Alternative, Plan, Planned
+from plimsoll.units import format_bytes, format_count, format_seconds
+
+
+def plan_table(planned: Planned) -> str:
+    """What `plimsoll plan` prints: the plan, its bytes, its time, the reasons."""
+    ledger = planned.ledger
+    peak, budget = ledger.predicted_peak_bytes, ledger.budget_bytes
+    where = "" if planned.devices == 1 else f" x {planned.devices}, bytes of each device"
+    return "\n".join(
+        [
+            f"plan for {planned.recipe} on {planned.plan.chip}{where}: "
+            f"{format_bytes(peak)} of {format_bytes(budget)} ({format_share(peak, budget)} of the budget)",
+            "",
+            *_levers(planned),
+            "",
+            f"bytes at the predicted peak, in the phase `{ledger.phase}` ({ledger.source})",
+            *_components(ledger.predicted, peak),
+            "",
+            *_phases(ledger.phases, ledger.phase),
+            *_speed(planned),
+            *labelled("why", planned.reason),
+            *_alternatives(planned),
+        ]
+    )
+
+
+def _levers(planned: Planned) -> list[str]:
+    plan = planned.plan
+    rows = {
+        "parameters": format_count(planned.parameters),
+        "effective batch": f"{plan.effective_batch} = micro-batch {plan.micro_batch}"
+        f" x accumulation {plan.accumulation}",
+        "rematerialisation": plan.remat,
+        "loss chunk": f"{plan.loss_chunk:,} tokens" if plan.loss_chunk else "off, all logits at once",
+        "precision": f"{plan.precision} (numerics: {plan.numerics})",
+        "prefetch": f"{plan.prefetch} batch{'' if plan.prefetch == 1 else 'es'}",
+        "save": "in the background, with a second copy of the state" if plan.async_save else "training waits",
+        "devices": str(planned.devices),
+        "pinned": ", ".join(plan.pinned) or "nothing, every lever was searched",
+    }
+    return [line for label, text in rows.items() for line in labelled(label, text)]
+
+
+def _components(predicted: Mapping[str, int], peak: int) -> list[str]:
+    largest_first = sorted(predicted.items(), key=lambda item: -item[1])
+    rows = [(name, format_bytes(size), format_share(size, peak)) for name, size in largest_first]
+    return columns([*rows, ("peak", format_bytes(peak), format_share(peak, peak))], align="lrr")
+
+
+def _phases(phases: Mapping[str, int], peak_phase: str) -> list[str]:
+    if not phases:
+        return []
+    rows = [
+        (name, format_bytes(size), "<- peak" if name == peak_phase else "") for name, size in phases.items()
+    ]
+    return ["predicted peak of each phase", *columns(rows, align="lrl"), ""]
+
+
+def _speed(planned: Planned) -> list[str]:
+    if planned.step_seconds is None:
+        return labelled("step", "time unknown: no rates for this chip (`plimsoll plan --measure` times it)")
+    rates = [format_rate(planned.examples_per_step / planned.step_seconds, "examples")]
+    if planned.tokens_per_step is not None:
+        rates.insert(0, format_rate(planned.tokens_per_step / planned.step_seconds, "tokens"))
+    text = f"{format_seconds(planned.step_seconds)} ({planned.step_seconds_source}): {', '.join(rates)}"
+    return labelled("step", text)
+
+
+def _alternatives(planned: Planned) -> list[str]:
+    lines = []
+    for place, other in enumerate(planned.alternatives):
+        label = "runner-up" if place == 0 else ""
+        lines += labelled(label, f"{plan_words(other.plan)}: {_price(other, planned.step_seconds)}")
+        lines += labelled("", other.reason)
+    return lines
+
+
+def plan_words(plan: Plan) -> str:
+    """A plan in one line: `micro-batch 8 x 8, remat dots, loss chunk 1024, bfloat16`."""
+    chunk = f", loss chunk {plan.loss_chunk}" if plan.loss_chunk else ""
+    return (
+        f"micro-batch {plan.micro_batch} x {plan.accumulation}, remat {plan.remat}{chunk}, {plan.precision}"
+    )
+
+
+def _price(other: Alternative, chosen_seconds: float | None) -> str:
+    if other.step_seconds is None:
+        return f"{format_bytes(other.peak_bytes)}, step time unknown"
+    change = format_difference_share(other.step_seconds, chosen_seconds)
+    against = f" ({change})" if change != UNKNOWN else ""
+    return f"{format_bytes(other.peak_bytes)}, step {format_seconds(other.step_seconds)}{against}"
+
+
+def ledger_table(ledger: Mapping[str, Any]) -> str:
+    """Predicted beside measured, from a run's `ledger.json`; the difference is measured minus predicted."""
+    predicted, measured = ledger["predicted"], ledger["measured"]
+    before, after = predicted.get("phases", {}), measured.get("phases", {})
+    components = sorted(ledger["components"].items(), key=lambda item: -item[1]["predicted"])
+    rows = [(name, both["predicted"], both["measured"]) for name, both in components]
+    phases = [(name, before.get(name), after.get(name)) for name in dict.fromkeys([*before, *after])]
+    compared = [
+        *(_compared(*row) for row in [*rows, ("peak", predicted["peak_bytes"], measured["peak_bytes"])]),
+        *([("", "", "", "", "")] if phases else []),
+        *(_compared(f"phase {name}", *both) for name, *both in phases),
+    ]
+    header = ("", "predicted", "measured", "difference", "of predicted")
+    lines = [_verdict(ledger), "", *columns([header, *compared], align="lrrrr")]
+    resumed = ledger.get("resumed_from_step")
+    lines += [] if resumed is None else ["", *labelled("resumed from", f"step {resumed:,}")]
+    for note in ledger.get("notes", ()):
+        lines += labelled("note", note)
+    return "\n".join(lines)
+
+
+def _compared(name: str, predicted: int | None, measured: int | None) -> tuple[str, ...]:
+    return (
+        name,
+        format_known_bytes(predicted),
+        format_known_bytes(measured),
+        format_mib_difference(measured, predicted),
+        format_difference_share(measured, predicted),
+    )
+
+
+def _verdict(ledger: Mapping[str, Any]) -> str:
+    """The first line says whether the line held, because that is the question."""
+    budget, measured = ledger["budget_bytes"], ledger["measured"]["peak_bytes"]
+    predicted = ledger["predicted"]["peak_bytes"]
+    said = f"predicted {format_bytes(predicted)}, {ledger['source']}, phase `{ledger['phase']}`"
+    if measured is None:
+        return f"peak not measured yet; budget {format_bytes(budget)} ({said})"
+    share = f"{format_share(measured, budget)} of the budget"
+    line = f"measured peak {format_bytes(measured)} of {format_bytes(budget)}, {share} ({said})"
+    return line if measured <= budget else f"OVER THE BUDGET by {format_bytes(measured - budget)}: {line}"
+
+
+def runs_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What `plimsoll runs` prints: a run a line.
+
+    Keys: `name`, `recipe`, `step`, `steps`, `loss`, `best_validation_loss`, `peak_bytes`, `budget_bytes`,
+    `state`; one that is missing or None prints as unknown.
+    """
+    if not rows:
+        return "no runs here"
+    header = ("run", "recipe", "step", "loss", "best validation", "peak", "budget", "used", "state")
+    return "\n".join(columns([header, *map(_run, rows)], align="llrrrrrrl", indent=0))
+
+
+def _run(row: Mapping[str, Any]) -> tuple[str, ...]:
+    peak, budget = row.get("peak_bytes"), row.get("budget_bytes")
+    return (
+        row["name"],
+        row.get("recipe") or UNKNOWN,
+        f"{_count(row.get('step'))}/{_count(row.get('steps'))}",
+        _loss(row.get("loss")),
+        _loss(row.get("best_validation_loss")),
+        format_known_bytes(peak),
+        format_known_bytes(budget),
+        UNKNOWN if peak is None or not budget else format_share(peak, budget),
+        row.get("state") or UNKNOWN,
+    )
+
+
+def _count(count: int | None) -> str:
+    return UNKNOWN if count is None else f"{count:,}"
+
+
+def _loss(loss: float | None) -> str:
+    return UNKNOWN if loss is None else f"{loss:.4f}"

@@ -1,0 +1,133 @@
+import json
+import math
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from report_examples import SOURCES
+
+from plimsoll.errors import RunError
+from plimsoll.report.metrics import MetricsLog, read_rows
+
+
+def log_of(path, *, steps):
+    log = MetricsLog(path)
+    for step in steps:
+        log.log(step, {"loss": step / 10})
+    return log
+
+
+def refuse_constants(name):
+    raise AssertionError(f"{name} is not JSON")
+
+
+def test_rows_come_back_in_the_order_they_were_logged(tmp_path):
+    log = log_of(tmp_path / "metrics.jsonl", steps=[1, 2, 3])
+    assert list(log.rows()) == [{"step": step, "loss": step / 10} for step in (1, 2, 3)]
+
+
+def test_a_row_is_on_file_before_log_returns(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path)
+    log.log(1, {"loss": 0.5})
+    assert path.read_bytes() == b'{"step": 1, "loss": 0.5}\n'
+    log.close()
+
+
+def test_a_killed_process_leaves_every_row_it_logged(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    code = (
+        "import os, signal, sys; from plimsoll.report.metrics import MetricsLog;"
+        "log = MetricsLog(sys.argv[1]);"
+        "[log.log(step, {'loss': 1.0}) for step in range(100)]; os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(path)], env=os.environ | {"PYTHONPATH": SOURCES})
+    assert done.returncode == -9
+    assert [row["step"] for row in read_rows(path)] == list(range(100))
+
+
+def test_numbers_of_numpy_are_written_as_plain_json(tmp_path):
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    log.log(np.int32(7), {"loss": np.float32(0.5), "tokens": np.int64(12), "note": None})
+    assert json.loads(log.path.read_text()) == {"step": 7, "loss": 0.5, "tokens": 12, "note": None}
+
+
+def test_values_that_are_not_finite_are_valid_json_and_come_back_as_they_were(tmp_path):
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    log.log(3, {"loss": float("nan"), "norm": np.float32("inf"), "low": float("-inf"), "rate": 2.0})
+    on_file = json.loads(log.path.read_text(), parse_constant=refuse_constants)
+    assert on_file["loss"] is None
+    assert on_file["not_finite"] == {"loss": "nan", "norm": "inf", "low": "-inf"}
+    (row,) = log.rows()
+    assert math.isnan(row["loss"])
+    assert (row["norm"], row["low"], row["rate"]) == (math.inf, -math.inf, 2.0)
+    assert "not_finite" not in row
+
+
+@pytest.mark.parametrize(
+    ("step", "kept"), [(0, []), (1, [1]), (3, [1, 2, 3]), (4, [1, 2, 3]), (9, [1, 2, 3, 5])]
+)
+def test_cutting_removes_exactly_the_rows_after_the_step(tmp_path, step, kept):
+    log = log_of(tmp_path / "metrics.jsonl", steps=[1, 2, 3, 5])
+    assert log.cut_after(step) == 4 - len(kept)
+    assert [row["step"] for row in log.rows()] == kept
+    log.log(step + 1, {"loss": 0.0})
+    assert [row["step"] for row in log.rows()] == [*kept, step + 1]
+
+
+def test_cutting_keeps_the_remaining_bytes_as_they_were(tmp_path):
+    log = log_of(tmp_path / "metrics.jsonl", steps=[1])
+    log.log(2, {"loss": float("nan")})
+    before = log.path.read_bytes()
+    log.log(3, {"loss": 1.0})
+    log.cut_after(2)
+    assert log.path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["metrics.jsonl"]
+
+
+def test_a_kill_while_cutting_leaves_the_whole_old_file(tmp_path, monkeypatch):
+    log = log_of(tmp_path / "metrics.jsonl", steps=[1, 2, 3])
+    before = log.path.read_bytes()
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        log.cut_after(1)
+    assert log.path.read_bytes() == before
+    monkeypatch.undo()
+    again = MetricsLog(log.path)
+    assert again.cut_after(1) == 2  # the leftover of the first attempt is written over
+    assert os.listdir(tmp_path) == ["metrics.jsonl"]
+
+
+@pytest.mark.parametrize("torn", ['{"step": 3', '{"step": 3, "loss": 1}', "{" + "x" * 10_000])
+def test_a_last_line_torn_by_a_kill_is_dropped_when_the_log_is_opened(tmp_path, torn):
+    path = tmp_path / "metrics.jsonl"
+    log_of(path, steps=[1, 2]).close()
+    with open(path, "a") as file:
+        file.write(torn)  # no newline: the row was not finished, even where it happens to parse
+    assert [row["step"] for row in read_rows(path)] == [1, 2]
+    log = MetricsLog(path)
+    log.log(3, {"loss": 0.3})
+    assert [row["step"] for row in log.rows()] == [1, 2, 3]
+
+
+def test_a_file_that_is_one_torn_line_becomes_empty(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"st' + "e" * 9000)
+    assert list(MetricsLog(path).rows()) == []
+
+
+@pytest.mark.parametrize("damage", ["\0\0\0\0", "not json", "[1, 2]", '{"loss": 1}'])
+def test_damage_in_the_middle_is_refused_with_its_line_number(tmp_path, damage):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n' + damage + '\n{"step": 3}\n')
+    with pytest.raises(RunError, match=r"line 2 of .*metrics\.jsonl.*Remove that line"):
+        list(read_rows(path))
+    with pytest.raises(RunError, match="line 2"):
+        MetricsLog(path).cut_after(1)
+    assert "step" in path.read_text()

@@ -1,0 +1,113 @@
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from report_examples import PLANNED, SOURCES
+
+from plimsoll.errors import PlimsollError
+from plimsoll.report.picture import plan_picture, waterfall
+from plimsoll.types import Ledger
+from plimsoll.units import GIB, MIB
+
+
+@pytest.fixture
+def axes():
+    (axes,) = waterfall(PLANNED).axes
+    return axes
+
+
+def words(axes):
+    return [text.get_text() for text in axes.texts] + [axes.get_title(loc="left")]
+
+
+def test_each_bar_starts_where_the_last_one_ended_and_the_last_ends_at_the_peak(axes):
+    *parts, peak, room = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in axes.patches]
+    assert parts == [(0, 0.625), (0.625, 1.0), (1.0, 1.25), (1.25, 1.375), (1.375, 1.5)]  # GiB
+    assert peak == (0, 1.5)
+    assert room == (1.5, 2.0)
+
+
+def test_the_line_stands_at_the_budget(axes):
+    assert list(axes.lines[-1].get_xdata()) == [2.0, 2.0]
+
+
+def test_golden_words_in_the_picture(axes):
+    said = words(axes)
+    assert said[:6] == [
+        "640.0 MiB  41.7 %",
+        "384.0 MiB  25.0 %",
+        "256.0 MiB  16.7 %",
+        "128.0 MiB  8.3 %",
+        "128.0 MiB  8.3 %",
+        "1.5 GiB",
+    ]
+    assert "budget 2.0 GiB, room 512.0 MiB" in said
+    assert "stories-small on cpu" in said
+    assert said[-1].splitlines() == [
+        "micro-batch 16 x 4, remat block, loss chunk 1024, bfloat16",
+        "peak in phase train, compiled: 75.0 % of the budget",
+    ]
+    assert [label.get_text() for label in axes.get_yticklabels()] == [
+        "activations",
+        "process",
+        "optimizer",
+        "parameters",
+        "gradients",
+        "predicted peak",
+    ]
+
+
+def test_no_words_lie_outside_the_picture_or_on_one_another(tmp_path):
+    predicted = {
+        f"component {i}": size * MIB for i, size in enumerate([21_800, 6200, 3100, 3100, 900, 300, 1])
+    }
+    figure = waterfall(
+        replace(PLANNED, ledger=Ledger(budget_bytes=40 * GIB, predicted=predicted, phase="train"))
+    )
+    figure.savefig(tmp_path / "plan.png", dpi=72)
+    (axes,) = figure.axes
+    boxes = [text.get_window_extent() for text in [*axes.texts, *axes.get_yticklabels(), axes._left_title]]
+    for i, box in enumerate(boxes):
+        assert box.x0 >= 0
+        assert box.x1 <= figure.bbox.x1
+        assert box.y1 <= figure.bbox.y1
+        assert not any(box.overlaps(other) for other in boxes[:i])
+
+
+def test_both_formats_are_written(tmp_path):
+    assert plan_picture(PLANNED, tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
+    svg = plan_picture(PLANNED, tmp_path / "plan.svg").read_text()
+    assert "<svg" in svg
+    assert re.search(r">\s*predicted peak\s*<", svg)  # words stay words: they can be searched
+
+
+def test_the_same_plan_gives_the_same_svg(tmp_path):
+    one, two = (plan_picture(PLANNED, tmp_path / name).read_bytes() for name in ("one.svg", "two.svg"))
+    assert one == two
+
+
+def test_another_format_is_refused_with_those_that_exist(tmp_path):
+    with pytest.raises(PlimsollError, match=r"\.png or \.svg, and 'plan\.jpg'"):
+        plan_picture(PLANNED, tmp_path / "plan.jpg")
+
+
+def test_matplotlib_is_imported_only_to_draw_and_pyplot_never(tmp_path):
+    code = (
+        "import sys; from plimsoll.report import picture; early = 'matplotlib' in sys.modules;"
+        "sys.path.insert(0, 'tests/report'); from report_examples import PLANNED;"
+        "picture.plan_picture(PLANNED, sys.argv[1]);"
+        "sys.exit(early or 'matplotlib.pyplot' in sys.modules or 'jax' in sys.modules)"
+    ).replace("tests/report", os.path.dirname(__file__))
+    environment = os.environ | {"PYTHONPATH": SOURCES}
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "plan.png")], env=environment)
+    assert done.returncode == 0
+
+
+def test_without_matplotlib_the_picture_is_refused_with_how_to_install_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(PlimsollError, match="pip install matplotlib"):
+        plan_picture(PLANNED, tmp_path / "plan.png")
+    assert not (tmp_path / "plan.png").exists()

@@ -1,0 +1,97 @@
+import math
+from dataclasses import replace
+
+from plimsoll.report.summary import Epoch, Outcome, epoch_summary, final_summary
+from plimsoll.units import GIB, MIB
+
+EPOCH = Epoch(
+    number=2,
+    epochs=100,
+    train_loss=0.123456,
+    validation_loss=0.234567,
+    epoch_seconds=150.0,
+    elapsed_seconds=297.0,
+)
+
+OUTCOME = Outcome(
+    steps=12_000,
+    train_loss=0.25,
+    validation_loss=0.35,
+    best_validation_loss=0.3456789,
+    best_step=11_000,
+    total_seconds=15_000.0,
+    epoch_seconds=(140.0, 160.0),
+    device="cpu",
+    budget_bytes=2 * GIB,
+    predicted_peak_bytes=1536 * MIB,
+    measured_peak_bytes=1434 * MIB,
+    resumed_from_step=6000,
+)
+
+
+def lines(text):
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
+def test_golden_epoch_summary():
+    assert lines(epoch_summary(EPOCH)) == [
+        "Epoch 2/100 summary",
+        "=" * 80,
+        "Train Loss: 0.123456",
+        "Val Loss: 0.234567",
+        "Epoch Time: 2.50 min (150.0 s)",
+        "Elapsed Time: 4.95 min",
+    ]
+
+
+def test_golden_final_summary():
+    assert lines(final_summary(OUTCOME)) == [
+        "Training complete",
+        "=" * 80,
+        "Best Validation Loss: 0.345679 at step 11,000",
+        "Final Training Loss: 0.250000",
+        "Final Validation Loss: 0.350000",
+        "Steps: 12,000",
+        "Total Training Time: 250.00 minutes (4.17 hours)",
+        "Average Epoch Time: 2.50 minutes",
+        "Total Epochs: 2",
+        "Resumed From: step 6,000",
+        "Device: cpu",
+        "Memory Budget: 2.0 GiB",
+        "Predicted Peak: 1.5 GiB (75.0 % of the budget)",
+        "Measured Peak: 1.4 GiB (70.0 % of the budget)",
+    ]
+
+
+def test_values_stand_in_one_column():
+    starts = {line.index(line.split(": ")[1].strip()) for line in final_summary(OUTCOME).splitlines()[2:]}
+    assert len(starts) == 1
+
+
+def test_a_run_without_validation_or_epochs_says_so():
+    bare = replace(OUTCOME, validation_loss=None, best_validation_loss=None, best_step=None, epoch_seconds=())
+    text = final_summary(bare)
+    assert text.count("no validation") == 2
+    assert "no whole epoch" in text
+    assert "no validation" in epoch_summary(replace(EPOCH, validation_loss=None))
+
+
+def test_a_run_that_went_over_says_by_how_much():
+    text = final_summary(replace(OUTCOME, measured_peak_bytes=2 * GIB + 3 * MIB))
+    assert lines(text)[-1] == "Over The Budget By: 3.0 MiB"
+
+
+def test_what_was_not_measured_has_no_number():
+    assert (
+        lines(final_summary(replace(OUTCOME, measured_peak_bytes=None)))[-1] == "Measured Peak: not measured"
+    )
+
+
+def test_a_loss_that_is_not_a_number_is_shown():
+    assert "Train Loss:    nan" in epoch_summary(replace(EPOCH, train_loss=math.nan))
+
+
+def test_a_run_that_stopped_early_is_not_called_complete():
+    text = final_summary(replace(OUTCOME, finished=False))
+    assert text.startswith("Training stopped early; the same command continues it\n")
+    assert "complete" not in text

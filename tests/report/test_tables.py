@@ -1,0 +1,126 @@
+"""The golden files guard the arithmetic; what they hold was checked by hand against `report_examples.py`."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from report_examples import LEDGER, PLAN, PLANNED
+
+from plimsoll.report.layout import format_difference_share, format_rate, format_share
+from plimsoll.report.tables import ledger_table, plan_table, runs_table
+from plimsoll.types import Planned
+from plimsoll.units import GIB, MIB
+
+GOLDEN = Path(__file__).parent / "golden"
+
+RUNS = [
+    {
+        "name": "lc-1",
+        "recipe": "longcontext-small-32k",
+        "step": 1200,
+        "steps": 20_000,
+        "loss": 3.21456,
+        "best_validation_loss": 3.3,
+        "peak_bytes": 38 * GIB,
+        "budget_bytes": 40 * GIB,
+        "state": "running",
+    },
+    {"name": "new", "recipe": "stories", "step": 0, "steps": None, "loss": math.nan, "state": "stopped: NaN"},
+]
+
+
+def golden(name: str) -> str:
+    return (GOLDEN / name).read_text().removesuffix("\n")
+
+
+def test_golden_plan_table():
+    assert plan_table(PLANNED) == golden("plan.txt")
+
+
+def test_golden_ledger_table():
+    assert ledger_table(LEDGER) == golden("ledger.txt")
+
+
+def test_golden_runs_table():
+    assert runs_table(RUNS) == golden("runs.txt")
+
+
+def test_golden_rates_shares_and_differences():
+    assert format_rate(16_384 / 0.5, "tokens") == "32,768 tokens/s"
+    assert format_rate(64 / 3, "examples") == "21.3 examples/s"
+    assert format_rate(0.01234, "examples") == "0.0123 examples/s"
+    assert format_share(3, 4) == "75.0 %"
+    assert format_difference_share(150, 200) == "-25.0 %"
+    assert format_difference_share(5, 0) == "-"  # no share of nothing
+
+
+@pytest.mark.parametrize("name", ["plan.txt", "ledger.txt", "runs.txt"])
+def test_tables_are_plain_text_that_fits_a_line(name):
+    text = golden(name)
+    assert text.isascii()
+    assert "\x1b" not in text
+    assert max(map(len, text.splitlines())) <= 110
+
+
+def test_a_plan_without_known_rates_prints_no_rate():
+    text = plan_table(replace(PLANNED, step_seconds=None, alternatives=()))
+    assert "time unknown" in text
+    assert "/s" not in text
+
+
+def test_a_plan_without_tokens_prints_examples_only():
+    text = plan_table(replace(PLANNED, tokens_per_step=None, step_seconds_source="measured"))
+    assert "500 ms (measured): 128 examples/s" in text
+    assert "tokens/s" not in text
+
+
+def test_bytes_of_several_devices_are_said_to_be_of_each():
+    text = plan_table(replace(PLANNED, devices=8, plan=replace(PLAN, chip="tpu-v4-64")))
+    assert text.startswith(
+        "plan for stories-small on tpu-v4-64 x 8, bytes of each device: 1.5 GiB of 2.0 GiB"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"pinned": ()}, "nothing, every lever was searched"),
+        ({"loss_chunk": 0}, "off, all logits at once"),
+        ({"precision": "float32"}, "float32 (numerics: exact)"),
+        ({"async_save": True}, "with a second copy of the state"),
+        ({"prefetch": 1}, "1 batch\n"),
+    ],
+)
+def test_every_lever_says_its_value(change, words):
+    planned: Planned = replace(PLANNED, plan=replace(PLAN, **change))
+    assert words in plan_table(planned)
+
+
+def test_a_ledger_over_the_budget_says_so_first_and_by_how_much():
+    over = LEDGER | {"measured": {"peak_bytes": 2 * GIB + 5 * MIB, "phases": {}}}
+    assert ledger_table(over).startswith(
+        "OVER THE BUDGET by 5.0 MiB: measured peak 2.0 GiB of 2.0 GiB, 100.2 %"
+    )
+
+
+def test_a_peak_at_the_budget_is_not_over_it():
+    at = LEDGER | {"measured": {"peak_bytes": 2 * GIB, "phases": {}}}
+    assert ledger_table(at).startswith("measured peak 2.0 GiB of 2.0 GiB, 100.0 %")
+
+
+def test_a_ledger_that_nobody_measured_has_no_measured_numbers():
+    unmeasured = LEDGER | {
+        "measured": {"peak_bytes": None, "phases": {}},
+        "components": {"parameters": {"predicted": 128 * MIB, "measured": None}},
+        "resumed_from_step": None,
+        "notes": [],
+    }
+    text = ledger_table(unmeasured)
+    assert text.startswith("peak not measured yet; budget 2.0 GiB")
+    assert "+" not in text
+    assert "resumed" not in text
+
+
+def test_no_runs_is_a_sentence():
+    assert runs_table([]) == "no runs here"

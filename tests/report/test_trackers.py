@@ -1,0 +1,204 @@
+import json
+import math
+import os
+import struct
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from report_examples import SOURCES
+
+from plimsoll.errors import PlimsollError
+from plimsoll.report.trackers import TRACKERS, open_tracker
+
+CONFIG = {"steps": 10, "optimizer": {"learning_rate": 3e-4}}
+
+
+def event_files(folder):
+    return sorted(folder.glob("events.out.tfevents.*"))
+
+
+def events(path):
+    """Every record of an event file: length, checksum, bytes, checksum."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    data, found, at = path.read_bytes(), [], 0
+    while at < len(data):
+        (length,) = struct.unpack_from("<Q", data, at)
+        found.append(Event.FromString(data[at + 12 : at + 12 + length]))
+        at += length + 16
+    return found
+
+
+def scalars(path):
+    return [
+        (event.step, value.tag, value.simple_value)
+        for event in events(path)
+        for value in event.summary.value
+        if value.WhichOneof("value") == "simple_value"
+    ]
+
+
+def test_tensorboard_events_can_be_read_back(tmp_path):
+    tracker = open_tracker("tensorboard", tmp_path, run_name="one", config=CONFIG)
+    tracker.log(10, {"loss": 2.5, "tokens_per_second": 4096.0})
+    tracker.log(20, {"loss": 1.5})
+    tracker.close()
+    (file,) = event_files(tmp_path)
+    assert scalars(file) == [(10, "loss", 2.5), (10, "tokens_per_second", 4096.0), (20, "loss", 1.5)]
+    texts = [value.tensor.string_val for event in events(file) for value in event.summary.value]
+    assert any(b'"learning_rate": 0.0003' in text[0] for text in texts if text)
+
+
+def test_tensorboard_is_not_spared_a_loss_that_is_not_a_number(tmp_path):
+    tracker = open_tracker("tensorboard", tmp_path, run_name="one", config=CONFIG)
+    tracker.log(10, {"loss": math.nan})
+    tracker.close()
+    ((step, _, loss),) = scalars(event_files(tmp_path)[0])
+    assert step == 10
+    assert math.isnan(loss)
+
+
+def test_tensorboard_hides_what_a_killed_process_wrote_after_the_checkpoint(tmp_path):
+    for start_step in (0, 15):
+        tracker = open_tracker("tensorboard", tmp_path, run_name="one", config=CONFIG, start_step=start_step)
+        tracker.log(20, {"loss": 1.5})
+        tracker.close()
+        if start_step == 0:
+            (first,) = event_files(tmp_path)
+            first.rename(first.with_name("events.out.tfevents.0.first"))
+    resumed = event_files(tmp_path)[-1]
+    purge = [event for event in events(resumed) if event.HasField("session_log")]
+    assert [event.step for event in purge] == [16]
+
+
+def test_tensorboard_brings_no_other_framework(tmp_path):
+    code = (
+        "import sys; from plimsoll.report.trackers import open_tracker;"
+        "before = 'tensorboardX' in sys.modules;"
+        "open_tracker('tensorboard', sys.argv[1], run_name='x', config={}).close();"
+        "sys.exit(before or bool({'torch', 'tensorflow', 'jax', 'matplotlib', 'PIL'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], env=os.environ | {"PYTHONPATH": SOURCES}
+    )
+    assert done.returncode == 0
+
+
+def test_no_tracker_writes_nothing(tmp_path):
+    tracker = open_tracker("none", tmp_path, run_name="one", config=CONFIG)
+    tracker.log(1, {"loss": 1.0})
+    tracker.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_tracker_is_refused_with_those_that_exist(tmp_path):
+    with pytest.raises(PlimsollError) as refused:
+        open_tracker("wanbd", tmp_path, run_name="one", config=CONFIG)
+    message = str(refused.value)
+    assert "'wanbd'" in message
+    assert all(name in message for name in TRACKERS)
+
+
+@pytest.mark.parametrize(
+    ("name", "install"), [("wandb", "plimsoll[wandb]"), ("trackio", "trackio"), ("mlflow", "mlflow")]
+)
+def test_a_missing_package_is_refused_with_how_to_install_it(tmp_path, monkeypatch, name, install):
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(PlimsollError) as refused:
+        open_tracker(name, tmp_path, run_name="one", config=CONFIG)
+    assert f"pip install '{install}'" in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+class Recorder:
+    """Takes any call, and remembers it as (name, arguments, keywords)."""
+
+    def __init__(self, **answers):
+        self.calls = []
+        self._answers = answers
+
+    def __getattr__(self, name):
+        def call(*args, **keywords):
+            self.calls.append((name, args, keywords))
+            return self._answers.get(name)
+
+        return call
+
+
+def test_trackio_is_handed_the_run_and_its_numbers(tmp_path, monkeypatch):
+    run = Recorder()
+    trackio = Recorder(init=run)
+    monkeypatch.setitem(sys.modules, "trackio", trackio)
+    tracker = open_tracker("trackio", tmp_path, run_name="one", config=CONFIG)
+    tracker.log(10, {"loss": 2.5})
+    tracker.close()
+    expected = {"project": "plimsoll", "name": "one", "config": CONFIG, "resume": "allow"}
+    assert trackio.calls == [("init", (), expected)]
+    assert run.calls == [("log", ({"loss": 2.5},), {"step": 10}), ("finish", (), {})]
+
+
+def test_mlflow_continues_the_run_it_started(tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
+    mlflow = Recorder(start_run=SimpleNamespace(info=SimpleNamespace(run_id="a1b2")))
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    tracker = open_tracker("mlflow", tmp_path, run_name="one", config=CONFIG)
+    tracker.log(10, {"loss": 2.5})
+    tracker.close()
+    assert mlflow.calls == [
+        ("set_experiment", ("plimsoll",), {}),
+        ("start_run", (), {"run_name": "one"}),
+        ("log_params", (CONFIG,), {}),
+        ("log_metrics", ({"loss": 2.5},), {"step": 10}),
+        ("end_run", (), {}),
+    ]
+    mlflow.calls.clear()
+    open_tracker("mlflow", tmp_path, run_name="one", config=CONFIG, start_step=10)
+    assert mlflow.calls == [("set_experiment", ("plimsoll",), {}), ("start_run", (), {"run_id": "a1b2"})]
+
+
+def wandb_offline(folder, *, start_step):
+    """In a process of its own: wandb leaves threads, environment variables and handlers behind."""
+    code = (
+        "import sys, json; from plimsoll.report.trackers import open_tracker;"
+        "tracker = open_tracker('wandb', sys.argv[1], run_name='one', config=json.loads(sys.argv[2]),"
+        " start_step=int(sys.argv[3]));"
+        "tracker.log(int(sys.argv[3]) + 10, {'loss': 2.5}); tracker.close()"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code, str(folder), json.dumps(CONFIG), str(start_step)],
+        env=os.environ | {"PYTHONPATH": SOURCES, "WANDB_MODE": "offline", "WANDB_ERROR_REPORTING": "false"},
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
+
+
+def test_wandb_offline_writes_its_run_and_keeps_its_id(tmp_path):
+    pytest.importorskip("wandb", reason="wandb is not installed: pip install 'plimsoll[wandb]'")
+    ids = []
+    for start_step in (0, 10):
+        done = wandb_offline(tmp_path, start_step=start_step)
+        assert done.returncode == 0, done.stderr
+        ids.append((tmp_path / "wandb-id.txt").read_text().strip())
+    assert ids[0] == ids[1]
+    written = list(tmp_path.glob(f"wandb/offline-run-*-{ids[0]}/run-{ids[0]}.wandb"))
+    assert written
+    content = b"".join(file.read_bytes() for file in written)
+    assert b"loss" in content
+    assert b"learning_rate" in content
+
+
+def test_wandb_that_refuses_to_start_is_one_paragraph_with_the_way_out(tmp_path, monkeypatch):
+    class Refused(Exception):
+        pass
+
+    def init(**_):
+        raise Refused("No API key configured.")
+
+    fake = SimpleNamespace(init=init, Error=Refused, Settings=lambda **_: None)
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    with pytest.raises(PlimsollError, match=r"configured\. Run `wandb login` first, or set WANDB_MODE"):
+        open_tracker("wandb", tmp_path, run_name="one", config=CONFIG)
