@@ -96,9 +96,7 @@ class Plan:
         return self.micro_batch * self.accumulation
 
     def compute(self, platform: str) -> Compute:
-        return Compute(
-            precision=self.precision, remat=self.remat, loss_chunk=self.loss_chunk, platform=platform
-        )
+        return Compute(precision=self.precision, remat=self.remat, loss_chunk=self.loss_chunk, platform=platform)
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self) | {"pinned": list(self.pinned)}

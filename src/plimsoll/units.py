@@ -20,9 +20,7 @@ def _parse(text: str, factors: dict, *, what: str, example: str) -> float:
     factor = factors.get(match[2].upper()) if match else None
     if match is None or factor is None:
         units = ", ".join(name for name in factors if name)
-        raise RecipeError(
-            f"{what} {text!r} cannot be read: write a number and one of {units}, like {example}"
-        )
+        raise RecipeError(f"{what} {text!r} cannot be read: write a number and one of {units}, like {example}")
     return float(match[1]) * factor
 
 

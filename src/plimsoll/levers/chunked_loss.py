@@ -21,9 +21,7 @@ IGNORE = -1
 Head = Callable[[Float[Array, "tokens width"]], Float[Array, "tokens vocab"]]
 
 
-def cross_entropy(
-    hidden: Float[Array, "tokens width"], head: Head, labels: Int[Array, " tokens"]
-) -> Float[Array, ""]:
+def cross_entropy(hidden: Float[Array, "tokens width"], head: Head, labels: Int[Array, " tokens"]) -> Float[Array, ""]:
     """Sums `-log p(label)`, in nats, over the tokens whose label is not `IGNORE`."""
     logits = head(hidden)
     counted = labels != IGNORE

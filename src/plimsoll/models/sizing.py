@@ -98,9 +98,7 @@ def _shapes(target: int, vocab: int, tied: bool, multiple: int) -> Iterator[Deco
             exact = 1 + (target - one.parameters()) / per_layer
             for layers in {math.floor(exact), math.ceil(exact)}:
                 if layers >= 1 and width / high <= layers <= max(1, width / low):
-                    yield DecoderShape(
-                        vocab=vocab, width=width, layers=layers, heads=heads, inner=inner, tied=tied
-                    )
+                    yield DecoderShape(vocab=vocab, width=width, layers=layers, heads=heads, inner=inner, tied=tied)
 
 
 def _smallest(vocab: int, tied: bool, width: int) -> DecoderShape:

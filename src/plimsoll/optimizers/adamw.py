@@ -45,9 +45,7 @@ class AdamW:
         """Linear from 0 to the peak, then a cosine to `final_fraction` of it at `steps`."""
         import optax
 
-        warmup = min(
-            self.warmup_steps, max(1, steps // 10) if self.warmup_steps >= steps else self.warmup_steps
-        )
+        warmup = min(self.warmup_steps, max(1, steps // 10) if self.warmup_steps >= steps else self.warmup_steps)
         return optax.warmup_cosine_decay_schedule(
             0.0 if warmup else self.learning_rate,
             self.learning_rate,
@@ -67,9 +65,7 @@ class AdamW:
             weight_decay=self.weight_decay,
             mask=decayed,
         )
-        return (
-            adamw if self.clip_norm is None else optax.chain(optax.clip_by_global_norm(self.clip_norm), adamw)
-        )
+        return adamw if self.clip_norm is None else optax.chain(optax.clip_by_global_norm(self.clip_norm), adamw)
 
 
 def decayed(params: Any) -> Any:

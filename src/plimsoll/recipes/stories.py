@@ -25,8 +25,14 @@ if TYPE_CHECKING:
     import numpy as np
     import optax
 
+    from plimsoll.data.documents import Documents
+    from plimsoll.data.tokenizer import TextTokenizer
+
 STANDARD_LIBRARY = "python:standard-library"
 """The `--dataset-id` of the Python source that every machine with Python has."""
+
+DEFAULT_EPOCHS = 3.0
+TOKENIZER, VALIDATION = "tokenizer.json", "validation.npy"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +157,127 @@ class Text(Recipe):
 
     def optimizer(self, steps: int) -> optax.GradientTransformation:
         return self.adamw.build(steps)
+
+    def prepare(self, folder: Path, say: Say) -> Prepared:
+        documents = self._documents()
+        say(f"data: {documents.describe()}")
+        tokenizer = self._make_tokenizer(folder, documents, say)
+        held_out = self._keep_validation(folder, documents, tokenizer)
+        if not len(held_out):
+            say("validation: none, no document is held out of a set this small")
+        facts: dict[str, Any] = {"description": documents.describe(), "validation_tokens": len(held_out)}
+        if self.steps is not None:
+            return Prepared(steps=self.steps, steps_per_epoch=None, facts=facts)
+        return self._counted(documents, tokenizer, facts, say)
+
+    def source(self, folder: Path, *, prefetch: int) -> Source:
+        from plimsoll.data.loader import text_loader
+        from plimsoll.data.memory_loader import memory_loader
+        from plimsoll.data.tokenizer import load_tokenizer
+
+        options: dict[str, Any] = {
+            "seq_len": self.seq_len,
+            "stride": self.window_stride,
+            "batch_size": self.effective_batch,
+            "seed": self.seed,
+            "prefetch": prefetch,
+        }
+        tokenizer = load_tokenizer(folder / TOKENIZER)
+        if self.use_streaming:
+            return text_loader(self._documents(), tokenizer, shuffle_buffer_size=self.shuffle_buffer_size, **options)
+        return memory_loader(self._documents(), tokenizer, shuffle=self.shuffle_buffer_size > 1, **options)
+
+    def validation(self, folder: Path, *, examples: int) -> Iterable[dict[str, Any]]:
+        import numpy as np
+
+        from plimsoll.data.loader import windows_from_array
+
+        tokens = np.load(folder / VALIDATION, mmap_mode="r", allow_pickle=False)
+        return windows_from_array(tokens, seq_len=self.seq_len, batch_size=examples) if len(tokens) else ()
+
+    def host_bytes(self, *, prefetch: int) -> dict[str, int]:
+        from plimsoll.data.loader import loader_bytes
+
+        data = loader_bytes(
+            seq_len=self.seq_len,
+            batch_size=self.effective_batch,
+            shuffle_buffer_size=self.shuffle_buffer_size if self.use_streaming else 0,
+            prefetch=prefetch,
+            vocab_size=self.vocab,
+        )
+        return {"data": data}
+
+    def _documents(self) -> Documents:
+        if self.dataset_id == STANDARD_LIBRARY:
+            from plimsoll.data.python_sources import python_sources
+
+            return python_sources(max_examples=self.max_examples)
+        from plimsoll.data.opening import open_documents
+
+        return open_documents(
+            self.dataset_id,
+            config=self.dataset_config,
+            split=self.split,
+            text_column=self.text_column,
+            max_examples=self.max_examples,
+        )
+
+    def _make_tokenizer(self, folder: Path, documents: Documents, say: Say) -> TextTokenizer:
+        from plimsoll.data.tokenizer import load_tokenizer, train_byte_bpe
+
+        if self.tokenizer is not None:
+            tokenizer = load_tokenizer(self.tokenizer)
+        else:
+            tokenizer = train_byte_bpe(documents, self.vocab)
+            say(f"tokenizer: byte-level BPE of {tokenizer.size:,} tokens, trained on the beginning of the text")
+        if tokenizer.size > self.vocab:
+            raise RecipeError(
+                f"the tokenizer has {tokenizer.size:,} ids and the model {self.vocab:,} rows for them:"
+                f" ask for --vocab-size {tokenizer.size} or more"
+            )
+        tokenizer.save(folder / TOKENIZER)
+        return tokenizer
+
+    def _keep_validation(self, folder: Path, documents: Documents, tokenizer: TextTokenizer) -> np.ndarray:
+        import numpy as np
+
+        from plimsoll.data.held_out import collect_held_out
+
+        tokens = collect_held_out(documents, tokenizer, seq_len=self.seq_len, max_tokens=self.validation_tokens)
+        np.save(folder / VALIDATION, tokens, allow_pickle=False)
+        return tokens
+
+    def _counted(self, documents: Documents, tokenizer: TextTokenizer, facts: dict[str, Any], say: Say) -> Prepared:
+        from plimsoll.data.survey import survey
+
+        if self.is_stream and self.max_examples is None:
+            raise RecipeError(
+                f"--dataset-id {self.dataset_id} is a stream that nobody has counted, and the run's length was given"
+                " in --epochs: give --steps, or --max-examples to count so many documents"
+            )
+        counted = survey(documents, tokenizer, seq_len=self.seq_len, stride=self.window_stride)
+        epochs = DEFAULT_EPOCHS if self.epochs is None else self.epochs
+        per_epoch = counted.windows / self.effective_batch
+        steps = int(epochs * per_epoch)
+        if steps < 1:
+            raise DataError(
+                f"{self.dataset_id} has {counted.tokens:,} tokens, {counted.windows:,} windows of {self.seq_len}: fewer"
+                f" than the {self.effective_batch:,} of one batch in {epochs:g} epochs. Lower --batch-size or --seq-len,"
+                " or point --dataset-id at more text"
+            )
+        say(
+            f"data: {counted.documents:,} documents, {counted.tokens:,} tokens, {counted.windows:,} windows;"
+            f" {epochs:g} epochs are {steps:,} steps"
+        )
+        return Prepared(steps=steps, steps_per_epoch=per_epoch, facts=facts | {"tokens": counted.tokens})
+
+    @property
+    def is_stream(self) -> bool:
+        """Read over the network: not counted, and its tokens are not all seen before training."""
+        return self.dataset_id != STANDARD_LIBRARY and not Path(self.dataset_id).expanduser().exists()
+
+    def imports(self) -> tuple[str, ...]:
+        return ("datasets",) if self.is_stream else ()
 
     def _rough_size(self) -> int:
         assert self.width and self.layers

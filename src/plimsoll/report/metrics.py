@@ -28,9 +28,7 @@ def encode_row(step: int, values: Mapping[str, Any]) -> str:
     """One line of JSON; numbers of NumPy and JAX become Python's."""
     plain = {name: value.item() if hasattr(value, "item") else value for name, value in values.items()}
     marked = {
-        name: str(value)
-        for name, value in plain.items()
-        if isinstance(value, float) and not math.isfinite(value)
+        name: str(value) for name, value in plain.items() if isinstance(value, float) and not math.isfinite(value)
     }
     row = {"step": int(step), **plain, **dict.fromkeys(marked)}
     return json.dumps(row | {MARKER: marked} if marked else row, allow_nan=False)

@@ -76,9 +76,7 @@ def _draw_bars(axes: "Axes", parts: list[tuple[str, int]], peak: int, budget: in
             shift = -0.008 * full
         else:
             at, side, ink, shift = end, "left", INK, 0.008 * full
-        beneath = (
-            {"facecolor": "white", "edgecolor": "none", "pad": 1} if row < len(parts) and ink == INK else None
-        )
+        beneath = {"facecolor": "white", "edgecolor": "none", "pad": 1} if row < len(parts) and ink == INK else None
         axes.text(at + shift, row, text, va="center", ha=side, fontsize=9, color=ink, zorder=5, bbox=beneath)
         if row < len(parts):  # to the start of the next bar, or down to the end of the peak's
             axes.plot([end, end], [row + 0.33, row + 0.67], color=QUIET_INK, linewidth=0.8, zorder=2)
@@ -90,12 +88,8 @@ def _dress(axes: "Axes", names: list[str], peak: int, budget: int) -> None:
     unit, unit_name = _unit(max(peak, budget))
     line = budget / unit
     axes.axvline(line, color=LINE, linewidth=1.6, zorder=4)
-    room = (
-        f"room {format_bytes(budget - peak)}" if peak <= budget else f"over by {format_bytes(peak - budget)}"
-    )
-    _write_above(
-        axes, f"budget {format_bytes(budget)}, {room}", at=line, points=5, ha="right", color=LINE, fontsize=9
-    )
+    room = f"room {format_bytes(budget - peak)}" if peak <= budget else f"over by {format_bytes(peak - budget)}"
+    _write_above(axes, f"budget {format_bytes(budget)}, {room}", at=line, points=5, ha="right", color=LINE, fontsize=9)
     axes.set_yticks(range(len(names) + 1), [*names, "predicted peak"], fontsize=9, color=INK)
     axes.get_yticklabels()[-1].set_fontweight("bold")
     axes.set_ylim(len(names) + 0.6, -0.6)

@@ -92,9 +92,7 @@ class _Pace:
         return now - self._start, (now - first_time) / (step - first_step) * (self.total_steps - step)
 
 
-def _fields(
-    loss: float, rate: float, rate_unit: str, resident_bytes: int, device_bytes: int | None
-) -> list[str]:
+def _fields(loss: float, rate: float, rate_unit: str, resident_bytes: int, device_bytes: int | None) -> list[str]:
     device = [] if device_bytes is None else [f"device {format_bytes(device_bytes)}"]
     return [
         f"loss {loss:.4f}",

@@ -62,12 +62,8 @@ def epoch_summary(epoch: Epoch) -> str:
 
 
 def final_summary(outcome: Outcome) -> str:
-    title = (
-        "Training complete" if outcome.finished else "Training stopped early; the same command continues it"
-    )
-    return "\n".join(
-        [title, RULE, *columns([*_results(outcome), *_times(outcome), *_peaks(outcome)], align="ll")]
-    )
+    title = "Training complete" if outcome.finished else "Training stopped early; the same command continues it"
+    return "\n".join([title, RULE, *columns([*_results(outcome), *_times(outcome), *_peaks(outcome)], align="ll")])
 
 
 def _results(outcome: Outcome) -> list[tuple[str, str]]:

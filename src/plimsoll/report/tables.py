@@ -70,9 +70,7 @@ def _components(predicted: Mapping[str, int], peak: int) -> list[str]:
 def _phases(phases: Mapping[str, int], peak_phase: str) -> list[str]:
     if not phases:
         return []
-    rows = [
-        (name, format_bytes(size), "<- peak" if name == peak_phase else "") for name, size in phases.items()
-    ]
+    rows = [(name, format_bytes(size), "<- peak" if name == peak_phase else "") for name, size in phases.items()]
     return ["predicted peak of each phase", *columns(rows, align="lrl"), ""]
 
 
@@ -98,9 +96,7 @@ def _alternatives(planned: Planned) -> list[str]:
 def plan_words(plan: Plan) -> str:
     """A plan in one line: `micro-batch 8 x 8, remat dots, loss chunk 1024, bfloat16`."""
     chunk = f", loss chunk {plan.loss_chunk}" if plan.loss_chunk else ""
-    return (
-        f"micro-batch {plan.micro_batch} x {plan.accumulation}, remat {plan.remat}{chunk}, {plan.precision}"
-    )
+    return f"micro-batch {plan.micro_batch} x {plan.accumulation}, remat {plan.remat}{chunk}, {plan.precision}"
 
 
 def _price(other: Alternative, chosen_seconds: float | None) -> str:

@@ -48,9 +48,7 @@ def make_step(
         keys = keys.reshape(accumulation, -1)
 
         gradient, loss, metrics = _gradient(task, state, micro, keys)
-        updates, optimizer_state = optimizer.update(
-            gradient, state["optimizer"], state["params"]["trainable"]
-        )
+        updates, optimizer_state = optimizer.update(gradient, state["optimizer"], state["params"]["trainable"])
         trainable = optax.apply_updates(state["params"]["trainable"], updates)
         new_state = state | {
             "step": state["step"] + 1,
@@ -79,9 +77,7 @@ def _gradient(task: Task, state: State, micro: Batch, keys: jax.Array) -> tuple[
         return loss.total / weight, metrics
 
     def one(batch: Batch, keys: jax.Array) -> tuple[Any, jax.Array, dict]:
-        (loss, metrics), gradient = jax.value_and_grad(mean_part, has_aux=True)(
-            params["trainable"], batch, keys
-        )
+        (loss, metrics), gradient = jax.value_and_grad(mean_part, has_aux=True)(params["trainable"], batch, keys)
         return gradient, loss, metrics
 
     if keys.shape[0] == 1:
