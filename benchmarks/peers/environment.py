@@ -1,0 +1,41 @@
+"""The peer's own environment: torch and transformers, away from plimsoll's dependencies.
+
+    PYTHONPATH=benchmarks python -m peers.environment [FOLDER]
+
+Makes `.venv-peer-trainer` in the checkout, or FOLDER, and prints its interpreter. Safe to repeat: a finished
+environment is left alone, a half-made one is completed. About a minute and 1 GB where pip finds torch's CPU
+build; without one in reach, pip takes the default build and several GB of CUDA libraries with it.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / ".venv-peer-trainer"
+TORCH = "torch==2.13.0"
+REQUIREMENTS = (TORCH, "transformers", "accelerate")
+
+
+def peer_python(folder: Path = FOLDER) -> Path:
+    """The interpreter of the peer's environment, which is made first if it is not there."""
+    python, finished = folder / "bin" / "python", folder / "installed.txt"
+    wanted = "\n".join(REQUIREMENTS)
+    if finished.is_file() and finished.read_text() == wanted:
+        return python
+    if not python.exists():
+        _run(sys.executable, "-m", "venv", str(folder))
+        (folder / ".gitignore").write_text("*\n")
+    # torch alone and first: asked for together, pip may weigh newer builds and download them to look inside.
+    _run(str(python), "-m", "pip", "install", TORCH)
+    _run(str(python), "-m", "pip", "install", *REQUIREMENTS)
+    finished.write_text(wanted)  # last, so that an interrupted install is taken up again
+    return python
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, stdout=sys.stderr)  # standard output is for the interpreter's path
+
+
+if __name__ == "__main__":
+    print(peer_python(*(Path(name) for name in sys.argv[1:2])))
