@@ -148,7 +148,7 @@ class Text(Recipe):
         )
 
     def batch_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
-        return {name: ((examples, self.seq_len), "int32") for name in ("input_ids", "labels")}
+        return dict.fromkeys(("input_ids", "labels"), ((examples, self.seq_len), "int32"))
 
     def task(self, compute: Compute) -> Task:
         from plimsoll.models.language import NextToken
@@ -280,7 +280,8 @@ class Text(Recipe):
         return ("datasets",) if self.is_stream else ()
 
     def _rough_size(self) -> int:
-        assert self.width and self.layers
+        assert self.width is not None
+        assert self.layers is not None
         return 12 * self.layers * self.width**2
 
 

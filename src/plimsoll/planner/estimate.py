@@ -1,0 +1,48 @@
+"""From what the compiler says to the peak of the run: a maximum over its phases, not a sum of everything.
+
+On a CPU one resident set holds it all: the process (measured in a rehearsal), the state, the step's temporaries,
+what the loader holds, and what a save needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from plimsoll.planner.types import Analysis, Rehearsal, Static
+from plimsoll.types import Ledger, Plan
+from plimsoll.units import MIB
+
+SAVE_BYTES = 28 * MIB
+"""Orbax writing slices of 8 MiB, 16 MiB of them in flight (measured: docs/log.md, "Saving")."""
+RUNNING_BYTES = 12 * MIB
+"""What a running process adds to a rehearsed one: thread stacks, logs, allocator rounding (docs/log.md)."""
+
+
+def ledger(
+    plan: Plan,
+    *,
+    budget_bytes: int,
+    static: Static,
+    analysis: Analysis,
+    rehearsal: Rehearsal,
+    host: Mapping[str, int],
+) -> Ledger:
+    """Every phase priced; the ledger holds the components of the dearest."""
+    base = {
+        "process": rehearsal.process_bytes + RUNNING_BYTES,
+        "parameters": static.parameter_bytes,
+        "optimizer": static.optimizer_bytes + static.other_bytes,
+    }
+    step = {"step temporaries": analysis.beyond_state_bytes}
+    save = {"save buffers": min(SAVE_BYTES, 2 * static.state_bytes)}
+    if plan.async_save:
+        save["state copy while saving"] = static.state_bytes
+    phases = {
+        "start": base | {"init temporaries": rehearsal.init_temp_bytes},
+        "train": base | step | host,
+        "evaluate": base | {"evaluation temporaries": rehearsal.evaluate_temp_bytes} | host,
+        "save": base | save | host | (step if plan.async_save else {}),
+    }
+    peaks = {name: sum(parts.values()) for name, parts in phases.items()}
+    dearest = max(peaks, key=lambda name: peaks[name])
+    return Ledger(budget_bytes=budget_bytes, predicted=phases[dearest], phase=dearest, phases=peaks)

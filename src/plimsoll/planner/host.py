@@ -1,0 +1,68 @@
+"""What this machine can really give: free memory, and the limits of the control groups the process lives in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+
+from plimsoll.units import GIB, MIB
+
+NO_LIMIT = 2**60
+"""Control groups write "no limit" as a number close to 2^63."""
+
+
+def margin_bytes(available: int) -> int:
+    """Left to others when the budget is found by itself: a tenth, at least 256 MiB, at most 2 GiB."""
+    return min(max(available // 10, 256 * MIB), 2 * GIB)
+
+
+def available_bytes(root: Path = Path("/")) -> int:
+    """Free memory of the machine, or what the control groups still allow, whichever is less."""
+    return min(psutil.virtual_memory().available, cgroup_room(root))
+
+
+def cgroup_room(root: Path = Path("/")) -> int:
+    """Bytes until the tightest memory limit (cgroup v1 or v2) on the way up from our group; NO_LIMIT for none."""
+    rooms = [NO_LIMIT]
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return NO_LIMIT
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            rooms += _rooms(root / "sys/fs/cgroup", path, "memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            rooms += _rooms(root / "sys/fs/cgroup/memory", path, *names)
+    return min(rooms)
+
+
+def _rooms(mount: Path, path: str, limit_name: str, usage_name: str, reclaimable: str) -> list[int]:
+    found = []
+    group = mount / path.lstrip("/")
+    for folder in [group, *group.parents]:
+        if not folder.is_relative_to(mount):
+            break
+        limit = _number(folder / limit_name)
+        if limit is not None and limit < NO_LIMIT:
+            used = _number(folder / usage_name) or 0
+            found.append(max(0, limit - used + _field(folder / "memory.stat", reclaimable)))
+    return found
+
+
+def _number(path: Path) -> int | None:
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def _field(path: Path, name: str) -> int:
+    try:
+        rows = dict(line.split() for line in path.read_text().splitlines())
+    except (OSError, ValueError):
+        return 0
+    return int(rows.get(name, 0))

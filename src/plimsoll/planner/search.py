@@ -1,0 +1,305 @@
+"""The fastest plan that fits: levers tried from the cheapest in time, the compiler asked for the bytes.
+
+Temporaries grow almost linearly with the micro-batch, so two compiles per combination of the other levers give the
+largest micro-batch that fits, and a third confirms the one that is chosen. Slower combinations are compiled only
+where the faster ones do not fit well.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from plimsoll.errors import BudgetError, RecipeError
+from plimsoll.planner.estimate import ledger
+from plimsoll.planner.speed import step_seconds
+from plimsoll.planner.types import Analysis, Compiler, DoesNotCompile, Problem, Rates, Rehearsal, Static
+from plimsoll.types import Alternative, Ledger, Plan, Planned
+from plimsoll.units import MIB, format_bytes, format_seconds
+
+NEAR = 1.05
+"""Plans this close in time count as equal: then the one that touches the numbers least wins, then fewer bytes."""
+SLOWED = 1.15
+"""A combination whose best fitting plan is this much slower than its unconstrained best sends us to the next."""
+TIMED = 3
+"""Plans timed on the chip at hand."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    plan: Plan
+    ledger: Ledger
+    seconds: float
+    confirmed: bool
+    """Compiled, not interpolated."""
+    measured: bool = False
+
+    @property
+    def peak(self) -> int:
+        return self.ledger.predicted_peak_bytes
+
+    @property
+    def fits(self) -> bool:
+        return self.peak <= self.ledger.budget_bytes
+
+    def preference(self) -> tuple[int, int]:
+        return ("exact", "mixed", "compressed").index(self.plan.numerics), self.peak
+
+
+def search(problem: Problem, compiler: Compiler, say: Say) -> Planned:
+    """Raises BudgetError, with the floor and what would fit, if nothing does."""
+    return _Search(problem, compiler, say).run()
+
+
+class _Search:
+    def __init__(self, problem: Problem, compiler: Compiler, say: Say) -> None:
+        self.problem, self.compiler, self.say = problem, compiler, say
+        self.static: Static = compiler.static()
+        self.rates: Rates = compiler.rates()
+        self.micros = _micro_batches(problem)
+        self.analyses: dict[Plan, Analysis] = {}
+        self.failures: list[str] = []
+        self._rehearsal: Rehearsal | None = None
+
+    def run(self) -> Planned:
+        found: list[Candidate] = []
+        for combination in _combinations(self.problem, self.rates):
+            candidates = list(self._candidates(combination))
+            found += candidates
+            fitting = [candidate for candidate in candidates if candidate.fits]
+            unconstrained = min((candidate.seconds for candidate in candidates), default=0.0)
+            if fitting and min(candidate.seconds for candidate in fitting) <= SLOWED * unconstrained:
+                break
+        fitting = sorted((c for c in found if c.fits), key=lambda candidate: candidate.seconds)
+        return self._decide(fitting, found)
+
+    def _decide(self, fitting: list[Candidate], found: list[Candidate]) -> Planned:
+        while fitting:
+            best = self._best(self._timed(fitting) if self.problem.measure else fitting)
+            confirmed = self._confirm(best)
+            if confirmed is not None and confirmed.fits:
+                return self._planned(confirmed, fitting)
+            fitting = [candidate for candidate in fitting if candidate.plan != best.plan]
+        raise self._refusal(found)
+
+    def _candidates(self, combination: Mapping[str, Any]) -> Iterator[Candidate]:
+        """Every micro-batch under these levers: two compiled, the others between or beyond them."""
+        compiled: dict[int, Analysis] = {}
+        for micro in _sample(self.micros):
+            plan = self._plan(combination, micro)
+            self.say(f"compiling micro-batch {micro}, {_words(combination)}")
+            try:
+                compiled[micro] = self._analyse(plan)
+            except DoesNotCompile as problem:
+                self.failures.append(f"micro-batch {micro}, {_words(combination)}: {problem}")
+        for micro in self.micros if compiled else ():
+            plan = self._plan(combination, micro)
+            analysis = compiled.get(micro) or _interpolated(micro, compiled)
+            yield self._candidate(plan, analysis, confirmed=micro in compiled)
+
+    def _candidate(self, plan: Plan, analysis: Analysis, *, confirmed: bool, rehearsal: Rehearsal | None = None):
+        """Saving beside training where that fits, else between steps."""
+        priced = replace(plan, async_save=plan.async_save)
+        for in_background in (True, False) if "async_save" not in plan.pinned else (plan.async_save,):
+            priced = replace(plan, async_save=in_background)
+            book = self._ledger(priced, analysis, rehearsal or self._any_rehearsal(plan))
+            if book.predicted_peak_bytes <= self.problem.budget_bytes:
+                break
+        seconds = step_seconds(plan, analysis, self.static, self.rates)
+        return Candidate(priced, book, seconds, confirmed)
+
+    def _ledger(self, plan: Plan, analysis: Analysis, rehearsal: Rehearsal) -> Ledger:
+        return ledger(
+            plan,
+            budget_bytes=self.problem.budget_bytes,
+            static=self.static,
+            analysis=analysis,
+            rehearsal=rehearsal,
+            host=self.problem.host_bytes[plan.prefetch],
+        )
+
+    def _analyse(self, plan: Plan) -> Analysis:
+        key = replace(plan, async_save=True)
+        if key not in self.analyses:
+            self.analyses[key] = self.compiler.analyse(key)
+        return self.analyses[key]
+
+    def _any_rehearsal(self, plan: Plan) -> Rehearsal:
+        """The process hardly depends on the plan: one rehearsal prices them all, a second confirms the chosen one."""
+        if self._rehearsal is None:
+            self.say("rehearsing the training process")
+            self._rehearsal = self.compiler.rehearse(plan)
+        return self._rehearsal
+
+    def _timed(self, fitting: list[Candidate]) -> list[Candidate]:
+        timed = []
+        for candidate in fitting[:TIMED]:
+            self.say(f"timing micro-batch {candidate.plan.micro_batch}, {_words(vars(candidate.plan))}")
+            try:
+                seconds = self.compiler.measure(replace(candidate.plan, async_save=True))
+            except DoesNotCompile as problem:
+                self.failures.append(str(problem))
+                continue
+            timed.append(replace(candidate, seconds=seconds, measured=True))
+        return timed or fitting
+
+    def _best(self, candidates: list[Candidate]) -> Candidate:
+        fastest = min(candidate.seconds for candidate in candidates)
+        near = [candidate for candidate in candidates if candidate.seconds <= NEAR * fastest]
+        return min(near, key=lambda candidate: candidate.preference())
+
+    def _confirm(self, best: Candidate) -> Candidate | None:
+        """Compiled for itself, and rehearsed for itself."""
+        self.say(f"confirming micro-batch {best.plan.micro_batch}, {_words(vars(best.plan))}")
+        try:
+            analysis = self._analyse(best.plan)
+            rehearsal = self.compiler.rehearse(replace(best.plan, async_save=True))
+        except DoesNotCompile as problem:
+            self.failures.append(str(problem))
+            return None
+        again = self._candidate(best.plan, analysis, confirmed=True, rehearsal=rehearsal)
+        return replace(again, seconds=best.seconds if best.measured else again.seconds, measured=best.measured)
+
+    def _plan(self, combination: Mapping[str, Any], micro: int) -> Plan:
+        pins = self.problem.pins
+        return Plan(
+            chip=self.problem.chip,
+            micro_batch=micro,
+            accumulation=self.problem.effective_batch // micro,
+            remat=combination["remat"],
+            loss_chunk=combination["loss_chunk"],
+            precision=combination["precision"],
+            prefetch=pins.get("prefetch", max(self.problem.host_bytes)),
+            async_save=pins.get("async_save", True),
+            pinned=tuple(sorted(pins)),
+        )
+
+    def _planned(self, chosen: Candidate, fitting: list[Candidate]) -> Planned:
+        problem = self.problem
+        others = [c for c in fitting if (c.plan.micro_batch, c.plan.remat) != (chosen.plan.micro_batch, chosen.plan.remat)]
+        how = "timed here" if chosen.measured else "by the chip's rates"
+        reason = (
+            f"the fastest of {len(fitting)} plans that fit ({format_seconds(chosen.seconds)} a step, {how});"
+            f" {problem.recipe} has a peak of {format_bytes(chosen.peak)} in the phase '{chosen.ledger.phase}'"
+        )
+        return Planned(
+            plan=chosen.plan,
+            ledger=chosen.ledger,
+            recipe=problem.recipe,
+            parameters=self.static.parameters,
+            step_seconds=chosen.seconds,
+            step_seconds_source="measured" if chosen.measured else "roofline",
+            tokens_per_step=(
+                problem.effective_batch * problem.rate_per_example if problem.rate_unit == "tokens" else None
+            ),
+            examples_per_step=problem.effective_batch,
+            compiles=self.compiler.compiles,
+            devices=1,
+            reason=reason,
+            alternatives=tuple(_alternative(candidate, chosen) for candidate in others[:3]),
+        )
+
+    def _refusal(self, found: list[Candidate]) -> BudgetError:
+        problem = self.problem
+        if not found:
+            return BudgetError(
+                f"{problem.recipe} does not compile for {problem.chip}: {'; '.join(self.failures) or 'no plan to try'}",
+                budget_bytes=problem.budget_bytes,
+                floor_bytes=None,
+            )
+        least = min(found, key=lambda candidate: candidate.peak)
+        floor = least.peak
+        parts = sorted(least.ledger.predicted.items(), key=lambda item: -item[1])
+        made_of = " + ".join(f"{name} {size / MIB:.0f}" for name, size in parts if size >= MIB)
+        enough = -(-floor // MIB)
+        text = (
+            f"no plan for {problem.recipe} fits in {format_bytes(problem.budget_bytes)} on {problem.chip}\n"
+            f"  smallest found: {format_bytes(floor)} = {made_of} (MiB), in the phase '{least.ledger.phase}'\n"
+            f"  already used: micro-batch {least.plan.micro_batch}, {_words(vars(least.plan))}\n"
+            f"  you could: --memory {enough}MiB{self._advice(least)}"
+        )
+        return BudgetError(text, budget_bytes=problem.budget_bytes, floor_bytes=floor)
+
+    def _advice(self, least: Candidate) -> str:
+        problem, over = self.problem, least.peak - self.problem.budget_bytes
+        hints = []
+        if problem.pins:
+            hints.append("leave out " + ", ".join(f"--{name.replace('_', '-')}" for name in sorted(problem.pins)))
+        if problem.numerics == "exact" and "precision" in problem.honoured:
+            hints.append("--numerics mixed")
+        if least.ledger.predicted.get("data", 0) > over:
+            hints.append("a smaller --shuffle-buffer-size")
+        if least.ledger.predicted.get("step temporaries", 0) > over:
+            hints.append("a shorter --seq-len")
+        if self.static.state_bytes > over:
+            saved = 1 - over / self.static.state_bytes
+            hints.append(f"a model of {self.static.parameters * saved:,.0f} parameters or fewer")
+        return "".join(f", or {hint}" for hint in hints)
+
+
+def _micro_batches(problem: Problem) -> list[int]:
+    """Divisors of the effective batch, the pinned one alone if it is pinned."""
+    pinned = problem.pins.get("micro_batch")
+    if pinned is None:
+        return [n for n in range(1, problem.effective_batch + 1) if problem.effective_batch % n == 0]
+    if pinned < 1 or problem.effective_batch % pinned:
+        raise RecipeError(
+            f"--micro-batch {pinned} does not divide the effective batch of {problem.effective_batch} examples"
+            " (--batch-size x --gradient-accumulation-steps): choose a divisor of it"
+        )
+    return [pinned]
+
+
+def _sample(micros: list[int]) -> list[int]:
+    """Two to compile: a small one, and one about four times as large."""
+    small = micros[min(1, len(micros) - 1)] if len(micros) > 2 else micros[0]
+    large = next((n for n in micros if n >= 4 * small), micros[-1])
+    return sorted({small, large})
+
+
+def _combinations(problem: Problem, rates: Rates) -> Iterator[dict[str, Any]]:
+    """From the fastest to the smallest; pinned levers keep their value."""
+    pins = problem.pins
+    precisions = [pins["precision"]] if "precision" in pins else _precisions(problem, rates)
+    remats = [pins["remat"]] if "remat" in pins else ["none", "dots", "block"]
+    chunks = [pins["loss_chunk"]] if "loss_chunk" in pins else [0, *problem.loss_chunks]
+    remats = remats if "remat" in problem.honoured else ["none"]
+    chunks = chunks if "loss_chunk" in problem.honoured else [0]
+    for precision, remat, chunk in itertools.product(precisions, remats, chunks):
+        if remat == "none" or chunk or len(chunks) == 1:  # recomputing blocks while keeping all logits saves little
+            yield {"precision": precision, "remat": remat, "loss_chunk": chunk}
+
+
+def _precisions(problem: Problem, rates: Rates) -> list[str]:
+    if problem.numerics == "exact" or "precision" not in problem.honoured:
+        return ["float32"]
+    faster = rates.flops["bfloat16"] > NEAR * rates.flops["float32"]
+    return ["bfloat16"] if faster else ["float32"]
+
+
+def _interpolated(micro: int, compiled: Mapping[int, Analysis]) -> Analysis:
+    """On the line through the compiled ones; below the smaller one, never less than in proportion."""
+    sizes = sorted(compiled)
+    low, high = compiled[sizes[0]], compiled[sizes[-1]]
+    if len(sizes) == 1:
+        return replace(low, temp_bytes=round(low.temp_bytes * max(1.0, micro / sizes[0])))
+    slope = (high.temp_bytes - low.temp_bytes) / (sizes[-1] - sizes[0])
+    temp = max(low.temp_bytes + slope * (micro - sizes[0]), low.temp_bytes * min(1.0, micro / sizes[0]))
+    return replace(low, temp_bytes=round(temp))
+
+
+def _alternative(candidate: Candidate, chosen: Candidate) -> Alternative:
+    slower = candidate.seconds / chosen.seconds - 1
+    more = candidate.peak - chosen.peak
+    reason = f"{abs(slower):.0%} {'slower' if slower >= 0 else 'faster by the rates, not when timed'}"
+    reason += f", {format_bytes(abs(more))} {'more' if more >= 0 else 'less'}"
+    return Alternative(plan=candidate.plan, peak_bytes=candidate.peak, step_seconds=candidate.seconds, reason=reason)
+
+
+def _words(levers: Mapping[str, Any]) -> str:
+    chunk = f"loss chunk {levers['loss_chunk']}" if levers["loss_chunk"] else "loss whole"
+    return f"remat {levers['remat']}, {chunk}, {levers['precision']}"

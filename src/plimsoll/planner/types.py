@@ -1,0 +1,107 @@
+"""What the planner asks, and what it is told. The answers come from a child process, as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from plimsoll.types import Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Static:
+    """Exact bytes that do not depend on the levers, from shapes alone."""
+
+    parameters: int
+    """How many, trainable and frozen."""
+    parameter_bytes: int
+    optimizer_bytes: int
+    other_bytes: int
+    """Step, RNG, carry."""
+    largest_leaf_bytes: int
+
+    @property
+    def state_bytes(self) -> int:
+        return self.parameter_bytes + self.optimizer_bytes + self.other_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analysis:
+    """What the compiler says about the step of one plan, in bytes."""
+
+    argument_bytes: int
+    output_bytes: int
+    alias_bytes: int
+    temp_bytes: int
+    flops: float
+    """Of the whole step, counted from its dots; rematerialisation included."""
+    micro_temp_bytes: int | None = None
+
+    @property
+    def beyond_state_bytes(self) -> int:
+        """What a step needs besides its arguments: temporaries, and outputs that reuse no argument."""
+        return self.temp_bytes + self.output_bytes - self.alias_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rehearsal:
+    """A process that did all the training process does, but allocated no state."""
+
+    process_bytes: int
+    """Resident set with everything imported and every executable loaded, heap trimmed."""
+    init_temp_bytes: int
+    evaluate_temp_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """What the chip does, measured on it or from its data sheet."""
+
+    flops: Mapping[str, float]
+    """Precision to floating-point operations per second in dots."""
+    copy_bytes: float
+    """Bytes per second, moving data that does not fit the cache."""
+    first_touch_bytes: float
+    """Bytes per second of memory touched for the first time (page faults; on an accelerator, never the limit)."""
+    loop_seconds: float
+    """What one more micro-batch costs besides its arithmetic."""
+    source: str
+
+
+class Compiler(Protocol):
+    """Answers from a child process. A plan that does not compile here raises `DoesNotCompile`."""
+
+    compiles: int
+
+    def static(self) -> Static: ...
+    def analyse(self, plan: Plan) -> Analysis: ...
+    def rehearse(self, plan: Plan) -> Rehearsal: ...
+    def measure(self, plan: Plan) -> float: ...
+    def rates(self) -> Rates: ...
+
+
+class DoesNotCompile(Exception):
+    """The compiler, or the child it ran in, failed on this plan. A data point, not an error of ours."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Everything the search needs to know; no model, no data."""
+
+    recipe: str
+    chip: str
+    budget_bytes: int
+    effective_batch: int
+    rate_per_example: int
+    rate_unit: str
+    numerics: str
+    honoured: tuple[str, ...]
+    """Levers the recipe's task makes use of: remat, loss_chunk, precision."""
+    loss_chunks: tuple[int, ...]
+    host_bytes: Mapping[int, Mapping[str, int]]
+    """Prefetch depth to host components and their bytes."""
+    pins: Mapping[str, Any] = field(default_factory=dict)
+    """Levers the user set."""
+    measure: bool = False
+    """Time the best few on the chip at hand."""

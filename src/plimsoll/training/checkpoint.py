@@ -1,0 +1,310 @@
+"""Checkpoints: Orbax writes the arrays in slices, a manifest of checksums says whether they are still whole.
+
+A checkpoint is a folder `step-00000600` that appears all at once, by a rename, when everything in it is on disk:
+
+    arrays/        Orbax; every leaf cut into slices of at most SLICE_BYTES, so that saving needs tens of MiB
+    state.json     the leaves: path, shape, dtype; and the loader's position
+    manifest.json  SHA-256 of every file above: a flipped bit would load silently otherwise
+
+Saving beside training (`in_background`) lets XLA keep a second copy of the state until it is written; the planner
+charges for it. What is damaged is set aside, and the one before it is used.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from plimsoll.errors import CheckpointError, StoppedError
+from plimsoll.training.folder import replace_file
+from plimsoll.units import MIB, format_bytes
+
+SLICE_BYTES = 8 * MIB
+IN_FLIGHT_BYTES = 16 * MIB
+"""What Orbax may hold at a time while it writes or reads."""
+_PLACEHOLDER: Any = ...  # Orbax's word for "leave this one on disk"
+KEPT = 2
+"""The last ones, and the best."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint on disk."""
+
+    path: Path
+
+    @property
+    def step(self) -> int:
+        return int(self.path.name.removeprefix("step-"))
+
+
+class Checkpoints:
+    """The checkpoints of one run. One writer at a time."""
+
+    def __init__(self, folder: Path, *, in_background: bool) -> None:
+        self.folder, self.in_background = folder, in_background
+        self._writer: threading.Thread | None = None
+        self._failure: BaseException | None = None
+
+    def all(self) -> list[Saved]:
+        """The newest first."""
+        found = [Saved(path) for path in self.folder.glob("step-*") if path.name[5:].isdigit()]
+        return sorted(found, key=lambda saved: saved.step, reverse=True)
+
+    def best(self) -> dict[str, Any] | None:
+        """`step` and `validation_loss` of the best one, None before the first evaluation."""
+        path = self.folder / "best.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def mark_best(self, step: int, validation_loss: float) -> None:
+        replace_file(self.folder / "best.json", json.dumps({"step": step, "validation_loss": validation_loss}))
+
+    def save(self, step: int, state: Any, loader_state: dict[str, Any]) -> None:
+        """Refuses a state that is not finite. Waits for the save before this one."""
+        self.wait()
+        if any(saved.step == step for saved in self.all()):
+            return
+        leaves = _leaves(state)
+        require_finite(leaves, step)
+        partial = self.folder / f".partial-{step:08d}"
+        try:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+            described = {
+                "step": step,
+                "loader": loader_state,
+                "leaves": [{"path": p, "shape": list(x.shape), "dtype": str(x.dtype)} for p, x in leaves],
+            }
+            (partial / "state.json").write_text(json.dumps(described))
+            finish = _start_writing(partial / "arrays", dict(_slices(leaves)), in_background=self.in_background)
+        except OSError as problem:
+            self._give_up(partial, step, problem)
+        except Exception as problem:
+            self._orbax_failed(partial, step, problem)
+        if not self.in_background:
+            self._complete(partial, step, finish)
+            self._raise_failure()
+            return
+        self._writer = threading.Thread(target=self._complete, args=(partial, step, finish), name="checkpoint")
+        self._writer.start()
+
+    def wait(self) -> None:
+        """Until what is being written is on disk; raises what went wrong with it."""
+        if self._writer is not None:
+            self._writer.join()
+            self._writer = None
+        self._raise_failure()
+
+    def latest_whole(self) -> tuple[Saved | None, list[str]]:
+        """The newest checkpoint that passes its checksums, and what was set aside on the way, in words."""
+        notes = []
+        for partial in self.folder.glob(".partial-*"):
+            shutil.rmtree(partial, ignore_errors=True)
+        for saved in self.all():
+            problem = damage(saved)
+            if problem is None:
+                return saved, notes
+            aside = saved.path.with_name(saved.path.name + ".damaged")
+            shutil.rmtree(aside, ignore_errors=True)
+            saved.path.rename(aside)
+            notes.append(f"checkpoint {saved.step} is damaged ({problem}): set aside as {aside.name}")
+        return None, notes
+
+    def _complete(self, partial: Path, step: int, finish: Any) -> None:
+        try:
+            finish()
+            _write_manifest(partial)
+            _flush_folder(partial)
+            partial.rename(self.folder / f"step-{step:08d}")
+            _flush_folder(self.folder)
+            self._forget_old()
+        except OSError as problem:
+            self._failure = _could_not_save(partial, step, problem)
+        except Exception as problem:
+            self._failure = _from_orbax(partial, step, problem)
+
+    def _give_up(self, partial: Path, step: int, problem: OSError) -> None:
+        raise _could_not_save(partial, step, problem) from None
+
+    def _orbax_failed(self, partial: Path, step: int, problem: Exception) -> None:
+        raise _from_orbax(partial, step, problem) from problem
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def _forget_old(self) -> None:
+        best = self.best()
+        for saved in self.all()[KEPT:]:
+            if best is None or saved.step != best["step"]:
+                shutil.rmtree(saved.path, ignore_errors=True)
+
+
+def load_state(saved: Saved, like: Any) -> tuple[Any, dict[str, Any]]:
+    """The state on the device, leaf by leaf, and the loader's position. `like` holds shapes and dtypes."""
+    described = json.loads((saved.path / "state.json").read_text())
+    paths = [path for path, _ in _leaves(like)]
+    have = {leaf["path"]: (tuple(leaf["shape"]), leaf["dtype"]) for leaf in described["leaves"]}
+    want = {path: (tuple(leaf.shape), str(leaf.dtype)) for path, leaf in _leaves(like)}
+    if have != want:
+        path = next(p for p in [*have, *want] if have.get(p) != want.get(p))
+        raise CheckpointError(
+            f"checkpoint {saved.step} does not fit the recipe: {path} is {have.get(path)} there and {want.get(path)}"
+            " here. Name another --run to start anew"
+        )
+    loaded = {path: jax.device_put(leaf, may_alias=False) for path, leaf in read_leaves(saved)}
+    return jax.tree.unflatten(jax.tree.structure(like), [loaded[path] for path in paths]), described["loader"]
+
+
+def read_leaves(saved: Saved) -> Iterator[tuple[str, np.ndarray]]:
+    """Path and array of every leaf, one in memory at a time, in the order of the state."""
+    described = json.loads((saved.path / "state.json").read_text())
+    cut = {leaf["path"]: _cut(np.empty(leaf["shape"], _dtype(leaf["dtype"]))) for leaf in described["leaves"]}
+    names = {path: [f"{path}#{index}" for index in range(len(pieces))] for path, pieces in cut.items()}
+    everything = {name: _PLACEHOLDER for group in names.values() for name in group}
+    for leaf in described["leaves"]:
+        path, whole = leaf["path"], np.empty(leaf["shape"], _dtype(leaf["dtype"]))
+        pieces = _cut(whole)
+        wanted = {name: np.empty_like(piece) for name, piece in zip(names[path], pieces, strict=True)}
+        read = _load(saved.path / "arrays", everything | wanted)
+        for name, piece in zip(names[path], pieces, strict=True):
+            piece[...] = read[name]
+        yield path, whole
+        del whole, pieces, read, wanted
+
+
+def loader_position(saved: Saved) -> dict[str, Any]:
+    return json.loads((saved.path / "state.json").read_text())["loader"]
+
+
+def damage(saved: Saved) -> str | None:
+    """What is wrong with it in a few words, or None. Reads every byte."""
+    manifest = saved.path / "manifest.json"
+    if not manifest.exists():
+        return "it has no manifest"
+    try:
+        expected = json.loads(manifest.read_text())
+    except ValueError:
+        return "its manifest cannot be read"
+    for name, checksum in expected.items():
+        path = saved.path / name
+        if not path.exists():
+            return f"{name} is missing"
+        if _sha256(path) != checksum:
+            return f"{name} has changed since it was written"
+    return None
+
+
+def require_finite(leaves: list[tuple[str, np.ndarray]], step: int) -> None:
+    """A state with NaN or infinity in it must not replace a good one."""
+    for path, leaf in leaves:
+        if not np.issubdtype(leaf.dtype, np.integer) and not all(
+            np.isfinite(piece.astype(np.float32, copy=False)).all() for piece in _cut(leaf)
+        ):
+            raise StoppedError(
+                f"step {step}: {path} is not finite, so nothing was saved; the checkpoint before it is whole. Lower"
+                " --learning-rate, or find the cause with --debug-nans, and run the same command again"
+            )
+
+
+def _leaves(tree: Any) -> list[tuple[str, Any]]:
+    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return [
+        (jax.tree_util.keystr(path), np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf) for path, leaf in flat
+    ]
+
+
+def _cut(leaf: np.ndarray) -> list[np.ndarray]:
+    """Views of at most SLICE_BYTES of the flattened array."""
+    flat = leaf.reshape(-1)
+    length = max(1, SLICE_BYTES // leaf.itemsize)
+    return [flat[start : start + length] for start in range(0, flat.size, length)]
+
+
+def _slices(leaves: list[tuple[str, np.ndarray]]) -> Iterator[tuple[str, np.ndarray]]:
+    for path, leaf in leaves:
+        for index, piece in enumerate(_cut(leaf)):
+            yield f"{path}#{index}", piece
+
+
+def _dtype(name: str) -> np.dtype:
+    import ml_dtypes
+
+    return np.dtype(getattr(ml_dtypes, name, name) if name == "bfloat16" else name)
+
+
+def _context() -> Any:
+    from orbax.checkpoint import v1 as ocp
+
+    context = ocp.Context()
+    context.memory.write_concurrent_bytes = IN_FLIGHT_BYTES
+    context.memory.read_concurrent_bytes = IN_FLIGHT_BYTES
+    context.memory.transfer_concurrent_bytes = IN_FLIGHT_BYTES
+    return context
+
+
+def _start_writing(path: Path, arrays: dict[str, np.ndarray], *, in_background: bool) -> Any:
+    from orbax.checkpoint import v1 as ocp
+
+    with _context():
+        if in_background:
+            return ocp.save_async(path, arrays).result
+        ocp.save(path, arrays)
+    return lambda: None
+
+
+def _load(path: Path, wanted: dict[str, Any]) -> dict[str, Any]:
+    from orbax.checkpoint import v1 as ocp
+
+    with _context():
+        return ocp.load(path, wanted)
+
+
+def _write_manifest(folder: Path) -> None:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    checksums = {str(path.relative_to(folder)): _sha256(path) for path in files}
+    replace_file(folder / "manifest.json", json.dumps(checksums))
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _flush_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _could_not_save(partial: Path, step: int, problem: OSError) -> StoppedError:
+    shutil.rmtree(partial, ignore_errors=True)
+    free = shutil.disk_usage(partial.parent).free
+    full = problem.errno in (errno.ENOSPC, errno.EDQUOT)
+    what = f"the disk is full ({format_bytes(free)} free)" if full else f"{problem.strerror or problem}"
+    return StoppedError(
+        f"step {step} could not be saved in {partial.parent}: {what}. The checkpoint before it is whole; make room,"
+        " and run the same command again to continue from there"
+    )
+
+
+def _from_orbax(partial: Path, step: int, problem: Exception) -> Exception:
+    text = str(problem)
+    if any(word in text for word in ("No space left", "RESOURCE_EXHAUSTED", "Disk quota", "ENOSPC")):
+        return _could_not_save(partial, step, OSError(errno.ENOSPC, "no space left"))
+    shutil.rmtree(partial, ignore_errors=True)
+    return problem

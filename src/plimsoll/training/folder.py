@@ -1,0 +1,82 @@
+"""The run: a folder with recipe, plan, ledger, metrics and checkpoints. Running it again continues it.
+
+    recipe.json plan.json data.json ledger.json metrics.jsonl log.txt checkpoints/ tensorboard/ tokenizer.json
+
+Every file that is replaced is replaced whole (written beside, then renamed), so a kill leaves the old or the new one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from plimsoll.errors import RunError
+
+
+class RunFolder:
+    """Paths of one run, and its JSON files."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path).expanduser().absolute()
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    def exists(self) -> bool:
+        return (self.path / "recipe.json").exists()
+
+    def create(self) -> None:
+        if self.path.exists() and not self.path.is_dir():
+            raise RunError(f"--run {self.path} is a file: name a folder, new or of an earlier run")
+        try:
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+        except OSError as problem:
+            raise RunError(
+                f"--run {self.path} cannot be made: {problem.strerror}. Name a folder you may write to"
+            ) from None
+
+    def has(self, name: str) -> bool:
+        return (self.path / name).exists()
+
+    def read(self, name: str) -> dict[str, Any]:
+        path = self.path / name
+        try:
+            return json.loads(path.read_text())
+        except FileNotFoundError:
+            raise RunError(f"{self.path} is not a run: it has no {name}. `plimsoll runs` lists the runs here") from None
+        except ValueError as problem:
+            raise RunError(f"{path} is damaged ({problem}): restore it, or start a new run with another --run") from None
+
+    def write(self, name: str, value: Any) -> None:
+        replace_file(self.path / name, json.dumps(value, indent=2) + "\n")
+
+    def lock(self) -> int:
+        """Held until the process ends, across `exec`. Two processes in one run would overwrite each other."""
+        descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise RunError(
+                f"{self.path} is being trained by another process: wait for it, stop it, or name another --run"
+            ) from None
+        os.set_inheritable(descriptor, True)
+        return descriptor
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Old or new, never half: written beside, flushed to disk, renamed."""
+    beside = path.with_name(path.name + ".new")
+    with open(beside, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(beside, path)

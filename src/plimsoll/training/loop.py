@@ -1,0 +1,190 @@
+"""The loop. It can be read aloud; every side effect is one line; the order that matters is explained."""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Protocol
+
+import jax
+
+from plimsoll.errors import StoppedError
+from plimsoll.training.checkpoint import Checkpoints
+from plimsoll.training.program import Executables
+from plimsoll.types import Batch, Source
+
+IN_FLIGHT = 2
+"""Steps that may be under way at once: JAX runs ahead otherwise, and memory with it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """When to stop and when to do what lies between steps; all in optimizer steps."""
+
+    steps: int
+    """Of the whole run."""
+    stop_at: int
+    """Where this session stops: `steps`, or earlier with --max-steps."""
+    stop_after_seconds: float = math.inf
+    log_every: int = 10
+    evaluate_every: int = 0
+    """0: at the end only."""
+    save_every: int = 0
+
+    def due(self, every: int, done: int) -> bool:
+        return done == self.stop_at or (every > 0 and done % every == 0)
+
+
+class Log(Protocol):
+    """What the loop tells: `report/` writes it down."""
+
+    def step(self, done: int, metrics: Mapping[str, float]) -> None: ...
+    def evaluation(self, done: int, metrics: Mapping[str, float]) -> None: ...
+    def saved(self, done: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Where and why a session ended."""
+
+    step: int
+    signal: int | None
+    """SIGINT or SIGTERM, where one of them ended it."""
+    last_metrics: Mapping[str, float]
+
+
+def run_steps(
+    state: Any,
+    loader: Source,
+    executables: Executables,
+    schedule: Schedule,
+    checkpoints: Checkpoints,
+    evaluate: Callable[[Any], Mapping[str, float]],
+    log: Log,
+) -> tuple[Any, Ended]:
+    """Takes the steps that are left.
+
+    Checkpoint n holds the state after n updates and a loader about to yield batch n, so we save after the update
+    and before the next draw. Moving either line breaks exact resumption, which tests/training/test_resume.py
+    would notice.
+    """
+    first = int(state["step"])
+    deadline = time.monotonic() + schedule.stop_after_seconds
+    flight = _InFlight(log, schedule, first)
+    evaluated = saved = first
+    step = first
+
+    with _Interruption() as interruption:
+        while step < schedule.stop_at and not interruption.signal and time.monotonic() < deadline:
+            state, metrics = executables.step(state, next(loader))  # the old state's buffers are reused
+            step += 1
+            flight.add(step, metrics)
+            if schedule.due(schedule.evaluate_every, step):
+                flight.land()
+                evaluated = step
+                _evaluate(state, step, evaluate, checkpoints, log)
+            if schedule.due(schedule.save_every, step) or _is_best(checkpoints, step):
+                flight.land()
+                saved = step
+                checkpoints.save(step, state, loader.state())
+                log.saved(step)
+        flight.land()
+        if step > evaluated and not interruption.signal:
+            _evaluate(state, step, evaluate, checkpoints, log)
+        if step > saved:
+            checkpoints.save(step, state, loader.state())
+            log.saved(step)
+        checkpoints.wait()
+    return state, Ended(step, interruption.signal, flight.last)
+
+
+def _evaluate(
+    state: Any,
+    step: int,
+    evaluate: Callable[[Any], Mapping[str, float]],
+    checkpoints: Checkpoints,
+    log: Log,
+) -> None:
+    metrics = evaluate(state["params"])
+    if not metrics:
+        return
+    log.evaluation(step, metrics)
+    best = checkpoints.best()
+    if best is None or metrics["validation_loss"] < best["validation_loss"]:
+        checkpoints.mark_best(step, metrics["validation_loss"])
+
+
+def _is_best(checkpoints: Checkpoints, step: int) -> bool:
+    best = checkpoints.best()
+    return best is not None and best["step"] == step
+
+
+def summed(batches: Iterator[Batch], evaluate: Callable[[Any, Batch], Any], params: Any) -> dict[str, float]:
+    """Sums over all batches, divided once: no mean of means. `validation_` goes before every name."""
+    totals: dict[str, tuple[float, float]] = {}
+    for batch in batches:
+        for name, (total, weight) in jax.device_get(evaluate(params, dict(batch))).items():
+            old_total, old_weight = totals.get(name, (0.0, 0.0))
+            totals[name] = old_total + float(total), old_weight + float(weight)
+    return {f"validation_{name}": total / weight for name, (total, weight) in totals.items()}
+
+
+class _InFlight:
+    """Holds the metrics of the steps under way, and waits for the oldest when there are too many."""
+
+    def __init__(self, log: Log, schedule: Schedule, first: int) -> None:
+        self._log, self._schedule = log, schedule
+        self._steps: deque[tuple[int, Mapping[str, jax.Array]]] = deque()
+        self.last: Mapping[str, float] = {}
+
+    def add(self, step: int, metrics: Mapping[str, jax.Array]) -> None:
+        self._steps.append((step, metrics))
+        while len(self._steps) >= IN_FLIGHT:
+            self._finish(*self._steps.popleft())
+
+    def land(self) -> None:
+        """Waits for all of them."""
+        while self._steps:
+            self._finish(*self._steps.popleft())
+
+    def _finish(self, step: int, metrics: Mapping[str, jax.Array]) -> None:
+        numbers = {name: float(value) for name, value in jax.device_get(metrics).items()}
+        if not math.isfinite(numbers["loss"]) or not math.isfinite(numbers["gradient_norm"]):
+            raise StoppedError(
+                f"step {step}: the loss is {numbers['loss']:g} and the gradient's norm {numbers['gradient_norm']:g}, so"
+                " training stopped and saved nothing over the last good checkpoint. Continue from there with the same"
+                " command and a lower --learning-rate in a new --run, or find the cause with --debug-nans"
+            )
+        self.last = numbers
+        if self._schedule.due(self._schedule.log_every, step):
+            self._log.step(step, numbers)
+
+
+class _Interruption:
+    """Turns the first SIGINT or SIGTERM into a request to save and stop; a second one ends the process at once."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> _Interruption:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            try:
+                self._before[number] = signal.signal(number, self._request)
+            except ValueError:  # not the main thread: whoever runs us handles signals
+                break
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _request(self, number: int, _frame: FrameType | None) -> None:
+        self.signal = number
+        for known in self._before:
+            signal.signal(known, signal.SIG_DFL)

@@ -1,0 +1,73 @@
+"""The executables of a run: init, step, evaluate. Lowered from shapes, so nothing is allocated to compile them.
+
+The planner compiles them in a child, into the persistent cache; the training process lowers the same functions and
+loads what it finds there. All of them, because one cold compile costs more memory than a small model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from plimsoll.training.step import make_evaluate, make_init, make_step
+from plimsoll.types import Plan, Task
+
+BatchSpec = Mapping[str, tuple[tuple[int, ...], str]]
+
+
+@dataclass(frozen=True)
+class Program:
+    """Lowered, not yet compiled. `state` holds shapes."""
+
+    init: jax.stages.Lowered
+    step: jax.stages.Lowered
+    evaluate: jax.stages.Lowered
+    state: Any
+
+
+@dataclass(frozen=True)
+class Executables:
+    init: jax.stages.Compiled
+    step: jax.stages.Compiled
+    evaluate: jax.stages.Compiled
+    state: Any
+    """Shapes and dtypes of the state."""
+
+
+def lower(
+    task: Task, optimizer: optax.GradientTransformation, plan: Plan, *, batch: BatchSpec, evaluation_batch: BatchSpec
+) -> Program:
+    """The run's functions for these shapes; the state is donated to the step."""
+    init = jax.jit(make_init(task, optimizer))
+    seed = jax.ShapeDtypeStruct((), jnp.uint32)
+    state = jax.eval_shape(init, seed)
+    step = jax.jit(make_step(task, optimizer, accumulation=plan.accumulation), donate_argnums=0)
+    return Program(
+        init=init.lower(seed),
+        step=step.lower(state, _shapes(batch)),
+        evaluate=jax.jit(make_evaluate(task)).lower(state["params"], _shapes(evaluation_batch)),
+        state=state,
+    )
+
+
+def compile_all(program: Program) -> Executables:
+    return Executables(
+        init=program.init.compile(),
+        step=program.step.compile(),
+        evaluate=program.evaluate.compile(),
+        state=program.state,
+    )
+
+
+def _shapes(spec: BatchSpec) -> dict[str, jax.ShapeDtypeStruct]:
+    return {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in spec.items()}
+
+
+def tree_bytes(tree: Any) -> int:
+    """Of arrays or of shapes."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
