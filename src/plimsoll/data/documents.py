@@ -34,6 +34,8 @@ class Readable(Protocol):
     def name(self) -> str: ...
     def read(self, at: dict) -> Iterator[Part]: ...
     def rows(self) -> int | None: ...
+    def size(self) -> int | None: ...
+    def columns(self) -> list[str] | None: ...
 
 
 class Documents:
@@ -65,6 +67,16 @@ class Documents:
         rows = [file.rows() for file in self.files[:1000]]
         known = None if None in rows or len(self.files) > len(rows) else sum(row or 0 for row in rows)
         return min((count for count in (known, self._max_examples) if count is not None), default=None)
+
+    @property
+    def bytes(self) -> int | None:
+        """On disk, compressed as they are; None for a stream."""
+        sizes = [file.size() for file in self.files]
+        return None if None in sizes else sum(size or 0 for size in sizes)
+
+    def columns(self) -> list[str] | None:
+        """Of the first file; None for plain text."""
+        return self.files[0].columns() if self.files else None
 
     def read(self, position: dict | None = None) -> Iterator[tuple[str, dict]]:
         """`(text, position after it)` of every piece."""
@@ -98,6 +110,6 @@ class Documents:
     def _check(self, position: dict) -> None:
         if position["of"] != self._digest:
             raise DataError(
-                f"the position belongs to other files than those of {self.name}: names or sizes changed since "
-                "it was saved. Put the old files back, or start a new run."
+                f"the position belongs to other files than those of {self.name}: names or sizes changed "
+                "since it was saved. Put the old files back, or start a new run."
             )

@@ -40,6 +40,14 @@ class File:
         """Documents, where the file says so without being read."""
         return _parquet_rows(self) if self.format == "parquet" else None
 
+    def size(self) -> int:
+        """Bytes on disk."""
+        return self.path.stat().st_size
+
+    def columns(self) -> list[str] | None:
+        """Of the table, or of the first line; None for plain text."""
+        return COLUMNS[self.format](self) if self.format in COLUMNS else None
+
 
 def _read_text(file: File, at: dict) -> Iterator[Part]:
     offset, inside, how = at.get("offset", 0), at.get("inside", False), at.get("how")
@@ -65,13 +73,21 @@ def _read_jsonl(file: File, at: dict) -> Iterator[Part]:
 
 
 def _text_of_line(line: bytes, file: File, number: int, offset: int) -> str | None:
-    if len(line) > LONGEST_LINE:
-        raise DataError(
-            f"line {number} of {file.name} is longer than {format_bytes(LONGEST_LINE)}: lines are parsed "
-            "whole, so that is the limit. A .jsonl file has one JSON object per line; a .txt file has no such limit."
-        )
     if not line.strip():
         return None
+    record = _record_of_line(line, file, number, offset)
+    if file.column not in record:
+        raise no_column(f"line {number} of {file.name}", file.column, list(record))
+    return text_of(record[file.column], file.column, f"line {number} of {file.name}")
+
+
+def _record_of_line(line: bytes, file: File, number: int, offset: int) -> dict:
+    if len(line) > LONGEST_LINE:
+        raise DataError(
+            f"line {number} of {file.name} is longer than "
+            f"{format_bytes(LONGEST_LINE)}, the limit, since lines are parsed whole. A .jsonl file has one "
+            "JSON object per line; a .txt file has no such limit."
+        )
     try:
         record = json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError as problem:
@@ -86,9 +102,7 @@ def _text_of_line(line: bytes, file: File, number: int, offset: int) -> str | No
             f"line {number} of {file.name} is a JSON {type(record).__name__}, not an object: {_shown(line)}. "
             'A .jsonl file has one JSON object per line, like {"text": "..."}.'
         )
-    if file.column not in record:
-        raise no_column(f"line {number} of {file.name}", file.column, list(record))
-    return text_of(record[file.column], file.column, f"line {number} of {file.name}")
+    return record
 
 
 def _shown(line: bytes) -> str:
@@ -172,6 +186,26 @@ def _read_parquet(file: File, at: dict) -> Iterator[Part]:
             yield from _row_parts(rows, at if at.get("group") == group else {}, {"group": group})
 
 
+def _parquet_columns(file: File) -> list[str]:
+    import pyarrow.parquet as parquet
+
+    with _arrow_errors(file.path), parquet.ParquetFile(file.path) as table:
+        return table.schema_arrow.names
+
+
+def _arrow_columns(file: File) -> list[str]:
+    import pyarrow
+
+    with _arrow_errors(file.path), pyarrow.OSFile(str(file.path)) as stream:
+        return pyarrow.ipc.open_stream(stream).schema.names
+
+
+def _jsonl_columns(file: File) -> list[str]:
+    with open_bytes(file.path) as reader:
+        line = reader.readline(LONGEST_LINE + 1)
+    return list(_record_of_line(line, file, 1, 0)) if line.strip() else []
+
+
 def _parquet_rows(file: File) -> int:
     import pyarrow.parquet as parquet
 
@@ -198,6 +232,12 @@ READERS: dict[str, Callable[[File, dict], Iterator[Part]]] = {
     "jsonl": _read_jsonl,
     "parquet": _read_parquet,
     "arrow": _read_arrow,
+}
+
+COLUMNS: dict[str, Callable[[File], list[str]]] = {
+    "jsonl": _jsonl_columns,
+    "parquet": _parquet_columns,
+    "arrow": _arrow_columns,
 }
 
 _SUFFIXES = {".txt": "text", ".text": "text", ".jsonl": "jsonl", ".ndjson": "jsonl"}

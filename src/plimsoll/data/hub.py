@@ -31,6 +31,12 @@ class HubStream:
     def rows(self) -> None:
         return None
 
+    def size(self) -> None:
+        return None
+
+    def columns(self) -> list[str] | None:
+        return self.open().column_names
+
     def open(self) -> Any:
         import datasets
 
@@ -66,7 +72,7 @@ class HubStream:
         reason = reason if len(reason) <= 200 else reason[:200] + "..."
         config = f", config {self.config!r}" if self.config else ""
         return DataError(
-            f"split {self.split!r} of data set {self.name}{config} cannot be streamed ({reason}). Check the id, "
-            "--dataset-config and --split, and that huggingface.co can be reached; a copy on this machine can "
-            "be named by its path, and none is at that path now."
+            f"split {self.split!r} of data set {self.name}{config} cannot be streamed ({reason}). Check the "
+            "id, --dataset-config and --split, and that huggingface.co can be reached; a copy on this "
+            "machine can be named by its path."
         )

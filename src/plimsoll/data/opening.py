@@ -41,8 +41,8 @@ def open_documents(
         files = None
     else:
         raise DataError(
-            f"there is no such path: {dataset_id!r} is no file or folder here ({Path.cwd()}), nor the id of a "
-            "Hugging Face data set, which looks like org/name. Check the path."
+            f"there is no such path: {dataset_id!r} is no file or folder here ({Path.cwd()}), nor the id of "
+            "a Hugging Face data set, which looks like org/name. Check the path."
         )
     if files is None:
         return _streamed(str(dataset_id), config, split, text_column, max_examples)

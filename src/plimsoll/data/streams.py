@@ -67,7 +67,7 @@ def _reader(file: BinaryIO, path: Path, offset: int) -> BinaryIO:
 
 
 class _Zstd(io.RawIOBase):
-    """zstandard's own `stream_reader` takes a truncated frame for the end of the file; this raises EOFError."""
+    """zstandard's own `stream_reader` takes a truncated frame for the end of the file; we raise EOFError."""
 
     def __init__(self, file: BinaryIO) -> None:
         import zstandard

@@ -28,14 +28,16 @@ _BYTES_AND_END = 257  # tokens no byte-level vocabulary can do without
 
 
 class TextTokenizer:
-    def __init__(self, tokenizer: Tokenizer, *, name: str = "the tokenizer") -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, *, end_of_text: str | None = None, name: str = "the tokenizer"
+    ) -> None:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         tokenizer.encode_special_tokens = True  # the names of special tokens are text like any other
         self._tokenizer = tokenizer
         self.size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         """Highest id + 1: the rows of an embedding table."""
-        self.end_of_text = _end_of_text(tokenizer, name)
+        self.end_of_text = _end_of_text(tokenizer, end_of_text, name)
 
     @property
     def dtype(self) -> np.dtype:
@@ -72,13 +74,14 @@ class TextTokenizer:
         Path(path).write_text(self._tokenizer.to_str(pretty=False), "utf-8")
 
 
-def _end_of_text(tokenizer: Tokenizer, name: str) -> int:
-    for token in _ENDS:
+def _end_of_text(tokenizer: Tokenizer, said: str | None, name: str) -> int:
+    for token in (said, *_ENDS) if said else _ENDS:
         if (found := tokenizer.token_to_id(token)) is not None:
             return found
     raise DataError(
-        f"{name} has no end-of-text token, which has to stand between documents: none of {', '.join(_ENDS)} is in "
-        "its vocabulary. Add one to its added_tokens, or train a tokenizer with --vocab-size."
+        f"{name} has no end-of-text token, which has to stand between documents: none of {', '.join(_ENDS)} "
+        "is in its vocabulary. Name one as eos_token in the tokenizer_config.json beside it, or train a "
+        "tokenizer with --vocab-size."
     )
 
 
@@ -89,7 +92,18 @@ def load_tokenizer(path: str | Path) -> TextTokenizer:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as problem:  # the library raises bare Exceptions
         raise _unreadable(file, problem) from problem
-    return TextTokenizer(tokenizer, name=str(file))
+    return TextTokenizer(tokenizer, end_of_text=_said_end_of_text(file.parent), name=str(file))
+
+
+def _said_end_of_text(folder: Path) -> str | None:
+    """The `eos_token` of the files that `transformers` saves beside a tokenizer."""
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        try:
+            token = json.loads((folder / name).read_text("utf-8"))["eos_token"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        return token["content"] if isinstance(token, dict) else token
+    return None
 
 
 def tokenizer_vocab_size(path: str | Path) -> int:
@@ -109,9 +123,7 @@ def _tokenizer_file(path: str | Path) -> Path:
     file = Path(path).expanduser()
     file = file / "tokenizer.json" if file.is_dir() else file
     if not file.is_file():
-        raise DataError(
-            f"there is no tokenizer at {file}. Name a tokenizer.json or the folder that holds one."
-        )
+        raise DataError(f"there is no tokenizer at {file}: name a tokenizer.json, or the folder of one.")
     return file
 
 
@@ -123,7 +135,7 @@ def _unreadable(file: Path, problem: Exception) -> DataError:
 
 
 def train_byte_bpe(documents: Documents, vocab_size: int, *, sample_bytes: int = 8 * MIB) -> TextTokenizer:
-    """Byte-level BPE, trained on the beginning of the training documents: any text can be encoded, none is lost.
+    """Byte-level BPE, trained on the beginning of the training documents; it encodes any text.
 
     The same documents give the same tokenizer. A sample with few different words gives fewer than
     `vocab_size` tokens; `size` says how many. Training holds about 8 times the sample.
