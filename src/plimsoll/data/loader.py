@@ -151,11 +151,11 @@ def _check(*, batch_size: int, shuffle_buffer_size: int, prefetch: int, seed: in
 def windows_from_array(
     tokens: np.ndarray, *, seq_len: int, batch_size: int
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Batches of the full shape in which every token of a 1-D array but the first is a label exactly once."""
+    """Batches of the full shape; every token of the 1-D array but the first is a label exactly once."""
     if len(tokens) < 2:
         raise DataError(
-            f"validation has {len(tokens)} tokens, and a label needs the token before it: no document was held "
-            "out. Use a data set of some hundred documents or more, or train without validation."
+            f"validation has {len(tokens)} tokens, and a label needs the token before it: no document was "
+            "held out. Use a data set of some hundred documents or more, or train without validation."
         )
     starts = range(0, len(tokens) - 1, seq_len)
     for first in range(0, len(starts), batch_size):

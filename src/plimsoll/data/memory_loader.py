@@ -23,7 +23,7 @@ from plimsoll.units import MIB
 def load_tokens(
     documents: Documents, tokenizer: TextTokenizer, *, held_out: bool | None = False
 ) -> np.ndarray:
-    """One array of the ids, in `tokenizer.dtype`. It grows in place, so its peak is its size and an eighth."""
+    """One array of the ids, in `tokenizer.dtype`. It grows in place: its peak is its size and an eighth."""
     tokens = np.empty(MIB // tokenizer.dtype.itemsize, tokenizer.dtype)
     count = 0
     for block in token_blocks(documents, tokenizer, held_out=held_out):
@@ -67,7 +67,7 @@ class _ArrayIterator(grain.DatasetIterator):
         of = self._of
         if of.epochs is not None and self._drawn >= of.epochs * of.count:
             raise StopIteration
-        start = of.order[self._drawn] * of.stride
+        start = int(of.order[self._drawn] or 0) * of.stride
         self._drawn += 1
         return of.tokens[start : start + of.seq_len + 1]
 

@@ -135,7 +135,7 @@ def _unreadable(file: Path, problem: Exception) -> DataError:
 
 
 def train_byte_bpe(documents: Documents, vocab_size: int, *, sample_bytes: int = 8 * MIB) -> TextTokenizer:
-    """Byte-level BPE, trained on the beginning of the training documents; it encodes any text.
+    """Byte-level BPE, trained on the first training documents; it encodes any text.
 
     The same documents give the same tokenizer. A sample with few different words gives fewer than
     `vocab_size` tokens; `size` says how many. Training holds about 8 times the sample.
@@ -157,8 +157,8 @@ def train_byte_bpe(documents: Documents, vocab_size: int, *, sample_bytes: int =
     first = next(sample, None)
     if first is None:
         raise DataError(
-            f"a tokenizer cannot be trained on {documents.name}: the first {format_bytes(sample_bytes)} hold no "
-            "document for training. Name a larger data set, or a tokenizer."
+            f"a tokenizer cannot be trained on {documents.name}: the first {format_bytes(sample_bytes)} hold "
+            "no document for training. Name a larger data set, or a tokenizer."
         )
     tokenizer.train_from_iterator(_chain(first, sample), trainer)
     return TextTokenizer(tokenizer, name=f"the tokenizer trained on {documents.name}")
