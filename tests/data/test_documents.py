@@ -1,8 +1,9 @@
-"""Documents come out as they were written, whatever the format, in bounded memory, and from every position."""
+"""Documents come out as they were written, whatever the format, in bounded memory, from every position."""
 
 import gzip
 import json
 import tracemalloc
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
@@ -205,9 +206,8 @@ def test_python_sources_are_the_standard_library_without_its_tests():
     assert names == sorted(names)
     assert not any("/tests/" in name or "/test/" in name or "-packages" in name for name in names)
     first = next(documents.pieces())
-    assert first.text.strip() in open(names[0], encoding="utf-8").read()
+    assert first.text.strip() in Path(names[0]).read_text("utf-8")
     assert "files skipped that are not UTF-8" in documents.describe()
-    assert "no column" not in documents.describe()
     assert documents.bytes > MIB
 
 
