@@ -12,6 +12,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plimsoll.data.held_out import is_held_out
 from plimsoll.data.opening import open_documents
 from plimsoll.data.pieces import PIECE, cut_string
 from plimsoll.data.python_sources import python_sources
@@ -225,3 +226,25 @@ def test_a_64_mib_file_without_separators_needs_less_than_8_mib(tmp_path, unit):
     tracemalloc.stop()
     assert characters == pytest.approx(64 * MIB, abs=KIB)
     assert peak < 8 * MIB
+
+
+@pytest.mark.parametrize("over", [-1, 0, 1, 10, 53, 66, 67])
+def test_a_separator_just_after_a_full_piece_does_not_lengthen_it(tmp_path, over):
+    path = tmp_path / "a.txt"
+    path.write_text("x" * (PIECE + over) + "<|endoftext|>y")
+    documents = open_documents(str(path))
+    assert texts(documents) == ["x" * (PIECE + over), "y"]
+    assert max(len(piece.text) for piece in documents.pieces()) <= PIECE
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+def test_a_long_document_is_held_out_as_a_whole_also_after_resuming_inside_it(tmp_path, name):
+    long = [f"{i} " + "word " * 40_000 for i in range(300)]
+    chosen = [text for text in long if is_held_out(next(cut_string(text))[0])][:1]
+    assert chosen
+    kept = [*chosen, "short", long[1]]
+    content = "\n\n".join(kept) if name == "a.txt" else "".join(json.dumps({"text": t}) + "\n" for t in kept)
+    (tmp_path / name).write_text(content)
+    documents = open_documents(str(tmp_path / name))
+    assert [piece.held_out for piece in documents.pieces()] == [True] * 4 + [False] * 5
+    assert_resumes_everywhere(documents)
