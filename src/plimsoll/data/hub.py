@@ -1,0 +1,78 @@
+"""Rows of a Hugging Face data set, streamed: nothing is downloaded ahead, and only a position is kept.
+
+Importing `datasets` costs 136 MB of resident memory, so it is imported when the stream is opened, not before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from plimsoll.data.formats import no_column, record_parts, text_of
+from plimsoll.data.pieces import Part
+from plimsoll.errors import DataError, PlimsollError
+
+
+def looks_like_hub_id(name: str) -> bool:
+    return bool(re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubStream:
+    """One split of a data set that `datasets.load_dataset` knows: an id on the hub, or a folder."""
+
+    name: str
+    config: str | None
+    split: str
+    column: str
+
+    def rows(self) -> None:
+        return None
+
+    def size(self) -> None:
+        return None
+
+    def columns(self) -> list[str] | None:
+        return self.open().column_names
+
+    def open(self) -> Any:
+        import datasets
+
+        try:
+            stream = datasets.load_dataset(self.name, self.config, split=self.split, streaming=True)
+        except Exception as problem:  # the library raises a dozen unrelated classes here
+            raise self._unreadable(problem) from problem
+        if stream.column_names and self.column not in stream.column_names:
+            raise no_column(f"split {self.split!r} of {self.name}", self.column, stream.column_names)
+        return stream
+
+    def read(self, at: dict) -> Iterator[Part]:
+        stream, inside = self.open(), at.get("inside", 0)
+        before = at.get("state") or stream.state_dict()
+        if at:
+            stream.load_state_dict(before)
+        where = f"split {self.split!r} of {self.name}"
+        try:
+            for row in stream:
+                after = stream.state_dict()
+                if self.column not in row:
+                    raise no_column(where, self.column, list(row))
+                text = text_of(row[self.column], self.column, where)
+                yield from record_parts(text, inside, {"state": before}, {"state": after})
+                before, inside = after, 0
+        except PlimsollError:
+            raise
+        except Exception as problem:  # of the network, or of a file in the middle of the stream
+            raise self._unreadable(problem) from problem
+
+    def _unreadable(self, problem: Exception) -> DataError:
+        reason = " ".join(f"{type(problem).__name__}: {problem}".split())
+        reason = reason if len(reason) <= 200 else reason[:200] + "..."
+        config = f", config {self.config!r}" if self.config else ""
+        return DataError(
+            f"split {self.split!r} of data set {self.name}{config} cannot be streamed ({reason}). Check the "
+            "id, --dataset-config and --split, and that huggingface.co can be reached; a copy on this "
+            "machine can be named by its path."
+        )

@@ -1,0 +1,168 @@
+"""Batches of `input_ids` and `labels`, shuffled and prefetched, with the position of the consumer in JSON.
+
+Streamed (`text_loader`), memory holds the shuffle buffer and the prefetched batches, and nothing of the data
+set (`loader_bytes`). Grain shuffles, batches and prefetches; a batch that was prefetched and not yet taken is
+read again after `restore`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import grain
+import numpy as np
+from grain.experimental import ThreadPrefetchIterDataset, WindowShuffleIterDataset
+
+from plimsoll.data.documents import Documents
+from plimsoll.data.tokenizer import TextTokenizer
+from plimsoll.data.windows import TokenWindows
+from plimsoll.errors import DataError, RecipeError
+
+IGNORE = -1
+"""The label that is not counted."""
+
+_ELEMENT = 160
+"""Bytes of a window in the shuffle buffer besides its ids: the array object and two list entries."""
+
+
+def loader_bytes(
+    *,
+    seq_len: int,
+    batch_size: int,
+    shuffle_buffer_size: int,
+    prefetch: int,
+    resident_tokens: int = 0,
+    vocab_size: int | None = None,
+) -> int:
+    """Host bytes the planner charges: shuffle buffer, batches in flight, and tokens that stay in memory.
+
+    In flight are the prefetched batches, one that waits to enter the queue, and one that the consumer holds,
+    with the windows of one that is being put together. Ids are kept in 2 bytes where `vocab_size` is known
+    and at most 65,536. The tokenizer, its text and the libraries belong to the floor of the process.
+    """
+    id_bytes = 2 if vocab_size is not None and vocab_size <= 2**16 else 4
+    window = (seq_len + 1) * id_bytes + _ELEMENT
+    buffered = shuffle_buffer_size if shuffle_buffer_size > 1 and not resident_tokens else 0
+    batch = 2 * 4 * batch_size * seq_len
+    return (buffered + batch_size) * window + (prefetch + 2) * batch + resident_tokens * id_bytes
+
+
+def make_batch(windows: Sequence[np.ndarray], *, batch_size: int, seq_len: int) -> dict[str, np.ndarray]:
+    """Always of the full shape: rows that the end of the data leaves empty have labels IGNORE."""
+    inputs = np.zeros((batch_size, seq_len), np.int32)
+    labels = np.full((batch_size, seq_len), IGNORE, np.int32)
+    for row, window in enumerate(windows):
+        inputs[row], labels[row] = window[:-1], window[1:]
+    return {"input_ids": inputs, "labels": labels}
+
+
+class TextLoader:
+    """A `types.Source` around a Grain data set of batches. Not for two threads at once."""
+
+    def __init__(self, batches: grain.IterDataset, *, held_bytes: int = 0) -> None:
+        self._held = [iter(batches)]
+        self.held_bytes = held_bytes
+        """Bytes of tokens that stay in memory; 0 for a stream."""
+        # A prefetch thread alive at interpreter exit can abort the process; a finalizer runs before that.
+        self._finalizer = weakref.finalize(self, _close, self._held)
+        self._last_state: dict[str, Any] | None = None
+
+    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
+        return self
+
+    def __next__(self) -> dict[str, np.ndarray]:
+        return next(self._open())
+
+    def _open(self) -> grain.DatasetIterator:
+        if not self._held:
+            raise ValueError("the loader was closed")
+        return self._held[0]
+
+    def state(self) -> dict[str, Any]:
+        """Below 1 KiB of JSON: `restore` continues with the batch the consumer has not taken yet."""
+        return self._last_state or self._open().get_state()
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Reads the windows of the shuffle buffer again: about a second per million tokens."""
+        try:
+            self._open().set_state(state)
+        except (KeyError, TypeError) as problem:
+            raise DataError(
+                "the saved data position was written by another kind of loader (a stream and --no-streaming "
+                "differ, and so do shuffled and not). Keep the options of the run, or start a new one."
+            ) from problem
+
+    def close(self) -> None:
+        """Stops the prefetch thread and waits for it. May be called twice; `state()` stays what it was."""
+        if self._held:
+            self._last_state = self.state()
+        self._finalizer()
+
+
+def _close(held: list[grain.DatasetIterator]) -> None:
+    # Grain closes again when the iterator is deleted, and fails if its modules are gone: let go of it now.
+    held.pop().close()
+
+
+def text_loader(
+    documents: Documents,
+    tokenizer: TextTokenizer,
+    *,
+    seq_len: int,
+    batch_size: int,
+    stride: int | None = None,
+    shuffle_buffer_size: int = 10_000,
+    seed: int = 42,
+    prefetch: int = 2,
+    epochs: int | None = None,
+    held_out: bool | None = False,
+) -> TextLoader:
+    """Streams; `shuffle_buffer_size` is in windows, 0 or 1 for none; `prefetch` in batches.
+
+    Of the training documents, the held-out ones if `held_out`, or all if it is None.
+    """
+    _check(batch_size=batch_size, shuffle_buffer_size=shuffle_buffer_size, prefetch=prefetch, seed=seed)
+    windows: grain.IterDataset = TokenWindows(
+        documents, tokenizer, seq_len=seq_len, stride=stride, epochs=epochs, held_out=held_out
+    )
+    if shuffle_buffer_size > 1:
+        windows = WindowShuffleIterDataset(windows, window_size=shuffle_buffer_size, seed=seed % 2**31)
+    return TextLoader(batched(windows, batch_size=batch_size, seq_len=seq_len, prefetch=prefetch))
+
+
+def batched(windows: grain.IterDataset, *, batch_size: int, seq_len: int, prefetch: int) -> grain.IterDataset:
+    together = partial(make_batch, batch_size=batch_size, seq_len=seq_len)
+    batches = windows.batch(batch_size, drop_remainder=False, batch_fn=together)
+    return ThreadPrefetchIterDataset(batches, prefetch_buffer_size=prefetch) if prefetch else batches
+
+
+def _check(*, batch_size: int, shuffle_buffer_size: int, prefetch: int, seed: int) -> None:
+    if batch_size < 1:
+        raise RecipeError(f"--batch-size must be 1 or more, got {batch_size}")
+    counts = {"shuffle-buffer-size": shuffle_buffer_size, "prefetch": prefetch, "seed": seed}
+    for name, value in counts.items():
+        if value < 0:
+            raise RecipeError(f"--{name} must be 0 or more, got {value}")
+
+
+def windows_from_array(
+    tokens: np.ndarray, *, seq_len: int, batch_size: int
+) -> Iterator[dict[str, np.ndarray]]:
+    """Batches of the full shape; every token of the 1-D array but the first is a label exactly once."""
+    if len(tokens) < 2:
+        raise DataError(
+            f"validation has {len(tokens)} tokens, and a label needs the token before it: no document was "
+            "held out. Use a data set of some hundred documents or more, or train without validation."
+        )
+    starts = range(0, len(tokens) - 1, seq_len)
+    for first in range(0, len(starts), batch_size):
+        inputs = np.zeros((batch_size, seq_len), np.int32)
+        labels = np.full((batch_size, seq_len), IGNORE, np.int32)
+        for row, start in enumerate(starts[first : first + batch_size]):
+            label = tokens[start + 1 : start + 1 + seq_len]
+            labels[row, : len(label)] = label
+            inputs[row, : len(label)] = tokens[start : start + len(label)]
+        yield {"input_ids": inputs, "labels": labels}

@@ -1,0 +1,121 @@
+"""Documents in pieces of at most 64 KiB, cut at the same places every time.
+
+A file without separators is one document of any length; nothing here ever holds more than one piece of it.
+The cut is after the last line break of the piece, else after its last space, else where the piece is full.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import BinaryIO, NamedTuple
+
+from plimsoll.errors import DataError
+from plimsoll.units import KIB, MIB
+
+PIECE = 64 * KIB
+"""Characters of a string, or bytes of UTF-8 (which are at least as many), in a piece at most."""
+
+END_OF_TEXT = "<|endoftext|>"
+MARKERS, BLANK_LINES, WHOLE = "at <|endoftext|> markers", "at blank lines", "one file, one document"
+
+_SEPARATORS = {
+    MARKERS: re.compile(re.escape(END_OF_TEXT.encode())),
+    BLANK_LINES: re.compile(rb"\n[ \t\r]{0,64}\n"),
+    WHOLE: re.compile(rb"(?!)"),
+}
+_LONGEST_SEPARATOR = 66
+_BLANK_START = re.compile(r"\A\ufeff?(?:[ \t]*\r?\n)*")
+_READ = 256 * KIB
+
+
+class Part(NamedTuple):
+    """A piece as a file reader yields it. `at` is a JSON dict: the place in the file just after the piece."""
+
+    text: str
+    at: dict
+    last: bool
+    """It ends its document."""
+
+
+def how_to_split(head: bytes) -> str:
+    """Decides from the first MiB of a text file."""
+    return MARKERS if END_OF_TEXT.encode() in head else BLANK_LINES
+
+
+def cut_string(text: str, start: int = 0) -> Iterator[tuple[str, int]]:
+    """Pieces of `text[start:]` and where each ends."""
+    while len(text) - start > PIECE:
+        end = (text.rfind("\n", start, start + PIECE) + 1) or (text.rfind(" ", start, start + PIECE) + 1)
+        end = end or start + PIECE
+        yield text[start:end], end
+        start = end
+    yield text[start:], len(text)
+
+
+def _cut_bytes(buffer: bytearray) -> int:
+    end = (buffer.rfind(b"\n", 0, PIECE) + 1) or (buffer.rfind(b" ", 0, PIECE) + 1)
+    if end:
+        return end
+    end = PIECE
+    while end > PIECE - 4 and buffer[end] & 0xC0 == 0x80:  # not inside a character
+        end -= 1
+    return end
+
+
+def split_bytes(reader: BinaryIO, *, name: str, how: str | None, offset: int, inside: bool) -> Iterator[Part]:
+    """Documents of a text stream that stands at `offset`; `inside` one whose first pieces were read before.
+
+    White space around a document is dropped, and a document of nothing else is none. `how` is one of
+    MARKERS, BLANK_LINES, WHOLE; None lets the first MiB of the stream decide, so `offset` must be 0 then.
+    """
+    buffer = bytearray()
+    ended = False
+
+    def fill(size: int) -> None:
+        nonlocal ended
+        while len(buffer) < size and not ended:
+            more = reader.read(_READ)
+            ended = not more
+            buffer.extend(more)
+
+    if how is None:
+        fill(MIB)
+        how = how_to_split(bytes(buffer))
+    while True:
+        fill(PIECE + _LONGEST_SEPARATOR)
+        if not buffer:
+            if inside:  # the document ended with the piece before
+                yield Part("", {"offset": offset, "inside": False, "how": how}, True)
+            return
+        found = _SEPARATORS[how].search(buffer, 0, PIECE + _LONGEST_SEPARATOR)
+        if found and found.start() <= PIECE:
+            end, after, last = found.start(), found.end(), True
+        elif ended and len(buffer) <= PIECE:
+            end, after, last = len(buffer), len(buffer), True
+        else:
+            end = after = _cut_bytes(buffer)
+            last = False
+        text = _decode(bytes(buffer[:end]), name, offset)
+        del buffer[:after]
+        offset += after
+        text = text if inside else _BLANK_START.sub("", text)
+        text = text.rstrip() if last else text
+        if inside or text.strip():
+            inside = not last
+            yield Part(text, {"offset": offset, "inside": inside, "how": how}, last)
+
+
+def _decode(piece: bytes, name: str, offset: int) -> str:
+    try:
+        text = piece.decode("utf-8")
+    except UnicodeDecodeError as problem:
+        raise not_text(name, offset + problem.start) from problem
+    if "\0" in text:
+        raise not_text(name, offset + piece.index(b"\0"))
+    return text
+
+
+def not_text(name: str, offset: int) -> DataError:
+    return DataError(
+        f"{name} is not UTF-8 text: byte {offset:,} cannot be part of it, so the file is binary or in "
+        "another encoding. Convert it (iconv -t utf-8), or name a .txt, .jsonl or .parquet file."
+    )

@@ -1,0 +1,98 @@
+"""Bytes of a file, plain or compressed (`.gz`, `.zst`), from any offset, with a truncated file refused.
+
+Offsets count uncompressed bytes. A plain file is entered by `seek`; a compressed one has to be decompressed
+up to the offset again, which costs time and no memory.
+"""
+
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from plimsoll.errors import DataError
+from plimsoll.units import KIB, MIB
+
+COMPRESSED = (".gz", ".zst")
+
+_ZST_INPUT = 4 * KIB  # compressed bytes at a time: text that shrinks 1000-fold still expands to 4 MiB
+
+
+def uncompressed_suffix(path: Path) -> str:
+    """`.jsonl` for both `a.jsonl` and `a.jsonl.gz`; lower case."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] in COMPRESSED:
+        suffixes.pop()
+    return suffixes[-1] if suffixes else ""
+
+
+@contextmanager
+def open_bytes(path: Path, offset: int = 0) -> Iterator[BinaryIO]:
+    """A buffered reader that stands at `offset`; what goes wrong while it is read becomes a `DataError`."""
+    import zstandard
+
+    try:
+        with path.open("rb") as file:
+            yield _reader(file, path, offset)
+    except EOFError as problem:
+        raise DataError(
+            f"{path} ends before its compressed data does: the file is truncated. Copy or download it again."
+        ) from problem
+    except (gzip.BadGzipFile, zlib.error, zstandard.ZstdError) as problem:
+        raise DataError(
+            f"{path} cannot be decompressed ({problem}): the file is damaged, or is not {path.suffix}. "
+            "Copy or download it again, or correct its name."
+        ) from problem
+    except OSError as problem:
+        raise DataError(f"{path} cannot be read: {problem.strerror or problem}.") from problem
+
+
+def _reader(file: BinaryIO, path: Path, offset: int) -> BinaryIO:
+    suffix = path.suffix.lower()
+    if suffix not in COMPRESSED:
+        file.seek(offset)
+        return file
+    reader = gzip.GzipFile(fileobj=file) if suffix == ".gz" else io.BufferedReader(_Zstd(file))
+    while offset:
+        skipped = len(reader.read(min(offset, MIB)))
+        if not skipped:
+            raise DataError(
+                f"{path} is {offset} bytes shorter than the saved position: it changed since. "
+                "Start a new run, or put the old file back."
+            )
+        offset -= skipped
+    return reader  # pyright: ignore[reportReturnType]
+
+
+class _Zstd(io.RawIOBase):
+    """zstandard's own `stream_reader` takes a truncated frame for the end of the file; we raise EOFError."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        import zstandard
+
+        self._file = file
+        self._new_frame = lambda: zstandard.ZstdDecompressor(max_window_size=2**31).decompressobj()
+        self._frame = None
+        self._ready = memoryview(b"")
+        self._compressed = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
+        while not self._ready:
+            self._compressed = self._compressed or self._file.read(_ZST_INPUT)
+            if not self._compressed:
+                if self._frame is not None:
+                    raise EOFError
+                return 0
+            self._frame = self._frame or self._new_frame()
+            self._ready = memoryview(self._frame.decompress(self._compressed))
+            self._compressed = self._frame.unused_data if self._frame.eof else b""
+            if self._frame.eof:
+                self._frame = None
+        count = min(len(buffer), len(self._ready))
+        buffer[:count], self._ready = self._ready[:count], self._ready[count:]
+        return count

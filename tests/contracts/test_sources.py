@@ -1,0 +1,162 @@
+"""Every source resumes from every position, is the same under the same seed, has fixed shapes, and closes."""
+
+import gzip
+import itertools
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+import zstandard
+
+from plimsoll.data.loader import text_loader
+from plimsoll.data.memory_loader import memory_loader
+from plimsoll.data.opening import open_documents
+from plimsoll.data.python_sources import python_sources
+from plimsoll.data.tokenizer import train_byte_bpe
+
+TEXTS = [f"Ship {i} loads {i * 37 % 11} crates of {'tea ' * (i % 7)}and sails." for i in range(120)]
+BATCHES = 7
+
+
+def write_markers(folder):
+    (folder / "a.txt").write_text("<|endoftext|>".join(TEXTS))
+    return folder / "a.txt"
+
+
+def write_blank_lines(folder):
+    (folder / "a.txt").write_text("\n\n".join(TEXTS))
+    return folder / "a.txt"
+
+
+def write_jsonl(folder):
+    (folder / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    return folder / "a.jsonl"
+
+
+def write_parquet(folder):
+    parquet.write_table(pa.table({"text": TEXTS}), folder / "a.parquet", row_group_size=50)
+    return folder / "a.parquet"
+
+
+def write_gz(folder):
+    (folder / "a.txt.gz").write_bytes(gzip.compress("\n\n".join(TEXTS).encode()))
+    return folder / "a.txt.gz"
+
+
+def write_zst(folder):
+    packed = zstandard.ZstdCompressor().compress(write_jsonl(folder).read_bytes())
+    (folder / "a.jsonl.zst").write_bytes(packed)
+    return folder / "a.jsonl.zst"
+
+
+def write_folder(folder):
+    inside = folder / "set"
+    (inside / "b").mkdir(parents=True)
+    write_jsonl(inside)
+    write_parquet(inside / "b")
+    return inside
+
+
+def write_saved(folder):
+    import datasets
+
+    datasets.disable_progress_bars()
+    datasets.Dataset.from_dict({"text": TEXTS}).save_to_disk(folder / "saved", num_shards=2)
+    return folder / "saved"
+
+
+def write_streamed(folder):
+    for split in ("train", "test"):
+        parquet.write_table(pa.table({"text": TEXTS}), folder / f"{split}-0.parquet", row_group_size=50)
+    return folder
+
+
+FILES = {
+    "txt at markers": write_markers,
+    "txt at blank lines": write_blank_lines,
+    "jsonl": write_jsonl,
+    "parquet": write_parquet,
+    "gz": write_gz,
+    "zst": write_zst,
+    "folder": write_folder,
+    "saved by datasets": write_saved,
+    "streamed by datasets": write_streamed,
+}
+
+
+def make_from(documents, kind):
+    tokenizer = train_byte_bpe(documents, 280, sample_bytes=20_000)
+    options = {"seq_len": 24, "stride": 20, "batch_size": 4, "seed": 7}
+    if kind == "memory":
+        return lambda: memory_loader(documents, tokenizer, prefetch=2, **options)
+    return lambda: text_loader(documents, tokenizer, prefetch=2, shuffle_buffer_size=10, **options)
+
+
+@pytest.fixture(scope="module", params=[*FILES, "python sources", "memory"])
+def make_source(request, tmp_path_factory):
+    if request.param == "python sources":
+        return make_from(python_sources(max_examples=20), request.param)
+    write = FILES.get(request.param, write_jsonl)
+    path = write(tmp_path_factory.mktemp("source"))
+    return make_from(open_documents(str(path)), request.param)
+
+
+def take(source, count):
+    try:
+        return list(itertools.islice(source, count))
+    finally:
+        source.close()
+
+
+def assert_batches_equal(actual, expected):
+    assert len(actual) == len(expected)
+    for one, other in zip(actual, expected, strict=True):
+        assert one.keys() == other.keys()
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name])
+
+
+@pytest.mark.parametrize("position", range(BATCHES))
+def test_a_restored_source_continues_where_it_stopped(make_source, position):
+    uninterrupted = take(make_source(), BATCHES)
+    stopped = make_source()
+    list(itertools.islice(stopped, position))
+    state = json.dumps(stopped.state())
+    stopped.close()
+    assert len(state) < 1024
+    resumed = make_source()
+    resumed.restore(json.loads(state))
+    assert_batches_equal(take(resumed, BATCHES - position), uninterrupted[position:])
+
+
+def test_a_source_may_go_back_to_an_earlier_state(make_source):
+    source = make_source()
+    next(source)
+    state = source.state()
+    first = list(itertools.islice(source, 3))
+    source.restore(state)
+    assert_batches_equal(take(source, 3), first)
+
+
+def test_the_same_seed_gives_the_same_batches(make_source):
+    assert_batches_equal(take(make_source(), BATCHES), take(make_source(), BATCHES))
+
+
+def test_batches_are_int32_arrays_of_one_shape_with_labels_one_ahead(make_source):
+    for batch in take(make_source(), BATCHES):
+        assert {name: (array.shape, array.dtype) for name, array in batch.items()} == {
+            "input_ids": ((4, 24), np.int32),
+            "labels": ((4, 24), np.int32),
+        }
+        np.testing.assert_array_equal(batch["input_ids"][:, 1:], batch["labels"][:, :-1])
+
+
+def test_a_source_closes_twice_and_yields_nothing_after(make_source):
+    source = make_source()
+    next(source)
+    source.close()
+    source.close()
+    with pytest.raises(ValueError, match="closed"):
+        next(source)

@@ -1,0 +1,115 @@
+# ruff: noqa: E501 (a case is a line)
+"""What cannot be read is refused in one paragraph: what was asked, what was found, what to do."""
+
+import gzip
+import hashlib
+import io
+import os
+import subprocess
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+import zstandard
+
+from plimsoll.data.opening import open_documents
+from plimsoll.errors import DataError, RecipeError
+
+
+def refusal(path, **options):
+    with pytest.raises(DataError) as caught:
+        list(open_documents(str(path), **options).pieces())
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def parquet_bytes(columns):
+    buffer = io.BytesIO()
+    parquet.write_table(pa.table(columns), buffer)
+    return buffer.getvalue()
+
+
+NOISE = bytes(range(256)) * 2000  # does not shrink away, so that half of it really is half
+LINES = b"".join(b'{"text": "%s"}\n' % hashlib.sha256(b"%d" % i).hexdigest().encode() for i in range(2000))
+GZ, ZST = gzip.compress(LINES), zstandard.ZstdCompressor().compress(LINES)
+
+BAD = {
+    "binary text": ("a.txt", NOISE, ["a.txt is not UTF-8 text", "byte 128 ", "iconv"]),
+    "latin-1 text": ("a.txt", "Grüße".encode("latin-1"), ["not UTF-8 text", "byte 2 "]),
+    "empty file": ("a.txt", b"", ["holds no documents", "a.txt"]),
+    "white space": ("a.txt", b" \n\n \n", ["holds no documents"]),
+    "no rows": ("a.jsonl", b"\n\n", ["holds no documents"]),
+    "a line that is not JSON": ("a.jsonl", b'{"text": "a"}\n{"text": \n', ["line 2 of", "is not JSON", "{\"text\": "]),
+    "a line that is a list": ("a.jsonl", b"[1, 2]\n", ["line 1 of", "is a JSON list, not an object"]),
+    "a line of deep brackets": ("a.jsonl", b"[" * 200_000, ["line 1 of", "is not JSON"]),
+    "jsonl without the column": ("a.jsonl", b'{"story": "a", "id": 1}\n', ["no column 'text'", "story, id", "--text-column"]),
+    "jsonl with numbers": ("a.jsonl", b'{"text": 7}\n', ["column 'text' of line 1", "holds int, not text"]),
+    "jsonl in latin-1": ("a.jsonl", b'{"text": "a"}\n{"text": "\xfc"}\n', ["not UTF-8 text", "byte 24 "]),
+    "parquet without the column": ("a.parquet", parquet_bytes({"story": ["a"], "id": [1]}), ["no column 'text'", "story, id"]),
+    "parquet with numbers": ("a.parquet", parquet_bytes({"text": [1]}), ["holds int64, not text", "text (int64)"]),
+    "broken parquet": ("a.parquet", b"PAR1 and no more", ["not a readable .parquet file"]),
+    "truncated parquet": ("a.parquet", parquet_bytes({"text": ["a"] * 1000})[:-20], ["not a readable .parquet file"]),
+    "broken gzip": ("a.txt.gz", b"not gzip at all", ["cannot be decompressed", "not .gz"]),
+    "truncated gzip": ("a.jsonl.gz", GZ[: len(GZ) // 2], ["is truncated"]),
+    "damaged gzip": ("a.jsonl.gz", GZ[:-8] + b"xxxx" + GZ[-4:], ["cannot be decompressed"]),
+    "broken zstd": ("a.txt.zst", b"not zstd at all", ["cannot be decompressed", "not .zst"]),
+    "truncated zstd": ("a.jsonl.zst", ZST[: len(ZST) // 2], ["is truncated"]),
+    "an unknown kind": ("a.pdf", b"%PDF", ["a.pdf is of no kind that is read", ".jsonl"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_file_that_cannot_be_read_is_refused_with_the_reason(tmp_path, case):
+    name, content, expected = BAD[case]
+    (tmp_path / name).write_bytes(content)
+    message = refusal(tmp_path / name)
+    for part in expected:
+        assert part in message
+
+
+def test_a_line_longer_than_the_limit_is_refused(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "' + b"x" * 17 * 2**20 + b'"}\n')
+    assert "longer than 16.0 MiB" in refusal(tmp_path / "a.jsonl")
+
+
+def test_a_path_that_is_not_there_is_not_looked_for_on_the_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    for name in ("stories.txt", "data/stories", "org/stories.jsonl", "/nowhere/at/all", "../x"):
+        message = refusal(name)
+        assert "no such path" in message
+        assert repr(name) in message
+
+
+def test_a_folder_without_text_says_what_it_holds(tmp_path):
+    (tmp_path / "a.png").write_bytes(b"")
+    (tmp_path / "b.png").write_bytes(b"")
+    assert "2 .png" in refusal(tmp_path)
+
+
+def test_a_folder_of_which_files_are_missing_is_refused(tmp_path):
+    (tmp_path / "state.json").write_text('{"_data_files": [{"filename": "data-0.arrow"}]}')
+    assert "1 of them are missing (data-0.arrow)" in refusal(tmp_path)
+
+
+def test_max_examples_must_be_positive(tmp_path):
+    with pytest.raises(RecipeError, match=r"--max-examples must be 1 or more documents, got 0"):
+        open_documents(str(tmp_path), max_examples=0)
+
+
+def test_a_hub_that_cannot_be_reached_is_said():
+    program = (
+        "from plimsoll.data.opening import open_documents\n"
+        "from plimsoll.errors import DataError\n"
+        "try: open_documents('plimsoll-no-such-org/no-such-set', config='small')\n"
+        "except DataError as error: print(error)\n"
+    )
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=60
+    )
+    assert "plimsoll-no-such-org/no-such-set, config 'small' cannot be streamed (" in done.stdout, done.stderr
+    assert "huggingface.co can be reached" in done.stdout
+    assert len(done.stdout.splitlines()) == 1

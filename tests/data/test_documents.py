@@ -1,0 +1,250 @@
+"""Documents come out as they were written, whatever the format, in bounded memory, from every position."""
+
+import gzip
+import json
+import tracemalloc
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plimsoll.data.held_out import is_held_out
+from plimsoll.data.opening import open_documents
+from plimsoll.data.pieces import PIECE, cut_string
+from plimsoll.data.python_sources import python_sources
+from plimsoll.errors import DataError
+from plimsoll.units import KIB, MIB
+
+
+def texts(documents):
+    """Pieces put together again."""
+    whole, open_piece = [], ""
+    for piece in documents.pieces():
+        open_piece += piece.text
+        if piece.last:
+            whole.append(open_piece)
+            open_piece = ""
+    assert not open_piece
+    return whole
+
+
+def assert_resumes_everywhere(documents):
+    pieces = list(documents.pieces())
+    for index, piece in enumerate(pieces):
+        position = json.loads(json.dumps(piece.position))
+        resumed = list(documents.pieces(position))
+        # `datasets` may spell the same place in two ways, so its positions are not compared themselves
+        assert [piece._replace(position={}) for piece in resumed] == [
+            piece._replace(position={}) for piece in pieces[index + 1 :]
+        ]
+
+
+def test_markers_end_documents_where_they_occur(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("one\n\nstill one\n<|endoftext|>\ntwo <|endoftext|>  \n <|endoftext|>three é")
+    documents = open_documents(str(path))
+    assert texts(documents) == ["one\n\nstill one", "two", "three é"]
+    assert "at <|endoftext|> markers" in documents.describe()
+    assert_resumes_everywhere(documents)
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_blank_lines_end_documents_elsewhere(tmp_path, newline):
+    path = tmp_path / "a.txt"
+    path.write_bytes("\ufeff\n\n one\nand more\n \t\n\n\n\ntwo\n\n  \n".replace("\n", newline).encode())
+    documents = open_documents(str(path))
+    assert texts(documents) == [f" one{newline}and more", "two"]
+    assert "at blank lines" in documents.describe()
+    assert_resumes_everywhere(documents)
+
+
+def test_a_marker_after_the_first_mib_does_not_change_what_was_decided(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("word " * (MIB // 5 + 100) + "<|endoftext|> end")
+    assert len(texts(open_documents(str(path)))) == 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.text("ab é€\n", min_size=1, max_size=60).filter(str.strip), min_size=1, max_size=8),
+    st.sampled_from([1, 700, 2000]),
+)
+def test_a_document_of_any_length_is_put_together_from_its_pieces(tmp_path_factory, parts, repeats):
+    documents = [(part * repeats).strip() for part in parts]
+    path = tmp_path_factory.mktemp("long") / "a.txt"
+    path.write_text("<|endoftext|>".join(documents) + "<|endoftext|>", newline="")
+    opened = open_documents(str(path))
+    assert texts(opened) == documents
+    assert all(len(piece.text.encode()) <= PIECE for piece in opened.pieces())
+    assert_resumes_everywhere(opened)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text("ab \n", min_size=1, max_size=40), st.integers(1, 6000), st.integers(0, 9))
+def test_strings_are_cut_the_same_from_every_cut(text, repeats, start):
+    text = text * repeats
+    pieces = list(cut_string(text))
+    assert "".join(piece for piece, _ in pieces) == text
+    assert all(len(piece) <= PIECE for piece, _ in pieces)
+    start = start % len(pieces)
+    assert list(cut_string(text, pieces[start - 1][1] if start else 0)) == pieces[start:]
+
+
+def test_a_piece_ends_at_a_line_break_else_at_a_space_else_where_it_is_full():
+    assert next(cut_string("line\n" * 20_000))[0].endswith("line\n")
+    assert next(cut_string("word " * 20_000))[0].endswith("word ")
+    assert len(next(cut_string("x" * 100_000))[0]) == PIECE
+
+
+LONG = "A long one. " * 12_000
+ROWS = ["first", "second\nline", "", None, LONG, "<|endoftext|> is text here", "last é"]
+EXPECTED = [row for row in ROWS if row]
+
+
+def write_jsonl(path, column="text"):
+    path.write_text("".join(json.dumps({"id": i, column: row}) + "\n" for i, row in enumerate(ROWS)))
+
+
+def write_parquet(path, column="text"):
+    table = pa.table({"id": list(range(len(ROWS))), column: ROWS})
+    parquet.write_table(table, path, row_group_size=3)
+
+
+@pytest.mark.parametrize(("name", "write"), [("a.jsonl", write_jsonl), ("a.parquet", write_parquet)])
+@pytest.mark.parametrize("column", ["text", "story"])
+def test_every_row_of_a_table_is_a_document(tmp_path, name, write, column):
+    write(tmp_path / name, column)
+    documents = open_documents(str(tmp_path / name), text_column=column)
+    assert texts(documents) == EXPECTED
+    assert documents.columns() == ["id", column]
+    assert_resumes_everywhere(documents)
+
+
+def test_parquet_says_how_many_rows_it_has(tmp_path):
+    write_parquet(tmp_path / "a.parquet")
+    assert open_documents(str(tmp_path / "a.parquet")).count_hint == len(ROWS)
+    assert open_documents(str(tmp_path / "a.parquet"), max_examples=2).count_hint == 2
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_compressed_files_read_as_the_plain_ones(tmp_path, suffix):
+    compress = {".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}[suffix]
+    write_jsonl(tmp_path / "a.jsonl")
+    content = (tmp_path / "a.jsonl").read_bytes()
+    packed = tmp_path / f"b.jsonl{suffix}"
+    packed.write_bytes(compress(content[:5000]) + compress(content[5000:]))  # two members in one file
+    documents = open_documents(str(packed))
+    assert texts(documents) == EXPECTED
+    assert_resumes_everywhere(documents)
+
+
+def test_a_folder_is_read_whole_in_the_order_of_its_names(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "b.txt").write_text("b one\n\nb two")
+    (tmp_path / "sub" / "c.jsonl").write_text('{"text": "c"}\n')
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"a<|endoftext|>aa"))
+    (tmp_path / "README.md").write_text("not data")
+    (tmp_path / ".hidden.txt").write_text("not data")
+    documents = open_documents(str(tmp_path))
+    assert texts(documents) == ["a", "aa", "b one", "b two", "c"]
+    assert "1 jsonl file + 2 text files" in documents.describe()
+    assert_resumes_everywhere(documents)
+    assert texts(open_documents(str(tmp_path), max_examples=3)) == ["a", "aa", "b one"]
+
+
+def test_a_position_of_other_files_is_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("one\n\ntwo")
+    position = next(open_documents(str(tmp_path)).pieces()).position
+    (tmp_path / "b.txt").write_text("three")
+    with pytest.raises(DataError, match=r"names or sizes changed"):
+        next(open_documents(str(tmp_path)).pieces(position))
+
+
+@pytest.fixture
+def quiet_datasets(monkeypatch):
+    monkeypatch.setenv("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+    datasets = pytest.importorskip("datasets")
+    datasets.disable_progress_bars()
+    return datasets
+
+
+def test_a_data_set_saved_by_datasets_is_read_without_it(tmp_path, quiet_datasets):
+    rows = quiet_datasets.Dataset.from_dict({"text": ROWS})
+    rows.save_to_disk(tmp_path / "one", num_shards=2)
+    documents = open_documents(str(tmp_path / "one"))
+    assert texts(documents) == EXPECTED
+    assert_resumes_everywhere(documents)
+    quiet_datasets.DatasetDict(train=rows, test=rows.select([0])).save_to_disk(tmp_path / "two")
+    assert texts(open_documents(str(tmp_path / "two"), split="test")) == ["first"]
+    with pytest.raises(DataError, match=r"no split 'dev'; it has: train, test"):
+        open_documents(str(tmp_path / "two"), split="dev")
+
+
+def test_a_folder_that_names_its_splits_streams_through_datasets(tmp_path, quiet_datasets):
+    (tmp_path / "data").mkdir()
+    write_parquet(tmp_path / "data" / "train-00000.parquet")
+    other = pa.table({"id": [0], "text": ["for the test"]})
+    parquet.write_table(other, tmp_path / "data" / "test-00000.parquet")
+    documents = open_documents(str(tmp_path))
+    assert "streamed through datasets" in documents.describe()
+    assert texts(documents) == EXPECTED
+    assert texts(open_documents(str(tmp_path), split="test")) == ["for the test"]
+    assert max(len(json.dumps(piece.position)) for piece in documents.pieces()) < 800
+    assert_resumes_everywhere(documents)
+    with pytest.raises(DataError, match=r"no column 'story'; it has: id, text"):
+        open_documents(str(tmp_path), text_column="story")
+    with pytest.raises(DataError, match=r"split 'dev' .* cannot be streamed"):
+        open_documents(str(tmp_path), split="dev")
+
+
+def test_python_sources_are_the_standard_library_without_its_tests():
+    documents = python_sources()
+    names = [file.name for file in documents.files]
+    assert names == sorted(names)
+    assert not any("/tests/" in name or "/test/" in name or "-packages" in name for name in names)
+    first = next(documents.pieces())
+    assert first.text.strip() in Path(names[0]).read_text("utf-8")
+    assert "files skipped that are not UTF-8" in documents.describe()
+    assert documents.bytes > MIB
+
+
+@pytest.mark.parametrize("unit", ["x", "word ", "line of text\n"])
+def test_a_64_mib_file_without_separators_needs_less_than_8_mib(tmp_path, unit):
+    path = tmp_path / "a.txt"
+    block = (unit * (MIB // len(unit) + 1))[:MIB].encode()
+    with path.open("wb") as file:
+        for _ in range(64):
+            file.write(block)
+    documents = open_documents(str(path))
+    tracemalloc.start()
+    characters = sum(len(piece.text) for piece in documents.pieces())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert characters == pytest.approx(64 * MIB, abs=KIB)
+    assert peak < 8 * MIB
+
+
+@pytest.mark.parametrize("over", [-1, 0, 1, 10, 53, 66, 67])
+def test_a_separator_just_after_a_full_piece_does_not_lengthen_it(tmp_path, over):
+    path = tmp_path / "a.txt"
+    path.write_text("x" * (PIECE + over) + "<|endoftext|>y")
+    documents = open_documents(str(path))
+    assert texts(documents) == ["x" * (PIECE + over), "y"]
+    assert max(len(piece.text) for piece in documents.pieces()) <= PIECE
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+def test_a_long_document_is_held_out_as_a_whole_also_after_resuming_inside_it(tmp_path, name):
+    long = [f"{i} " + "word " * 40_000 for i in range(300)]
+    chosen = [text for text in long if is_held_out(next(cut_string(text))[0])][:1]
+    assert chosen
+    kept = [*chosen, "short", long[1]]
+    content = "\n\n".join(kept) if name == "a.txt" else "".join(json.dumps({"text": t}) + "\n" for t in kept)
+    (tmp_path / name).write_text(content)
+    documents = open_documents(str(tmp_path / name))
+    assert [piece.held_out for piece in documents.pieces()] == [True] * 4 + [False] * 5
+    assert_resumes_everywhere(documents)

@@ -1,0 +1,28 @@
+"""Reading and tokenising text imports neither JAX nor Grain, and `datasets` and Arrow only where needed."""
+
+import os
+import subprocess
+import sys
+
+PROGRAM = """
+import sys
+from plimsoll.data import documents, formats, held_out, hub, opening, pieces, python_sources, streams
+heavy = {"jax", "grain", "datasets", "pyarrow", "zstandard", "tokenizers"} & set(sys.modules)
+assert not heavy, heavy
+from plimsoll.data import survey, tokenizer
+read = python_sources.python_sources(max_examples=3)
+trained = tokenizer.train_byte_bpe(read, 300)
+survey.survey(read, trained, seq_len=8)
+survey.describe_text(read)
+held_out.collect_held_out(read, trained, seq_len=8)
+heavy = {"jax", "grain", "datasets", "pyarrow"} & set(sys.modules)
+assert not heavy, heavy
+"""
+
+
+def test_text_is_read_and_tokenised_without_jax_and_grain():
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=environment, timeout=60
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,265 @@
+"""Batches resume through shuffle and prefetch, cost the bytes that are charged, and end their thread."""
+
+import gc
+import itertools
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plimsoll.data.loader import IGNORE, loader_bytes, text_loader, windows_from_array
+from plimsoll.data.memory_loader import load_tokens, memory_loader
+from plimsoll.data.windows import TokenWindows
+from plimsoll.errors import DataError, RecipeError
+
+TEXTS = [f"text number {i} " * (i % 5 + 1) for i in range(60)]
+
+
+def assert_batches_equal(actual, expected):
+    assert len(actual) == len(expected)
+    for one, other in zip(actual, expected, strict=True):
+        np.testing.assert_array_equal(one["input_ids"], other["input_ids"])
+        np.testing.assert_array_equal(one["labels"], other["labels"])
+
+
+def rows_of(batches):
+    """Windows that are counted, put together again, in a fixed order."""
+    rows = []
+    for batch in batches:
+        for inputs, labels in zip(batch["input_ids"], batch["labels"], strict=True):
+            if labels[0] != IGNORE:
+                rows.append([*inputs, labels[-1]])
+    return sorted(map(tuple, rows))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 7), st.integers(0, 30), st.integers(0, 3), st.integers(1, 3), st.integers(6, 40), st.data()
+)
+def test_every_position_resumes_through_shuffle_and_prefetch(
+    byte_tokenizer, listed_documents, batch_size, shuffle, prefetch, epochs, stride, data
+):
+    def make():
+        return text_loader(
+            listed_documents(TEXTS[:14]),
+            byte_tokenizer,
+            seq_len=16,
+            stride=stride,
+            batch_size=batch_size,
+            shuffle_buffer_size=shuffle,
+            seed=3,
+            prefetch=prefetch,
+            epochs=epochs,
+        )
+
+    whole = make()
+    uninterrupted = list(whole)
+    stopped = make()
+    position = data.draw(st.integers(0, len(uninterrupted)))
+    list(itertools.islice(stopped, position))
+    state = json.dumps(stopped.state())
+    assert len(state) < 1024
+    stopped.close()
+    resumed = make()
+    resumed.restore(json.loads(state))
+    assert resumed.state() == json.loads(state)
+    assert_batches_equal(list(resumed), uninterrupted[position:])
+    whole.close()
+    resumed.close()
+
+
+@pytest.mark.parametrize("shuffle", [0, 1, 7, 10_000])
+def test_shuffling_changes_the_order_and_nothing_else(byte_tokenizer, listed_documents, shuffle):
+    def batches(**options):
+        loader = text_loader(
+            listed_documents(TEXTS), byte_tokenizer, seq_len=16, batch_size=4, epochs=1, **options
+        )
+        return list(loader)
+
+    windows = [tuple(w) for w in TokenWindows(listed_documents(TEXTS), byte_tokenizer, seq_len=16, epochs=1)]
+    shuffled = batches(shuffle_buffer_size=shuffle, seed=5)
+    assert rows_of(shuffled) == sorted(windows)
+    assert_batches_equal(shuffled, batches(shuffle_buffer_size=shuffle, seed=5))
+    first = [tuple(row) for batch in shuffled for row in batch["input_ids"]]
+    in_order = first[: len(windows)] == [window[:-1] for window in windows]
+    assert in_order == (shuffle < 2)
+
+
+def test_batches_have_the_full_shape_and_the_last_is_padded_with_ignore(byte_tokenizer, listed_documents):
+    windows = len(list(TokenWindows(listed_documents(TEXTS), byte_tokenizer, seq_len=16, epochs=1)))
+    batch_size = next(size for size in range(3, 20) if windows % size)
+    batches = list(
+        text_loader(listed_documents(TEXTS), byte_tokenizer, seq_len=16, batch_size=batch_size, epochs=1)
+    )
+    assert {(batch[key].shape, batch[key].dtype) for batch in batches for key in batch} == {
+        ((batch_size, 16), np.dtype(np.int32))
+    }
+    counted = [(batch["labels"] != IGNORE).all(axis=1) for batch in batches]
+    assert np.concatenate(counted).sum() == windows
+    assert not (batches[-1]["labels"][windows % batch_size :] != IGNORE).any()
+
+
+@pytest.mark.parametrize("tokens", [2, 16, 17, 18, 65, 100])
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_validation_counts_every_token_but_the_first_once(tokens, batch_size):
+    stream = np.arange(tokens, dtype=np.uint16)
+    batches = list(windows_from_array(stream, seq_len=16, batch_size=batch_size))
+    labels = np.concatenate([batch["labels"].ravel() for batch in batches])
+    inputs = np.concatenate([batch["input_ids"].ravel() for batch in batches])
+    counted = labels != IGNORE
+    np.testing.assert_array_equal(labels[counted], stream[1:])
+    np.testing.assert_array_equal(inputs[counted], stream[:-1])
+    assert {batch["labels"].shape for batch in batches} == {(batch_size, 16)}
+
+
+def test_validation_without_tokens_says_why():
+    with pytest.raises(DataError, match=r"validation has 0 tokens.*no document was held out"):
+        next(windows_from_array(np.empty(0, np.int32), seq_len=16, batch_size=2))
+
+
+@pytest.mark.parametrize("position", [0, 1, 5, 11, 23])
+def test_a_memory_loader_resumes_and_each_epoch_is_another_permutation(
+    byte_tokenizer, listed_documents, position
+):
+    def make():
+        return memory_loader(
+            listed_documents(TEXTS), byte_tokenizer, seq_len=16, batch_size=5, seed=1, epochs=2
+        )
+
+    uninterrupted = list(make())
+    stopped = make()
+    list(itertools.islice(stopped, position))
+    resumed = make()
+    resumed.restore(json.loads(json.dumps(stopped.state())))
+    assert_batches_equal(list(resumed), uninterrupted[position:])
+    stopped.close()
+    windows = [tuple(w) for w in TokenWindows(listed_documents(TEXTS), byte_tokenizer, seq_len=16, epochs=1)]
+    rows = [
+        (*row, label[-1])
+        for b in uninterrupted
+        for row, label in zip(b["input_ids"], b["labels"], strict=True)
+    ]
+    epochs = [rows[: len(windows)], rows[len(windows) : 2 * len(windows)]]
+    assert sorted(epochs[0]) == sorted(epochs[1]) == sorted(windows)
+    assert epochs[0] != epochs[1]
+
+
+def test_a_memory_loader_keeps_two_bytes_a_token(byte_tokenizer, listed_documents):
+    loader = memory_loader(listed_documents(TEXTS), byte_tokenizer, seq_len=16, batch_size=5)
+    tokens = load_tokens(listed_documents(TEXTS), byte_tokenizer)
+    assert tokens.dtype == np.uint16
+    assert loader.held_bytes == 2 * len(tokens)
+    loader.close()
+
+
+def test_a_state_of_another_kind_of_loader_is_refused(byte_tokenizer, listed_documents):
+    documents = listed_documents(TEXTS)
+    memory = memory_loader(documents, byte_tokenizer, seq_len=16, batch_size=5)
+    stream = text_loader(documents, byte_tokenizer, seq_len=16, batch_size=5, shuffle_buffer_size=8)
+    plain = text_loader(documents, byte_tokenizer, seq_len=16, batch_size=5, shuffle_buffer_size=0)
+    for one, other in itertools.permutations([memory, stream, plain], 2):
+        with pytest.raises(DataError, match=r"written by another kind of loader"):
+            one.restore(other.state())
+
+
+@pytest.mark.parametrize("wrong", ["batch_size", "shuffle_buffer_size", "prefetch", "seed"])
+def test_a_negative_option_is_refused_by_its_name(byte_tokenizer, listed_documents, wrong):
+    options = {"seq_len": 8, "batch_size": 2} | {wrong: -1}
+    with pytest.raises(RecipeError, match=f"--{wrong.replace('_', '-')} must be"):
+        text_loader(listed_documents(TEXTS), byte_tokenizer, **options)
+
+
+def wait_until_full(loader):
+    deadline = time.monotonic() + 20
+    while not loader._held[0]._buffer.full() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("seq_len", "batch_size", "shuffle", "prefetch"),
+    [(512, 16, 2000, 2), (64, 8, 20_000, 1), (512, 512, 0, 4)],
+)
+def test_a_loader_holds_the_bytes_the_planner_charges(
+    byte_tokenizer, listed_documents, seq_len, batch_size, shuffle, prefetch
+):
+    documents = listed_documents(["some words of a text " * 100] * 1000)
+    options = {"seq_len": seq_len, "batch_size": batch_size, "prefetch": prefetch}
+    tracemalloc.start()
+    loader = text_loader(documents, byte_tokenizer, shuffle_buffer_size=shuffle, **options)
+    for _ in range(5):
+        batch = next(loader)
+    wait_until_full(loader)
+    peak = tracemalloc.get_traced_memory()[1]
+    loader.close()
+    tracemalloc.stop()
+    del batch
+    charged = loader_bytes(shuffle_buffer_size=shuffle, vocab_size=byte_tokenizer.size, **options)
+    blocks = 2 * 2**20  # text and ids on their way, whatever the options; part of the process floor
+    assert peak < charged + blocks
+    assert charged < 1.25 * peak
+
+
+def test_resident_tokens_are_charged_in_place_of_the_shuffle_buffer():
+    options = {"seq_len": 128, "batch_size": 4, "prefetch": 0}
+    stream = loader_bytes(shuffle_buffer_size=0, **options)
+    resident = loader_bytes(shuffle_buffer_size=10_000, resident_tokens=10**6, vocab_size=10_000, **options)
+    assert 0 <= stream + 2 * 10**6 - resident < 2 * 4 * 129 + 1
+
+
+def test_loading_into_memory_peaks_at_an_eighth_more_than_its_size(byte_tokenizer, listed_documents):
+    documents = listed_documents(["some words of a text " * 100] * 4000)
+    tracemalloc.start()
+    tokens = load_tokens(documents, byte_tokenizer)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert tokens.nbytes > 16 * 10**6
+    assert peak < tokens.nbytes * 9 / 8 + 2 * 2**20
+
+
+def prefetch_threads():
+    return [thread for thread in threading.enumerate() if "prefetch" in thread.name.lower()]
+
+
+def test_close_ends_the_thread_and_may_be_called_twice(byte_tokenizer, listed_documents):
+    gc.collect()
+    before = len(prefetch_threads())
+    loader = text_loader(listed_documents(TEXTS), byte_tokenizer, seq_len=16, batch_size=2, prefetch=3)
+    next(loader)
+    assert len(prefetch_threads()) == before + 1
+    state = loader.state()
+    loader.close()
+    loader.close()
+    assert len(prefetch_threads()) == before
+    assert loader.state() == state
+    with pytest.raises(ValueError, match="the loader was closed"):
+        next(loader)
+    loader = text_loader(listed_documents(TEXTS), byte_tokenizer, seq_len=16, batch_size=2, prefetch=3)
+    next(loader)
+    del loader
+    gc.collect()
+    assert len(prefetch_threads()) == before
+
+
+def test_a_process_ends_cleanly_with_a_loader_left_open():
+    program = (
+        "from plimsoll.data.python_sources import python_sources\n"
+        "from plimsoll.data.tokenizer import train_byte_bpe\n"
+        "from plimsoll.data.loader import text_loader\n"
+        "documents = python_sources()\n"
+        "tokenizer = train_byte_bpe(documents, 300, sample_bytes=10_000)\n"
+        "loader = text_loader(documents, tokenizer, seq_len=64, batch_size=4, prefetch=2)\n"
+        "next(loader); print('read')\n"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "read\n", "")

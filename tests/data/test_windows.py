@@ -1,0 +1,107 @@
+"""Windows, one after another, are the token stream; from every position; for every stride; every epoch."""
+
+import itertools
+import json
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plimsoll.data.held_out import is_held_out
+from plimsoll.data.survey import count_windows
+from plimsoll.data.windows import BLOCK, TokenWindows
+from plimsoll.errors import DataError, RecipeError
+
+texts = st.lists(st.text("abc \n", min_size=1, max_size=30).filter(str.strip), min_size=1, max_size=30)
+
+
+def expected_stream(byte_tokenizer, *files):
+    parts = [[*byte_tokenizer.encode(text), 256] for file in files for text in file if not is_held_out(text)]
+    return np.array(list(itertools.chain(*parts)), np.int32)
+
+
+@settings(max_examples=150, deadline=None)
+@given(texts, st.integers(1, 12), st.sampled_from([1, 5, BLOCK]))
+def test_concatenated_inputs_are_the_token_stream(byte_tokenizer, listed_documents, texts, seq_len, block):
+    stream = expected_stream(byte_tokenizer, texts[::2], texts[1::2])
+    documents = listed_documents(texts[::2], texts[1::2])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("plimsoll.data.windows.BLOCK", block)
+        windows = []
+        with suppress(DataError):  # where the text is shorter than one window
+            windows += TokenWindows(documents, byte_tokenizer, seq_len=seq_len, epochs=1)
+    assert len(windows) == count_windows(len(stream), seq_len=seq_len, stride=seq_len)
+    if windows:
+        inputs = np.concatenate([window[:-1] for window in windows])
+        np.testing.assert_array_equal(inputs, stream[: len(inputs)])
+        labels = np.concatenate([window[1:] for window in windows])
+        np.testing.assert_array_equal(labels, stream[1 : len(labels) + 1])
+        assert len(stream) - len(inputs) - 1 < seq_len
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    texts, st.integers(1, 9), st.integers(1, 40), st.integers(1, 3), st.sampled_from([1, 5, 40]), st.data()
+)
+def test_from_every_position_the_same_windows_follow(
+    byte_tokenizer, listed_documents, texts, seq_len, stride, epochs, block, data
+):
+    stream = expected_stream(byte_tokenizer, texts)
+    count = count_windows(len(stream), seq_len=seq_len, stride=stride)
+    if not count:
+        return
+    one = [stream[start : start + seq_len + 1] for start in range(0, count * stride, stride)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("plimsoll.data.windows.BLOCK", block)
+        windows = TokenWindows(
+            listed_documents(texts), byte_tokenizer, seq_len=seq_len, stride=stride, epochs=epochs
+        )
+        stopped = iter(windows)
+        at = data.draw(st.integers(0, epochs * count))
+        read = list(itertools.islice(stopped, at))
+        resumed = iter(windows)
+        resumed.set_state(json.loads(json.dumps(stopped.get_state())))
+        assert resumed.get_state() == stopped.get_state()
+        read += list(resumed)
+        np.testing.assert_array_equal(read, one * epochs)
+        assert list(stopped) == [] or at < epochs * count
+        assert resumed.get_state()["dropped"] == epochs * max(0, len(stream) - count * stride)
+
+
+def test_the_state_names_the_block_of_the_next_token(byte_tokenizer, listed_documents):
+    texts = [f"{i:03d}" * 2000 for i in range(40)]
+    windows = iter(TokenWindows(listed_documents(texts), byte_tokenizer, seq_len=100))
+    for _ in range(1500):
+        next(windows)
+        assert windows.get_state()["skip"] <= BLOCK + 6001
+    assert windows.get_state()["position"]["documents"] > 20
+
+
+def test_windows_skip_held_out_documents_or_take_only_those(byte_tokenizer, listed_documents):
+    texts = [f"document {i}\n" for i in range(2500)]
+    documents = listed_documents(texts)
+
+    def text_of(held_out):
+        windows = TokenWindows(documents, byte_tokenizer, seq_len=1, epochs=1, held_out=held_out)
+        return byte_tokenizer.decode(np.concatenate([window[:-1] for window in windows]))
+
+    def expected(held_out):
+        chosen = (text for text in texts if held_out is None or is_held_out(text) == held_out)
+        return "".join(text + "<|endoftext|>" for text in chosen)[: -len("<|endoftext|>")]
+
+    for held_out in (False, True, None):
+        assert text_of(held_out) == expected(held_out)
+
+
+def test_a_window_longer_than_the_text_is_refused(byte_tokenizer, listed_documents):
+    windows = iter(TokenWindows(listed_documents(["abc"]), byte_tokenizer, seq_len=8))
+    with pytest.raises(DataError, match=r"a list has 4 tokens for training, fewer than the 9 of one window"):
+        next(windows)
+
+
+@pytest.mark.parametrize("wrong", [{"seq_len": 0}, {"seq_len": 8, "stride": 0}, {"seq_len": 8, "epochs": 0}])
+def test_lengths_must_be_positive(byte_tokenizer, listed_documents, wrong):
+    with pytest.raises(RecipeError, match=r"must be 1 or more, got 0"):
+        TokenWindows(listed_documents(["abc"]), byte_tokenizer, **wrong)
