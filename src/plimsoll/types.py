@@ -148,6 +148,9 @@ class Planned:
     step_seconds: float | None
     """Of one optimizer step; None where the chip's rate is unknown."""
     step_seconds_source: Literal["measured", "roofline"]
+    step_flops: float
+    chip_flops: float
+    """Floating-point operations per second of the chip, in the plan's precision."""
     tokens_per_step: int | None
     examples_per_step: int
     compiles: int
@@ -170,6 +173,8 @@ class Planned:
             "phases": dict(self.ledger.phases),
             "step_seconds": self.step_seconds,
             "step_seconds_source": self.step_seconds_source,
+            "step_flops": self.step_flops,
+            "chip_flops": self.chip_flops,
             "tokens_per_step": self.tokens_per_step,
             "examples_per_step": self.examples_per_step,
             "source": self.ledger.source,

@@ -193,6 +193,8 @@ class _Search:
             parameters=self.static.parameters,
             step_seconds=chosen.seconds,
             step_seconds_source="measured" if chosen.measured else "roofline",
+            step_flops=self._analyse(chosen.plan).flops,
+            chip_flops=self.rates.flops[chosen.plan.precision],
             tokens_per_step=(
                 problem.effective_batch * problem.rate_per_example if problem.rate_unit == "tokens" else None
             ),

@@ -53,6 +53,11 @@ class Recipe(ABC):
     rate_unit: ClassVar[str] = "examples"
     """What throughput counts: tokens or examples."""
 
+    honoured: ClassVar[tuple[str, ...]] = ()
+    """Levers its task makes use of: precision, remat, loss_chunk."""
+    loss_chunks: ClassVar[tuple[int, ...]] = ()
+    """Chunks of the loss worth trying, in tokens, besides all at once."""
+
     batch_size: int = 32
     """With --gradient-accumulation-steps, the effective batch: how it is split is the plan's business."""
     gradient_accumulation_steps: int = 1
@@ -100,7 +105,7 @@ class Recipe(ABC):
 
     @abstractmethod
     def prepare(self, folder: Path, say: Say) -> Prepared:
-        """Does what must be done once before training (tokenizer, counting, validation set) and keeps it in `folder`."""
+        """Once, before training: tokenizer, counting, validation set; kept in `folder`."""
 
     @abstractmethod
     def source(self, folder: Path, *, prefetch: int) -> Source:

@@ -41,6 +41,8 @@ class Text(Recipe):
 
     kind: ClassVar[str] = "stories"
     rate_unit: ClassVar[str] = "tokens"
+    honoured: ClassVar[tuple[str, ...]] = ("precision", "remat", "loss_chunk")
+    loss_chunks: ClassVar[tuple[int, ...]] = (256,)
 
     dataset_id: str = "skeskinen/TinyStories-Instruct-hf"
     """A file or folder (.txt, .jsonl, .parquet, gzip or zstd too), or a Hugging Face hub id, which is streamed."""

@@ -31,7 +31,6 @@ class Schedule:
     stop_at: int
     """Where this session stops: `steps`, or earlier with --max-steps."""
     stop_after_seconds: float = math.inf
-    log_every: int = 10
     evaluate_every: int = 0
     """0: at the end only."""
     save_every: int = 0
@@ -75,7 +74,7 @@ def run_steps(
     """
     first = int(state["step"])
     deadline = time.monotonic() + schedule.stop_after_seconds
-    flight = _InFlight(log, schedule, first)
+    flight = _InFlight(log)
     evaluated = saved = first
     step = first
 
@@ -137,8 +136,8 @@ def summed(batches: Iterator[Batch], evaluate: Callable[[Any, Batch], Any], para
 class _InFlight:
     """Holds the metrics of the steps under way, and waits for the oldest when there are too many."""
 
-    def __init__(self, log: Log, schedule: Schedule, first: int) -> None:
-        self._log, self._schedule = log, schedule
+    def __init__(self, log: Log) -> None:
+        self._log = log
         self._steps: deque[tuple[int, Mapping[str, jax.Array]]] = deque()
         self.last: Mapping[str, float] = {}
 
@@ -161,8 +160,7 @@ class _InFlight:
                 " command and a lower --learning-rate in a new --run, or find the cause with --debug-nans"
             )
         self.last = numbers
-        if self._schedule.due(self._schedule.log_every, step):
-            self._log.step(step, numbers)
+        self._log.step(step, numbers)
 
 
 class _Interruption:

@@ -1,0 +1,42 @@
+"""The environment of the processes that compile and train: set before they start, the same for both.
+
+The compile cache only serves where the settings agree, and glibc reads its tunables once, at exec.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from platformdirs import user_cache_path
+
+
+def cache_folder() -> Path:
+    """Where compiled steps and measured rates are kept; `PLIMSOLL_CACHE` names another place."""
+    named = os.environ.get("PLIMSOLL_CACHE")
+    folder = Path(named).expanduser() if named else user_cache_path("plimsoll", ensure_exists=False)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def for_processes(platform: str, base: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables a compile child and a training process run under."""
+    environment = dict(os.environ if base is None else base)
+    environment |= {
+        "JAX_COMPILATION_CACHE_DIR": str(cache_folder() / "compiled"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONUNBUFFERED": "1",
+    }
+    if platform == "cpu":
+        environment["JAX_PLATFORMS"] = "cpu"
+        # Huge pages for large buffers: first touch costs 0.3-0.6 ms per MiB in small ones (docs/log.md, "Allocator").
+        tunables = [t for t in environment.get("GLIBC_TUNABLES", "").split(":") if t]
+        if not any(t.startswith("glibc.malloc.hugetlb") for t in tunables):
+            tunables.append("glibc.malloc.hugetlb=1")
+        if not any(t.startswith("glibc.malloc.arena_max") for t in tunables):
+            tunables.append("glibc.malloc.arena_max=2")
+        environment["GLIBC_TUNABLES"] = ":".join(tunables)
+    return environment

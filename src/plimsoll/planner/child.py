@@ -1,0 +1,182 @@
+"""The compiler in a process of its own: asked in JSON lines, so that its memory is gone when training starts.
+
+A child that crashes, is killed or takes too long costs one plan, not the planner: it is started again, and the plan
+counts as not compiling here, with the reason. Answers are kept on disk, so the same question costs nothing twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import os
+import selectors
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import IO, Any
+
+from plimsoll.planner.types import Analysis, DoesNotCompile, Rates, Rehearsal, Static
+from plimsoll.types import Plan
+
+SECONDS_PER_ANSWER = 300
+"""Beyond which a compile counts as failed."""
+
+
+class Child:
+    """A `planner.types.Compiler`. `command` starts the process; `about` is what its answers depend on."""
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], *, about: Mapping[str, Any], answers: Path
+    ) -> None:
+        self._command, self._environment = list(command), dict(environment)
+        self._about = json.dumps([about, _versions()], sort_keys=True)
+        self._answers = answers
+        self._process: subprocess.Popen[str] | None = None
+        self._errors: IO[str] | None = None
+        self.compiles = 0
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    def static(self) -> Static:
+        return Static(**self._kept("static", {}))
+
+    def rates(self) -> Rates:
+        return Rates(**self._kept("rates", {}, about=_versions()))
+
+    def analyse(self, plan: Plan) -> Analysis:
+        return Analysis(**self._kept("analyse", {"plan": _computed(plan)}, compiles=1))
+
+    def rehearse(self, plan: Plan) -> Rehearsal:
+        return Rehearsal(**self._kept("rehearse", {"plan": _computed(plan)}))
+
+    def measure(self, plan: Plan) -> float:
+        return self._kept("measure", {"plan": _computed(plan)})["seconds"]
+
+    def _kept(self, verb: str, arguments: Mapping[str, Any], *, about: str | None = None, compiles: int = 0) -> Any:
+        question = json.dumps([verb, arguments, about or self._about], sort_keys=True)
+        path = self._answers / f"{verb}-{hashlib.sha256(question.encode()).hexdigest()[:24]}.json"
+        if path.exists():
+            with contextlib.suppress(ValueError):  # damaged: ask again
+                return json.loads(path.read_text())
+        answer = self._ask(verb, arguments)
+        self.compiles += compiles
+        self._answers.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=self._answers, delete=False) as file:
+            json.dump(answer, file)
+        os.replace(file.name, path)
+        return answer
+
+    def _ask(self, verb: str, arguments: Mapping[str, Any]) -> Any:
+        process = self._process or self._start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(json.dumps({"verb": verb, **arguments}) + "\n")
+            process.stdin.flush()
+            line = self._line(process)
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            raise DoesNotCompile(self._obituary(process))
+        answer = json.loads(line)
+        if "failed" in answer:
+            raise DoesNotCompile(answer["failed"])
+        return answer["answer"]
+
+    def _line(self, process: subprocess.Popen[str]) -> str:
+        """The next line of JSON; what else a library prints goes to standard error."""
+        assert process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            if not selector.select(timeout=SECONDS_PER_ANSWER):
+                process.kill()
+                return ""
+            return process.stdout.readline()
+
+    def _start(self) -> subprocess.Popen[str]:
+        self._errors = tempfile.TemporaryFile("w+")
+        self._process = subprocess.Popen(
+            self._command,
+            env=self._environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+        return self._process
+
+    def _obituary(self, process: subprocess.Popen[str]) -> str:
+        code = process.wait()
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        said = ""
+        if self._errors is not None:
+            self._errors.seek(0)
+            lines = [line.strip() for line in self._errors.read().splitlines() if line.strip()]
+            said = f": {lines[-1][:300]}" if lines else ""
+        self._process = None
+        return f"the compile process {how}{said}"
+
+    def _stop(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if self._errors is not None:
+            self._errors.close()
+
+
+def _computed(plan: Plan) -> dict[str, Any]:
+    """What of a plan reaches the compiler: when a checkpoint is written and how deep the prefetch is does not."""
+    values = plan.to_dict()
+    for name in ("async_save", "prefetch", "pinned"):
+        values.pop(name)
+    return values
+
+
+def plan_of(computed: Mapping[str, Any]) -> Plan:
+    """The other way round, in the child."""
+    return Plan(**computed, prefetch=0, async_save=False)
+
+
+@cache
+def _versions() -> str:
+    """Of what an answer depends on: libraries, our own source, the processor."""
+    digest = hashlib.sha256(sys.version.encode())
+    for name in ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "tokenizers", "numpy"):
+        digest.update(f"{name} {importlib.metadata.version(name)}".encode())
+    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
+        digest.update(path.read_bytes())
+    digest.update(processor().encode())
+    return digest.hexdigest()
+
+
+@cache
+def processor() -> str:
+    """Model and number of the cores this process may use."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        import platform
+
+        return f"{count} cores of {platform.processor() or platform.machine()}"
+    fields = dict(line.split(":", 1) for line in reversed(lines) if ":" in line)
+    found = {name.strip(): value.strip() for name, value in fields.items()}
+    return f"{count} cores of {found.get('model name', 'an unknown processor')}"
+
+

@@ -1,0 +1,263 @@
+"""The training process: loads what was compiled, restores or starts, runs the loop, writes the ledger.
+
+Part of the joint. It finds everything in the run folder (recipe.json, plan.json, data.json); the command line has
+turned into it by exec, so that its resident set starts from nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from plimsoll.errors import PlimsollError, RunError
+from plimsoll.planner.types import Rehearsal
+from plimsoll.recipes.base import Prepared, Recipe
+from plimsoll.recipes.registry import from_dict
+from plimsoll.session_log import SessionLog
+from plimsoll.training import memory, program
+from plimsoll.training.checkpoint import Checkpoints, load_state
+from plimsoll.training.folder import RunFolder
+from plimsoll.training.loop import Schedule, run_steps, summed
+from plimsoll.types import Plan, Source
+from plimsoll.units import format_bytes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Session:
+    """What a session is asked to do beyond what stands in the run folder."""
+
+    run: str
+    budget_bytes: int
+    max_steps: int | None = None
+    max_seconds: float | None = None
+    log_every: int = 10
+    save_every: int | None = None
+    eval_every: int | None = None
+    quiet: bool = False
+    tracker: str = "none"
+    profile: int = 0
+    profiler_port: int | None = None
+    debug_nans: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def import_everything(recipe: Recipe, *, tracker: str = "none") -> None:
+    """Every module the run will use, so that a rehearsal weighs what a training process weighs."""
+    names = ["orbax.checkpoint.v1", "grain", "tensorboardX", "tokenizers", *recipe.imports()]
+    names += [] if tracker == "none" else [tracker]
+    for name in names:
+        if name == "orbax.checkpoint.v1":
+            from orbax.checkpoint import v1  # noqa: F401  (not importable by its dotted name)
+        else:
+            importlib.import_module(name)
+
+
+def lowered(recipe: Recipe, plan: Plan, *, steps: int) -> program.Program:
+    """The run's executables, not yet compiled: the same in the compile child and in the training process."""
+    return program.lower(
+        recipe.task(plan.compute(jax.default_backend())),
+        recipe.optimizer(steps),
+        plan,
+        batch=recipe.batch_spec(recipe.effective_batch),
+        evaluation_batch=recipe.batch_spec(plan.micro_batch),
+    )
+
+
+def rehearse(recipe: Recipe, plan: Plan, *, steps: int) -> Rehearsal:
+    """Does what a training process does up to its first step, but for the state."""
+    import_everything(recipe)
+    executables = program.compile_all(lowered(recipe, plan, steps=steps))
+    memory.trim()
+    return Rehearsal(
+        process_bytes=memory.resident_bytes(),
+        init_temp_bytes=_temp_bytes(executables.init),
+        evaluate_temp_bytes=_temp_bytes(executables.evaluate),
+    )
+
+
+def _temp_bytes(executable: jax.stages.Compiled) -> int:
+    stats = executable.memory_analysis()
+    return stats.temp_size_in_bytes if stats is not None else 0
+
+
+def train_here(options: Mapping[str, Any]) -> int:
+    """Runs the session in this process; the exit code."""
+    session = Session(**{**options, "notes": tuple(options.get("notes", ()))})
+    if session.debug_nans:
+        jax.config.update("jax_debug_nans", True)
+    if session.profiler_port is not None:
+        jax.profiler.start_server(session.profiler_port)
+    return _Training(session).run()
+
+
+class _Training:
+    """One session from beginning to end: what is measured on the way becomes the ledger."""
+
+    def __init__(self, session: Session) -> None:
+        self.session, self.folder = session, RunFolder(session.run)
+        self.recipe = from_dict(self.folder.read("recipe.json"))
+        self.planned = self.folder.read("plan.json")
+        self.plan = Plan.from_dict(self.planned["plan"])
+        self.prepared = Prepared(**self.folder.read("data.json"))
+        self.marks: dict[str, int] = {}
+        self.notes = list(session.notes)
+
+    def run(self) -> int:
+        executables = self._load()
+        checkpoints = Checkpoints(self.folder.checkpoints, in_background=self.plan.async_save)
+        loader = self.recipe.source(self.folder.path, prefetch=self.plan.prefetch)
+        try:
+            state, resumed = self._start(executables, checkpoints, loader)
+            log = SessionLog(self.session, self.recipe, self.planned, self.prepared, self.folder, resumed)
+            for note in self.notes:
+                log.say(note, important=True)
+            schedule = self._schedule()
+            log.opened(schedule, resumed)
+            ended = None
+            try:
+                with _profile(self.session, self.folder):
+                    state, ended = run_steps(
+                        state,
+                        _Marked(loader, self.marks),
+                        executables,
+                        schedule,
+                        checkpoints,
+                        lambda params: self._evaluate(params, executables),
+                        log,
+                    )
+            finally:
+                self._write_ledger(executables, resumed, checkpoints)
+                log.close(ended, self.folder.read("ledger.json"), checkpoints.best())
+        finally:
+            loader.close()
+        return 128 + ended.signal if ended.signal else 0
+
+    def _load(self) -> program.Executables:
+        import_everything(self.recipe, tracker=self.session.tracker)
+        executables = program.compile_all(lowered(self.recipe, self.plan, steps=self.prepared.steps))
+        memory.trim()
+        self.marks["process"] = memory.resident_bytes()
+        return executables
+
+    def _start(
+        self, executables: program.Executables, checkpoints: Checkpoints, loader: Source
+    ) -> tuple[Any, int | None]:
+        saved, notes = checkpoints.latest_whole()
+        self.notes += notes
+        if saved is None:
+            if notes:
+                self.notes.append("no checkpoint is whole: starting from the beginning")
+            state = executables.init(np.uint32(self.recipe.seed % 2**32))
+            jax.block_until_ready(state)
+        else:
+            state, position = load_state(saved, executables.state)
+            loader.restore(position)
+        memory.trim()
+        self.marks["state"] = program.tree_bytes(state)
+        self.marks["before data"] = memory.resident_bytes()
+        return state, saved.step if saved is not None else None
+
+    def _schedule(self) -> Schedule:
+        steps, session = self.prepared.steps, self.session
+        per_epoch = self.prepared.steps_per_epoch
+        every_epoch = max(1, round(per_epoch)) if per_epoch else max(1, steps // 4)
+        return Schedule(
+            steps=steps,
+            stop_at=min(steps, session.max_steps or steps),
+            stop_after_seconds=math.inf if session.max_seconds is None else session.max_seconds,
+            evaluate_every=every_epoch if session.eval_every is None else session.eval_every,
+            save_every=max(1, min(1000, steps // 4)) if session.save_every is None else session.save_every,
+        )
+
+    def _evaluate(self, params: Any, executables: program.Executables) -> Mapping[str, float]:
+        batches = iter(self.recipe.validation(self.folder.path, examples=self.plan.micro_batch))
+        return summed(batches, executables.evaluate, params)
+
+    def _write_ledger(
+        self, executables: program.Executables, resumed: int | None, checkpoints: Checkpoints
+    ) -> None:
+        peak = memory.peak_resident_bytes()
+        earlier = self.folder.read("ledger.json") if self.folder.has("ledger.json") else {}
+        before = (earlier.get("measured") or {}).get("peak_bytes") or 0
+        predicted: dict[str, int] = self.planned["components"]
+        params = program.tree_bytes(executables.state["params"])
+        measured: dict[str, int] = {
+            "process": self.marks["process"],
+            "parameters": params,
+            "optimizer": self.marks.get("state", 0) - params,
+            "data": max(0, self.marks.get("data", 0) - self.marks.get("before data", 0)),
+        }
+        rest = [name for name in predicted if name not in measured]
+        if rest:
+            measured[rest[0]] = max(0, peak - sum(measured.values()))
+        names = dict.fromkeys([*predicted, *measured])
+        if peak > self.session.budget_bytes:
+            self.notes.append(
+                f"the measured peak of {format_bytes(peak)} is over the budget of"
+                f" {format_bytes(self.session.budget_bytes)}: continue with --replan and a larger --memory"
+            )
+        self.folder.write(
+            "ledger.json",
+            {
+                "budget_bytes": self.session.budget_bytes,
+                "phase": self.planned["phase"],
+                "source": self.planned["source"],
+                "predicted": {"peak_bytes": self.planned["predicted_peak_bytes"], "phases": self.planned["phases"]},
+                "measured": {"peak_bytes": max(peak, before), "phases": {}},
+                "components": {
+                    name: {"predicted": predicted.get(name, 0), "measured": measured.get(name)} for name in names
+                },
+                "resumed_from_step": resumed,
+                "notes": [*earlier.get("notes", []), *self.notes],
+            },
+        )
+
+
+class _Marked:
+    """A source that notes the resident set once its first batch is there."""
+
+    def __init__(self, source: Source, marks: dict[str, int]) -> None:
+        self._source, self._marks = source, marks
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return self
+
+    def __next__(self) -> dict[str, Any]:
+        batch = next(self._source)
+        if "data" not in self._marks:
+            self._marks["data"] = memory.resident_bytes()
+        return batch
+
+    def state(self) -> dict[str, Any]:
+        return self._source.state()
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._source.restore(state)
+
+    def close(self) -> None:
+        self._source.close()
+
+
+class _profile:  # noqa: N801  (used like a function)
+    """Traces the session's first steps, if asked: `tensorboard --logdir RUN/profile`."""
+
+    def __init__(self, session: Session, folder: RunFolder) -> None:
+        self._wanted, self._path = session.profile > 0, folder.path / "profile"
+
+    def __enter__(self) -> None:
+        if self._wanted:
+            jax.profiler.start_trace(str(self._path))
+
+    def __exit__(self, *_: object) -> None:
+        if self._wanted:
+            jax.profiler.stop_trace()
+
+

@@ -1,0 +1,156 @@
+"""What a session says while it runs: a row per logged step, events, a bar or lines, and the summaries at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from plimsoll.recipes.base import Prepared, Recipe
+from plimsoll.report import Epoch, LogFile, MetricsLog, Outcome, epoch_summary, final_summary, ledger_table, open_tracker
+from plimsoll.report.progress import progress
+from plimsoll.training import memory
+from plimsoll.training.folder import RunFolder
+from plimsoll.training.loop import Ended, Schedule
+
+
+class SessionLog:
+    """The `training.loop.Log` of one session."""
+
+    def __init__(
+        self,
+        session: Any,
+        recipe: Recipe,
+        planned: Mapping[str, Any],
+        prepared: Prepared,
+        folder: RunFolder,
+        resumed: int | None,
+    ) -> None:
+        self.session, self.recipe, self.planned, self.prepared = session, recipe, planned, prepared
+        self.metrics = MetricsLog(folder.metrics)
+        self.metrics.cut_after(resumed or 0)
+        self.file = LogFile(folder.path / "log.txt")
+        first, config = resumed or 0, {"recipe": recipe.to_dict(), "plan": dict(planned["plan"])}
+        names = ["tensorboard", *([] if session.tracker == "none" else [session.tracker])]
+        self.trackers = [
+            open_tracker(name, folder.path, run_name=folder.path.name, config=config, start_step=first)
+            for name in names
+        ]
+        earlier = list(self.metrics.rows())
+        self.elapsed_before = max((row.get("elapsed_seconds", 0.0) for row in earlier), default=0.0)
+        self.train_loss = earlier[-1].get("loss", 0.0) if earlier else 0.0
+        self.validation_loss: float | None = None
+        self.epoch_losses: list[float] = []
+        self.epoch_seconds: list[float] = []
+        self.started = self.epoch_started = self.step_ended = time.monotonic()
+        self.epoch = self._epoch_of(first)
+        self.window: list[float] = []
+
+    def opened(self, schedule: Schedule, resumed: int | None) -> None:
+        self.schedule, self.resumed = schedule, resumed
+        self.bar = progress(schedule.stop_at, start_step=resumed or 0, quiet=self.session.quiet)
+        if resumed is not None:
+            self.say(f"continuing from step {resumed:,} of {schedule.steps:,}")
+        self.started = self.epoch_started = self.step_ended = time.monotonic()
+
+    def say(self, text: str, *, important: bool = False) -> None:
+        self.file.write(text)
+        if hasattr(self, "bar"):
+            self.bar.message(text, important=important)
+        elif important or not self.session.quiet:
+            print(text, flush=True)
+
+    def step(self, done: int, metrics: Mapping[str, float]) -> None:
+        now = time.monotonic()
+        self.window.append(now - self.step_ended)
+        self.step_ended = now
+        self.train_loss = metrics["loss"]
+        self.epoch_losses.append(metrics["loss"])
+        if self.schedule.due(self.session.log_every, done):
+            self._write(done, metrics)
+        if self._epoch_of(done) > self.epoch:
+            self._end_epoch(self._epoch_of(done))
+
+    def _write(self, done: int, metrics: Mapping[str, float]) -> None:
+        seconds = sum(self.window) / len(self.window)
+        self.window.clear()
+        rate = self.recipe.effective_batch * self.recipe.rate_per_example / seconds if seconds else 0.0
+        resident = memory.resident_bytes()
+        row = {
+            **metrics,
+            "step_seconds": seconds,
+            "elapsed_seconds": self._elapsed(),
+            f"{self.recipe.rate_unit}_per_second": rate,
+            "resident_bytes": resident,
+            "peak_resident_bytes": memory.peak_resident_bytes(),
+        }
+        flops, chip = self.planned.get("step_flops"), self.planned.get("chip_flops")
+        if flops and chip and seconds:
+            row["mfu"] = flops / seconds / chip
+        self._track(done, row)
+        self.bar.update(
+            done, loss=metrics["loss"], rate=rate, rate_unit=self.recipe.rate_unit, resident_bytes=resident
+        )
+
+    def evaluation(self, done: int, metrics: Mapping[str, float]) -> None:
+        self.validation_loss = metrics["validation_loss"]
+        self._track(done, {**metrics, "elapsed_seconds": self._elapsed()})
+        self.say(f"step {done:,}: validation loss {self.validation_loss:.4f}")
+        self.step_ended = time.monotonic()  # the next step's time is its own
+
+    def saved(self, done: int) -> None:
+        self.file.write(f"saved step {done}")
+        self.step_ended = time.monotonic()
+
+    def _track(self, done: int, row: Mapping[str, float]) -> None:
+        self.metrics.log(done, row)
+        for tracker in self.trackers:
+            tracker.log(done, row)
+
+    def _end_epoch(self, number: int) -> None:
+        now = time.monotonic()
+        self.epoch_seconds.append(now - self.epoch_started)
+        losses = self.epoch_losses or [self.train_loss]
+        summary = Epoch(
+            number=number,
+            epochs=round(self.schedule.steps / (self.prepared.steps_per_epoch or self.schedule.steps)),
+            train_loss=sum(losses) / len(losses),
+            validation_loss=self.validation_loss,
+            epoch_seconds=self.epoch_seconds[-1],
+            elapsed_seconds=self._elapsed(),
+        )
+        self.say(epoch_summary(summary))
+        self.epoch, self.epoch_started = number, now
+        self.epoch_losses.clear()
+
+    def close(self, ended: Ended | None, ledger: Mapping[str, Any], best: Mapping[str, Any] | None) -> None:
+        if ended is not None:
+            outcome = Outcome(
+                steps=ended.step,
+                train_loss=self.train_loss,
+                validation_loss=self.validation_loss,
+                best_validation_loss=best["validation_loss"] if best else None,
+                best_step=best["step"] if best else None,
+                total_seconds=self._elapsed(),
+                epoch_seconds=tuple(self.epoch_seconds),
+                device=self.planned["plan"]["chip"],
+                budget_bytes=ledger["budget_bytes"],
+                predicted_peak_bytes=ledger["predicted"]["peak_bytes"],
+                measured_peak_bytes=ledger["measured"]["peak_bytes"],
+                resumed_from_step=self.resumed,
+                finished=ended.step >= self.schedule.steps,
+            )
+            self.say(final_summary(outcome))
+            self.say(ledger_table(ledger))
+        self.bar.close()
+        for tracker in self.trackers:
+            tracker.close()
+        self.metrics.close()
+        self.file.close()
+
+    def _elapsed(self) -> float:
+        return self.elapsed_before + time.monotonic() - self.started
+
+    def _epoch_of(self, step: int) -> int:
+        per_epoch = self.prepared.steps_per_epoch
+        return int(step / per_epoch + 1e-9) if per_epoch else 0

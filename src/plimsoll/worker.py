@@ -1,0 +1,63 @@
+"""Entry points of the processes that import JAX: `python -m plimsoll.worker compile|rehearse|train`.
+
+`compile` answers the planner's questions from standard input until it closes; `train` is what `plimsoll train`
+becomes, by exec, once the plan is made: a fresh process whose resident set is the budget's business.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import time
+from typing import Any
+
+
+def main(arguments: list[str]) -> int:
+    if os.environ.get("JAX_PLATFORMS") == "cpu":
+        sys.modules["jax_plugins"] = None  # type: ignore[assignment]  # a plug-in costs a CPU run 90-320 MiB
+    if arguments[:1] == ["compile"]:
+        return _compile(json.loads(arguments[1]))
+    if arguments[:1] == ["rehearse"]:
+        return _rehearse(json.loads(arguments[1]))
+    from plimsoll.errors import PlimsollError
+    from plimsoll.session import train_here
+
+    try:
+        return train_here(json.loads(arguments[1]))
+    except PlimsollError as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        return problem.exit_code
+
+
+def _compile(about: dict[str, Any]) -> int:
+    """Reads {"verb": ...} lines, writes {"answer": ...} or {"failed": why} lines; nothing else goes to standard output."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    from plimsoll.workshop import Workshop
+
+    workshop = Workshop(about)
+    for line in sys.stdin:
+        question = json.loads(line)
+        started = time.perf_counter()
+        try:
+            reply = {"answer": workshop.answer(**question), "seconds": time.perf_counter() - started}
+        except Exception as problem:
+            reply = {"failed": f"{type(problem).__name__}: {str(problem)[:500]}"}
+        answers.write(json.dumps(reply) + "\n")
+    return 0
+
+
+def _rehearse(asked: dict[str, Any]) -> int:
+    from plimsoll.planner.child import plan_of
+    from plimsoll.recipes.registry import from_dict
+    from plimsoll.session import rehearse
+
+    found = rehearse(from_dict(asked["recipe"]), plan_of(asked["plan"]), steps=asked["steps"])
+    print(json.dumps(dataclasses.asdict(found)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,147 @@
+"""What the compile child answers: the real step, lowered from shapes, compiled, and asked for its bytes.
+
+Part of the joint: the planner knows neither models nor the trainer, so the child that works for it brings them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plimsoll.planner.child import plan_of
+from plimsoll.planner.flops import dot_flops
+from plimsoll.planner.types import Analysis, Rates, Static
+from plimsoll.recipes.registry import from_dict
+from plimsoll.session import lowered
+from plimsoll.training import memory, program
+from plimsoll.training.step import make_init, make_step
+from plimsoll.types import Plan
+
+
+class Workshop:
+    """One recipe's questions. `about`: `recipe` (as saved) and `steps`."""
+
+    def __init__(self, about: Mapping[str, Any]) -> None:
+        self._about = about
+        self.recipe, self.steps = from_dict(about["recipe"]), about["steps"]
+
+    def answer(self, verb: str, plan: Mapping[str, Any] | None = None) -> Any:
+        if verb == "rates":
+            return dataclasses.asdict(cpu_rates())
+        if verb == "static":
+            return dataclasses.asdict(self.static())
+        assert plan is not None
+        if verb == "rehearse":
+            return self.rehearse(plan)
+        if verb == "measure":
+            return {"seconds": self.measure(plan_of(plan))}
+        assert verb == "analyse"
+        return dataclasses.asdict(self.analyse(plan_of(plan)))
+
+    def static(self) -> Static:
+        compute = Plan(
+            chip="", micro_batch=1, accumulation=1, remat="none", loss_chunk=0, precision="float32", prefetch=0,
+            async_save=False,
+        ).compute(jax.default_backend())  # fmt: skip
+        init = make_init(self.recipe.task(compute), self.recipe.optimizer(self.steps))
+        state = jax.eval_shape(init, jax.ShapeDtypeStruct((), jnp.uint32))
+        leaves = jax.tree.leaves(state)
+        parameters, optimizer = (program.tree_bytes(state[name]) for name in ("params", "optimizer"))
+        return Static(
+            parameters=sum(leaf.size for leaf in jax.tree.leaves(state["params"])),
+            parameter_bytes=parameters,
+            optimizer_bytes=optimizer,
+            other_bytes=program.tree_bytes(state) - parameters - optimizer,
+            largest_leaf_bytes=max(leaf.size * leaf.dtype.itemsize for leaf in leaves),
+        )
+
+    def analyse(self, plan: Plan) -> Analysis:
+        program_, flops = self._step(plan)
+        stats = program_.compile().memory_analysis()
+        assert stats is not None
+        memory.trim()
+        return Analysis(
+            argument_bytes=stats.argument_size_in_bytes,
+            output_bytes=stats.output_size_in_bytes,
+            alias_bytes=stats.alias_size_in_bytes,
+            temp_bytes=stats.temp_size_in_bytes,
+            flops=flops,
+        )
+
+    def _step(self, plan: Plan) -> tuple[jax.stages.Lowered, float]:
+        task = self.recipe.task(plan.compute(jax.default_backend()))
+        optimizer = self.recipe.optimizer(self.steps)
+        state = jax.eval_shape(make_init(task, optimizer), jax.ShapeDtypeStruct((), jnp.uint32))
+        spec = self.recipe.batch_spec(self.recipe.effective_batch)
+        batch = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in spec.items()}
+        step = make_step(task, optimizer, accumulation=plan.accumulation)
+        traced = jax.jit(step, donate_argnums=0).trace(state, batch)
+        return traced.lower(), dot_flops(traced.jaxpr)
+
+    def measure(self, plan: Plan) -> float:
+        """Median of a few real steps on random batches; allocates, so only a child does it."""
+        executables = program.compile_all(lowered(self.recipe, plan, steps=self.steps))
+        state = executables.init(np.uint32(0))
+        random = np.random.default_rng(0)
+        spec = self.recipe.batch_spec(self.recipe.effective_batch)
+        batch = {name: random.integers(0, 2, shape).astype(dtype) for name, (shape, dtype) in spec.items()}
+        seconds = []
+        for _ in range(4):
+            started = time.perf_counter()
+            state, metrics = executables.step(state, batch)
+            jax.block_until_ready(metrics)
+            seconds.append(time.perf_counter() - started)
+        return statistics.median(seconds[1:])
+
+    def rehearse(self, plan: Mapping[str, Any]) -> dict[str, Any]:
+        """In a process of its own, after this one has put every executable into the cache."""
+        program.compile_all(lowered(self.recipe, plan_of(plan), steps=self.steps))
+        memory.trim()
+        request = json.dumps({**self._about, "plan": dict(plan)})
+        command = [sys.executable, "-m", "plimsoll.worker", "rehearse", request]
+        answer = subprocess.run(command, capture_output=True, text=True, check=False)
+        if answer.returncode:
+            raise RuntimeError(f"the rehearsal failed: {answer.stderr.strip()[-300:]}")
+        return json.loads(answer.stdout.splitlines()[-1])
+
+
+def cpu_rates() -> Rates:
+    """Dots, copies and page faults of this machine, the best of a few: about a second."""
+
+    def best(function: Any, *arguments: Any) -> float:
+        jax.block_until_ready(function(*arguments))
+        times = []
+        for _ in range(5):
+            started = time.perf_counter()
+            jax.block_until_ready(function(*arguments))
+            times.append(time.perf_counter() - started)
+        return min(times)
+
+    from plimsoll.levers.precision import dot
+
+    rows, inner, cols = 1024, 512, 1024
+    x, kernel = jnp.ones((rows, inner)), jnp.ones((inner, cols))
+    work = 2.0 * rows * inner * cols
+    flops = {
+        precision: work
+        / best(jax.jit(lambda x, k, p=precision: dot(x, k, precision=p, platform="cpu")), x, kernel)
+        for precision in ("float32", "bfloat16")
+    }
+    large = jnp.ones(16 * 2**20)
+    copied = 2 * large.nbytes / best(jax.jit(lambda a: a + 1), large)
+    started = time.perf_counter()
+    np.ones(64 * 2**20, np.uint8)
+    first_touch = 64 * 2**20 / (time.perf_counter() - started)
+    return Rates(
+        flops=flops, copy_bytes=copied, first_touch_bytes=first_touch, loop_seconds=5e-4, source="measured here"
+    )
