@@ -40,7 +40,7 @@ def rows_of(batches):
     return sorted(map(tuple, rows))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.integers(1, 7), st.integers(0, 30), st.integers(0, 3), st.integers(1, 3), st.integers(6, 40), st.data()
 )
