@@ -152,7 +152,8 @@ def _require_same(folder: RunFolder, recipe: Recipe) -> None:
     changed = differences(theirs, recipe)
     if changed:
         words = "; ".join(
-            f"--{name.replace('_', '-')} is {before!r} there and {now!r} here" for name, (before, now) in changed.items()
+            f"--{name.replace('_', '-')} is {before!r} there and {now!r} here"
+            for name, (before, now) in changed.items()
         )
         raise RunError(
             f"{folder.path} is a run of another recipe: {words}. Use the same options to continue it, or name another"

@@ -9,15 +9,14 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import math
-import sys
-import time
+import tempfile
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from plimsoll.errors import PlimsollError, RunError
 from plimsoll.planner.types import Rehearsal
 from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.recipes.registry import from_dict
@@ -75,6 +74,8 @@ def rehearse(recipe: Recipe, plan: Plan, *, steps: int) -> Rehearsal:
     """Does what a training process does up to its first step, but for the state."""
     import_everything(recipe)
     executables = program.compile_all(lowered(recipe, plan, steps=steps))
+    with tempfile.TemporaryDirectory() as folder:  # Orbax's threads and caches stay after the first save
+        Checkpoints(Path(folder), in_background=False).save(0, {"nothing": np.zeros(1, np.float32)}, {})
     memory.trim()
     return Rehearsal(
         process_bytes=memory.resident_bytes(),
@@ -181,9 +182,7 @@ class _Training:
         batches = iter(self.recipe.validation(self.folder.path, examples=self.plan.micro_batch))
         return summed(batches, executables.evaluate, params)
 
-    def _write_ledger(
-        self, executables: program.Executables, resumed: int | None, checkpoints: Checkpoints
-    ) -> None:
+    def _write_ledger(self, executables: program.Executables, resumed: int | None, checkpoints: Checkpoints) -> None:
         peak = memory.peak_resident_bytes()
         earlier = self.folder.read("ledger.json") if self.folder.has("ledger.json") else {}
         before = (earlier.get("measured") or {}).get("peak_bytes") or 0
@@ -246,7 +245,7 @@ class _Marked:
         self._source.close()
 
 
-class _profile:  # noqa: N801  (used like a function)
+class _profile:
     """Traces the session's first steps, if asked: `tensorboard --logdir RUN/profile`."""
 
     def __init__(self, session: Session, folder: RunFolder) -> None:
@@ -259,5 +258,3 @@ class _profile:  # noqa: N801  (used like a function)
     def __exit__(self, *_: object) -> None:
         if self._wanted:
             jax.profiler.stop_trace()
-
-

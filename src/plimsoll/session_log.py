@@ -7,7 +7,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from plimsoll.recipes.base import Prepared, Recipe
-from plimsoll.report import Epoch, LogFile, MetricsLog, Outcome, epoch_summary, final_summary, ledger_table, open_tracker
+from plimsoll.report import (
+    Epoch,
+    LogFile,
+    MetricsLog,
+    Outcome,
+    epoch_summary,
+    final_summary,
+    ledger_table,
+    open_tracker,
+)
 from plimsoll.report.progress import progress
 from plimsoll.training import memory
 from plimsoll.training.folder import RunFolder
@@ -88,9 +97,7 @@ class SessionLog:
         if flops and chip and seconds:
             row["mfu"] = flops / seconds / chip
         self._track(done, row)
-        self.bar.update(
-            done, loss=metrics["loss"], rate=rate, rate_unit=self.recipe.rate_unit, resident_bytes=resident
-        )
+        self.bar.update(done, loss=metrics["loss"], rate=rate, rate_unit=self.recipe.rate_unit, resident_bytes=resident)
 
     def evaluation(self, done: int, metrics: Mapping[str, float]) -> None:
         self.validation_loss = metrics["validation_loss"]

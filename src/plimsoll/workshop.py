@@ -133,8 +133,7 @@ def cpu_rates() -> Rates:
     x, kernel = jnp.ones((rows, inner)), jnp.ones((inner, cols))
     work = 2.0 * rows * inner * cols
     flops = {
-        precision: work
-        / best(jax.jit(lambda x, k, p=precision: dot(x, k, precision=p, platform="cpu")), x, kernel)
+        precision: work / best(jax.jit(lambda x, k, p=precision: dot(x, k, precision=p, platform="cpu")), x, kernel)
         for precision in ("float32", "bfloat16")
     }
     large = jnp.ones(16 * 2**20)

@@ -95,9 +95,7 @@ class Documents:
                     held_out = is_held_out(part.text)
                 documents += part.last
                 here = {"of": self._digest, "file": index, "at": part.at, "documents": documents}
-                yield Piece(
-                    part.text, here | {"held_out": None if part.last else held_out}, part.last, held_out
-                )
+                yield Piece(part.text, here | {"held_out": None if part.last else held_out}, part.last, held_out)
                 held_out = None if part.last else held_out
                 if part.last and documents == self._max_examples:
                     return

@@ -122,8 +122,7 @@ def text_of(value: object, column: str, where: str) -> str | None:
     if isinstance(value, str):  # JSON can spell half of a surrogate pair, which no tokenizer takes
         return value if value.isascii() else value.encode("utf-8", "replace").decode()
     raise DataError(
-        f"column {column!r} of {where} holds {type(value).__name__}, not text. "
-        "Choose another with --text-column."
+        f"column {column!r} of {where} holds {type(value).__name__}, not text. Choose another with --text-column."
     )
 
 

@@ -148,9 +148,7 @@ def _check(*, batch_size: int, shuffle_buffer_size: int, prefetch: int, seed: in
             raise RecipeError(f"--{name} must be 0 or more, got {value}")
 
 
-def windows_from_array(
-    tokens: np.ndarray, *, seq_len: int, batch_size: int
-) -> Iterator[dict[str, np.ndarray]]:
+def windows_from_array(tokens: np.ndarray, *, seq_len: int, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
     """Batches of the full shape; every token of the 1-D array but the first is a label exactly once."""
     if len(tokens) < 2:
         raise DataError(

@@ -20,9 +20,7 @@ from plimsoll.errors import DataError, RecipeError
 from plimsoll.units import MIB
 
 
-def load_tokens(
-    documents: Documents, tokenizer: TextTokenizer, *, held_out: bool | None = False
-) -> np.ndarray:
+def load_tokens(documents: Documents, tokenizer: TextTokenizer, *, held_out: bool | None = False) -> np.ndarray:
     """One array of the ids, in `tokenizer.dtype`. It grows in place: its peak is its size and an eighth."""
     tokens = np.empty(MIB // tokenizer.dtype.itemsize, tokenizer.dtype)
     count = 0
@@ -37,9 +35,7 @@ def load_tokens(
 
 
 class _ArrayWindows(grain.IterDataset):
-    def __init__(
-        self, tokens: np.ndarray, *, seq_len: int, stride: int, seed: int | None, epochs: int | None
-    ) -> None:
+    def __init__(self, tokens: np.ndarray, *, seq_len: int, stride: int, seed: int | None, epochs: int | None) -> None:
         super().__init__()
         self.tokens, self.seq_len, self.stride, self.epochs = tokens, seq_len, stride, epochs
         self.count = count_windows(len(tokens), seq_len=seq_len, stride=stride)
@@ -103,8 +99,6 @@ def memory_loader(
         if value < 1:
             raise RecipeError(f"{name} must be 1 or more, got {value}")
     tokens = load_tokens(documents, tokenizer, held_out=held_out)
-    windows = _ArrayWindows(
-        tokens, seq_len=seq_len, stride=stride, seed=seed if shuffle else None, epochs=epochs
-    )
+    windows = _ArrayWindows(tokens, seq_len=seq_len, stride=stride, seed=seed if shuffle else None, epochs=epochs)
     batches = batched(windows, batch_size=batch_size, seq_len=seq_len, prefetch=prefetch)
     return TextLoader(batches, held_bytes=tokens.nbytes)

@@ -63,9 +63,7 @@ def contents_of(files: Sequence[File], root: Path) -> str:
 def _single_file(path: Path, column: str) -> File:
     format = format_of(path)
     if format is None:
-        raise DataError(
-            f"{path} is of no kind that is read as text: {KNOWN}. Convert it, or rename it if it is one."
-        )
+        raise DataError(f"{path} is of no kind that is read as text: {KNOWN}. Convert it, or rename it if it is one.")
     return File(path=path, format=format, column=column)
 
 
@@ -93,9 +91,7 @@ def _json(path: Path) -> dict:
     try:
         return json.loads(path.read_text("utf-8"))
     except ValueError as problem:
-        raise DataError(
-            f"{path} is not JSON ({problem}): the data set is damaged. Save or copy it again."
-        ) from problem
+        raise DataError(f"{path} is not JSON ({problem}): the data set is damaged. Save or copy it again.") from problem
 
 
 def _folder(path: Path, config: str | None, split: str, column: str) -> list[File] | None:

@@ -30,9 +30,7 @@ def count_windows(tokens: int, *, seq_len: int, stride: int) -> int:
     return max(0, (tokens - seq_len - 1) // stride + 1)
 
 
-def survey(
-    documents: Documents, tokenizer: TextTokenizer, *, seq_len: int, stride: int | None = None
-) -> Survey:
+def survey(documents: Documents, tokenizer: TextTokenizer, *, seq_len: int, stride: int | None = None) -> Survey:
     """Encodes everything once and throws it away: about a minute per 100 million tokens."""
     tokens = characters = 0
     ended = {False: 0, True: 0}

@@ -28,9 +28,7 @@ _BYTES_AND_END = 257  # tokens no byte-level vocabulary can do without
 
 
 class TextTokenizer:
-    def __init__(
-        self, tokenizer: Tokenizer, *, end_of_text: str | None = None, name: str = "the tokenizer"
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, end_of_text: str | None = None, name: str = "the tokenizer") -> None:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         tokenizer.encode_special_tokens = True  # the names of special tokens are text like any other
@@ -129,9 +127,7 @@ def _tokenizer_file(path: str | Path) -> Path:
 
 def _unreadable(file: Path, problem: Exception) -> DataError:
     reason = " ".join(f"{problem}".split())[:160]
-    return DataError(
-        f"{file} is not a tokenizer of the tokenizers library ({reason}). Name its tokenizer.json."
-    )
+    return DataError(f"{file} is not a tokenizer of the tokenizers library ({reason}). Name its tokenizer.json.")
 
 
 def train_byte_bpe(documents: Documents, vocab_size: int, *, sample_bytes: int = 8 * MIB) -> TextTokenizer:

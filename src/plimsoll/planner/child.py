@@ -178,5 +178,3 @@ def processor() -> str:
     fields = dict(line.split(":", 1) for line in reversed(lines) if ":" in line)
     found = {name.strip(): value.strip() for name, value in fields.items()}
     return f"{count} cores of {found.get('model name', 'an unknown processor')}"
-
-

@@ -180,7 +180,9 @@ class _Search:
 
     def _planned(self, chosen: Candidate, fitting: list[Candidate]) -> Planned:
         problem = self.problem
-        others = [c for c in fitting if (c.plan.micro_batch, c.plan.remat) != (chosen.plan.micro_batch, chosen.plan.remat)]
+        others = [
+            c for c in fitting if (c.plan.micro_batch, c.plan.remat) != (chosen.plan.micro_batch, chosen.plan.remat)
+        ]
         how = "timed here" if chosen.measured else "by the chip's rates"
         reason = (
             f"the fastest of {len(fitting)} plans that fit ({format_seconds(chosen.seconds)} a step, {how});"

@@ -30,8 +30,8 @@ from plimsoll.errors import CheckpointError, StoppedError
 from plimsoll.training.folder import replace_file
 from plimsoll.units import MIB, format_bytes
 
-SLICE_BYTES = 8 * MIB
-IN_FLIGHT_BYTES = 16 * MIB
+SLICE_BYTES = 4 * MIB
+IN_FLIGHT_BYTES = 8 * MIB
 """What Orbax may hold at a time while it writes or reads."""
 _PLACEHOLDER: Any = ...  # Orbax's word for "leave this one on disk"
 KEPT = 2
@@ -255,9 +255,11 @@ def _context() -> Any:
     return context
 
 
-def _start_writing(path: Path, arrays: dict[str, np.ndarray], *, in_background: bool) -> Any:
+def _start_writing(path: Path, slices: dict[str, np.ndarray], *, in_background: bool) -> Any:
     from orbax.checkpoint import v1 as ocp
 
+    # As JAX arrays over the same memory: NumPy arrays are copied, all at once, whatever the limits say.
+    arrays = {name: jax.device_put(piece) for name, piece in slices.items()}
     with _context():
         if in_background:
             return ocp.save_async(path, arrays).result

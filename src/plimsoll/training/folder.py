@@ -53,7 +53,9 @@ class RunFolder:
         except FileNotFoundError:
             raise RunError(f"{self.path} is not a run: it has no {name}. `plimsoll runs` lists the runs here") from None
         except ValueError as problem:
-            raise RunError(f"{path} is damaged ({problem}): restore it, or start a new run with another --run") from None
+            raise RunError(
+                f"{path} is damaged ({problem}): restore it, or start a new run with another --run"
+            ) from None
 
     def write(self, name: str, value: Any) -> None:
         replace_file(self.path / name, json.dumps(value, indent=2) + "\n")

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import jax
 
 from plimsoll.errors import StoppedError
+from plimsoll.training import memory
 from plimsoll.training.checkpoint import Checkpoints
 from plimsoll.training.program import Executables
 from plimsoll.types import Batch, Source
@@ -92,6 +93,7 @@ def run_steps(
                 saved = step
                 checkpoints.save(step, state, loader.state())
                 log.saved(step)
+                memory.trim()  # what evaluating and saving left in the heap would sit under the next step's peak
         flight.land()
         if step > evaluated and not interruption.signal:
             _evaluate(state, step, evaluate, checkpoints, log)
@@ -110,6 +112,7 @@ def _evaluate(
     log: Log,
 ) -> None:
     metrics = evaluate(state["params"])
+    memory.trim()
     if not metrics:
         return
     log.evaluation(step, metrics)

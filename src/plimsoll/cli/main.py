@@ -1,0 +1,64 @@
+"""`plimsoll COMMAND ...`: finds the command, prints refusals as one paragraph, returns the exit code.
+
+Nothing is imported until a command needs it: `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+from plimsoll.errors import PlimsollError
+
+COMMANDS = {
+    "plan": ("plimsoll.cli.plan", "RECIPE [--memory 2GiB] [options]", "the fastest plan that fits; allocates nothing"),
+    "train": ("plimsoll.cli.train", "RECIPE [--memory 2GiB] [--run runs/NAME] [options]", "plan, then train; again = continue"),
+    "evaluate": ("plimsoll.cli.use", "RUN", "validation metrics of the best checkpoint"),
+    "sample": ("plimsoll.cli.use", "RUN [--prompt TEXT]", "text from what was trained"),
+    "inspect": ("plimsoll.cli.look", "PATH", "what is in a data set, in bounded memory"),
+    "fingerprint": ("plimsoll.cli.look", "RUN", "one checksum of all that was learned"),
+    "runs": ("plimsoll.cli.look", "[FOLDER]", "the runs here, side by side"),
+    "recipes": ("plimsoll.cli.look", "", "what there is to train"),
+    "doctor": ("plimsoll.cli.doctor", "", "devices, memory, disk, a step timed: ready or not"),
+}  # fmt: skip
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit code: 0 done, 2 refused, 3 stopped by the run itself, 130 or 143 interrupted and saved."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0
+    if arguments[0] == "--version":
+        from importlib.metadata import version
+
+        print(f"plimsoll {version('plimsoll')}")
+        return 0
+    name, *rest = arguments
+    if name not in COMMANDS:
+        print(f"error: there is no command {name!r}; there are {', '.join(COMMANDS)}", file=sys.stderr)
+        return 2
+    module = importlib.import_module(COMMANDS[name][0])
+    try:
+        return getattr(module, name)(rest)
+    except PlimsollError as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        return problem.exit_code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output left
+        sys.stderr.close()
+        return 0
+
+
+def usage() -> str:
+    lines = ["plimsoll: train inside a memory budget", ""]
+    for name, (_, arguments, purpose) in COMMANDS.items():
+        lines.append(f"  plimsoll {name + ' ' + arguments:<58} {purpose}")
+    lines += ["", "plimsoll COMMAND --help lists a command's options."]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""The options of `plan` and `train` that are not the recipe's. Field docstrings are the help texts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from plimsoll.recipes.base import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Levers:
+    """Levers to pin; what is not named is searched."""
+
+    numerics: Literal["exact", "mixed", "compressed"] = "mixed"
+    """What a plan may do to the numbers: exact float32, mixed bfloat16 arithmetic, or compressed state."""
+    micro_batch: int | None = None
+    """Examples that go through the model at a time; must divide the effective batch."""
+    remat: Literal["none", "dots", "block"] | None = None
+    """Recompute in the backward pass: nothing, all but the dots, or whole blocks."""
+    loss_chunk: int | None = None
+    """Tokens whose logits exist at a time; 0 for all."""
+    precision: Literal["float32", "bfloat16"] | None = None
+    """Arithmetic of the dots."""
+    prefetch: int | None = None
+    """Batches made ready in the background."""
+    async_save: bool | None = None
+    """Write checkpoints beside training (needs a second copy of the state), or between steps."""
+
+    def pins(self) -> dict[str, Any]:
+        names = ("micro_batch", "remat", "loss_chunk", "precision", "prefetch", "async_save")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    recipe: Recipe
+    levers: Levers = field(default_factory=Levers)
+    memory: str | None = None
+    """Budget, like 768MiB or 2GB; default: what is available, less a margin."""
+    chip: str = "cpu"
+    """The chip to plan for."""
+    measure: bool = False
+    """Time the best few here (allocates, in a process of its own)."""
+    picture: str | None = None
+    """Draw where the bytes go into this .png or .svg file."""
+    json: Annotated[bool, tyro.conf.arg(help="Print one JSON object and nothing else.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    recipe: Recipe
+    levers: Levers = field(default_factory=Levers)
+    memory: str | None = None
+    """Budget, like 768MiB or 2GB; default: what is available, less a margin."""
+    run: str | None = None
+    """Folder of the run, new or to be continued; default runs/RECIPE."""
+    plan: str | None = None
+    """Use this plan (a file from `plimsoll plan --json`, or a run's plan.json) instead of searching."""
+    replan: bool = False
+    """Search again for a run that has a plan."""
+    max_steps: int | None = None
+    """Stop early, at this step; the schedule stays."""
+    max_minutes: str | None = None
+    """Stop early, after this long (90s, 3min, 2h; a bare number is minutes)."""
+    log_every: int = 10
+    """Steps between rows of metrics."""
+    save_every: int | None = None
+    """Steps between checkpoints; default a quarter of the run, at most 1,000."""
+    eval_every: int | None = None
+    """Steps between evaluations; default an epoch, or a quarter of the run; 0 for the end only."""
+    quiet: bool = False
+    """Print only what matters."""
+    tracker: Literal["none", "wandb", "trackio", "mlflow"] = "none"
+    """Besides TensorBoard events."""
+    profile: int = 0
+    """Trace so many steps with jax.profiler into RUN/profile."""
+    profiler_port: int | None = None
+    """Serve the profiler on this port."""
+    debug_nans: bool = False
+    """Stop where the first NaN is made, with a traceback; slow."""

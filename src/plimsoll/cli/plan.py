@@ -1,0 +1,43 @@
+"""`plimsoll plan`: parse, search, print."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from plimsoll.cli.parse import parse, take_recipe
+from plimsoll.errors import BudgetError
+
+
+def plan(arguments: list[str]) -> int:
+    """Prints the fastest plan that fits, with its predicted bytes. Allocates nothing."""
+    from plimsoll.cli.options import PlanOptions
+
+    recipe, rest = take_recipe(arguments, command="plan")
+    options = parse(PlanOptions, rest, program=f"plimsoll plan {recipe.kind}", recipe=recipe)
+    from plimsoll import report, run
+
+    try:
+        found = run.plan(
+            options.recipe,
+            memory=options.memory,
+            chip=options.chip,
+            numerics=options.levers.numerics,
+            pins=options.levers.pins(),
+            measure=options.measure,
+            say=lambda text: print(f"  {text} ...", file=sys.stderr),
+        )
+    except BudgetError as problem:
+        if options.json:
+            refusal = {
+                "fits": False,
+                "budget_bytes": problem.budget_bytes,
+                "floor_bytes": problem.floor_bytes,
+                "reason": str(problem),
+            }
+            print(json.dumps(refusal))
+        raise
+    if options.picture is not None:
+        report.plan_picture(found, options.picture)
+    print(json.dumps(found.to_dict()) if options.json else report.plan_table(found))
+    return 0

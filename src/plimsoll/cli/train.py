@@ -1,0 +1,45 @@
+"""`plimsoll train`: parse, prepare and plan here, then turn into the training process."""
+
+from __future__ import annotations
+
+from plimsoll.cli.parse import parse, take_recipe
+from plimsoll.units import parse_seconds
+
+
+def train(arguments: list[str]) -> int:
+    """Plans, then trains; the same command again continues. Does not return where training starts."""
+    from plimsoll.cli.options import TrainOptions
+
+    recipe, rest = take_recipe(arguments, command="train")
+    options = parse(TrainOptions, rest, program=f"plimsoll train {recipe.kind}", recipe=recipe)
+    from plimsoll import run
+
+    given = run.TrainOptions(
+        memory=options.memory,
+        numerics=options.levers.numerics,
+        run=options.run or f"runs/{arguments[0]}",
+        plan=options.plan,
+        replan=options.replan,
+        pins=options.levers.pins(),
+        max_steps=options.max_steps,
+        max_seconds=_minutes(options.max_minutes),
+        log_every=options.log_every,
+        save_every=options.save_every,
+        eval_every=options.eval_every,
+        quiet=options.quiet,
+        tracker=options.tracker,
+        profile=options.profile,
+        profiler_port=options.profiler_port,
+        debug_nans=options.debug_nans,
+    )
+    quietly = (lambda text: None) if options.quiet else (lambda text: print(text, flush=True))
+    command, variables = run.prepare_run(options.recipe, given, quietly)
+    run.become(command, variables)
+    raise AssertionError("exec returned")
+
+
+def _minutes(text: str | None) -> float | None:
+    if text is None:
+        return None
+    bare = text.replace(".", "", 1).isdigit()
+    return float(text) * 60 if bare else parse_seconds(text)
