@@ -206,8 +206,8 @@ def _from_file(path: str, recipe: Recipe) -> dict[str, Any]:
         ) from None
     if micro * times != recipe.effective_batch:
         raise RecipeError(
-            f"--plan {path} splits {micro * times} examples a step ({micro} x {times}), and the recipe's effective batch"
-            f" is {recipe.effective_batch}: plan again, or change --batch-size"
+            f"--plan {path} splits {micro * times} examples a step ({micro} x {times}), and the recipe's effective"
+            f" batch is {recipe.effective_batch}: plan again, or change --batch-size"
         )
     return planned
 

@@ -9,15 +9,15 @@ from plimsoll.errors import RecipeError
 
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 
-_SIZES = {"": 1, "B": 1, "KIB": KIB, "MIB": MIB, "GIB": GIB, "TIB": TIB}
-_SIZES |= {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_COUNTS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
-_TIMES = {"": 1.0, "S": 1.0, "MIN": 60.0, "H": 3600.0}
+_SIZES = {"": 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": TIB}
+_SIZES |= {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_COUNTS = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9}
+_TIMES = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0}
 
 
 def _parse(text: str, factors: dict, *, what: str, example: str) -> float:
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?(?:[eE][0-9]+)?)\s*([A-Za-z]*)", text.strip().replace("_", ""))
-    factor = factors.get(match[2].upper()) if match else None
+    factor = {name.upper(): value for name, value in factors.items()}.get(match[2].upper()) if match else None
     if match is None or factor is None:
         units = ", ".join(name for name in factors if name)
         raise RecipeError(f"{what} {text!r} cannot be read: write a number and one of {units}, like {example}")

@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _compile(about: dict[str, Any]) -> int:
-    """Reads {"verb": ...} lines, writes {"answer": ...} or {"failed": why} lines; nothing else goes to standard output."""
+    """Reads {"verb": ...} lines, writes {"answer": ...} or {"failed": why} lines; all other output is an error's."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     from plimsoll.workshop import Workshop

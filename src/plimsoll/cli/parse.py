@@ -24,8 +24,8 @@ ALIASES: dict[str, list[str]] = {
     "--output-dir": ["--run"],
 }
 REFUSED = {
-    "--use-8bit-optimizer": "8-bit optimizer state is not in this version: leave the flag out. The ledger counts 8 bytes"
-    " of AdamW state per parameter",
+    "--use-8bit-optimizer": "8-bit optimizer state is not in this version: leave the flag out. The ledger counts"
+    " 8 bytes of AdamW state per parameter",
 }
 
 

@@ -103,7 +103,7 @@ class Child:
             return process.stdout.readline()
 
     def _start(self) -> subprocess.Popen[str]:
-        self._errors = tempfile.TemporaryFile("w+")
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (closed when the child ends)
         self._process = subprocess.Popen(
             self._command,
             env=self._environment,

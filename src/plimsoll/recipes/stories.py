@@ -264,8 +264,8 @@ class Text(Recipe):
         if steps < 1:
             raise DataError(
                 f"{self.dataset_id} has {counted.tokens:,} tokens, {counted.windows:,} windows of {self.seq_len}: fewer"
-                f" than the {self.effective_batch:,} of one batch in {epochs:g} epochs. Lower --batch-size or --seq-len,"
-                " or point --dataset-id at more text"
+                f" than the {self.effective_batch:,} of one batch in {epochs:g} epochs. Lower --batch-size or"
+                " --seq-len, or point --dataset-id at more text"
             )
         say(
             f"data: {counted.documents:,} documents, {counted.tokens:,} tokens, {counted.windows:,} windows;"
