@@ -12,9 +12,9 @@ from plimsoll.planner.types import Analysis, Rehearsal, Static
 from plimsoll.types import Ledger, Plan
 from plimsoll.units import MIB
 
-SAVE_BYTES = 28 * MIB
-"""Orbax writing slices of 8 MiB, 16 MiB of them in flight (measured: docs/log.md, "Saving")."""
-RUNNING_BYTES = 12 * MIB
+SAVE_BYTES = 12 * MIB
+"""Orbax writing slices of 4 MiB, 8 MiB of them in flight (measured: docs/log.md, "Saving")."""
+RUNNING_BYTES = 24 * MIB
 """What a running process adds to a rehearsed one: thread stacks, logs, allocator rounding (docs/log.md)."""
 
 

@@ -19,8 +19,11 @@ from plimsoll.training.checkpoint import Checkpoints
 from plimsoll.training.program import Executables
 from plimsoll.types import Batch, Source
 
-IN_FLIGHT = 2
-"""Steps that may be under way at once: JAX runs ahead otherwise, and memory with it."""
+IN_FLIGHT = {"cpu": 1}
+"""Steps that may be under way at once (2 where nothing is said): JAX runs ahead otherwise, and memory with it.
+
+On a CPU one: the next step would touch its temporaries while the kernel still takes back those of the last, which
+showed as a fifth of them on top of the peak, now and then (docs/log.md, "Two steps at once")."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,13 +144,16 @@ class _InFlight:
 
     def __init__(self, log: Log) -> None:
         self._log = log
+        self._limit = IN_FLIGHT.get(jax.default_backend(), 2)
         self._steps: deque[tuple[int, Mapping[str, jax.Array]]] = deque()
         self.last: Mapping[str, float] = {}
 
     def add(self, step: int, metrics: Mapping[str, jax.Array]) -> None:
         self._steps.append((step, metrics))
-        while len(self._steps) >= IN_FLIGHT:
+        while len(self._steps) >= self._limit:
             self._finish(*self._steps.popleft())
+        if self._limit == 1:
+            memory.settle()
 
     def land(self) -> None:
         """Waits for all of them."""

@@ -6,6 +6,7 @@ loading left in the allocator.
 
 import ctypes
 import sys
+import time
 from pathlib import Path
 
 
@@ -33,6 +34,22 @@ def peak_resident_bytes() -> int:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
     return _status("VmHWM")
+
+
+def settle(*, patience: float = 0.03, interval: float = 5e-4) -> None:
+    """Waits until the resident set stops falling: the kernel takes milliseconds to take back large buffers."""
+    deadline = time.perf_counter() + patience
+    lowest, still = _pages(), 0
+    while still < 3 and time.perf_counter() < deadline:
+        time.sleep(interval)
+        now = _pages()
+        still = still + 1 if now >= lowest else 0
+        lowest = min(lowest, now)
+
+
+def _pages() -> int:
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1])
 
 
 def trim() -> None:
