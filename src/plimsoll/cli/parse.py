@@ -33,7 +33,7 @@ def parse(options: type[T], arguments: list[str], *, program: str, recipe: Recip
     """An `options`, with its `recipe` field filled from the recipe's own options, where there is one."""
     import tyro
 
-    default = tyro.MISSING if recipe is None else options(recipe=recipe)  # type: ignore[call-arg]
+    default = {} if recipe is None else {"default": options(recipe=recipe)}  # type: ignore[call-arg]
     words = _translated(arguments, _count_flags(type(recipe)) if recipe is not None else set())
     said = io.StringIO()
     try:
@@ -42,7 +42,7 @@ def parse(options: type[T], arguments: list[str], *, program: str, recipe: Recip
                 tyro.conf.OmitArgPrefixes[options],  # type: ignore[valid-type]
                 prog=program,
                 args=words,
-                default=default,
+                **default,
             )
     except SystemExit as stop:
         if stop.code in (0, None):
