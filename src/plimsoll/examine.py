@@ -55,6 +55,9 @@ def step_seconds() -> float:
 
     weights, x = jnp.full((256, 256), 0.01), jnp.ones((128, 256))
     weights = jax.block_until_ready(step(weights, x))
-    started = time.perf_counter()
-    jax.block_until_ready(step(weights, x))
-    return time.perf_counter() - started
+    best = float("inf")
+    for _ in range(10):
+        started = time.perf_counter()
+        jax.block_until_ready(step(weights, x))
+        best = min(best, time.perf_counter() - started)
+    return best

@@ -16,11 +16,12 @@ from plimsoll.training.folder import RunFolder
 
 Json = Annotated[bool, tyro.conf.arg(help="Print one JSON object and nothing else.")]
 
+Run = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN", help="Folder of the run.")]
+
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions:
-    run: tyro.conf.Positional[str]
-    """Folder of the run."""
+    run: Run
     step: str = "best"
     """Checkpoint: a step's number, `last`, or `best` (lowest validation loss, else the last)."""
     json: Json = False
@@ -28,8 +29,7 @@ class EvaluateOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleOptions:
-    run: tyro.conf.Positional[str]
-    """Folder of the run."""
+    run: Run
     prompt: str = ""
     """What the text begins with; empty: the beginning of a document."""
     tokens: int = 200
