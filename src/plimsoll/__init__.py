@@ -33,21 +33,29 @@ _MODULES = {
     "train": "run",
     "loader": "batches",
     "preset": "recipes.registry",
-    **dict.fromkeys(
-        (
-            "PlimsollError",
-            "BudgetError",
-            "CheckpointError",
-            "DataError",
-            "RecipeError",
-            "RunError",
-            "StoppedError",
-        ),
-        "errors",
-    ),
+    "PlimsollError": "errors",
+    "BudgetError": "errors",
+    "CheckpointError": "errors",
+    "DataError": "errors",
+    "RecipeError": "errors",
+    "RunError": "errors",
+    "StoppedError": "errors",
 }
 
-__all__ = sorted([*_MODULES, "__version__"])  # noqa: PLE0605
+__all__ = [
+    "BudgetError",
+    "CheckpointError",
+    "DataError",
+    "PlimsollError",
+    "RecipeError",
+    "RunError",
+    "StoppedError",
+    "__version__",
+    "loader",
+    "plan",
+    "preset",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

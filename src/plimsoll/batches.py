@@ -10,7 +10,7 @@ from pathlib import Path
 from plimsoll.errors import RunError
 from plimsoll.recipes.base import Recipe
 from plimsoll.recipes.registry import differences, from_dict, preset
-from plimsoll.training.folder import replace_file
+from plimsoll.training.folder import RunFolder, replace_file
 from plimsoll.types import Source
 
 _PREPARED = "prepared.json"
@@ -34,13 +34,13 @@ def loader(recipe: Recipe | str, folder: str | Path | None = None, *, prefetch: 
 
 
 def _prepare(recipe: Recipe, folder: Path) -> None:
-    run, mine = folder / "recipe.json", folder / _PREPARED
+    run, mine = RunFolder(folder), folder / _PREPARED
     if run.exists():
-        changed = differences(from_dict(json.loads(run.read_text())), recipe)
+        changed = differences(from_dict(run.read("recipe.json")), recipe)
         if changed:
             words = "; ".join(f"{name} is {there!r} there and {here!r} here" for name, (there, here) in changed.items())
             raise RunError(f"{folder} is a run of another recipe: {words}. Name another folder, or none")
-        if (folder / "data.json").exists():
+        if run.has("data.json"):
             return
     wanted = json.dumps(recipe.to_dict())
     if mine.exists() and mine.read_text() == wanted:

@@ -1,4 +1,4 @@
-"""What JAX finds on this machine: devices, and small things timed. For `plimsoll doctor`, in a child like training's."""
+"""What JAX finds on this machine: devices, and small things timed, in a child like training's."""
 
 from __future__ import annotations
 

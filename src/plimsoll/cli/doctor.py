@@ -137,7 +137,10 @@ def report(found: Mapping[str, Any]) -> str:
     from plimsoll.units import format_bytes, format_seconds
 
     jax, ram, where = found["jax"], found["memory"], found["disk"]
-    lines = labelled("versions", ", ".join(f"{name} {version or 'missing'}" for name, version in found["versions"].items()))
+    installed = ", ".join(f"{name} {version or 'missing'}" for name, version in found["versions"].items())
+    hidden = ", ".join(found["plugins"]) + ": hidden from runs on cpu" if found["plugins"] else "none"
+    cache_free, run_free = (f"{format_bytes(where[name])} free" for name in ("cache_free_bytes", "run_free_bytes"))
+    lines = labelled("versions", installed)
     if "failed" not in jax:
         rates = ", ".join(f"{rate / 1e9:,.0f} GFLOP/s in {precision}" for precision, rate in jax["flops"].items())
         copied, moved = jax["copy_bytes_per_second"], jax["transfer_bytes_per_second"]
@@ -154,12 +157,9 @@ def report(found: Mapping[str, Any]) -> str:
         *labelled("memory", f"{format_bytes(ram['total_bytes'])}, available {format_bytes(ram['available_bytes'])}"),
         *labelled("control group", "no limit" if limit is None else f"{format_known_bytes(limit)} left"),
         *labelled("default budget", f"{format_bytes(ram['default_budget_bytes'])} (--memory sets another)"),
-        *labelled(
-            "compile cache",
-            f"{format_bytes(where['cache_bytes'])} in {where['cache_folder']}, {format_bytes(where['cache_free_bytes'])} free",
-        ),
-        *labelled("runs", f"{where['run_folder']}, {format_bytes(where['run_free_bytes'])} free"),
-        *labelled("JAX plug-ins", ", ".join(found["plugins"]) + ": hidden from runs on cpu" if found["plugins"] else "none"),
+        *labelled("compile cache", f"{format_bytes(where['cache_bytes'])} in {where['cache_folder']}, {cache_free}"),
+        *labelled("runs", f"{where['run_folder']}, {run_free}"),
+        *labelled("JAX plug-ins", hidden),
     ]
     verdict = ["ready"] if found["ready"] else [f"to mend: {problem}" for problem in found["mend"]]
     return "\n".join([*lines, "", *verdict])

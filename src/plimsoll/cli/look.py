@@ -227,12 +227,13 @@ def _run_text(found: Mapping[str, Any]) -> str:
 def _data_text(found: Mapping[str, Any]) -> str:
     from plimsoll.report.layout import format_known_bytes, labelled
 
+    files = f"{found['files']:,} file{'s' * (found['files'] != 1)}"
     read = f"{found['scanned_documents']:,} documents, {found['scanned_characters']:,} characters"
     mean, longest = found["mean_characters"], found["longest_characters"]
     lines = [
         found["name"],
         *labelled("data", found["description"]),
-        *labelled("on disk", f"{found['files']:,} file{'s' * (found['files'] != 1)}, {format_known_bytes(found['bytes'])}"),
+        *labelled("on disk", f"{files}, {format_known_bytes(found['bytes'])}"),
         *(labelled("columns", ", ".join(found["columns"])) if found["columns"] else []),
         *labelled("read", f"{read}: {'all of it' if found['scan_complete'] else 'the beginning; there is more'}"),
         *labelled("for validation", f"{found['scanned_held_out_documents']:,} of these documents"),

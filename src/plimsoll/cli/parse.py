@@ -33,7 +33,7 @@ def parse(options: type[T], arguments: list[str], *, program: str, recipe: Recip
     """An `options`, with its `recipe` field filled from the recipe's own options, where there is one."""
     import tyro
 
-    default = {} if recipe is None else {"default": options(recipe=recipe)}  # type: ignore[call-arg]
+    default: dict[str, Any] = {} if recipe is None else {"default": options(recipe=recipe)}  # type: ignore[call-arg]
     words = _translated(arguments, _count_flags(type(recipe)) if recipe is not None else set())
     said = io.StringIO()
     try:

@@ -21,7 +21,7 @@ NextToken = Callable[..., Array]
 def next_logits(
     decoder: Decoder, params: dict, window: Int[Array, " length"], last: Int[Array, ""]
 ) -> Float[Array, " vocab"]:
-    """Logits of the token after `window[last]`; what stands after it in the window is not seen (attention is causal)."""
+    """Logits of the token after `window[last]`; attention is causal, so what stands behind it is not seen."""
     hidden = decoder.hidden(params, window[None])[0]
     return decoder.logits(params, jax.lax.dynamic_slice_in_dim(hidden, last, 1))[0]
 
