@@ -5,6 +5,7 @@ Nothing is imported until a command needs it: `--help` answers at once.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import sys
 
@@ -36,7 +37,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     name, *rest = arguments
     if name not in COMMANDS:
-        print(f"error: there is no command {name!r}; there are {', '.join(COMMANDS)}", file=sys.stderr)
+        near = difflib.get_close_matches(name, COMMANDS, n=2)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        print(f"error: there is no command {name!r}: there are {', '.join(COMMANDS)}{hint}", file=sys.stderr)
         return 2
     module = importlib.import_module(COMMANDS[name][0])
     try:

@@ -115,7 +115,9 @@ _KINDS = {"INT": "a whole number", "FLOAT": "a number"}
 def _one_paragraph(boxed: str, program: str) -> str:
     """tyro draws a box around its errors, with help texts below a rule: what it found, in our words, on one line."""
     lines = [line.strip(" │") for line in boxed.splitlines() if not line.startswith(("╭", "╰"))]
-    sections = [" ".join(part.split()) for part in re.split(r"─{8,}", "\n".join(lines))]
+    sections = [" ".join(part.split()) for part in re.split(r"[─-]{8,}", "\n".join(lines))]
+    if not boxed.startswith("╭"):  # without UTF-8 there is no box, and the title has a rule of its own
+        sections = sections[1:] or sections
     found, rest = sections[0], " ".join(sections[1:])
     more = f"`{program} --help` lists the options"
     if said := re.match(r"Unrecognized options?: (.*)", found):
