@@ -12,7 +12,7 @@ import pytest
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-WORDS = ("the", "a", "cat", "dog", "sat", "ran", "on", "under", "mat", "tree", "and", "then", "saw", "big", "red")
+WORDS = shlex.split("the a cat dog sat ran on under mat tree and then saw big small red blue house")
 TINY = shlex.split(
     "--width 32 --layers 2 --heads 1 --vocab-size 300 --seq-len 32 --batch-size 4 --steps 6"
     " --shuffle-buffer-size 16 --micro-batch 4 --remat none --loss-chunk 0 --precision float32"
