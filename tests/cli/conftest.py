@@ -22,7 +22,12 @@ TINY = shlex.split(
 
 def plimsoll(*arguments, timeout=100):
     """The command in a process of its own."""
-    command = [sys.executable, "-m", "plimsoll.cli.main", *map(str, arguments)]
+    command = [
+        sys.executable,
+        "-m",
+        "plimsoll.cli.main",
+        *(word if isinstance(word, bytes) else str(word) for word in arguments),
+    ]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout, check=False)
 

@@ -115,6 +115,12 @@ def test_the_same_seed_writes_the_same_text(tiny_run):
     assert printed.stdout.splitlines() == ("the cat" + one["text"]).splitlines()
 
 
+def test_a_prompt_may_hold_anything_that_can_be_typed(tiny_run):
+    assert answer("sample", tiny_run, "--tokens", 1, "--prompt", "x = 1\n--y")["prompt"] == "x = 1\n--y"
+    assert answer("sample", tiny_run, "--tokens", 1, "--prompt=--y=2")["prompt"] == "--y=2"
+    assert answer("sample", tiny_run, "--tokens", 1, "--prompt", b"caf\xc3")["prompt"] == "caf\ufffd"
+
+
 def test_runs_says_how_far_each_came(tiny_run, copied):
     assert look.run_row(tiny_run, name="tiny") | {"path": ""} == {
         "name": "tiny",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import io
 import sys
 
 from plimsoll.errors import PlimsollError
@@ -27,6 +28,9 @@ COMMANDS = {
 def main(arguments: list[str] | None = None) -> int:
     """The exit code: 0 done, 2 refused, 3 stopped by the run itself, 130 or 143 interrupted and saved."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a character that the terminal cannot show is no reason to stop
+            stream.reconfigure(errors="replace")
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(usage())
         return 0

@@ -81,7 +81,10 @@ def _translated(arguments: list[str], counts: set[str]) -> list[str]:
         flag, equals, value = word.partition("=")
         if flag in REFUSED:
             raise RecipeError(f"{flag}: {REFUSED[flag]}")
-        words += [*ALIASES.get(flag, [flag]), value] if equals else ALIASES.get(word, [word])
+        if equals and (flag in ALIASES or flag.replace("_", "-") in counts):
+            words += [*ALIASES.get(flag, [flag]), value]
+        else:  # a value may have an equals sign in it: `--prompt "x = 1"`
+            words += ALIASES.get(word, [word])
     for at, word in enumerate(words[:-1]):
         if word.replace("_", "-") in counts and not words[at + 1].startswith("--"):
             words[at + 1] = _count(word, words[at + 1])

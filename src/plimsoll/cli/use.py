@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -77,6 +78,8 @@ def sample(arguments: list[str]) -> int:
     RunFolder(options.run).read("recipe.json")
     question = dataclasses.asdict(options)
     as_json = question.pop("json")
+    # A terminal that is not UTF-8 hands over half characters, which no tokenizer takes.
+    question["prompt"] = os.fsencode(options.prompt).decode("utf-8", "replace")
     found = ask("sample", question)
-    print(json.dumps(found) if as_json else options.prompt + found["text"])
+    print(json.dumps(found) if as_json else question["prompt"] + found["text"])
     return 0
