@@ -1,0 +1,72 @@
+"""Train inside a memory budget: the fastest plan that fits, predicted before it runs and measured after.
+
+    import plimsoll
+
+    found = plimsoll.plan("code", memory="768MiB")
+    run = plimsoll.train("code", memory="768MiB", run="runs/code")
+    for batch in plimsoll.loader("code"): ...
+
+Names are loaded when they are first used: importing `plimsoll` imports nothing else, and JAX never in this process
+unless what you call needs it.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from plimsoll.batches import loader as loader
+    from plimsoll.errors import BudgetError as BudgetError
+    from plimsoll.errors import CheckpointError as CheckpointError
+    from plimsoll.errors import DataError as DataError
+    from plimsoll.errors import PlimsollError as PlimsollError
+    from plimsoll.errors import RecipeError as RecipeError
+    from plimsoll.errors import RunError as RunError
+    from plimsoll.errors import StoppedError as StoppedError
+    from plimsoll.recipes.registry import preset as preset
+    from plimsoll.run import plan as plan
+    from plimsoll.run import train as train
+
+    __version__: str
+
+_MODULES = {
+    "plan": "run",
+    "train": "run",
+    "loader": "batches",
+    "preset": "recipes.registry",
+    "PlimsollError": "errors",
+    "BudgetError": "errors",
+    "CheckpointError": "errors",
+    "DataError": "errors",
+    "RecipeError": "errors",
+    "RunError": "errors",
+    "StoppedError": "errors",
+}
+
+__all__ = [
+    "BudgetError",
+    "CheckpointError",
+    "DataError",
+    "PlimsollError",
+    "RecipeError",
+    "RunError",
+    "StoppedError",
+    "__version__",
+    "loader",
+    "plan",
+    "preset",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("plimsoll")
+    if name not in _MODULES:
+        raise AttributeError(f"plimsoll has no {name!r}; it has {', '.join(__all__)}")
+    return getattr(importlib.import_module(f"plimsoll.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -1,12 +1,14 @@
-"""Entry points of the processes that import JAX: `python -m plimsoll.worker compile|rehearse|train`.
+"""Entry points of the processes that import JAX: `python -m plimsoll.worker compile|rehearse|train|VERB`.
 
 `compile` answers the planner's questions from standard input until it closes; `train` is what `plimsoll train`
-becomes, by exec, once the plan is made: a fresh process whose resident set is the budget's business.
+becomes, by exec, once the plan is made: a fresh process whose resident set is the budget's business. The other
+verbs answer one question with one JSON object: `cli/ask.py` asks.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import os
 import sys
@@ -21,6 +23,8 @@ def main(arguments: list[str]) -> int:
         return _compile(json.loads(arguments[1]))
     if arguments[:1] == ["rehearse"]:
         return _rehearse(json.loads(arguments[1]))
+    if arguments[:1] != ["train"]:
+        return _answer(arguments[0])
     from plimsoll.errors import PlimsollError
     from plimsoll.session import train_here
 
@@ -56,6 +60,32 @@ def _rehearse(asked: dict[str, Any]) -> int:
 
     found = rehearse(from_dict(asked["recipe"]), plan_of(asked["plan"]), steps=asked["steps"])
     print(json.dumps(dataclasses.asdict(found)))
+    return 0
+
+
+ANSWERS = {
+    "evaluate": ("plimsoll.inference", "evaluate"),
+    "sample": ("plimsoll.inference", "sample"),
+    "fingerprint": ("plimsoll.inference", "prove"),
+    "doctor": ("plimsoll.examine", "examine"),
+}
+
+
+def _answer(verb: str) -> int:
+    """Reads the question from standard input, writes {"answer": ...} or {"refused": why, "exit_code": n}."""
+    from plimsoll.errors import PlimsollError
+
+    asked = json.load(sys.stdin)
+    with os.fdopen(os.dup(1), "w") as answers:
+        os.dup2(2, 1)  # what libraries print is no part of the answer
+        module, name = ANSWERS[verb]
+        try:
+            reply = {"answer": getattr(importlib.import_module(module), name)(asked)}
+        except PlimsollError as problem:
+            reply = {"refused": str(problem), "exit_code": problem.exit_code}
+        except KeyboardInterrupt:
+            return 130
+        json.dump(reply, answers)
     return 0
 
 

@@ -5,7 +5,9 @@ Nothing is imported until a command needs it: `--help` answers at once.
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import io
 import sys
 
 from plimsoll.errors import PlimsollError
@@ -26,6 +28,9 @@ COMMANDS = {
 def main(arguments: list[str] | None = None) -> int:
     """The exit code: 0 done, 2 refused, 3 stopped by the run itself, 130 or 143 interrupted and saved."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a character that the terminal cannot show is no reason to stop
+            stream.reconfigure(errors="replace")
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(usage())
         return 0
@@ -36,7 +41,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     name, *rest = arguments
     if name not in COMMANDS:
-        print(f"error: there is no command {name!r}; there are {', '.join(COMMANDS)}", file=sys.stderr)
+        near = difflib.get_close_matches(name, COMMANDS, n=2)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        print(f"error: there is no command {name!r}: there are {', '.join(COMMANDS)}{hint}", file=sys.stderr)
         return 2
     module = importlib.import_module(COMMANDS[name][0])
     try:

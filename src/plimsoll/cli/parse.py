@@ -33,21 +33,24 @@ def parse(options: type[T], arguments: list[str], *, program: str, recipe: Recip
     """An `options`, with its `recipe` field filled from the recipe's own options, where there is one."""
     import tyro
 
-    default = tyro.MISSING if recipe is None else options(recipe=recipe)  # type: ignore[call-arg]
+    default: dict[str, Any] = {} if recipe is None else {"default": options(recipe=recipe)}  # type: ignore[call-arg]
     words = _translated(arguments, _count_flags(type(recipe)) if recipe is not None else set())
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.cli(
+            parsed = tyro.cli(
                 tyro.conf.OmitArgPrefixes[options],  # type: ignore[valid-type]
                 prog=program,
                 args=words,
-                default=default,
+                **default,
             )
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
-        raise RecipeError(_one_paragraph(said.getvalue())) from None
+        raise RecipeError(_one_paragraph(said.getvalue(), program)) from None
+    # Sizes that contradict one another are said now, not by the compile child.
+    getattr(getattr(parsed, "recipe", None), "shape", None)
+    return parsed
 
 
 def take_recipe(arguments: list[str], *, command: str) -> tuple[Recipe, list[str]]:
@@ -62,6 +65,9 @@ def take_recipe(arguments: list[str], *, command: str) -> tuple[Recipe, list[str
         if words and not words[0].startswith("-"):
             words.pop(0)
         return preset(name), words
+    if words[:1] in (["-h"], ["--help"]):
+        print(f"RECIPE is one of {', '.join(PRESETS)}. With the defaults of the first:\n")
+        return preset(next(iter(PRESETS))), words
     if not words or words[0].startswith("-"):
         raise RecipeError(
             f"plimsoll {command} needs a recipe first: {', '.join(PRESETS)}, like `plimsoll {command} code`"
@@ -75,11 +81,23 @@ def _translated(arguments: list[str], counts: set[str]) -> list[str]:
         flag, equals, value = word.partition("=")
         if flag in REFUSED:
             raise RecipeError(f"{flag}: {REFUSED[flag]}")
-        words += [*ALIASES.get(flag, [flag]), value] if equals else ALIASES.get(word, [word])
+        if equals and (flag in ALIASES or flag.replace("_", "-") in counts):
+            words += [*ALIASES.get(flag, [flag]), value]
+        else:  # a value may have an equals sign in it: `--prompt "x = 1"`
+            words += ALIASES.get(word, [word])
     for at, word in enumerate(words[:-1]):
         if word.replace("_", "-") in counts and not words[at + 1].startswith("--"):
-            words[at + 1] = str(parse_count(words[at + 1]))
+            words[at + 1] = _count(word, words[at + 1])
     return words
+
+
+def _count(flag: str, text: str) -> str:
+    if text.removeprefix("-").isdigit():
+        return text  # a negative one is for the recipe to refuse: it knows why
+    try:
+        return str(parse_count(text))
+    except RecipeError as problem:
+        raise RecipeError(f"{flag}: {problem}") from None
 
 
 def _count_flags(recipe: type[Recipe]) -> set[str]:
@@ -94,10 +112,36 @@ def _is_count(hint: Any) -> bool:
     return any(_is_count(part) for part in get_args(hint)) if get_origin(hint) is not None else False
 
 
-def _one_paragraph(text: str) -> str:
-    """tyro draws a box around its errors: the words inside, on one line."""
-    bare = re.sub(r"[│╭╮╰╯─━┃┏┓┗┛├┤]+", " ", text)
-    words = " ".join(bare.split())
-    for noise in ("Parsing error", "Required options", "Unrecognized options"):
-        words = words.removeprefix(noise).strip()
-    return words or "the options cannot be read; --help lists them"
+_KINDS = {"INT": "a whole number", "FLOAT": "a number"}
+
+
+def _one_paragraph(boxed: str, program: str) -> str:
+    """tyro draws a box around its errors, with help texts below a rule: what it found, in our words, on one line."""
+    lines = [line.strip(" │") for line in boxed.splitlines() if not line.startswith(("╭", "╰"))]
+    sections = [" ".join(part.split()) for part in re.split(r"[─-]{8,}", "\n".join(lines))]
+    if not boxed.startswith("╭"):  # without UTF-8 there is no box, and the title has a rule of its own
+        sections = sections[1:] or sections
+    found, rest = sections[0], " ".join(sections[1:])
+    more = f"`{program} --help` lists the options"
+    if said := re.match(r"Unrecognized options?: (.*)", found):
+        return _not_known(said[1], rest, more)
+    if said := re.match(r"Error parsing (--\S+): .*?(?:from \[|: )('[^']*'|\"[^\"]*\")", found):
+        kind = re.search(rf"{said[1]} (?:\{{None\}}\|)?(\w+)", rest)
+        return f"{said[1]} takes {_KINDS.get(kind[1] if kind else '', 'another kind of value')}, got {said[2]}; {more}"
+    if said := re.match(r"Missing value for argument '(\S+)'", found):
+        return f"{said[1].split('|')[0]} needs a value after it; {more}"
+    if said := re.match(r"invalid choice (.*) for argument '(\S+)'. Expected one of \((.*)\)", found):
+        choices = sorted(set(re.findall(r"'([^']*)'", said[3])) - {"None"})  # a set there: its order changes
+        return f"{said[2]} takes one of {', '.join(choices)}, got {said[1]}"
+    if said := re.match(r"Missing from (.*?): (\S+) (.*?)\.? \(required\)", found):
+        return f"{said[1]} needs {said[2]}, the {said[3][0].lower()}{said[3][1:]}; {more}"
+    return f"{found}; {more}" if found else f"the options cannot be read; {more}"
+
+
+def _not_known(words: str, rest: str, more: str) -> str:
+    unknown = [word for word in words.split(", ") if word.startswith("-")]
+    if not unknown:
+        return f"nothing more is expected after the options and arguments given, got {words!r}; {more}"
+    near = list(dict.fromkeys(re.findall(r"(?<!similar to )(--[a-z][a-z0-9-]+)(?= [A-Z{\[])", rest)))[:3]
+    hint = f": did you mean {' or '.join(near)}?" if near else ";"
+    return f"there is no option {' or '.join(unknown)}{hint} {more}"

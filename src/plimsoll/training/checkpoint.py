@@ -154,9 +154,16 @@ class Checkpoints:
 
 def load_state(saved: Saved, like: Any) -> tuple[Any, dict[str, Any]]:
     """The state on the device, leaf by leaf, and the loader's position. `like` holds shapes and dtypes."""
-    described = json.loads((saved.path / "state.json").read_text())
+    return load_part(saved, like), loader_position(saved)
+
+
+def load_part(saved: Saved, like: Any, *, only: str = "") -> Any:
+    """What lies under the paths that begin with `only`, in the shape of `like`, on the device.
+
+    Using what was trained needs `only="['params']"`, and not the optimizer, which is twice as large.
+    """
     paths = [path for path, _ in _leaves(like)]
-    have = {leaf["path"]: (tuple(leaf["shape"]), leaf["dtype"]) for leaf in described["leaves"]}
+    have = {leaf["path"]: (tuple(leaf["shape"]), leaf["dtype"]) for leaf in _described(saved, only)}
     want = {path: (tuple(leaf.shape), str(leaf.dtype)) for path, leaf in _leaves(like)}
     if have != want:
         path = next(p for p in [*have, *want] if have.get(p) != want.get(p))
@@ -164,17 +171,17 @@ def load_state(saved: Saved, like: Any) -> tuple[Any, dict[str, Any]]:
             f"checkpoint {saved.step} does not fit the recipe: {path} is {have.get(path)} there and {want.get(path)}"
             " here. Name another --run to start anew"
         )
-    loaded = {path: jax.device_put(leaf, may_alias=False) for path, leaf in read_leaves(saved)}
-    return jax.tree.unflatten(jax.tree.structure(like), [loaded[path] for path in paths]), described["loader"]
+    loaded = {path: jax.device_put(leaf, may_alias=False) for path, leaf in read_leaves(saved, only=only)}
+    return jax.tree.unflatten(jax.tree.structure(like), [loaded[path] for path in paths])
 
 
-def read_leaves(saved: Saved) -> Iterator[tuple[str, np.ndarray]]:
-    """Path and array of every leaf, one in memory at a time, in the order of the state."""
-    described = json.loads((saved.path / "state.json").read_text())
-    cut = {leaf["path"]: _cut(np.empty(leaf["shape"], _dtype(leaf["dtype"]))) for leaf in described["leaves"]}
+def read_leaves(saved: Saved, *, only: str = "") -> Iterator[tuple[str, np.ndarray]]:
+    """Path and array of every leaf under `only`, one in memory at a time, in the order of the state."""
+    every = _described(saved)
+    cut = {leaf["path"]: _cut(np.empty(leaf["shape"], _dtype(leaf["dtype"]))) for leaf in every}
     names = {path: [f"{path}#{index}" for index in range(len(pieces))] for path, pieces in cut.items()}
     everything = {name: _PLACEHOLDER for group in names.values() for name in group}
-    for leaf in described["leaves"]:
+    for leaf in _described(saved, only):
         path, whole = leaf["path"], np.empty(leaf["shape"], _dtype(leaf["dtype"]))
         pieces = _cut(whole)
         wanted = {name: np.empty_like(piece) for name, piece in zip(names[path], pieces, strict=True)}
@@ -183,6 +190,11 @@ def read_leaves(saved: Saved) -> Iterator[tuple[str, np.ndarray]]:
             piece[...] = read[name]
         yield path, whole
         del whole, pieces, read, wanted
+
+
+def _described(saved: Saved, only: str = "") -> list[dict[str, Any]]:
+    leaves = json.loads((saved.path / "state.json").read_text())["leaves"]
+    return [leaf for leaf in leaves if leaf["path"].startswith(only)]
 
 
 def loader_position(saved: Saved) -> dict[str, Any]:

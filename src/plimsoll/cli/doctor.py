@@ -1,0 +1,165 @@
+"""`plimsoll doctor`: what a run would find on this machine, and whether that is enough to begin."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from plimsoll.cli.parse import parse
+from plimsoll.errors import PlimsollError
+from plimsoll.units import GIB, MIB
+
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "tokenizers", "datasets")
+LEAST_MEMORY = 512 * MIB
+"""A small model's process takes 300 to 400 MiB (`plimsoll plan` says it for a recipe)."""
+LEAST_DISK = GIB
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorOptions:
+    run: str = "runs"
+    """Folder where runs are to be kept: its free disk is reported."""
+    json: Annotated[bool, tyro.conf.arg(help="Print one JSON object and nothing else.")] = False
+
+
+def doctor(arguments: list[str]) -> int:
+    """Prints devices, versions, rates, memory and disk, and ends with `ready` or what to mend."""
+    options = parse(DoctorOptions, arguments, program="plimsoll doctor")
+    found: dict[str, Any] = {
+        "versions": versions(),
+        "memory": memory(),
+        "disk": disk(Path(options.run)),
+        "plugins": plugins(),
+    }
+    try:
+        from plimsoll.cli.ask import ask
+
+        found["jax"] = ask("doctor", {})
+    except (PlimsollError, RuntimeError) as problem:  # what does not work here is what is asked
+        found["jax"] = {"failed": str(problem)}
+    found["mend"] = to_mend(found)
+    found["ready"] = not found["mend"]
+    print(json.dumps(found) if options.json else report(found))
+    return 0 if found["ready"] else 2
+
+
+def versions() -> dict[str, str | None]:
+    """None for what is not installed."""
+    found: dict[str, str | None] = {"python": platform.python_version(), "plimsoll": _version("plimsoll")}
+    return found | {name: _version(name) for name in PACKAGES}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def memory() -> dict[str, int | None]:
+    """Bytes. `cgroup_room` is what the control groups of this process still allow; None without a limit."""
+    import psutil
+
+    from plimsoll.planner import host
+
+    room, available = host.cgroup_room(), host.available_bytes()
+    return {
+        "total_bytes": psutil.virtual_memory().total,
+        "available_bytes": available,
+        "cgroup_room_bytes": room if room < host.NO_LIMIT else None,
+        "default_budget_bytes": available - host.margin_bytes(available),
+    }
+
+
+def disk(run: Path) -> dict[str, Any]:
+    """Free bytes where compiled steps and where runs are kept, and the size of the compile cache."""
+    from plimsoll.environment import cache_folder
+
+    cache = cache_folder()
+    compiled = [path for path in (cache / "compiled").glob("**/*") if path.is_file()]
+    return {
+        "cache_folder": str(cache),
+        "cache_free_bytes": shutil.disk_usage(cache).free,
+        "cache_bytes": sum(path.stat().st_size for path in compiled),
+        "run_folder": str(run.expanduser().absolute()),
+        "run_free_bytes": shutil.disk_usage(_existing(run.expanduser().absolute())).free,
+    }
+
+
+def _existing(path: Path) -> Path:
+    return next(folder for folder in (path, *path.parents) if folder.exists())
+
+
+def plugins() -> list[str]:
+    """JAX plug-ins that are installed: each costs a CPU run 90 to 320 MiB unless it is hidden, which ours is."""
+    named = {entry.value.partition(":")[0] for entry in metadata.entry_points(group="jax_plugins")}
+    folders = (Path(place, "jax_plugins") for place in sys.path if place)
+    inside = {f"jax_plugins.{path.name}" for folder in folders if folder.is_dir() for path in folder.iterdir()}
+    return sorted(name for name in named | inside if not name.endswith("__"))
+
+
+def to_mend(found: Mapping[str, Any]) -> list[str]:
+    """One sentence for each thing that keeps a run from beginning, with what to do."""
+    from plimsoll.units import format_bytes
+
+    problems = []
+    missing = [name for name in PACKAGES if found["versions"][name] is None]
+    if missing:
+        problems.append(f"not installed: {', '.join(missing)}; `make setup` installs what is locked")
+    if "failed" in found["jax"]:
+        problems.append(f"JAX does not work here: {found['jax']['failed']}")
+    available = found["memory"]["available_bytes"]
+    if available < LEAST_MEMORY:
+        problems.append(
+            f"{format_bytes(available)} of memory are available, and the smallest runs take about"
+            f" {format_bytes(LEAST_MEMORY)}: end other programs, or raise the limit of the container"
+        )
+    for what in ("cache", "run"):
+        free = found["disk"][f"{what}_free_bytes"]
+        if free < LEAST_DISK:
+            folder = found["disk"][f"{what}_folder"]
+            instead = "set PLIMSOLL_CACHE to another disk" if what == "cache" else "name another --run"
+            problems.append(f"{format_bytes(free)} of disk are free at {folder}: make room, or {instead}")
+    return problems
+
+
+def report(found: Mapping[str, Any]) -> str:
+    from plimsoll.report.layout import format_known_bytes, labelled
+    from plimsoll.units import format_bytes, format_seconds
+
+    jax, ram, where = found["jax"], found["memory"], found["disk"]
+    installed = ", ".join(f"{name} {version or 'missing'}" for name, version in found["versions"].items())
+    hidden = ", ".join(found["plugins"]) + ": hidden from runs on cpu" if found["plugins"] else "none"
+    cache_free, run_free = (f"{format_bytes(where[name])} free" for name in ("cache_free_bytes", "run_free_bytes"))
+    lines = labelled("versions", installed)
+    if "failed" not in jax:
+        rates = ", ".join(f"{rate / 1e9:,.0f} GFLOP/s in {precision}" for precision, rate in jax["flops"].items())
+        copied, moved = jax["copy_bytes_per_second"], jax["transfer_bytes_per_second"]
+        kinds = ", ".join(device["kind"] for device in jax["devices"])
+        lines += [
+            *labelled("devices", f"{len(jax['devices'])} on the backend {jax['backend']}: {kinds}"),
+            *labelled("a jitted step", format_seconds(jax["step_seconds"])),
+            *labelled("dots", rates),
+            *labelled("memory speed", f"{format_bytes(copied)}/s, host to device {format_bytes(moved)}/s"),
+            *labelled("process", f"{format_bytes(jax['process_bytes'])} for Python and JAX alone"),
+        ]
+    limit = ram["cgroup_room_bytes"]
+    lines += [
+        *labelled("memory", f"{format_bytes(ram['total_bytes'])}, available {format_bytes(ram['available_bytes'])}"),
+        *labelled("control group", "no limit" if limit is None else f"{format_known_bytes(limit)} left"),
+        *labelled("default budget", f"{format_bytes(ram['default_budget_bytes'])} (--memory sets another)"),
+        *labelled("compile cache", f"{format_bytes(where['cache_bytes'])} in {where['cache_folder']}, {cache_free}"),
+        *labelled("runs", f"{where['run_folder']}, {run_free}"),
+        *labelled("JAX plug-ins", hidden),
+    ]
+    verdict = ["ready"] if found["ready"] else [f"to mend: {problem}" for problem in found["mend"]]
+    return "\n".join([*lines, "", *verdict])

@@ -1,0 +1,244 @@
+"""`plimsoll fingerprint`, `runs`, `recipes` and `inspect`: look at what is there, change nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from plimsoll.cli.parse import parse
+from plimsoll.errors import PlimsollError
+from plimsoll.training.folder import RunFolder
+
+Json = Annotated[bool, tyro.conf.arg(help="Print one JSON object and nothing else.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FingerprintOptions:
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN", help="Folder of the run.")]
+    json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunsOptions:
+    folder: Annotated[
+        tyro.conf.Positional[str], tyro.conf.arg(metavar="[FOLDER]", help="Runs in it and below are listed.")
+    ] = "runs"
+    json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipesOptions:
+    json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectOptions:
+    path: Annotated[
+        tyro.conf.Positional[str],
+        tyro.conf.arg(metavar="PATH", help="A file, a folder, a Hugging Face id, or the folder of a run."),
+    ]
+    text_column: str = "text"
+    """Column of .jsonl, .parquet and hub data sets."""
+    dataset_config: str | None = None
+    """Configuration of a hub data set."""
+    split: str = "train"
+    """Split of a hub data set."""
+    json: Json = False
+
+
+def fingerprint(arguments: list[str]) -> int:
+    """Prints one SHA-256 over everything that was learned, and the step it is of."""
+    options = parse(FingerprintOptions, arguments, program="plimsoll fingerprint")
+    RunFolder(options.run).read("recipe.json")  # what is no run is said before JAX starts
+    from plimsoll.cli.ask import ask
+
+    found = ask("fingerprint", {"run": options.run})
+    for note in found["notes"]:
+        print(f"note: {note}; the newest whole one is of step {found['step']:,}", file=sys.stderr)
+    print(json.dumps(found) if options.json else f"{found['fingerprint']}  step {found['step']}")
+    return 0
+
+
+def recipes(arguments: list[str]) -> int:
+    """Prints the names that `plan` and `train` take."""
+    options = parse(RecipesOptions, arguments, program="plimsoll recipes")
+    from plimsoll.recipes.registry import PRESETS
+
+    found = [{"name": name, "purpose": purpose} for name, (_, _, purpose) in PRESETS.items()]
+    if options.json:
+        print(json.dumps({"recipes": found}))
+        return 0
+    for recipe in found:
+        print(f"  {recipe['name']:<22}  {recipe['purpose']}")
+    print("\n`plimsoll train NAME --help` lists a recipe's options.")
+    return 0
+
+
+def runs(arguments: list[str]) -> int:
+    """Prints a line per run."""
+    options = parse(RunsOptions, arguments, program="plimsoll runs")
+    from plimsoll.report import runs_table
+
+    folder = Path(options.folder).expanduser()
+    if not folder.is_dir() and options.folder != "runs":
+        raise PlimsollError(f"there is no folder {options.folder!r}: name one that has runs in it or below it")
+    found = [run_row(path, name=_short_name(path, folder)) for path in find_runs(folder)]
+    print(json.dumps({"runs": found}) if options.json else runs_table(found))
+    return 0
+
+
+def find_runs(folder: Path) -> Iterator[Path]:
+    """Folders with a recipe.json, sorted; runs are not looked for inside runs."""
+    for path, below, files in os.walk(folder):
+        if "recipe.json" in files:
+            below.clear()
+            yield Path(path)
+        below.sort()
+
+
+def _short_name(path: Path, folder: Path) -> str:
+    return path.absolute().name if path == folder else str(path.relative_to(folder))
+
+
+def run_row(path: Path, *, name: str) -> dict[str, Any]:
+    """The row that `report.runs_table` prints. A file that cannot be read is the state of that run, not an end."""
+    row: dict[str, Any] = {"name": name, "path": str(path)}
+    try:
+        return row | _read_run(RunFolder(path))
+    except PlimsollError as problem:
+        return row | {"state": f"damaged: {problem}"}
+
+
+def _read_run(folder: RunFolder) -> dict[str, Any]:
+    from plimsoll.report import read_rows
+
+    optional = {
+        file: folder.read(file) if folder.has(file) else {} for file in ("data.json", "plan.json", "ledger.json")
+    }
+    rows = list(read_rows(folder.metrics)) if folder.metrics.exists() else []
+    steps, saved = optional["data.json"].get("steps"), max(_checkpoint_steps(folder), default=None)
+    training = _is_locked(folder)
+    validations = [row["validation_loss"] for row in rows if row.get("validation_loss") is not None]
+    return {
+        "recipe": folder.read("recipe.json").get("kind"),
+        "step": rows[-1]["step"] if training and rows else saved,
+        "steps": steps,
+        "loss": next((row["loss"] for row in reversed(rows) if row.get("loss") is not None), None),
+        "best_validation_loss": min(validations, default=None),
+        "peak_bytes": optional["ledger.json"].get("measured", {}).get("peak_bytes"),
+        "budget_bytes": optional["ledger.json"].get("budget_bytes") or optional["plan.json"].get("budget_bytes"),
+        "state": _state(training, saved, steps),
+    }
+
+
+def _state(training: bool, saved: int | None, steps: int | None) -> str:
+    if training:
+        return "training now"
+    if saved is None:
+        return "nothing saved"
+    return "finished" if steps is not None and saved >= steps else f"stopped at step {saved:,}"
+
+
+def _checkpoint_steps(folder: RunFolder) -> list[int]:
+    names = (path.name.removeprefix("step-") for path in folder.checkpoints.glob("step-*"))
+    return sorted(int(name) for name in names if name.isdigit())
+
+
+def _is_locked(folder: RunFolder) -> bool:
+    """Whether a process trains there: its lock is tried, and given back at once."""
+    if not folder.has(".lock"):
+        return False
+    try:
+        os.close(folder.lock())
+    except PlimsollError:
+        return True
+    except OSError:  # a folder that is not ours to lock: whoever trains there, we cannot know
+        return False
+    return False
+
+
+def inspect(arguments: list[str]) -> int:
+    """Prints what is in a data set, from its first 8 MiB, or in a run."""
+    options = parse(InspectOptions, arguments, program="plimsoll inspect")
+    if (Path(options.path).expanduser() / "recipe.json").is_file():
+        found = describe_run(RunFolder(options.path))
+        print(json.dumps(found) if options.json else _run_text(found))
+        return 0
+    from plimsoll.data.survey import describe_text
+
+    found = describe_text(_documents(options))
+    print(json.dumps(found) if options.json else _data_text(found))
+    return 0
+
+
+def _documents(options: InspectOptions) -> Any:
+    from plimsoll.recipes.stories import STANDARD_LIBRARY
+
+    if options.path == STANDARD_LIBRARY:
+        from plimsoll.data.python_sources import python_sources
+
+        return python_sources()
+    from plimsoll.data.opening import open_documents
+
+    return open_documents(
+        options.path, config=options.dataset_config, split=options.split, text_column=options.text_column
+    )
+
+
+def describe_run(folder: RunFolder) -> dict[str, Any]:
+    """What a run is, how far it came, and what of its recipe is not the default."""
+    from plimsoll.recipes.registry import from_dict
+
+    recipe = from_dict(folder.read("recipe.json"))
+    defaults = type(recipe)().to_dict()["fields"]
+    return {
+        **run_row(folder.path, name=folder.path.name),
+        "fields": {name: value for name, value in recipe.to_dict()["fields"].items() if value != defaults[name]},
+        "data": folder.read("data.json")["facts"] if folder.has("data.json") else None,
+        "plan": folder.read("plan.json")["plan"] if folder.has("plan.json") else None,
+        "checkpoints": _checkpoint_steps(folder),
+    }
+
+
+def _run_text(found: Mapping[str, Any]) -> str:
+    from plimsoll.report import runs_table
+    from plimsoll.report.layout import columns, labelled
+
+    options = [(f"  --{name.replace('_', '-')}", str(value)) for name, value in found["fields"].items()]
+    lines = [runs_table([found]), "", *labelled("recipe", f"{found['recipe']}, with"), *columns(options, align="ll")]
+    if found["data"] is not None:
+        lines += labelled("data", found["data"].get("description", "-"))
+    if found["plan"] is not None:
+        from plimsoll.report.tables import plan_words
+        from plimsoll.types import Plan
+
+        lines += labelled("plan", plan_words(Plan.from_dict(found["plan"])))
+    lines += labelled("checkpoints", ", ".join(f"step {step:,}" for step in found["checkpoints"]) or "none")
+    return "\n".join(lines)
+
+
+def _data_text(found: Mapping[str, Any]) -> str:
+    from plimsoll.report.layout import format_known_bytes, labelled
+
+    files = f"{found['files']:,} file{'s' * (found['files'] != 1)}"
+    read = f"{found['scanned_documents']:,} documents, {found['scanned_characters']:,} characters"
+    mean, longest = found["mean_characters"], found["longest_characters"]
+    lines = [
+        found["name"],
+        *labelled("data", found["description"]),
+        *labelled("on disk", f"{files}, {format_known_bytes(found['bytes'])}"),
+        *(labelled("columns", ", ".join(found["columns"])) if found["columns"] else []),
+        *labelled("read", f"{read}: {'all of it' if found['scan_complete'] else 'the beginning; there is more'}"),
+        *labelled("for validation", f"{found['scanned_held_out_documents']:,} of these documents"),
+        *labelled("a document", f"{'-' if mean is None else f'{mean:,}'} characters on average, {longest:,} at most"),
+    ]
+    for sample in found["samples"]:
+        lines += labelled("begins", repr(sample if len(sample) < 160 else sample[:160] + "..."))
+    return "\n".join(lines)

@@ -1,0 +1,85 @@
+"""`plimsoll evaluate` and `plimsoll sample`: what was trained, put to use."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from plimsoll.cli.ask import ask
+from plimsoll.cli.parse import parse
+from plimsoll.errors import PlimsollError
+from plimsoll.training.folder import RunFolder
+
+Json = Annotated[bool, tyro.conf.arg(help="Print one JSON object and nothing else.")]
+
+Run = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN", help="Folder of the run.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions:
+    run: Run
+    step: str = "best"
+    """Checkpoint: a step's number, `last`, or `best` (lowest validation loss, else the last)."""
+    json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleOptions:
+    run: Run
+    prompt: str = ""
+    """What the text begins with; empty: the beginning of a document."""
+    tokens: int = 200
+    """Tokens at most; the model may end its document earlier."""
+    temperature: float = 0.8
+    """Divides the logits: 0 takes the likeliest token every time, 1 is the model's own distribution."""
+    top_k: int = 40
+    """Draw among so many likeliest tokens; 0 for all."""
+    seed: int = 0
+    """The same seed writes the same text."""
+    step: str = "best"
+    """Checkpoint: a step's number, `last`, or `best` (lowest validation loss, else the last)."""
+    json: Json = False
+
+    def __post_init__(self) -> None:
+        if self.tokens < 1:
+            raise PlimsollError(f"--tokens must be 1 or more, got {self.tokens}")
+        if not 0 <= self.temperature < float("inf"):
+            raise PlimsollError(f"--temperature must be 0 or more, got {self.temperature:g}")
+        if self.top_k < 0:
+            raise PlimsollError(f"--top-k must be 0 or more, got {self.top_k}")
+
+
+def evaluate(arguments: list[str]) -> int:
+    """Prints the validation metrics of a checkpoint."""
+    options = parse(EvaluateOptions, arguments, program="plimsoll evaluate")
+    RunFolder(options.run).read("recipe.json")  # what is no run is said before JAX starts
+    found = ask("evaluate", {"run": options.run, "step": options.step})
+    print(json.dumps(found) if options.json else evaluation_text(found))
+    return 0
+
+
+def evaluation_text(found: dict) -> str:
+    words = {"tokens": "tokens", "examples": "examples"}
+    lines = [f"{found['run']} at step {found['step']:,}, on its held-out set"]
+    for name, value in found.items():
+        if name not in ("run", "step"):
+            lines.append(f"  {name:<12}{f'{value:,}' if name in words else f'{value:.4f}'}")
+    return "\n".join(lines)
+
+
+def sample(arguments: list[str]) -> int:
+    """Prints the prompt and what the model writes after it."""
+    options = parse(SampleOptions, arguments, program="plimsoll sample")
+    RunFolder(options.run).read("recipe.json")
+    question = dataclasses.asdict(options)
+    as_json = question.pop("json")
+    # A terminal that is not UTF-8 hands over half characters, which no tokenizer takes.
+    question["prompt"] = os.fsencode(options.prompt).decode("utf-8", "replace")
+    found = ask("sample", question)
+    print(json.dumps(found) if as_json else question["prompt"] + found["text"])
+    return 0

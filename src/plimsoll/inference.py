@@ -1,0 +1,161 @@
+"""Using what was trained: validation metrics, text, a fingerprint. Part of the joint, in a process that imports JAX.
+
+The parameters of one checkpoint are read after its checksums have been verified, and nothing else of the state.
+Nothing in the run folder is written, renamed or locked: a run can be used while it is being trained.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from plimsoll.errors import CheckpointError, RecipeError, RunError
+from plimsoll.models.language import NextToken
+from plimsoll.models.sampling import continued, make_next_token
+from plimsoll.recipes.base import Prepared
+from plimsoll.recipes.registry import from_dict
+from plimsoll.session import lowered
+from plimsoll.training.checkpoint import Checkpoints, Saved, damage, load_part, loader_position, read_leaves
+from plimsoll.training.fingerprint import fingerprint
+from plimsoll.training.folder import RunFolder
+from plimsoll.training.loop import summed
+from plimsoll.training.step import make_init
+from plimsoll.types import LossSum, Plan
+
+PARAMETERS = "['params']"
+"""Where a state keeps them, as a checkpoint spells it."""
+
+
+class Trained:
+    """A run that has a checkpoint: its recipe, its plan, and the parameters of a step."""
+
+    def __init__(self, run: str, *, step: str) -> None:
+        self.folder = RunFolder(run)
+        self.recipe = from_dict(self.folder.read("recipe.json"))
+        self.plan = Plan.from_dict(self.folder.read("plan.json")["plan"])
+        self.prepared = Prepared(**self.folder.read("data.json"))
+        self.saved = whole(self.folder, step)
+
+    def params(self) -> Any:
+        task = self.recipe.task(self.plan.compute(jax.default_backend()))
+        init = make_init(task, self.recipe.optimizer(self.prepared.steps))
+        like = jax.eval_shape(init, jax.ShapeDtypeStruct((), "uint32"))
+        return load_part(self.saved, {"params": like["params"]}, only=PARAMETERS)["params"]
+
+
+def choose(folder: RunFolder, step: str) -> Saved:
+    """The checkpoint of that step, the `last` one, or the `best`: the last where nothing was evaluated."""
+    checkpoints = Checkpoints(folder.checkpoints, in_background=False)
+    found = {saved.step: saved for saved in checkpoints.all()}
+    if not found:
+        raise CheckpointError(
+            f"{folder.path} has no checkpoint yet: one is saved every --save-every steps and when training stops"
+        )
+    last, best = max(found), (checkpoints.best() or {}).get("step")
+    if step in ("best", "last"):
+        return found[best if step == "best" and best in found else last]
+    if not step.isdigit() or int(step) not in found:
+        there = ", ".join(f"{number}{' (best)' if number == best else ''}" for number in sorted(found))
+        raise CheckpointError(
+            f"{folder.path} has no checkpoint of step {step!r}; it has {there}. Name one of them, `best` or `last`"
+        )
+    return found[int(step)]
+
+
+def whole(folder: RunFolder, step: str) -> Saved:
+    """As `choose`, its checksums verified: a flipped bit would load silently."""
+    saved = choose(folder, step)
+    problem = damage(saved)
+    if problem is not None:
+        others = [f"--step {other.step}" for other in _all(folder) if other.step != saved.step]
+        instead = f"use {' or '.join(others)}, or train" if others else "train"
+        raise CheckpointError(
+            f"checkpoint {saved.step} of {folder.path} is damaged ({problem}): {instead} again, which sets it aside"
+        )
+    return saved
+
+
+def newest_whole(folder: RunFolder) -> tuple[Saved, list[str]]:
+    """The newest that passes its checksums, and in words those that do not."""
+    choose(folder, "last")  # says it where there is none at all
+    notes = []
+    for saved in _all(folder):
+        problem = damage(saved)
+        if problem is None:
+            return saved, notes
+        notes.append(f"checkpoint {saved.step} is damaged ({problem})")
+    raise CheckpointError(f"no checkpoint of {folder.path} is whole: {'; '.join(notes)}. Train again to start anew")
+
+
+def _all(folder: RunFolder) -> list[Saved]:
+    return Checkpoints(folder.checkpoints, in_background=False).all()
+
+
+def evaluate(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Validation metrics of a checkpoint, by the run's own executable. `asked`: `run` and `step`."""
+    trained = Trained(asked["run"], step=asked["step"])
+    recipe, plan = trained.recipe, trained.plan
+    executable = lowered(recipe, plan, steps=trained.prepared.steps).evaluate.compile()
+    counted = 0.0
+
+    def evaluate_and_count(params: Any, batch: Mapping[str, Any]) -> Mapping[str, LossSum]:
+        nonlocal counted
+        sums = executable(params, batch)
+        counted += float(sums["loss"].weight)
+        return sums
+
+    batches = recipe.validation(trained.folder.path, examples=plan.micro_batch)
+    metrics = summed(iter(batches), evaluate_and_count, trained.params())
+    if not metrics:
+        raise RunError(
+            f"{trained.folder.path} has no held-out set to evaluate on: its data set was too small for one. Train on"
+            " some hundred documents or more"
+        )
+    found = {name.removeprefix("validation_"): value for name, value in metrics.items()}
+    if recipe.rate_unit == "tokens":
+        found["perplexity"] = math.exp(min(found["loss"], 700.0))
+    return {"run": asked["run"], "step": trained.saved.step, **found, recipe.rate_unit: round(counted)}
+
+
+def sample(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Text after a prompt. `asked`: `run`, `step`, `prompt`, `tokens`, `temperature`, `top_k`, `seed`."""
+    from plimsoll.data.tokenizer import load_tokenizer
+
+    trained = Trained(asked["run"], step=asked["step"])
+    compute = trained.plan.compute(jax.default_backend())
+    task = trained.recipe.task(compute)
+    if not isinstance(task, NextToken):
+        raise RecipeError(f"{trained.folder.path} is a run of {trained.recipe.kind}, which writes no text")
+    tokenizer = load_tokenizer(trained.folder.path / "tokenizer.json")
+    prompt = tokenizer.encode(asked["prompt"]).tolist() or [tokenizer.end_of_text]
+    next_token = make_next_token(task.decoder, known=tokenizer.size, top_k=asked["top_k"])
+    options = {name: asked[name] for name in ("tokens", "temperature", "seed")}
+    ids = list(
+        continued(
+            next_token,
+            trained.params()["trainable"],
+            prompt,
+            length=trained.recipe.batch_spec(1)["input_ids"][0][1],
+            end=tokenizer.end_of_text,
+            **options,
+        )
+    )
+    return {
+        **asked,
+        "step": trained.saved.step,
+        "text": tokenizer.decode(ids),
+        "tokens": len(ids),
+        "ended": len(ids) < asked["tokens"],
+    }
+
+
+def prove(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The fingerprint of the newest whole checkpoint. `asked`: `run`."""
+    folder = RunFolder(asked["run"])
+    folder.read("recipe.json")  # says it where this is no run
+    saved, notes = newest_whole(folder)
+    digest = fingerprint(read_leaves(saved), loader_position(saved))
+    return {"run": asked["run"], "step": saved.step, "fingerprint": digest, "notes": notes}

@@ -1,0 +1,69 @@
+"""Text from a language model, a token at a time: one jitted function of fixed shapes, called once per token.
+
+Every token is a forward pass over a window of the training length, so that nothing is recompiled and a context
+longer than the window only loses its oldest tokens. No cache of keys and values: the models of these recipes take
+milliseconds a window, and a sliding window would turn a cache's rotary positions stale. Keep one for long windows.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from plimsoll.models.decoder import Decoder
+
+NextToken = Callable[..., Array]
+"""`(params, window, last, seed, index, temperature)` to one id."""
+
+
+def next_logits(
+    decoder: Decoder, params: dict, window: Int[Array, " length"], last: Int[Array, ""]
+) -> Float[Array, " vocab"]:
+    """Logits of the token after `window[last]`; attention is causal, so what stands behind it is not seen."""
+    hidden = decoder.hidden(params, window[None])[0]
+    return decoder.logits(params, jax.lax.dynamic_slice_in_dim(hidden, last, 1))[0]
+
+
+def make_next_token(decoder: Decoder, *, known: int, top_k: int = 0) -> NextToken:
+    """Draws among the `top_k` likeliest of the first `known` ids (0: among all); temperature 0 takes the likeliest.
+
+    `known` is the tokenizer's size: the embedding may have more rows than there are tokens.
+    """
+    rows = min(known, decoder.shape.vocab)
+
+    @jax.jit
+    def next_token(params, window, last, seed, index, temperature):
+        logits = next_logits(decoder, params, window, last)[:rows]
+        if 0 < top_k < rows:
+            logits = jnp.where(logits < jax.lax.top_k(logits, top_k)[0][-1], -jnp.inf, logits)
+        key = jax.random.fold_in(jax.random.key(seed), index)
+        drawn = jax.random.categorical(key, logits / jnp.maximum(temperature, 1e-6))
+        return jnp.where(temperature > 0, drawn, jnp.argmax(logits))
+
+    return next_token
+
+
+def continued(
+    next_token: NextToken,
+    params: dict,
+    prompt: Sequence[int],
+    *,
+    length: int,
+    end: int,
+    tokens: int,
+    temperature: float,
+    seed: int,
+) -> Iterator[int]:
+    """At most `tokens` ids after the prompt, up to `end` (which is not yielded). The model sees the last `length`."""
+    recent = [int(token) for token in prompt][-length:]
+    window = np.zeros(length, np.int32)
+    for index in range(tokens):
+        window[: len(recent)] = recent
+        place, draw = np.int32(len(recent) - 1), np.int32(index)
+        token = int(next_token(params, window, place, np.uint32(seed % 2**32), draw, np.float32(temperature)))
+        if token == end:
+            return
+        yield token
+        recent = [*recent, token][-length:]

@@ -1,0 +1,70 @@
+"""Help and the package itself answer at once: neither imports JAX."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from plimsoll.cli.main import COMMANDS, usage
+
+HEAVY = {"jax", "jaxlib", "grain", "orbax", "datasets", "pyarrow", "tokenizers"}
+
+
+def python(program):
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+HELP = """
+import sys
+from plimsoll.cli.main import main
+try:
+    main([{name!r}, "--help"])
+except SystemExit as stop:
+    assert stop.code in (0, None), stop.code
+heavy = {heavy!r} & set(sys.modules)
+assert not heavy, heavy
+"""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_every_command_imports_no_jax(name):
+    done = python(HELP.format(name=name, heavy=HEAVY))
+    assert done.returncode == 0, done.stderr
+    assert f"plimsoll {name}" in done.stdout
+    assert done.stderr == ""
+
+
+def test_the_usage_names_every_command():
+    assert all(f"plimsoll {name}" in usage() for name in COMMANDS)
+
+
+def test_importing_the_package_imports_nothing_else():
+    done = python(
+        "import sys; before = set(sys.modules); import plimsoll; dir(plimsoll)\n"
+        "new = {name.partition('.')[0] for name in set(sys.modules) - before} - {'plimsoll', 'importlib'}\n"
+        "assert not new - set(sys.stdlib_module_names), new\n"
+        "assert [name for name in sys.modules if name.startswith('plimsoll.')] == []\n"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_planning_and_training_are_reached_without_jax():
+    done = python(
+        "import sys, plimsoll\n"
+        "assert all(getattr(plimsoll, name) is not None for name in plimsoll.__all__)\n"
+        "assert issubclass(plimsoll.BudgetError, plimsoll.PlimsollError)\n"
+        "assert plimsoll.preset('code').width == 128\n"
+        "assert 'jax' not in sys.modules\n"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error():
+    import plimsoll
+
+    with pytest.raises(AttributeError, match="plimsoll has no 'plna'; it has"):
+        _ = plimsoll.plna

@@ -1,0 +1,140 @@
+# ruff: noqa: E501 (a case is a line)
+"""Bad input is answered with one paragraph on standard error and exit code 2: what was asked, the facts, what to do."""
+
+import json
+
+import pytest
+
+from plimsoll import run
+from plimsoll.cli.main import main
+
+from .conftest import TINY, plimsoll
+
+
+@pytest.fixture(autouse=True)
+def no_exec(monkeypatch):
+    def refuse(*_):
+        raise AssertionError("training would have started")
+
+    monkeypatch.setattr(run, "become", refuse)
+
+
+def require_one_paragraph(error, *parts):
+    text = "".join(line for line in error.splitlines(keepends=True) if not line.startswith("  compiling"))
+    paragraph = text[text.index("error: ") :]
+    assert "Traceback" not in error
+    assert "\n\n" not in paragraph.strip()
+    assert not set("╭│╰─") & set(paragraph)
+    for part in parts:
+        assert part in paragraph
+
+
+def refused(capsys, *arguments):
+    assert main([str(word) for word in arguments]) == 2
+    said = capsys.readouterr()
+    return said.err
+
+
+WORDS = {
+    "no such command": (["trian"], ["no command 'trian'", "did you mean train?"]),
+    "no recipe": (["plan"], ["needs a recipe first: stories, code"]),
+    "no such recipe": (["train", "storeis"], ["no recipe called 'storeis'", "Did you mean stories?"]),
+    "a size": (["plan", "code", "--memory", "2GX"], ["the size '2GX' cannot be read", "768MiB or 2GB"]),
+    "a count": (["plan", "code", "--target-params", "1.5Q"], ["--target-params: the count '1.5Q'", "like 1.3M"]),
+    "a time": (["train", "code", "--max-minutes", "soon"], ["the time 'soon'", "90s, 3min or 2h"]),
+    "a whole number": (["plan", "code", "--batch-size", "many"], ["--batch-size takes a whole number, got 'many'", "`plimsoll plan stories --help`"]),
+    "an optional number": (["plan", "code", "--stride", "x"], ["--stride takes a whole number, got 'x';"]),
+    "a number": (["sample", "runs/x", "--temperature", "hot"], ["--temperature takes a number, got 'hot'"]),
+    "a choice": (["plan", "code", "--remat", "all"], ["--remat takes one of block, dots, none, got 'all'"]),
+    "a missing value": (["plan", "code", "--heads"], ["--heads needs a value after it"]),
+    "a misspelt option": (["plan", "code", "--batchsize", "3"], ["no option --batchsize: did you mean --batch-size?"]),
+    "an unknown option": (["plan", "code", "--xyzzy"], ["no option --xyzzy;"]),
+    "a word too many": (["evaluate", "runs/x", "runs/y"], ["nothing more is expected", "'runs/y'"]),
+    "an argument too few": (["evaluate"], ["plimsoll evaluate needs RUN, the folder of the run"]),
+    "steps": (["plan", "code", "--steps", "-3"], ["--steps must be 1 or more, got -3"]),
+    "steps and epochs": (["plan", "code", "--epochs", "2"], ["--steps 600 and --epochs 2 both set the length"]),
+    "half a shape": (["plan", "stories", "--width", "64"], ["--width, --layers and --heads", "all three"]),
+    "a size too small": (["plan", "stories", "--target-params", "5k"], ["--target-params 5k is unreachable", "the minimum is 143,712 parameters", "at least 147k"]),
+    "8-bit state": (["plan", "code", "--use-8bit-optimizer"], ["--use-8bit-optimizer", "not in this version", "leave the flag out"]),
+    "no tokenizer there": (["plan", "stories", "--tokenizer", "nope.json"], ["no tokenizer at nope.json"]),
+    "evaluate no run": (["evaluate", "nowhere/at-all"], ["nowhere/at-all is not a run", "`plimsoll runs`"]),
+    "sample no run": (["sample", "nowhere/at-all"], ["nowhere/at-all is not a run"]),
+    "fingerprint no run": (["fingerprint", "nowhere/at-all"], ["nowhere/at-all is not a run"]),
+    "no tokens": (["sample", "runs/x", "--tokens", "0"], ["--tokens must be 1 or more, got 0"]),
+    "a cold model": (["sample", "runs/x", "--temperature", "-1"], ["--temperature must be 0 or more, got -1"]),
+    "no temperature": (["sample", "runs/x", "--temperature", "nan"], ["--temperature must be 0 or more, got nan"]),
+    "top of nothing": (["sample", "runs/x", "--top-k", "-1"], ["--top-k must be 0 or more, got -1"]),
+    "runs of nothing": (["runs", "nowhere/at-all"], ["no folder 'nowhere/at-all'"]),
+    "inspect nothing": (["inspect", "/nowhere/at-all"], ["no such path: '/nowhere/at-all'"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WORDS)
+def test_words_that_make_no_sense_are_refused(capsys, tmp_path, monkeypatch, case):
+    monkeypatch.chdir(tmp_path)
+    words, parts = WORDS[case]
+    require_one_paragraph(refused(capsys, *words), *parts)
+
+
+DATA = {
+    "no such path": ("nope.txt", None, [], ["no such path", "nope.txt"]),
+    "not text": ("noise.txt", bytes(range(256)) * 100, [], ["is not UTF-8 text", "iconv"]),
+    "an unknown kind": ("a.pdf", b"%PDF", [], ["a.pdf is of no kind that is read"]),
+    "empty": ("empty.txt", b"", [], ["holds no documents"]),
+    "no such column": ("a.jsonl", b'{"story": "a"}\n', [], ["no column 'text'; it has: story", "--text-column"]),
+    "too few tokens": ("small.txt", b"hello there", ["--epochs", "1"], ["3 tokens, 0 windows of 32", "the 4 of one batch", "Lower --batch-size"]),
+}  # fmt: skip
+
+
+def test_a_terminal_that_draws_boxes_gets_the_same_paragraph():
+    done = plimsoll("plan", "code", "--batchsize", 3)
+    expected = "error: there is no option --batchsize: did you mean --batch-size? `plimsoll plan stories --help` lists the options"
+    assert (done.returncode, done.stderr) == (2, expected + "\n")
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("case", DATA)
+def test_data_that_cannot_be_trained_on_is_refused(capsys, tmp_path, case):
+    name, content, options, parts = DATA[case]
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    without_steps = [word for at, word in enumerate(TINY) if "--steps" not in (word, TINY[at - 1])]
+    shape = without_steps if options else TINY
+    words = ["train", "stories", "--dataset-id", tmp_path / name, *shape, *options, "--run", tmp_path / "run"]
+    require_one_paragraph(refused(capsys, *words), *parts)
+
+
+def test_a_tokenizer_larger_than_the_vocabulary_is_refused(capsys, tmp_path):
+    from plimsoll.data.python_sources import python_sources
+    from plimsoll.data.tokenizer import train_byte_bpe
+
+    train_byte_bpe(python_sources(max_examples=3), 320).save(tmp_path / "tokenizer.json")
+    words = ["plan", "stories", "--tokenizer", tmp_path, "--vocab-size", 300]
+    require_one_paragraph(refused(capsys, *words), "ids up to 319", "--vocab-size 300", "at least 320")
+
+
+def test_a_micro_batch_that_does_not_divide_is_refused(capsys):
+    words = ["plan", "code", "--micro-batch", 7]
+    require_one_paragraph(refused(capsys, *words), "--micro-batch 7 does not divide", "64 examples", "a divisor")
+
+
+def test_a_budget_that_no_plan_fits_is_refused_with_the_floor(tiny_run, text_file):
+    words = ["plan", "stories", "--dataset-id", text_file, *TINY, "--memory", "40MiB", "--json"]
+    done = plimsoll(*words)
+    assert done.returncode == 2
+    found = json.loads(done.stdout)
+    assert found["fits"] is False
+    assert found["budget_bytes"] == 40 * 2**20 < found["floor_bytes"]
+    require_one_paragraph(done.stderr, "fits in 40.0 MiB", "smallest found: ", "you could: ", "--memory ")
+
+
+def test_a_run_of_another_recipe_is_not_continued(tiny_run, tiny_command):
+    command, _ = tiny_command
+    done = plimsoll(*command, "--run", tiny_run, "--learning-rate", "1e-2")
+    assert done.returncode == 2
+    require_one_paragraph(done.stderr, "--learning-rate is 0.0005 there and 0.01 here", "another --run")
+
+
+def test_a_file_is_no_run_folder(capsys, text_file):
+    words = ["train", "stories", "--dataset-id", text_file, *TINY, "--run", text_file]
+    require_one_paragraph(refused(capsys, *words), f"--run {text_file} is a file")

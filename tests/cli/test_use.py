@@ -1,0 +1,222 @@
+"""Evaluate, sample, fingerprint, runs, inspect: what they say of a run that was trained a moment ago."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from plimsoll.cli import look, use
+from plimsoll.errors import CheckpointError
+from plimsoll.inference import PARAMETERS, Trained, choose, newest_whole, whole
+from plimsoll.report import read_rows
+from plimsoll.training.checkpoint import Saved, loader_position, read_leaves
+from plimsoll.training.fingerprint import fingerprint
+from plimsoll.training.folder import RunFolder
+
+from .conftest import answer, plimsoll
+
+
+@pytest.fixture
+def copied(tiny_run, tmp_path):
+    """A run to damage."""
+    return RunFolder(shutil.copytree(tiny_run, tmp_path / "run"))
+
+
+def flip_a_bit(saved):
+    largest = max(
+        (path for path in (saved.path / "arrays").rglob("*") if path.is_file()), key=lambda p: p.stat().st_size
+    )
+    content = bytearray(largest.read_bytes())
+    content[len(content) // 2] ^= 1
+    largest.write_bytes(content)
+
+
+def test_evaluating_gives_the_loss_that_training_logged(tiny_run):
+    found = answer("evaluate", tiny_run, "--step", "last")
+    logged = [row for row in read_rows(tiny_run / "metrics.jsonl") if "validation_loss" in row][-1]
+    assert found["loss"] == logged["validation_loss"]
+    assert found["step"] == logged["step"] == 6
+    assert found["perplexity"] == pytest.approx(np.exp(found["loss"]))
+    assert found["tokens"] == len(np.load(tiny_run / "validation.npy")) - 1
+
+
+def test_the_best_checkpoint_is_the_default(tiny_run):
+    best = json.loads((tiny_run / "checkpoints/best.json").read_text())
+    assert choose(RunFolder(tiny_run), "best").step == best["step"]
+
+
+def test_without_an_evaluation_the_last_checkpoint_is_the_best(copied):
+    (copied.checkpoints / "best.json").unlink()
+    assert choose(copied, "best").step == 6
+
+
+def test_only_the_parameters_are_read(tiny_run):
+    trained = Trained(str(tiny_run), step="last")
+    everything = dict(read_leaves(trained.saved))
+    read = dict(read_leaves(trained.saved, only=PARAMETERS))
+    assert {path for path in everything if path.startswith(PARAMETERS)} == set(read) < set(everything)
+    for leaf, expected in zip(jax.tree.leaves(trained.params()), read.values(), strict=True):
+        np.testing.assert_array_equal(leaf, expected)
+
+
+def test_a_step_that_was_not_saved_is_refused_with_those_that_were(tiny_run):
+    with pytest.raises(CheckpointError, match=r"no checkpoint of step '4'; it has 3, 6 \(best\)"):
+        choose(RunFolder(tiny_run), "4")
+
+
+def test_a_run_without_checkpoints_is_refused(copied):
+    shutil.rmtree(copied.checkpoints)
+    with pytest.raises(CheckpointError, match="has no checkpoint yet"):
+        choose(copied, "best")
+
+
+def test_a_flipped_bit_is_refused_before_it_is_loaded(copied):
+    flip_a_bit(choose(copied, "last"))
+    with pytest.raises(CheckpointError, match=r"checkpoint 6 of .* is damaged \(.* has changed.*use --step 3, or"):
+        whole(copied, "last")
+    assert whole(copied, "3").step == 3
+
+
+def test_a_refusal_of_the_worker_is_the_commands(copied):
+    flip_a_bit(choose(copied, "last"))
+    done = plimsoll("evaluate", copied.path, "--step", "last")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: checkpoint 6 of ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_fingerprint_is_of_the_newest_whole_checkpoint(copied):
+    saved = Saved(copied.checkpoints / "step-00000006")
+    found = answer("fingerprint", copied.path)
+    assert found["fingerprint"] == fingerprint(read_leaves(saved), loader_position(saved))
+    assert found["step"] == 6
+    flip_a_bit(saved)
+    older, notes = newest_whole(copied)
+    assert older.step == 3
+    assert "checkpoint 6 is damaged" in notes[0]
+    assert saved.path.exists()  # looked at, not set aside
+
+
+def test_a_run_that_has_only_damaged_checkpoints_has_no_fingerprint(copied):
+    for step in (3, 6):
+        flip_a_bit(Saved(copied.checkpoints / f"step-{step:08d}"))
+    with pytest.raises(CheckpointError, match=r"no checkpoint of .* is whole: checkpoint 6 is .*; checkpoint 3 is"):
+        newest_whole(copied)
+
+
+def test_the_same_seed_writes_the_same_text(tiny_run):
+    options = ("--prompt", "the cat", "--tokens", 12)
+    one, again = (answer("sample", tiny_run, *options) for _ in range(2))
+    assert one == again
+    assert one["tokens"] == 12 or one["ended"]
+    printed = plimsoll("sample", tiny_run, *options)
+    assert printed.stdout.splitlines() == ("the cat" + one["text"]).splitlines()
+
+
+def test_a_prompt_may_hold_anything_that_can_be_typed(tiny_run):
+    assert answer("sample", tiny_run, "--tokens", 1, "--prompt", "x = 1\n--y")["prompt"] == "x = 1\n--y"
+    assert answer("sample", tiny_run, "--tokens", 1, "--prompt=--y=2")["prompt"] == "--y=2"
+    assert answer("sample", tiny_run, "--tokens", 1, "--prompt", b"caf\xc3")["prompt"] == "caf\ufffd"
+
+
+def test_runs_says_how_far_each_came(tiny_run, copied):
+    assert look.run_row(tiny_run, name="tiny") | {"path": ""} == {
+        "name": "tiny",
+        "path": "",
+        "recipe": "stories",
+        "step": 6,
+        "steps": 6,
+        "loss": [row for row in read_rows(tiny_run / "metrics.jsonl") if "loss" in row][-1]["loss"],
+        "best_validation_loss": json.loads((tiny_run / "checkpoints/best.json").read_text())["validation_loss"],
+        "peak_bytes": json.loads((tiny_run / "ledger.json").read_text())["measured"]["peak_bytes"],
+        "budget_bytes": json.loads((tiny_run / "ledger.json").read_text())["budget_bytes"],
+        "state": "finished",
+    }
+    shutil.rmtree(copied.checkpoints / "step-00000006")
+    assert look.run_row(copied.path, name="copy")["state"] == "stopped at step 3"
+    shutil.rmtree(copied.checkpoints)
+    assert look.run_row(copied.path, name="copy")["state"] == "nothing saved"
+
+
+def test_a_run_that_is_being_trained_says_so(copied):
+    import os
+
+    descriptor = copied.lock()
+    assert look.run_row(copied.path, name="copy")["state"] == "training now"
+    os.close(descriptor)
+    assert look.run_row(copied.path, name="copy")["state"] == "finished"
+    copied.lock()  # looking left it free
+
+
+def test_a_damaged_run_does_not_hide_the_others(copied, capsys):
+    (copied.path / "plan.json").write_text("{")
+    shutil.copytree(copied.path, copied.path.with_name("other"))
+    copied.write("plan.json", {})
+    assert look.runs([str(copied.path.parent), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["runs"]
+    assert [row["name"] for row in found] == ["other", "run"]
+    assert found[0]["state"].startswith("damaged: ")
+    assert found[1]["state"] == "finished"
+
+
+def test_no_runs_are_no_error(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert look.runs([]) == 0
+    assert capsys.readouterr().out == "no runs here\n"
+
+
+def test_inspecting_a_run_says_what_is_in_it(tiny_run, text_file, capsys):
+    assert look.inspect([str(tiny_run), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["checkpoints"] == [3, 6]
+    assert found["fields"]["dataset_id"] == str(text_file)
+    assert "learning_rate" not in found["fields"]  # the default
+    assert look.inspect([str(tiny_run)]) == 0
+    printed = capsys.readouterr().out
+    assert "--vocab-size" in printed
+    assert "micro-batch 4 x 1, remat none, float32" in printed
+
+
+GOLDEN_DATA = """\
+a.jsonl
+  data                1 jsonl file, 69 B; documents: one line, one document
+  on disk             1 file, 69 B
+  columns             story, id
+  read                2 documents, 22 characters: all of it
+  for validation      0 of these documents
+  a document          11 characters on average, 15 at most
+  begins              'one\\ntwo'
+  begins              'three four five'
+"""
+
+
+def test_golden_inspecting_text(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rows = [{"story": "one\ntwo", "id": 1}, {"story": "three four five", "id": 2}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert look.inspect(["a.jsonl", "--text-column", "story"]) == 0
+    assert capsys.readouterr().out == GOLDEN_DATA
+    assert look.inspect(["a.jsonl", "--text-column", "story", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["scanned_documents"] == 2
+
+
+def test_golden_evaluation():
+    found = {"run": "runs/code", "step": 1200, "loss": 2.5, "perplexity": 12.1825, "tokens": 29297}
+    assert use.evaluation_text(found) == (
+        "runs/code at step 1,200, on its held-out set\n"
+        "  loss        2.5000\n"
+        "  perplexity  12.1825\n"
+        "  tokens      29,297"
+    )
+
+
+def test_recipes_lists_every_preset(capsys):
+    from plimsoll.recipes.registry import PRESETS
+
+    assert look.recipes(["--json"]) == 0
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)["recipes"]] == list(PRESETS)
+    assert look.recipes([]) == 0
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in PRESETS)
