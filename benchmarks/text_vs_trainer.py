@@ -151,7 +151,7 @@ def write_inputs(configuration: Configuration, tokens: Path, folder: Path, *, op
     return flags + ["--bf16"] * configuration.bf16
 
 
-def one_round(configuration: Configuration, given: list[str], sides: list[str], *, options) -> dict[str, dict]:
+def one_round(configuration: Configuration, given: list[str], sides: list[str], *, options) -> dict:
     """The peer, then us in the share of the peer's memory that is our goal (alone: in --memory, if given)."""
     found, memory = {}, options.memory
     if "peer" in sides:

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 import grain
 import numpy as np
+
 from plimsoll import environment
 from plimsoll.data.loader import TextLoader, batched, loader_bytes
 from plimsoll.models.sizing import DecoderShape
@@ -147,6 +148,7 @@ def decoder_params(weights: dict[str, np.ndarray], *, layers: int) -> dict[str, 
 def write_start(folder: Path) -> None:
     """The recipe's own initial state with the given weights in it, saved as the checkpoint of step 0."""
     import jax
+
     from plimsoll.recipes.registry import from_dict
     from plimsoll.training.checkpoint import Checkpoints
     from plimsoll.training.step import make_init
