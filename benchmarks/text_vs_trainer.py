@@ -5,7 +5,8 @@
 
 Each side is a program of its own in an environment of its own (benchmarks/peers/contract.py says what it is
 given and must print). Our budget is the share of the peer's measured peak that is our goal; if that is refused,
-a tenth above the smallest that is not, and the JSON has both (refused_bytes, floor_bytes). Prints one table and writes bench-out/text_vs_trainer.json with every round in it.
+a tenth above the smallest that is not, and the JSON has both (refused_bytes, floor_bytes). Prints one table and
+writes bench-out/text_vs_trainer.json with every round in it.
 "others, cores" is what other programs took meanwhile: figures taken while it is not near 0 prove nothing.
 """
 
