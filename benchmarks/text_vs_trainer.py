@@ -4,7 +4,9 @@
     python benchmarks/text_vs_trainer.py --configurations 128x4-float32 --rounds 1 --sides peer
 
 Each side is a program of its own in an environment of its own (benchmarks/peers/contract.py says what it is
-given and must print). Prints one table and writes bench-out/text_vs_trainer.json with every round in it.
+given and must print). Our budget is the share of the peer's measured peak that is our goal; if that is refused,
+a tenth above the smallest that is not, and the JSON has both (refused_bytes, floor_bytes). Prints one table and
+writes bench-out/text_vs_trainer.json with every round in it.
 "others, cores" is what other programs took meanwhile: figures taken while it is not near 0 prove nothing.
 """
 
@@ -71,8 +73,7 @@ def configurations(*, steps_small: int, steps_large: int) -> dict[str, Configura
 def main() -> None:
     options = parse_options()
     chosen = configurations(steps_small=options.steps_small, steps_large=options.steps_large)
-    runners = {"peer": run_peer, "plimsoll": run_plimsoll}
-    sides = list(runners) if options.sides == "both" else [options.sides]
+    sides = ["peer", "plimsoll"] if options.sides == "both" else [options.sides]
     results = {}
     with tempfile.TemporaryDirectory() as folder:
         tokens = Path(folder) / "tokens.npy"
@@ -81,7 +82,7 @@ def main() -> None:
             given = write_inputs(chosen[name], tokens, Path(folder) / name, options=options)
             rounds = []
             for number in range(options.rounds):
-                rounds.append({side: runners[side](given, options=options) for side in sides})  # A B A B
+                rounds.append(one_round(chosen[name], given, sides, options=options))  # A B A B
                 print(f"{name}: round {number + 1} of {options.rounds} done", file=sys.stderr)
             results[name] = summary(chosen[name], rounds)
     print(table(results))
@@ -107,7 +108,10 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument(
         "--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: every core"
     )
-    parser.add_argument("--peer-optim", default="adamw_torch", help="Trainer's name of its AdamW")
+    parser.add_argument("--peer-optim", default="adamw_torch_fused", help="Trainer's name of its AdamW")
+    parser.add_argument(
+        "--memory", help="plimsoll's budget; default: our goal's share of the peer's peak, else what is available"
+    )
     parser.add_argument("--peer-environment", type=Path, default=FOLDER)
     parser.add_argument("--out", type=Path, default=ROOT / "bench-out/text_vs_trainer.json")
     return parser.parse_args()
@@ -149,12 +153,23 @@ def write_inputs(configuration: Configuration, tokens: Path, folder: Path, *, op
     return flags + ["--bf16"] * configuration.bf16
 
 
+def one_round(configuration: Configuration, given: list[str], sides: list[str], *, options) -> dict:
+    """The peer, then us in the share of the peer's memory that is our goal (alone: in --memory, if given)."""
+    found, memory = {}, options.memory
+    if "peer" in sides:
+        found["peer"] = run_peer(given, options=options)
+        memory = memory or str(int(configuration.goal_memory * found["peer"]["peak_resident_bytes"]))
+    if "plimsoll" in sides:
+        found["plimsoll"] = run_plimsoll([*given, *([f"--memory={memory}"] if memory else [])])
+    return found
+
+
 def run_peer(given: list[str], *, options) -> dict:
     python = peer_python(options.peer_environment)
     return run([str(python), "-m", "peers.trainer", f"--optim={options.peer_optim}", *given])
 
 
-def run_plimsoll(given: list[str], *, options) -> dict:
+def run_plimsoll(given: list[str]) -> dict:
     return run([sys.executable, str(ROOT / "benchmarks/ours_text.py"), *given])
 
 

@@ -56,11 +56,17 @@ def arguments(description: str) -> argparse.ArgumentParser:
 
 
 def result_line(
-    *, losses: Sequence[float], step_seconds: Sequence[float], tokens_per_step: int, versions: dict[str, str]
+    *,
+    losses: Sequence[float],
+    step_seconds: Sequence[float],
+    tokens_per_step: int,
+    versions: dict[str, str],
+    peak_bytes: int | None = None,
 ) -> str:
     """The line a side prints last on standard output. Both sequences have one entry per step.
 
     `step_seconds` run from the end of one step to the end of the next: fetching data and logging count.
+    `peak_bytes` is the VmHWM of the process that trained, where that is not the one that calls this.
     """
     timed = step_seconds[min(UNTIMED_STEPS, len(step_seconds) // 3) :]  # short dry runs are timed as well
     step_median = statistics.median(timed)
@@ -69,7 +75,7 @@ def result_line(
         "tokens_per_second_mean": tokens_per_step / statistics.fmean(timed),
         "step_seconds": step_median,
         "steps_timed": len(timed),
-        "peak_resident_bytes": peak_resident_bytes(),
+        "peak_resident_bytes": peak_resident_bytes() if peak_bytes is None else peak_bytes,
         "first_loss": losses[0],
         "final_loss": statistics.fmean(losses[-FINAL_STEPS:]),
         "losses": list(losses),

@@ -137,7 +137,7 @@ def training_arguments(options, *, folder: str) -> TrainingArguments:
 
 def main() -> None:
     parser = contract.arguments(__doc__)
-    parser.add_argument("--optim", default="adamw_torch", help="Trainer's name of the AdamW implementation")
+    parser.add_argument("--optim", default="adamw_torch_fused", help="Trainer's name of the AdamW implementation")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
 
