@@ -70,10 +70,21 @@ def lowered(recipe: Recipe, plan: Plan, *, steps: int) -> program.Program:
     )
 
 
+def load(recipe: Recipe, plan: Plan, *, steps: int) -> program.Executables:
+    """From the compile cache, giving back what each stage of starting left behind."""
+    memory.trim()
+    program_ = lowered(recipe, plan, steps=steps)
+    memory.trim()
+    executables = program.compile_all(program_)
+    del program_
+    memory.trim()
+    return executables
+
+
 def rehearse(recipe: Recipe, plan: Plan, *, steps: int) -> Rehearsal:
     """Does what a training process does up to its first step, but for the state."""
     import_everything(recipe)
-    executables = program.compile_all(lowered(recipe, plan, steps=steps))
+    executables = load(recipe, plan, steps=steps)
     with tempfile.TemporaryDirectory() as folder:  # Orbax's threads and caches stay after the first save
         Checkpoints(Path(folder), in_background=False).save(0, {"nothing": np.zeros(1, np.float32)}, {})
     memory.trim()
@@ -143,8 +154,7 @@ class _Training:
 
     def _load(self) -> program.Executables:
         import_everything(self.recipe, tracker=self.session.tracker)
-        executables = program.compile_all(lowered(self.recipe, self.plan, steps=self.prepared.steps))
-        memory.trim()
+        executables = load(self.recipe, self.plan, steps=self.prepared.steps)
         self.marks["process"] = memory.resident_bytes()
         return executables
 

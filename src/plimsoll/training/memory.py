@@ -53,8 +53,48 @@ def _pages() -> int:
 
 
 def trim() -> None:
-    """Returns freed heap to the system: a compile leaves 90-140 MiB of it behind. Does nothing without glibc."""
+    """Gives back what loading, compiling, saving or evaluating left: freed heap, and library code that it touched.
+
+    A compile leaves 90-140 MiB of heap behind, starting about 125 MiB of library pages. Does nothing without glibc.
+    """
     if sys.platform == "linux":
         trim_heap = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim_heap is not None:
             trim_heap(0)
+        give_back_libraries()
+
+
+def give_back_libraries() -> int:
+    """Unmaps pages of library code; what is needed again comes back from the page cache, about 20 MiB of it.
+
+    Only mappings of files without a single changed page are dropped, so nothing can be lost. Returns the bytes.
+    They were part of the resident set, which is the budget, though the system could have taken them any time.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    dropped = 0
+    for start, length, resident in _clean_library_mappings():
+        if libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), _MADV_DONTNEED) == 0:
+            dropped += resident
+    return dropped
+
+
+_MADV_DONTNEED = 4
+
+
+def _clean_library_mappings() -> list[tuple[int, int, int]]:
+    """Start, length and resident bytes of every read-only file mapping that has no anonymous page."""
+    found = []
+    start = end = resident = anonymous = 0
+    library = False
+    for line in [*Path("/proc/self/smaps").read_text().splitlines(), "0-0 end 0 0 0 "]:
+        words = line.split()
+        if "-" in words[0] and not words[0].endswith(":"):
+            if library and not anonymous and resident:
+                found.append((start, end - start, resident))
+            start, end = (int(part, 16) for part in words[0].split("-"))
+            library = len(words) > 5 and words[1][:3] in ("r-x", "r--") and words[5].startswith("/")
+        elif words[0] == "Rss:":
+            resident = int(words[1]) * 1024
+        elif words[0] == "Anonymous:":
+            anonymous = int(words[1])
+    return found

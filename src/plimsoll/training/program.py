@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from plimsoll.training import memory
 from plimsoll.training.step import make_evaluate, make_init, make_step
 from plimsoll.types import Plan, Task
 
@@ -56,12 +57,11 @@ def lower(
 
 
 def compile_all(program: Program) -> Executables:
-    return Executables(
-        init=program.init.compile(),
-        step=program.step.compile(),
-        evaluate=program.evaluate.compile(),
-        state=program.state,
-    )
+    init = program.init.compile()
+    memory.trim()  # loading one leaves tens of MiB that the next would come on top of
+    evaluate = program.evaluate.compile()
+    memory.trim()
+    return Executables(init=init, step=program.step.compile(), evaluate=evaluate, state=program.state)
 
 
 def _shapes(spec: BatchSpec) -> dict[str, jax.ShapeDtypeStruct]:
