@@ -198,6 +198,8 @@ def damage(saved: Saved) -> str | None:
         expected = json.loads(manifest.read_text())
     except ValueError:
         return "its manifest cannot be read"
+    if not isinstance(expected, dict) or "state.json" not in expected:  # JSON, but not what we write
+        return "its manifest lists no files"
     for name, checksum in expected.items():
         path = saved.path / name
         if not path.exists():
