@@ -18,6 +18,8 @@ def _strict_promotion(request):
         return
     import jax
 
+    # LLVM's dearest passes are half of a small compile, and change neither buffers nor the order of operations.
+    jax.config.update("jax_disable_most_optimizations", True)
     with jax.numpy_dtype_promotion("strict"):
         yield
 
