@@ -57,6 +57,12 @@ class Checkpoints:
         self._writer: threading.Thread | None = None
         self._failure: BaseException | None = None
 
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wait()  # Orbax's threads cannot end their work once the interpreter shuts down
+
     def all(self) -> list[Saved]:
         """The newest first."""
         found = [Saved(path) for path in self.folder.glob("step-*") if path.name[5:].isdigit()]
