@@ -78,7 +78,6 @@ def test_a_saved_state_holds_values_even_if_its_buffers_are_donated_at_once(tmp_
     assert_same_bits(load_state(checkpoints.all()[0], shapes(state))[0], expected)
 
 
-
 def files_of(saved):
     return sorted(path for path in saved.path.rglob("*") if path.is_file())
 

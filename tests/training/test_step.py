@@ -25,7 +25,6 @@ from plimsoll.training.step import make_evaluate, make_init, make_step
 SPLITS = [1, 2, 4, 8]
 
 
-
 def recording():
     """An optimizer whose state is the gradient it was given: what the step computed, without an update after it."""
     return optax.GradientTransformation(
