@@ -226,6 +226,11 @@ def small_disk(tmp_path):
     subprocess.run(["umount", str(folder)], check=True)
 
 
+def save_and_wait(checkpoints, state):
+    checkpoints.save(2, state, POSITION)
+    checkpoints.wait()
+
+
 @pytest.mark.parametrize("in_background", [False, True])
 def test_a_full_disk_stops_the_run_and_the_last_good_checkpoint_survives(small_disk, in_background):
     checkpoints = Checkpoints(small_disk, in_background=in_background)
@@ -234,8 +239,7 @@ def test_a_full_disk_stops_the_run_and_the_last_good_checkpoint_survives(small_d
     random = np.random.default_rng(0)
     large = {"kernel": jnp.asarray(random.normal(size=(2**21,)), jnp.float32)}  # 8 MiB that do not compress
     with pytest.raises(StoppedError, match=r"step 2 could not be saved.*disk is full.*run the same command") as stopped:
-        checkpoints.save(2, large, POSITION)
-        checkpoints.wait()
+        save_and_wait(checkpoints, large)
     assert stopped.value.exit_code == 3
     assert not list(small_disk.glob(".partial-*"))  # it would keep the disk full
     saved, notes = checkpoints.latest_whole()
@@ -263,7 +267,7 @@ def test_the_failure_of_a_background_save_is_raised_by_the_next_one(saved_twice,
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "_write_manifest", fail)
         checkpoints.save(3, make_state(3), POSITION)
-        with pytest.raises(StoppedError, match="step 3 could not be saved.*Input/output error"):
+        with pytest.raises(StoppedError, match=r"step 3 could not be saved.*Input/output error"):
             checkpoints.save(4, make_state(4), POSITION)
     checkpoints.save(5, make_state(5), POSITION)
     checkpoints.wait()

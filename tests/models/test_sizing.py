@@ -1,0 +1,83 @@
+"""A target becomes a shape of sane proportions within 2 %, or a refusal whose advice works."""
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plimsoll.errors import RecipeError
+from plimsoll.models.sizing import ASPECT_RATIOS, HEAD_WIDTHS, DecoderShape, inner_width, sized
+from plimsoll.units import parse_count
+
+VOCABULARIES = [256, 8192, 50257]
+
+
+def assert_sane(shape, target):
+    low, high = ASPECT_RATIOS
+    assert abs(shape.parameters() - target) <= 0.02 * target
+    assert shape.layers >= 1
+    assert low <= shape.width / shape.layers <= high
+    assert shape.head_width in HEAD_WIDTHS
+    assert shape.width % 32 == 0
+    assert shape.inner % 8 == 0
+    assert 0.75 <= shape.inner / (shape.width * 8 / 3) <= 1.34
+
+
+def smallest(vocab, *, tied):
+    """By hand: the narrowest width, one layer, the narrowest inner width."""
+    return vocab * 32 * (1 if tied else 2) + 4 * 32 * 32 + 3 * 32 * 64 + 2 * 32 + 32
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    target=st.floats(6, 9).map(lambda power: round(10**power)),
+    vocab=st.sampled_from(VOCABULARIES),
+    tied=st.booleans(),
+)
+def test_a_target_is_met_or_explicitly_unreachable(target, vocab, tied):
+    try:
+        shape = sized(target, vocab=vocab, tied=tied)
+    except RecipeError as refused:
+        assert f"{smallest(vocab, tied=tied):,}" in str(refused)
+        assert "unreachable" in str(refused)
+        assert target < 12 * vocab * 32 * (1 if tied else 2)  # only where the embedding is most of the model
+    else:
+        assert_sane(shape, target)
+
+
+@pytest.mark.parametrize("vocab", VOCABULARIES)
+@pytest.mark.parametrize("target", [10**6, 10**7, 10**8, 10**9])
+def test_round_targets(target, vocab):
+    if target == 10**6 and vocab == 50257:
+        with pytest.raises(RecipeError, match=r"minimum is 1,6\d\d,\d\d\d parameters, of which 1,608,224 are the embed"):
+            sized(target, vocab=vocab)
+        return
+    assert_sane(sized(target, vocab=vocab), target)
+
+
+@settings(max_examples=40, deadline=None)
+@given(target=st.floats(4, 7).map(lambda power: round(10**power)), vocab=st.integers(2, 200_000), tied=st.booleans())
+def test_what_a_refusal_advises_can_be_asked_for(target, vocab, tied):
+    try:
+        sized(target, vocab=vocab, tied=tied)
+    except RecipeError as refused:
+        text = str(refused)
+        nearest = re.search(r"have ([\d,]+) and ([\d,]+) parameters", text)
+        least = re.search(r"at least ([\d.]+[kMB]?)", text)
+        advised = [int(n.replace(",", "")) for n in nearest.groups()] if nearest else [parse_count(least[1])]
+        for one in advised:
+            assert_sane(sized(one, vocab=vocab, tied=tied), one)
+
+
+@given(width=st.integers(1, 512).map(lambda n: 32 * n))
+def test_the_inner_width_is_a_multiple_near_eight_thirds(width):
+    inner = inner_width(width)
+    assert inner % 64 == 0
+    assert abs(inner - width * 8 / 3) <= 32
+
+
+@pytest.mark.parametrize(("width", "heads"), [(100, 3), (96, 32)])
+def test_a_width_that_heads_do_not_divide_evenly_is_refused(width, heads):
+    with pytest.raises(RecipeError, match=rf"--width {width} cannot be split over --heads {heads}.*--heads 3"):
+        DecoderShape(vocab=10, width=width, layers=1, heads=heads, inner=64)
