@@ -130,7 +130,9 @@ def test_the_loss_at_the_start_is_that_of_guessing():
     loss, _, _ = jax.jit(partial(task.loss, train=True))(task.init(jax.random.key(0)), None, batch, None)
     assert float(loss.total / loss.weight) == pytest.approx(np.log(TINY.vocab), rel=0.02)
     batch["labels"][:, 5:] = IGNORE
-    assert float(jax.jit(partial(task.loss, train=True))(task.init(jax.random.key(0)), None, batch, None)[0].weight) == 10
+    assert (
+        float(jax.jit(partial(task.loss, train=True))(task.init(jax.random.key(0)), None, batch, None)[0].weight) == 10
+    )
 
 
 @settings(max_examples=25, deadline=None)

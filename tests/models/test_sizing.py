@@ -50,7 +50,9 @@ def test_a_target_is_met_or_explicitly_unreachable(target, vocab, tied):
 @pytest.mark.parametrize("target", [10**6, 10**7, 10**8, 10**9])
 def test_round_targets(target, vocab):
     if target == 10**6 and vocab == 50257:
-        with pytest.raises(RecipeError, match=r"minimum is 1,6\d\d,\d\d\d parameters, of which 1,608,224 are the embed"):
+        with pytest.raises(
+            RecipeError, match=r"minimum is 1,6\d\d,\d\d\d parameters, of which 1,608,224 are the embed"
+        ):
             sized(target, vocab=vocab)
         return
     assert_sane(sized(target, vocab=vocab), target)
