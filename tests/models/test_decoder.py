@@ -54,7 +54,7 @@ def reference_logits(params, ids, *, heads):
     x = p["embedding"][ids]
     batch, length, width = x.shape
     for layer in range(p["blocks"]["query"]["kernel"].shape[0]):
-        b = jax.tree.map(lambda leaf: leaf[layer], p["blocks"])
+        b = jax.tree.map(lambda leaf, layer=layer: leaf[layer], p["blocks"])
         h = norm(x, b["attention_norm"]["scale"])
         query, key, value = (
             (h @ b[name]["kernel"]).reshape(batch, length, heads, -1) for name in ("query", "key", "value")
@@ -127,7 +127,8 @@ def test_an_untied_head_is_its_own_matrix():
 def test_the_loss_at_the_start_is_that_of_guessing():
     task = NextToken(TINY, Compute())
     batch = {"input_ids": ids(), "labels": ids(1)}
-    loss, _, _ = jax.jit(partial(task.loss, train=True))(task.init(jax.random.key(0)), None, batch, None)
+    params, loss_of = task.init(jax.random.key(0)), jax.jit(partial(task.loss, train=True))
+    loss, _, _ = loss_of(params, None, batch, None)
     assert float(loss.total / loss.weight) == pytest.approx(np.log(TINY.vocab), rel=0.02)
     batch["labels"][:, 5:] = IGNORE
     assert (
