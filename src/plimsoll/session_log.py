@@ -47,8 +47,8 @@ class SessionLog:
         ]
         earlier = list(self.metrics.rows())
         self.elapsed_before = max((row.get("elapsed_seconds", 0.0) for row in earlier), default=0.0)
-        self.train_loss = earlier[-1].get("loss", 0.0) if earlier else 0.0
-        self.validation_loss: float | None = None
+        self.train_loss = _last(earlier, "loss") or 0.0
+        self.validation_loss = _last(earlier, "validation_loss")
         self.epoch_losses: list[float] = []
         self.epoch_seconds: list[float] = []
         self.started = self.epoch_started = self.step_ended = time.monotonic()
@@ -161,3 +161,8 @@ class SessionLog:
     def _epoch_of(self, step: int) -> int:
         per_epoch = self.prepared.steps_per_epoch
         return int(step / per_epoch + 1e-9) if per_epoch else 0
+
+
+def _last(rows: list[dict[str, Any]], name: str) -> float | None:
+    """The newest value of a column: training and evaluation write rows of their own."""
+    return next((row[name] for row in reversed(rows) if name in row), None)

@@ -50,7 +50,7 @@ def format_bytes(size: float) -> str:
 
 def format_count(count: float) -> str:
     for unit, factor in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
-        if count >= factor:
+        if count >= 0.9995 * factor:  # 999,999 is 1M, not 1e+03k
             return f"{count / factor:.3g}{unit}"
     return f"{count:.0f}"
 

@@ -6,9 +6,10 @@ near 8/3 of the width, as in Llama (https://arxiv.org/abs/2302.13971). Of what c
 shape nearest to the preferred ratio wins. No JAX here: recipes use it.
 """
 
+import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from plimsoll.errors import RecipeError
 from plimsoll.units import format_count
@@ -17,6 +18,9 @@ TOLERANCE = 0.02
 ASPECT_RATIOS = (32, 128)
 PREFERRED_ASPECT = 64
 HEAD_WIDTHS = (64, 32, 128)
+INNER_RATIOS = (0.75, 1.34)
+"""Of 8/3 of the width."""
+MOST_WIDTH = 16_384
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,46 +71,57 @@ def sized(target: int, *, vocab: int, tied: bool = True) -> DecoderShape:
 
 
 def _unreachable(target: int, vocab: int, tied: bool) -> str:
-    smallest = min(_smallest(vocab, tied, width).parameters() for width in (32, 64))
+    counts = list(_counts_around(target, vocab, tied))
+    smallest = min(counts)
     asked = f"--target-params {format_count(target)} is unreachable with a vocabulary of {vocab:,}"
     if target < smallest:
         embedding = vocab * 32 * (1 if tied else 2)
         return (
             f"{asked}: the minimum is {smallest:,} parameters, of which {embedding:,} are the embedding."
-            f" Ask for at least {format_count(smallest * 1.02)}, or use a smaller --vocab-size"
+            f" Ask for at least {smallest}, or use a smaller --vocab-size"
         )
-    ladder = [_smallest(vocab, tied, width) for width in range(32, 2048, 32)]
-    above = min(shape.parameters() for shape in ladder if shape.parameters() > target)
-    below = max(_deepest(shape).parameters() for shape in ladder if _deepest(shape).parameters() < target)
+    below = max(count for count in counts if count < target)
+    above = min(count for count in counts if count > target)
     return (
         f"{asked}: widths are multiples of 32, and the nearest shapes have {below:,} and {above:,} parameters (the"
         f" minimum is {smallest:,}). Ask for one of these, or use a smaller --vocab-size"
     )
 
 
+def _counts_around(target: int, vocab: int, tied: bool) -> Iterator[int]:
+    """Of every shape there is, up to the first width that is beyond the target."""
+    low, high = ASPECT_RATIOS
+    beyond = False
+    for width in itertools.takewhile(lambda _: not beyond, range(32, MOST_WIDTH + 1, 32)):
+        sizes = [
+            DecoderShape(vocab=vocab, width=width, layers=layers, heads=1, inner=inner, tied=tied).parameters()
+            for layers in range(max(1, math.ceil(width / high)), max(1, width // low) + 1)
+            for inner in _inners(width, 8)
+        ]
+        yield from sizes
+        beyond = min(sizes) > target
+
+
+def _inners(width: int, multiple: int) -> list[int]:
+    """Inner widths near enough to 8/3 of the width."""
+    low, high = INNER_RATIOS
+    return [i for i in range(multiple, 4 * width, multiple) if low <= i / (width * 8 / 3) <= high]
+
+
 def _shapes(target: int, vocab: int, tied: bool, multiple: int) -> Iterator[DecoderShape]:
     low, high = ASPECT_RATIOS
-    for width in range(32, 16_384 + 1, 32):
+    for width in range(32, MOST_WIDTH + 1, 32):
         if vocab * width > target * (1 + TOLERANCE):
             return
         heads = width // next(size for size in HEAD_WIDTHS if width % size == 0)
         near = inner_width(width, multiple)
-        inners = [i for i in range(multiple, 2 * near, multiple) if 0.75 <= i / (width * 8 / 3) <= 1.34]
-        for inner in inners or [near]:
+        for inner in _inners(width, multiple) or [near]:
             one = DecoderShape(vocab=vocab, width=width, layers=1, heads=heads, inner=inner, tied=tied)
             per_layer = 4 * width * width + 3 * width * inner + 2 * width
             exact = 1 + (target - one.parameters()) / per_layer
             for layers in {math.floor(exact), math.ceil(exact)}:
                 if layers >= 1 and width / high <= layers <= max(1, width / low):
                     yield DecoderShape(vocab=vocab, width=width, layers=layers, heads=heads, inner=inner, tied=tied)
-
-
-def _smallest(vocab: int, tied: bool, width: int) -> DecoderShape:
-    return DecoderShape(vocab=vocab, width=width, layers=1, heads=1, inner=inner_width(width, 8), tied=tied)
-
-
-def _deepest(shape: DecoderShape) -> DecoderShape:
-    return replace(shape, layers=max(1, shape.width // ASPECT_RATIOS[0]))
 
 
 def _error(shape: DecoderShape, target: int) -> float:

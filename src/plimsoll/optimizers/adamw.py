@@ -38,8 +38,15 @@ class AdamW:
     def __post_init__(self) -> None:
         if self.warmup_steps < 0:
             raise RecipeError(f"--warmup-steps must be 0 or more, got {self.warmup_steps}")
-        if self.learning_rate <= 0:
-            raise RecipeError(f"--learning-rate must be above 0, got {self.learning_rate}")
+        if not self.learning_rate > 0:  # so that NaN is refused too, here and below
+            raise RecipeError(f"--learning-rate must be above 0, got {self.learning_rate:g}")
+        for name in ("weight_decay", "clip_norm"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise RecipeError(f"--{name.replace('_', '-')} must be 0 or more, got {value:g}")
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise RecipeError(f"--{name} must be at least 0 and below 1, got {getattr(self, name):g}")
 
     def schedule(self, steps: int) -> optax.Schedule:
         """Linear from 0 to the peak, then a cosine to `final_fraction` of it at `steps`."""

@@ -11,10 +11,10 @@ import hashlib
 import importlib.metadata
 import json
 import os
-import selectors
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -85,22 +85,26 @@ class Child:
             line = self._line(process)
         except BrokenPipeError:
             line = ""
-        if not line:
+        if not line.endswith("\n"):  # it ended, or was ended, before it had answered
             raise DoesNotCompile(self._obituary(process))
-        answer = json.loads(line)
+        answer = _parsed(line)
+        if answer is None:
+            process.kill()
+            self._obituary(process)
+            raise DoesNotCompile(f"the compile process answered with {line.strip()[:300]!r}")
         if "failed" in answer:
             raise DoesNotCompile(answer["failed"])
         return answer["answer"]
 
     def _line(self, process: subprocess.Popen[str]) -> str:
-        """The next line of JSON; what else a library prints goes to standard error."""
+        """The next line; what a library prints goes to standard error. Empty or cut short where the child ended."""
         assert process.stdout is not None
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)
-            if not selector.select(timeout=SECONDS_PER_ANSWER):
-                process.kill()
-                return ""
+        watchdog = threading.Timer(SECONDS_PER_ANSWER, process.kill)
+        watchdog.start()
+        try:
             return process.stdout.readline()
+        finally:
+            watchdog.cancel()
 
     def _start(self) -> subprocess.Popen[str]:
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (closed when the child ends)
@@ -122,11 +126,11 @@ class Child:
             self._errors.seek(0)
             lines = [line.strip() for line in self._errors.read().splitlines() if line.strip()]
             said = f": {lines[-1][:300]}" if lines else ""
-        self._process = None
+        self._close(process)
         return f"the compile process {how}{said}"
 
     def _stop(self) -> None:
-        process, self._process = self._process, None
+        process = self._process
         if process is None:
             return
         assert process.stdin is not None
@@ -136,8 +140,24 @@ class Child:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        if self._errors is not None:
-            self._errors.close()
+        self._close(process)
+
+    def _close(self, process: subprocess.Popen[str]) -> None:
+        """Gives its pipes back: a search may outlive several children."""
+        self._process = None
+        for stream in (process.stdin, process.stdout, self._errors):
+            with contextlib.suppress(BrokenPipeError):  # a question nobody read
+                if stream is not None:
+                    stream.close()
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    """An answer or a failure; None where a child says anything else."""
+    try:
+        answer = json.loads(line)
+    except ValueError:
+        return None
+    return answer if isinstance(answer, dict) and answer.keys() & {"answer", "failed"} else None
 
 
 def _computed(plan: Plan) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from plimsoll.errors import BudgetError, RecipeError
+from plimsoll.errors import BudgetError, PlimsollError, RecipeError
 from plimsoll.planner.estimate import ledger
 from plimsoll.planner.speed import step_seconds
 from plimsoll.planner.types import Analysis, Compiler, DoesNotCompile, Problem, Rates, Rehearsal, Static
@@ -52,7 +52,13 @@ class Candidate:
 
 def search(problem: Problem, compiler: Compiler, say: Say) -> Planned:
     """Raises BudgetError, with the floor and what would fit, if nothing does."""
-    return _Search(problem, compiler, say).run()
+    try:
+        return _Search(problem, compiler, say).run()
+    except DoesNotCompile as failure:  # not on one plan, but on what all of them need
+        raise PlimsollError(
+            f"{problem.recipe} cannot be planned for {problem.chip}: {failure}. `plimsoll doctor` says whether this"
+            " machine is ready"
+        ) from None
 
 
 class _Search:
@@ -68,6 +74,8 @@ class _Search:
     def run(self) -> Planned:
         found: list[Candidate] = []
         for combination in _combinations(self.problem, self.rates):
+            if found and combination["precision"] != found[0].plan.precision and any(c.fits for c in found):
+                break  # rounding would gain no time here, only bytes, and those are enough
             candidates = list(self._candidates(combination))
             found += candidates
             fitting = [candidate for candidate in candidates if candidate.fits]
@@ -84,7 +92,18 @@ class _Search:
             if confirmed is not None and confirmed.fits:
                 return self._planned(confirmed, fitting)
             fitting = [candidate for candidate in fitting if candidate.plan != best.plan]
-        raise self._refusal(found)
+        least = self._least(found)
+        if least is not None and least.fits:  # it had been estimated too high
+            return self._planned(least, [least])
+        raise self._refusal(least)
+
+    def _least(self, found: list[Candidate]) -> Candidate | None:
+        """The smallest, compiled for itself: a refusal promises that so much memory is enough."""
+        estimated, sure = sorted(found, key=lambda candidate: candidate.peak), []
+        while estimated and all(estimated[0].peak < candidate.peak for candidate in sure):
+            confirmed = self._confirm(estimated.pop(0))
+            sure += [] if confirmed is None else [confirmed]
+        return min(sure, key=lambda candidate: candidate.peak, default=None)
 
     def _candidates(self, combination: Mapping[str, Any]) -> Iterator[Candidate]:
         """Every micro-batch under these levers: two compiled, the others between or beyond them."""
@@ -207,15 +226,14 @@ class _Search:
             alternatives=tuple(_alternative(candidate, chosen) for candidate in others[:3]),
         )
 
-    def _refusal(self, found: list[Candidate]) -> BudgetError:
+    def _refusal(self, least: Candidate | None) -> BudgetError:
         problem = self.problem
-        if not found:
+        if least is None:
             return BudgetError(
                 f"{problem.recipe} does not compile for {problem.chip}: {'; '.join(self.failures) or 'no plan to try'}",
                 budget_bytes=problem.budget_bytes,
                 floor_bytes=None,
             )
-        least = min(found, key=lambda candidate: candidate.peak)
         floor = least.peak
         parts = sorted(least.ledger.predicted.items(), key=lambda item: -item[1])
         made_of = " + ".join(f"{name} {size / MIB:.0f}" for name, size in parts if size >= MIB)
@@ -282,7 +300,7 @@ def _precisions(problem: Problem, rates: Rates) -> list[str]:
     if problem.numerics == "exact" or "precision" not in problem.honoured:
         return ["float32"]
     faster = rates.flops["bfloat16"] > NEAR * rates.flops["float32"]
-    return ["bfloat16"] if faster else ["float32"]
+    return ["bfloat16"] if faster else ["float32", "bfloat16"]  # the second for its bytes, where the first does not fit
 
 
 def _interpolated(micro: int, compiled: Mapping[int, Analysis]) -> Analysis:

@@ -75,7 +75,7 @@ class Recipe(ABC):
                 raise RecipeError(f"--{name.replace('_', '-')} must be 1 or more, got {getattr(self, name)}")
         if self.steps is not None and self.steps < 1:
             raise RecipeError(f"--steps must be 1 or more, got {self.steps}")
-        if self.epochs is not None and self.epochs <= 0:
+        if self.epochs is not None and not self.epochs > 0:
             raise RecipeError(f"--epochs must be above 0, got {self.epochs:g}")
         if self.steps is not None and self.epochs is not None:
             raise RecipeError(

@@ -41,6 +41,8 @@ def from_dict(saved: Mapping[str, Any]) -> Recipe:
     module, attribute = KINDS[kind]
     cls: type[Recipe] = getattr(importlib.import_module(module), attribute)
     known = {field.name for field in dataclasses.fields(cls)}
+    if not isinstance(saved.get("fields"), Mapping):
+        raise RecipeError("recipe.json has no fields: it was not written by this program, or only in part")
     unknown = sorted(set(saved["fields"]) - known)
     if unknown:
         raise RecipeError(f"recipe.json has fields that this version does not know: {', '.join(unknown)}")

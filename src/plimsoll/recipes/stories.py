@@ -89,7 +89,7 @@ class Text(Recipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("seq_len", "max_examples", "stride", "vocab_size"):
+        for name in ("seq_len", "max_examples", "stride", "vocab_size", "width", "layers", "heads"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise RecipeError(f"--{name.replace('_', '-')} must be 1 or more, got {value}")

@@ -57,6 +57,12 @@ class Checkpoints:
         self._writer: threading.Thread | None = None
         self._failure: BaseException | None = None
 
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wait()  # Orbax's threads cannot end their work once the interpreter shuts down
+
     def all(self) -> list[Saved]:
         """The newest first."""
         found = [Saved(path) for path in self.folder.glob("step-*") if path.name[5:].isdigit()]
@@ -210,6 +216,8 @@ def damage(saved: Saved) -> str | None:
         expected = json.loads(manifest.read_text())
     except ValueError:
         return "its manifest cannot be read"
+    if not isinstance(expected, dict) or "state.json" not in expected:  # JSON, but not what we write
+        return "its manifest lists no files"
     for name, checksum in expected.items():
         path = saved.path / name
         if not path.exists():

@@ -82,7 +82,7 @@ def run_steps(
     evaluated = saved = first
     step = first
 
-    with _Interruption() as interruption:
+    with _Interruption() as interruption, checkpoints:  # however it ends, a save that was begun is finished
         while step < schedule.stop_at and not interruption.signal and time.monotonic() < deadline:
             state, metrics = executables.step(state, next(loader))  # the old state's buffers are reused
             step += 1
@@ -103,7 +103,6 @@ def run_steps(
         if step > saved:
             checkpoints.save(step, state, loader.state())
             log.saved(step)
-        checkpoints.wait()
     return state, Ended(step, interruption.signal, flight.last)
 
 

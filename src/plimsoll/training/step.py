@@ -56,7 +56,7 @@ def make_step(
             "optimizer": optimizer_state,
         }
         report = {name: total / weight for name, (total, weight) in metrics.items()}
-        report |= {"loss": loss.total, "weight": loss.weight, "gradient_norm": optax.global_norm(gradient)}
+        report |= {"loss": loss.total, "weight": loss.weight, "gradient_norm": optax.tree.norm(gradient)}
         return new_state, report
 
     return step

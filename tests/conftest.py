@@ -1,0 +1,34 @@
+"""What every test shares: a CPU, strict dtype promotion where our arrays are, and the golden files if they are here."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ["JAX_PLATFORMS"] = "cpu"  # before anything imports JAX, and for the processes that tests start
+
+STRICT = {"levers", "models", "training", "contracts", "optimizers"}
+"""Folders whose tests run our own arrays: a silent upcast there is a memory bug."""
+
+
+@pytest.fixture(autouse=True)
+def _strict_promotion(request):
+    if request.path.parent.name not in STRICT:
+        yield
+        return
+    import jax
+
+    # LLVM's dearest passes are half of a small compile, and change neither buffers nor the order of operations.
+    jax.config.update("jax_disable_most_optimizations", True)
+    with jax.numpy_dtype_promotion("strict"):
+        yield
+
+
+@pytest.fixture(scope="session")
+def shared():
+    """The folder of golden files and specifications: $PLIMSOLL_SHARED, else ../shared."""
+    named = os.environ.get("PLIMSOLL_SHARED")
+    folder = Path(named) if named else Path(__file__).parents[2] / "shared"
+    if not folder.is_dir():
+        pytest.skip(f"the shared files are not at {folder}; PLIMSOLL_SHARED names another place")
+    return folder

@@ -1,0 +1,25 @@
+"""Every kind of recipe at the size of a test. A new kind is added here, and has its task and levers held."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from plimsoll.recipes.registry import preset
+
+RECIPES = {
+    "stories": lambda: replace(
+        preset("stories"), width=32, layers=2, heads=1, vocab_size=512, seq_len=32, batch_size=8, steps=10
+    ),
+    "code": lambda: replace(preset("code"), width=32, layers=2, heads=1, vocab_size=512, seq_len=32, batch_size=2),
+}
+
+
+def random_batch(recipe, examples, *, seed=0):
+    """By the recipe's own batch_spec; integers are valid ids of a vocabulary of 512."""
+    random = np.random.default_rng(seed)
+    return {
+        name: random.integers(0, 512, shape).astype(dtype)
+        if np.issubdtype(np.dtype(dtype), np.integer)
+        else random.normal(size=shape).astype(dtype)
+        for name, (shape, dtype) in recipe.batch_spec(examples).items()
+    }

@@ -1,0 +1,115 @@
+"""Every recipe's task gives finite sums that add up over any split, and starts the same from the same key."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from task_examples import RECIPES, random_batch
+
+from plimsoll.recipes.registry import KINDS, PRESETS
+from plimsoll.types import Compute, LossSum
+
+EXAMPLES = 8
+
+
+def test_every_kind_and_preset_is_held_here():
+    assert set(RECIPES) == set(PRESETS)
+    assert {make().kind for make in RECIPES.values()} == set(KINDS)
+
+
+@pytest.fixture(scope="module", params=RECIPES)
+def recipe(request):
+    return RECIPES[request.param]()
+
+
+@pytest.fixture(scope="module")
+def task(recipe):
+    return recipe.task(Compute())
+
+
+@pytest.fixture(scope="module")
+def params(task):
+    return jax.jit(task.init)(jax.random.key(1))
+
+
+@pytest.fixture(scope="module")
+def sums(task, params):
+    @jax.jit
+    def loss(batch, keys):
+        loss, carry, metrics = task.loss(params, None, batch, keys, train=True)
+        return metrics | {"loss": loss}
+
+    def of(batch, *, start=0):
+        examples = len(next(iter(batch.values())))
+        return loss(batch, jax.vmap(jax.random.key)(jnp.arange(start, start + examples, dtype=jnp.uint32)))
+
+    return of
+
+
+def test_sums_are_finite_float32_scalars_with_a_weight_above_zero(recipe, sums):
+    for name, pair in sums(random_batch(recipe, EXAMPLES)).items():
+        assert isinstance(pair, LossSum), name
+        for value in pair:
+            assert value.shape == ()
+            assert value.dtype == np.float32
+            assert np.isfinite(value)
+        assert pair.weight > 0
+
+
+def test_sums_add_up_over_an_uneven_split(recipe, sums):
+    batch = random_batch(recipe, EXAMPLES)
+    cut = EXAMPLES // 4
+    whole = sums(batch)
+    first = sums({name: value[:cut] for name, value in batch.items()})
+    rest = sums({name: value[cut:] for name, value in batch.items()}, start=cut)
+    for name in whole:
+        assert float(first[name].total + rest[name].total) == pytest.approx(float(whole[name].total), rel=1e-5)
+        assert first[name].weight + rest[name].weight == whole[name].weight
+
+
+def test_the_loss_moves_with_the_batch_and_with_the_parameters(recipe, task, params, sums):
+    one, other = (sums(random_batch(recipe, EXAMPLES, seed=seed))["loss"].total for seed in (0, 1))
+    assert one != other
+    batch, keys = random_batch(recipe, EXAMPLES), jax.vmap(jax.random.key)(jnp.arange(EXAMPLES, dtype=jnp.uint32))
+
+    @jax.jit
+    @jax.grad
+    def gradient(trainable):
+        return task.loss(params | {"trainable": trainable}, None, batch, keys, train=True)[0].total
+
+    for path, leaf in jax.tree_util.tree_flatten_with_path(gradient(params["trainable"]))[0]:
+        assert np.isfinite(leaf).all(), path
+        assert np.any(leaf != 0), f"{jax.tree_util.keystr(path)} is never learned"
+
+
+def test_the_key_decides_the_parameters(task, params):
+    init = jax.jit(task.init)
+    same, other = init(jax.random.key(1)), init(jax.random.key(2))
+    assert params.keys() <= {"trainable", "frozen"}
+    for one, again in zip(jax.tree.leaves(params), jax.tree.leaves(same), strict=True):
+        np.testing.assert_array_equal(one, again)
+    assert any((a != b).any() for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(other), strict=True))
+
+
+def test_the_plan_changes_no_shape_and_no_starting_value(recipe, params):
+    """A run that is planned anew, or restored under another plan, must find the same leaves."""
+    other = recipe.task(Compute(precision="bfloat16", remat="block", loss_chunk=16, platform="tpu"))
+    again = jax.jit(other.init)(jax.random.key(1))
+    assert jax.tree.structure(again) == jax.tree.structure(params)
+    for one, leaf in zip(jax.tree.leaves(params), jax.tree.leaves(again), strict=True):
+        np.testing.assert_array_equal(one, leaf)
+
+
+def test_batches_are_as_large_as_they_say(recipe):
+    small, large = recipe.batch_spec(2), recipe.batch_spec(6)
+    assert small.keys() == large.keys()
+    for name, (shape, dtype) in small.items():
+        assert shape[0] == 2
+        assert large[name] == ((6, *shape[1:]), dtype)
+
+
+def test_evaluation_is_the_same_twice(recipe, task, params):
+    loss = jax.jit(lambda batch, keys: task.loss(params, None, batch, keys, train=False)[0].total)
+    batch = random_batch(recipe, EXAMPLES)
+    keys = [jax.vmap(jax.random.key)(jnp.arange(start, start + EXAMPLES, dtype=jnp.uint32)) for start in (0, 99)]
+    assert loss(batch, keys[0]) == loss(batch, keys[1])  # nothing is dropped, so nothing depends on the keys

@@ -1,0 +1,108 @@
+"""Rematerialisation: the same numbers, and each step down keeps fewer bytes, in the step that really trains."""
+
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from compiled_bytes import temporary_bytes
+
+from plimsoll.levers.remat import keep, rematerialised, scan_blocks
+from plimsoll.models.language import NextToken
+from plimsoll.models.sizing import DecoderShape
+from plimsoll.planner.flops import dot_flops
+from plimsoll.training.step import make_init, make_step
+from plimsoll.types import Compute
+
+REMATS = ["none", "dots", "block"]
+SHAPE = DecoderShape(vocab=64, width=64, layers=4, heads=2, inner=192)
+BATCH = {name: jax.ShapeDtypeStruct((8, 128), jnp.int32) for name in ("input_ids", "labels")}
+
+
+def compute(remat):
+    # "none" unrolls its layers on a CPU; as for another platform all three are the same scan, and compare.
+    return Compute(remat=remat, platform="any", loss_chunk=128)
+
+
+@cache
+def compiled_step(remat):
+    task, optimizer = NextToken(SHAPE, compute(remat)), optax.sgd(0.1)
+    state = jax.eval_shape(make_init(task, optimizer), jax.ShapeDtypeStruct((), jnp.uint32))
+    traced = jax.jit(make_step(task, optimizer, accumulation=1), donate_argnums=0).trace(state, BATCH)
+    return traced.lower().compile(), dot_flops(traced.jaxpr)
+
+
+def test_each_step_down_keeps_fewer_bytes_in_the_real_step():
+    none, dots, block = (compiled_step(remat)[0].memory_analysis().temp_size_in_bytes for remat in REMATS)
+    assert dots < 0.75 * none
+    assert block < 0.75 * dots
+
+
+def test_the_bytes_are_paid_for_in_dots():
+    none, dots, block = (compiled_step(remat)[1] for remat in REMATS)
+    assert none < dots < block < 4 / 3 * none  # at most one more forward pass
+
+
+def test_the_unrolled_step_keeps_no_more_than_the_scanned_one():
+    """Why `none` unrolls on a CPU: a scan copies what it keeps into stacked arrays."""
+
+    def needed(platform):
+        task = NextToken(SHAPE, Compute(remat="none", platform=platform, loss_chunk=128))
+        params = jax.eval_shape(task.init, jax.random.key(0))
+        ids = jnp.zeros((8, 128), jnp.int32)
+        loss = lambda p, i: task.loss(p, None, {"input_ids": i, "labels": i}, None, train=True)[0].total  # noqa: E731
+        return temporary_bytes(jax.grad(loss), params, ids)
+
+    assert needed("cpu") < needed("any")
+
+
+@pytest.mark.parametrize("remat", REMATS)
+def test_what_is_recomputed_is_the_same(remat):
+    shape = DecoderShape(vocab=32, width=32, layers=3, heads=1, inner=64)
+    ids = np.random.default_rng(0).integers(0, 32, (2, 16)).astype(np.int32)
+    expected_task = NextToken(shape, Compute(remat="none", platform="cpu"))
+    task = NextToken(shape, Compute(remat=remat, platform="cpu"))
+    params = expected_task.init(jax.random.key(0))
+
+    def value_and_grads(task):
+        loss = lambda p: task.loss(p, None, {"input_ids": ids, "labels": ids}, None, train=True)[0].total  # noqa: E731
+        return jax.jit(jax.value_and_grad(loss))(params)
+
+    (value, grads), (expected, expected_grads) = value_and_grads(task), value_and_grads(expected_task)
+    assert float(value) == pytest.approx(float(expected), rel=1e-6)
+    for one, other in zip(jax.tree.leaves(grads), jax.tree.leaves(expected_grads), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_only_the_named_results_are_kept_by_dots():
+    """The backward pass of tanh(x @ w) needs the dot's result: named, the dot is not done again."""
+
+    def block(x, weight, *, named):
+        product = x @ weight
+        return jnp.tanh(keep(product) if named else product)
+
+    def trained_flops(remat, named):
+        function = rematerialised(partial(block, named=named), remat)
+        loss = lambda x, w: jnp.sum(function(x, w))  # noqa: E731
+        return dot_flops(jax.make_jaxpr(jax.value_and_grad(loss, argnums=(0, 1)))(jnp.ones((4, 8)), jnp.ones((8, 8))))
+
+    once = 2 * 4 * 8 * 8
+    assert trained_flops("none", True) == 3 * once
+    assert trained_flops("dots", True) == 3 * once
+    assert trained_flops("dots", False) == 4 * once
+    assert trained_flops("block", True) == 4 * once
+
+
+@pytest.mark.parametrize("remat", REMATS)
+@pytest.mark.parametrize("layers", [1, 3])
+def test_scanned_blocks_are_applied_in_their_order(remat, layers):
+    scales = np.float32([2.0, 3.0, 5.0])[:layers]
+    block = lambda x, p: x * p["scale"] + p["shift"]  # noqa: E731
+    stacked = {"scale": jnp.asarray(scales), "shift": jnp.arange(layers, dtype=jnp.float32)}
+    actual = scan_blocks(block, jnp.ones(4), stacked, layers=layers, remat=remat, platform="cpu")
+    expected = np.ones(4)
+    for layer in range(layers):
+        expected = expected * scales[layer] + layer
+    np.testing.assert_allclose(actual, expected)

@@ -1,0 +1,170 @@
+"""The decoder against a second one written in plain NumPy float64, and the properties it must have."""
+
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plimsoll.levers.chunked_loss import IGNORE
+from plimsoll.models.decoder import Decoder, rms_norm, rotary_angles, rotate
+from plimsoll.models.language import NextToken
+from plimsoll.models.sizing import DecoderShape, sized
+from plimsoll.types import Compute
+
+TINY = DecoderShape(vocab=50, width=32, layers=2, heads=2, inner=48)
+UNTIED = DecoderShape(vocab=50, width=32, layers=2, heads=2, inner=48, tied=False)
+LENGTH = 12
+
+
+def ids(seed=0, *, batch=2, length=LENGTH):
+    return np.random.default_rng(seed).integers(0, TINY.vocab, (batch, length)).astype(np.int32)
+
+
+@cache
+def parameters(shape):
+    """Larger than at the start of training, so that attention and norms have something to say."""
+    params = jax.jit(Decoder(shape, Compute()).init)(jax.random.key(1))
+    random = np.random.default_rng(2)
+    return jax.tree.map(lambda x: jnp.asarray(random.normal(size=x.shape) * 0.3 + (x.ndim == 1), x.dtype), params)
+
+
+@cache
+def jitted_logits(shape, compute):
+    decoder = Decoder(shape, compute)
+    return jax.jit(lambda params, ids: decoder.logits(params, decoder.hidden(params, ids)))
+
+
+def reference_logits(params, ids, *, heads):
+    """The same model once more: NumPy, float64, a loop where the other has a scan."""
+    p = jax.tree.map(np.float64, jax.device_get(params))
+
+    def norm(x, scale):
+        return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * scale
+
+    def turned(x):  # batch, length, heads, width: pairs (i, i + half) as complex numbers
+        half = x.shape[-1] // 2
+        angles = np.arange(x.shape[1])[:, None] * 10_000.0 ** (-np.arange(half) / half)
+        spun = (x[..., :half] + 1j * x[..., half:]) * np.exp(1j * angles)[None, :, None, :]
+        return np.concatenate([spun.real, spun.imag], axis=-1)
+
+    x = p["embedding"][ids]
+    batch, length, width = x.shape
+    for layer in range(p["blocks"]["query"]["kernel"].shape[0]):
+        b = jax.tree.map(lambda leaf, layer=layer: leaf[layer], p["blocks"])
+        h = norm(x, b["attention_norm"]["scale"])
+        query, key, value = (
+            (h @ b[name]["kernel"]).reshape(batch, length, heads, -1) for name in ("query", "key", "value")
+        )
+        scores = np.einsum("blhw,bmhw->bhlm", turned(query), turned(key)) / np.sqrt(width / heads)
+        scores[..., np.triu(np.ones((length, length), bool), 1)] = -np.inf
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        weights /= weights.sum(-1, keepdims=True)
+        mixed = np.einsum("bhlm,bmhw->blhw", weights, value).reshape(batch, length, width)
+        x = x + mixed @ b["out"]["kernel"]
+        h = norm(x, b["feed_norm"]["scale"])
+        gate = h @ b["gate"]["kernel"]
+        x = x + (gate / (1 + np.exp(-gate)) * (h @ b["up"]["kernel"])) @ b["down"]["kernel"]
+    head = p["head"] if "head" in p else p["embedding"].T
+    return norm(x, p["norm"]) @ head
+
+
+@pytest.mark.parametrize("shape", [TINY, UNTIED], ids=["tied", "untied"])
+def test_the_decoder_computes_what_plain_numpy_computes(shape):
+    actual = jitted_logits(shape, Compute())(parameters(shape), ids())
+    expected = reference_logits(parameters(shape), ids(), heads=shape.heads)
+    assert actual.dtype == np.float32
+    assert np.linalg.norm(actual - expected) < 1e-5 * np.linalg.norm(expected)
+    assert np.abs(expected).std() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("levers", "tolerance"),
+    [
+        ({"remat": "dots"}, 1e-5),
+        ({"remat": "block"}, 1e-5),
+        ({"platform": "tpu"}, 1e-5),
+        ({"precision": "bfloat16"}, 0.05),
+    ],
+)
+def test_no_lever_makes_it_another_model(levers, tolerance):
+    actual = jitted_logits(TINY, Compute(**levers))(parameters(TINY), ids())
+    expected = reference_logits(parameters(TINY), ids(), heads=TINY.heads)
+    assert np.linalg.norm(actual - expected) < tolerance * np.linalg.norm(expected)
+
+
+@settings(max_examples=15, deadline=None)
+@given(at=st.integers(0, LENGTH - 1), change=st.integers(1, TINY.vocab - 1))
+def test_a_token_changes_the_logits_from_its_position_on_and_none_before(at, change):
+    before = ids(batch=1)
+    after = before.copy()
+    after[0, at] = (after[0, at] + change) % TINY.vocab
+    one, other = (np.asarray(jitted_logits(UNTIED, Compute())(parameters(UNTIED), x))[0] for x in (before, after))
+    np.testing.assert_array_equal(one[:at], other[:at])
+    assert (one[at:] != other[at:]).any(axis=-1).all()
+
+
+@pytest.mark.parametrize(
+    "shape", [TINY, UNTIED, sized(10**6, vocab=256), sized(10**8, vocab=8192, tied=False), sized(10**9, vocab=50257)]
+)
+def test_the_formula_counts_every_parameter(shape):
+    params = jax.eval_shape(Decoder(shape, Compute()).init, jax.random.key(0))  # a billion, and none allocated
+    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == shape.parameters()
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {np.dtype(np.float32)}
+
+
+def test_an_untied_head_is_its_own_matrix():
+    assert "head" not in parameters(TINY)
+    assert parameters(UNTIED)["head"].shape == (32, 50)
+    moved = parameters(UNTIED) | {"head": parameters(UNTIED)["head"] * 2}
+    one, two = (jitted_logits(UNTIED, Compute())(p, ids()) for p in (parameters(UNTIED), moved))
+    np.testing.assert_allclose(two, 2 * one, rtol=1e-5)
+
+
+def test_the_loss_at_the_start_is_that_of_guessing():
+    task = NextToken(TINY, Compute())
+    batch = {"input_ids": ids(), "labels": ids(1)}
+    params, loss_of = task.init(jax.random.key(0)), jax.jit(partial(task.loss, train=True))
+    loss, _, _ = loss_of(params, None, batch, None)
+    assert float(loss.total / loss.weight) == pytest.approx(np.log(TINY.vocab), rel=0.02)
+    batch["labels"][:, 5:] = IGNORE
+    assert (
+        float(jax.jit(partial(task.loss, train=True))(task.init(jax.random.key(0)), None, batch, None)[0].weight) == 10
+    )
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**31), scale=st.floats(1e-3, 1e3), head_width=st.sampled_from([2, 32, 64, 128]))
+def test_rotary_positions_keep_norms(seed, scale, head_width):
+    x = (np.random.default_rng(seed).normal(size=(16, head_width)) * scale).astype(np.float32)
+    turned = rotate(x, rotary_angles(16, head_width))
+    np.testing.assert_allclose(np.linalg.norm(turned, axis=-1), np.linalg.norm(x, axis=-1), rtol=1e-5)
+    np.testing.assert_array_equal(turned[0], x[0])  # position 0 is not turned
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**31), m=st.integers(0, 40), n=st.integers(0, 40), shift=st.integers(1, 80))
+def test_a_score_depends_on_the_distance_of_positions_only(seed, m, n, shift):
+    random = np.random.default_rng(seed)
+    query, key = random.normal(size=(2, 1, 64)).astype(np.float32)
+    angles = rotary_angles(128, 64)
+
+    def score(m, n):
+        return float((rotate(query, angles[m : m + 1]) @ rotate(key, angles[n : n + 1]).T)[0, 0])
+
+    assert score(m + shift, n + shift) == pytest.approx(score(m, n), abs=2e-3)
+
+
+def test_a_score_changes_with_the_distance():
+    ones, angles = np.ones((1, 64), np.float32), rotary_angles(8, 64)
+    scores = [float((rotate(ones, angles[m : m + 1]) @ ones.T)[0, 0]) for m in range(8)]
+    assert len({round(score, 2) for score in scores}) == 8
+
+
+def test_the_norm_makes_every_row_of_unit_mean_square():
+    x = np.random.default_rng(0).normal(size=(5, 32)).astype(np.float32) * 100
+    rows = rms_norm(x, np.full(32, 2.0, np.float32))
+    np.testing.assert_allclose(np.mean(np.square(rows), axis=-1), 4.0, rtol=1e-4)

@@ -1,0 +1,194 @@
+"""The compile child, as a real process: it answers, fails, crashes, is killed, hangs, or says nonsense."""
+
+import os
+import signal
+import sys
+import time
+
+import pytest
+from planner_examples import STATIC, plan
+
+from plimsoll.planner import child
+from plimsoll.planner.child import Child, plan_of, processor
+from plimsoll.planner.types import DoesNotCompile
+
+ANALYSIS = {"argument_bytes": 1, "output_bytes": 1, "alias_bytes": 1, "temp_bytes": 7, "flops": 2.0}
+
+PROGRAM = f"""
+import dataclasses, json, os, signal, sys, time
+started = os.environ["STARTED"]
+with open(started, "a") as file:
+    file.write(str(os.getpid()) + "\\n")
+for line in sys.stdin:
+    question = json.loads(line)
+    verb, plan = question["verb"], question.get("plan", {{}})
+    micro = plan.get("micro_batch")
+    if verb == "static":
+        reply = {{"answer": {dict(vars(STATIC))!r}}}
+    elif verb == "measure":
+        reply = {{"answer": {{"seconds": 0.25}}}}
+    elif micro == 13:
+        reply = {{"failed": "XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes."}}
+    elif micro == 66:
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif micro == 67:
+        print("warming up", "\\n\\nfatal: the tensor is cursed", file=sys.stderr)
+        sys.exit(41)
+    elif micro == 68:
+        print("this is no JSON", flush=True)
+        continue
+    elif micro == 69:
+        print('{{"neither": 1}}', flush=True)
+        continue
+    elif micro == 70:
+        print('{{"answer": ', end="", flush=True)
+        time.sleep(600)
+    elif micro == 71:
+        time.sleep(600)
+    else:
+        reply = {{"answer": {ANALYSIS!r}}}
+    print(json.dumps(reply), flush=True)
+"""
+
+
+@pytest.fixture
+def make_child(tmp_path):
+    made = []
+
+    def make(about=None):
+        environment = os.environ | {"STARTED": str(tmp_path / "started")}
+        one = Child([sys.executable, "-c", PROGRAM], environment, about=about or {}, answers=tmp_path / "answers")
+        made.append(one)
+        return one
+
+    yield make
+    for one in made:
+        one.__exit__()
+
+
+def started(tmp_path):
+    path = tmp_path / "started"
+    return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+
+def analyse(compiler, micro):
+    return compiler.analyse(plan(micro_batch=micro, accumulation=1))
+
+
+def test_a_child_answers_again_and_again_in_one_process(make_child, tmp_path):
+    with make_child() as compiler:
+        assert compiler.static() == STATIC
+        assert analyse(compiler, 1).temp_bytes == 7
+        assert compiler.measure(plan()) == 0.25
+    assert len(started(tmp_path)) == 1
+    assert compiler.compiles == 1
+
+
+def test_a_child_has_ended_when_it_is_closed(make_child, tmp_path):
+    with make_child() as compiler:
+        compiler.static()
+    with pytest.raises(ProcessLookupError):
+        os.kill(started(tmp_path)[0], 0)
+
+
+def test_no_question_starts_no_process(make_child, tmp_path):
+    with make_child():
+        pass
+    assert started(tmp_path) == []
+
+
+def test_an_answer_is_kept_for_the_same_question_and_only_for_that(make_child, tmp_path):
+    with make_child() as compiler:
+        analyse(compiler, 1)
+    with make_child() as again:
+        analyse(again, 1)
+        analyse(again, 1)
+        assert again.compiles == 0
+    assert len(started(tmp_path)) == 1
+    with make_child({"recipe": "another"}) as other:
+        analyse(other, 1)
+        analyse(other, 2)
+        assert other.compiles == 2
+
+
+def test_what_does_not_reach_the_compiler_asks_nothing_new(make_child):
+    with make_child() as compiler:
+        compiler.analyse(plan(async_save=True, prefetch=1, pinned=("remat",)))
+        compiler.analyse(plan(async_save=False, prefetch=9))
+        assert compiler.compiles == 1
+        compiler.analyse(plan(remat="block"))
+        assert compiler.compiles == 2
+
+
+def test_a_damaged_answer_is_asked_again(make_child, tmp_path):
+    with make_child() as compiler:
+        analyse(compiler, 1)
+        for path in (tmp_path / "answers").glob("analyse-*"):
+            path.write_text('{"temp_by')
+        assert analyse(compiler, 1).temp_bytes == 7
+        assert compiler.compiles == 2
+
+
+def test_a_failed_compile_is_a_data_point_and_the_child_lives_on(make_child, tmp_path):
+    with make_child() as compiler:
+        with pytest.raises(DoesNotCompile, match="RESOURCE_EXHAUSTED"):
+            analyse(compiler, 13)
+        assert analyse(compiler, 1).temp_bytes == 7
+    assert len(started(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("micro", "words"),
+    [
+        (66, "killed by signal 9"),
+        (67, "ended with code 41: fatal: the tensor is cursed"),
+        (68, "this is no JSON"),
+        (69, "neither"),
+    ],
+)
+def test_a_child_that_ends_or_talks_nonsense_costs_one_plan_and_is_started_again(make_child, tmp_path, micro, words):
+    with make_child() as compiler:
+        analyse(compiler, 1)
+        with pytest.raises(DoesNotCompile, match=words):
+            analyse(compiler, micro)
+        assert analyse(compiler, 2).temp_bytes == 7
+    assert len(started(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("micro", [70, 71])  # in the middle of an answer, before one
+def test_a_child_that_hangs_is_ended_after_a_while(make_child, tmp_path, monkeypatch, micro):
+    monkeypatch.setattr(child, "SECONDS_PER_ANSWER", 1)
+    with make_child() as compiler:
+        analyse(compiler, 1)
+        begun = time.monotonic()
+        with pytest.raises(DoesNotCompile, match="killed by signal 9"):
+            analyse(compiler, micro)
+        assert time.monotonic() - begun < 20
+        assert analyse(compiler, 2).temp_bytes == 7
+
+
+def test_a_child_killed_between_two_questions_is_started_again(make_child, tmp_path):
+    with make_child() as compiler:
+        analyse(compiler, 1)
+        os.kill(started(tmp_path)[0], signal.SIGKILL)
+        with pytest.raises(DoesNotCompile, match="killed by signal 9"):
+            analyse(compiler, 2)
+        assert analyse(compiler, 2).temp_bytes == 7
+
+
+def test_a_failure_is_not_kept(make_child):
+    with make_child() as compiler:
+        with pytest.raises(DoesNotCompile):
+            analyse(compiler, 66)
+        with pytest.raises(DoesNotCompile):  # asked again, not remembered: the machine may have had no room
+            analyse(compiler, 66)
+
+
+def test_the_child_sees_the_plan_it_was_asked_about():
+    asked = plan(micro_batch=2, remat="dots", loss_chunk=256, precision="bfloat16", async_save=True, pinned=("remat",))
+    seen = plan_of(child._computed(asked))
+    assert (seen.micro_batch, seen.remat, seen.loss_chunk, seen.precision) == (2, "dots", 256, "bfloat16")
+
+
+def test_the_processor_is_named_with_the_cores_we_may_use():
+    assert processor().startswith(f"{len(os.sched_getaffinity(0))} cores of ")

@@ -1,0 +1,100 @@
+"""The peak is the dearest phase of the run, to the byte; a step's time grows with what it does."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from planner_examples import STATIC, plan
+
+from plimsoll.planner.estimate import RUNNING_BYTES, SAVE_BYTES, ledger
+from plimsoll.planner.speed import step_seconds
+from plimsoll.planner.types import Analysis, Rates, Rehearsal
+from plimsoll.units import GIB, MIB
+
+STATE = STATIC.state_bytes
+REHEARSAL = Rehearsal(process_bytes=100 * MIB, init_temp_bytes=7 * MIB, evaluate_temp_bytes=9 * MIB)
+RATES = Rates(
+    flops={"float32": 1e11, "bfloat16": 2e11},
+    copy_bytes=1e10,
+    first_touch_bytes=2e9,
+    loop_seconds=1e-3,
+    source="made up",
+)
+
+
+def analysis(temp, *, extra=0, flops=1e9):
+    return Analysis(argument_bytes=STATE, output_bytes=STATE + extra, alias_bytes=STATE, temp_bytes=temp, flops=flops)
+
+
+def priced(plan, temp, *, extra=0):
+    return ledger(
+        plan,
+        budget_bytes=GIB,
+        static=STATIC,
+        analysis=analysis(temp, extra=extra),
+        rehearsal=REHEARSAL,
+        host={"data": 3 * MIB},
+    )
+
+
+BASE = 100 * MIB + RUNNING_BYTES + STATE
+
+
+def test_a_large_step_is_the_peak():
+    found = priced(plan(), 50 * MIB, extra=MIB)
+    assert found.phase == "train"
+    assert found.predicted_peak_bytes == BASE + 51 * MIB + 3 * MIB
+    assert found.predicted["parameters"] == 10 * MIB
+    assert found.predicted["optimizer"] == 20 * MIB
+
+
+def test_a_small_step_leaves_the_peak_to_saving():
+    found = priced(plan(), MIB)
+    assert found.phase == "save"
+    assert found.predicted_peak_bytes == BASE + SAVE_BYTES + 3 * MIB
+
+
+def test_saving_beside_training_costs_the_step_and_a_copy_of_the_state():
+    found = priced(plan(async_save=True), 50 * MIB)
+    assert found.phase == "save"
+    assert found.predicted_peak_bytes == BASE + SAVE_BYTES + STATE + 50 * MIB + 3 * MIB
+
+
+def test_phases_start_and_evaluate_have_their_own_temporaries():
+    phases = priced(plan(), MIB).phases
+    assert phases["start"] == BASE + 7 * MIB  # no data yet
+    assert phases["evaluate"] == BASE + 9 * MIB + 3 * MIB
+
+
+@given(temp=st.integers(0, 2**40), in_background=st.booleans())
+def test_the_components_add_up_to_the_dearest_phase(temp, in_background):
+    found = priced(plan(async_save=in_background), temp)
+    assert found.predicted_peak_bytes == max(found.phases.values()) == found.phases[found.phase]
+    assert min(found.predicted.values()) >= 0
+
+
+@given(flops=st.floats(1e6, 1e15), more=st.floats(1.001, 100), temp=st.integers(0, 2**36))
+def test_more_arithmetic_takes_longer(flops, more, temp):
+    one, other = (step_seconds(plan(), analysis(temp, flops=f), STATIC, RATES) for f in (flops, flops * more))
+    assert other > one > 0
+
+
+@given(temp=st.integers(0, 2**36), more=st.integers(2**20, 2**36))
+def test_more_temporaries_never_make_it_faster(temp, more):
+    one, other = (step_seconds(plan(), analysis(t), STATIC, RATES) for t in (temp, temp + more))
+    assert other > one
+
+
+def test_a_precision_is_priced_at_its_own_rate():
+    work = analysis(0, flops=1e12)
+    slow = step_seconds(plan(), work, STATIC, RATES)
+    fast = step_seconds(plan(precision="bfloat16"), work, STATIC, RATES)
+    assert slow - fast == pytest.approx(1e12 / 1e11 - 1e12 / 2e11)
+
+
+def test_more_micro_batches_of_the_same_size_cost_their_loop():
+    few, many = plan(accumulation=4), plan(accumulation=8)
+    same = replace(analysis(STATIC.parameter_bytes), flops=0)
+    difference = step_seconds(many, same, STATIC, RATES) - step_seconds(few, same, STATIC, RATES)
+    assert difference == pytest.approx(4 * (RATES.loop_seconds + 3 * STATIC.parameter_bytes / RATES.copy_bytes))

@@ -1,0 +1,74 @@
+"""The count of floating-point operations, against counts by hand."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from plimsoll.planner.flops import dot_flops
+
+
+def counted(function, *shapes):
+    return dot_flops(jax.make_jaxpr(function)(*(jnp.zeros(shape) for shape in shapes)))
+
+
+def test_a_dot_is_two_operations_per_product():
+    assert counted(jnp.dot, (3, 5), (5, 7)) == 2 * 3 * 5 * 7
+
+
+def test_a_batch_axis_multiplies_and_a_second_contracted_axis_too():
+    assert counted(partial(jnp.einsum, "bij,bjk->bik"), (4, 3, 5), (4, 5, 7)) == 2 * 4 * 3 * 5 * 7
+    assert counted(partial(jnp.einsum, "aij,ijk->ak"), (4, 3, 5), (3, 5, 7)) == 2 * 4 * 3 * 5 * 7
+
+
+def test_a_scan_counts_every_trip():
+    def layers(x, weights):
+        return jax.lax.scan(lambda x, w: (x @ w, None), x, weights)[0]
+
+    assert counted(layers, (3, 5), (6, 5, 5)) == 6 * 2 * 3 * 5 * 5
+
+
+def test_a_map_inside_a_scan_counts_trips_of_both():
+    def nested(x, weights):
+        def outer(x, w):
+            return x + jnp.sum(jax.lax.map(lambda row: row @ w, x), axis=1, keepdims=True), None
+
+        return jax.lax.scan(outer, x, weights)[0]
+
+    assert counted(nested, (3, 5), (6, 5, 5)) == 6 * 3 * 2 * 5 * 5
+
+
+def test_a_gradient_costs_two_more_dots_and_a_recomputed_one_a_third():
+    once = 2 * 3 * 5 * 5
+    block = lambda x, w: jnp.tanh(jnp.tanh(x @ w) @ w)  # noqa: E731
+
+    def trained(function):
+        return counted(jax.value_and_grad(lambda x, w: jnp.sum(function(x, w)), argnums=(0, 1)), (3, 5), (5, 5))
+
+    assert trained(block) == 6 * once
+    assert trained(jax.checkpoint(block, prevent_cse=False)) == 8 * once
+
+
+def test_what_nothing_uses_is_not_counted():
+    def unused(x, w):
+        _ = x @ w
+        return x + 1
+
+    assert counted(unused, (3, 5), (5, 7)) == 0
+    assert counted(jax.jit(unused), (3, 5), (5, 7)) == 0
+
+
+def test_inner_functions_are_counted_once():
+    assert counted(jax.jit(jax.jit(jnp.dot)), (3, 5), (5, 7)) == 2 * 3 * 5 * 7
+    assert counted(jax.vmap(jnp.dot, in_axes=(0, None)), (4, 3, 5), (5, 7)) == 2 * 4 * 3 * 5 * 7
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_our_own_dots_are_counted_through_their_custom_gradient(precision):
+    from plimsoll.levers.precision import dot
+
+    product = partial(dot, precision=precision, platform="cpu")
+    assert counted(product, (3, 5), (5, 7)) == 2 * 3 * 5 * 7
+    trained = jax.value_and_grad(lambda x, w: jnp.sum(product(x, w)), argnums=(0, 1))
+    assert counted(trained, (3, 5), (5, 7)) == 3 * 2 * 3 * 5 * 7

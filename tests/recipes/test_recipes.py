@@ -1,0 +1,92 @@
+"""Recipes: wrong fields are refused by name and value, and a saved recipe comes back as the same one."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from plimsoll.errors import RecipeError
+from plimsoll.recipes.base import Prepared
+from plimsoll.recipes.registry import PRESETS, differences, from_dict, preset
+from plimsoll.recipes.stories import Text
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_complete_and_survives_json(name):
+    recipe = preset(name)
+    again = from_dict(json.loads(json.dumps(recipe.to_dict())))
+    assert again == recipe
+    assert differences(again, recipe) == {}
+    assert recipe.shape.parameters() > 0
+    assert recipe.host_bytes(prefetch=2)["data"] > 0
+    assert recipe.batch_spec(3)["input_ids"] == ((3, recipe.seq_len), "int32")
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"batch_size": 0}, "--batch-size must be 1 or more, got 0"),
+        ({"gradient_accumulation_steps": -1}, "--gradient-accumulation-steps must be 1 or more, got -1"),
+        ({"steps": 0}, "--steps must be 1 or more, got 0"),
+        ({"epochs": 0.0}, "--epochs must be above 0, got 0"),
+        ({"epochs": float("nan")}, "--epochs must be above 0, got nan"),
+        ({"steps": 5, "epochs": 1.0}, "--steps 5 and --epochs 1 both set the length"),
+        ({"seq_len": 0}, "--seq-len must be 1 or more, got 0"),
+        ({"stride": 0}, "--stride must be 1 or more, got 0"),
+        ({"vocab_size": 0}, "--vocab-size must be 1 or more, got 0"),
+        ({"max_examples": 0}, "--max-examples must be 1 or more, got 0"),
+        ({"shuffle_buffer_size": -1}, "--shuffle-buffer-size must be 0 or more, got -1"),
+        ({"width": 32}, "give all three, or --target-params alone"),
+        ({"width": -32, "layers": 2, "heads": 1}, "--width must be 1 or more, got -32"),
+        ({"warmup_steps": -1}, "--warmup-steps must be 0 or more, got -1"),
+        ({"learning_rate": 0.0}, "--learning-rate must be above 0, got 0"),
+        ({"learning_rate": float("nan")}, "--learning-rate must be above 0, got nan"),
+        ({"clip_norm": -1.0}, "--clip-norm must be 0 or more, got -1"),
+        ({"weight_decay": -0.1}, "--weight-decay must be 0 or more, got -0.1"),
+        ({"beta2": 1.0}, "--beta2 must be at least 0 and below 1, got 1"),
+    ],
+)
+def test_a_wrong_field_is_refused_by_its_option_and_value(fields, words):
+    with pytest.raises(RecipeError) as refused:
+        Text(**fields)
+    assert words in str(refused.value)
+
+
+def test_a_shape_that_heads_do_not_divide_is_refused_before_anything_is_read():
+    with pytest.raises(RecipeError, match="--width 33 cannot be split over --heads 2"):
+        _ = Text(width=33, layers=1, heads=2).shape
+
+
+def test_the_effective_batch_is_a_product():
+    assert Text(batch_size=4, gradient_accumulation_steps=8).effective_batch == 32
+
+
+@pytest.mark.parametrize(
+    ("saved", "words"),
+    [
+        ({"kind": "os.system", "fields": {}}, "kind 'os.system', which this version does not know"),
+        ({"fields": {}}, "kind None"),
+        ({"kind": "stories", "fields": {"exec": "rm"}}, "fields that this version does not know: exec"),
+        ({"kind": "stories"}, "no fields"),
+        ({"kind": "stories", "fields": {"batch_size": 0}}, "--batch-size"),
+    ],
+)
+def test_a_saved_recipe_that_is_not_ours_is_refused(saved, words):
+    with pytest.raises(RecipeError) as refused:
+        from_dict(saved)
+    assert words in str(refused.value)
+
+
+def test_differences_are_named_with_both_values():
+    one = Text(steps=5)
+    assert differences(one, replace(one, seq_len=64, seed=1)) == {"seq_len": (128, 64), "seed": (42, 1)}
+
+
+def test_an_unknown_preset_suggests_a_near_one():
+    with pytest.raises(RecipeError, match="Did you mean stories"):
+        preset("storeis")
+
+
+def test_what_was_prepared_survives_json():
+    prepared = Prepared(steps=7, steps_per_epoch=None, facts={"tokens": 3})
+    assert Prepared.from_json(prepared.to_json()) == prepared

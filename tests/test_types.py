@@ -1,0 +1,42 @@
+"""The values that meet between rooms survive JSON, because they meet between processes."""
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plimsoll.types import Compute, Ledger, Plan
+
+plans = st.builds(
+    Plan,
+    chip=st.sampled_from(["cpu", "h200"]),
+    micro_batch=st.integers(1, 512),
+    accumulation=st.integers(1, 512),
+    remat=st.sampled_from(["none", "dots", "block"]),
+    loss_chunk=st.sampled_from([0, 256]),
+    precision=st.sampled_from(["float32", "bfloat16"]),
+    prefetch=st.integers(1, 8),
+    async_save=st.booleans(),
+    pinned=st.lists(st.sampled_from(["remat", "precision"]), unique=True).map(tuple),
+)
+
+
+@given(plans)
+def test_a_plan_survives_json(plan):
+    again = Plan.from_dict(json.loads(json.dumps(plan.to_dict())))
+    assert again == plan
+    assert hash(again) == hash(plan)  # the search keeps plans in sets
+
+
+@given(plans)
+def test_a_model_sees_the_plan_it_was_built_for(plan):
+    seen = Compute(precision=plan.precision, remat=plan.remat, loss_chunk=plan.loss_chunk, platform="tpu")
+    assert plan.compute("tpu") == seen
+    assert plan.effective_batch == plan.micro_batch * plan.accumulation
+    assert plan.numerics == ("mixed" if plan.precision == "bfloat16" else "exact")
+
+
+def test_a_ledger_adds_up_and_prints_as_json():
+    ledger = Ledger(budget_bytes=100, predicted={"process": 40, "parameters": 8}, phase="train")
+    assert ledger.predicted_peak_bytes == 48
+    assert json.loads(ledger.to_json())["predicted"] == {"process": 40, "parameters": 8}

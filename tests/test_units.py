@@ -1,0 +1,85 @@
+"""What people type and what people read: bytes, counts, times."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plimsoll.errors import RecipeError
+from plimsoll.units import (
+    format_bytes,
+    format_count,
+    format_seconds,
+    parse_bytes,
+    parse_count,
+    parse_seconds,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("2GiB", 2 * 2**30),
+        ("2GB", 2 * 10**9),
+        ("2gb", 2 * 10**9),
+        ("768MiB", 768 * 2**20),
+        ("1.5 kB", 1500),
+        ("1024", 1024),
+        (1024, 1024),
+        ("1_000", 1000),
+        ("0.5TiB", 2**39),
+    ],
+)
+def test_sizes(text, size):
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("124M", 124 * 10**6), ("10k", 10**4), ("10K", 10**4), ("1.3b", 13 * 10**8), ("7", 7)]
+)
+def test_counts_are_decimal(text, count):
+    assert parse_count(text) == count
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("1.5min", 90), ("2h", 7200)])
+def test_times(text, seconds):
+    assert parse_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("parse", [parse_bytes, parse_count, parse_seconds])
+@pytest.mark.parametrize("text", ["", "many", "-1", "1.2.3", "5 parsecs", "nan", "1e", "GiB", "--run"])
+def test_what_cannot_be_read_is_refused_with_the_units_there_are(parse, text):
+    with pytest.raises(RecipeError, match=r"cannot be read: write a number and one of .*, like ") as refused:
+        parse(text)
+    assert repr(text) in str(refused.value)
+
+
+@given(st.integers(0, 2**50))
+def test_a_printed_size_reads_back_to_within_its_digits(size):
+    text = format_bytes(size)
+    assert parse_bytes(text) == pytest.approx(size, rel=0.051, abs=1)
+    assert len(text) <= len("1023.9 MiB")
+
+
+@given(st.integers(0, 999 * 10**9))
+def test_a_printed_count_reads_back_to_within_its_digits(count):
+    text = format_count(count)
+    assert parse_count(text) == pytest.approx(count, rel=0.0051)
+    assert len(text) <= len("12.3M")
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(999, "999"), (999_499, "999k"), (999_999, "1M"), (999_999_999, "1B"), (1_300_000, "1.3M")]
+)
+def test_counts_at_the_border_of_a_unit(count, text):
+    assert format_count(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.0123, "12 ms"), (1.25, "1.2 s"), (89, "89.0 s"), (90, "1.5 min"), (5400, "1.5 h")]
+)
+def test_seconds_are_read_at_a_glance(seconds, text):
+    assert format_seconds(seconds) == text
+
+
+def test_a_difference_of_sizes_may_be_negative():
+    assert format_bytes(-3 * 2**20) == "-3.0 MiB"

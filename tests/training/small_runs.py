@@ -1,0 +1,114 @@
+"""Real runs of a tiny recipe in processes of their own: prepared and planned once, then copied."""
+
+import itertools
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from plimsoll.training.checkpoint import Checkpoints, loader_position, read_leaves
+from plimsoll.training.fingerprint import fingerprint
+
+STEPS, SAVE_EVERY = 24, 4
+PATIENCE = 120
+"""Seconds until a process that neither ends nor shows what is waited for counts as stuck."""
+
+
+def write_text(path):
+    drawn = random.Random(0)
+    words = ["".join(drawn.choices("abcdefghij", k=drawn.randint(2, 7))) for _ in range(120)]
+    documents = (" ".join(drawn.choices(words, k=drawn.randint(20, 80))) for _ in range(400))
+    path.write_text("\n\n".join(documents))
+    return path
+
+
+class Runs:
+    """One text, one compile cache, one prepared run; every test gets a copy of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.text = write_text(folder / "text.txt")
+        self._number = itertools.count()
+        self._prepared: dict[tuple, Path] = {}
+
+    def command(self, run: Path, *options: str) -> list[str]:
+        words = f"""
+            --width 32 --layers 2 --heads 1 --vocab-size 300 --seq-len 32 --batch-size 4
+            --gradient-accumulation-steps 2 --steps {STEPS} --save-every {SAVE_EVERY} --shuffle-buffer-size 20
+            --memory 900MiB --micro-batch 4 --remat none --loss-chunk 0 --precision float32 --prefetch 1
+            --log-every 1 --quiet
+        """.split()
+        command = [sys.executable, "-m", "plimsoll.cli.main", "train", "stories", "--dataset-id", str(self.text)]
+        return [*command, *words, "--run", str(run), *options]
+
+    def prepared(self, *options: str) -> Path:
+        """A fresh run folder, planned, with no step taken. Another recipe takes over the first one's plan."""
+        if options not in self._prepared:
+            first = self.folder / f"prepared-{next(self._number)}"
+            plan = ["--plan", str(self.prepared() / "plan.json")] if options else []
+            ended = self.run(first, *options, *plan, "--max-steps", "1")
+            assert ended.returncode == 0, ended.stderr
+            for name in ("checkpoints", "tensorboard"):
+                shutil.rmtree(first / name, ignore_errors=True)
+            for name in ("metrics.jsonl", "log.txt", "ledger.json"):
+                (first / name).unlink(missing_ok=True)
+            self._prepared[options] = first
+        return self.copied(self._prepared[options])
+
+    def copied(self, run: Path) -> Path:
+        copy = self.folder / f"run-{next(self._number)}"
+        shutil.copytree(run, copy)
+        return copy
+
+    def start(self, run: Path, *options: str) -> subprocess.Popen:
+        environment = os.environ | {
+            "PLIMSOLL_CACHE": str(self.folder / "cache"),
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        }
+        return subprocess.Popen(
+            self.command(run, *options), env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def run(self, run: Path, *options: str) -> subprocess.CompletedProcess:
+        process = self.start(run, *options)
+        out, err = process.communicate(timeout=PATIENCE)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def run_until(self, run: Path, seen, *options: str, send=signal.SIGKILL) -> subprocess.CompletedProcess:
+        """Sends `send` at the moment `seen(run)` is true; fails where the run ended before."""
+        process = self.start(run, *options)
+        deadline = time.monotonic() + PATIENCE
+        while not seen(run):
+            if process.poll() is not None:
+                out, err = process.communicate()
+                raise AssertionError(f"ended with {process.returncode} before it was seen: {out}{err}")
+            assert time.monotonic() < deadline
+        process.send_signal(send)
+        out, err = process.communicate(timeout=PATIENCE)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def rows(run: Path) -> list[dict]:
+    path = run / "metrics.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def last_row(run: Path) -> int:
+    """The last step of which a whole row has been written."""
+    path = run / "metrics.jsonl"
+    whole = path.read_text().rpartition("\n")[0] if path.exists() else ""
+    return json.loads(whole.rpartition("\n")[2])["step"] if whole else 0
+
+
+def checkpoint_steps(run: Path) -> list[int]:
+    return [saved.step for saved in Checkpoints(run / "checkpoints", in_background=False).all()]
+
+
+def newest_fingerprint(run: Path) -> str:
+    saved = Checkpoints(run / "checkpoints", in_background=False).all()[0]
+    return fingerprint(read_leaves(saved), loader_position(saved))

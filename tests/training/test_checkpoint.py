@@ -1,0 +1,308 @@
+"""A checkpoint is whole or it is not there; what is damaged is noticed, and what is not finite is refused."""
+
+import errno
+import json
+import shutil
+import subprocess
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+from plimsoll.errors import CheckpointError, StoppedError
+from plimsoll.training import checkpoint
+from plimsoll.training.checkpoint import Checkpoints, damage, load_state, loader_position, read_leaves
+from plimsoll.training.fingerprint import fingerprint
+
+POSITION = {"document": 3, "offset": 17}
+
+
+def make_state(seed=0, *, width=300):
+    """Every kind of leaf a state has: matrix, vector, scalar, integer, half width, nothing."""
+    random = np.random.default_rng(seed)
+    return {
+        "step": jnp.int32(seed),
+        "key": jnp.asarray(random.integers(0, 2**32, 2, np.uint32)),
+        "params": {"trainable": {"kernel": jnp.asarray(random.normal(size=(width, 64)), jnp.float32)}},
+        "optimizer": {"codes": jnp.asarray(random.integers(0, 256, 99), jnp.uint8), "half": jnp.ones(5, jnp.bfloat16)},
+        "carry": None,
+    }
+
+
+def shapes(state):
+    return jax.eval_shape(lambda: state)
+
+
+def assert_same_bits(one, other):
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        assert a.dtype == b.dtype
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+@pytest.fixture
+def saved_twice(tmp_path):
+    checkpoints = Checkpoints(tmp_path, in_background=False)
+    for step in (1, 2):
+        checkpoints.save(step, make_state(step), POSITION | {"offset": step})
+    return checkpoints
+
+
+def test_what_was_saved_is_loaded_to_the_last_bit(saved_twice):
+    newest = saved_twice.all()[0]
+    state, position = load_state(newest, shapes(make_state(2)))
+    assert_same_bits(state, make_state(2))
+    assert position == POSITION | {"offset": 2}
+
+
+def test_leaves_larger_than_a_slice_are_cut_and_put_together_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "SLICE_BYTES", 1000)  # 77 slices, the last one short
+    checkpoints = Checkpoints(tmp_path, in_background=False)
+    checkpoints.save(1, make_state(), POSITION)
+    assert_same_bits(load_state(checkpoints.all()[0], shapes(make_state()))[0], make_state())
+
+
+def test_a_saved_state_holds_values_even_if_its_buffers_are_donated_at_once(tmp_path):
+    """In the background the next step runs while Orbax still writes: it must not see the next step's numbers."""
+    change = jax.jit(lambda state: jax.tree.map(lambda x: x + jnp.ones((), x.dtype), state), donate_argnums=0)
+    checkpoints = Checkpoints(tmp_path, in_background=True)
+    state = jax.block_until_ready(change(make_state(width=60_000)))  # 15 MiB: four slices, two in flight
+    expected = jax.tree.map(np.array, state)
+    checkpoints.save(1, state, POSITION)
+    for _ in range(20):
+        state = change(state)
+    jax.block_until_ready(state)
+    checkpoints.wait()
+    assert_same_bits(load_state(checkpoints.all()[0], shapes(state))[0], expected)
+
+
+def files_of(saved):
+    return sorted(path for path in saved.path.rglob("*") if path.is_file())
+
+
+def damaged_by_flips(saved):
+    """Names of the files of which no bit in the middle can be turned unnoticed; the others."""
+    unnoticed = []
+    for path in files_of(saved):
+        whole = path.read_bytes()
+        if not whole:
+            continue
+        flipped = bytearray(whole)
+        flipped[len(flipped) // 2] ^= 1
+        path.write_bytes(flipped)
+        if damage(saved) is None:
+            unnoticed.append(path.name)
+        path.write_bytes(whole)
+    return unnoticed
+
+
+def test_a_flipped_bit_is_noticed_in_every_file(saved_twice):
+    newest = saved_twice.all()[0]
+    assert len(files_of(newest)) > 5
+    assert damaged_by_flips(newest) == []
+    assert damage(newest) is None
+
+
+def test_a_truncated_or_missing_file_is_noticed_whichever_it_is(saved_twice):
+    newest = saved_twice.all()[0]
+    for path in files_of(newest):
+        whole = path.read_bytes()
+        if whole:
+            path.write_bytes(whole[:-1])
+            assert damage(newest) is not None, f"{path} truncated"
+        path.unlink()
+        assert damage(newest) is not None, f"{path} missing"
+        path.write_bytes(whole)
+    assert damage(newest) is None
+
+
+def truncate(saved):
+    path = max(files_of(saved), key=lambda path: path.stat().st_size)
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def remove_manifest(saved):
+    (saved.path / "manifest.json").unlink()
+
+
+def empty_manifest(saved):
+    (saved.path / "manifest.json").write_text("{}")
+
+
+def nonsense_manifest(saved):
+    (saved.path / "manifest.json").write_text("[1, 2]")
+
+
+def binary_manifest(saved):
+    (saved.path / "manifest.json").write_bytes(b"\xff\xfe\x00")
+
+
+def empty(saved):
+    shutil.rmtree(saved.path)
+    saved.path.mkdir()
+
+
+@pytest.mark.parametrize(
+    "spoil", [truncate, remove_manifest, empty_manifest, nonsense_manifest, binary_manifest, empty]
+)
+def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(saved_twice, spoil):
+    spoil(saved_twice.all()[0])
+    saved, notes = saved_twice.latest_whole()
+    assert saved.step == 1
+    assert len(notes) == 1
+    assert "checkpoint 2 is damaged" in notes[0]
+    assert "step-00000002.damaged" in notes[0]
+    assert (saved_twice.folder / "step-00000002.damaged").is_dir()
+    assert_same_bits(load_state(saved, shapes(make_state(1)))[0], make_state(1))
+    saved_twice.save(2, make_state(2), POSITION)  # and the step can be saved again
+    assert saved_twice.latest_whole()[0].step == 2
+
+
+def test_where_none_is_whole_there_is_none(saved_twice):
+    for saved in saved_twice.all():
+        remove_manifest(saved)
+    saved, notes = saved_twice.latest_whole()
+    assert saved is None
+    assert len(notes) == 2
+
+
+def test_what_a_killed_save_left_is_removed(saved_twice):
+    shutil.copytree(saved_twice.all()[0].path, saved_twice.folder / ".partial-00000003")
+    assert saved_twice.latest_whole()[0].step == 2
+    assert not list(saved_twice.folder.glob(".partial-*"))
+
+
+@pytest.mark.parametrize("in_background", [False, True])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_state_that_is_not_finite_is_refused_and_nothing_is_replaced(saved_twice, value, in_background):
+    checkpoints = Checkpoints(saved_twice.folder, in_background=in_background)
+    state = make_state(3)
+    state["params"]["trainable"]["kernel"] = state["params"]["trainable"]["kernel"].at[-1, -1].set(value)
+    with pytest.raises(StoppedError, match=r"step 3: .*kernel.* is not finite.*--learning-rate") as refused:
+        checkpoints.save(3, state, POSITION)
+    assert refused.value.exit_code == 3
+    assert [saved.step for saved in checkpoints.all()] == [2, 1]
+    assert damage(checkpoints.all()[0]) is None
+
+
+def test_a_bfloat16_leaf_is_checked_too(tmp_path):
+    state = make_state() | {"optimizer": {"half": jnp.asarray([1.0, np.inf], jnp.bfloat16)}}
+    with pytest.raises(StoppedError, match="half"):
+        Checkpoints(tmp_path, in_background=False).save(1, state, POSITION)
+    assert ml_dtypes.bfloat16  # the dtype the check must see through
+
+
+def test_the_last_two_and_the_best_are_kept(tmp_path):
+    checkpoints = Checkpoints(tmp_path, in_background=False)
+    for step in range(1, 6):
+        if step == 2:
+            checkpoints.mark_best(2, 1.25)
+        checkpoints.save(step, make_state(step), POSITION)
+    assert [saved.step for saved in checkpoints.all()] == [5, 4, 2]
+    assert checkpoints.best() == {"step": 2, "validation_loss": 1.25}
+    checkpoints.mark_best(6, 1.0)
+    checkpoints.save(6, make_state(6), POSITION)
+    assert [saved.step for saved in checkpoints.all()] == [6, 5]
+
+
+def test_a_state_of_another_shape_is_refused_by_the_leaf(saved_twice):
+    with pytest.raises(CheckpointError, match=r"kernel.*\(300, 64\).*\(301, 64\)"):
+        load_state(saved_twice.all()[0], shapes(make_state(2, width=301)))
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 3 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("a small file system needs root; the failing write below stands in for it")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def save_and_wait(checkpoints, state):
+    checkpoints.save(2, state, POSITION)
+    checkpoints.wait()
+
+
+@pytest.mark.parametrize("in_background", [False, True])
+def test_a_full_disk_stops_the_run_and_the_last_good_checkpoint_survives(small_disk, in_background):
+    checkpoints = Checkpoints(small_disk, in_background=in_background)
+    checkpoints.save(1, make_state(1), POSITION)
+    checkpoints.wait()
+    random = np.random.default_rng(0)
+    large = {"kernel": jnp.asarray(random.normal(size=(2**21,)), jnp.float32)}  # 8 MiB that do not compress
+    with pytest.raises(StoppedError, match=r"step 2 could not be saved.*disk is full.*run the same command") as stopped:
+        save_and_wait(checkpoints, large)
+    assert stopped.value.exit_code == 3
+    assert not list(small_disk.glob(".partial-*"))  # it would keep the disk full
+    saved, notes = checkpoints.latest_whole()
+    assert (saved.step, notes) == (1, [])
+    assert_same_bits(load_state(saved, shapes(make_state(1)))[0], make_state(1))
+
+
+@pytest.mark.parametrize("writer", ["_write_manifest", "_flush_folder", "_start_writing"])
+def test_a_write_that_fails_anywhere_leaves_the_last_good_checkpoint(saved_twice, monkeypatch, writer):
+    def fail(*_args, **_kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, writer, fail)
+    with pytest.raises(StoppedError, match="disk is full"):
+        saved_twice.save(3, make_state(3), POSITION)
+    assert not list(saved_twice.folder.glob(".partial-*"))
+    assert [saved.step for saved in saved_twice.all()] == [2, 1]
+
+
+def test_the_failure_of_a_background_save_is_raised_by_the_next_one(saved_twice, monkeypatch):
+    def fail(*_args, **_kwargs):
+        raise OSError(errno.EIO, "Input/output error")
+
+    checkpoints = Checkpoints(saved_twice.folder, in_background=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "_write_manifest", fail)
+        checkpoints.save(3, make_state(3), POSITION)
+        with pytest.raises(StoppedError, match=r"step 3 could not be saved.*Input/output error"):
+            checkpoints.save(4, make_state(4), POSITION)
+    checkpoints.save(5, make_state(5), POSITION)
+    checkpoints.wait()
+    assert checkpoints.all()[0].step == 5
+
+
+def changed(state, **parts):
+    return state | parts
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        changed(make_state(2), step=jnp.int32(3)),
+        changed(make_state(2), key=make_state(3)["key"]),
+        changed(make_state(2), params=make_state(3)["params"]),
+        changed(make_state(2), optimizer=make_state(3)["optimizer"]),
+        changed(make_state(2), carry=jnp.zeros(2)),
+    ],
+    ids=["step", "key", "params", "optimizer", "carry"],
+)
+def test_every_part_of_the_state_is_in_the_fingerprint(tmp_path, saved_twice, other):
+    checkpoints = Checkpoints(tmp_path / "other", in_background=False)
+    checkpoints.save(2, other, loader_position(saved_twice.all()[0]))
+    assert fingerprint_of(checkpoints) != fingerprint_of(saved_twice)
+
+
+def test_the_fingerprint_knows_the_position_in_the_data_and_nothing_of_paths_and_times(tmp_path, saved_twice):
+    same, moved = (Checkpoints(tmp_path / name, in_background=False) for name in ("same", "moved"))
+    same.save(2, make_state(2), json.loads(json.dumps(loader_position(saved_twice.all()[0]))))
+    moved.save(2, make_state(2), POSITION | {"offset": 18})
+    assert fingerprint_of(same) == fingerprint_of(saved_twice)
+    assert fingerprint_of(moved) != fingerprint_of(saved_twice)
+
+
+def fingerprint_of(checkpoints):
+    saved = checkpoints.all()[0]
+    return fingerprint(read_leaves(saved), loader_position(saved))

@@ -1,0 +1,214 @@
+"""A run can be killed anywhere: the same command again ends at the same parameters, bit for bit.
+
+Real processes, real signals; nothing waits a fixed time.
+"""
+
+import json
+import shutil
+import signal
+
+import pytest
+from small_runs import STEPS, Runs, checkpoint_steps, last_row, newest_fingerprint, rows
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return Runs(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(runs):
+    run = runs.prepared()
+    ended = runs.run(run)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr == ""
+    return run
+
+
+@pytest.fixture(scope="module")
+def stopped(runs):
+    """Early, at step 8 of the whole schedule."""
+    run = runs.prepared()
+    assert runs.run(run, "--max-steps", "8").returncode == 0
+    assert checkpoint_steps(run)[:2] == [8, 6]
+    return run
+
+
+def losses(run):
+    return {row["step"]: row["loss"] for row in rows(run) if "loss" in row}
+
+
+def validation_losses(run):
+    return {row["step"]: row["validation_loss"] for row in rows(run) if "validation_loss" in row}
+
+
+def assert_same_history(run, uninterrupted):
+    """The same parameters and position, and every row there once, with the same numbers."""
+    assert newest_fingerprint(run) == newest_fingerprint(uninterrupted)
+    trained = [row["step"] for row in rows(run) if "loss" in row]
+    assert trained == list(range(1, STEPS + 1))
+    evaluated = [row["step"] for row in rows(run) if "validation_loss" in row]
+    assert evaluated == sorted(set(evaluated))
+    assert losses(run) == losses(uninterrupted)
+    assert validation_losses(run).items() >= validation_losses(uninterrupted).items()  # and one where a session ended
+
+
+def resumed_from(run):
+    return json.loads((run / "ledger.json").read_text())["resumed_from_step"]
+
+
+def is_saving(run):
+    return any((run / "checkpoints").glob(".partial-*"))
+
+
+def is_saving_after(step):
+    return lambda run: bool(checkpoint_steps(run)) and checkpoint_steps(run)[0] >= step and is_saving(run)
+
+
+KILLS = {
+    "before the first checkpoint": lambda run: last_row(run) >= 2,
+    "during the first save": is_saving,
+    "between checkpoints": lambda run: last_row(run) >= 14,
+}
+
+
+@pytest.mark.parametrize("moment", KILLS)
+def test_a_killed_run_continues_to_the_same_parameters(runs, uninterrupted, moment):
+    run = runs.prepared()
+    killed = runs.run_until(run, KILLS[moment])
+    assert killed.returncode == -signal.SIGKILL
+    left = checkpoint_steps(run)
+    again = runs.run(run)
+    assert again.returncode == 0, again.stderr
+    assert_same_history(run, uninterrupted)
+    assert resumed_from(run) == (left[0] if left else None)
+    if left:
+        assert f"continuing from step {left[0]} of {STEPS}" in (run / "log.txt").read_text()
+    assert not is_saving(run)
+
+
+def test_a_run_killed_again_and_again_gets_there(runs, uninterrupted):
+    run = runs.prepared()
+    right_after_a_checkpoint = lambda run: checkpoint_steps(run)[:1] >= [8]  # noqa: E731
+    right_before_the_end = lambda run: last_row(run) >= STEPS - 1  # noqa: E731
+    for moment in (right_after_a_checkpoint, is_saving_after(12), right_before_the_end):
+        assert runs.run_until(run, moment).returncode == -signal.SIGKILL
+    assert runs.run(run).returncode == 0
+    assert resumed_from(run) >= 12
+    assert_same_history(run, uninterrupted)
+
+
+def test_saving_between_steps_or_beside_them_changes_no_bit(runs, uninterrupted):
+    run = runs.prepared()
+    planned = json.loads((run / "plan.json").read_text())
+    assert planned["plan"]["async_save"]  # what every other test here does
+    planned["plan"]["async_save"] = False
+    (run / "plan.json").write_text(json.dumps(planned))
+    assert runs.run_until(run, is_saving_after(8)).returncode == -signal.SIGKILL
+    assert runs.run(run).returncode == 0
+    assert resumed_from(run) >= 8
+    assert_same_history(run, uninterrupted)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_saves_the_step_it_came_in_and_the_same_command_continues(runs, uninterrupted, number, code):
+    run = runs.prepared()
+    ended = runs.run_until(run, lambda run: last_row(run) >= 9, send=number)
+    assert ended.returncode == code, ended.stderr
+    assert ended.stderr == ""
+    stopped = checkpoint_steps(run)[0]
+    assert 9 <= stopped < STEPS
+    assert stopped == last_row(run)  # nothing that was computed is lost
+    assert runs.run(run).returncode == 0
+    assert resumed_from(run) == stopped
+    assert_same_history(run, uninterrupted)
+
+
+def test_a_half_written_checkpoint_is_ignored_and_removed(runs, stopped, uninterrupted):
+    run = runs.copied(stopped)
+    whole, half = run / "checkpoints/step-00000008", run / "checkpoints/.partial-00000012"
+    shutil.copytree(whole, half)
+    (half / "manifest.json").unlink()
+    assert runs.run(run).returncode == 0
+    assert resumed_from(run) == 8
+    assert not half.exists()
+    assert_same_history(run, uninterrupted)
+
+
+def test_a_damaged_checkpoint_is_set_aside_said_and_the_one_before_is_used(runs, stopped, uninterrupted):
+    run = runs.copied(stopped)
+    newest, before = checkpoint_steps(run)[:2]
+    for path in (run / f"checkpoints/step-{newest:08d}/arrays").rglob("d/*"):
+        flipped = bytearray(path.read_bytes())
+        flipped[len(flipped) // 2] ^= 1
+        path.write_bytes(flipped)
+    again = runs.run(run)
+    assert again.returncode == 0, again.stderr
+    said = f"checkpoint {newest} is damaged"
+    assert said in again.stdout + again.stderr
+    assert said in (run / "log.txt").read_text()
+    assert any(said in note for note in json.loads((run / "ledger.json").read_text())["notes"])
+    assert resumed_from(run) == before
+    assert_same_history(run, uninterrupted)
+
+
+def test_where_no_checkpoint_is_whole_the_run_starts_anew_and_says_so(runs, stopped, uninterrupted):
+    run = runs.copied(stopped)
+    for path in (run / "checkpoints").glob("step-*/manifest.json"):
+        path.unlink()
+    again = runs.run(run)
+    assert again.returncode == 0, again.stderr
+    assert "no checkpoint is whole: starting from the beginning" in again.stdout + again.stderr
+    assert resumed_from(run) is None
+    assert_same_history(run, uninterrupted)
+
+
+def test_a_finished_run_stays_as_it_is(runs, uninterrupted):
+    run = runs.copied(uninterrupted)
+    ended = runs.run(run)
+    assert ended.returncode == 0, ended.stderr
+    assert_same_history(run, uninterrupted)
+    final = next(line for line in (run / "log.txt").read_text().splitlines()[::-1] if "Final Training Loss" in line)
+    assert float(final.split()[-1]) == pytest.approx(losses(uninterrupted)[STEPS], abs=1e-6)  # not one of 0.0
+
+
+def test_another_recipe_is_refused_by_the_name_of_its_field(runs, uninterrupted):
+    ended = runs.run(uninterrupted, "--learning-rate", "0.1")
+    assert ended.returncode == 2
+    assert "--learning-rate is 0.0005 there and 0.1 here" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_two_processes_do_not_train_the_same_run(runs):
+    run = runs.prepared()
+    process = runs.start(run)
+    try:
+        while last_row(run) < 1:
+            assert process.poll() is None
+        process.send_signal(signal.SIGSTOP)
+        other = runs.run(run)
+    finally:
+        process.kill()
+        process.communicate()
+    assert other.returncode == 2
+    assert "is being trained by another process" in other.stderr
+
+
+def test_a_loss_that_becomes_nan_stops_the_run_and_keeps_the_last_good_checkpoint(runs):
+    options = ("--learning-rate", "1e30", "--save-every", "1", "--clip-norm", "0")
+    run = runs.prepared(*options)
+    ended = runs.run(run, *options)
+    assert ended.returncode == 3
+    assert ended.stderr.count("error: ") == 1
+    assert "Traceback" not in ended.stderr
+    assert "step " in ended.stderr
+    assert "--learning-rate" in ended.stderr
+    kept = checkpoint_steps(run)
+    before = newest_fingerprint(run)
+    assert kept
+    assert kept[0] < STEPS
+    again = runs.run(run, *options)  # the same end, from the same checkpoint, and it is still whole
+    assert again.returncode == 3
+    assert checkpoint_steps(run) == kept
+    assert newest_fingerprint(run) == before
+    assert resumed_from(run) == kept[0]

@@ -1,0 +1,212 @@
+"""The step learns the same whatever the micro-batches are, holds its state once, and runs the forward pass once."""
+
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from small_tasks import (
+    DroppedRegression,
+    LinearRegression,
+    decoder_task,
+    regression_batch,
+    relative_distance,
+    text_batch,
+)
+
+from plimsoll.levers.chunked_loss import IGNORE
+from plimsoll.optimizers.adamw import AdamW
+from plimsoll.planner.flops import dot_flops
+from plimsoll.training.program import tree_bytes
+from plimsoll.training.step import make_evaluate, make_init, make_step
+
+SPLITS = [1, 2, 4, 8]
+
+
+def recording():
+    """An optimizer whose state is the gradient it was given: what the step computed, without an update after it."""
+    return optax.GradientTransformation(
+        lambda params: jax.tree.map(jnp.zeros_like, params),
+        lambda gradient, state, params=None: (jax.tree.map(jnp.zeros_like, gradient), gradient),
+    )
+
+
+@cache
+def jitted_init(make_task, make_optimizer):
+    return jax.jit(make_init(make_task(), make_optimizer()))
+
+
+@cache
+def jitted_step(make_task, make_optimizer, accumulation):
+    return jax.jit(make_step(make_task(), make_optimizer(), accumulation=accumulation), donate_argnums=0)
+
+
+def taken(make_task, make_optimizer, batches, *, accumulation, seed=3):
+    """State and the metrics of every step."""
+    state = jitted_init(make_task, make_optimizer)(np.uint32(seed))
+    step = jitted_step(make_task, make_optimizer, accumulation)
+    told = []
+    for batch in batches:
+        state, metrics = step(state, batch)
+        told.append(jax.device_get(metrics))
+    return jax.device_get(state), told
+
+
+@pytest.fixture(scope="module")
+def whole_batch_gradient():
+    return taken(decoder_task, recording, [text_batch()], accumulation=1)
+
+
+@pytest.fixture(scope="module")
+def whole_batch_training():
+    return taken(decoder_task, adamw, [text_batch(seed=seed) for seed in range(20)], accumulation=1)
+
+
+def descent():
+    return optax.sgd(0.1)
+
+
+def adamw(steps=20):
+    # Epsilon well above rounding: Adam divides near-zero gradients by their own size, which would test noise.
+    inner = AdamW(learning_rate=3e-3, warmup_steps=2, clip_norm=1.0, epsilon=1e-5).build(steps)
+
+    def update(gradient, state, params=None):
+        with jax.numpy_dtype_promotion("standard"):  # optax multiplies floats by its int32 count
+            return inner.update(gradient, state, params)
+
+    return optax.GradientTransformation(inner.init, update)
+
+
+def test_the_uneven_batch_is_really_uneven():
+    counted = (text_batch()["labels"] != IGNORE).reshape(8, -1).sum(axis=1)
+    assert counted.min() <= 1 < 24 < counted.max()
+
+
+@pytest.mark.parametrize("accumulation", SPLITS)
+def test_micro_batches_of_unequal_weight_give_the_gradient_of_the_whole_batch(accumulation, whole_batch_gradient):
+    state, (told,) = taken(decoder_task, recording, [text_batch()], accumulation=accumulation)
+    expected, (expected_told,) = whole_batch_gradient
+    assert relative_distance(state["optimizer"], expected["optimizer"]) < 1e-6
+    assert told["loss"] == pytest.approx(expected_told["loss"], rel=1e-6)
+    assert told["gradient_norm"] == pytest.approx(expected_told["gradient_norm"], rel=1e-6)
+    assert told["weight"] == np.sum(text_batch()["labels"] != IGNORE)
+
+
+def test_the_loss_of_a_step_is_the_mean_over_counted_tokens():
+    task, batch = decoder_task(), text_batch()
+    state, (told,) = taken(decoder_task, recording, [batch], accumulation=4)
+    keys = jax.vmap(jax.random.key)(jnp.zeros(16, jnp.uint32))
+    loss, _, _ = jax.jit(partial(task.loss, train=True))(state["params"], None, batch, keys)
+    assert told["loss"] == pytest.approx(float(loss.total / loss.weight), rel=1e-6)
+
+
+@pytest.mark.parametrize("accumulation", SPLITS[1:])
+def test_twenty_steps_end_at_the_same_parameters_whatever_the_split(accumulation, whole_batch_training):
+    batches = [text_batch(seed=seed) for seed in range(20)]
+    state, told = taken(decoder_task, adamw, batches, accumulation=accumulation)
+    expected, expected_told = whole_batch_training
+    assert relative_distance(state["params"], expected["params"]) < 1e-5
+    assert [one["weight"] for one in told] == [one["weight"] for one in expected_told]
+    np.testing.assert_allclose([t["loss"] for t in told], [t["loss"] for t in expected_told], rtol=1e-5)
+    assert state["step"] == 20
+
+
+def test_twenty_steps_move_the_parameters_far_more_than_the_tolerance(whole_batch_training):
+    start = jitted_init(decoder_task, adamw)(np.uint32(3))
+    assert relative_distance(whole_batch_training[0]["params"], jax.device_get(start)["params"]) > 0.05
+
+
+@pytest.mark.parametrize("accumulation", [1, 4])
+def test_every_byte_of_the_state_is_reused_by_the_step(accumulation):
+    state, compiled = compiled_step(decoder_task(), accumulation=accumulation)
+    stats = compiled.memory_analysis()
+    assert stats.alias_size_in_bytes == tree_bytes(state)
+    metrics = stats.output_size_in_bytes - stats.alias_size_in_bytes
+    assert metrics < 1024  # a few scalars and the tuple that holds them: nothing the size of a parameter
+
+
+def compiled_step(task, *, accumulation, batch=None):
+    optimizer = adamw()
+    state = jax.eval_shape(make_init(task, optimizer), jax.ShapeDtypeStruct((), jnp.uint32))
+    batch = text_batch() if batch is None else batch
+    step = jax.jit(make_step(task, optimizer, accumulation=accumulation), donate_argnums=0)
+    return state, step.lower(state, batch).compile()
+
+
+@pytest.mark.parametrize("accumulation", [1, 4])
+def test_the_weight_pass_costs_no_forward_pass(accumulation):
+    """Three passes' worth of dots: forward, and two in backward. A second forward would be a third more."""
+    task, optimizer, batch = decoder_task(), adamw(), text_batch()
+    state = jax.eval_shape(make_init(task, optimizer), jax.ShapeDtypeStruct((), jnp.uint32))
+    traced = jax.jit(make_step(task, optimizer, accumulation=accumulation)).trace(state, batch)
+    keys = jax.eval_shape(jax.vmap(jax.random.key), jax.ShapeDtypeStruct((16,), jnp.uint32))
+    forward = jax.jit(lambda p, b, k: task.loss(p, None, b, k, train=True)[0]).trace(state["params"], batch, keys)
+    assert dot_flops(traced.jaxpr) == 3 * dot_flops(forward.jaxpr)
+
+
+class KnownWeight:
+    """The same task with its weight given beforehand: no weight pass to pay for."""
+
+    def __init__(self, task, weight):
+        self.task, self.weight, self.init = task, weight, task.init
+
+    def loss(self, params, carry, batch, keys, *, train):
+        loss, carry, metrics = self.task.loss(params, carry, batch, keys, train=train)
+        return loss._replace(weight=jnp.float32(self.weight)), carry, metrics
+
+
+def test_the_compiler_drops_the_forward_pass_of_the_weight_pass():
+    """By XLA's own count of the compiled step, which nothing of ours can prettify."""
+    _, compiled = compiled_step(decoder_task(), accumulation=1)
+    _, without = compiled_step(KnownWeight(decoder_task(), 100.0), accumulation=1)
+    assert compiled.cost_analysis()["flops"] == pytest.approx(without.cost_analysis()["flops"], rel=0.01)
+
+
+@pytest.mark.parametrize("accumulation", SPLITS[1:])
+def test_what_a_key_drops_does_not_depend_on_the_split(accumulation):
+    batches = [regression_batch(seed=seed) for seed in range(5)]
+    whole, _ = taken(DroppedRegression, descent, batches, accumulation=1)
+    split, _ = taken(DroppedRegression, descent, batches, accumulation=accumulation)
+    assert relative_distance(split["params"]["trainable"], whole["params"]["trainable"]) < 1e-6
+
+
+def test_keys_differ_between_examples_and_between_steps():
+    class Telling(LinearRegression):
+        def loss(self, params, carry, batch, keys, *, train):
+            drawn = jax.vmap(jax.random.uniform)(keys)
+            loss, carry, metrics = super().loss(params, carry, batch, keys, train=train)
+            spread = jnp.max(drawn) - jnp.min(drawn)
+            return loss, carry, metrics | {"drawn": loss._replace(total=jnp.sum(drawn)), "spread": loss._replace(
+                total=spread, weight=jnp.float32(1))}  # fmt: skip
+
+    _, told = taken(Telling, descent, [regression_batch()] * 4, accumulation=1)
+    assert min(float(one["spread"]) for one in told) > 0.3  # sixteen equal draws would have none
+    assert len({float(one["drawn"]) for one in told}) == 4
+
+
+def test_a_plain_pytree_task_trains_and_leaves_its_frozen_part_alone():
+    batches = [regression_batch(seed=seed) for seed in range(200)]
+    state, told = taken(LinearRegression, descent, batches, accumulation=4)
+    np.testing.assert_allclose(state["params"]["trainable"]["slope"], [1.0, -2.0, 0.5], atol=1e-4)
+    assert state["params"]["trainable"]["bias"] == pytest.approx(0.25, abs=1e-4)
+    assert state["params"]["frozen"]["scale"] == 1.0
+    assert told[-1]["close"] == 1.0  # metrics are divided by their own weight
+    assert told[0]["loss"] > 1000 * told[-1]["loss"]
+
+
+def test_evaluation_returns_sums_and_does_not_train():
+    task, batch = DroppedRegression(), regression_batch()
+    params = task.init(None)
+    sums = jax.jit(make_evaluate(task))(params, batch)
+    assert float(sums["loss"].total) == pytest.approx(float(np.sum(batch["y"] ** 2)), rel=1e-6)  # nothing dropped
+    assert float(sums["loss"].weight) == 16
+
+
+def test_the_seed_decides_the_start_and_nothing_else_does():
+    init = jitted_init(decoder_task, adamw)
+    one, same, other = (jax.device_get(init(np.uint32(seed))) for seed in (1, 1, 2))
+    assert relative_distance(one["params"], same["params"]) == 0
+    assert relative_distance(one["params"], other["params"]) > 0.1
+    assert not np.array_equal(one["key"], other["key"])
