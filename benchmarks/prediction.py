@@ -105,8 +105,8 @@ def report(rows: list[dict]) -> None:
     over = [row for row in seen if row["measured"] > row["budget"] * MIB]
     print(
         f"\n{len(seen)} configurations, {len(rows) - len(seen)} refused; median error"
-        f" {statistics.median(errors) / MIB:.1f} MiB, {statistics.median(shares):.1%}; worst {max(errors) / MIB:.1f} MiB,"
-        f" {max(shares):.1%}; under-predicted by more than the larger of 2 % and 8 MiB: {len(under)}; over budget:"
+        f" {statistics.median(errors) / MIB:.1f} MiB, {statistics.median(shares):.1%}; worst"
+        f" {max(errors) / MIB:.1f} MiB, {max(shares):.1%}; under-predicted by more than the larger of 2 % and 8 MiB: {len(under)}; over budget:"
         f" {len(over)}"
     )
     out = Path("bench-out")

@@ -93,9 +93,7 @@ def main() -> None:
 def parse_options() -> argparse.Namespace:
     shared = Path(os.environ.get("PLIMSOLL_SHARED", ROOT.parent / "shared"))
     names = list(configurations(steps_small=0, steps_large=0))
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--configurations", nargs="+", choices=names, default=names, metavar="NAME")
     parser.add_argument("--sides", choices=("both", "peer", "plimsoll"), default="both")
     parser.add_argument("--rounds", type=int, default=2)
@@ -105,9 +103,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--vocab-size", type=int, default=2048)
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0, help="of the initial weights and the order")
-    parser.add_argument(
-        "--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: every core"
-    )
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: every core")
     parser.add_argument("--peer-optim", default="adamw_torch_fused", help="Trainer's name of its AdamW")
     parser.add_argument(
         "--memory", help="plimsoll's budget; default: our goal's share of the peer's peak, else what is available"
@@ -249,9 +245,7 @@ def _ratio_lines(ratios: dict, met: dict, configuration: dict) -> list[str]:
 
 def _line(name: str, side: str, *cells: str) -> str:
     widths = (15, 8, 15, 11, 16, 14)
-    return f"{name:14} {side:9}" + "".join(
-        f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)
-    )
+    return f"{name:14} {side:9}" + "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
 
 
 def conditions(options) -> dict:

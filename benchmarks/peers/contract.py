@@ -23,8 +23,7 @@ ORDER = (
     "window w reads tokens[w*seq : w*seq+seq] and predicts tokens[w*seq+1 : w*seq+seq+1]"
 )
 CONFIG = (
-    "JSON: hidden_size, intermediate_size, layers, heads, vocab_size, seq_len, "
-    "tie_embeddings, rope_theta, rms_norm_eps"
+    "JSON: hidden_size, intermediate_size, layers, heads, vocab_size, seq_len, tie_embeddings, rope_theta, rms_norm_eps"
 )
 DECAY = "what decays: matrices (the embedding too, the norms not), or every parameter"
 
@@ -35,9 +34,7 @@ def arguments(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--tokens", type=Path, required=True, help="npy, int32 (tokens,): the text")
     parser.add_argument("--order", type=Path, required=True, help=ORDER)
     parser.add_argument("--config", type=Path, required=True, help=CONFIG)
-    parser.add_argument(
-        "--weights", type=Path, help="npz, initial weights named and shaped as in LlamaForCausalLM"
-    )
+    parser.add_argument("--weights", type=Path, help="npz, initial weights named and shaped as in LlamaForCausalLM")
     parser.add_argument("--batch-size", type=int, default=16, help="windows of one forward pass")
     parser.add_argument("--accumulation", type=int, default=1, help="forward passes of one update")
     parser.add_argument("--steps", type=int, default=600, help="updates; also the length of the schedule")

@@ -9,9 +9,7 @@ from tokenizers import ByteLevelBPETokenizer
 def encode(text: str, *, vocab_size: int) -> np.ndarray:
     """The whole text as one stream of tokens of a byte-level BPE learned from it."""
     tokenizer = ByteLevelBPETokenizer()
-    tokenizer.train_from_iterator(
-        [text], vocab_size=vocab_size, special_tokens=["<|endoftext|>"], show_progress=False
-    )
+    tokenizer.train_from_iterator([text], vocab_size=vocab_size, special_tokens=["<|endoftext|>"], show_progress=False)
     return np.array(tokenizer.encode(text).ids, dtype=np.int32)
 
 

@@ -42,16 +42,20 @@ def plan(
     numerics: str = "mixed",
     pins: Mapping[str, Any] | None = None,
     measure: bool = False,
-    steps: int | None = None,
+    prepared: Prepared | None = None,
     say: Say = lambda text: None,
 ) -> Planned:
     """The fastest plan for `recipe` whose predicted peak is at most `memory`; allocates nothing unless `measure`.
 
+    `prepared` says what is known of the data; without it nothing of the data is read.
     Raises BudgetError, with the smallest peak found and what would fit, if nothing does.
     """
     recipe = preset(recipe) if isinstance(recipe, str) else recipe
-    problem = _problem(recipe, budget=budget_bytes(memory), chip=chip, numerics=numerics, pins=pins, measure=measure)
-    about = {"recipe": recipe.to_dict(), "steps": steps or recipe.steps or UNKNOWN_STEPS}
+    problem = _problem(
+        recipe, prepared, budget=budget_bytes(memory), chip=chip, numerics=numerics, pins=pins, measure=measure
+    )
+    steps = prepared.steps if prepared is not None else recipe.steps
+    about = {"recipe": recipe.to_dict(), "steps": steps or UNKNOWN_STEPS}
     command = [sys.executable, "-m", "plimsoll.worker", "compile", json.dumps(about)]
     answers = environment.cache_folder() / "answers"
     with Child(command, environment.for_processes(chip), about=about, answers=answers) as compiler:
@@ -67,7 +71,14 @@ def budget_bytes(memory: str | int | None) -> int:
 
 
 def _problem(
-    recipe: Recipe, *, budget: int, chip: str, numerics: str, pins: Mapping[str, Any] | None, measure: bool
+    recipe: Recipe,
+    prepared: Prepared | None,
+    *,
+    budget: int,
+    chip: str,
+    numerics: str,
+    pins: Mapping[str, Any] | None,
+    measure: bool,
 ) -> Problem:
     if chip != "cpu":
         raise RecipeError(f"there is no chip called {chip!r} yet: this version plans for cpu, the one it runs on")
@@ -85,7 +96,7 @@ def _problem(
         numerics=numerics,
         honoured=recipe.honoured,
         loss_chunks=recipe.loss_chunks,
-        host_bytes={prefetch: recipe.host_bytes(prefetch=prefetch)},
+        host_bytes={prefetch: recipe.host_bytes(prepared, prefetch=prefetch)},
         pins=pins,
         measure=measure,
     )
@@ -113,21 +124,26 @@ class TrainOptions:
     debug_nans: bool = False
 
 
-def prepare_run(recipe: Recipe, options: TrainOptions, say: Say) -> tuple[list[str], dict[str, str]]:
-    """Everything up to training: folder, data, plan. Returns the training process's command and environment."""
+@dataclasses.dataclass(frozen=True)
+class Ready:
+    """A run that is prepared and planned: what to start, and the lock that it is to hold."""
+
+    command: list[str]
+    environment: dict[str, str]
+    lock: int
+
+
+def prepare_run(recipe: Recipe, options: TrainOptions, say: Say) -> Ready:
+    """Everything up to training: folder, data, plan. Whoever starts the command closes the lock after it."""
     folder = RunFolder(options.run or default_run(recipe))
     folder.create()
-    folder.lock()
-    if folder.exists():
-        _require_same(folder, recipe)
-    else:
-        folder.write("recipe.json", recipe.to_dict())
-    if folder.has("data.json"):
-        prepared = Prepared(**folder.read("data.json"))
-    else:
-        prepared = recipe.prepare(folder.path, say)
-        folder.write("data.json", dataclasses.asdict(prepared))
-    budget = _settle_plan(folder, recipe, options, prepared, say)
+    lock = folder.lock()
+    try:
+        prepared = _prepared(folder, recipe, say)
+        budget = _settle_plan(folder, recipe, options, prepared, say)
+    except BaseException:
+        os.close(lock)
+        raise
     session = {
         "run": str(folder.path),
         "budget_bytes": budget,
@@ -140,7 +156,20 @@ def prepare_run(recipe: Recipe, options: TrainOptions, say: Say) -> tuple[list[s
         },
     }  # fmt: skip
     command = [sys.executable, "-m", "plimsoll.worker", "train", json.dumps(session)]
-    return command, environment.for_processes("cpu")
+    return Ready(command, environment.for_processes("cpu"), lock)
+
+
+def _prepared(folder: RunFolder, recipe: Recipe, say: Say) -> Prepared:
+    """A run has begun once it has a plan; until then a corrected recipe replaces what was refused."""
+    if folder.has("plan.json"):
+        _require_same(folder, recipe)
+        return Prepared(**folder.read("data.json"))
+    if folder.has("data.json") and folder.exists() and not differences(from_dict(folder.read("recipe.json")), recipe):
+        return Prepared(**folder.read("data.json"))
+    prepared = recipe.prepare(folder.path, say)
+    folder.write("data.json", dataclasses.asdict(prepared))
+    folder.write("recipe.json", recipe.to_dict())
+    return prepared
 
 
 def default_run(recipe: Recipe) -> str:
@@ -162,23 +191,16 @@ def _require_same(folder: RunFolder, recipe: Recipe) -> None:
 
 
 def _settle_plan(folder: RunFolder, recipe: Recipe, options: TrainOptions, prepared: Prepared, say: Say) -> int:
-    """A started run keeps its plan; a lower budget than it needs asks for --replan."""
-    from plimsoll.report import plan_table
-
+    """The budget in force. A started run keeps its plan; --replan looks for another, which continues it."""
     if folder.has("plan.json") and not options.replan:
         planned = folder.read("plan.json")
-        budget = planned["budget_bytes"] if options.memory is None else budget_bytes(options.memory)
-        if planned["predicted_peak_bytes"] > budget:
-            raise BudgetError(
-                f"the plan of {folder.path} needs {format_bytes(planned['predicted_peak_bytes'])}, and --memory allows"
-                f" {format_bytes(budget)}: add --replan to look for a smaller plan that continues this run",
-                budget_bytes=budget,
-                floor_bytes=planned["predicted_peak_bytes"],
-            )
-        return budget
+        _say_what_is_kept(planned, options, say)
+        return _require_room(planned, options, f"the plan of {folder.path}", "add --replan to look for a smaller plan")
     if options.plan is not None:
         planned = _from_file(options.plan, recipe)
-        budget = planned["budget_bytes"] if options.memory is None else budget_bytes(options.memory)
+        budget = _require_room(
+            planned, options, f"--plan {options.plan}", "leave out --plan to search for one that fits"
+        )
         folder.write("plan.json", planned | {"budget_bytes": budget})
         return budget
     found = plan(
@@ -187,12 +209,34 @@ def _settle_plan(folder: RunFolder, recipe: Recipe, options: TrainOptions, prepa
         numerics=options.numerics,
         pins=options.pins,
         measure=True,
-        steps=prepared.steps,
+        prepared=prepared,
         say=say,
     )
+    from plimsoll.report import plan_table
+
     say(plan_table(found))
     folder.write("plan.json", found.to_dict())
     return found.ledger.budget_bytes
+
+
+def _require_room(planned: Mapping[str, Any], options: TrainOptions, what: str, advice: str) -> int:
+    needed = planned["predicted_peak_bytes"]
+    budget = planned["budget_bytes"] if options.memory is None else budget_bytes(options.memory)
+    if needed > budget:
+        raise BudgetError(
+            f"{what} needs {format_bytes(needed)}, and --memory allows {format_bytes(budget)}: {advice}",
+            budget_bytes=budget,
+            floor_bytes=needed,
+        )
+    return budget
+
+
+def _say_what_is_kept(planned: Mapping[str, Any], options: TrainOptions, say: Say) -> None:
+    other = [name for name, value in options.pins.items() if planned["plan"][name] != value]
+    other += ["plan"] if options.plan is not None else []
+    if other:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in other)
+        say(f"this run has a plan and keeps it, {flags} notwithstanding: --replan looks for another")
 
 
 def _from_file(path: str, recipe: Recipe) -> dict[str, Any]:
@@ -216,18 +260,21 @@ def train(recipe: Recipe | str, *, say: Say = print, **options: Any) -> RunFolde
     """Plans, then trains in a process of its own; the run folder. Raises PlimsollError if it was refused or stopped."""
     recipe = preset(recipe) if isinstance(recipe, str) else recipe
     given = TrainOptions(**options)
-    command, variables = prepare_run(recipe, given, say)
-    code = subprocess.run(command, env=variables, check=False, close_fds=False).returncode
+    ready = prepare_run(recipe, given, say)
+    try:
+        code = subprocess.run(ready.command, env=ready.environment, check=False, pass_fds=[ready.lock]).returncode
+    finally:
+        os.close(ready.lock)
     if code:
         raise PlimsollError(f"training ended with code {code}: its own message says why")
     return RunFolder(given.run or default_run(recipe))
 
 
-def become(command: list[str], variables: dict[str, str]) -> None:
+def become(ready: Ready) -> None:
     """Turns this process into that one: same PID, a resident set that starts from nothing. Does not return."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(command[0], command, variables)
+    os.execve(ready.command[0], ready.command, ready.environment)
 
 
 __all__ = ["TrainOptions", "become", "budget_bytes", "plan", "prepare_run", "processor", "train"]

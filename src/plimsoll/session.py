@@ -135,22 +135,21 @@ class _Training:
             log.opened(schedule, resumed)
             ended = None
             try:
-                with _profile(self.session, self.folder):
-                    state, ended = run_steps(
-                        state,
-                        _Marked(loader, self.marks),
-                        executables,
-                        schedule,
-                        checkpoints,
-                        lambda params: self._evaluate(params, executables),
-                        log,
-                    )
+                state, ended = run_steps(
+                    state,
+                    _Marked(loader, self.marks),
+                    executables,
+                    schedule,
+                    checkpoints,
+                    lambda params: self._evaluate(params, executables),
+                    log,
+                )
             finally:
-                self._write_ledger(executables, resumed, checkpoints)
+                self._write_ledger(executables, resumed, log)
                 log.close(ended, self.folder.read("ledger.json"), checkpoints.best())
         finally:
             loader.close()
-        return 128 + ended.signal if ended.signal else 0
+        return 128 + ended.signal if ended.signal is not None else 0
 
     def _load(self) -> program.Executables:
         import_everything(self.recipe, tracker=self.session.tracker)
@@ -174,6 +173,7 @@ class _Training:
         memory.trim()
         self.marks["state"] = program.tree_bytes(state)
         self.marks["before data"] = memory.resident_bytes()
+        self.marks["peak before training"] = memory.peak_resident_bytes()
         return state, saved.step if saved is not None else None
 
     def _schedule(self) -> Schedule:
@@ -192,21 +192,33 @@ class _Training:
         batches = iter(self.recipe.validation(self.folder.path, examples=self.plan.micro_batch))
         return summed(batches, executables.evaluate, params)
 
-    def _write_ledger(self, executables: program.Executables, resumed: int | None, checkpoints: Checkpoints) -> None:
+    def _phases(self, peak: int) -> dict[str, int]:
+        """Peak of this session when it began to train, and at its end."""
+        return {"start": self.marks.get("peak before training", peak), "train": peak}
+
+    def _measured(self, params: int, log: SessionLog, peak: int, predicted: Mapping[str, int]) -> dict[str, int]:
+        """State by its arrays, process and temporaries by the resident set between steps and at its peak."""
+        state = self.marks["state"]
+        data = max(0, self.marks.get("data", 0) - self.marks["before data"])
+        measured = {
+            "process": max(0, log.between_steps - state - data),
+            "parameters": params,
+            "optimizer": state - params,
+            "data": data,
+            "step temporaries": max(0, log.training_peak - log.between_steps),
+        }
+        beyond = [name for name in predicted if name not in measured]
+        if beyond:  # a save, an evaluation: together, what the peak has on top
+            measured[beyond[0]] = max(0, peak - sum(measured.values()))
+        return measured
+
+    def _write_ledger(self, executables: program.Executables, resumed: int | None, log: SessionLog) -> None:
         peak = memory.peak_resident_bytes()
         earlier = self.folder.read("ledger.json") if self.folder.has("ledger.json") else {}
         before = (earlier.get("measured") or {}).get("peak_bytes") or 0
         predicted: dict[str, int] = self.planned["components"]
         params = program.tree_bytes(executables.state["params"])
-        measured: dict[str, int] = {
-            "process": self.marks["process"],
-            "parameters": params,
-            "optimizer": self.marks.get("state", 0) - params,
-            "data": max(0, self.marks.get("data", 0) - self.marks.get("before data", 0)),
-        }
-        rest = [name for name in predicted if name not in measured]
-        if rest:
-            measured[rest[0]] = max(0, peak - sum(measured.values()))
+        measured = self._measured(params, log, peak, predicted)
         names = dict.fromkeys([*predicted, *measured])
         if peak > self.session.budget_bytes:
             self.notes.append(
@@ -220,7 +232,7 @@ class _Training:
                 "phase": self.planned["phase"],
                 "source": self.planned["source"],
                 "predicted": {"peak_bytes": self.planned["predicted_peak_bytes"], "phases": self.planned["phases"]},
-                "measured": {"peak_bytes": max(peak, before), "phases": {}},
+                "measured": {"peak_bytes": max(peak, before), "phases": self._phases(peak)},
                 "components": {
                     name: {"predicted": predicted.get(name, 0), "measured": measured.get(name)} for name in names
                 },
@@ -253,18 +265,3 @@ class _Marked:
 
     def close(self) -> None:
         self._source.close()
-
-
-class _profile:
-    """Traces the session's first steps, if asked: `tensorboard --logdir RUN/profile`."""
-
-    def __init__(self, session: Session, folder: RunFolder) -> None:
-        self._wanted, self._path = session.profile > 0, folder.path / "profile"
-
-    def __enter__(self) -> None:
-        if self._wanted:
-            jax.profiler.start_trace(str(self._path))
-
-    def __exit__(self, *_: object) -> None:
-        if self._wanted:
-            jax.profiler.stop_trace()

@@ -21,6 +21,7 @@ from plimsoll.report.progress import progress
 from plimsoll.training import memory
 from plimsoll.training.folder import RunFolder
 from plimsoll.training.loop import Ended, Schedule
+from plimsoll.training.profile import Profile
 
 
 class SessionLog:
@@ -54,6 +55,10 @@ class SessionLog:
         self.started = self.epoch_started = self.step_ended = time.monotonic()
         self.epoch = self._epoch_of(first)
         self.window: list[float] = []
+        self.profile = Profile(folder.path / "profile", steps=session.profile)
+        self.between_steps = self.training_peak = memory.peak_resident_bytes()
+        self.interrupted = False
+        """An evaluation or a save has been: the peak is no longer that of steps alone."""
 
     def opened(self, schedule: Schedule, resumed: int | None) -> None:
         self.schedule, self.resumed = schedule, resumed
@@ -71,12 +76,18 @@ class SessionLog:
 
     def step(self, done: int, metrics: Mapping[str, float]) -> None:
         now = time.monotonic()
+        self.between_steps = min(self.between_steps, memory.resident_bytes())
+        if not self.interrupted:
+            self.training_peak = memory.peak_resident_bytes()
         self.window.append(now - self.step_ended)
         self.step_ended = now
         self.train_loss = metrics["loss"]
         self.epoch_losses.append(metrics["loss"])
         if self.schedule.due(self.session.log_every, done):
             self._write(done, metrics)
+        written = self.profile.step_ended()
+        if written is not None:
+            self.say(f"profile: {written}")
         if self._epoch_of(done) > self.epoch:
             self._end_epoch(self._epoch_of(done))
 
@@ -100,12 +111,14 @@ class SessionLog:
         self.bar.update(done, loss=metrics["loss"], rate=rate, rate_unit=self.recipe.rate_unit, resident_bytes=resident)
 
     def evaluation(self, done: int, metrics: Mapping[str, float]) -> None:
+        self.interrupted = True
         self.validation_loss = metrics["validation_loss"]
         self._track(done, {**metrics, "elapsed_seconds": self._elapsed()})
         self.say(f"step {done:,}: validation loss {self.validation_loss:.4f}")
         self.step_ended = time.monotonic()  # the next step's time is its own
 
     def saved(self, done: int) -> None:
+        self.interrupted = True
         self.file.write(f"saved step {done}")
         self.step_ended = time.monotonic()
 
@@ -149,6 +162,7 @@ class SessionLog:
             )
             self.say(final_summary(outcome))
             self.say(ledger_table(ledger))
+        self.profile.close()
         self.bar.close()
         for tracker in self.trackers:
             tracker.close()

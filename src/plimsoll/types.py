@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     import jax
     import numpy as np
 
+IGNORE = -1
+"""The label of a token that is not counted."""
+
 Params = Any
 Carry = Any
 Batch = Mapping[str, Any]

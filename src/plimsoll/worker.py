@@ -39,6 +39,7 @@ def _compile(about: dict[str, Any]) -> int:
     """Reads {"verb": ...} lines, writes {"answer": ...} or {"failed": why} lines; all other output is an error's."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
+    from plimsoll.errors import PlimsollError
     from plimsoll.workshop import Workshop
 
     workshop = Workshop(about)
@@ -47,6 +48,8 @@ def _compile(about: dict[str, Any]) -> int:
         started = time.perf_counter()
         try:
             reply = {"answer": workshop.answer(**question), "seconds": time.perf_counter() - started}
+        except PlimsollError as problem:
+            reply = {"refused": str(problem)}
         except Exception as problem:
             reply = {"failed": f"{type(problem).__name__}: {str(problem)[:500]}"}
         answers.write(json.dumps(reply) + "\n")

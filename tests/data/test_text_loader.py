@@ -41,9 +41,7 @@ def rows_of(batches):
 
 
 @settings(max_examples=20, deadline=None)
-@given(
-    st.integers(1, 7), st.integers(0, 30), st.integers(0, 3), st.integers(1, 3), st.integers(6, 40), st.data()
-)
+@given(st.integers(1, 7), st.integers(0, 30), st.integers(0, 3), st.integers(1, 3), st.integers(6, 40), st.data())
 def test_every_position_resumes_through_shuffle_and_prefetch(
     byte_tokenizer, listed_documents, batch_size, shuffle, prefetch, epochs, stride, data
 ):
@@ -79,9 +77,7 @@ def test_every_position_resumes_through_shuffle_and_prefetch(
 @pytest.mark.parametrize("shuffle", [0, 1, 7, 10_000])
 def test_shuffling_changes_the_order_and_nothing_else(byte_tokenizer, listed_documents, shuffle):
     def batches(**options):
-        loader = text_loader(
-            listed_documents(TEXTS), byte_tokenizer, seq_len=16, batch_size=4, epochs=1, **options
-        )
+        loader = text_loader(listed_documents(TEXTS), byte_tokenizer, seq_len=16, batch_size=4, epochs=1, **options)
         return list(loader)
 
     windows = [tuple(w) for w in TokenWindows(listed_documents(TEXTS), byte_tokenizer, seq_len=16, epochs=1)]
@@ -96,9 +92,7 @@ def test_shuffling_changes_the_order_and_nothing_else(byte_tokenizer, listed_doc
 def test_batches_have_the_full_shape_and_the_last_is_padded_with_ignore(byte_tokenizer, listed_documents):
     windows = len(list(TokenWindows(listed_documents(TEXTS), byte_tokenizer, seq_len=16, epochs=1)))
     batch_size = next(size for size in range(3, 20) if windows % size)
-    batches = list(
-        text_loader(listed_documents(TEXTS), byte_tokenizer, seq_len=16, batch_size=batch_size, epochs=1)
-    )
+    batches = list(text_loader(listed_documents(TEXTS), byte_tokenizer, seq_len=16, batch_size=batch_size, epochs=1))
     assert {(batch[key].shape, batch[key].dtype) for batch in batches for key in batch} == {
         ((batch_size, 16), np.dtype(np.int32))
     }
@@ -126,13 +120,9 @@ def test_validation_without_tokens_says_why():
 
 
 @pytest.mark.parametrize("position", [0, 1, 5, 11, 23])
-def test_a_memory_loader_resumes_and_each_epoch_is_another_permutation(
-    byte_tokenizer, listed_documents, position
-):
+def test_a_memory_loader_resumes_and_each_epoch_is_another_permutation(byte_tokenizer, listed_documents, position):
     def make():
-        return memory_loader(
-            listed_documents(TEXTS), byte_tokenizer, seq_len=16, batch_size=5, seed=1, epochs=2
-        )
+        return memory_loader(listed_documents(TEXTS), byte_tokenizer, seq_len=16, batch_size=5, seed=1, epochs=2)
 
     uninterrupted = list(make())
     stopped = make()
@@ -142,11 +132,7 @@ def test_a_memory_loader_resumes_and_each_epoch_is_another_permutation(
     assert_batches_equal(list(resumed), uninterrupted[position:])
     stopped.close()
     windows = [tuple(w) for w in TokenWindows(listed_documents(TEXTS), byte_tokenizer, seq_len=16, epochs=1)]
-    rows = [
-        (*row, label[-1])
-        for b in uninterrupted
-        for row, label in zip(b["input_ids"], b["labels"], strict=True)
-    ]
+    rows = [(*row, label[-1]) for b in uninterrupted for row, label in zip(b["input_ids"], b["labels"], strict=True)]
     epochs = [rows[: len(windows)], rows[len(windows) : 2 * len(windows)]]
     assert sorted(epochs[0]) == sorted(epochs[1]) == sorted(windows)
     assert epochs[0] != epochs[1]
@@ -259,7 +245,5 @@ def test_a_process_ends_cleanly_with_a_loader_left_open():
         "next(loader); print('read')\n"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "read\n", "")

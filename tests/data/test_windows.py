@@ -42,9 +42,7 @@ def test_concatenated_inputs_are_the_token_stream(byte_tokenizer, listed_documen
 
 
 @settings(max_examples=150, deadline=None)
-@given(
-    texts, st.integers(1, 9), st.integers(1, 40), st.integers(1, 3), st.sampled_from([1, 5, 40]), st.data()
-)
+@given(texts, st.integers(1, 9), st.integers(1, 40), st.integers(1, 3), st.sampled_from([1, 5, 40]), st.data())
 def test_from_every_position_the_same_windows_follow(
     byte_tokenizer, listed_documents, texts, seq_len, stride, epochs, block, data
 ):
@@ -55,9 +53,7 @@ def test_from_every_position_the_same_windows_follow(
     one = [stream[start : start + seq_len + 1] for start in range(0, count * stride, stride)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("plimsoll.data.windows.BLOCK", block)
-        windows = TokenWindows(
-            listed_documents(texts), byte_tokenizer, seq_len=seq_len, stride=stride, epochs=epochs
-        )
+        windows = TokenWindows(listed_documents(texts), byte_tokenizer, seq_len=seq_len, stride=stride, epochs=epochs)
         stopped = iter(windows)
         at = data.draw(st.integers(0, epochs * count))
         read = list(itertools.islice(stopped, at))

@@ -18,9 +18,7 @@ def test_messages_are_kept_with_their_time_and_handed_on(tmp_path):
 def test_a_message_of_several_lines_starts_with_a_time_once(tmp_path):
     log = LogFile(tmp_path / "log.txt", now=noon)
     log.write("plan\n  micro-batch 4\n")
-    assert (tmp_path / "log.txt").read_text() == (
-        "2026-03-01 12:00:05Z  plan\n                        micro-batch 4\n"
-    )
+    assert (tmp_path / "log.txt").read_text() == ("2026-03-01 12:00:05Z  plan\n                        micro-batch 4\n")
 
 
 def test_a_resumed_run_appends(tmp_path):

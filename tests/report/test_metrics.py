@@ -66,9 +66,7 @@ def test_values_that_are_not_finite_are_valid_json_and_come_back_as_they_were(tm
     assert "not_finite" not in row
 
 
-@pytest.mark.parametrize(
-    ("step", "kept"), [(0, []), (1, [1]), (3, [1, 2, 3]), (4, [1, 2, 3]), (9, [1, 2, 3, 5])]
-)
+@pytest.mark.parametrize(("step", "kept"), [(0, []), (1, [1]), (3, [1, 2, 3]), (4, [1, 2, 3]), (9, [1, 2, 3, 5])])
 def test_cutting_removes_exactly_the_rows_after_the_step(tmp_path, step, kept):
     log = log_of(tmp_path / "metrics.jsonl", steps=[1, 2, 3, 5])
     assert log.cut_after(step) == 4 - len(kept)

@@ -61,12 +61,8 @@ def test_golden_words_in_the_picture(axes):
 
 
 def test_no_words_lie_outside_the_picture_or_on_one_another(tmp_path):
-    predicted = {
-        f"component {i}": size * MIB for i, size in enumerate([21_800, 6200, 3100, 3100, 900, 300, 1])
-    }
-    figure = waterfall(
-        replace(PLANNED, ledger=Ledger(budget_bytes=40 * GIB, predicted=predicted, phase="train"))
-    )
+    predicted = {f"component {i}": size * MIB for i, size in enumerate([21_800, 6200, 3100, 3100, 900, 300, 1])}
+    figure = waterfall(replace(PLANNED, ledger=Ledger(budget_bytes=40 * GIB, predicted=predicted, phase="train")))
     figure.savefig(tmp_path / "plan.png", dpi=72)
     (axes,) = figure.axes
     boxes = [text.get_window_extent() for text in [*axes.texts, *axes.get_yticklabels(), axes._left_title]]

@@ -160,9 +160,7 @@ def test_without_a_terminal_rich_is_not_imported():
         "shown.update(1, loss=1.0, rate=1.0, rate_unit='tokens', resident_bytes=1); shown.close();"
         "sys.exit('rich' in sys.modules or 'jax' in sys.modules)"
     )
-    assert (
-        subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": SOURCES}).returncode == 0
-    )
+    assert subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": SOURCES}).returncode == 0
 
 
 def test_a_process_without_standard_error_trains_on(monkeypatch):

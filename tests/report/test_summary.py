@@ -82,9 +82,7 @@ def test_a_run_that_went_over_says_by_how_much():
 
 
 def test_what_was_not_measured_has_no_number():
-    assert (
-        lines(final_summary(replace(OUTCOME, measured_peak_bytes=None)))[-1] == "Measured Peak: not measured"
-    )
+    assert lines(final_summary(replace(OUTCOME, measured_peak_bytes=None)))[-1] == "Measured Peak: not measured"
 
 
 def test_a_loss_that_is_not_a_number_is_shown():

@@ -77,9 +77,7 @@ def test_a_plan_without_tokens_prints_examples_only():
 
 def test_bytes_of_several_devices_are_said_to_be_of_each():
     text = plan_table(replace(PLANNED, devices=8, plan=replace(PLAN, chip="tpu-v4-64")))
-    assert text.startswith(
-        "plan for stories-small on tpu-v4-64 x 8, bytes of each device: 1.5 GiB of 2.0 GiB"
-    )
+    assert text.startswith("plan for stories-small on tpu-v4-64 x 8, bytes of each device: 1.5 GiB of 2.0 GiB")
 
 
 @pytest.mark.parametrize(
@@ -99,9 +97,7 @@ def test_every_lever_says_its_value(change, words):
 
 def test_a_ledger_over_the_budget_says_so_first_and_by_how_much():
     over = LEDGER | {"measured": {"peak_bytes": 2 * GIB + 5 * MIB, "phases": {}}}
-    assert ledger_table(over).startswith(
-        "OVER THE BUDGET by 5.0 MiB: measured peak 2.0 GiB of 2.0 GiB, 100.2 %"
-    )
+    assert ledger_table(over).startswith("OVER THE BUDGET by 5.0 MiB: measured peak 2.0 GiB of 2.0 GiB, 100.2 %")
 
 
 def test_a_peak_at_the_budget_is_not_over_it():

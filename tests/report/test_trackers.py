@@ -80,9 +80,7 @@ def test_tensorboard_brings_no_other_framework(tmp_path):
         "open_tracker('tensorboard', sys.argv[1], run_name='x', config={}).close();"
         "sys.exit(before or bool({'torch', 'tensorflow', 'jax', 'matplotlib', 'PIL'} & set(sys.modules)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], env=os.environ | {"PYTHONPATH": SOURCES}
-    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=os.environ | {"PYTHONPATH": SOURCES})
     assert done.returncode == 0
 
 

@@ -33,8 +33,7 @@ def train(arguments: list[str]) -> int:
         debug_nans=options.debug_nans,
     )
     quietly = (lambda text: None) if options.quiet else (lambda text: print(text, flush=True))
-    command, variables = run.prepare_run(options.recipe, given, quietly)
-    run.become(command, variables)
+    run.become(run.prepare_run(options.recipe, given, quietly))
     raise AssertionError("exec returned")
 
 

@@ -36,6 +36,7 @@ class Readable(Protocol):
     def rows(self) -> int | None: ...
     def size(self) -> int | None: ...
     def columns(self) -> list[str] | None: ...
+    def imports(self) -> tuple[str, ...]: ...
 
 
 class Documents:
@@ -55,6 +56,10 @@ class Documents:
         self._description = description
         self._max_examples = max_examples
         self._digest = hashlib.blake2b(contents.encode(), digest_size=4).hexdigest()
+
+    def imports(self) -> tuple[str, ...]:
+        """Modules that reading brings into the process: some are large."""
+        return tuple(dict.fromkeys(name for file in self.files for name in file.imports()))
 
     def describe(self) -> str:
         """One line: files, format, and how they were split into documents."""

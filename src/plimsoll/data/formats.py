@@ -40,6 +40,9 @@ class File:
         """Documents, where the file says so without being read."""
         return _parquet_rows(self) if self.format == "parquet" else None
 
+    def imports(self) -> tuple[str, ...]:
+        return {"parquet": ("pyarrow.parquet",), "arrow": ("pyarrow",)}.get(self.format, ())
+
     def size(self) -> int:
         """Bytes on disk."""
         return self.path.stat().st_size

@@ -31,6 +31,9 @@ class HubStream:
     def rows(self) -> None:
         return None
 
+    def imports(self) -> tuple[str, ...]:
+        return ("datasets",)
+
     def size(self) -> None:
         return None
 

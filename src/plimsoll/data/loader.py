@@ -1,7 +1,7 @@
 """Batches of `input_ids` and `labels`, shuffled and prefetched, with the position of the consumer in JSON.
 
 Streamed (`text_loader`), memory holds the shuffle buffer and the prefetched batches, and nothing of the data
-set (`loader_bytes`). Grain shuffles, batches and prefetches; a batch that was prefetched and not yet taken is
+set (loader_bytes.py). Grain shuffles, batches and prefetches; a batch that was prefetched and not yet taken is
 read again after `restore`.
 """
 
@@ -20,34 +20,7 @@ from plimsoll.data.documents import Documents
 from plimsoll.data.tokenizer import TextTokenizer
 from plimsoll.data.windows import TokenWindows
 from plimsoll.errors import DataError, RecipeError
-
-IGNORE = -1
-"""The label that is not counted."""
-
-_ELEMENT = 160
-"""Bytes of a window in the shuffle buffer besides its ids: the array object and two list entries."""
-
-
-def loader_bytes(
-    *,
-    seq_len: int,
-    batch_size: int,
-    shuffle_buffer_size: int,
-    prefetch: int,
-    resident_tokens: int = 0,
-    vocab_size: int | None = None,
-) -> int:
-    """Host bytes the planner charges: shuffle buffer, batches in flight, and tokens that stay in memory.
-
-    In flight are the prefetched batches, one that waits to enter the queue, and one that the consumer holds,
-    with the windows of one that is being put together. Ids are kept in 2 bytes where `vocab_size` is known
-    and at most 65,536. The tokenizer, its text and the libraries belong to the floor of the process.
-    """
-    id_bytes = 2 if vocab_size is not None and vocab_size <= 2**16 else 4
-    window = (seq_len + 1) * id_bytes + _ELEMENT
-    buffered = shuffle_buffer_size if shuffle_buffer_size > 1 and not resident_tokens else 0
-    batch = 2 * 4 * batch_size * seq_len
-    return (buffered + batch_size) * window + (prefetch + 2) * batch + resident_tokens * id_bytes
+from plimsoll.types import IGNORE
 
 
 def make_batch(windows: Sequence[np.ndarray], *, batch_size: int, seq_len: int) -> dict[str, np.ndarray]:

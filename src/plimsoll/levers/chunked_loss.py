@@ -15,8 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-IGNORE = -1
-"""The label of a token that is not counted."""
+from plimsoll.types import IGNORE
 
 Head = Callable[[Float[Array, "tokens width"]], Float[Array, "tokens vocab"]]
 

@@ -35,7 +35,7 @@ def dot(
 ) -> Float[Array, "... rows cols"]:
     """`x @ kernel`, float32 in and out; leading axes of `x` are rows."""
     rows = x.reshape(-1, x.shape[-1])
-    return _product(rows, kernel, Form(precision, platform)).reshape(*x.shape[:-1], kernel.shape[-1])
+    return jnp.reshape(_product(rows, kernel, Form(precision, platform)), (*x.shape[:-1], kernel.shape[-1]))
 
 
 def dot_rows(
@@ -47,7 +47,7 @@ def dot_rows(
 ) -> Float[Array, "... rows cols"]:
     """`x @ table.T` without a transposed copy of the table: the output layer over tied embeddings."""
     rows = x.reshape(-1, x.shape[-1])
-    return _product_rows(rows, table, Form(precision, platform)).reshape(*x.shape[:-1], table.shape[0])
+    return jnp.reshape(_product_rows(rows, table, Form(precision, platform)), (*x.shape[:-1], table.shape[0]))
 
 
 def batched_dot(

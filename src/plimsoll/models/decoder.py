@@ -74,11 +74,12 @@ def causal_attention(
     batch, heads, length, width = query.shape
     folded = [a.reshape(batch * heads, length, width) for a in (query, key, value)]
     query, key, value = folded
-    options = {"precision": compute.precision, "platform": compute.platform}
-    scores = batched_dot_rows(query * width**-0.5, key, **options)
+    scores = batched_dot_rows(query * width**-0.5, key, precision=compute.precision, platform=compute.platform)
     causal = jnp.tril(jnp.ones((length, length), bool))
     weights = jax.nn.softmax(jnp.where(causal, scores, -jnp.inf), axis=-1)
-    return batched_dot(weights, value, **options).reshape(batch, heads, length, width)
+    return batched_dot(weights, value, precision=compute.precision, platform=compute.platform).reshape(
+        batch, heads, length, width
+    )
 
 
 class Block(nnx.Module):
@@ -157,7 +158,7 @@ class Decoder:
         return rms_norm(x, params["norm"])
 
     def logits(self, params: dict, hidden: Float[Array, "rows width"]) -> Float[Array, "rows vocab"]:
-        options = {"precision": self.compute.precision, "platform": self.compute.platform}
+        how = self.compute
         if self.shape.tied:
-            return dot_rows(hidden, params["embedding"], **options)
-        return dot(hidden, params["head"], **options)
+            return dot_rows(hidden, params["embedding"], precision=how.precision, platform=how.platform)
+        return dot(hidden, params["head"], precision=how.precision, platform=how.platform)

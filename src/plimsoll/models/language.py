@@ -3,10 +3,10 @@
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from plimsoll.levers.chunked_loss import IGNORE, chunked_cross_entropy
+from plimsoll.levers.chunked_loss import chunked_cross_entropy
 from plimsoll.models.decoder import Decoder
 from plimsoll.models.sizing import DecoderShape
-from plimsoll.types import Batch, Compute, LossSum, Metrics, Params
+from plimsoll.types import IGNORE, Batch, Compute, LossSum, Metrics, Params
 
 
 class NextToken:

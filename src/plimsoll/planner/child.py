@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
+from plimsoll.errors import PlimsollError
 from plimsoll.planner.types import Analysis, DoesNotCompile, Rates, Rehearsal, Static
 from plimsoll.types import Plan
 
@@ -92,6 +93,8 @@ class Child:
             process.kill()
             self._obituary(process)
             raise DoesNotCompile(f"the compile process answered with {line.strip()[:300]!r}")
+        if "refused" in answer:
+            raise PlimsollError(answer["refused"])
         if "failed" in answer:
             raise DoesNotCompile(answer["failed"])
         return answer["answer"]
@@ -157,7 +160,7 @@ def _parsed(line: str) -> dict[str, Any] | None:
         answer = json.loads(line)
     except ValueError:
         return None
-    return answer if isinstance(answer, dict) and answer.keys() & {"answer", "failed"} else None
+    return answer if isinstance(answer, dict) and answer.keys() & {"answer", "failed", "refused"} else None
 
 
 def _computed(plan: Plan) -> dict[str, Any]:

@@ -12,10 +12,11 @@ from plimsoll.planner.types import Analysis, Rehearsal, Static
 from plimsoll.types import Ledger, Plan
 from plimsoll.units import MIB
 
-SAVE_BYTES = 12 * MIB
+SAVE_BYTES = 20 * MIB
 """Orbax writing slices of 4 MiB, 8 MiB of them in flight (measured: docs/log.md, "Saving")."""
-RUNNING_BYTES = 24 * MIB
-"""What a running process adds to a rehearsed one: thread stacks, logs, allocator rounding (docs/log.md)."""
+RUNNING_BYTES = 20 * MIB
+"""What a running process adds to a rehearsed one: library code that comes back, thread stacks, logs, allocator
+rounding (docs/log.md, "Given back")."""
 
 
 def ledger(
@@ -28,6 +29,7 @@ def ledger(
     host: Mapping[str, int],
 ) -> Ledger:
     """Every phase priced; the ledger holds the components of the dearest."""
+    host = dict(host)
     base = {
         "process": rehearsal.process_bytes + RUNNING_BYTES,
         "parameters": static.parameter_bytes,
@@ -39,6 +41,7 @@ def ledger(
         save["state copy while saving"] = static.state_bytes
     phases = {
         "start": base | {"init temporaries": rehearsal.init_temp_bytes},
+        "restore": base | {"restore buffers": SAVE_BYTES + 2 * static.largest_leaf_bytes},
         "train": base | step | host,
         "evaluate": base | {"evaluation temporaries": rehearsal.evaluate_temp_bytes} | host,
         "save": base | save | host | (step if plan.async_save else {}),

@@ -72,6 +72,7 @@ class _Search:
         self._rehearsal: Rehearsal | None = None
 
     def run(self) -> Planned:
+        self._require_room_for_the_state()
         found: list[Candidate] = []
         for combination in _combinations(self.problem, self.rates):
             if found and combination["precision"] != found[0].plan.precision and any(c.fits for c in found):
@@ -84,6 +85,23 @@ class _Search:
                 break
         fitting = sorted((c for c in found if c.fits), key=lambda candidate: candidate.seconds)
         return self._decide(fitting, found)
+
+    def _require_room_for_the_state(self) -> None:
+        """No lever helps where process and state alone are too much: refused before anything more is compiled."""
+        combinations = list(_combinations(self.problem, self.rates))
+        plan = replace(self._plan(combinations[0], self.micros[0]), async_save=False)
+        try:
+            rehearsal = self._any_rehearsal(plan)
+        except DoesNotCompile as problem:
+            self.failures.append(str(problem))
+            return
+        nothing = Analysis(argument_bytes=0, output_bytes=0, alias_bytes=0, temp_bytes=0, flops=0.0)
+        book = self._ledger(plan, nothing, rehearsal)
+        if book.predicted_peak_bytes > self.problem.budget_bytes:
+            plan = replace(self._plan(combinations[-1], self.micros[0]), async_save=False)
+            least = self._confirm(Candidate(plan, book, 0.0, False))
+            if least is None or not least.fits:
+                raise self._refusal(least)
 
     def _decide(self, fitting: list[Candidate], found: list[Candidate]) -> Planned:
         while fitting:
@@ -120,16 +138,17 @@ class _Search:
             analysis = compiled.get(micro) or _interpolated(micro, compiled)
             yield self._candidate(plan, analysis, confirmed=micro in compiled)
 
-    def _candidate(self, plan: Plan, analysis: Analysis, *, confirmed: bool, rehearsal: Rehearsal | None = None):
+    def _candidate(
+        self, plan: Plan, analysis: Analysis, *, confirmed: bool, rehearsal: Rehearsal | None = None
+    ) -> Candidate:
         """Saving beside training where that fits, else between steps."""
-        priced = replace(plan, async_save=plan.async_save)
-        for in_background in (True, False) if "async_save" not in plan.pinned else (plan.async_save,):
-            priced = replace(plan, async_save=in_background)
-            book = self._ledger(priced, analysis, rehearsal or self._any_rehearsal(plan))
-            if book.predicted_peak_bytes <= self.problem.budget_bytes:
-                break
+        rehearsal = rehearsal or self._any_rehearsal(plan)
+        book = self._ledger(plan, analysis, rehearsal)
+        if book.predicted_peak_bytes > self.problem.budget_bytes and "async_save" not in plan.pinned:
+            plan = replace(plan, async_save=False)
+            book = self._ledger(plan, analysis, rehearsal)
         seconds = step_seconds(plan, analysis, self.static, self.rates)
-        return Candidate(priced, book, seconds, confirmed)
+        return Candidate(plan, book, seconds, confirmed)
 
     def _ledger(self, plan: Plan, analysis: Analysis, rehearsal: Rehearsal) -> Ledger:
         return ledger(

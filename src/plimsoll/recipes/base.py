@@ -116,8 +116,8 @@ class Recipe(ABC):
         """Batches of `examples` that are never trained on; empty where there are none."""
 
     @abstractmethod
-    def host_bytes(self, *, prefetch: int) -> dict[str, int]:
-        """What the source holds in host memory at its largest, by component."""
+    def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
+        """What the source holds in host memory at its largest, by component; estimated while nothing is prepared."""
 
     def imports(self) -> tuple[str, ...]:
         """Modules that the source brings into the training process."""

@@ -161,6 +161,11 @@ class Text(Recipe):
         return self.adamw.build(steps)
 
     def prepare(self, folder: Path, say: Say) -> Prepared:
+        if self.is_stream and self.steps is None and self.max_examples is None:
+            raise RecipeError(
+                f"--dataset-id {self.dataset_id} is a stream that nobody has counted, and the run's length was given"
+                " in --epochs: give --steps, or --max-examples to count so many documents"
+            )
         documents = self._documents()
         say(f"data: {documents.describe()}")
         tokenizer = self._make_tokenizer(folder, documents, say)
@@ -168,7 +173,8 @@ class Text(Recipe):
         if not len(held_out):
             say("validation: none, no document is held out of a set this small")
         facts: dict[str, Any] = {"description": documents.describe(), "validation_tokens": len(held_out)}
-        if self.steps is not None:
+        if self.steps is not None and self.use_streaming:
+            self._require_a_batch(documents, tokenizer)
             return Prepared(steps=self.steps, steps_per_epoch=None, facts=facts)
         return self._counted(documents, tokenizer, facts, say)
 
@@ -197,17 +203,22 @@ class Text(Recipe):
         tokens = np.load(folder / VALIDATION, mmap_mode="r", allow_pickle=False)
         return windows_from_array(tokens, seq_len=self.seq_len, batch_size=examples) if len(tokens) else ()
 
-    def host_bytes(self, *, prefetch: int) -> dict[str, int]:
-        from plimsoll.data.loader import loader_bytes
+    def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
+        from plimsoll.data.loader_bytes import TEXT_IN_FLIGHT, loader_bytes, tokenizer_bytes
+
+        resident = 0
+        if not self.use_streaming:
+            resident = prepared.facts["tokens"] if prepared is not None else self._documents().bytes or 0
 
         data = loader_bytes(
             seq_len=self.seq_len,
             batch_size=self.effective_batch,
             shuffle_buffer_size=self.shuffle_buffer_size if self.use_streaming else 0,
             prefetch=prefetch,
+            resident_tokens=resident,
             vocab_size=self.vocab,
         )
-        return {"data": data}
+        return {"data": data + TEXT_IN_FLIGHT + tokenizer_bytes(self.vocab) + 4 * self.validation_tokens}
 
     def _documents(self) -> Documents:
         if self.dataset_id == STANDARD_LIBRARY:
@@ -252,26 +263,36 @@ class Text(Recipe):
     def _counted(self, documents: Documents, tokenizer: TextTokenizer, facts: dict[str, Any], say: Say) -> Prepared:
         from plimsoll.data.survey import survey
 
-        if self.is_stream and self.max_examples is None:
-            raise RecipeError(
-                f"--dataset-id {self.dataset_id} is a stream that nobody has counted, and the run's length was given"
-                " in --epochs: give --steps, or --max-examples to count so many documents"
-            )
         counted = survey(documents, tokenizer, seq_len=self.seq_len, stride=self.window_stride)
         epochs = DEFAULT_EPOCHS if self.epochs is None else self.epochs
         per_epoch = counted.windows / self.effective_batch
-        steps = int(epochs * per_epoch)
-        if steps < 1:
-            raise DataError(
-                f"{self.dataset_id} has {counted.tokens:,} tokens, {counted.windows:,} windows of {self.seq_len}: fewer"
-                f" than the {self.effective_batch:,} of one batch in {epochs:g} epochs. Lower --batch-size or"
-                " --seq-len, or point --dataset-id at more text"
-            )
+        steps = self.steps or int(epochs * per_epoch)
+        if steps < 1 or per_epoch < 1:
+            raise self._too_little(counted.tokens, counted.windows)
         say(
             f"data: {counted.documents:,} documents, {counted.tokens:,} tokens, {counted.windows:,} windows;"
             f" {epochs:g} epochs are {steps:,} steps"
         )
         return Prepared(steps=steps, steps_per_epoch=per_epoch, facts=facts | {"tokens": counted.tokens})
+
+    def _require_a_batch(self, documents: Documents, tokenizer: TextTokenizer) -> None:
+        """Reads no further than one batch."""
+        from plimsoll.data.survey import count_windows
+
+        tokens = 0
+        for piece in documents.pieces():
+            if not piece.held_out:
+                tokens += len(tokenizer.encode_pieces([piece]))
+            if count_windows(tokens, seq_len=self.seq_len, stride=self.window_stride) >= self.effective_batch:
+                return
+        raise self._too_little(tokens, count_windows(tokens, seq_len=self.seq_len, stride=self.window_stride))
+
+    def _too_little(self, tokens: int, windows: int) -> DataError:
+        return DataError(
+            f"{self.dataset_id} has {tokens:,} tokens, {windows:,} windows of {self.seq_len}: fewer than the"
+            f" {self.effective_batch:,} of one batch. Lower --batch-size or --seq-len, or point --dataset-id at more"
+            " text"
+        )
 
     @property
     def is_stream(self) -> bool:
@@ -279,7 +300,7 @@ class Text(Recipe):
         return self.dataset_id != STANDARD_LIBRARY and not Path(self.dataset_id).expanduser().exists()
 
     def imports(self) -> tuple[str, ...]:
-        return ("datasets",) if self.is_stream else ()
+        return ("datasets",) if self.is_stream else self._documents().imports()
 
     def _rough_size(self) -> int:
         assert self.width is not None

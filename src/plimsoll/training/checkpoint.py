@@ -94,10 +94,8 @@ class Checkpoints:
             }
             (partial / "state.json").write_text(json.dumps(described))
             finish = _start_writing(partial / "arrays", dict(_slices(leaves)), in_background=self.in_background)
-        except OSError as problem:
-            self._give_up(partial, step, problem)
         except Exception as problem:
-            self._orbax_failed(partial, step, problem)
+            raise _not_saved(partial, step, problem) from problem
         if not self.in_background:
             self._complete(partial, step, finish)
             self._raise_failure()
@@ -135,16 +133,8 @@ class Checkpoints:
             partial.rename(self.folder / f"step-{step:08d}")
             _flush_folder(self.folder)
             self._forget_old()
-        except OSError as problem:
-            self._failure = _could_not_save(partial, step, problem)
         except Exception as problem:
-            self._failure = _from_orbax(partial, step, problem)
-
-    def _give_up(self, partial: Path, step: int, problem: OSError) -> None:
-        raise _could_not_save(partial, step, problem) from None
-
-    def _orbax_failed(self, partial: Path, step: int, problem: Exception) -> None:
-        raise _from_orbax(partial, step, problem) from problem
+            self._failure = _not_saved(partial, step, problem)
 
     def _raise_failure(self) -> None:
         failure, self._failure = self._failure, None
@@ -282,8 +272,8 @@ def _start_writing(path: Path, slices: dict[str, np.ndarray], *, in_background: 
     arrays = {name: jax.device_put(piece) for name, piece in slices.items()}
     with _context():
         if in_background:
-            return ocp.save_async(path, arrays).result
-        ocp.save(path, arrays)
+            return ocp.save_async(str(path), arrays).result
+        ocp.save(str(path), arrays)
     return lambda: None
 
 
@@ -291,7 +281,7 @@ def _load(path: Path, wanted: dict[str, Any]) -> dict[str, Any]:
     from orbax.checkpoint import v1 as ocp
 
     with _context():
-        return ocp.load(path, wanted)
+        return ocp.load(str(path), wanted)
 
 
 def _write_manifest(folder: Path) -> None:
@@ -313,20 +303,17 @@ def _flush_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _could_not_save(partial: Path, step: int, problem: OSError) -> StoppedError:
+def _not_saved(partial: Path, step: int, problem: Exception) -> Exception:
+    """What the disk did, in a paragraph; anything else as it is."""
     shutil.rmtree(partial, ignore_errors=True)
-    free = shutil.disk_usage(partial.parent).free
-    full = problem.errno in (errno.ENOSPC, errno.EDQUOT)
-    what = f"the disk is full ({format_bytes(free)} free)" if full else f"{problem.strerror or problem}"
+    full = any(word in str(problem) for word in ("No space left", "RESOURCE_EXHAUSTED", "Disk quota", "ENOSPC"))
+    if isinstance(problem, OSError):
+        full = full or problem.errno in (errno.ENOSPC, errno.EDQUOT)
+    elif not full:
+        return problem
+    free = format_bytes(shutil.disk_usage(partial.parent).free)
+    what = f"the disk is full ({free} free)" if full else str(problem)
     return StoppedError(
         f"step {step} could not be saved in {partial.parent}: {what}. The checkpoint before it is whole; make room,"
         " and run the same command again to continue from there"
     )
-
-
-def _from_orbax(partial: Path, step: int, problem: Exception) -> Exception:
-    text = str(problem)
-    if any(word in text for word in ("No space left", "RESOURCE_EXHAUSTED", "Disk quota", "ENOSPC")):
-        return _could_not_save(partial, step, OSError(errno.ENOSPC, "no space left"))
-    shutil.rmtree(partial, ignore_errors=True)
-    return problem

@@ -1,0 +1,61 @@
+"""`--profile N`: a trace of N steps for `tensorboard` or Perfetto, and one page that says where the time went."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+
+import jax
+
+SKIPPED = 2
+"""Steps before the trace begins: the first touch their memory."""
+SHOWN = 20
+
+
+class Profile:
+    """Traces `steps` steps of a session; does nothing for 0."""
+
+    def __init__(self, folder: Path, *, steps: int) -> None:
+        self.folder, self._steps, self._seen, self._tracing = folder, steps, 0, False
+
+    def step_ended(self) -> str | None:
+        """Called after every step; where the summary is, when it has been written."""
+        self._seen += 1
+        if self._steps and self._seen == SKIPPED:
+            jax.profiler.start_trace(str(self.folder), create_perfetto_trace=True)
+            self._tracing = True
+        if self._tracing and self._seen == SKIPPED + self._steps:
+            return self.close()
+        return None
+
+    def close(self) -> str | None:
+        """Ends a trace that is under way, and writes `summary.txt` beside it."""
+        if not self._tracing:
+            return None
+        self._tracing = False
+        jax.profiler.stop_trace()
+        summary = summarise(self.folder, steps=min(self._steps, self._seen - SKIPPED))
+        (self.folder / "summary.txt").write_text(summary)
+        return str(self.folder / "summary.txt")
+
+
+def summarise(folder: Path, *, steps: int) -> str:
+    """The longest operations of the newest trace: milliseconds a step, and how often."""
+    trace = max(folder.rglob("perfetto_trace.json.gz"), key=lambda path: path.stat().st_mtime)
+    with gzip.open(trace, "rt") as file:
+        events = json.load(file)["traceEvents"]
+    spent: Counter[str] = Counter()
+    count: Counter[str] = Counter()
+    for event in events:
+        if event.get("ph") == "X" and "hlo_op" in event.get("args", {}):
+            spent[event["name"]] += event["dur"]
+            count[event["name"]] += 1
+    total = sum(spent.values())
+    lines = [f"{steps} steps traced; time in the longest operations, summed over threads (microseconds as traced)", ""]
+    for name, micros in spent.most_common(SHOWN):
+        lines.append(
+            f"{micros / 1000 / max(1, steps):10.2f} ms a step {micros / max(1, total):6.1%} {count[name]:7d}x  {name}"
+        )
+    return "\n".join(lines) + "\n"
