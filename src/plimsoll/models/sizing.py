@@ -6,7 +6,6 @@ near 8/3 of the width, as in Llama (https://arxiv.org/abs/2302.13971). Of what c
 shape nearest to the preferred ratio wins. No JAX here: recipes use it.
 """
 
-import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -91,15 +90,15 @@ def _unreachable(target: int, vocab: int, tied: bool) -> str:
 def _counts_around(target: int, vocab: int, tied: bool) -> Iterator[int]:
     """Of every shape there is, up to the first width that is beyond the target."""
     low, high = ASPECT_RATIOS
-    beyond = False
-    for width in itertools.takewhile(lambda _: not beyond, range(32, MOST_WIDTH + 1, 32)):
+    for width in range(32, MOST_WIDTH + 1, 32):
         sizes = [
             DecoderShape(vocab=vocab, width=width, layers=layers, heads=1, inner=inner, tied=tied).parameters()
             for layers in range(max(1, math.ceil(width / high)), max(1, width // low) + 1)
             for inner in _inners(width, 8)
         ]
         yield from sizes
-        beyond = min(sizes) > target
+        if min(sizes) > target:
+            return
 
 
 def _inners(width: int, multiple: int) -> list[int]:
