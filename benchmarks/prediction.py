@@ -103,12 +103,10 @@ def report(rows: list[dict]) -> None:
     shares = [error / row["measured"] for error, row in zip(errors, seen, strict=True)]
     under = [row for row in seen if row["predicted"] < row["measured"] - max(0.02 * row["measured"], 8 * MIB)]
     over = [row for row in seen if row["measured"] > row["budget"] * MIB]
-    print(
-        f"\n{len(seen)} configurations, {len(rows) - len(seen)} refused; median error"
-        f" {statistics.median(errors) / MIB:.1f} MiB, {statistics.median(shares):.1%}; worst"
-        f" {max(errors) / MIB:.1f} MiB, {max(shares):.1%}; under-predicted by more than the larger of 2 % and 8 MiB: {len(under)}; over budget:"
-        f" {len(over)}"
-    )
+    print(f"\n{len(seen)} configurations, {len(rows) - len(seen)} refused")
+    print(f"median error {statistics.median(errors) / MIB:.1f} MiB, {statistics.median(shares):.1%}")
+    print(f"worst error {max(errors) / MIB:.1f} MiB, {max(shares):.1%}")
+    print(f"under-predicted by more than the larger of 2 % and 8 MiB: {len(under)}; over budget: {len(over)}")
     out = Path("bench-out")
     out.mkdir(exist_ok=True)
     (out / "prediction.json").write_text(json.dumps(rows, indent=2))

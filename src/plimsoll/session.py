@@ -149,7 +149,7 @@ class _Training:
                 log.close(ended, self.folder.read("ledger.json"), checkpoints.best())
         finally:
             loader.close()
-        return 128 + ended.signal if ended.signal is not None else 0
+        return 128 + ended.signal if ended is not None and ended.signal is not None else 0
 
     def _load(self) -> program.Executables:
         import_everything(self.recipe, tracker=self.session.tracker)

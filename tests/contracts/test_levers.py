@@ -18,7 +18,7 @@ OFF = Plan(
 )  # fmt: skip
 LEVERS = {
     "micro-batch": (OFF, replace(OFF, micro_batch=4, accumulation=4), 0.6),
-    "loss_chunk": (replace(OFF, remat="block"), replace(OFF, remat="block", loss_chunk=128), 0.5),
+    "loss_chunk": (replace(OFF, remat="block"), replace(OFF, remat="block", loss_chunk=128), 0.6),
     "remat": (replace(OFF, loss_chunk=128), replace(OFF, remat="block", loss_chunk=128), 0.8),
     "precision": (replace(OFF, loss_chunk=128), replace(OFF, precision="bfloat16", loss_chunk=128), 0.9),
 }
@@ -26,17 +26,17 @@ LEVERS = {
 
 
 def honouring():
-    return [
-        (name, lever) for name in RECIPES for lever in LEVERS if lever in {"micro-batch", *RECIPES[name]().honoured}
-    ]
+    everywhere = {"micro-batch"}
+    return [(name, lever) for name in RECIPES for lever in LEVERS if lever in {*everywhere, *RECIPES[name]().honoured}]
+
+
+SIZE = {"layers": 4, "width": 64, "vocab_size": 2048, "seq_len": 64, "batch_size": 16, "gradient_accumulation_steps": 1}
+"""Layers and rows enough that what a lever saves is not lost among small buffers."""
 
 
 @cache
 def step_bytes(name, plan):
-    """Layers and rows enough that what a lever saves is not lost among small buffers."""
-    recipe = replace(
-        RECIPES[name](), layers=4, width=64, vocab_size=2048, seq_len=64, batch_size=16, gradient_accumulation_steps=1
-    )
+    recipe = replace(RECIPES[name](), **SIZE)
     program = lower(
         recipe.task(plan.compute("cpu")),
         recipe.optimizer(100),

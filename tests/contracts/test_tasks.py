@@ -36,7 +36,7 @@ def params(task):
 def sums(task, params):
     @jax.jit
     def loss(batch, keys):
-        loss, _carry, metrics = task.loss(params, None, batch, keys, train=True)
+        loss, _, metrics = task.loss(params, None, batch, keys, train=True)
         return metrics | {"loss": loss}
 
     def of(batch, *, start=0):

@@ -231,6 +231,7 @@ def save_and_wait(checkpoints, state):
     checkpoints.wait()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Orbax's own loop, at its failed write
 @pytest.mark.parametrize("in_background", [False, True])
 def test_a_full_disk_stops_the_run_and_the_last_good_checkpoint_survives(small_disk, in_background):
     checkpoints = Checkpoints(small_disk, in_background=in_background)

@@ -19,8 +19,9 @@ from small_tasks import (
 from plimsoll.levers.chunked_loss import IGNORE
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.planner.flops import dot_flops
-from plimsoll.training.program import tree_bytes
+from plimsoll.training.program import lower, tree_bytes
 from plimsoll.training.step import make_evaluate, make_init, make_step
+from plimsoll.types import Plan
 
 SPLITS = [1, 2, 4, 8]
 
@@ -127,12 +128,21 @@ def test_every_byte_of_the_state_is_reused_by_the_step(accumulation):
     assert metrics < 1024  # a few scalars and the tuple that holds them: nothing the size of a parameter
 
 
-def compiled_step(task, *, accumulation, batch=None):
-    optimizer = adamw()
-    state = jax.eval_shape(make_init(task, optimizer), jax.ShapeDtypeStruct((), jnp.uint32))
-    batch = text_batch() if batch is None else batch
-    step = jax.jit(make_step(task, optimizer, accumulation=accumulation), donate_argnums=0)
-    return state, step.lower(state, batch).compile()
+def compiled_step(task, *, accumulation):
+    """As the training process lowers and compiles it."""
+    batch = {name: (array.shape, str(array.dtype)) for name, array in text_batch().items()}
+    plan = Plan(
+        chip="cpu",
+        micro_batch=16 // accumulation,
+        accumulation=accumulation,
+        remat="none",
+        loss_chunk=0,
+        precision="float32",
+        prefetch=1,
+        async_save=False,
+    )
+    program = lower(task, adamw(), plan, batch=batch, evaluation_batch=batch)
+    return program.state, program.step.compile()
 
 
 @pytest.mark.parametrize("accumulation", [1, 4])
