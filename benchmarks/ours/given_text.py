@@ -21,7 +21,8 @@ import grain
 import numpy as np
 
 from plimsoll import environment
-from plimsoll.data.loader import TextLoader, batched, loader_bytes
+from plimsoll.data.loader import TextLoader, batched
+from plimsoll.data.loader_bytes import loader_bytes
 from plimsoll.models.sizing import DecoderShape
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.recipes.base import Prepared, Say

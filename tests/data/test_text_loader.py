@@ -15,10 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plimsoll.data.loader import IGNORE, loader_bytes, text_loader, windows_from_array
+from plimsoll.data.loader import text_loader, windows_from_array
+from plimsoll.data.loader_bytes import loader_bytes
 from plimsoll.data.memory_loader import load_tokens, memory_loader
 from plimsoll.data.windows import TokenWindows
 from plimsoll.errors import DataError, RecipeError
+from plimsoll.types import IGNORE
 
 TEXTS = [f"text number {i} " * (i % 5 + 1) for i in range(60)]
 
