@@ -211,13 +211,13 @@ def test_two_processes_do_not_train_the_same_run(runs):
 
 
 def test_a_loss_that_becomes_nan_stops_the_run_and_keeps_the_last_good_checkpoint(runs):
-    options = ("--learning-rate", "1e30", "--save-every", "1", "--clip-norm", "0")
+    options = ("--learning-rate", "1e16", "--save-every", "1", "--clip-norm", "0")
     run = runs.prepared(*options)
     ended = runs.run(run, *options)
     assert ended.returncode == 3
     assert ended.stderr.count("error: ") == 1
     assert "Traceback" not in ended.stderr
-    assert re.search(r"step \d+: the loss is (nan|inf)", ended.stderr)
+    assert re.search(r"step \d+: the loss is nan and the gradient", ended.stderr)
     assert "--learning-rate" in ended.stderr
     kept = checkpoint_steps(run)
     before = newest_fingerprint(run)
