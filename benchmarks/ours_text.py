@@ -76,8 +76,8 @@ def result(options, run: Path, *, memory: str | None) -> str:
         save_every=options.steps,
         quiet=True,
     )
-    command, variables = prepare_run(recipe, asked, lambda text: print(text, file=sys.stderr))
-    done = subprocess.run(command, env=variables, stdout=sys.stderr, close_fds=False, check=False)
+    ready = prepare_run(recipe, asked, lambda text: print(text, file=sys.stderr))
+    done = subprocess.run(ready.command, env=ready.environment, stdout=sys.stderr, pass_fds=[ready.lock], check=False)
     if done.returncode:
         sys.exit(f"error: the training process ended with code {done.returncode}")
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

@@ -24,7 +24,7 @@ def test_a_budget_error_carries_its_numbers():
 
 def test_unknown_commands_and_bad_options_are_refused_without_a_traceback(capsys):
     assert cli.main(["trian"]) == 2
-    assert capsys.readouterr().err.startswith("error: there is no command 'trian'; there are plan, train")
+    assert capsys.readouterr().err.startswith("error: there is no command 'trian': there are plan, train")
     assert cli.main(["plan", "stories", "--sequence-length", "4"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: ")

@@ -79,7 +79,7 @@ class GivenText(Text):
     def validation(self, folder: Path, *, examples: int) -> tuple:
         return ()  # neither side evaluates
 
-    def host_bytes(self, *, prefetch: int) -> dict[str, int]:
+    def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
         loader = loader_bytes(
             seq_len=self.seq_len, batch_size=self.effective_batch, shuffle_buffer_size=0, prefetch=prefetch
         )

@@ -54,7 +54,7 @@ WORDS = {
     "steps": (["plan", "code", "--steps", "-3"], ["--steps must be 1 or more, got -3"]),
     "steps and epochs": (["plan", "code", "--epochs", "2"], ["--steps 600 and --epochs 2 both set the length"]),
     "half a shape": (["plan", "stories", "--width", "64"], ["--width, --layers and --heads", "all three"]),
-    "a size too small": (["plan", "stories", "--target-params", "5k"], ["--target-params 5k is unreachable", "the minimum is 143,712 parameters", "at least 147k"]),
+    "a size too small": (["plan", "stories", "--target-params", "5k"], ["--target-params 5k is unreachable", "the minimum is 141,408 parameters", "at least 141408"]),
     "8-bit state": (["plan", "code", "--use-8bit-optimizer"], ["--use-8bit-optimizer", "not in this version", "leave the flag out"]),
     "no tokenizer there": (["plan", "stories", "--tokenizer", "nope.json"], ["no tokenizer at nope.json"]),
     "evaluate no run": (["evaluate", "nowhere/at-all"], ["nowhere/at-all is not a run", "`plimsoll runs`"]),

@@ -18,7 +18,7 @@ def test_a_preset_is_complete_and_survives_json(name):
     assert again == recipe
     assert differences(again, recipe) == {}
     assert recipe.shape.parameters() > 0
-    assert recipe.host_bytes(prefetch=2)["data"] > 0
+    assert recipe.host_bytes(None, prefetch=2)["data"] > 0
     assert recipe.batch_spec(3)["input_ids"] == ((3, recipe.seq_len), "int32")
 
 

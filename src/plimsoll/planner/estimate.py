@@ -14,6 +14,8 @@ from plimsoll.units import MIB
 
 SAVE_BYTES = 20 * MIB
 """Orbax writing slices of 4 MiB, 8 MiB of them in flight (measured: docs/log.md, "Saving")."""
+RESTORE_BYTES = 8 * MIB
+"""What Orbax reads at a time; besides it a leaf is there twice, as read and as it goes to the device."""
 RUNNING_BYTES = 20 * MIB
 """What a running process adds to a rehearsed one: library code that comes back, thread stacks, logs, allocator
 rounding (docs/log.md, "Given back")."""
@@ -41,7 +43,7 @@ def ledger(
         save["state copy while saving"] = static.state_bytes
     phases = {
         "start": base | {"init temporaries": rehearsal.init_temp_bytes},
-        "restore": base | {"restore buffers": SAVE_BYTES + 2 * static.largest_leaf_bytes},
+        "restore": base | {"restore buffers": RESTORE_BYTES + 2 * static.largest_leaf_bytes},
         "train": base | step | host,
         "evaluate": base | {"evaluation temporaries": rehearsal.evaluate_temp_bytes} | host,
         "save": base | save | host | (step if plan.async_save else {}),
