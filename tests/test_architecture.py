@@ -26,8 +26,8 @@ MAY_IMPORT = {
     "recipes": {"models", "data", "optimizers"},
     "cli": {"run", "report", "recipes", "environment", "data", "planner", "training"},
 }
-"""Besides the ground (errors, units, tree, types), which every room may import. The command line parses recipes, and looks
-at data sets, limits and run folders; it must not import JAX, which another test holds."""
+"""Besides the ground (errors, units, tree, types), which every room may import. The command line parses recipes,
+and looks at data sets, limits and run folders; it must not import JAX, which another test holds."""
 JOINT = {"run", "session", "session_log", "worker", "workshop", "environment", "batches", "examine", "inference"}
 """Modules that bring the rooms together, and may import all of them but the command line."""
 
