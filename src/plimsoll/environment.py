@@ -12,12 +12,13 @@ from pathlib import Path
 from platformdirs import user_cache_path
 
 ALLOCATOR = {
+    "glibc.malloc.hugetlb": 1,
     "glibc.malloc.arena_max": 2,
     "glibc.malloc.mmap_threshold": 2**20,
     "glibc.malloc.trim_threshold": 2**20,
 }
-"""Large buffers come from the system and go back to it, so that the peak is what is alive, not what once was: 15 to
-35 MiB less at the demo's size, at the same speed (docs/log.md, "Allocator")."""
+"""Large buffers come from the system and go back to it, so that the peak is what is alive, not what once was; in huge
+pages, which cost less to touch and to take back (docs/log.md, "Allocator")."""
 
 
 def cache_folder() -> Path:
