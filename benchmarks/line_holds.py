@@ -2,9 +2,10 @@
 
     python benchmarks/line_holds.py --text TEXT.txt [--budgets 430 600 900]
 
-For every budget the command line plans and trains; the peak (`VmHWM`) must be at most the budget, the plans differ,
-the losses agree. Then the same plans run in a control group whose hard limit is the budget less the file-backed pages (which
-a group does not charge for, or takes back): skipped, with the reason, where groups cannot be made. Needs root for that.
+For every budget the command line plans and trains; the peak (`VmHWM`) must be at most the budget, the plans
+differ, the losses agree. Then the same plans run in a control group whose hard limit is the budget less the
+file-backed pages (a group does not charge for them, or takes them back): skipped, with the reason, where groups
+cannot be made. That needs root.
 """
 
 from __future__ import annotations

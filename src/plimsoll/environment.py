@@ -11,6 +11,8 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
+from plimsoll.errors import PlimsollError
+
 ALLOCATOR = {
     "glibc.malloc.hugetlb": 1,
     "glibc.malloc.arena_max": 2,
@@ -25,7 +27,13 @@ def cache_folder() -> Path:
     """Where compiled steps and measured rates are kept; `PLIMSOLL_CACHE` names another place."""
     named = os.environ.get("PLIMSOLL_CACHE")
     folder = Path(named).expanduser() if named else user_cache_path("plimsoll", ensure_exists=False)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise PlimsollError(
+            f"the cache folder {folder} cannot be made: {problem.strerror}. Compiled steps are kept there: name a"
+            " folder you may write to with PLIMSOLL_CACHE"
+        ) from None
     return folder
 
 

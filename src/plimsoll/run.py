@@ -37,6 +37,7 @@ UNKNOWN_STEPS = 10_000
 def plan(
     recipe: Recipe | str,
     *,
+    name: str | None = None,
     memory: str | int | None = None,
     chip: str = "cpu",
     numerics: str = "mixed",
@@ -50,9 +51,9 @@ def plan(
     `prepared` says what is known of the data; without it nothing of the data is read.
     Raises BudgetError, with the smallest peak found and what would fit, if nothing does.
     """
-    recipe = preset(recipe) if isinstance(recipe, str) else recipe
+    name, recipe = _named(recipe, name)
     problem = _problem(
-        recipe, prepared, budget=budget_bytes(memory), chip=chip, numerics=numerics, pins=pins, measure=measure
+        name, recipe, prepared, budget=budget_bytes(memory), chip=chip, numerics=numerics, pins=pins, measure=measure
     )
     steps = prepared.steps if prepared is not None else recipe.steps
     about = {"recipe": recipe.to_dict(), "steps": steps or UNKNOWN_STEPS}
@@ -70,7 +71,15 @@ def budget_bytes(memory: str | int | None) -> int:
     return available - host.margin_bytes(available)
 
 
+def _named(recipe: Recipe | str, name: str | None) -> tuple[str, Recipe]:
+    """A recipe is called what the user called it, else by its kind."""
+    if isinstance(recipe, str):
+        return name or recipe, preset(recipe)
+    return name or recipe.kind, recipe
+
+
 def _problem(
+    name: str,
     recipe: Recipe,
     prepared: Prepared | None,
     *,
@@ -87,7 +96,7 @@ def _problem(
     pins = {name: value for name, value in (pins or {}).items() if value is not None}
     prefetch = pins.get("prefetch", PREFETCH)
     return Problem(
-        recipe=recipe.kind,
+        recipe=name,
         chip=chip,
         budget_bytes=budget,
         effective_batch=recipe.effective_batch,
@@ -106,6 +115,8 @@ def _problem(
 class TrainOptions:
     """What `train` may be told besides the recipe."""
 
+    name: str | None = None
+    """What the user calls the recipe; its kind if it is not said."""
     memory: str | int | None = None
     numerics: str = "mixed"
     run: str | None = None
@@ -135,7 +146,7 @@ class Ready:
 
 def prepare_run(recipe: Recipe, options: TrainOptions, say: Say) -> Ready:
     """Everything up to training: folder, data, plan. Whoever starts the command closes the lock after it."""
-    folder = RunFolder(options.run or default_run(recipe))
+    folder = RunFolder(options.run or f"runs/{options.name or recipe.kind}")
     folder.create()
     lock = folder.lock()
     try:
@@ -172,10 +183,6 @@ def _prepared(folder: RunFolder, recipe: Recipe, say: Say) -> Prepared:
     return prepared
 
 
-def default_run(recipe: Recipe) -> str:
-    return f"runs/{recipe.kind}"
-
-
 def _require_same(folder: RunFolder, recipe: Recipe) -> None:
     theirs = from_dict(folder.read("recipe.json"))
     changed = differences(theirs, recipe)
@@ -205,6 +212,7 @@ def _settle_plan(folder: RunFolder, recipe: Recipe, options: TrainOptions, prepa
         return budget
     found = plan(
         recipe,
+        name=options.name,
         memory=options.memory,
         numerics=options.numerics,
         pins=options.pins,
@@ -258,8 +266,8 @@ def _from_file(path: str, recipe: Recipe) -> dict[str, Any]:
 
 def train(recipe: Recipe | str, *, say: Say = print, **options: Any) -> RunFolder:
     """Plans, then trains in a process of its own; the run folder. Raises PlimsollError if it was refused or stopped."""
-    recipe = preset(recipe) if isinstance(recipe, str) else recipe
-    given = TrainOptions(**options)
+    name, recipe = _named(recipe, options.pop("name", None))
+    given = TrainOptions(**{"run": f"runs/{name}", **options}, name=name)
     ready = prepare_run(recipe, given, say)
     try:
         code = subprocess.run(ready.command, env=ready.environment, check=False, pass_fds=[ready.lock]).returncode
@@ -267,7 +275,7 @@ def train(recipe: Recipe | str, *, say: Say = print, **options: Any) -> RunFolde
         os.close(ready.lock)
     if code:
         raise PlimsollError(f"training ended with code {code}: its own message says why")
-    return RunFolder(given.run or default_run(recipe))
+    return RunFolder(given.run or f"runs/{name}")
 
 
 def become(ready: Ready) -> None:

@@ -13,7 +13,7 @@ from plimsoll.errors import RecipeError
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDES = ROOT / "docs/from-the-guides.md"
-PAGES = [GUIDES, ROOT / "docs/stories.md", ROOT / "docs/memory.md", ROOT / "CONTRIBUTING.md"]
+PAGES = [GUIDES, ROOT / "README.md", ROOT / "docs/stories.md", ROOT / "docs/memory.md", ROOT / "CONTRIBUTING.md"]
 OPTIONS = {"plan": PlanOptions, "train": TrainOptions}
 
 
@@ -36,7 +36,7 @@ def test_every_command_in_the_docs_parses(page, words):
     name, *rest = words
     assert name in COMMANDS or name.startswith("-")
     if name in OPTIONS and rest:  # the bare name is a mention, not a command
-        recipe, rest = take_recipe(rest, command=name)
+        _, recipe, rest = take_recipe(rest, command=name)
         parse(OPTIONS[name], rest, program=f"plimsoll {name}", recipe=recipe)
 
 
@@ -53,12 +53,12 @@ def test_the_guide_is_translated_command_by_command():
     ],
 )
 def test_the_guides_flags_keep_their_meaning(flags, batch, numerics):
-    recipe, _ = take_recipe(["stories"], command="train")
+    _, recipe, _ = take_recipe(["stories"], command="train")
     options = parse(TrainOptions, flags.split(), program="plimsoll train", recipe=recipe)
     assert (options.recipe.effective_batch, options.levers.numerics) == (batch, numerics)
 
 
 def test_eight_bit_state_is_refused_with_the_reason_the_page_gives():
-    recipe, _ = take_recipe(["stories"], command="train")
+    _, recipe, _ = take_recipe(["stories"], command="train")
     with pytest.raises(RecipeError, match="not in this version"):
         parse(TrainOptions, ["--use-8bit-optimizer"], program="plimsoll train", recipe=recipe)

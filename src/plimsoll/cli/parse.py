@@ -53,8 +53,8 @@ def parse(options: type[T], arguments: list[str], *, program: str, recipe: Recip
     return parsed
 
 
-def take_recipe(arguments: list[str], *, command: str) -> tuple[Recipe, list[str]]:
-    """The recipe named first (or by --preset), and the words after it."""
+def take_recipe(arguments: list[str], *, command: str) -> tuple[str, Recipe, list[str]]:
+    """The name that stands first (or behind --preset), its recipe, and the words after it."""
     from plimsoll.recipes.registry import PRESETS, preset
 
     words = list(arguments)
@@ -64,15 +64,16 @@ def take_recipe(arguments: list[str], *, command: str) -> tuple[Recipe, list[str
         words.pop(at)
         if words and not words[0].startswith("-"):
             words.pop(0)
-        return preset(name), words
+        return name, preset(name), words
     if words[:1] in (["-h"], ["--help"]):
         print(f"RECIPE is one of {', '.join(PRESETS)}. With the defaults of the first:\n")
-        return preset(next(iter(PRESETS))), words
+        first = next(iter(PRESETS))
+        return first, preset(first), words
     if not words or words[0].startswith("-"):
         raise RecipeError(
             f"plimsoll {command} needs a recipe first: {', '.join(PRESETS)}, like `plimsoll {command} code`"
         )
-    return preset(words[0]), words[1:]
+    return words[0], preset(words[0]), words[1:]
 
 
 def _translated(arguments: list[str], counts: set[str]) -> list[str]:

@@ -13,13 +13,14 @@ def plan(arguments: list[str]) -> int:
     """Prints the fastest plan that fits, with its predicted bytes. Allocates nothing."""
     from plimsoll.cli.options import PlanOptions
 
-    recipe, rest = take_recipe(arguments, command="plan")
-    options = parse(PlanOptions, rest, program=f"plimsoll plan {recipe.kind}", recipe=recipe)
+    name, recipe, rest = take_recipe(arguments, command="plan")
+    options = parse(PlanOptions, rest, program=f"plimsoll plan {name}", recipe=recipe)
     from plimsoll import report, run
 
     try:
         found = run.plan(
             options.recipe,
+            name=name,
             memory=options.memory,
             chip=options.chip,
             numerics=options.levers.numerics,

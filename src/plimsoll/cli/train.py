@@ -10,14 +10,15 @@ def train(arguments: list[str]) -> int:
     """Plans, then trains; the same command again continues. Does not return where training starts."""
     from plimsoll.cli.options import TrainOptions
 
-    recipe, rest = take_recipe(arguments, command="train")
-    options = parse(TrainOptions, rest, program=f"plimsoll train {recipe.kind}", recipe=recipe)
+    name, recipe, rest = take_recipe(arguments, command="train")
+    options = parse(TrainOptions, rest, program=f"plimsoll train {name}", recipe=recipe)
     from plimsoll import run
 
     given = run.TrainOptions(
         memory=options.memory,
         numerics=options.levers.numerics,
-        run=options.run or f"runs/{arguments[0]}",
+        run=options.run or f"runs/{name}",
+        name=name,
         plan=options.plan,
         replan=options.replan,
         pins=options.levers.pins(),

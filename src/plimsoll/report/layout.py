@@ -58,5 +58,7 @@ def columns(rows: Sequence[Sequence[str]], *, align: str, indent: int = 2) -> li
 def labelled(label: str, text: str, *, width: int = 18, indent: int = 2) -> list[str]:
     """`label   text`, folded under itself where the text is longer than a line."""
     first = " " * indent + label.ljust(width) + "  "
-    folded = textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=" " * len(first))
+    folded = textwrap.wrap(
+        text, WIDTH, initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False
+    )
     return folded or [first.rstrip()]
