@@ -68,6 +68,7 @@ class GivenText(Text):
     def prepare(self, folder: Path, say: Say) -> Prepared:
         if (folder / WEIGHTS).exists():
             say("writing the given weights as the checkpoint of step 0")
+            (folder / "recipe.json").write_text(json.dumps(self.to_dict()))  # for the process that writes them
             command = [sys.executable, "-m", "given_text", str(folder)]
             subprocess.run(command, env=environment.for_processes("cpu"), check=True, stdout=sys.stderr)
         return Prepared(steps=self.steps, steps_per_epoch=None)
