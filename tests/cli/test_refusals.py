@@ -42,7 +42,7 @@ WORDS = {
     "a size": (["plan", "code", "--memory", "2GX"], ["the size '2GX' cannot be read", "768MiB or 2GB"]),
     "a count": (["plan", "code", "--target-params", "1.5Q"], ["--target-params: the count '1.5Q'", "like 1.3M"]),
     "a time": (["train", "code", "--max-minutes", "soon"], ["the time 'soon'", "90s, 3min or 2h"]),
-    "a whole number": (["plan", "code", "--batch-size", "many"], ["--batch-size takes a whole number, got 'many'", "`plimsoll plan stories --help`"]),
+    "a whole number": (["plan", "code", "--batch-size", "many"], ["--batch-size takes a whole number, got 'many'", "`plimsoll plan code --help`"]),
     "an optional number": (["plan", "code", "--stride", "x"], ["--stride takes a whole number, got 'x';"]),
     "a number": (["sample", "runs/x", "--temperature", "hot"], ["--temperature takes a number, got 'hot'"]),
     "a choice": (["plan", "code", "--remat", "all"], ["--remat takes one of block, dots, none, got 'all'"]),
@@ -88,7 +88,7 @@ DATA = {
 
 def test_a_terminal_that_draws_boxes_gets_the_same_paragraph():
     done = plimsoll("plan", "code", "--batchsize", 3)
-    expected = "error: there is no option --batchsize: did you mean --batch-size? `plimsoll plan stories --help` lists the options"
+    expected = "error: there is no option --batchsize: did you mean --batch-size? `plimsoll plan code --help` lists the options"
     assert (done.returncode, done.stderr) == (2, expected + "\n")
     assert done.stdout == ""
 

@@ -23,6 +23,6 @@ def code() -> Text:
         learning_rate=4e-3,
         weight_decay=0.1,
         beta2=0.99,
-        shuffle_buffer_size=4_000,
+        shuffle_buffer_size=24_000,
         validation_tokens=50_000,
     )
