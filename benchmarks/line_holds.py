@@ -43,15 +43,17 @@ def main() -> int:
 
 def trained(given, run: Path, budget: int, *, plan: Path | None = None, start=None) -> dict:
     command = [
-        sys.executable, "-m", "plimsoll.cli.main", "train", "stories", "--dataset-id", given.text, "--width", "384",
-        "--layers", "6", "--heads", "6", "--vocab-size", "4096", "--seq-len", "256", "--batch-size", "16",
+        sys.executable, "-m", "plimsoll.cli.main", "train", "stories", "--dataset-id", given.text, "--width", "320",
+        "--layers", "5", "--heads", "5", "--vocab-size", "4096", "--seq-len", "256", "--batch-size", "16",
         "--shuffle-buffer-size", "1000", "--steps", str(given.steps), "--memory", f"{budget}MiB", "--run", str(run),
         "--save-every", "8", "--eval-every", "8", "--quiet", *(["--plan", str(plan)] if plan else []),
     ]  # fmt: skip
-    files = 0
+    most = files = 0
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=start)
     while process.poll() is None:
-        files = max(files, status(process.pid, "RssFile"))
+        resident = status(process.pid, "VmRSS")
+        if resident > most:
+            most, files = resident, status(process.pid, "RssFile")
         try:
             process.wait(timeout=0.05)
         except subprocess.TimeoutExpired:
@@ -107,7 +109,7 @@ def in_group(given, folder: Path, budget: int, free: dict) -> None:
 
 
 def resident_files(free: dict) -> int:
-    """File-backed pages of the training process, sampled while it ran freely."""
+    """File-backed pages of the training process where it held the most, sampled while it ran freely."""
     return free["files"]
 
 
