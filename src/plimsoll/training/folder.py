@@ -1,6 +1,6 @@
 """The run: a folder with recipe, plan, ledger, metrics and checkpoints. Running it again continues it.
 
-    recipe.json plan.json data.json ledger.json metrics.jsonl log.txt checkpoints/ tensorboard/ tokenizer.json
+    recipe.json plan.json data.json ledger.json metrics.jsonl log.txt checkpoints/ events.out.tfevents.* (TensorBoard)
 
 Every file that is replaced is replaced whole (written beside, then renamed), so a kill leaves the old or the new one.
 """
