@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,8 @@ from plimsoll.training import memory, program
 from plimsoll.training.step import make_init, make_step
 from plimsoll.types import Plan
 
+TIMED_ROUNDS = 5
+
 
 class Workshop:
     """One recipe's questions. `about`: `recipe` (as saved) and `steps`."""
@@ -35,16 +38,18 @@ class Workshop:
         self._about = about
         self.recipe, self.steps = from_dict(about["recipe"]), about["steps"]
 
-    def answer(self, verb: str, plan: Mapping[str, Any] | None = None) -> Any:
+    def answer(
+        self, verb: str, plan: Mapping[str, Any] | None = None, plans: Sequence[Mapping[str, Any]] = ()
+    ) -> Any:
         if verb == "rates":
             return dataclasses.asdict(cpu_rates())
         if verb == "static":
             return dataclasses.asdict(self.static())
+        if verb == "measure":
+            return {"seconds": self.measure([plan_of(plan) for plan in plans])}
         assert plan is not None
         if verb == "rehearse":
             return self.rehearse(plan)
-        if verb == "measure":
-            return {"seconds": self.measure(plan_of(plan))}
         assert verb == "analyse"
         return dataclasses.asdict(self.analyse(plan_of(plan)))
 
@@ -88,23 +93,24 @@ class Workshop:
         traced = jax.jit(step, donate_argnums=0).trace(state, batch)
         return traced.lower(), dot_flops(traced.jaxpr)
 
-    def measure(self, plan: Plan) -> float:
-        """The best of a few real steps on random batches; allocates, so only a child does it.
+    def measure(self, plans: Sequence[Plan]) -> list[float]:
+        """Seconds per step of each plan on one random batch; allocates one state, so only a child does it.
 
-        The best, not the median: the plans are compared one after another, on a machine that others may use.
+        In turn, A B C A B C, so that what else the machine does meets all of them alike; of each the median.
         """
-        executables = program.compile_all(lowered(self.recipe, plan, steps=self.steps))
-        state = executables.init(np.uint32(0))
+        executables = [program.compile_all(lowered(self.recipe, plan, steps=self.steps)) for plan in plans]
+        state = executables[0].init(np.uint32(0))  # the same for every plan, and handed from one to the next
         random = np.random.default_rng(0)
         spec = self.recipe.batch_spec(self.recipe.effective_batch)
         batch = {name: random.integers(0, 2, shape).astype(dtype) for name, (shape, dtype) in spec.items()}
-        seconds = []
-        for _ in range(5):
-            started = time.perf_counter()
-            state, metrics = executables.step(state, batch)
-            jax.block_until_ready(metrics)
-            seconds.append(time.perf_counter() - started)
-        return min(seconds[1:])
+        seconds: list[list[float]] = [[] for _ in plans]
+        for _ in range(1 + TIMED_ROUNDS):
+            for each, taken in zip(executables, seconds):
+                started = time.perf_counter()
+                state, metrics = each.step(state, batch)
+                jax.block_until_ready((state, metrics))
+                taken.append(time.perf_counter() - started)
+        return [statistics.median(taken[1:]) for taken in seconds]
 
     def rehearse(self, plan: Mapping[str, Any]) -> dict[str, Any]:
         """In a process of its own, after this one has put every executable into the cache."""

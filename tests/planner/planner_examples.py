@@ -1,5 +1,6 @@
 """A compiler that answers by formula: bytes and seconds are known, so what the search should find is too."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +34,7 @@ class FakeCompiler:
     bf16_speed: float = 2.0
     loop_seconds: float = 1e-3
     fails: Any = lambda plan: False
+    cannot_run: Any = lambda plan: False
     temporaries: Any = lambda plan: 20 * MIB + activation_bytes(plan)  # a step dearer than a save
     seconds: dict = field(default_factory=dict)
     """Plan levers to measured seconds; otherwise an example costs a millisecond."""
@@ -66,9 +68,11 @@ class FakeCompiler:
         self.asked.append(("rehearse", plan))
         return Rehearsal(process_bytes=PROCESS, init_temp_bytes=0, evaluate_temp_bytes=0)
 
-    def measure(self, plan: Plan) -> float:
-        self.asked.append(("measure", plan))
-        return self.seconds.get((plan.micro_batch, plan.remat), 1e-3 * plan.effective_batch)
+    def measure(self, plans: Sequence[Plan]) -> list[float]:
+        self.asked += [("measure", plan) for plan in plans]
+        if any(self.cannot_run(plan) for plan in plans):
+            raise DoesNotCompile("the compile process was killed by signal 9")
+        return [self.seconds.get((plan.micro_batch, plan.remat), 1e-3 * plan.effective_batch) for plan in plans]
 
 
 def problem(budget: int, **changes: Any) -> Problem:

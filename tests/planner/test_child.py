@@ -26,7 +26,7 @@ for line in sys.stdin:
     if verb == "static":
         reply = {{"answer": {dict(vars(STATIC))!r}}}
     elif verb == "measure":
-        reply = {{"answer": {{"seconds": 0.25}}}}
+        reply = {{"answer": {{"seconds": [0.25] * len(question["plans"])}}}}
     elif micro == 13:
         reply = {{"failed": "XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes."}}
     elif micro == 66:
@@ -79,7 +79,7 @@ def test_a_child_answers_again_and_again_in_one_process(make_child, tmp_path):
     with make_child() as compiler:
         assert compiler.static() == STATIC
         assert analyse(compiler, 1).temp_bytes == 7
-        assert compiler.measure(plan()) == 0.25
+        assert compiler.measure([plan(), plan()]) == [0.25, 0.25]
     assert len(started(tmp_path)) == 1
     assert compiler.compiles == 1
 

@@ -169,6 +169,13 @@ def test_timing_decides_where_it_is_asked_for():
     assert (planned.step_seconds, planned.step_seconds_source) == (0.5, "measured")
 
 
+def test_a_plan_too_large_to_be_timed_costs_only_itself():
+    compiler = FakeCompiler(cannot_run=lambda plan: plan.micro_batch == 16, loop_seconds=0.05)
+    planned = found(GIB, compiler, measure=True)
+    assert planned.plan.micro_batch < 16
+    assert planned.step_seconds_source == "measured"
+
+
 def test_without_timing_nothing_runs():
     compiler = FakeCompiler()
     assert found(GIB, compiler).step_seconds_source == "roofline"

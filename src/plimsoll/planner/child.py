@@ -59,8 +59,8 @@ class Child:
     def rehearse(self, plan: Plan) -> Rehearsal:
         return Rehearsal(**self._kept("rehearse", {"plan": _computed(plan)}))
 
-    def measure(self, plan: Plan) -> float:
-        return self._kept("measure", {"plan": _computed(plan)})["seconds"]
+    def measure(self, plans: Sequence[Plan]) -> list[float]:
+        return self._kept("measure", {"plans": [_computed(plan) for plan in plans]})["seconds"]
 
     def _kept(self, verb: str, arguments: Mapping[str, Any], *, about: str | None = None, compiles: int = 0) -> Any:
         question = json.dumps([verb, arguments, about or self._about], sort_keys=True)

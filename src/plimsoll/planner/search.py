@@ -174,16 +174,18 @@ class _Search:
         return self._rehearsal
 
     def _timed(self, fitting: list[Candidate]) -> list[Candidate]:
-        timed = []
-        for candidate in fitting[:TIMED]:
-            self.say(f"timing micro-batch {candidate.plan.micro_batch}, {_words(vars(candidate.plan))}")
+        """The first few, by the clock. Where they cannot be timed, all as they were."""
+        first = fitting[:TIMED]
+        while first:
+            self.say(f"timing {len(first)} plans in turn")
             try:
-                seconds = self.compiler.measure(replace(candidate.plan, async_save=True))
-            except DoesNotCompile as problem:
+                seconds = self.compiler.measure([replace(candidate.plan, async_save=True) for candidate in first])
+            except DoesNotCompile as problem:  # on a machine smaller than the budget, most likely the largest of them
                 self.failures.append(str(problem))
+                first.remove(max(first, key=lambda candidate: candidate.peak))
                 continue
-            timed.append(replace(candidate, seconds=seconds, measured=True))
-        return timed or fitting
+            return [replace(candidate, seconds=took, measured=True) for candidate, took in zip(first, seconds)]
+        return fitting
 
     def _best(self, candidates: list[Candidate]) -> Candidate:
         fastest = min(candidate.seconds for candidate in candidates)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -77,7 +77,10 @@ class Compiler(Protocol):
     def static(self) -> Static: ...
     def analyse(self, plan: Plan) -> Analysis: ...
     def rehearse(self, plan: Plan) -> Rehearsal: ...
-    def measure(self, plan: Plan) -> float: ...
+    def measure(self, plans: Sequence[Plan]) -> list[float]:
+        """Seconds per step of each, taken in turn."""
+        ...
+
     def rates(self) -> Rates: ...
 
 
