@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plimsoll.levers.chunked_loss import IGNORE
-from plimsoll.models.decoder import Decoder, rms_norm, rotary_angles, rotate
+from plimsoll.models.decoder import Decoder, query_blocks, rms_norm, rotary_angles, rotate
 from plimsoll.models.language import NextToken
 from plimsoll.models.sizing import DecoderShape, sized
 from plimsoll.types import Compute
@@ -79,6 +79,23 @@ def test_the_decoder_computes_what_plain_numpy_computes(shape):
     assert actual.dtype == np.float32
     assert np.linalg.norm(actual - expected) < 1e-5 * np.linalg.norm(expected)
     assert np.abs(expected).std() > 0.1
+
+
+@pytest.mark.parametrize("length", [64, 65, 200, 300])
+def test_queries_in_blocks_see_what_they_would_see_in_one(length):
+    seen = ids(batch=1, length=length)
+    actual = jitted_logits(TINY, Compute())(parameters(TINY), seen)
+    expected = reference_logits(parameters(TINY), seen, heads=TINY.heads)
+    assert np.linalg.norm(actual - expected) < 1e-5 * np.linalg.norm(expected)
+
+
+@given(length=st.integers(1, 5000))
+def test_query_blocks_follow_one_another_to_the_end_and_are_few(length):
+    blocks = query_blocks(length)
+    assert [start for start, _ in blocks] == [0, *(end for _, end in blocks[:-1])]
+    assert blocks[-1][1] == length
+    assert len(blocks) <= 4
+    assert all(end - start >= 64 for start, end in blocks[:-1])
 
 
 @pytest.mark.parametrize(
