@@ -43,8 +43,8 @@ def main() -> int:
 
 def trained(given, run: Path, budget: int, *, plan: Path | None = None, start=None) -> dict:
     command = [
-        sys.executable, "-m", "plimsoll.cli.main", "train", "stories", "--dataset-id", given.text, "--width", "320",
-        "--layers", "5", "--heads", "5", "--vocab-size", "4096", "--seq-len", "256", "--batch-size", "16",
+        sys.executable, "-m", "plimsoll.cli.main", "train", "stories", "--dataset-id", given.text, "--width", "256",
+        "--layers", "8", "--heads", "4", "--vocab-size", "4096", "--seq-len", "512", "--batch-size", "16",
         "--shuffle-buffer-size", "1000", "--steps", str(given.steps), "--memory", f"{budget}MiB", "--run", str(run),
         "--save-every", "8", "--eval-every", "8", "--quiet", *(["--plan", str(plan)] if plan else []),
     ]  # fmt: skip
