@@ -23,6 +23,7 @@ from plimsoll.planner.search import search
 from plimsoll.planner.types import Problem
 from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.recipes.registry import differences, from_dict, preset
+from plimsoll.session_options import SessionOptions, session_options
 from plimsoll.training.folder import RunFolder
 from plimsoll.types import Planned
 from plimsoll.units import format_bytes, parse_bytes
@@ -112,7 +113,7 @@ def _problem(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainOptions:
+class TrainOptions(SessionOptions):
     """What `train` may be told besides the recipe."""
 
     name: str | None = None
@@ -123,16 +124,6 @@ class TrainOptions:
     plan: str | None = None
     replan: bool = False
     pins: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    max_steps: int | None = None
-    max_seconds: float | None = None
-    log_every: int = 10
-    save_every: int | None = None
-    eval_every: int | None = None
-    quiet: bool = False
-    tracker: str = "none"
-    profile: int = 0
-    profiler_port: int | None = None
-    debug_nans: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,17 +146,7 @@ def prepare_run(recipe: Recipe, options: TrainOptions, say: Say) -> Ready:
     except BaseException:
         os.close(lock)
         raise
-    session = {
-        "run": str(folder.path),
-        "budget_bytes": budget,
-        **{
-            name: getattr(options, name)
-            for name in (
-                "max_steps", "max_seconds", "log_every", "save_every", "eval_every",
-                "quiet", "tracker", "profile", "profiler_port", "debug_nans",
-            )
-        },
-    }  # fmt: skip
+    session = {"run": str(folder.path), "budget_bytes": budget, **session_options(options)}
     command = [sys.executable, "-m", "plimsoll.worker", "train", json.dumps(session)]
     return Ready(command, environment.for_processes("cpu"), lock)
 

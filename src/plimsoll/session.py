@@ -21,6 +21,7 @@ from plimsoll.planner.types import Rehearsal
 from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.recipes.registry import from_dict
 from plimsoll.session_log import SessionLog
+from plimsoll.session_options import SessionOptions
 from plimsoll.training import memory, program
 from plimsoll.training.checkpoint import Checkpoints, load_state
 from plimsoll.training.folder import RunFolder
@@ -30,21 +31,11 @@ from plimsoll.units import format_bytes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Session:
+class Session(SessionOptions):
     """What a session is asked to do beyond what stands in the run folder."""
 
     run: str
     budget_bytes: int
-    max_steps: int | None = None
-    max_seconds: float | None = None
-    log_every: int = 10
-    save_every: int | None = None
-    eval_every: int | None = None
-    quiet: bool = False
-    tracker: str = "none"
-    profile: int = 0
-    profiler_port: int | None = None
-    debug_nans: bool = False
     notes: tuple[str, ...] = ()
 
 

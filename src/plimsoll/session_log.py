@@ -124,8 +124,15 @@ class SessionLog:
 
     def _track(self, done: int, row: Mapping[str, float]) -> None:
         self.metrics.log(done, row)
-        for tracker in self.trackers:
-            tracker.log(done, row)
+        for tracker in list(self.trackers):
+            try:
+                tracker.log(done, row)
+            except Exception as problem:  # of a library's, on a network's bad day: no reason to lose a run
+                self.trackers.remove(tracker)
+                self._regret(tracker, f"given up at step {done:,}", problem)
+
+    def _regret(self, tracker: Any, what: str, problem: Exception) -> None:
+        self.say(f"tracker {type(tracker).__name__} is {what}: {type(problem).__name__}: {problem}", important=True)
 
     def _end_epoch(self, number: int) -> None:
         now = time.monotonic()
@@ -163,9 +170,12 @@ class SessionLog:
             self.say(final_summary(outcome))
             self.say(ledger_table(ledger))
         self.profile.close()
-        self.bar.close()
         for tracker in self.trackers:
-            tracker.close()
+            try:
+                tracker.close()
+            except Exception as problem:
+                self._regret(tracker, "not closed", problem)
+        self.bar.close()
         self.metrics.close()
         self.file.close()
 

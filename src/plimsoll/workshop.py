@@ -38,9 +38,7 @@ class Workshop:
         self._about = about
         self.recipe, self.steps = from_dict(about["recipe"]), about["steps"]
 
-    def answer(
-        self, verb: str, plan: Mapping[str, Any] | None = None, plans: Sequence[Mapping[str, Any]] = ()
-    ) -> Any:
+    def answer(self, verb: str, plan: Mapping[str, Any] | None = None, plans: Sequence[Mapping[str, Any]] = ()) -> Any:
         if verb == "rates":
             return dataclasses.asdict(cpu_rates())
         if verb == "static":
@@ -105,7 +103,7 @@ class Workshop:
         batch = {name: random.integers(0, 2, shape).astype(dtype) for name, (shape, dtype) in spec.items()}
         seconds: list[list[float]] = [[] for _ in plans]
         for _ in range(1 + TIMED_ROUNDS):
-            for each, taken in zip(executables, seconds):
+            for each, taken in zip(executables, seconds, strict=True):
                 started = time.perf_counter()
                 state, metrics = each.step(state, batch)
                 jax.block_until_ready((state, metrics))

@@ -9,15 +9,10 @@ import shutil
 import signal
 
 import pytest
-from small_runs import STEPS, Runs, checkpoint_steps, last_row, newest_fingerprint, rows
+from small_runs import STEPS, checkpoint_steps, last_row, newest_fingerprint, rows
 
 from plimsoll.recipes.registry import from_dict
 from plimsoll.training.checkpoint import Checkpoints, loader_position
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    return Runs(tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture(scope="module")

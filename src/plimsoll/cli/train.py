@@ -13,6 +13,7 @@ def train(arguments: list[str]) -> int:
     name, recipe, rest = take_recipe(arguments, command="train")
     options = parse(TrainOptions, rest, program=f"plimsoll train {name}", recipe=recipe)
     from plimsoll import run
+    from plimsoll.session_options import session_options
 
     given = run.TrainOptions(
         memory=options.memory,
@@ -22,16 +23,8 @@ def train(arguments: list[str]) -> int:
         plan=options.plan,
         replan=options.replan,
         pins=options.levers.pins(),
-        max_steps=options.max_steps,
         max_seconds=_minutes(options.max_minutes),
-        log_every=options.log_every,
-        save_every=options.save_every,
-        eval_every=options.eval_every,
-        quiet=options.quiet,
-        tracker=options.tracker,
-        profile=options.profile,
-        profiler_port=options.profiler_port,
-        debug_nans=options.debug_nans,
+        **session_options(options),
     )
     quietly = (lambda text: None) if options.quiet else (lambda text: print(text, flush=True))
     run.become(run.prepare_run(options.recipe, given, quietly))

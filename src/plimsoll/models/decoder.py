@@ -6,6 +6,8 @@ https://arxiv.org/abs/2104.09864. Flax NNX inside, a pure function over a pytree
 rematerialisation, do not depend on the number of layers.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -76,13 +78,14 @@ def causal_attention(
     """
     batch, heads, length, width = query.shape
     query, key, value = (a.reshape(batch * heads, length, width) for a in (query * width**-0.5, key, value))
-    how = {"precision": compute.precision, "platform": compute.platform}
+    scores_of = partial(batched_dot_rows, precision=compute.precision, platform=compute.platform)
+    mix = partial(batched_dot, precision=compute.precision, platform=compute.platform)
     blocks = []
     for start, end in query_blocks(length):
-        scores = batched_dot_rows(query[:, start:end], key[:, :end], **how)
+        scores = scores_of(query[:, start:end], key[:, :end])
         seen = jnp.arange(end)[None, :] <= jnp.arange(start, end)[:, None]
         weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
-        blocks.append(batched_dot(weights, value[:, :end], **how))
+        blocks.append(mix(weights, value[:, :end]))
     return jnp.concatenate(blocks, axis=1).reshape(batch, heads, length, width)
 
 

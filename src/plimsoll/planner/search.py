@@ -184,7 +184,9 @@ class _Search:
                 self.failures.append(str(problem))
                 first.remove(max(first, key=lambda candidate: candidate.peak))
                 continue
-            return [replace(candidate, seconds=took, measured=True) for candidate, took in zip(first, seconds)]
+            return [
+                replace(candidate, seconds=took, measured=True) for candidate, took in zip(first, seconds, strict=True)
+            ]
         return fitting
 
     def _best(self, candidates: list[Candidate]) -> Candidate:

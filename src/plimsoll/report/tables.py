@@ -88,7 +88,7 @@ def _alternatives(planned: Planned) -> list[str]:
     lines = []
     for place, other in enumerate(planned.alternatives):
         label = "runner-up" if place == 0 else ""
-        lines += labelled(label, f"{plan_words(other.plan)}: {_price(other, planned.step_seconds)}")
+        lines += labelled(label, f"{plan_words(other.plan)}: {_price(other)}")
         lines += labelled("", other.reason)
     return lines
 
@@ -99,12 +99,9 @@ def plan_words(plan: Plan) -> str:
     return f"micro-batch {plan.micro_batch} x {plan.accumulation}, remat {plan.remat}{chunk}, {plan.precision}"
 
 
-def _price(other: Alternative, chosen_seconds: float | None) -> str:
-    if other.step_seconds is None:
-        return f"{format_bytes(other.peak_bytes)}, step time unknown"
-    change = format_difference_share(other.step_seconds, chosen_seconds)
-    against = f" ({change})" if change != UNKNOWN else ""
-    return f"{format_bytes(other.peak_bytes)}, step {format_seconds(other.step_seconds)}{against}"
+def _price(other: Alternative) -> str:
+    seconds = "time unknown" if other.step_seconds is None else format_seconds(other.step_seconds)
+    return f"{format_bytes(other.peak_bytes)}, step {seconds}"
 
 
 def ledger_table(ledger: Mapping[str, Any]) -> str:
