@@ -185,3 +185,21 @@ def test_the_norm_makes_every_row_of_unit_mean_square():
     x = np.random.default_rng(0).normal(size=(5, 32)).astype(np.float32) * 100
     rows = rms_norm(x, np.full(32, 2.0, np.float32))
     np.testing.assert_allclose(np.mean(np.square(rows), axis=-1), 4.0, rtol=1e-4)
+
+
+@pytest.mark.parametrize("remat", ["none", "block"])
+def test_weights_in_layers_give_the_same_loss_and_gradient_as_stacked_ones(remat):
+    task = NextToken(TINY, Compute(remat=remat))
+    weights = parameters(TINY)
+    batch = {"input_ids": ids(), "labels": ids(1)}
+
+    def total(trainable):
+        return task.loss({"trainable": trainable}, None, batch, None, train=True)[0].total
+
+    value, gradient = jax.jit(jax.value_and_grad(total))(weights)
+    in_layers = task.unstack(weights)
+    assert isinstance(in_layers["blocks"], list) == (remat == "none")
+    other_value, other = jax.jit(jax.value_and_grad(total))(in_layers)
+    assert float(other_value) == float(value)
+    for one, two in zip(jax.tree.leaves(gradient), jax.tree.leaves(task.stack(other)), strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)

@@ -9,10 +9,12 @@ what it keeps into stacked arrays, so `scan_blocks` unrolls where nothing is rec
 bfloat16: 42 MiB of temporaries instead of 56, and 1.4 times the speed).
 """
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
@@ -33,14 +35,31 @@ def rematerialised(block: Callable[..., Array], remat: Remat) -> Callable[..., A
     return jax.checkpoint(block, policy=policy, prevent_cse=False)
 
 
+def unrolls(*, layers: int, remat: Remat, platform: str) -> bool:
+    """Whether `scan_blocks` applies the layers one after another, without a scan."""
+    return remat == "none" and platform == "cpu" and layers <= MOST_UNROLLED
+
+
 def scan_blocks(
     block: Callable[[Array, Any], Array], x: Array, stacked: Any, *, layers: int, remat: Remat, platform: str
 ) -> Array:
-    """`block(x, params)` for every layer of `stacked`, whose leaves have a leading axis of `layers`."""
-    unroll = layers if remat == "none" and platform == "cpu" and layers <= MOST_UNROLLED else 1
+    """`block(x, params)` for every layer of `stacked`: leaves with a leading axis of `layers`, or a list of layers."""
+    if unrolls(layers=layers, remat=remat, platform=platform):
+        for params in stacked if isinstance(stacked, list) else unstacked(stacked, layers):
+            x = block(x, params)
+        return x
     step = rematerialised(block, remat)
-    x, _ = jax.lax.scan(lambda x, params: (step(x, params), None), x, stacked, unroll=unroll)
+    x, _ = jax.lax.scan(lambda x, params: (step(x, params), None), x, stacked)
     return x
+
+
+def unstacked(stacked: Any, layers: int) -> list[Any]:
+    """The parameters of each layer, cut out of the stacked arrays."""
+    return [jax.tree.map(operator.itemgetter(layer), stacked) for layer in range(layers)]
+
+
+def restacked(layers: list[Any]) -> Any:
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
 
 
 def keep(x: Array) -> Array:

@@ -14,7 +14,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from plimsoll.levers.precision import batched_dot, batched_dot_rows, dot, dot_rows
-from plimsoll.levers.remat import keep, scan_blocks
+from plimsoll.levers.remat import keep, scan_blocks, unrolls
 from plimsoll.models.sizing import DecoderShape
 from plimsoll.types import Compute
 
@@ -169,6 +169,11 @@ class Decoder:
             platform=self.compute.platform,
         )
         return rms_norm(x, params["norm"])
+
+    @property
+    def unrolls(self) -> bool:
+        how = self.compute
+        return unrolls(layers=self.shape.layers, remat=how.remat, platform=how.platform)
 
     def logits(self, params: dict, hidden: Float[Array, "rows width"]) -> Float[Array, "rows vocab"]:
         how = self.compute

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from plimsoll.levers.chunked_loss import chunked_cross_entropy
+from plimsoll.levers.remat import restacked, unstacked
 from plimsoll.models.decoder import Decoder
 from plimsoll.models.sizing import DecoderShape
 from plimsoll.types import IGNORE, Batch, Compute, LossSum, Metrics, Params
@@ -32,3 +33,14 @@ class NextToken:
             chunk=self.compute.loss_chunk,
         )
         return LossSum(total, jnp.sum(labels != IGNORE, dtype=jnp.float32)), None, {}
+
+    def unstack(self, trainable: dict) -> dict:
+        """The blocks as a list of layers, where they are unrolled; see `types.Unstacks`."""
+        if not self.decoder.unrolls:
+            return trainable
+        return trainable | {"blocks": unstacked(trainable["blocks"], self.decoder.shape.layers)}
+
+    def stack(self, gradient: dict) -> dict:
+        if not self.decoder.unrolls:
+            return gradient
+        return gradient | {"blocks": restacked(gradient["blocks"])}

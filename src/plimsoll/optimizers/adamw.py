@@ -6,6 +6,7 @@ import it, because recipes hold these settings.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -38,8 +39,8 @@ class AdamW:
     def __post_init__(self) -> None:
         if self.warmup_steps < 0:
             raise RecipeError(f"--warmup-steps must be 0 or more, got {self.warmup_steps}")
-        if not self.learning_rate > 0:  # so that NaN is refused too, here and below
-            raise RecipeError(f"--learning-rate must be above 0, got {self.learning_rate:g}")
+        if not 0 < self.learning_rate < math.inf:  # so that NaN is refused too, here and below
+            raise RecipeError(f"--learning-rate must be above 0 and finite, got {self.learning_rate:g}")
         for name in ("weight_decay", "clip_norm"):
             value = getattr(self, name)
             if value is not None and not value >= 0:

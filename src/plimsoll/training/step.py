@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from plimsoll.types import Batch, LossSum, Task
+from plimsoll.types import Batch, LossSum, Task, Unstacks
 
 State = dict[str, Any]
 """`step` (int32), `key` (key data), `params`, `optimizer`, `carry`: everything the next step depends on."""
@@ -65,6 +65,7 @@ def make_step(
 def _gradient(task: Task, state: State, micro: Batch, keys: jax.Array) -> tuple[Any, LossSum, dict]:
     """Gradient of the mean loss over all micro-batches; `LossSum.total` is already divided by the weight."""
     params = state["params"]
+    trainable = task.unstack(params["trainable"]) if isinstance(task, Unstacks) else params["trainable"]
 
     def weight_of(batch: Batch, keys: jax.Array) -> jax.Array:
         return task.loss(params, None, batch, keys, train=True)[0].weight
@@ -77,7 +78,7 @@ def _gradient(task: Task, state: State, micro: Batch, keys: jax.Array) -> tuple[
         return loss.total / weight, metrics
 
     def one(batch: Batch, keys: jax.Array) -> tuple[Any, jax.Array, dict]:
-        (loss, metrics), gradient = jax.value_and_grad(mean_part, has_aux=True)(params["trainable"], batch, keys)
+        (loss, metrics), gradient = jax.value_and_grad(mean_part, has_aux=True)(trainable, batch, keys)
         return gradient, loss, metrics
 
     if keys.shape[0] == 1:
@@ -88,6 +89,7 @@ def _gradient(task: Task, state: State, micro: Batch, keys: jax.Array) -> tuple[
         (gradient, loss, metrics), _ = jax.lax.scan(
             lambda sums, rows: (jax.tree.map(jnp.add, sums, one(*rows)), None), zeros, (micro, keys)
         )
+    gradient = task.stack(gradient) if isinstance(task, Unstacks) else gradient
     return gradient, LossSum(loss, weight), metrics
 
 
