@@ -24,12 +24,13 @@ from plimsoll.planner.types import Problem
 from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.recipes.registry import differences, from_dict, preset
 from plimsoll.session_options import SessionOptions, session_options
+from plimsoll.training import interruption
 from plimsoll.training.folder import RunFolder
-from plimsoll.types import Planned
+from plimsoll.types import LEVERS, Planned
 from plimsoll.units import format_bytes, parse_bytes
 
 Say = Callable[[str], None]
-NUMERICS = ("exact", "mixed", "compressed")
+NUMERICS = ("exact", "mixed")
 PREFETCH = 2
 UNKNOWN_STEPS = 10_000
 """Length of the schedule where nobody has said or counted it: changes no byte."""
@@ -93,8 +94,10 @@ def _problem(
     if chip != "cpu":
         raise RecipeError(f"there is no chip called {chip!r} yet: this version plans for cpu, the one it runs on")
     if numerics not in NUMERICS:
-        raise RecipeError(f"--numerics {numerics!r} is not one of {', '.join(NUMERICS)}")
+        hint = ": no lever of that class is in this version" if numerics == "compressed" else ""
+        raise RecipeError(f"--numerics {numerics} is not one of {', '.join(NUMERICS)}{hint}")
     pins = {name: value for name, value in (pins or {}).items() if value is not None}
+    _require_levers(pins)
     prefetch = pins.get("prefetch", PREFETCH)
     return Problem(
         recipe=name,
@@ -137,6 +140,10 @@ class Ready:
 
 def prepare_run(recipe: Recipe, options: TrainOptions, say: Say) -> Ready:
     """Everything up to training: folder, data, plan. Whoever starts the command closes the lock after it."""
+    from plimsoll.report import require_tracker
+
+    require_tracker(options.tracker)
+    _require_levers(options.pins)
     folder = RunFolder(options.run or f"runs/{options.name or recipe.kind}")
     folder.create()
     lock = folder.lock()
@@ -184,20 +191,14 @@ def _settle_plan(folder: RunFolder, recipe: Recipe, options: TrainOptions, prepa
         planned = folder.read("plan.json")
         _say_what_is_kept(planned, options, say)
         return _require_room(planned, options, f"the plan of {folder.path}", "add --replan to look for a smaller plan")
-    if options.plan is not None:
-        planned = _from_file(options.plan, recipe)
-        budget = _require_room(
-            planned, options, f"--plan {options.plan}", "leave out --plan to search for one that fits"
-        )
-        folder.write("plan.json", planned | {"budget_bytes": budget})
-        return budget
+    pins = options.pins if options.plan is None else _levers_of(options.plan, recipe, options.pins)
     found = plan(
         recipe,
         name=options.name,
         memory=options.memory,
         numerics=options.numerics,
-        pins=options.pins,
-        measure=True,
+        pins=pins,
+        measure=options.plan is None,
         prepared=prepared,
         say=say,
     )
@@ -228,21 +229,57 @@ def _say_what_is_kept(planned: Mapping[str, Any], options: TrainOptions, say: Sa
         say(f"this run has a plan and keeps it, {flags} notwithstanding: --replan looks for another")
 
 
-def _from_file(path: str, recipe: Recipe) -> dict[str, Any]:
+def _levers_of(path: str, recipe: Recipe, pins: Mapping[str, Any]) -> dict[str, Any]:
+    """Every lever as the file has it; its bytes are predicted anew, for this recipe."""
+    advice = "write one with `plimsoll plan ... --json > plan.json`, or take a run's plan.json"
     try:
         planned = json.loads(Path(path).read_text())
-        micro, times = planned["plan"]["micro_batch"], planned["plan"]["accumulation"]
-    except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise RecipeError(
-            f"--plan {path} is not a plan ({problem}): write one with `plimsoll plan ... --json > plan.json`, or take"
-            " a run's plan.json"
-        ) from None
+    except (OSError, ValueError) as problem:
+        raise RecipeError(f"--plan {path} cannot be read ({problem}): {advice}") from None
+    if isinstance(planned, dict) and planned.get("fits") is False:
+        raise RecipeError(f"--plan {path} is a refusal, nothing had fitted its budget: plan with a larger --memory")
+    chosen = planned.get("plan") if isinstance(planned, dict) else None
+    if not isinstance(chosen, dict) or not {*LEVERS, "accumulation"} <= chosen.keys():
+        raise RecipeError(f"--plan {path} is not a plan, it does not say {', '.join(LEVERS)}: {advice}")
+    levers = {name: chosen[name] for name in LEVERS}
+    micro, times = levers["micro_batch"], chosen["accumulation"]
+    wrong = [name for name, allowed in LEVER_VALUES.items() if not allowed(levers[name])]
+    if wrong:
+        raise RecipeError(f"--plan {path} says {wrong[0]} {levers[wrong[0]]!r}, which is no value of it: {advice}")
     if micro * times != recipe.effective_batch:
         raise RecipeError(
             f"--plan {path} splits {micro * times} examples a step ({micro} x {times}), and the recipe's effective"
             f" batch is {recipe.effective_batch}: plan again, or change --batch-size"
         )
-    return planned
+    other = [name for name, value in pins.items() if levers[name] != value]
+    if other:
+        raise RecipeError(
+            f"--{other[0].replace('_', '-')} {pins[other[0]]} and --plan {path} with {levers[other[0]]} contradict each"
+            " other: give one of them"
+        )
+    return levers
+
+
+def _require_levers(pins: Mapping[str, Any]) -> None:
+    for name, value in pins.items():
+        if not LEVER_VALUES[name](value):
+            raise RecipeError(
+                f"--{name.replace('_', '-')} cannot be {value!r}: `plimsoll plan --help` says what it can"
+            )
+
+
+def _whole(least: int) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+LEVER_VALUES: dict[str, Callable[[Any], bool]] = {
+    "micro_batch": _whole(1),
+    "remat": lambda value: value in ("none", "dots", "block"),
+    "loss_chunk": _whole(0),
+    "precision": lambda value: value in ("float32", "bfloat16"),
+    "prefetch": _whole(0),
+    "async_save": lambda value: isinstance(value, bool),
+}
 
 
 def train(recipe: Recipe | str, *, say: Say = print, **options: Any) -> RunFolder:
@@ -263,6 +300,7 @@ def become(ready: Ready) -> None:
     """Turns this process into that one: same PID, a resident set that starts from nothing. Does not return."""
     sys.stdout.flush()
     sys.stderr.flush()
+    interruption.hold()
     os.execve(ready.command[0], ready.command, ready.environment)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from plimsoll.errors import RunError
 from plimsoll.planner.types import Rehearsal
 from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.recipes.registry import from_dict
@@ -25,7 +26,10 @@ from plimsoll.session_options import SessionOptions
 from plimsoll.training import memory, program
 from plimsoll.training.checkpoint import Checkpoints, load_state
 from plimsoll.training.folder import RunFolder
+from plimsoll.training.interruption import Interruption
 from plimsoll.training.loop import Schedule, run_steps, summed
+from plimsoll.training.nans import Watched
+from plimsoll.training.step import make_step
 from plimsoll.types import Plan, Source
 from plimsoll.units import format_bytes
 
@@ -76,11 +80,13 @@ def rehearse(recipe: Recipe, plan: Plan, *, steps: int) -> Rehearsal:
     """Does what a training process does up to its first step, but for the state."""
     import_everything(recipe)
     executables = load(recipe, plan, steps=steps)
+    starting = memory.peak_resident_bytes()
     with tempfile.TemporaryDirectory() as folder:  # Orbax's threads and caches stay after the first save
         Checkpoints(Path(folder), in_background=False).save(0, {"nothing": np.zeros(1, np.float32)}, {})
     memory.trim()
     return Rehearsal(
         process_bytes=memory.resident_bytes(),
+        starting_bytes=starting,
         init_temp_bytes=_temp_bytes(executables.init),
         evaluate_temp_bytes=_temp_bytes(executables.evaluate),
     )
@@ -91,21 +97,19 @@ def _temp_bytes(executable: jax.stages.Compiled) -> int:
     return stats.temp_size_in_bytes if stats is not None else 0
 
 
-def train_here(options: Mapping[str, Any]) -> int:
+def train_here(options: Mapping[str, Any], interruption: Interruption) -> int:
     """Runs the session in this process; the exit code."""
     session = Session(**{**options, "notes": tuple(options.get("notes", ()))})
-    if session.debug_nans:
-        jax.config.update("jax_debug_nans", True)
     if session.profiler_port is not None:
         jax.profiler.start_server(session.profiler_port)
-    return _Training(session).run()
+    return _Training(session, interruption).run()
 
 
 class _Training:
     """One session from beginning to end: what is measured on the way becomes the ledger."""
 
-    def __init__(self, session: Session) -> None:
-        self.session, self.folder = session, RunFolder(session.run)
+    def __init__(self, session: Session, interruption: Interruption) -> None:
+        self.session, self.folder, self.interruption = session, RunFolder(session.run), interruption
         self.recipe = from_dict(self.folder.read("recipe.json"))
         self.planned = self.folder.read("plan.json")
         self.plan = Plan.from_dict(self.planned["plan"])
@@ -115,10 +119,14 @@ class _Training:
 
     def run(self) -> int:
         executables = self._load()
+        if self.interruption.signal is not None:
+            print("interrupted before the first step", flush=True)
+            return 128 + self.interruption.signal
         checkpoints = Checkpoints(self.folder.checkpoints, in_background=self.plan.async_save)
         loader = self.recipe.source(self.folder.path, prefetch=self.plan.prefetch)
         try:
             state, resumed = self._start(executables, checkpoints, loader)
+            self.resumed = resumed
             log = SessionLog(self.session, self.recipe, self.planned, self.prepared, self.folder, resumed)
             for note in self.notes:
                 log.say(note, important=True)
@@ -134,6 +142,7 @@ class _Training:
                     checkpoints,
                     lambda params: self._evaluate(params, executables),
                     log,
+                    self.interruption,
                 )
             finally:
                 self._write_ledger(executables, resumed, log)
@@ -146,7 +155,17 @@ class _Training:
         import_everything(self.recipe, tracker=self.session.tracker)
         executables = load(self.recipe, self.plan, steps=self.prepared.steps)
         self.marks["process"] = memory.resident_bytes()
+        self.marks["peak while loading"] = memory.peak_resident_bytes()
+        if self.session.debug_nans:
+            self.notes.append("--debug-nans keeps a second copy of the state, which the plan does not count")
+            executables = dataclasses.replace(executables, step=self._watched(executables.state))
         return executables
+
+    def _watched(self, state: Any) -> Watched:
+        task = self.recipe.task(self.plan.compute(jax.default_backend()))
+        step = make_step(task, self.recipe.optimizer(self.prepared.steps), accumulation=self.plan.accumulation)
+        batch = program.shapes(self.recipe.batch_spec(self.recipe.effective_batch))
+        return Watched(step, jax.jit(step).lower(state, batch).compile(), self.folder.path / "nan.txt")
 
     def _start(
         self, executables: program.Executables, checkpoints: Checkpoints, loader: Source
@@ -183,29 +202,40 @@ class _Training:
         batches = iter(self.recipe.validation(self.folder.path, examples=self.plan.micro_batch))
         return summed(batches, executables.evaluate, params)
 
-    def _phases(self, peak: int) -> dict[str, int]:
-        """Peak of this session when it began to train, and at its end."""
-        return {"start": self.marks.get("peak before training", peak), "train": peak}
+    def _phases(self, log: SessionLog) -> dict[str, int]:
+        """The peak after each phase of this session that raised it."""
+        loaded, started = self.marks["peak while loading"], self.marks["peak before training"]
+        first = "start" if self.resumed is None else "restore"
+        return {"load": loaded} | ({first: started} if started > loaded else {}) | log.phase_peaks
 
-    def _measured(self, params: int, log: SessionLog, peak: int, predicted: Mapping[str, int]) -> dict[str, int]:
+    def _measured(self, params: int, log: SessionLog, peak: int, predicted: Mapping[str, int]) -> dict[str, int | None]:
         """State by its arrays, process and temporaries by the resident set between steps and at its peak."""
         state = self.marks["state"]
         data = max(0, self.marks.get("data", 0) - self.marks["before data"])
-        measured = {
+        training = log.phase_peaks.get("train")  # None where loading had needed more
+        measured: dict[str, int | None] = {
             "process": max(0, log.between_steps - state - data),
             "parameters": params,
             "optimizer": state - params,
             "data": data,
-            "step temporaries": max(0, log.training_peak - log.between_steps),
+            "step temporaries": None if training is None else max(0, training - log.between_steps),
         }
         beyond = [name for name in predicted if name not in measured]
         if beyond:  # a save, an evaluation: together, what the peak has on top
-            measured[beyond[0]] = max(0, peak - sum(measured.values()))
+            measured[beyond[0]] = max(0, peak - sum(size or 0 for size in measured.values()))
         return measured
+
+    def _earlier_ledger(self) -> dict[str, Any]:
+        """Of the sessions before this one: their peak counts, and their notes are kept."""
+        try:
+            return self.folder.read("ledger.json") if self.folder.has("ledger.json") else {}
+        except RunError as problem:
+            self.notes.append(f"what earlier sessions measured is lost: {problem}")
+            return {}
 
     def _write_ledger(self, executables: program.Executables, resumed: int | None, log: SessionLog) -> None:
         peak = memory.peak_resident_bytes()
-        earlier = self.folder.read("ledger.json") if self.folder.has("ledger.json") else {}
+        earlier = self._earlier_ledger()
         before = (earlier.get("measured") or {}).get("peak_bytes") or 0
         predicted: dict[str, int] = self.planned["components"]
         params = program.tree_bytes(executables.state["params"])
@@ -223,7 +253,7 @@ class _Training:
                 "phase": self.planned["phase"],
                 "source": self.planned["source"],
                 "predicted": {"peak_bytes": self.planned["predicted_peak_bytes"], "phases": self.planned["phases"]},
-                "measured": {"peak_bytes": max(peak, before), "phases": self._phases(peak)},
+                "measured": {"peak_bytes": max(peak, before), "phases": self._phases(log)},
                 "components": {
                     name: {"predicted": predicted.get(name, 0), "measured": measured.get(name)} for name in names
                 },

@@ -56,9 +56,10 @@ class SessionLog:
         self.epoch = self._epoch_of(first)
         self.window: list[float] = []
         self.profile = Profile(folder.path / "profile", steps=session.profile)
-        self.between_steps = self.training_peak = memory.peak_resident_bytes()
-        self.interrupted = False
-        """An evaluation or a save has been: the peak is no longer that of steps alone."""
+        self.between_steps = self.peak = memory.peak_resident_bytes()
+        self.phase_peaks: dict[str, int] = {}
+        """The peak after each phase that raised it; what a phase needs below an earlier peak cannot be seen."""
+        self.saving_beside = False
 
     def opened(self, schedule: Schedule, resumed: int | None) -> None:
         self.schedule, self.resumed = schedule, resumed
@@ -77,8 +78,7 @@ class SessionLog:
     def step(self, done: int, metrics: Mapping[str, float]) -> None:
         now = time.monotonic()
         self.between_steps = min(self.between_steps, memory.resident_bytes())
-        if not self.interrupted:
-            self.training_peak = memory.peak_resident_bytes()
+        self._mark("save" if self.saving_beside else "train")
         self.window.append(now - self.step_ended)
         self.step_ended = now
         self.train_loss = metrics["loss"]
@@ -90,6 +90,12 @@ class SessionLog:
             self.say(f"profile: {written}")
         if self._epoch_of(done) > self.epoch:
             self._end_epoch(self._epoch_of(done))
+
+    def _mark(self, phase: str) -> None:
+        """Whatever raised the peak since the last mark was in this phase."""
+        peak = memory.peak_resident_bytes()
+        if peak > self.peak:
+            self.phase_peaks[phase] = self.peak = peak
 
     def _write(self, done: int, metrics: Mapping[str, float]) -> None:
         seconds = sum(self.window) / len(self.window)
@@ -111,14 +117,15 @@ class SessionLog:
         self.bar.update(done, loss=metrics["loss"], rate=rate, rate_unit=self.recipe.rate_unit, resident_bytes=resident)
 
     def evaluation(self, done: int, metrics: Mapping[str, float]) -> None:
-        self.interrupted = True
+        self._mark("evaluate")
         self.validation_loss = metrics["validation_loss"]
         self._track(done, {**metrics, "elapsed_seconds": self._elapsed()})
         self.say(f"step {done:,}: validation loss {self.validation_loss:.4f}")
         self.step_ended = time.monotonic()  # the next step's time is its own
 
     def saved(self, done: int) -> None:
-        self.interrupted = True
+        self._mark("save")
+        self.saving_beside = self.planned["plan"]["async_save"]
         self.file.write(f"saved step {done}")
         self.step_ended = time.monotonic()
 

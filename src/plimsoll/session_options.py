@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
+from plimsoll.errors import RecipeError
+
 
 @dataclass(frozen=True, kw_only=True)
 class SessionOptions:
@@ -20,6 +22,15 @@ class SessionOptions:
     profile: int = 0
     profiler_port: int | None = None
     debug_nans: bool = False
+
+    def __post_init__(self) -> None:
+        least = {"max_steps": 1, "log_every": 1, "save_every": 1, "eval_every": 0, "profile": 0, "profiler_port": 1}
+        for name, smallest in least.items():
+            value = getattr(self, name)
+            if value is not None and value < smallest:
+                raise RecipeError(f"--{name.replace('_', '-')} must be {smallest} or more, got {value}")
+        if self.max_seconds is not None and not self.max_seconds > 0:
+            raise RecipeError(f"--max-minutes must be above 0, got {self.max_seconds / 60:g}")
 
 
 def session_options(given: Any) -> dict[str, Any]:

@@ -11,9 +11,12 @@ import dataclasses
 import importlib
 import json
 import os
+import signal
 import sys
 import time
 from typing import Any
+
+from plimsoll.training.interruption import Interruption, release
 
 
 def main(arguments: list[str]) -> int:
@@ -25,14 +28,23 @@ def main(arguments: list[str]) -> int:
         return _rehearse(json.loads(arguments[1]))
     if arguments[:1] != ["train"]:
         return _answer(arguments[0])
+    with Interruption() as interruption:
+        release()
+        return _train(json.loads(arguments[1]), interruption)
+
+
+def _train(options: dict[str, Any], interruption: Interruption) -> int:
     from plimsoll.errors import PlimsollError
     from plimsoll.session import train_here
 
     try:
-        return train_here(json.loads(arguments[1]))
+        return train_here(options, interruption)
     except PlimsollError as problem:
         print(f"error: {problem}", file=sys.stderr)
         return problem.exit_code
+    except OSError as problem:  # of a disk, mostly: what was saved is whole
+        print(f"error: training stopped: {problem}. Run the same command again to continue", file=sys.stderr)
+        return 3
 
 
 def _compile(about: dict[str, Any]) -> int:
@@ -78,6 +90,7 @@ def _answer(verb: str) -> int:
     """Reads the question from standard input, writes {"answer": ...} or {"refused": why, "exit_code": n}."""
     from plimsoll.errors import PlimsollError
 
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # silently: whoever asked says it
     asked = json.load(sys.stdin)
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)  # what libraries print is no part of the answer
@@ -86,8 +99,6 @@ def _answer(verb: str) -> int:
             reply = {"answer": getattr(importlib.import_module(module), name)(asked)}
         except PlimsollError as problem:
             reply = {"refused": str(problem), "exit_code": problem.exit_code}
-        except KeyboardInterrupt:
-            return 130
         json.dump(reply, answers)
     return 0
 

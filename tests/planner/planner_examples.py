@@ -66,7 +66,7 @@ class FakeCompiler:
 
     def rehearse(self, plan: Plan) -> Rehearsal:
         self.asked.append(("rehearse", plan))
-        return Rehearsal(process_bytes=PROCESS, init_temp_bytes=0, evaluate_temp_bytes=0)
+        return Rehearsal(process_bytes=PROCESS, starting_bytes=PROCESS, init_temp_bytes=0, evaluate_temp_bytes=0)
 
     def measure(self, plans: Sequence[Plan]) -> list[float]:
         self.asked += [("measure", plan) for plan in plans]

@@ -7,13 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planner_examples import STATIC, plan
 
-from plimsoll.planner.estimate import RUNNING_BYTES, SAVE_BYTES, ledger
+from plimsoll.planner.estimate import LOADING_BYTES, RUNNING_BYTES, SAVE_BYTES, ledger
 from plimsoll.planner.speed import step_seconds
 from plimsoll.planner.types import Analysis, Rates, Rehearsal
 from plimsoll.units import GIB, MIB
 
 STATE = STATIC.state_bytes
-REHEARSAL = Rehearsal(process_bytes=100 * MIB, init_temp_bytes=7 * MIB, evaluate_temp_bytes=9 * MIB)
+REHEARSAL = Rehearsal(
+    process_bytes=100 * MIB, starting_bytes=110 * MIB, init_temp_bytes=7 * MIB, evaluate_temp_bytes=9 * MIB
+)
 RATES = Rates(
     flops={"float32": 1e11, "bfloat16": 2e11},
     copy_bytes=1e10,
@@ -47,6 +49,14 @@ def test_a_large_step_is_the_peak():
     assert found.predicted_peak_bytes == BASE + 51 * MIB + 3 * MIB
     assert found.predicted["parameters"] == 10 * MIB
     assert found.predicted["optimizer"] == 20 * MIB
+
+
+def test_a_process_that_needs_most_while_it_starts_has_its_peak_there():
+    starting = replace(REHEARSAL, starting_bytes=400 * MIB)
+    nothing = {"budget_bytes": GIB, "static": STATIC, "analysis": analysis(MIB), "host": {"data": 3 * MIB}}
+    found = ledger(plan(), rehearsal=starting, **nothing)
+    assert found.phase == "load"
+    assert found.predicted_peak_bytes == 400 * MIB + LOADING_BYTES
 
 
 def test_a_small_step_leaves_the_peak_to_saving():

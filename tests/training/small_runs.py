@@ -79,9 +79,15 @@ class Runs:
         out, err = process.communicate(timeout=PATIENCE)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
-    def run_until(self, run: Path, seen, *options: str, send=signal.SIGKILL) -> subprocess.CompletedProcess:
-        """Sends `send` at the moment `seen(run)` is true; fails where the run ended before."""
+    def run_until(
+        self, run: Path, seen, *options: str, send=signal.SIGKILL, of_process=False
+    ) -> subprocess.CompletedProcess:
+        """Sends `send` at the moment `seen(run)` is true; fails where the run ended before.
+
+        With `of_process`, `seen` is made from the process first: `seen(process)(run)`.
+        """
         process = self.start(run, *options)
+        seen = seen(process) if of_process else seen
         deadline = time.monotonic() + PATIENCE
         while not seen(run):
             if process.poll() is not None:

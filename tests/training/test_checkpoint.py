@@ -202,6 +202,10 @@ def test_the_last_two_and_the_best_are_kept(tmp_path):
         checkpoints.save(step, make_state(step), POSITION)
     assert [saved.step for saved in checkpoints.all()] == [5, 4, 2]
     assert checkpoints.best() == {"step": 2, "validation_loss": 1.25}
+    for damaged in ("garbage", "{}", "[1]", '{"step": 2}'):
+        (tmp_path / "best.json").write_text(damaged)
+        assert checkpoints.best() is None
+        assert "best.json is damaged" in checkpoints.latest_whole()[1][0]
     checkpoints.mark_best(6, 1.0)
     checkpoints.save(6, make_state(6), POSITION)
     assert [saved.step for saved in checkpoints.all()] == [6, 5]

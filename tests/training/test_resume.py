@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import signal
+from pathlib import Path
 
 import pytest
 from small_runs import STEPS, checkpoint_steps, last_row, newest_fingerprint, rows
@@ -133,6 +134,25 @@ def test_a_signal_saves_the_step_it_came_in_and_the_same_command_continues(runs,
     assert runs.run(run).returncode == 0
     assert resumed_from(run) == stopped
     assert_same_history(run, uninterrupted)
+
+
+def started_anew(process):
+    """The command line has become the training process."""
+    return lambda _run: b"plimsoll.worker" in Path(f"/proc/{process.pid}/cmdline").read_bytes()
+
+
+def imports_jax(process):
+    return lambda _run: "libjax_common" in Path(f"/proc/{process.pid}/maps").read_text()
+
+
+@pytest.mark.parametrize("moment", [started_anew, imports_jax])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_while_the_process_starts_ends_it_quietly_and_soon(runs, moment, number, code):
+    run = runs.prepared()
+    ended = runs.run_until(run, moment, send=number, of_process=True)
+    assert (ended.returncode, ended.stderr) == (code, "")
+    assert last_row(run) == 0
+    assert "interrupted" in ended.stdout
 
 
 def test_a_half_written_checkpoint_is_ignored_and_removed(runs, stopped, uninterrupted):

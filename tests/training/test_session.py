@@ -1,7 +1,13 @@
 """What a run writes besides its numbers: trackers and profiles, in the real training process."""
 
+import json
+import re
+
 import pytest
 from small_runs import STEPS, rows
+
+from plimsoll.types import LEVERS
+from plimsoll.units import MIB
 
 BREAKS_AT = 5
 
@@ -47,3 +53,30 @@ def test_a_tracker_that_fails_is_given_up_aloud_and_the_run_goes_on(runs, monkey
     assert "the network is down" in said[0]
     assert "the network is down" in ended.stderr
     assert rows(run)[-1]["step"] == STEPS
+
+
+def test_debug_nans_says_in_which_line_the_first_nan_is_made(runs):
+    run = runs.prepared("--learning-rate", "1e10", "--warmup-steps", "0")
+    ended = runs.run(run, "--learning-rate", "1e10", "--warmup-steps", "0", "--debug-nans")
+    assert ended.returncode == 3
+    assert len(ended.stderr.splitlines()) == 1
+    assert re.search(r"error: step \d+: the first NaN is made in \w+ \(.*\.py, line \d+\): `.+`", ended.stderr)
+    assert "src/plimsoll/models/decoder.py" in (run / "nan.txt").read_text()
+
+
+def test_a_plan_from_a_file_is_priced_for_the_recipe_it_is_used_for(runs):
+    smaller, larger = runs.prepared(), runs.prepared("--width", "64", "--heads", "2")
+    plans = [json.loads((run / "plan.json").read_text()) for run in (smaller, larger)]
+    assert plans[0]["plan"] | {"pinned": []} == plans[1]["plan"] | {"pinned": []}
+    assert plans[1]["parameters"] > 2 * plans[0]["parameters"]
+    grown = 12 * (plans[1]["parameters"] - plans[0]["parameters"])
+    assert plans[1]["phases"]["start"] - plans[0]["phases"]["start"] == pytest.approx(grown, abs=6 * MIB)
+    assert sorted(plans[1]["plan"]["pinned"]) == sorted(LEVERS)
+
+
+def test_a_plan_from_a_file_and_a_lever_beside_it_contradict_each_other(runs, tmp_path):
+    planned = runs.prepared() / "plan.json"
+    ended = runs.run(tmp_path / "run", "--plan", str(planned), "--micro-batch", "2")
+    assert ended.returncode == 2
+    assert f"--micro-batch 2 and --plan {planned} with 4 contradict each other" in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1

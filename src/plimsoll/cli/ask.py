@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ def ask(verb: str, question: Mapping[str, Any]) -> dict[str, Any]:
         text=True,
         check=False,
     )
-    if done.returncode == 130:
+    if done.returncode == -signal.SIGINT:
         raise KeyboardInterrupt
     if done.returncode < 0:
         raise PlimsollError(

@@ -127,7 +127,7 @@ def _read_run(folder: RunFolder) -> dict[str, Any]:
     training = _is_locked(folder)
     validations = [row["validation_loss"] for row in rows if row.get("validation_loss") is not None]
     return {
-        "recipe": folder.read("recipe.json").get("kind"),
+        "recipe": optional["plan.json"].get("recipe") or folder.read("recipe.json").get("kind"),
         "step": rows[-1]["step"] if training and rows else saved,
         "steps": steps,
         "loss": next((row["loss"] for row in reversed(rows) if row.get("loss") is not None), None),

@@ -57,6 +57,14 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output left
         sys.stderr.close()
         return 0
+    except OSError as problem:  # a full disk, a folder that may not be written to
+        where = f" ({problem.filename})" if problem.filename else ""
+        print(
+            f"error: {problem.strerror or problem}{where}: nothing was lost; make room, or name another folder"
+            " with --run or PLIMSOLL_CACHE, and run the same command again",
+            file=sys.stderr,
+        )
+        return 2
 
 
 def usage() -> str:

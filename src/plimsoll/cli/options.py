@@ -8,14 +8,15 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from plimsoll.recipes.base import Recipe
+from plimsoll.types import LEVERS
 
 
 @dataclass(frozen=True, kw_only=True)
 class Levers:
     """Levers to pin; what is not named is searched."""
 
-    numerics: Literal["exact", "mixed", "compressed"] = "mixed"
-    """What a plan may do to the numbers: exact float32, mixed bfloat16 arithmetic, or compressed state."""
+    numerics: Literal["exact", "mixed"] = "mixed"
+    """What a plan may do to the numbers: exact float32, or mixed bfloat16 arithmetic over float32 weights and sums."""
     micro_batch: int | None = None
     """Examples that go through the model at a time; must divide the effective batch."""
     remat: Literal["none", "dots", "block"] | None = None
@@ -30,8 +31,7 @@ class Levers:
     """Write checkpoints beside training (needs a second copy of the state), or between steps."""
 
     def pins(self) -> dict[str, Any]:
-        names = ("micro_batch", "remat", "loss_chunk", "precision", "prefetch", "async_save")
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return {name: getattr(self, name) for name in LEVERS if getattr(self, name) is not None}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,6 +51,13 @@ class HubStream:
             raise no_column(f"split {self.split!r} of {self.name}", self.column, stream.column_names)
         return stream
 
+    def files(self) -> list[str]:
+        """Paths or addresses of this split, as `datasets` sorts them; empty where it does not say."""
+        import datasets
+
+        found = datasets.load_dataset_builder(self.name, self.config).config.data_files
+        return list(found.get(self.split, [])) if isinstance(found, dict) else []
+
     def read(self, at: dict) -> Iterator[Part]:
         stream, inside = self.open(), at.get("inside", 0)
         before = at.get("state") or stream.state_dict()

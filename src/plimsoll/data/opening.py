@@ -45,7 +45,7 @@ def open_documents(
             "a Hugging Face data set, which looks like org/name. Check the path."
         )
     if files is None:
-        return _streamed(str(dataset_id), config, split, text_column, max_examples)
+        return _streamed(str(dataset_id), config, split, text_column, max_examples)  # knows its files' splits
     return Documents(
         files,
         name=dataset_id,
@@ -135,10 +135,24 @@ def _streamed(name: str, config: str | None, split: str, column: str, max_exampl
     return Documents(
         [stream],
         name=name,
-        description=f"{which}: streamed through datasets, one row, one document",
+        description=f"{which}: streamed through datasets, one row (of a .txt, a line), one document{_left_out(stream)}",
         contents=which,
         max_examples=max_examples,
     )
+
+
+def _left_out(stream: HubStream) -> str:
+    """Of a folder here: which of its files are this split, and which are not."""
+    root = Path(stream.name).expanduser()
+    if not root.is_dir():
+        return ""
+    read = {Path(file).resolve() for file in stream.files()}
+    every = [path for path in sorted(root.rglob("*")) if format_of(path) is not None and path.is_file()]
+    others = [str(path.relative_to(root)) for path in every if path.resolve() not in read]
+    if not read or not others:
+        return ""
+    shown = ", ".join(others[:5]) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
+    return f"; its file names tell splits apart, and {len(others)} of {len(every)} files are not of this one: {shown}"
 
 
 def _describe(files: list[File]) -> str:

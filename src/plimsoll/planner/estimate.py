@@ -20,6 +20,9 @@ RUNNING_BYTES = 20 * MIB
 """What a running process adds to a rehearsed one: library code that comes back, thread stacks, logs, allocator
 rounding (docs/log.md, "Given back")."""
 
+LOADING_BYTES = 4 * MIB
+"""What two starts of the same process differ by."""
+
 
 def ledger(
     plan: Plan,
@@ -42,6 +45,7 @@ def ledger(
     if plan.async_save:
         save["state copy while saving"] = static.state_bytes
     phases = {
+        "load": {"process": rehearsal.starting_bytes + LOADING_BYTES},
         "start": base | {"init temporaries": rehearsal.init_temp_bytes},
         "restore": base | {"restore buffers": RESTORE_BYTES + 2 * static.largest_leaf_bytes},
         "train": base | step | host,

@@ -17,7 +17,7 @@ from plimsoll.planner.estimate import ledger
 from plimsoll.planner.speed import step_seconds
 from plimsoll.planner.types import Analysis, Compiler, DoesNotCompile, Problem, Rates, Rehearsal, Static
 from plimsoll.types import Alternative, Ledger, Plan, Planned
-from plimsoll.units import MIB, format_bytes, format_seconds
+from plimsoll.units import GIB, MIB, format_bytes, format_seconds
 
 NEAR = 1.05
 """Plans this close in time count as equal: then the one that touches the numbers least wins, then fewer bytes."""
@@ -260,12 +260,12 @@ class _Search:
         floor = least.peak
         parts = sorted(least.ledger.predicted.items(), key=lambda item: -item[1])
         made_of = " + ".join(f"{name} {size / MIB:.0f}" for name, size in parts if size >= MIB)
-        enough = -(-floor // MIB)
+        enough = f"{-(-floor // MIB)}MiB" if floor < 64 * GIB else f"{-(-floor // GIB)}GiB"
         text = (
             f"no plan for {problem.recipe} fits in {format_bytes(problem.budget_bytes)} on {problem.chip}\n"
             f"  smallest found: {format_bytes(floor)} = {made_of} (MiB), in the phase '{least.ledger.phase}'\n"
             f"  already used: micro-batch {least.plan.micro_batch}, {_words(vars(least.plan))}\n"
-            f"  you could: --memory {enough}MiB{self._advice(least)}"
+            f"  you could: --memory {enough}{self._advice(least)}"
         )
         return BudgetError(text, budget_bytes=problem.budget_bytes, floor_bytes=floor)
 

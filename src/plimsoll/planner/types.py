@@ -50,6 +50,8 @@ class Rehearsal:
 
     process_bytes: int
     """Resident set with everything imported and every executable loaded, heap trimmed."""
+    starting_bytes: int
+    """Its peak while it imported and loaded all that, before the heap was trimmed."""
     init_temp_bytes: int
     evaluate_temp_bytes: int
 

@@ -25,6 +25,9 @@ Count = Annotated[int, "count"]
 
 Say = Callable[[str], None]
 
+MOST_STEPS = 2**31 - 1
+"""A step's number is an int32 on the device."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
@@ -73,8 +76,10 @@ class Recipe(ABC):
         for name in ("batch_size", "gradient_accumulation_steps"):
             if getattr(self, name) < 1:
                 raise RecipeError(f"--{name.replace('_', '-')} must be 1 or more, got {getattr(self, name)}")
-        if self.steps is not None and self.steps < 1:
-            raise RecipeError(f"--steps must be 1 or more, got {self.steps}")
+        if self.steps is not None and not 1 <= self.steps <= MOST_STEPS:
+            raise RecipeError(f"--steps must be from 1 to {MOST_STEPS:,}, got {self.steps:,}")
+        if not 0 <= self.seed < 2**63:
+            raise RecipeError(f"--seed must be a whole number from 0 to 2^63 - 1, got {self.seed}")
         if self.epochs is not None and not self.epochs > 0:
             raise RecipeError(f"--epochs must be above 0, got {self.epochs:g}")
         if self.steps is not None and self.epochs is not None:

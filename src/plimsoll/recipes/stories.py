@@ -33,6 +33,8 @@ STANDARD_LIBRARY = "python:standard-library"
 
 DEFAULT_EPOCHS = 3.0
 TOKENIZER, VALIDATION = "tokenizer.json", "validation.npy"
+VOCABULARY = 257, 2**20
+"""Smallest and largest of a tokenizer that is trained here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +95,23 @@ class Text(Recipe):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise RecipeError(f"--{name.replace('_', '-')} must be 1 or more, got {value}")
-        if self.shuffle_buffer_size < 0:
-            raise RecipeError(f"--shuffle-buffer-size must be 0 or more, got {self.shuffle_buffer_size}")
+        for name in ("shuffle_buffer_size", "validation_tokens"):
+            if getattr(self, name) < 0:
+                raise RecipeError(f"--{name.replace('_', '-')} must be 0 or more, got {getattr(self, name)}")
+        if not self.dataset_id.strip():
+            raise RecipeError("--dataset-id is empty: name a file, a folder, or a Hugging Face id like org/name")
+        if self.tokenizer is None and self.vocab_size is not None:
+            smallest, largest = VOCABULARY
+            if not smallest <= self.vocab_size <= largest:
+                raise RecipeError(
+                    f"--vocab-size must be from {smallest} (256 bytes and an end of text) to {largest:,} for a"
+                    f" tokenizer that is trained here, got {self.vocab_size:,}"
+                )
+        if self.window_stride > self.seq_len:
+            raise RecipeError(
+                f"--stride {self.stride} is longer than --seq-len {self.seq_len}: what lies between two windows would"
+                " never be read. At most the length of a window; --max-examples takes less of a large set"
+            )
         given = [self.width, self.layers, self.heads]
         if any(given) and not all(given):
             raise RecipeError(
@@ -200,7 +217,13 @@ class Text(Recipe):
 
         from plimsoll.data.loader import windows_from_array
 
-        tokens = np.load(folder / VALIDATION, mmap_mode="r", allow_pickle=False)
+        path = folder / VALIDATION
+        try:
+            tokens = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as problem:
+            raise DataError(
+                f"{path}, the run's held-out tokens, cannot be read ({problem}): copy it back, or start a new --run"
+            ) from None
         return windows_from_array(tokens, seq_len=self.seq_len, batch_size=examples) if len(tokens) else ()
 
     def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:

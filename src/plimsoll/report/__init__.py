@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from plimsoll.report.tables import plan_table as plan_table
     from plimsoll.report.tables import runs_table as runs_table
     from plimsoll.report.trackers import open_tracker as open_tracker
+    from plimsoll.report.trackers import require_tracker as require_tracker
 
 _MODULES = {
     "LogFile": "logfile",
@@ -35,6 +36,7 @@ _MODULES = {
     "plan_table": "tables",
     "runs_table": "tables",
     "open_tracker": "trackers",
+    "require_tracker": "trackers",
 }
 
 

@@ -13,6 +13,7 @@ told which step comes next, so that it hides what the killed process wrote after
 """
 
 import importlib
+import importlib.util
 import json
 import os
 import uuid
@@ -35,10 +36,8 @@ def open_tracker(
     name: str, folder: Path | str, *, run_name: str, config: Mapping[str, Any], start_step: int = 0
 ) -> Tracker:
     """`start_step` steps are done already; `config` is the recipe, and its values fit into JSON."""
-    opener = TRACKERS.get(name)
-    if opener is None:
-        raise PlimsollError(f"there is no tracker {name!r}: choose one of {', '.join(TRACKERS)}")
-    return opener(Path(folder), run_name, config, start_step)
+    _require_known(name)
+    return TRACKERS[name](Path(folder), run_name, config, start_step)
 
 
 class Nothing:
@@ -82,7 +81,7 @@ class WeightsAndBiases:
     """Honours WANDB_MODE (`offline`, `disabled`), WANDB_PROJECT and the other variables of wandb."""
 
     def __init__(self, folder: Path, run_name: str, config: Mapping[str, Any], start_step: int) -> None:
-        wandb = _import("wandb", "plimsoll[wandb]")
+        wandb = _import("wandb")
         online = os.environ.get("WANDB_MODE", "online") == "online"
         try:
             self._run = wandb.init(
@@ -111,7 +110,7 @@ class Trackio:
     """Local by default; TRACKIO_DIR and TRACKIO_SPACE_ID are trackio's own."""
 
     def __init__(self, folder: Path, run_name: str, config: Mapping[str, Any], start_step: int) -> None:
-        trackio = _import("trackio", "trackio")
+        trackio = _import("trackio")
         # The run itself, not trackio.log: that looks the run up per thread.
         self._run = trackio.init(project=PROJECT, name=run_name, config=dict(config), resume="allow")
 
@@ -126,7 +125,7 @@ class MLflow:
     """Honours MLFLOW_TRACKING_URI (else MLflow's own default holds) and MLFLOW_EXPERIMENT_NAME."""
 
     def __init__(self, folder: Path, run_name: str, config: Mapping[str, Any], start_step: int) -> None:
-        self._module = mlflow = _import("mlflow", "mlflow")
+        self._module = mlflow = _import("mlflow")
         mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT))
         known = _read_id(folder, "mlflow") if start_step else None
         if known is not None:
@@ -152,14 +151,33 @@ TRACKERS: dict[str, Callable[[Path, str, Mapping[str, Any], int], Tracker]] = {
 }
 
 
-def _import(module: str, install: str) -> ModuleType:
+INSTALL = {"wandb": "plimsoll[wandb]", "trackio": "trackio", "mlflow": "mlflow"}
+
+
+def require_tracker(name: str) -> None:
+    """Before anything is planned: a tracker that is not there is refused now."""
+    _require_known(name)
+    if name in INSTALL and importlib.util.find_spec(name) is None:
+        raise _not_installed(name, "it is not installed")
+
+
+def _require_known(name: str) -> None:
+    if name not in TRACKERS:
+        raise PlimsollError(f"there is no tracker {name!r}: choose one of {', '.join(TRACKERS)}")
+
+
+def _import(module: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise PlimsollError(
-            f"--tracker {module} needs the package {module}, which cannot be imported here ({error}): "
-            f"`pip install '{install}'`, or leave --tracker out: metrics.jsonl and TensorBoard hold the same"
-        ) from error
+        raise _not_installed(module, str(error)) from error
+
+
+def _not_installed(module: str, why: str) -> PlimsollError:
+    return PlimsollError(
+        f"--tracker {module} needs the package {module}, which cannot be imported here ({why}): `pip install"
+        f" '{INSTALL[module]}'`, or leave --tracker out: metrics.jsonl and TensorBoard hold the same"
+    )
 
 
 def _id_file(folder: Path, service: str) -> Path:

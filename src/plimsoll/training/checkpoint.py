@@ -71,7 +71,11 @@ class Checkpoints:
     def best(self) -> dict[str, Any] | None:
         """`step` and `validation_loss` of the best one, None before the first evaluation."""
         path = self.folder / "best.json"
-        return json.loads(path.read_text()) if path.exists() else None
+        try:
+            found = json.loads(path.read_text())
+            return {"step": int(found["step"]), "validation_loss": float(found["validation_loss"])}
+        except (OSError, ValueError, KeyError, TypeError):  # not there, or damaged: the next evaluation writes another
+            return None
 
     def mark_best(self, step: int, validation_loss: float) -> None:
         replace_file(self.folder / "best.json", json.dumps({"step": step, "validation_loss": validation_loss}))
@@ -115,6 +119,8 @@ class Checkpoints:
         notes = []
         for partial in self.folder.glob(".partial-*"):
             shutil.rmtree(partial, ignore_errors=True)
+        if (self.folder / "best.json").exists() and self.best() is None:
+            notes.append("best.json is damaged: the best so far is not known, the next evaluation counts as the best")
         for saved in self.all():
             problem = damage(saved)
             if problem is None:
@@ -224,7 +230,7 @@ def require_finite(leaves: list[tuple[str, np.ndarray]], step: int) -> None:
             np.isfinite(piece.astype(np.float32, copy=False)).all() for piece in _cut(leaf)
         ):
             raise StoppedError(
-                f"step {step}: {path} is not finite, so nothing was saved; the checkpoint before it is whole. Lower"
+                f"step {step}: {path} is not finite, so nothing was saved over an earlier checkpoint. Lower"
                 " --learning-rate, or find the cause with --debug-nans, and run the same command again"
             )
 
@@ -313,7 +319,9 @@ def _not_saved(partial: Path, step: int, problem: Exception) -> Exception:
         return problem
     free = format_bytes(shutil.disk_usage(partial.parent).free)
     what = f"the disk is full ({free} free)" if full else str(problem)
+    before = max((saved.step for saved in Checkpoints(partial.parent, in_background=False).all()), default=None)
+    there = "There is no earlier checkpoint" if before is None else f"The checkpoint of step {before} is whole"
     return StoppedError(
-        f"step {step} could not be saved in {partial.parent}: {what}. The checkpoint before it is whole; make room,"
-        " and run the same command again to continue from there"
+        f"step {step} could not be saved in {partial.parent}: {what}. {there}; make room, and run the same command"
+        " again to continue"
     )

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any, Protocol
 
 import jax
@@ -16,6 +14,7 @@ import jax
 from plimsoll.errors import StoppedError
 from plimsoll.training import memory
 from plimsoll.training.checkpoint import Checkpoints
+from plimsoll.training.interruption import Interruption
 from plimsoll.training.program import Executables
 from plimsoll.types import Batch, Source
 
@@ -69,8 +68,9 @@ def run_steps(
     checkpoints: Checkpoints,
     evaluate: Callable[[Any], Mapping[str, float]],
     log: Log,
+    interruption: Interruption,
 ) -> tuple[Any, Ended]:
-    """Takes the steps that are left.
+    """Takes the steps that are left. `interruption` is in force already.
 
     Checkpoint n holds the state after n updates and a loader about to yield batch n, so we save after the update
     and before the next draw. Moving either line breaks exact resumption, which tests/training/test_resume.py
@@ -82,7 +82,7 @@ def run_steps(
     evaluated = saved = first
     step = first
 
-    with _Interruption() as interruption, checkpoints:  # however it ends, a save that was begun is finished
+    with checkpoints:  # however it ends, a save that was begun is finished
         while step < schedule.stop_at and not interruption.signal and time.monotonic() < deadline:
             state, metrics = executables.step(state, next(loader))  # the old state's buffers are reused
             step += 1
@@ -169,28 +169,3 @@ class _InFlight:
             )
         self.last = numbers
         self._log.step(step, numbers)
-
-
-class _Interruption:
-    """Turns the first SIGINT or SIGTERM into a request to save and stop; a second one ends the process at once."""
-
-    def __init__(self) -> None:
-        self.signal: int | None = None
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> _Interruption:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            try:
-                self._before[number] = signal.signal(number, self._request)
-            except ValueError:  # not the main thread: whoever runs us handles signals
-                break
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _request(self, number: int, _frame: FrameType | None) -> None:
-        self.signal = number
-        for known in self._before:
-            signal.signal(known, signal.SIG_DFL)

@@ -6,7 +6,7 @@ loads what it finds there. All of them, because one cold compile costs more memo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,8 @@ class Program:
 @dataclass(frozen=True)
 class Executables:
     init: jax.stages.Compiled
-    step: jax.stages.Compiled
+    step: Callable[[Any, Any], tuple[Any, dict[str, jax.Array]]]
+    """Compiled, its state donated."""
     evaluate: jax.stages.Compiled
     state: Any
     """Shapes and dtypes of the state."""
@@ -50,8 +51,8 @@ def lower(
     step = jax.jit(make_step(task, optimizer, accumulation=plan.accumulation), donate_argnums=0)
     return Program(
         init=init.lower(seed),
-        step=step.lower(state, _shapes(batch)),
-        evaluate=jax.jit(make_evaluate(task)).lower(state["params"], _shapes(evaluation_batch)),
+        step=step.lower(state, shapes(batch)),
+        evaluate=jax.jit(make_evaluate(task)).lower(state["params"], shapes(evaluation_batch)),
         state=state,
     )
 
@@ -64,7 +65,7 @@ def compile_all(program: Program) -> Executables:
     return Executables(init=init, step=program.step.compile(), evaluate=evaluate, state=program.state)
 
 
-def _shapes(spec: BatchSpec) -> dict[str, jax.ShapeDtypeStruct]:
+def shapes(spec: BatchSpec) -> dict[str, jax.ShapeDtypeStruct]:
     return {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in spec.items()}
 
 
