@@ -28,7 +28,7 @@ MAY_IMPORT = {
 }
 """Besides the ground (errors, units, tree, types), which every room may import. The command line parses recipes,
 and looks at data sets, limits and run folders; it must not import JAX, which another test holds."""
-JOINT = {
+JOINT = {"compilers", "drydock", 
     "run", "session", "session_log", "session_options", "worker", "workshop", "environment", "batches", "examine",
     "inference",
 }  # fmt: skip

@@ -15,10 +15,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from plimsoll import environment
+from plimsoll import compilers, environment
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError, RunError
-from plimsoll.planner import host
+from plimsoll.planner import chips, host
 from plimsoll.planner.child import Child, processor
+from plimsoll.planner.chips import Chip
 from plimsoll.planner.search import search
 from plimsoll.planner.types import Problem
 from plimsoll.recipes.base import Prepared, Recipe
@@ -41,6 +42,7 @@ def plan(
     *,
     name: str | None = None,
     memory: str | int | None = None,
+    host_memory: str | int | None = None,
     chip: str = "cpu",
     numerics: str = "mixed",
     pins: Mapping[str, Any] | None = None,
@@ -50,27 +52,72 @@ def plan(
 ) -> Planned:
     """The fastest plan for `recipe` whose predicted peak is at most `memory`; allocates nothing unless `measure`.
 
-    `prepared` says what is known of the data; without it nothing of the data is read.
+    `memory` is per device; `host_memory` is each host's beside its accelerators. `prepared` says what is known of the
+    data; without it nothing of the data is read. `measure` times the best few, on the chip at hand only.
     Raises BudgetError, with the smallest peak found and what would fit, if nothing does.
     """
     name, recipe = _named(recipe, name)
+    target = chips.chip(chip)
+    if measure and target.platform != "cpu":
+        raise RecipeError(f"--measure times plans on the chip at hand, and {chip} is not: leave it out")
     problem = _problem(
-        name, recipe, prepared, budget=budget_bytes(memory), chip=chip, numerics=numerics, pins=pins, measure=measure
+        name,
+        recipe,
+        prepared,
+        target,
+        budget=budget_bytes(memory, target),
+        host_budget=_host_budget(host_memory, target),
+        numerics=numerics,
+        pins=pins,
+        measure=measure,
     )
     steps = prepared.steps if prepared is not None else recipe.steps
-    about = {"recipe": recipe.to_dict(), "steps": steps or UNKNOWN_STEPS}
-    command = [sys.executable, "-m", "plimsoll.worker", "compile", json.dumps(about)]
+    about: dict[str, Any] = {"recipe": recipe.to_dict(), "steps": steps or UNKNOWN_STEPS}
+    command, variables = _compile_process(target, about, say)
     answers = environment.cache_folder() / "answers"
-    with Child(command, environment.for_processes(chip), about=about, answers=answers) as compiler:
+    with Child(command, variables, about=about, answers=answers) as compiler:
         return search(problem, compiler, say)
 
 
-def budget_bytes(memory: str | int | None) -> int:
-    """As asked for, or what is really available less a margin."""
-    if memory is not None:
-        return parse_bytes(memory)
-    available = host.available_bytes()
-    return available - host.margin_bytes(available)
+def _compile_process(target: Chip, about: dict[str, Any], say: Say) -> tuple[list[str], dict[str, str]]:
+    """The child that answers for this chip; `about` gets what its answers depend on."""
+    if target.platform == "cpu":
+        command = [sys.executable, "-m", "plimsoll.worker", "compile"]
+    else:
+        python = compilers.python_for(target.platform)
+        if python is None:
+            say(
+                f"the compiler for {target.name} is not installed, so its bytes are estimated:"
+                f" `plimsoll chips --install {target.platform}` installs it"
+            )
+        about |= {"chip": dataclasses.asdict(target), "compiled": python is not None}
+        command = [str(python or sys.executable), "-m", "plimsoll.worker", "drydock"]
+    return [*command, json.dumps(about)], environment.for_processes(target.platform)
+
+
+def budget_bytes(memory: str | int | None, target: Chip | None = None) -> int:
+    """Of one device: as asked for; else what is really available here less a margin, or what the chip has."""
+    elsewhere = target if target is not None and target.platform != "cpu" else None
+    if memory is None:
+        available = host.available_bytes() if elsewhere is None else elsewhere.memory_bytes
+        return available - host.margin_bytes(available) if elsewhere is None else available
+    budget = parse_bytes(memory)
+    if elsewhere is not None and budget > elsewhere.memory_bytes:
+        raise RecipeError(
+            f"--memory {memory} is {format_bytes(budget)} per device, and a device of {elsewhere.name} has"
+            f" {format_bytes(elsewhere.memory_bytes)} that a run can use: ask for at most that"
+        )
+    return budget
+
+
+def _host_budget(host_memory: str | int | None, target: Chip) -> int | None:
+    if target.platform == "cpu":
+        if host_memory is not None:
+            raise RecipeError(
+                "--host-memory is for the host beside an accelerator, and cpu is the host: --memory counts all of it"
+            )
+        return None
+    return target.host_memory_bytes if host_memory is None else parse_bytes(host_memory)
 
 
 def _named(recipe: Recipe | str, name: str | None) -> tuple[str, Recipe]:
@@ -84,15 +131,14 @@ def _problem(
     name: str,
     recipe: Recipe,
     prepared: Prepared | None,
+    target: Chip,
     *,
     budget: int,
-    chip: str,
+    host_budget: int | None,
     numerics: str,
     pins: Mapping[str, Any] | None,
     measure: bool,
 ) -> Problem:
-    if chip != "cpu":
-        raise RecipeError(f"there is no chip called {chip!r} yet: this version plans for cpu, the one it runs on")
     if numerics not in NUMERICS:
         hint = ": no lever of that class is in this version" if numerics == "compressed" else ""
         raise RecipeError(f"--numerics {numerics} is not one of {', '.join(NUMERICS)}{hint}")
@@ -101,8 +147,12 @@ def _problem(
     prefetch = pins.get("prefetch", PREFETCH)
     return Problem(
         recipe=name,
-        chip=chip,
+        chip=target.name,
+        platform=target.platform,
+        devices=target.devices,
+        hosts=target.hosts,
         budget_bytes=budget,
+        host_budget_bytes=host_budget,
         effective_batch=recipe.effective_batch,
         rate_per_example=recipe.rate_per_example,
         rate_unit=recipe.rate_unit,
@@ -277,6 +327,7 @@ LEVER_VALUES: dict[str, Callable[[Any], bool]] = {
     "remat": lambda value: value in ("none", "dots", "block"),
     "loss_chunk": _whole(0),
     "precision": lambda value: value in ("float32", "bfloat16"),
+    "fsdp": _whole(1),
     "prefetch": _whole(0),
     "async_save": lambda value: isinstance(value, bool),
 }

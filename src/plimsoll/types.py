@@ -91,7 +91,7 @@ class Compute:
     platform: str = "cpu"
 
 
-LEVERS = ("micro_batch", "remat", "loss_chunk", "precision", "prefetch", "async_save")
+LEVERS = ("micro_batch", "remat", "loss_chunk", "precision", "fsdp", "prefetch", "async_save")
 """Fields of a plan that are chosen; the others follow from them and from the recipe."""
 
 
@@ -108,6 +108,8 @@ class Plan:
     prefetch: int
     async_save: bool
     """Save while training goes on: costs a second copy of the state while it lasts."""
+    fsdp: int = 1
+    """Devices that share one copy of the state; the batch is split over all of them either way."""
     pinned: tuple[str, ...] = ()
     """Levers the user set; the others were found."""
 
@@ -131,8 +133,34 @@ class Plan:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HostLedger:
+    """Bytes of one host's process, by component, in its dearest phase."""
+
+    budget_bytes: int | None
+    """None where nobody has said how much there is."""
+    predicted: Mapping[str, int]
+    phase: str
+
+    @property
+    def predicted_peak_bytes(self) -> int:
+        return sum(self.predicted.values())
+
+    @property
+    def fits(self) -> bool:
+        return self.budget_bytes is None or self.predicted_peak_bytes <= self.budget_bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "budget_bytes": self.budget_bytes,
+            "predicted_peak_bytes": self.predicted_peak_bytes,
+            "phase": self.phase,
+            "components": dict(self.predicted),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """Bytes by component, predicted and, once the run has been seen, measured."""
+    """Bytes of one device by component, predicted and, once the run has been seen, measured."""
 
     budget_bytes: int
     predicted: Mapping[str, int]
@@ -142,10 +170,16 @@ class Ledger:
     source: Literal["compiled", "estimated"] = "compiled"
     phases: Mapping[str, int] = field(default_factory=dict)
     """Predicted peak of every phase."""
+    host: HostLedger | None = None
+    """Of each host beside its accelerators; None where the host is the device."""
 
     @property
     def predicted_peak_bytes(self) -> int:
         return sum(self.predicted.values())
+
+    @property
+    def fits(self) -> bool:
+        return self.predicted_peak_bytes <= self.budget_bytes and (self.host is None or self.host.fits)
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=2)
@@ -195,6 +229,7 @@ class Planned:
             "components": dict(self.ledger.predicted),
             "phase": self.ledger.phase,
             "phases": dict(self.ledger.phases),
+            "host": self.ledger.host.to_dict() if self.ledger.host is not None else None,
             "step_seconds": self.step_seconds,
             "step_seconds_source": self.step_seconds_source,
             "step_flops": self.step_flops,

@@ -1,8 +1,8 @@
-"""Entry points of the processes that import JAX: `python -m plimsoll.worker compile|rehearse|train|VERB`.
+"""Entry points of the processes that import JAX: `python -m plimsoll.worker compile|drydock|rehearse|host|train|VERB`.
 
-`compile` answers the planner's questions from standard input until it closes; `train` is what `plimsoll train`
-becomes, by exec, once the plan is made: a fresh process whose resident set is the budget's business. The other
-verbs answer one question with one JSON object: `cli/ask.py` asks.
+`compile` answers the planner's questions from standard input until it closes, `drydock` those for a chip that is not
+here; `train` is what `plimsoll train` becomes, by exec, once the plan is made: a fresh process whose resident set is
+the budget's business. The other verbs answer one question with one JSON object: `cli/ask.py` asks.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from plimsoll.training.interruption import Interruption, release
 
 
 def main(arguments: list[str]) -> int:
-    if os.environ.get("JAX_PLATFORMS") == "cpu":
+    if os.environ.get("JAX_PLATFORMS") == "cpu" and arguments[:1] != ["drydock"]:
         sys.modules["jax_plugins"] = None  # type: ignore[assignment]  # a plug-in costs a CPU run 90-320 MiB
-    if arguments[:1] == ["compile"]:
-        return _compile(json.loads(arguments[1]))
+    if arguments[:1] in (["compile"], ["drydock"]):
+        return _compile(arguments[0], json.loads(arguments[1]))
+    if arguments[:1] == ["host"]:
+        return _host(json.loads(arguments[1]))
     if arguments[:1] == ["rehearse"]:
         return _rehearse(json.loads(arguments[1]))
     if arguments[:1] != ["train"]:
@@ -47,14 +49,17 @@ def _train(options: dict[str, Any], interruption: Interruption) -> int:
         return 3
 
 
-def _compile(about: dict[str, Any]) -> int:
+WORKSHOPS = {"compile": ("plimsoll.workshop", "Workshop"), "drydock": ("plimsoll.drydock", "Drydock")}
+
+
+def _compile(verb: str, about: dict[str, Any]) -> int:
     """Reads {"verb": ...} lines, writes {"answer": ...} or {"failed": why} lines; all other output is an error's."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     from plimsoll.errors import PlimsollError
-    from plimsoll.workshop import Workshop
 
-    workshop = Workshop(about)
+    module, name = WORKSHOPS[verb]
+    workshop = getattr(importlib.import_module(module), name)(about)
     for line in sys.stdin:
         question = json.loads(line)
         started = time.perf_counter()
@@ -65,6 +70,19 @@ def _compile(about: dict[str, Any]) -> int:
         except Exception as problem:
             reply = {"failed": f"{type(problem).__name__}: {str(problem)[:500]}"}
         answers.write(json.dumps(reply) + "\n")
+    return 0
+
+
+def _host(about: dict[str, Any]) -> int:
+    """Weighs a process that imports what training on an accelerator imports."""
+    from plimsoll.recipes.registry import from_dict
+    from plimsoll.session import import_everything
+    from plimsoll.training import memory
+
+    import_everything(from_dict(about["recipe"]))
+    peak = memory.peak_resident_bytes()
+    memory.trim()
+    print(json.dumps({"process_bytes": memory.resident_bytes(), "starting_bytes": peak}))
     return 0
 
 

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plimsoll.levers import sharding
 from plimsoll.planner.child import plan_of
 from plimsoll.planner.flops import dot_flops
 from plimsoll.planner.types import Analysis, Rates, Static
@@ -26,23 +27,29 @@ from plimsoll.recipes.registry import from_dict
 from plimsoll.session import lowered
 from plimsoll.training import memory, program
 from plimsoll.training.step import make_init, make_step
-from plimsoll.types import Plan
+from plimsoll.types import Compute, Plan
 
 TIMED_ROUNDS = 5
 
 
 class Workshop:
-    """One recipe's questions. `about`: `recipe` (as saved) and `steps`."""
+    """One recipe's questions, for the CPU it runs on. `about`: `recipe` (as saved) and `steps`."""
 
     def __init__(self, about: Mapping[str, Any]) -> None:
         self._about = about
         self.recipe, self.steps = from_dict(about["recipe"]), about["steps"]
 
-    def answer(self, verb: str, plan: Mapping[str, Any] | None = None, plans: Sequence[Mapping[str, Any]] = ()) -> Any:
+    def answer(
+        self,
+        verb: str,
+        plan: Mapping[str, Any] | None = None,
+        plans: Sequence[Mapping[str, Any]] = (),
+        fsdp: int = 1,
+    ) -> Any:
         if verb == "rates":
-            return dataclasses.asdict(cpu_rates())
+            return dataclasses.asdict(self.rates())
         if verb == "static":
-            return dataclasses.asdict(self.static())
+            return dataclasses.asdict(self.static(fsdp))
         if verb == "measure":
             return {"seconds": self.measure([plan_of(plan) for plan in plans])}
         assert plan is not None
@@ -51,22 +58,29 @@ class Workshop:
         assert verb == "analyse"
         return dataclasses.asdict(self.analyse(plan_of(plan)))
 
-    def static(self) -> Static:
-        compute = Plan(
-            chip="", micro_batch=1, accumulation=1, remat="none", loss_chunk=0, precision="float32", prefetch=0,
-            async_save=False,
-        ).compute(jax.default_backend())  # fmt: skip
-        init = make_init(self.recipe.task(compute), self.recipe.optimizer(self.steps))
-        state = jax.eval_shape(init, jax.ShapeDtypeStruct((), jnp.uint32))
-        leaves = jax.tree.leaves(state)
-        parameters, optimizer = (program.tree_bytes(state[name]) for name in ("params", "optimizer"))
+    def rates(self) -> Rates:
+        return cpu_rates()
+
+    def static(self, fsdp: int, *, devices: int = 1) -> Static:
+        state = self.state()
+        parameters, optimizer, whole = (
+            sharding.device_bytes(tree, fsdp=fsdp) for tree in (state["params"], state["optimizer"], state)
+        )
+        batch = program.shapes(self.recipe.batch_spec(self.recipe.effective_batch))
         return Static(
             parameters=sum(leaf.size for leaf in jax.tree.leaves(state["params"])),
             parameter_bytes=parameters,
             optimizer_bytes=optimizer,
-            other_bytes=program.tree_bytes(state) - parameters - optimizer,
-            largest_leaf_bytes=max(leaf.size * leaf.dtype.itemsize for leaf in leaves),
+            other_bytes=whole - parameters - optimizer,
+            largest_leaf_bytes=max(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)),
+            batch_bytes=program.tree_bytes(batch) // devices,
+            whole_state_bytes=program.tree_bytes(state),
         )
+
+    def state(self) -> Any:
+        """Shapes and dtypes; no lever changes them."""
+        init = make_init(self.recipe.task(Compute()), self.recipe.optimizer(self.steps))
+        return jax.eval_shape(init, jax.ShapeDtypeStruct((), jnp.uint32))
 
     def analyse(self, plan: Plan) -> Analysis:
         program_, flops = self._step(plan)
@@ -83,12 +97,9 @@ class Workshop:
 
     def _step(self, plan: Plan) -> tuple[jax.stages.Lowered, float]:
         task = self.recipe.task(plan.compute(jax.default_backend()))
-        optimizer = self.recipe.optimizer(self.steps)
-        state = jax.eval_shape(make_init(task, optimizer), jax.ShapeDtypeStruct((), jnp.uint32))
-        spec = self.recipe.batch_spec(self.recipe.effective_batch)
-        batch = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in spec.items()}
-        step = make_step(task, optimizer, accumulation=plan.accumulation)
-        traced = jax.jit(step, donate_argnums=0).trace(state, batch)
+        step = make_step(task, self.recipe.optimizer(self.steps), accumulation=plan.accumulation)
+        batch = program.shapes(self.recipe.batch_spec(self.recipe.effective_batch))
+        traced = jax.jit(step, donate_argnums=0).trace(self.state(), batch)
         return traced.lower(), dot_flops(traced.jaxpr)
 
     def measure(self, plans: Sequence[Plan]) -> list[float]:

@@ -1,7 +1,7 @@
 """A compiler that answers by formula: bytes and seconds are known, so what the search should find is too."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from plimsoll.planner.types import Analysis, DoesNotCompile, Problem, Rates, Rehearsal, Static
@@ -41,13 +41,23 @@ class FakeCompiler:
     compiles: int = 0
     asked: list = field(default_factory=list)
 
-    def static(self) -> Static:
-        return STATIC
+    def static(self, fsdp: int = 1) -> Static:
+        return replace(
+            STATIC,
+            parameter_bytes=STATIC.parameter_bytes // fsdp,
+            optimizer_bytes=STATIC.optimizer_bytes // fsdp,
+            whole_state_bytes=STATIC.state_bytes,
+        )
 
     def rates(self) -> Rates:
         flops = {"float32": 1e9, "bfloat16": self.bf16_speed * 1e9}
         return Rates(
-            flops=flops, copy_bytes=1e15, first_touch_bytes=1e15, loop_seconds=self.loop_seconds, source="made up"
+            flops=flops,
+            copy_bytes=1e15,
+            first_touch_bytes=1e15,
+            loop_seconds=self.loop_seconds,
+            link_bytes=1e12,
+            source="made up",
         )
 
     def analyse(self, plan: Plan) -> Analysis:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planner_examples import STATIC, plan
+from planner_examples import STATIC, plan, problem
 
 from plimsoll.planner.estimate import LOADING_BYTES, RUNNING_BYTES, SAVE_BYTES, ledger
 from plimsoll.planner.speed import step_seconds
@@ -30,14 +30,7 @@ def analysis(temp, *, extra=0, flops=1e9):
 
 
 def priced(plan, temp, *, extra=0):
-    return ledger(
-        plan,
-        budget_bytes=GIB,
-        static=STATIC,
-        analysis=analysis(temp, extra=extra),
-        rehearsal=REHEARSAL,
-        host={"data": 3 * MIB},
-    )
+    return ledger(plan, problem(GIB), static=STATIC, analysis=analysis(temp, extra=extra), rehearsal=REHEARSAL)
 
 
 BASE = 100 * MIB + RUNNING_BYTES + STATE
@@ -53,8 +46,7 @@ def test_a_large_step_is_the_peak():
 
 def test_a_process_that_needs_most_while_it_starts_has_its_peak_there():
     starting = replace(REHEARSAL, starting_bytes=400 * MIB)
-    nothing = {"budget_bytes": GIB, "static": STATIC, "analysis": analysis(MIB), "host": {"data": 3 * MIB}}
-    found = ledger(plan(), rehearsal=starting, **nothing)
+    found = ledger(plan(), problem(GIB), static=STATIC, analysis=analysis(MIB), rehearsal=starting)
     assert found.phase == "load"
     assert found.predicted_peak_bytes == 400 * MIB + LOADING_BYTES
 

@@ -24,11 +24,10 @@ def found(budget, compiler=None, **changes):
 def peak_of(one: Plan, budget: int, compiler: FakeCompiler) -> int:
     return ledger(
         one,
-        budget_bytes=budget,
+        problem(budget),
         static=compiler.static(),
         analysis=compiler.analyse(one),
         rehearsal=compiler.rehearse(one),
-        host={"data": 3 * MIB},
     ).predicted_peak_bytes
 
 

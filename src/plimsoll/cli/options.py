@@ -25,6 +25,8 @@ class Levers:
     """Tokens whose logits exist at a time; 0 for all."""
     precision: Literal["float32", "bfloat16"] | None = None
     """Arithmetic of the dots."""
+    fsdp: int | None = None
+    """Devices that share one copy of the state; 1 leaves a whole copy on each."""
     prefetch: int | None = None
     """Batches made ready in the background."""
     async_save: bool | None = None
@@ -39,9 +41,11 @@ class PlanOptions:
     recipe: Recipe
     levers: Levers = field(default_factory=Levers)
     memory: str | None = None
-    """Budget, like 768MiB or 2GB; default: what is available, less a margin."""
+    """Budget per device, like 768MiB or 2GB; default: what is available less a margin, or what the chip has."""
+    host_memory: str | None = None
+    """Budget of a host beside its accelerators."""
     chip: str = "cpu"
-    """The chip to plan for."""
+    """The chip to plan for: one of `plimsoll chips`."""
     measure: bool = False
     """Time the best few here (allocates, in a process of its own)."""
     picture: str | None = None

@@ -22,6 +22,7 @@ def plan(arguments: list[str]) -> int:
             options.recipe,
             name=name,
             memory=options.memory,
+            host_memory=options.host_memory,
             chip=options.chip,
             numerics=options.levers.numerics,
             pins=options.levers.pins(),

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from plimsoll.levers.precision import batched_dot, batched_dot_rows, dot, dot_rows
 from plimsoll.levers.remat import keep, scan_blocks, unrolls
+from plimsoll.levers.sharding import by_rows
 from plimsoll.models.sizing import DecoderShape
 from plimsoll.types import Compute
 
@@ -158,11 +159,11 @@ class Decoder:
         angles = rotary_angles(ids.shape[1], self.shape.head_width)
 
         def one_block(x: Array, block_params: dict) -> Array:
-            return nnx.merge(self._block, block_params)(x, angles)
+            return by_rows(nnx.merge(self._block, block_params)(x, angles))
 
         x = scan_blocks(
             one_block,
-            params["embedding"][ids],
+            by_rows(params["embedding"][ids]),
             params["blocks"],
             layers=self.shape.layers,
             remat=self.compute.remat,

@@ -47,8 +47,8 @@ class Child:
     def __exit__(self, *_: object) -> None:
         self._stop()
 
-    def static(self) -> Static:
-        return Static(**self._kept("static", {}))
+    def static(self, fsdp: int = 1) -> Static:
+        return Static(**self._kept("static", {"fsdp": fsdp}))
 
     def rates(self) -> Rates:
         return Rates(**self._kept("rates", {}, about=_versions()))

@@ -1,15 +1,15 @@
 """From what the compiler says to the peak of the run: a maximum over its phases, not a sum of everything.
 
 On a CPU one resident set holds it all: the process (measured in a rehearsal), the state, the step's temporaries,
-what the loader holds, and what a save needs.
+what the loader holds, and what a save needs. Beside an accelerator there are two: the device's, and the host's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from plimsoll.planner.types import Analysis, Rehearsal, Static
-from plimsoll.types import Ledger, Plan
+from plimsoll.planner.types import Analysis, Problem, Rehearsal, Static
+from plimsoll.types import HostLedger, Ledger, Plan
 from plimsoll.units import MIB
 
 SAVE_BYTES = 20 * MIB
@@ -22,36 +22,76 @@ rounding (docs/log.md, "Given back")."""
 
 LOADING_BYTES = 4 * MIB
 """What two starts of the same process differ by."""
+BATCHES_ON_DEVICE = 2
+"""The one of the step that runs, and the one of the step that waits: at most two are in flight."""
+
+Parts = dict[str, int]
 
 
-def ledger(
-    plan: Plan,
-    *,
-    budget_bytes: int,
-    static: Static,
-    analysis: Analysis,
-    rehearsal: Rehearsal,
-    host: Mapping[str, int],
-) -> Ledger:
+def ledger(plan: Plan, problem: Problem, *, static: Static, analysis: Analysis, rehearsal: Rehearsal) -> Ledger:
     """Every phase priced; the ledger holds the components of the dearest."""
-    host = dict(host)
-    base = {
-        "process": rehearsal.process_bytes + RUNNING_BYTES,
-        "parameters": static.parameter_bytes,
-        "optimizer": static.optimizer_bytes + static.other_bytes,
-    }
+    data = dict(problem.host_bytes[plan.prefetch])
+    if problem.platform == "cpu":
+        phases, host = _one_memory(plan, static, analysis, rehearsal, data), None
+    else:
+        phases = _device(static, analysis, rehearsal)
+        host = _host(plan, problem, static, rehearsal, data)
+    dearest = _dearest(phases)
+    return Ledger(
+        budget_bytes=problem.budget_bytes,
+        predicted=phases[dearest],
+        phase=dearest,
+        phases={name: sum(parts.values()) for name, parts in phases.items()},
+        source=analysis.source,
+        host=host,
+    )
+
+
+def _one_memory(plan: Plan, static: Static, analysis: Analysis, rehearsal: Rehearsal, data: Parts) -> dict[str, Parts]:
+    base = {"process": rehearsal.process_bytes + RUNNING_BYTES} | _state(static)
     step = {"step temporaries": analysis.beyond_state_bytes}
     save = {"save buffers": min(SAVE_BYTES, 2 * static.state_bytes)}
     if plan.async_save:
         save["state copy while saving"] = static.state_bytes
-    phases = {
+    return {
         "load": {"process": rehearsal.starting_bytes + LOADING_BYTES},
         "start": base | {"init temporaries": rehearsal.init_temp_bytes},
         "restore": base | {"restore buffers": RESTORE_BYTES + 2 * static.largest_leaf_bytes},
-        "train": base | step | host,
-        "evaluate": base | {"evaluation temporaries": rehearsal.evaluate_temp_bytes} | host,
-        "save": base | save | host | (step if plan.async_save else {}),
+        "train": base | step | data,
+        "evaluate": base | {"evaluation temporaries": rehearsal.evaluate_temp_bytes} | data,
+        "save": base | save | data | (step if plan.async_save else {}),
     }
-    peaks = {name: sum(parts.values()) for name, parts in phases.items()}
-    dearest = max(peaks, key=lambda name: peaks[name])
-    return Ledger(budget_bytes=budget_bytes, predicted=phases[dearest], phase=dearest, phases=peaks)
+
+
+def _device(static: Static, analysis: Analysis, rehearsal: Rehearsal) -> dict[str, Parts]:
+    """Of an accelerator: saving copies to the host and adds nothing."""
+    state, batches = _state(static), {"batches": BATCHES_ON_DEVICE * static.batch_bytes}
+    return {
+        "start": state | {"init temporaries": rehearsal.init_temp_bytes},
+        "train": state | batches | {"step temporaries": analysis.beyond_state_bytes},
+        "evaluate": state | batches | {"evaluation temporaries": rehearsal.evaluate_temp_bytes},
+    }
+
+
+def _host(plan: Plan, problem: Problem, static: Static, rehearsal: Rehearsal, data: Parts) -> HostLedger:
+    """Each host writes what its devices hold, the state at most once, and reads it back leaf by leaf."""
+    local = problem.devices // problem.hosts
+    held = min(static.whole_state_bytes, local * static.state_bytes)
+    base = {"process": rehearsal.process_bytes + RUNNING_BYTES}
+    save = {"save buffers": min(SAVE_BYTES, 2 * held)} | ({"state copy while saving": held} if plan.async_save else {})
+    phases = {
+        "load": {"process": rehearsal.starting_bytes + LOADING_BYTES},
+        "restore": base | {"restore buffers": RESTORE_BYTES + 2 * static.largest_leaf_bytes},
+        "train": base | data,
+        "save": base | data | save,
+    }
+    dearest = _dearest(phases)
+    return HostLedger(budget_bytes=problem.host_budget_bytes, predicted=phases[dearest], phase=dearest)
+
+
+def _state(static: Static) -> Parts:
+    return {"parameters": static.parameter_bytes, "optimizer": static.optimizer_bytes + static.other_bytes}
+
+
+def _dearest(phases: Mapping[str, Parts]) -> str:
+    return max(phases, key=lambda name: sum(phases[name].values()))

@@ -2,7 +2,8 @@
 
 Temporaries grow almost linearly with the micro-batch, so two compiles per combination of the other levers give the
 largest micro-batch that fits, and a third confirms the one that is chosen. Slower combinations are compiled only
-where the faster ones do not fit well.
+where the faster ones do not fit well. Over several devices the state is held whole by each, and split among all of
+them (`fsdp`) only where that is too much.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Candidate:
 
     @property
     def fits(self) -> bool:
-        return self.peak <= self.ledger.budget_bytes
+        return self.ledger.fits
 
     def preference(self) -> tuple[int, int]:
         return ("exact", "mixed", "compressed").index(self.plan.numerics), self.peak
@@ -65,6 +66,7 @@ class _Search:
     def __init__(self, problem: Problem, compiler: Compiler, say: Say) -> None:
         self.problem, self.compiler, self.say = problem, compiler, say
         self.static: Static = compiler.static()
+        self.statics: dict[int, Static] = {1: self.static}
         self.rates: Rates = compiler.rates()
         self.micros = _micro_batches(problem)
         self.analyses: dict[Plan, Analysis] = {}
@@ -77,6 +79,8 @@ class _Search:
         for combination in _combinations(self.problem, self.rates):
             if found and combination["precision"] != found[0].plan.precision and any(c.fits for c in found):
                 break  # rounding would gain no time here, only bytes, and those are enough
+            if not self._has_room(combination["fsdp"]):
+                continue
             candidates = list(self._candidates(combination))
             found += candidates
             fitting = [candidate for candidate in candidates if candidate.fits]
@@ -86,10 +90,20 @@ class _Search:
         fitting = sorted((c for c in found if c.fits), key=lambda candidate: candidate.seconds)
         return self._decide(fitting, found)
 
+    def _has_room(self, fsdp: int) -> bool:
+        """Whether a device holds its share of the state at all."""
+        return self._static(fsdp).state_bytes <= self.problem.budget_bytes
+
+    def _static(self, fsdp: int) -> Static:
+        if fsdp not in self.statics:
+            self.statics[fsdp] = self.compiler.static(fsdp)
+        return self.statics[fsdp]
+
     def _require_room_for_the_state(self) -> None:
         """No lever helps where process and state alone are too much: refused before anything more is compiled."""
         combinations = list(_combinations(self.problem, self.rates))
         plan = replace(self._plan(combinations[0], self.micros[0]), async_save=False)
+        plan = replace(plan, fsdp=combinations[-1]["fsdp"])
         try:
             rehearsal = self._any_rehearsal(plan)
         except DoesNotCompile as problem:
@@ -97,7 +111,7 @@ class _Search:
             return
         nothing = Analysis(argument_bytes=0, output_bytes=0, alias_bytes=0, temp_bytes=0, flops=0.0)
         book = self._ledger(plan, nothing, rehearsal)
-        if book.predicted_peak_bytes > self.problem.budget_bytes:
+        if not book.fits:
             plan = replace(self._plan(combinations[-1], self.micros[0]), async_save=False)
             least = self._confirm(Candidate(plan, book, 0.0, False))
             if least is None or not least.fits:
@@ -127,16 +141,23 @@ class _Search:
         """Every micro-batch under these levers: two compiled, the others between or beyond them."""
         compiled: dict[int, Analysis] = {}
         for micro in _sample(self.micros):
-            plan = self._plan(combination, micro)
-            self.say(f"compiling micro-batch {micro}, {_words(combination)}")
-            try:
-                compiled[micro] = self._analyse(plan)
-            except DoesNotCompile as problem:
-                self.failures.append(f"micro-batch {micro}, {_words(combination)}: {problem}")
+            if analysis := self._tried(combination, micro):
+                compiled[micro] = analysis
+        smallest = self.micros[0]
+        if not compiled and smallest not in _sample(self.micros) and (analysis := self._tried(combination, smallest)):
+            compiled[smallest] = analysis
         for micro in self.micros if compiled else ():
             plan = self._plan(combination, micro)
             analysis = compiled.get(micro) or _interpolated(micro, compiled)
             yield self._candidate(plan, analysis, confirmed=micro in compiled)
+
+    def _tried(self, combination: Mapping[str, Any], micro: int) -> Analysis | None:
+        self.say(f"compiling micro-batch {micro}, {_words(combination)}")
+        try:
+            return self._analyse(self._plan(combination, micro))
+        except DoesNotCompile as problem:
+            self.failures.append(f"micro-batch {micro}, {_words(combination)}: {problem}")
+            return None
 
     def _candidate(
         self, plan: Plan, analysis: Analysis, *, confirmed: bool, rehearsal: Rehearsal | None = None
@@ -144,21 +165,14 @@ class _Search:
         """Saving beside training where that fits, else between steps."""
         rehearsal = rehearsal or self._any_rehearsal(plan)
         book = self._ledger(plan, analysis, rehearsal)
-        if book.predicted_peak_bytes > self.problem.budget_bytes and "async_save" not in plan.pinned:
+        if not book.fits and "async_save" not in plan.pinned:
             plan = replace(plan, async_save=False)
             book = self._ledger(plan, analysis, rehearsal)
-        seconds = step_seconds(plan, analysis, self.static, self.rates)
+        seconds = step_seconds(plan, analysis, self._static(plan.fsdp), self.rates, devices=self.problem.devices)
         return Candidate(plan, book, seconds, confirmed)
 
     def _ledger(self, plan: Plan, analysis: Analysis, rehearsal: Rehearsal) -> Ledger:
-        return ledger(
-            plan,
-            budget_bytes=self.problem.budget_bytes,
-            static=self.static,
-            analysis=analysis,
-            rehearsal=rehearsal,
-            host=self.problem.host_bytes[plan.prefetch],
-        )
+        return ledger(plan, self.problem, static=self._static(plan.fsdp), analysis=analysis, rehearsal=rehearsal)
 
     def _analyse(self, plan: Plan) -> Analysis:
         key = replace(plan, async_save=True)
@@ -215,6 +229,7 @@ class _Search:
             remat=combination["remat"],
             loss_chunk=combination["loss_chunk"],
             precision=combination["precision"],
+            fsdp=combination["fsdp"],
             prefetch=pins.get("prefetch", max(self.problem.host_bytes)),
             async_save=pins.get("async_save", True),
             pinned=tuple(sorted(pins)),
@@ -222,9 +237,7 @@ class _Search:
 
     def _planned(self, chosen: Candidate, fitting: list[Candidate]) -> Planned:
         problem = self.problem
-        others = [
-            c for c in fitting if (c.plan.micro_batch, c.plan.remat) != (chosen.plan.micro_batch, chosen.plan.remat)
-        ]
+        others = [c for c in fitting if replace(c.plan, async_save=True) != replace(chosen.plan, async_save=True)]
         how = "timed here" if chosen.measured else "by the chip's rates"
         reason = (
             f"the fastest of {len(fitting)} plans that fit ({format_seconds(chosen.seconds)} a step, {how});"
@@ -244,7 +257,7 @@ class _Search:
             ),
             examples_per_step=problem.effective_batch,
             compiles=self.compiler.compiles,
-            devices=1,
+            devices=problem.devices,
             reason=reason,
             alternatives=tuple(_alternative(candidate, chosen) for candidate in others[:3]),
         )
@@ -287,14 +300,25 @@ class _Search:
 
 
 def _micro_batches(problem: Problem) -> list[int]:
-    """Divisors of the effective batch, the pinned one alone if it is pinned."""
-    pinned = problem.pins.get("micro_batch")
+    """Divisors of the effective batch that every device gets a share of, the pinned one alone if it is pinned."""
+    pinned, devices = problem.pins.get("micro_batch"), problem.devices
+    if problem.effective_batch % devices:
+        raise RecipeError(
+            f"the effective batch of {problem.effective_batch} examples (--batch-size x --gradient-accumulation-steps)"
+            f" cannot be divided among the {devices} devices of {problem.chip}: choose a multiple of {devices}"
+        )
     if pinned is None:
-        return [n for n in range(1, problem.effective_batch + 1) if problem.effective_batch % n == 0]
+        whole = problem.effective_batch
+        return [n for n in range(devices, whole + 1, devices) if whole % n == 0]
     if pinned < 1 or problem.effective_batch % pinned:
         raise RecipeError(
             f"--micro-batch {pinned} does not divide the effective batch of {problem.effective_batch} examples"
             " (--batch-size x --gradient-accumulation-steps): choose a divisor of it"
+        )
+    if pinned % devices:
+        raise RecipeError(
+            f"--micro-batch {pinned} cannot be divided among the {devices} devices of {problem.chip}: choose a"
+            f" multiple of {devices}"
         )
     return [pinned]
 
@@ -314,9 +338,22 @@ def _combinations(problem: Problem, rates: Rates) -> Iterator[dict[str, Any]]:
     chunks = [pins["loss_chunk"]] if "loss_chunk" in pins else [0, *problem.loss_chunks]
     remats = remats if "remat" in problem.honoured else ["none"]
     chunks = chunks if "loss_chunk" in problem.honoured else [0]
-    for precision, remat, chunk in itertools.product(precisions, remats, chunks):
+    for precision, fsdp, remat, chunk in itertools.product(precisions, _splits(problem), remats, chunks):
         if remat == "none" or chunk or len(chunks) == 1:  # recomputing blocks while keeping all logits saves little
-            yield {"precision": precision, "remat": remat, "loss_chunk": chunk}
+            yield {"precision": precision, "remat": remat, "loss_chunk": chunk, "fsdp": fsdp}
+
+
+def _splits(problem: Problem) -> list[int]:
+    """Devices that may share one copy of the state: one, or all of them."""
+    pinned, devices = problem.pins.get("fsdp"), problem.devices
+    if pinned is None:
+        return sorted({1, devices})
+    if devices % pinned:
+        raise RecipeError(
+            f"--fsdp {pinned} does not divide the {devices} device{'s' if devices > 1 else ''} of {problem.chip}:"
+            " choose a divisor of that"
+        )
+    return [pinned]
 
 
 def _precisions(problem: Problem, rates: Rates) -> list[str]:
@@ -347,4 +384,5 @@ def _alternative(candidate: Candidate, chosen: Candidate) -> Alternative:
 
 def _words(levers: Mapping[str, Any]) -> str:
     chunk = f"loss chunk {levers['loss_chunk']}" if levers["loss_chunk"] else "loss whole"
-    return f"remat {levers['remat']}, {chunk}, {levers['precision']}"
+    split = f", state over {levers['fsdp']}" if levers["fsdp"] > 1 else ""
+    return f"remat {levers['remat']}, {chunk}, {levers['precision']}{split}"

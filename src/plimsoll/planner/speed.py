@@ -1,7 +1,8 @@
 """How long a step takes, before it has run: a roofline with the chip's rates.
 
 Dots at the rate of their precision, plus moving what does not stay in the cache, plus the first touch of the step's
-temporaries, plus a fixed price per micro-batch. Good for ranking plans; `measure` says what it really is.
+temporaries, plus what devices send each other, plus a fixed price per micro-batch. Good for ranking plans; `measure`
+says what it really is.
 """
 
 from plimsoll.planner.types import Analysis, Rates, Static
@@ -11,11 +12,25 @@ MOVES_PER_BYTE = 3.0
 """A temporary is written in the forward pass, read in the backward pass, and its gradient written."""
 
 
-def step_seconds(plan: Plan, analysis: Analysis, static: Static, rates: Rates) -> float:
+def step_seconds(plan: Plan, analysis: Analysis, static: Static, rates: Rates, *, devices: int = 1) -> float:
     """Of one optimizer step."""
-    arithmetic = analysis.flops / rates.flops[plan.precision]
+    arithmetic = analysis.flops / (devices * rates.flops[plan.precision])
     gradient = static.parameter_bytes if plan.accumulation > 1 else 0
     activations = max(0, analysis.temp_bytes - gradient)
     moved = plan.accumulation * (MOVES_PER_BYTE * activations + 3 * gradient) + 3 * static.state_bytes
     first_touch = analysis.temp_bytes / rates.first_touch_bytes
-    return arithmetic + moved / rates.copy_bytes + first_touch + plan.accumulation * rates.loop_seconds
+    sent = 0.0 if devices == 1 else sent_bytes(plan, static, devices=devices) / rates.link_bytes
+    return arithmetic + moved / rates.copy_bytes + first_touch + sent + plan.accumulation * rates.loop_seconds
+
+
+def sent_bytes(plan: Plan, static: Static, *, devices: int) -> float:
+    """By one device in one step, in rings: a sum over n devices sends 2 (n-1)/n of its bytes, a gather (n-1)/n.
+
+    Every micro-batch gathers the weights twice (forward, backward) and scatters their gradient over the `fsdp`
+    devices that share them, and sums what is left over the others. Rajbhandari et al. 2019, section 7.
+    """
+    copies = devices // plan.fsdp
+    shared = static.parameter_bytes * plan.fsdp
+    gathered = 3 * shared * (plan.fsdp - 1) / plan.fsdp
+    summed = 2 * static.parameter_bytes * (copies - 1) / copies
+    return plan.accumulation * (gathered + summed)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from plimsoll.types import Plan
 
 
 @dataclass(frozen=True, kw_only=True)
 class Static:
-    """Exact bytes that do not depend on the levers, from shapes alone."""
+    """Exact bytes of one device's share of the state, from shapes alone; only `fsdp` changes them."""
 
     parameters: int
     """How many, trainable and frozen."""
@@ -20,6 +20,10 @@ class Static:
     other_bytes: int
     """Step, RNG, carry."""
     largest_leaf_bytes: int
+    batch_bytes: int = 0
+    """One device's share of an effective batch."""
+    whole_state_bytes: int = 0
+    """Of all devices that share one copy."""
 
     @property
     def state_bytes(self) -> int:
@@ -28,28 +32,37 @@ class Static:
 
 @dataclass(frozen=True, kw_only=True)
 class Analysis:
-    """What the compiler says about the step of one plan, in bytes."""
+    """What the compiler says about the step of one plan, in bytes of one device."""
 
     argument_bytes: int
     output_bytes: int
     alias_bytes: int
     temp_bytes: int
     flops: float
-    """Of the whole step, counted from its dots; rematerialisation included."""
-    micro_temp_bytes: int | None = None
+    """Of the whole step on all devices, counted from its dots; rematerialisation included."""
+    peak_bytes: int = 0
+    """The compiler's own peak, where it says one that means something: on accelerators, arguments included."""
+    source: Literal["compiled", "estimated"] = "compiled"
 
     @property
     def beyond_state_bytes(self) -> int:
-        """What a step needs besides its arguments: temporaries, and outputs that reuse no argument."""
-        return self.temp_bytes + self.output_bytes - self.alias_bytes
+        """What a step needs besides its arguments: temporaries, and outputs that reuse no argument.
+
+        On a TPU neither this sum nor the compiler's own peak bounds the other, so the larger counts.
+        """
+        summed = self.temp_bytes + self.output_bytes - self.alias_bytes
+        return max(summed, self.peak_bytes - self.argument_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal:
-    """A process that did all the training process does, but allocated no state."""
+    """A process that did all the training process does, but allocated no state.
+
+    For a chip that is not here, a process that imported it all; its temporaries are the compiler's.
+    """
 
     process_bytes: int
-    """Resident set with everything imported and every executable loaded, heap trimmed."""
+    """Resident set of the host with everything imported and every executable loaded, heap trimmed."""
     starting_bytes: int
     """Its peak while it imported and loaded all that, before the heap was trimmed."""
     init_temp_bytes: int
@@ -69,6 +82,8 @@ class Rates:
     loop_seconds: float
     """What one more micro-batch costs besides its arithmetic."""
     source: str
+    link_bytes: float = 0.0
+    """Bytes per second that a device sends to the others."""
 
 
 class Compiler(Protocol):
@@ -76,7 +91,7 @@ class Compiler(Protocol):
 
     compiles: int
 
-    def static(self) -> Static: ...
+    def static(self, fsdp: int = 1) -> Static: ...
     def analyse(self, plan: Plan) -> Analysis: ...
     def rehearse(self, plan: Plan) -> Rehearsal: ...
     def measure(self, plans: Sequence[Plan]) -> list[float]:
@@ -96,7 +111,13 @@ class Problem:
 
     recipe: str
     chip: str
+    platform: Literal["cpu", "cuda", "tpu"] = "cpu"
+    devices: int = 1
+    hosts: int = 1
     budget_bytes: int
+    """Of one device."""
+    host_budget_bytes: int | None = None
+    """Of one host beside its accelerators; None for no limit."""
     effective_batch: int
     rate_per_example: int
     rate_unit: str

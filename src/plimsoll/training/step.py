@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from plimsoll.levers.sharding import by_rows, like_state
 from plimsoll.types import Batch, LossSum, Task, Unstacks
 
 State = dict[str, Any]
@@ -42,7 +43,7 @@ def make_step(
 
     def step(state: State, batch: Batch) -> tuple[State, dict[str, jax.Array]]:
         examples = jax.tree.leaves(batch)[0].shape[0]
-        micro = jax.tree.map(lambda x: x.reshape(accumulation, -1, *x.shape[1:]), dict(batch))
+        micro = jax.tree.map(lambda x: by_rows(x.reshape(accumulation, -1, *x.shape[1:]), axis=1), dict(batch))
         key = jax.random.fold_in(jax.random.wrap_key_data(state["key"]), state["step"])
         keys = jax.vmap(lambda example: jax.random.fold_in(key, example))(jnp.arange(examples))
         keys = keys.reshape(accumulation, -1)
@@ -79,7 +80,7 @@ def _gradient(task: Task, state: State, micro: Batch, keys: jax.Array) -> tuple[
 
     def one(batch: Batch, keys: jax.Array) -> tuple[Any, jax.Array, dict]:
         (loss, metrics), gradient = jax.value_and_grad(mean_part, has_aux=True)(trainable, batch, keys)
-        return gradient, loss, metrics
+        return like_state(gradient), loss, metrics
 
     if keys.shape[0] == 1:
         gradient, loss, metrics = one(jax.tree.map(lambda x: x[0], micro), keys[0])

@@ -1,0 +1,131 @@
+"""What the compile child answers for a chip that is not here: the real step, split over its devices.
+
+Where the chip's compiler is installed (`plimsoll chips --install`), the step is compiled for its topology and the
+compiler asked. Where it is not, `planner.liveness` measures the traced step, and the plan says `estimated`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from plimsoll.planner import chips, liveness, topology
+from plimsoll.planner.child import plan_of
+from plimsoll.planner.flops import dot_flops
+from plimsoll.planner.types import Analysis, Rates, Static
+from plimsoll.training import memory, program
+from plimsoll.training.spread import Spread
+from plimsoll.training.step import make_evaluate, make_init, make_step
+from plimsoll.types import Plan
+from plimsoll.workshop import Workshop
+
+BACKEND = {"cuda": "gpu", "tpu": "tpu"}
+"""The name a chip's platform has in JAX."""
+
+
+class Drydock(Workshop):
+    """One recipe's questions for one chip. `about` has its `chip` besides, and whether it is `compiled` for."""
+
+    def __init__(self, about: Mapping[str, Any]) -> None:
+        super().__init__(about)
+        self.chip = chips.Chip(**about["chip"])
+        self.compiled = about["compiled"]
+        self.devices = topology.devices(self.chip) if self.compiled else []
+
+    def rates(self) -> Rates:
+        return chips.rates(self.chip)
+
+    def static(self, fsdp: int, *, devices: int = 1) -> Static:
+        del devices
+        return super().static(fsdp, devices=self.chip.devices)
+
+    def analyse(self, plan: Plan) -> Analysis:
+        if not self.compiled:
+            return self._estimated(plan)
+        lowered, jaxpr = self._spread(plan).step(self._batch(self.recipe.effective_batch))
+        stats = lowered.compile().memory_analysis()
+        assert stats is not None
+        memory.trim()
+        return Analysis(
+            argument_bytes=stats.argument_size_in_bytes,
+            output_bytes=stats.output_size_in_bytes,
+            alias_bytes=stats.alias_size_in_bytes,
+            temp_bytes=stats.temp_size_in_bytes,
+            peak_bytes=stats.peak_memory_in_bytes,
+            flops=dot_flops(jaxpr),
+        )
+
+    def rehearse(self, plan: Mapping[str, Any]) -> dict[str, Any]:
+        """The host's process is weighed without its accelerator; init and evaluation are compiled for the chip."""
+        asked = plan_of(plan)
+        return self._host() | self._other_temporaries(asked)
+
+    def _other_temporaries(self, plan: Plan) -> dict[str, int]:
+        batch = self._batch(plan.micro_batch)
+        if not self.compiled:
+            task, state = self._task(plan), self.state()
+            evaluate = jax.jit(make_evaluate(task)).trace(state["params"], self._share(batch))
+            init = jax.jit(make_init(task, self.recipe.optimizer(self.steps))).trace(_SEED)
+            traced = {"init_temp_bytes": init, "evaluate_temp_bytes": evaluate}
+            return {name: liveness.temporary_bytes(each.jaxpr) for name, each in traced.items()}
+        spread = self._spread(plan)
+        lowered = {"init_temp_bytes": spread.init(), "evaluate_temp_bytes": spread.evaluate(batch)}
+        return {name: _beyond_arguments(each) for name, each in lowered.items()}
+
+    def _host(self) -> dict[str, int]:
+        """Of a process that imports what training imports; what a driver adds to it is not to be had here."""
+        request = json.dumps(self._about)
+        command = [sys.executable, "-m", "plimsoll.worker", "host", request]
+        answer = subprocess.run(command, capture_output=True, text=True, check=False)
+        if answer.returncode:
+            raise RuntimeError(f"the host's process failed: {answer.stderr.strip()[-300:]}")
+        return json.loads(answer.stdout.splitlines()[-1])
+
+    def _estimated(self, plan: Plan) -> Analysis:
+        """One device's share of the work, traced; what `fsdp` splits of the gradient is taken off."""
+        devices, state = self.chip.devices, self.state()
+        task, optimizer = self._task(plan), self.recipe.optimizer(self.steps)
+        share = self._share(self._batch(self.recipe.effective_batch))
+        step = make_step(task, optimizer, accumulation=plan.accumulation)
+        jaxpr = jax.jit(step, donate_argnums=0).trace(state, share).jaxpr
+        whole = program.tree_bytes(state["params"]["trainable"])
+        split = whole - whole // plan.fsdp
+        held = self.static(plan.fsdp).state_bytes
+        return Analysis(
+            argument_bytes=held,
+            output_bytes=held,
+            alias_bytes=held,
+            temp_bytes=max(0, liveness.temporary_bytes(jaxpr) - split),
+            flops=dot_flops(jaxpr) * devices,
+            source="estimated",
+        )
+
+    def _task(self, plan: Plan) -> Any:
+        return self.recipe.task(plan.compute(BACKEND[self.chip.platform]))
+
+    def _spread(self, plan: Plan) -> Spread:
+        return Spread(self.devices, self._task(plan), self.recipe.optimizer(self.steps), plan)
+
+    def _batch(self, examples: int) -> program.BatchSpec:
+        return self.recipe.batch_spec(examples)
+
+    def _share(self, batch: program.BatchSpec) -> dict[str, jax.ShapeDtypeStruct]:
+        """One device's rows of it."""
+        return {
+            name: jax.ShapeDtypeStruct((spec.shape[0] // self.chip.devices, *spec.shape[1:]), spec.dtype)
+            for name, spec in program.shapes(batch).items()
+        }
+
+
+_SEED = jax.ShapeDtypeStruct((), jnp.uint32)
+
+
+def _beyond_arguments(lowered: jax.stages.Lowered) -> int:
+    stats = lowered.compile().memory_analysis()
+    return stats.temp_size_in_bytes if stats is not None else 0

@@ -1,0 +1,55 @@
+"""The executables of a run over several devices: the batch split by rows, the state over `plan.fsdp` of them.
+
+Traced and lowered from shapes that say where they lie, so it works for devices that are not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from plimsoll.levers import sharding
+from plimsoll.training.program import BatchSpec, shapes
+from plimsoll.training.step import make_evaluate, make_init, make_step
+from plimsoll.types import Plan, Task
+
+
+class Spread:
+    """One plan's functions over `devices`; each is traced when it is asked for."""
+
+    def __init__(self, devices: Sequence[Any], task: Task, optimizer: optax.GradientTransformation, plan: Plan) -> None:
+        self.mesh = sharding.mesh_of(devices, fsdp=plan.fsdp)
+        self._task, self._optimizer, self._plan = task, optimizer, plan
+        self._init = make_init(task, optimizer)
+        shaped = jax.eval_shape(self._init, jax.ShapeDtypeStruct((), jnp.uint32))
+        self._lies = sharding.shardings(self.mesh, sharding.state_specs(shaped, fsdp=plan.fsdp))
+        self._whole = NamedSharding(self.mesh, PartitionSpec())
+        self.state = sharding.with_shardings(shaped, self._lies)
+
+    def init(self) -> jax.stages.Lowered:
+        seed = jax.ShapeDtypeStruct((), jnp.uint32, sharding=self._whole)
+        with jax.set_mesh(self.mesh):
+            return jax.jit(self._init, out_shardings=self._lies).lower(seed)
+
+    def step(self, batch: BatchSpec) -> tuple[jax.stages.Lowered, Any]:
+        """And its jaxpr. The state is donated, and comes out as it went in."""
+        step = make_step(self._task, self._optimizer, accumulation=self._plan.accumulation)
+        with jax.set_mesh(self.mesh):
+            jitted = jax.jit(step, donate_argnums=0, out_shardings=(self._lies, self._whole))
+            traced = jitted.trace(self.state, self._rows(batch))
+            return traced.lower(), traced.jaxpr
+
+    def evaluate(self, batch: BatchSpec) -> jax.stages.Lowered:
+        with jax.set_mesh(self.mesh):
+            return jax.jit(make_evaluate(self._task)).lower(self.state["params"], self._rows(batch))
+
+    def _rows(self, batch: BatchSpec) -> dict[str, jax.ShapeDtypeStruct]:
+        rows = NamedSharding(self.mesh, sharding.ROWS)
+        return {
+            name: jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=rows) for name, spec in shapes(batch).items()
+        }
