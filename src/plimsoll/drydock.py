@@ -62,21 +62,26 @@ class Drydock(Workshop):
         )
 
     def rehearse(self, plan: Mapping[str, Any]) -> dict[str, Any]:
-        """The host's process is weighed without its accelerator; init and evaluation are compiled for the chip."""
-        asked = plan_of(plan)
-        return self._host() | self._other_temporaries(asked)
+        """The host's process is weighed without its accelerator; evaluation is compiled for the chip.
 
-    def _other_temporaries(self, plan: Plan) -> dict[str, int]:
+        Starting needs less than a step does: its temporaries are estimated, since compiling them for a TPU takes as
+        long as the step.
+        """
+        asked = plan_of(plan)
+        init = make_init(self._task(asked), self.recipe.optimizer(self.steps))
+        return self._host() | {
+            "init_temp_bytes": liveness.temporary_bytes(jax.jit(init).trace(_SEED).jaxpr),
+            "evaluate_temp_bytes": self._evaluation(asked),
+        }
+
+    def _evaluation(self, plan: Plan) -> int:
         batch = self._batch(plan.micro_batch)
         if not self.compiled:
-            task, state = self._task(plan), self.state()
-            evaluate = jax.jit(make_evaluate(task)).trace(state["params"], self._share(batch))
-            init = jax.jit(make_init(task, self.recipe.optimizer(self.steps))).trace(_SEED)
-            traced = {"init_temp_bytes": init, "evaluate_temp_bytes": evaluate}
-            return {name: liveness.temporary_bytes(each.jaxpr) for name, each in traced.items()}
-        spread = self._spread(plan)
-        lowered = {"init_temp_bytes": spread.init(), "evaluate_temp_bytes": spread.evaluate(batch)}
-        return {name: _beyond_arguments(each) for name, each in lowered.items()}
+            evaluate = jax.jit(make_evaluate(self._task(plan)))
+            return liveness.temporary_bytes(evaluate.trace(self.state()["params"], self._share(batch)).jaxpr)
+        stats = self._spread(plan).evaluate(batch).compile().memory_analysis()
+        assert stats is not None
+        return stats.temp_size_in_bytes
 
     def _host(self) -> dict[str, int]:
         """Of a process that imports what training imports; what a driver adds to it is not to be had here."""
@@ -125,7 +130,3 @@ class Drydock(Workshop):
 
 _SEED = jax.ShapeDtypeStruct((), jnp.uint32)
 
-
-def _beyond_arguments(lowered: jax.stages.Lowered) -> int:
-    stats = lowered.compile().memory_analysis()
-    return stats.temp_size_in_bytes if stats is not None else 0
