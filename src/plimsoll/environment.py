@@ -37,8 +37,18 @@ def cache_folder() -> Path:
     return folder
 
 
+AHEAD_OF_TIME = {
+    "tpu": {
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # else two compile children collide over a lock file
+        "TPU_LOG_DIR": "disabled",  # else each of them leaves a file in /tmp/tpu_logs
+    },
+    "cuda": {"XLA_FLAGS": "--xla_gpu_autotune_level=0"},  # tuning times candidates on the card
+}
+"""Of children that compile for a chip that is not here (`planner/topology.py`): their own backend is the CPU."""
+
+
 def for_processes(platform: str, base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The variables a compile child and a training process run under."""
+    """The variables a compile child and a training process run under. `tpu` and `cuda`: a child that only compiles."""
     environment = dict(os.environ if base is None else base)
     environment |= {
         "JAX_COMPILATION_CACHE_DIR": str(cache_folder() / "compiled"),
@@ -47,6 +57,10 @@ def for_processes(platform: str, base: Mapping[str, str] | None = None) -> dict[
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONUNBUFFERED": "1",
     }
+    if platform in AHEAD_OF_TIME:
+        theirs = environment.get("XLA_FLAGS", "")
+        environment |= {"JAX_PLATFORMS": "cpu", **AHEAD_OF_TIME[platform]}
+        environment["XLA_FLAGS"] = f"{theirs} {AHEAD_OF_TIME[platform].get('XLA_FLAGS', '')}".strip()
     if platform == "cpu":
         environment["JAX_PLATFORMS"] = "cpu"
         tunables = [t for t in environment.get("GLIBC_TUNABLES", "").split(":") if t]

@@ -1,56 +1,207 @@
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+"""Chips that can be planned for: memory, rates, links, and what the compiler is told of them.
 
+The figures are in `chips.toml` beside this file, each with its source; a user adds chips in a file of the same form
+(docs/chips.md). None was held against a card. The chip `cpu` is the machine at hand: its rates are measured.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from platformdirs import user_config_path
+
+from plimsoll.errors import RecipeError
+from plimsoll.planner import chip_file, host
+from plimsoll.planner.chip_file import Catalogue, Family, Figures
 from plimsoll.planner.types import Rates
+
+CATALOGUE = Path(__file__).with_name("chips.toml")
+GPUS_IN_A_MACHINE = (2, 4, 8)
+LOOP_SECONDS = 1e-4
+"""Of one more micro-batch on an accelerator: some tens of kernels are launched. Assumed, not measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chip:
+    """A device, or several of them that train together. Bytes and rates are of one device."""
+
     name: str
-    platform: str
-    devices: int = 1
-    hosts: int = 1
-    memory_bytes: int = 0
-    flops: Mapping[str, float] = field(default_factory=dict)
-    memory_bandwidth: float = 0
-    link_bandwidth: float = 0
-    host_memory_bytes: int | None = None
-    compiler: Mapping[str, Any] = field(default_factory=dict)
-    sources: Mapping[str, str] = field(default_factory=dict)
+    platform: Literal["cpu", "cuda", "tpu"]
+    devices: int
+    """As JAX sees them."""
+    hosts: int
+    """Machines, a training process on each."""
+    memory_bytes: int
+    """What a run may use of it; the source says what was taken off."""
+    flops: Mapping[str, float]
+    """Precision to dense floating-point operations per second; what the chip has no units for is absent."""
+    memory_bandwidth: float
+    """Bytes per second of the device's memory."""
+    link_bandwidth: float
+    """Bytes per second that a device sends to its neighbours; 0 where it is alone."""
+    host_memory_bytes: int | None
+    """Of each host; None where it depends on the machine the chip is in."""
+    compiler: Mapping[str, Any]
+    """What `topology.devices` tells the compiler."""
+    sources: Mapping[str, str]
+    """Figure to where it is from."""
 
 
-def chip(name, file=None):
+def chip(name: str, file: Path | None = None) -> Chip:
+    """`file`: the user's chips, else `user_file()`. `h100x8` and `8xh100` are eight h100 in one machine."""
     if name == "cpu":
-        return Chip(name="cpu", platform="cpu")
-    if name == "h200":
-        return Chip(
-            name="h200",
-            platform="cuda",
-            memory_bytes=139 << 30,
-            flops={"float32": 67e12, "bfloat16": 989e12},
-            memory_bandwidth=4.8e12,
-        )
-    if name == "tpu-v4-64":
-        return Chip(
-            name=name,
-            platform="tpu",
-            devices=32,
-            hosts=8,
-            memory_bytes=int(30.75 * 2**30),
-            flops={"float32": 275e12 / 6, "bfloat16": 275e12},
-            memory_bandwidth=1.2e12,
-            link_bandwidth=1e11,
-            compiler={"topology_name": "v4:2x4x4", "chip_config_name": "megacore", "chips_per_host_bounds": (2, 2, 1)},
-        )
+        return _this_machine()
+    known = _catalogue(file)
+    if name in known.chips:
+        return _gpus(name, known.chips[name])
+    family, _, size = name.rpartition("-")
+    if family in known.families:
+        return _slice(family, known.families[family], size)
+    if several := re.fullmatch(r"(\d+)x(.+)|(.+)x(\d+)", name):
+        gpu, devices = several[2] or several[3], int(several[1] or several[4])
+        if gpu in known.chips:
+            return _gpus(gpu, known.chips[gpu], devices=devices)
+    raise RecipeError(_unknown(name, _names(known)))
 
 
-def rates(c):
+def chips(file: Path | None = None) -> list[Chip]:
+    """This machine, every GPU alone, every TPU slice."""
+    known = _catalogue(file)
+    gpus = [_gpus(name, figures) for name, figures in known.chips.items()]
+    slices = [_slice(name, family, str(size)) for name, family in known.families.items() for size in family.sizes]
+    return [_this_machine(), *gpus, *slices]
+
+
+def rates(chip: Chip) -> Rates:
+    """Of one device, for the roofline, from the catalogue."""
+    assert chip.platform != "cpu", "a CPU's rates are measured by the compile child"
     return Rates(
-        flops=c.flops,
-        copy_bytes=c.memory_bandwidth,
-        first_touch_bytes=1e15,
-        loop_seconds=2e-5,
+        flops=chip.flops,
+        copy_bytes=chip.memory_bandwidth,
+        first_touch_bytes=math.inf,
+        loop_seconds=LOOP_SECONDS,
         source="data sheet",
-        link_bytes=c.link_bandwidth,
+    )
+
+
+def user_file() -> Path | None:
+    """`$PLIMSOLL_CHIPS`, else `chips.toml` in the user's configuration folder; None where there is none."""
+    named = os.environ.get("PLIMSOLL_CHIPS")
+    path = Path(named).expanduser() if named else user_config_path("plimsoll") / "chips.toml"
+    if named and not path.is_file():
+        raise RecipeError(f"PLIMSOLL_CHIPS names {named}, and there is no such file: name a chip file, or unset it")
+    return path if path.is_file() else None
+
+
+def _catalogue(file: Path | None) -> Catalogue:
+    ours = chip_file.read(CATALOGUE)
+    path = file or user_file()
+    if path is None:
+        return ours
+    theirs = chip_file.read(path, architectures=ours.architectures)
+    return Catalogue(
+        architectures=theirs.architectures,
+        chips={**ours.chips, **theirs.chips},
+        families={**ours.families, **theirs.families},
+    )
+
+
+def _this_machine() -> Chip:
+    return Chip(
+        name="cpu",
+        platform="cpu",
+        devices=1,
+        hosts=1,
+        memory_bytes=host.available_bytes(),
+        flops={},
+        memory_bandwidth=0.0,
+        link_bandwidth=0.0,
+        host_memory_bytes=None,
+        compiler={},
+        sources={"memory_bytes": "free on this machine now, within the limits of its control groups"},
+    )
+
+
+def _gpus(name: str, figures: Figures, *, devices: int = 1) -> Chip:
+    if devices != 1 and devices not in GPUS_IN_A_MACHINE:
+        offered = ", ".join(f"{name}x{count}" for count in GPUS_IN_A_MACHINE)
+        raise RecipeError(f"{name}x{devices} cannot be planned for: GPUs of one machine are counted as {offered}")
+    return Chip(
+        name=name if devices == 1 else f"{name}x{devices}",
+        platform="cuda",
+        devices=devices,
+        hosts=1,
+        memory_bytes=figures.memory_bytes,
+        flops=figures.flops,
+        memory_bandwidth=figures.memory_bandwidth,
+        link_bandwidth=figures.link_bandwidth if devices > 1 else 0.0,
+        host_memory_bytes=figures.host_memory_bytes,
+        compiler=figures.compiler,
+        sources=figures.sources,
+    )
+
+
+def _slice(name: str, family: Family, size: str) -> Chip:
+    if not size.isdigit() or int(size) not in family.sizes:
+        raise RecipeError(_no_such_slice(name, family, size))
+    figures, found = family.figures, family.sizes[int(size)]
+    in_all, in_a_host = math.prod(found.topology), math.prod(found.host)
+    devices = in_all * family.devices_per_chip
+    links = _links(found.topology, wraps=all(axis % family.wraps_at == 0 for axis in found.topology))
+    compiler = dict(figures.compiler)
+    generation = compiler.pop("generation")
+    return Chip(
+        name=f"{name}-{size}",
+        platform="tpu",
+        devices=devices,
+        hosts=in_all // in_a_host,
+        memory_bytes=figures.memory_bytes,
+        flops=figures.flops,
+        memory_bandwidth=figures.memory_bandwidth,
+        link_bandwidth=links * figures.link_bandwidth / family.devices_per_chip,
+        host_memory_bytes=found.host_memory_bytes,
+        compiler=compiler
+        | {
+            "topology_name": f"{generation}:{_shape(found.topology)}",
+            "chips_per_host_bounds": (*found.host, 1, 1)[:3],
+        },
+        sources=figures.sources,
+    )
+
+
+def _links(topology: Iterable[int], *, wraps: bool) -> int:
+    """Of the chip that has fewest: at the edge of an axis that does not wrap around it has one neighbour there."""
+    return sum(2 if wraps else 1 for axis in topology if axis > 1)
+
+
+def _shape(axes: Iterable[int]) -> str:
+    return "x".join(map(str, axes))
+
+
+def _names(known: Catalogue) -> list[str]:
+    slices = [f"{name}-{size}" for name, family in known.families.items() for size in family.sizes]
+    return ["cpu", *known.chips, *slices]
+
+
+def _unknown(name: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(name.lower(), names, n=3)
+    hint = f"did you mean {' or '.join(near)}? `plimsoll chips` lists them" if near else "`plimsoll chips` lists them"
+    return f"there is no chip called {name!r}: {hint}, and docs/chips.md says how to add one"
+
+
+def _no_such_slice(name: str, family: Family, size: str) -> str:
+    sizes = list(family.sizes)
+    near = min(sizes, key=lambda each: abs(each - int(size))) if size.isdigit() else sizes[0]
+    example = _slice(name, family, str(near))
+    hosts = "1 host" if example.hosts == 1 else f"{example.hosts} hosts"
+    return (
+        f"there is no topology {name}-{size}: the number counts {family.counts}, and slices come in"
+        f" {', '.join(map(str, sizes))}. The nearest is {example.name}, {example.devices} devices on {hosts}"
     )
