@@ -129,4 +129,3 @@ class Drydock(Workshop):
 
 
 _SEED = jax.ShapeDtypeStruct((), jnp.uint32)
-

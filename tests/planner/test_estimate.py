@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from planner_examples import STATIC, plan, problem
 
 from plimsoll.planner.estimate import LOADING_BYTES, RUNNING_BYTES, SAVE_BYTES, ledger
-from plimsoll.planner.speed import step_seconds
+from plimsoll.planner.speed import sent_bytes, step_seconds
 from plimsoll.planner.types import Analysis, Rates, Rehearsal
 from plimsoll.units import GIB, MIB
 
@@ -100,3 +100,53 @@ def test_more_micro_batches_of_the_same_size_cost_their_loop():
     same = replace(analysis(STATIC.parameter_bytes), flops=0)
     difference = step_seconds(many, same, STATIC, RATES) - step_seconds(few, same, STATIC, RATES)
     assert difference == pytest.approx(4 * (RATES.loop_seconds + 3 * STATIC.parameter_bytes / RATES.copy_bytes))
+
+
+def on_a_pod(plan, temp, *, host_budget=None, peak=0):
+    pod = problem(
+        GIB, chip="tpu-v4-64", platform="tpu", devices=32, hosts=8, host_budget_bytes=host_budget, effective_batch=64
+    )
+    shared = replace(STATIC, batch_bytes=MIB, whole_state_bytes=STATE)
+    analysed = replace(analysis(temp), peak_bytes=peak)
+    return ledger(plan, pod, static=shared, analysis=analysed, rehearsal=REHEARSAL)
+
+
+def test_an_accelerator_holds_state_batches_and_temporaries_but_no_process():
+    found = on_a_pod(plan(), 50 * MIB)
+    assert found.phase == "train"
+    assert found.predicted_peak_bytes == STATE + 2 * MIB + 50 * MIB
+    assert "process" not in found.predicted
+
+
+def test_the_larger_of_the_compilers_two_figures_counts():
+    assert on_a_pod(plan(), 50 * MIB, peak=STATE + 70 * MIB).predicted["step temporaries"] == 70 * MIB
+    assert on_a_pod(plan(), 50 * MIB, peak=STATE + 30 * MIB).predicted["step temporaries"] == 50 * MIB
+
+
+def test_the_host_holds_its_process_its_data_and_at_most_one_copy_of_the_state():
+    host = on_a_pod(plan(async_save=True), MIB).host
+    assert host is not None
+    assert host.phase == "save"
+    assert host.predicted["state copy while saving"] == STATE
+    assert host.predicted["process"] == 100 * MIB + RUNNING_BYTES
+    assert host.predicted["data"] == 3 * MIB
+    assert host.fits
+
+
+def test_a_host_that_is_too_small_does_not_fit_whatever_the_device_has():
+    found = on_a_pod(plan(async_save=True), MIB, host_budget=120 * MIB)
+    assert found.predicted_peak_bytes < found.budget_bytes
+    assert not found.fits
+
+
+def test_a_cpu_has_one_memory():
+    assert priced(plan(), MIB).host is None
+
+
+@given(fsdp=st.sampled_from([1, 2, 4, 8, 16, 32]), accumulation=st.integers(1, 64))
+def test_splitting_the_state_sends_more_and_nothing_is_sent_alone(fsdp, accumulation):
+    one = plan(accumulation=accumulation)
+    shared = replace(STATIC, parameter_bytes=STATIC.parameter_bytes // fsdp)
+    sent = sent_bytes(replace(one, fsdp=fsdp), shared, devices=32)
+    assert sent >= sent_bytes(one, STATIC, devices=32) * 0.999
+    assert sent_bytes(one, STATIC, devices=1) == 0

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -271,3 +272,81 @@ def test_the_answer_round_trips_through_json():
     assert told["predicted_peak_bytes"] == sum(told["components"].values()) == max(told["phases"].values())
     assert told["fits"] is True
     assert told["tokens_per_step"] == 16 * 128
+
+
+def test_pins_that_do_not_fit_together_are_refused_with_the_one_that_would_do():
+    budget = smallest_peak("float32") + 40 * MIB
+    with pytest.raises(BudgetError, match=r"the smallest change of what is pinned: --micro-batch \d+, which needs"):
+        found(budget, pins={"micro_batch": 16, "precision": "float32"})
+
+
+def test_the_way_out_of_a_refusal_fits():
+    budget = smallest_peak() + 20 * MIB
+    with pytest.raises(BudgetError) as refused:
+        found(budget, pins={"micro_batch": 8, "remat": "none"})
+    said = re.search(r"what is pinned: --([a-z-]+) (\w+)", str(refused.value))
+    if said is None:  # no one of them alone would do
+        for name, value in {"micro_batch": 8, "remat": "none"}.items():
+            with pytest.raises(BudgetError):
+                found(budget, pins={name: value})
+        return
+    name, value = said[1].replace("-", "_"), said[2]
+    pins = {"micro_batch": 8, "remat": "none"} | {name: int(value) if value.isdigit() else value}
+    assert found(budget, pins=pins).ledger.predicted_peak_bytes <= budget
+
+
+POD = {"chip": "tpu-v5e-8", "platform": "tpu", "devices": 8, "hosts": 1, "effective_batch": 64}
+
+
+def test_every_device_gets_its_rows():
+    planned = found(GIB, **POD)
+    assert planned.plan.micro_batch % 8 == 0
+    assert planned.devices == 8
+    assert planned.plan.fsdp == 1  # the state fits on each
+
+
+def test_the_state_is_split_where_it_does_not_fit_whole():
+    compiler = FakeCompiler(temporaries=lambda plan: MIB)
+    planned = found(STATIC.state_bytes // 2 + 20 * MIB, compiler, **POD)
+    assert planned.plan.fsdp == 8
+    assert planned.ledger.predicted["parameters"] == STATIC.parameter_bytes // 8
+
+
+def test_a_split_that_is_pinned_is_kept():
+    assert found(GIB, pins={"fsdp": 4}, **POD).plan.fsdp == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"effective_batch": 12}, r"12 examples .* cannot be divided among the 8 devices of tpu-v5e-8"),
+        ({"pins": {"micro_batch": 4}}, r"--micro-batch 4 cannot be divided among the 8 devices"),
+        ({"pins": {"fsdp": 3}}, r"--fsdp 3 does not divide the 8 devices"),
+    ],
+)
+def test_shards_that_do_not_divide_are_refused(changes, words):
+    with pytest.raises(RecipeError, match=words):
+        found(GIB, **POD | changes)
+
+
+def test_a_host_too_small_for_a_copy_of_the_state_waits_while_saving():
+    roomy = found(GIB, **POD)
+    assert roomy.plan.async_save
+    host = PROCESS + RUNNING_BYTES + 3 * MIB + 20 * MIB + STATIC.state_bytes - 1
+    assert not found(GIB, host_budget_bytes=host, **POD).plan.async_save
+
+
+def test_a_chip_without_bfloat16_units_computes_in_float32():
+    class Old(FakeCompiler):
+        def rates(self):
+            rates = super().rates()
+            return replace(rates, flops={"float32": 1e9})
+
+    assert found(GIB, Old()).plan.precision == "float32"
+    with pytest.raises(RecipeError, match="--precision bfloat16 is not to be had on cpu"):
+        found(GIB, Old(), pins={"precision": "bfloat16"})
+
+
+def test_where_the_first_two_do_not_compile_the_smallest_is_tried():
+    compiler = FakeCompiler(fails=lambda plan: plan.micro_batch > 1)
+    assert found(GIB, compiler).plan.micro_batch == 1

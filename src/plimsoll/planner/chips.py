@@ -88,6 +88,7 @@ def rates(chip: Chip) -> Rates:
         first_touch_bytes=math.inf,
         loop_seconds=LOOP_SECONDS,
         source="data sheet",
+        link_bytes=chip.link_bandwidth,
     )
 
 

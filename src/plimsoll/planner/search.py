@@ -54,12 +54,38 @@ class Candidate:
 def search(problem: Problem, compiler: Compiler, say: Say) -> Planned:
     """Raises BudgetError, with the floor and what would fit, if nothing does."""
     try:
-        return _Search(problem, compiler, say).run()
+        try:
+            return _Search(problem, compiler, say).run()
+        except BudgetError as refusal:
+            raise _with_a_way_out(refusal, problem, compiler, say) from None
     except DoesNotCompile as failure:  # not on one plan, but on what all of them need
         raise PlimsollError(
             f"{problem.recipe} cannot be planned for {problem.chip}: {failure}. `plimsoll doctor` says whether this"
             " machine is ready"
         ) from None
+
+
+def _with_a_way_out(refusal: BudgetError, problem: Problem, compiler: Compiler, say: Say) -> BudgetError:
+    """Pinned levers that do not fit together: which one of them, set free, would do, and to what value."""
+    ways = []
+    for pin in problem.pins if refusal.floor_bytes is not None else ():
+        others = {name: value for name, value in problem.pins.items() if name != pin}
+        try:
+            free = _Search(replace(problem, pins=others, measure=False), compiler, say).run()
+        except BudgetError:
+            continue
+        value = getattr(free.plan, pin)
+        ways.append((pin, value, free.ledger.predicted_peak_bytes))
+    if not ways:
+        return refusal
+    pin, value, peak = max(ways, key=lambda way: way[2])
+    flag = pin.replace("_", "-")
+    words = f"--{'' if value else 'no-'}{flag}" if isinstance(value, bool) else f"--{flag} {value}"
+    return BudgetError(
+        f"{refusal}\n  the smallest change of what is pinned: {words}, which needs {format_bytes(peak)}",
+        budget_bytes=refusal.budget_bytes,
+        floor_bytes=refusal.floor_bytes,
+    )
 
 
 class _Search:
@@ -333,7 +359,7 @@ def _sample(micros: list[int]) -> list[int]:
 def _combinations(problem: Problem, rates: Rates) -> Iterator[dict[str, Any]]:
     """From the fastest to the smallest; pinned levers keep their value."""
     pins = problem.pins
-    precisions = [pins["precision"]] if "precision" in pins else _precisions(problem, rates)
+    precisions = [_possible(pins["precision"], problem, rates)] if "precision" in pins else _precisions(problem, rates)
     remats = [pins["remat"]] if "remat" in pins else ["none", "dots", "block"]
     chunks = [pins["loss_chunk"]] if "loss_chunk" in pins else [0, *problem.loss_chunks]
     remats = remats if "remat" in problem.honoured else ["none"]
@@ -359,8 +385,19 @@ def _splits(problem: Problem) -> list[int]:
 def _precisions(problem: Problem, rates: Rates) -> list[str]:
     if problem.numerics == "exact" or "precision" not in problem.honoured:
         return ["float32"]
+    if "bfloat16" not in rates.flops:  # the chip has no units for it
+        return ["float32"]
     faster = rates.flops["bfloat16"] > NEAR * rates.flops["float32"]
     return ["bfloat16"] if faster else ["float32", "bfloat16"]  # the second for its bytes, where the first does not fit
+
+
+def _possible(precision: str, problem: Problem, rates: Rates) -> str:
+    if precision in rates.flops:
+        return precision
+    raise RecipeError(
+        f"--precision {precision} is not to be had on {problem.chip}, which has no units for it: it has"
+        f" {', '.join(rates.flops)}"
+    )
 
 
 def _interpolated(micro: int, compiled: Mapping[int, Analysis]) -> Analysis:
@@ -377,7 +414,8 @@ def _interpolated(micro: int, compiled: Mapping[int, Analysis]) -> Analysis:
 def _alternative(candidate: Candidate, chosen: Candidate) -> Alternative:
     slower = candidate.seconds / chosen.seconds - 1
     more = candidate.peak - chosen.peak
-    reason = f"{abs(slower):.0%} {'slower' if slower >= 0 else 'faster by the rates, not when timed'}"
+    faster = "faster by the rates, not when timed" if chosen.measured else "faster, which counts as equal"
+    reason = f"{abs(slower):.0%} {'slower' if slower >= 0 else faster}"
     reason += f", {format_bytes(abs(more))} {'more' if more >= 0 else 'less'}"
     return Alternative(plan=candidate.plan, peak_bytes=candidate.peak, step_seconds=candidate.seconds, reason=reason)
 

@@ -37,7 +37,8 @@ EVERY_GPU = {
 def devices(chip: Chip) -> list[jax.Device]:
     """As many as the chip has, each with the number of its host in `process_index`."""
     if chip.platform == "tpu":
-        return topologies.get_topology_desc(platform="tpu", **chip.compiler).devices
+        told = {name: tuple(value) if isinstance(value, list) else value for name, value in chip.compiler.items()}
+        return topologies.get_topology_desc(platform="tpu", **told).devices  # a chip that went through JSON has lists
     assert chip.platform == "cuda", "a CPU compiles for itself"
     return topologies.get_topology_desc(
         chip.name,

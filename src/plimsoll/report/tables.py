@@ -37,6 +37,7 @@ def plan_table(planned: Planned) -> str:
             *_components(ledger.predicted, peak),
             "",
             *_phases(ledger.phases, ledger.phase),
+            *_host(planned),
             *_speed(planned),
             *labelled("why", planned.reason),
             *_alternatives(planned),
@@ -55,10 +56,28 @@ def _levers(planned: Planned) -> list[str]:
         "precision": f"{plan.precision} (numerics: {plan.numerics})",
         "prefetch": f"{plan.prefetch} batch{'' if plan.prefetch == 1 else 'es'}",
         "save": "in the background, with a second copy of the state" if plan.async_save else "training waits",
-        "devices": str(planned.devices),
+        "devices": _devices(planned),
         "pinned": ", ".join(plan.pinned) or "nothing, every lever was searched",
     }
     return [line for label, text in rows.items() for line in labelled(label, text)]
+
+
+def _devices(planned: Planned) -> str:
+    devices, fsdp = planned.devices, planned.plan.fsdp
+    if devices == 1:
+        return "1"
+    state = "a whole copy of the state on each" if fsdp == 1 else f"the state split over {fsdp} of them"
+    return f"{devices}: {planned.plan.micro_batch // devices} examples of a micro-batch on each, {state}"
+
+
+def _host(planned: Planned) -> list[str]:
+    host = planned.ledger.host
+    if host is None:
+        return []
+    peak, budget = host.predicted_peak_bytes, host.budget_bytes
+    of = "no limit given" if budget is None else f"of {format_bytes(budget)}"
+    head = f"each host: {format_bytes(peak)} ({of}) at its peak, in the phase `{host.phase}`, without its driver"
+    return [head, *_components(host.predicted, peak), ""]
 
 
 def _components(predicted: Mapping[str, int], peak: int) -> list[str]:

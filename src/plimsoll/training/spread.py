@@ -5,7 +5,7 @@ Traced and lowered from shapes that say where they lie, so it works for devices 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -47,6 +47,11 @@ class Spread:
     def evaluate(self, batch: BatchSpec) -> jax.stages.Lowered:
         with jax.set_mesh(self.mesh):
             return jax.jit(make_evaluate(self._task)).lower(self.state["params"], self._rows(batch))
+
+    def put(self, batch: Mapping[str, Any]) -> dict[str, jax.Array]:
+        """A batch of NumPy arrays, split by rows."""
+        rows = NamedSharding(self.mesh, sharding.ROWS)
+        return {name: jax.device_put(values, rows) for name, values in batch.items()}
 
     def _rows(self, batch: BatchSpec) -> dict[str, jax.ShapeDtypeStruct]:
         rows = NamedSharding(self.mesh, sharding.ROWS)

@@ -1,0 +1,76 @@
+"""What is alive at once, counted without a compiler: exact where it can be seen, near the compiler's elsewhere."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from plimsoll.planner.liveness import temporary_bytes
+from plimsoll.recipes.registry import preset
+from plimsoll.training import program
+from plimsoll.training.step import make_init, make_step
+from plimsoll.types import Plan
+
+MIB = 2**20
+SQUARE = jax.ShapeDtypeStruct((512, 512), jnp.float32)  # 1 MiB
+
+
+def counted(function, *arguments):
+    return temporary_bytes(jax.jit(function).trace(*arguments).jaxpr)
+
+
+def test_elementwise_work_is_fused_and_takes_nothing():
+    assert counted(lambda x: jnp.sum(jnp.tanh(x) * 2 + 1), SQUARE) <= 8
+
+
+def test_results_are_the_callers():
+    assert counted(lambda x: x @ x, SQUARE) == 0
+
+
+def test_a_product_is_there_until_its_last_use():
+    assert counted(lambda x: (x @ x) @ x, SQUARE) == MIB
+    assert counted(lambda x: ((x @ x) @ x) @ x, SQUARE) == 2 * MIB  # the one that is read, and the one that is made
+
+    def all_kept(x):
+        a = x @ x
+        b = a @ x
+        return (b @ x) @ a
+
+    assert counted(all_kept, SQUARE) == 3 * MIB
+
+
+def test_what_nobody_reads_is_not_counted():
+    def unused(x):
+        x @ x
+        return jnp.sum(x)
+
+    assert counted(unused, SQUARE) <= 4
+
+
+def test_a_loop_holds_one_round_and_what_it_stacks():
+    def stacked(x):
+        x, kept = jax.lax.scan(lambda x, _: ((x @ x) @ x, x @ x), x, length=8)
+        return jnp.sum(x) + jnp.sum(kept @ x)
+
+    assert 8 * MIB <= counted(stacked, SQUARE) <= 20 * MIB  # eight stacked, their product, a round
+
+
+@pytest.mark.parametrize("remat", ["none", "dots", "block"])
+@pytest.mark.parametrize("micro_batch", [2, 8])
+def test_a_step_is_estimated_near_what_the_compiler_needs(remat, micro_batch):
+    recipe = dataclasses.replace(
+        preset("stories"), width=128, layers=3, heads=2, vocab_size=1024, seq_len=128, batch_size=16
+    )
+    plan = Plan(
+        chip="h200", micro_batch=micro_batch, accumulation=16 // micro_batch, remat=remat, loss_chunk=0,
+        precision="float32", prefetch=2, async_save=True,
+    )  # fmt: skip
+    task, optimizer = recipe.task(plan.compute("gpu")), recipe.optimizer(100)
+    state = jax.eval_shape(make_init(task, optimizer), jax.ShapeDtypeStruct((), jnp.uint32))
+    step = jax.jit(make_step(task, optimizer, accumulation=plan.accumulation), donate_argnums=0)
+    traced = step.trace(state, program.shapes(recipe.batch_spec(16)))
+    # Without this pass the CPU's compiler takes rematerialisation out again.
+    compiled = traced.lower().compile(compiler_options={"xla_disable_hlo_passes": "cse_barrier_expander"})
+    needed = compiled.memory_analysis().temp_size_in_bytes
+    assert 0.6 * needed < temporary_bytes(traced.jaxpr) < 1.3 * needed
