@@ -37,7 +37,9 @@ EVERY_GPU = {
 def devices(chip: Chip) -> list[jax.Device]:
     """As many as the chip has, each with the number of its host in `process_index`."""
     if chip.platform == "tpu":
-        told = {name: tuple(value) if isinstance(value, list) else value for name, value in chip.compiler.items()}
+        told: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in chip.compiler.items()
+        }
         return topologies.get_topology_desc(platform="tpu", **told).devices  # a chip that went through JSON has lists
     assert chip.platform == "cuda", "a CPU compiles for itself"
     return topologies.get_topology_desc(
