@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from plimsoll.types import Plan
+from plimsoll.types import Buffer, Plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +37,8 @@ class Analysis:
     flops: float
     """Of the whole step, counted from its dots; rematerialisation included."""
     micro_temp_bytes: int | None = None
+    largest: tuple[Buffer, ...] = ()
+    """Of the temporaries, the largest."""
 
     @property
     def beyond_state_bytes(self) -> int:
