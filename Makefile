@@ -26,7 +26,7 @@ check: setup
 	$(BIN)/basedpyright
 
 bench: setup
-	$(BIN)/python benchmarks/prediction.py
+	$(BIN)/python benchmarks/prediction.py --seed 1 --count 100 --resume
 	$(BIN)/python benchmarks/text_vs_trainer.py
 
 # The lock file, from pyproject.toml: pinned, with hashes, without registry addresses.

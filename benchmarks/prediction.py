@@ -1,25 +1,44 @@
 """Predicted against measured peak of whole training processes: how far the planner's bytes are from the kernel's.
 
-    python benchmarks/prediction.py --text TEXT.txt [--runs 3] [--only 4]
+    python benchmarks/prediction.py --seed 1 --count 100 [--runs 3] [--resume] [--cgroup]
+    python benchmarks/prediction.py --seed 1 --summary
+    python benchmarks/prediction.py --grid [--only 0 3 4 6]
 
-Every configuration is planned and trained by the command line, `--runs` times, each time in a process of its own with
-an evaluation and two saves in it; the largest `VmHWM` counts. Prints one table, writes one JSON to bench-out/.
+Configurations are drawn at random (drawn.py). Each is planned without a budget and with none to speak of, which gives
+the unconstrained peak and the floor; a budget is drawn between 0.9 of the floor and 1.2 of the peak; then the command
+line plans and trains under it, `--runs` times, each time in a process of its own with evaluations and two saves in
+it, and the largest `VmHWM` counts. What is refused runs with the memory that the refusal advises. `--cgroup` runs each
+once more in a memory control group with the hard limit `budget - RssFile`. `--grid` is a fixed set instead, with fixed
+budgets.
+
+A row is written to bench-out/ as soon as it is there; `--resume` goes on behind them. prediction_figures.py sums up.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
+import math
+import os
+import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-MIB = 2**20
-SMALL = ["--width", "128", "--layers", "4", "--heads", "4", "--vocab-size", "4096"]
-LARGE = ["--width", "384", "--layers", "6", "--heads", "6", "--vocab-size", "4096"]
-CONFIGURATIONS = [
+from drawn import Configuration, draw, effective_batch
+from prediction_figures import line, summary, worst
+from training_process import ENVIRONMENT, MIB, PLIMSOLL, MemoryGroup, NoGroup, plan_words, prepared_copy, trained, watch
+
+PLAN_SECONDS, RUN_SECONDS = 300, 300
+MOST_BYTES = 3 * 2**30
+"""Budgets stay below it: the machine has other users."""
+
+SMALL = {"width": 128, "layers": 4, "heads": 4, "vocab_size": 4096}
+LARGE = {"width": 384, "layers": 6, "heads": 6, "vocab_size": 4096}
+GRID = [
     # name, model, sequence length, batch, budgets in MiB, numerics
     ("small", SMALL, 64, 64, (430, 600, 900), "mixed"),
     ("small", SMALL, 128, 64, (430, 600, 900), "mixed"),
@@ -32,84 +51,167 @@ CONFIGURATIONS = [
 
 
 def main() -> None:
+    given = arguments()
+    out = Path("bench-out") / ("prediction-grid.jsonl" if given.grid else f"prediction-{given.seed}.jsonl")
+    rows = [json.loads(text) for text in out.read_text().splitlines()] if out.exists() else []
+    if not given.summary:
+        rows = measure_all(given, out, rows)
+    print(f"\n{summary(rows)}\n\nthe worst, explained\n{worst(rows)}")
+
+
+def arguments() -> argparse.Namespace:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--text", default="../shared/data/text/tinystories_train.txt")
+    shared = Path(os.environ.get("PLIMSOLL_SHARED", "../shared"))
+    options.add_argument("--text", default=str(shared / "data/text/tinystories_train.txt"))
+    options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--count", type=int, default=100)
     options.add_argument("--runs", type=int, default=3)
-    options.add_argument("--steps", type=int, default=12)
+    options.add_argument("--steps", type=int, default=8)
     options.add_argument("--only", type=int, nargs="*", help="numbers of the configurations to run")
-    options.add_argument("--budgets", type=int, nargs="*", help="0, 1, 2: which of the three budgets")
-    given = options.parse_args()
-    cases = [
-        (number, name, model, length, batch, budget, numerics)
-        for number, (name, model, length, batch, budgets, numerics) in enumerate(CONFIGURATIONS)
-        for at, budget in enumerate(budgets)
-        if (given.only is None or number in given.only) and (given.budgets is None or at in given.budgets)
-    ]
-    rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        for case in cases:
-            rows.append(one(given, Path(folder), *case))
-            print(line(rows[-1]), flush=True)
-    report(rows)
+    options.add_argument("--resume", action="store_true", help="keep the rows that are there, run what is missing")
+    options.add_argument("--summary", action="store_true", help="run nothing: the figures of the rows that are there")
+    options.add_argument("--cgroup", action="store_true", help="run each once more in a memory control group")
+    options.add_argument("--grid", action="store_true", help="the fixed configurations instead")
+    return options.parse_args()
 
 
-def one(given, folder: Path, number, name, model, length, batch, budget, numerics) -> dict:
-    label = f"{name}-{length}-{budget}"
-    command = [
-        sys.executable, "-m", "plimsoll.cli.main", "train", "stories", "--dataset-id", given.text, *model,
-        "--seq-len", str(length), "--batch-size", str(batch), "--steps", str(given.steps), "--memory", f"{budget}MiB",
-        "--numerics", numerics, "--save-every", str(given.steps // 2), "--eval-every", str(given.steps // 2),
-        "--shuffle-buffer-size", "1000", "--quiet",
-    ]  # fmt: skip
-    row = {"configuration": label, "number": number, "budget": budget, "numerics": numerics}
-    peaks = []
-    for time in range(given.runs):
-        run = folder / f"{label}-{time}"
-        plan = ["--plan", str(folder / f"{label}-0" / "plan.json")] if time else []
-        done = subprocess.run([*command, "--run", str(run), *plan], capture_output=True, text=True, check=False)
-        if done.returncode:
-            return row | {"refused": done.stderr.strip().splitlines()[:2]}
-        ledger = json.loads((run / "ledger.json").read_text())
-        peaks.append(ledger["measured"]["peak_bytes"])
-    planned = json.loads((folder / f"{label}-0" / "plan.json").read_text())
-    lever = planned["plan"]
-    return row | {
-        "plan": f"{lever['micro_batch']}x{lever['accumulation']} {lever['remat']} {lever['loss_chunk']}"
-        f" {lever['precision'][:1]}{'a' if lever['async_save'] else 's'}",
-        "phase": ledger["phase"],
-        "phases": ledger["predicted"]["phases"],
-        "components": ledger["components"],
-        "predicted": ledger["predicted"]["peak_bytes"],
-        "measured": max(peaks),
-        "spread": max(peaks) - min(peaks),
-    }
+def measure_all(given: argparse.Namespace, out: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    if rows and not given.resume:
+        sys.exit(f"{out} holds {len(rows)} rows: --resume goes on behind them, --summary sums them up, or move it away")
+    done = {(row["number"], row["label"]) for row in rows}
+    out.parent.mkdir(exist_ok=True)
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True).stdout.strip()
+    for number, label, configuration, budget in grid(given) if given.grid else random_ones(given):
+        if (number, label) in done or (given.only is not None and number not in given.only):
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            start = {"number": number, "label": label, "commit": commit, "words": " ".join(configuration.words())}
+            rows.append(start | Measured(given, configuration, Path(folder)).row(budget))
+        print(line(rows[-1]), flush=True)
+        with out.open("a") as file:
+            file.write(json.dumps(rows[-1]) + "\n")
+    return rows
 
 
-def line(row: dict) -> str:
-    if "refused" in row:
-        return f"{row['configuration']:16} refused: {' '.join(row['refused'])[:110]}"
-    predicted, measured = row["predicted"] / MIB, row["measured"] / MIB
-    error = predicted - measured
-    return (
-        f"{row['configuration']:16} {row['plan']:22} {row['phase']:9} predicted {predicted:7.1f} measured"
-        f" {measured:7.1f} (spread {row['spread'] / MIB:4.1f})  error {error:+6.1f} MiB {error / measured:+6.1%}"
-        f"  {'OVER THE BUDGET' if measured > row['budget'] else ''}"
-    )
+def random_ones(given: argparse.Namespace) -> Iterator[tuple[int, str, Configuration, None]]:
+    for number in range(given.count):
+        configuration = draw(given.seed, number, text=given.text)
+        sizes = configuration.options
+        label = (
+            f"{configuration.preset} {sizes['width']}x{sizes['layers']} v{sizes['vocab_size']}"
+            f" {effective_batch(sizes)}x{sizes['seq_len']}"
+        )
+        yield number, label, configuration, None
 
 
-def report(rows: list[dict]) -> None:
-    seen = [row for row in rows if "measured" in row]
-    errors = [abs(row["predicted"] - row["measured"]) for row in seen]
-    shares = [error / row["measured"] for error, row in zip(errors, seen, strict=True)]
-    under = [row for row in seen if row["predicted"] < row["measured"] - max(0.02 * row["measured"], 8 * MIB)]
-    over = [row for row in seen if row["measured"] > row["budget"] * MIB]
-    print(f"\n{len(seen)} configurations, {len(rows) - len(seen)} refused")
-    print(f"median error {statistics.median(errors) / MIB:.1f} MiB, {statistics.median(shares):.1%}")
-    print(f"worst error {max(errors) / MIB:.1f} MiB, {max(shares):.1%}")
-    print(f"under-predicted by more than the larger of 2 % and 8 MiB: {len(under)}; over budget: {len(over)}")
-    out = Path("bench-out")
-    out.mkdir(exist_ok=True)
-    (out / "prediction.json").write_text(json.dumps(rows, indent=2))
+def grid(given: argparse.Namespace) -> Iterator[tuple[int, str, Configuration, int]]:
+    for number, (name, model, length, batch, budgets, numerics) in enumerate(GRID):
+        options = {"dataset_id": given.text, **model, "seq_len": length, "batch_size": batch, "numerics": numerics}
+        configuration = Configuration("stories", options | {"shuffle_buffer_size": 1000}, {}, 0.0)
+        for budget in budgets:
+            yield number, f"{name}-{length}-{budget}", configuration, budget * MIB
+
+
+class Measured:
+    """One configuration, planned and run; `folder` is its own and empty."""
+
+    def __init__(self, given: argparse.Namespace, configuration: Configuration, folder: Path) -> None:
+        self.given, self.configuration, self.folder = given, configuration, folder
+        half = str(max(1, given.steps // 2))
+        self.session = ["--save-every", half, "--eval-every", half, "--quiet"]
+        self.words = [*configuration.words(), "--steps", str(given.steps)]
+
+    def row(self, budget: int | None) -> dict[str, Any]:
+        """Under this budget in bytes, or one that is drawn."""
+        row: dict[str, Any] = {}
+        try:
+            if budget is None:
+                row |= self.explored()
+                budget = drawn_budget(self.configuration, row["floor"], row["unconstrained"])
+        except Failed as problem:
+            return row | {"outcome": "failed", "said": str(problem)}
+        row |= {"budget": budget, "memory": budget, "outcome": "ran"}
+        said = self.run_all(row)
+        if advised := re.search(r"no plan for .* fits in .*you could: --memory (\w+)", said, re.DOTALL):
+            row |= {"outcome": "refused", "memory": mebibytes(advised[1])}
+            said = self.run_all(row)
+        if said and row["outcome"] == "ran":
+            row["outcome"] = "failed"
+        return row | ({"said": said[-1000:]} if said else {})
+
+    def explored(self) -> dict[str, int]:
+        """From the compiler alone: the fastest plan without a budget, and the least that a refusal names."""
+        free = self.planned("1TiB")["predicted_peak_bytes"]
+        waiting = free
+        if "async_save" not in self.configuration.pins:
+            waiting = self.planned("1TiB", "--async-save", "False")["predicted_peak_bytes"]
+        return {"unconstrained": free, "unconstrained_waiting": waiting, "floor": self.planned("1MiB")["floor_bytes"]}
+
+    def planned(self, memory: str, *more: str) -> dict[str, Any]:
+        command = [*PLIMSOLL, "plan", *self.words, *more, "--memory", memory, "--json"]
+        try:
+            done = subprocess.run(
+                command, check=False, env=ENVIRONMENT, capture_output=True, text=True, timeout=PLAN_SECONDS
+            )
+        except subprocess.TimeoutExpired:
+            raise Failed(f"planning took longer than {PLAN_SECONDS} s") from None
+        if not done.stdout.strip():
+            raise Failed(done.stderr.strip())
+        return json.loads(done.stdout)
+
+    def run_all(self, row: dict[str, Any]) -> str:
+        """Fills the row in; empty, or what the first run that did not end well said."""
+        first = self.folder / f"{row['memory']}-0"
+        peaks, files = [], 0
+        for time in range(self.given.runs):
+            run = prepared_copy(first, self.folder / f"{row['memory']}-{time}") if time else first
+            ended = watch(self.command(run, row["memory"]), seconds=RUN_SECONDS)
+            if ended.code:
+                return ended.said or f"ended with code {ended.code}"
+            found = trained(run)
+            peaks.append(found.peak)
+            if found.peak == max(peaks):
+                files, largest = ended.files, found
+        row |= {
+            "plan": plan_words(largest.planned["plan"]),
+            "phase": largest.ledger["phase"],
+            "phases": largest.ledger["predicted"]["phases"],
+            "measured_phases": largest.ledger["measured"]["phases"],
+            "components": largest.ledger["components"],
+            "predicted": largest.predicted,
+            "peaks": peaks,
+        }
+        if self.given.cgroup:
+            row["group"] = self.in_group(first, row["memory"], files)
+        return ""
+
+    def command(self, run: Path, memory: int) -> list[str]:
+        return [*PLIMSOLL, "train", *self.words, *self.session, "--memory", str(memory), "--run", str(run)]
+
+    def in_group(self, first: Path, memory: int, files: int) -> dict[str, Any]:
+        run = prepared_copy(first, self.folder / f"{memory}-group")
+        try:
+            with MemoryGroup(memory - files) as group:
+                ended = watch(self.command(run, memory), seconds=RUN_SECONDS, start=group.enter)
+                return {"limit": memory - files, "code": ended.code, "counted": group.most(), "said": ended.said[-300:]}
+        except NoGroup as problem:
+            return {"skipped": str(problem)}
+
+
+class Failed(Exception):
+    """Of a configuration, neither planned nor refused."""
+
+
+def drawn_budget(configuration: Configuration, floor: int, unconstrained: int) -> int:
+    """Whole MiB, so that what is printed is what was asked for."""
+    low, high = 0.9 * floor, max(floor, min(1.2 * unconstrained, MOST_BYTES))
+    return round(math.exp(math.log(low) + configuration.budget_at * math.log(high / low)) / MIB) * MIB
+
+
+def mebibytes(text: str) -> int:
+    """Bytes of `412MiB` or `2GiB`, as refusals advise."""
+    number, unit = re.fullmatch(r"(\d+)([MG]iB)", text).groups()
+    return int(number) * (MIB if unit == "MiB" else 1024 * MIB)
 
 
 if __name__ == "__main__":

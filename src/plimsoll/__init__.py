@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from plimsoll.batches import loader as loader
+    from plimsoll.data.guide_estimate import estimate_memory_usage as estimate_memory_usage
     from plimsoll.errors import BudgetError as BudgetError
     from plimsoll.errors import CheckpointError as CheckpointError
     from plimsoll.errors import DataError as DataError
@@ -33,6 +34,7 @@ _MODULES = {
     "train": "run",
     "loader": "batches",
     "preset": "recipes.registry",
+    "estimate_memory_usage": "data.guide_estimate",
     "PlimsollError": "errors",
     "BudgetError": "errors",
     "CheckpointError": "errors",
@@ -51,6 +53,7 @@ __all__ = [
     "RunError",
     "StoppedError",
     "__version__",
+    "estimate_memory_usage",
     "loader",
     "plan",
     "preset",

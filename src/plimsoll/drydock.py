@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from plimsoll.planner import chips, liveness, topology
+from plimsoll.planner.buffers import largest_temporaries
 from plimsoll.planner.child import plan_of
 from plimsoll.planner.flops import dot_flops
 from plimsoll.planner.types import Analysis, Rates, Static
@@ -49,7 +50,8 @@ class Drydock(Workshop):
         if not self.compiled:
             return self._estimated(plan)
         lowered, jaxpr = self._spread(plan).step(self._batch(self.recipe.effective_batch))
-        stats = lowered.compile().memory_analysis()
+        compiled = lowered.compile()
+        stats, largest = compiled.memory_analysis(), largest_temporaries(compiled)
         assert stats is not None
         memory.trim()
         return Analysis(
@@ -59,6 +61,7 @@ class Drydock(Workshop):
             temp_bytes=stats.temp_size_in_bytes,
             peak_bytes=stats.peak_memory_in_bytes,
             flops=dot_flops(jaxpr),
+            largest=largest,
         )
 
     def rehearse(self, plan: Mapping[str, Any]) -> dict[str, Any]:

@@ -196,6 +196,19 @@ class Alternative:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Buffer:
+    """A temporary of the compiled step, and where it comes from."""
+
+    bytes: int
+    shape: str
+    """Like `float32[256,512]`."""
+    what: str
+    """The operation that makes it, in JAX's words."""
+    place: str
+    """File and line of the recipe's, the user's or our own source; empty where the compiler made it up."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Planned:
     """What the planner found: the plan, the bytes it expects, how long a step takes, and what else it saw."""
 
@@ -215,6 +228,8 @@ class Planned:
     devices: int
     reason: str
     alternatives: tuple[Alternative, ...] = ()
+    largest_buffers: tuple[Buffer, ...] = ()
+    """Of the step's temporaries, the largest; empty where the compiler does not say."""
 
     def to_dict(self) -> dict[str, Any]:
         """The object `plan --json` prints."""
@@ -249,4 +264,5 @@ class Planned:
                 }
                 for other in self.alternatives
             ],
+            "largest_buffers": [dataclasses.asdict(buffer) for buffer in self.largest_buffers],
         }

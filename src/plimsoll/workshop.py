@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plimsoll.levers import sharding
+from plimsoll.planner.buffers import largest_temporaries
 from plimsoll.planner.child import plan_of
 from plimsoll.planner.flops import dot_flops
 from plimsoll.planner.types import Analysis, Rates, Static
@@ -84,7 +85,8 @@ class Workshop:
 
     def analyse(self, plan: Plan) -> Analysis:
         program_, flops = self._step(plan)
-        stats = program_.compile().memory_analysis()
+        compiled = program_.compile()
+        stats, largest = compiled.memory_analysis(), largest_temporaries(compiled)
         assert stats is not None
         memory.trim()
         return Analysis(
@@ -93,6 +95,7 @@ class Workshop:
             alias_bytes=stats.alias_size_in_bytes,
             temp_bytes=stats.temp_size_in_bytes,
             flops=flops,
+            largest=tuple(largest),
         )
 
     def _step(self, plan: Plan) -> tuple[jax.stages.Lowered, float]:

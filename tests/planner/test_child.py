@@ -12,7 +12,10 @@ from plimsoll.planner import child
 from plimsoll.planner.child import Child, plan_of, processor
 from plimsoll.planner.types import DoesNotCompile
 
-ANALYSIS = {"argument_bytes": 1, "output_bytes": 1, "alias_bytes": 1, "temp_bytes": 7, "flops": 2.0}
+BUFFER = {"bytes": 7, "shape": "int8[7]", "what": "sin", "place": "recipe.py:3"}
+ANALYSIS = {
+    "argument_bytes": 1, "output_bytes": 1, "alias_bytes": 1, "temp_bytes": 7, "flops": 2.0, "largest": [BUFFER]
+}  # fmt: skip
 
 PROGRAM = f"""
 import dataclasses, json, os, signal, sys, time

@@ -9,7 +9,7 @@ from report_examples import PLANNED, SOURCES
 
 from plimsoll.errors import PlimsollError
 from plimsoll.report.picture import plan_picture, waterfall
-from plimsoll.types import Ledger
+from plimsoll.types import Buffer, Ledger
 from plimsoll.units import GIB, MIB
 
 
@@ -107,3 +107,17 @@ def test_without_matplotlib_the_picture_is_refused_with_how_to_install_it(tmp_pa
     with pytest.raises(PlimsollError, match="pip install matplotlib"):
         plan_picture(PLANNED, tmp_path / "plan.png")
     assert not (tmp_path / "plan.png").exists()
+
+
+def test_the_largest_temporaries_stand_below_with_their_lines(tmp_path):
+    found = (
+        Buffer(bytes=8 * MIB, shape="float32[512,4096]", what="exp", place="plimsoll/levers/chunked_loss.py:28"),
+        Buffer(bytes=2 * MIB, shape="float32[4096,128]", what="copy", place=""),
+    )
+    _, below = waterfall(replace(PLANNED, largest_buffers=found)).axes
+    assert [label.get_text() for label in below.get_yticklabels()] == [
+        "plimsoll/levers/chunked_loss.py:28  exp",
+        "copy",
+    ]
+    assert [bar.get_width() for bar in below.patches] == [8, 2]  # MiB
+    assert words(below)[:2] == [" 8.0 MiB  float32[512,4096]", " 2.0 MiB  float32[4096,128]"]

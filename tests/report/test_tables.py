@@ -8,8 +8,8 @@ import pytest
 from report_examples import LEDGER, PLAN, PLANNED
 
 from plimsoll.report.layout import format_difference_share, format_rate, format_share
-from plimsoll.report.tables import ledger_table, plan_table, runs_table
-from plimsoll.types import Planned
+from plimsoll.report.tables import buffers_table, ledger_table, plan_table, runs_table
+from plimsoll.types import Buffer, Planned
 from plimsoll.units import GIB, MIB
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -120,3 +120,15 @@ def test_a_ledger_that_nobody_measured_has_no_measured_numbers():
 
 def test_no_runs_is_a_sentence():
     assert runs_table([]) == "no runs here"
+
+
+def test_golden_buffers_table():
+    found = (
+        Buffer(bytes=8 * MIB, shape="float32[512,4096]", what="exp", place="plimsoll/levers/chunked_loss.py:28"),
+        Buffer(bytes=640 * 1024, shape="float32[512,320]", what="copy", place=""),
+    )
+    assert buffers_table(replace(PLANNED, largest_buffers=found)).splitlines()[1:] == [
+        "    8.0 MiB  float32[512,4096]  exp   plimsoll/levers/chunked_loss.py:28",
+        "  640.0 KiB  float32[512,320]   copy  -",
+    ]
+    assert buffers_table(PLANNED).endswith("the compiler does not say")

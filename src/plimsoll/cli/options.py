@@ -48,6 +48,8 @@ class PlanOptions:
     """The chip to plan for: one of `plimsoll chips`."""
     measure: bool = False
     """Time the best few here (allocates, in a process of its own)."""
+    buffers: bool = False
+    """Print the largest temporaries of the step, and the lines they come from."""
     picture: str | None = None
     """Draw where the bytes go into this .png or .svg file."""
     json: Annotated[bool, tyro.conf.arg(help="Print one JSON object and nothing else.")] = False

@@ -42,4 +42,6 @@ def plan(arguments: list[str]) -> int:
     if options.picture is not None:
         report.plan_picture(found, options.picture)
     print(json.dumps(found.to_dict()) if options.json else report.plan_table(found))
+    if options.buffers and not options.json:
+        print(f"\n{report.buffers_table(found)}")
     return 0

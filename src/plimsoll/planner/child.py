@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from plimsoll.errors import PlimsollError
 from plimsoll.planner.types import Analysis, DoesNotCompile, Rates, Rehearsal, Static
-from plimsoll.types import Plan
+from plimsoll.types import Buffer, Plan
 
 SECONDS_PER_ANSWER = 300
 """Beyond which a compile counts as failed."""
@@ -54,7 +54,8 @@ class Child:
         return Rates(**self._kept("rates", {}, about=_versions()))
 
     def analyse(self, plan: Plan) -> Analysis:
-        return Analysis(**self._kept("analyse", {"plan": _computed(plan)}, compiles=1))
+        answer = self._kept("analyse", {"plan": _computed(plan)}, compiles=1)
+        return Analysis(**answer | {"largest": tuple(Buffer(**one) for one in answer.get("largest", ()))})
 
     def rehearse(self, plan: Plan) -> Rehearsal:
         return Rehearsal(**self._kept("rehearse", {"plan": _computed(plan)}))

@@ -277,6 +277,7 @@ class _Search:
             step_seconds=chosen.seconds,
             step_seconds_source="measured" if chosen.measured else "roofline",
             step_flops=self._analyse(chosen.plan).flops,
+            largest_buffers=self._analyse(chosen.plan).largest,
             chip_flops=self.rates.flops[chosen.plan.precision],
             tokens_per_step=(
                 problem.effective_batch * problem.rate_per_example if problem.rate_unit == "tokens" else None

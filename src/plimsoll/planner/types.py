@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from plimsoll.types import Plan
+from plimsoll.types import Buffer, Plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +43,8 @@ class Analysis:
     peak_bytes: int = 0
     """The compiler's own peak, where it says one that means something: on accelerators, arguments included."""
     source: Literal["compiled", "estimated"] = "compiled"
+    largest: tuple[Buffer, ...] = ()
+    """Of the temporaries, the largest."""
 
     @property
     def beyond_state_bytes(self) -> int:

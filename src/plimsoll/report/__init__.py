@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from plimsoll.report.summary import Outcome as Outcome
     from plimsoll.report.summary import epoch_summary as epoch_summary
     from plimsoll.report.summary import final_summary as final_summary
+    from plimsoll.report.tables import buffers_table as buffers_table
     from plimsoll.report.tables import ledger_table as ledger_table
     from plimsoll.report.tables import plan_table as plan_table
     from plimsoll.report.tables import runs_table as runs_table
@@ -32,6 +33,7 @@ _MODULES = {
     "Outcome": "summary",
     "epoch_summary": "summary",
     "final_summary": "summary",
+    "buffers_table": "tables",
     "ledger_table": "tables",
     "plan_table": "tables",
     "runs_table": "tables",

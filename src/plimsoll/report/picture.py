@@ -3,10 +3,12 @@
     plan_picture(planned, "plan.png")
 
 Each bar starts where the one above it ends, so that the last one ends at the predicted peak, and what is left
-to the line is the room. matplotlib takes 40 MiB of resident memory, so it is imported inside the function: a
-training process never draws. A `Figure` of its own leaves pyplot's global state, and any open window, alone.
+to the line is the room. Below stand the largest temporaries of the step, by their place in the source. matplotlib
+takes 40 MiB of resident memory, so it is imported inside the function: a training process never draws. A `Figure`
+of its own leaves pyplot's global state, and any open window, alone.
 """
 
+from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from plimsoll.errors import PlimsollError
 from plimsoll.report.layout import format_share
 from plimsoll.report.tables import plan_words
-from plimsoll.types import Planned
+from plimsoll.types import Buffer, Planned
 from plimsoll.units import GIB, MIB, format_bytes
 
 if TYPE_CHECKING:
@@ -51,8 +53,14 @@ def waterfall(planned: Planned) -> "Figure":
 
     ledger = planned.ledger
     parts = sorted(ledger.predicted.items(), key=lambda item: -item[1])
-    figure = Figure(figsize=(9, 1.9 + 0.36 * (len(parts) + 1)), layout="constrained", facecolor="white")
-    axes = figure.subplots()
+    rows, below = len(parts) + 1, len(planned.largest_buffers)
+    height = 1.9 + 0.36 * rows + (0.9 + 0.3 * below if below else 0)
+    figure = Figure(figsize=(9, height), layout="constrained", facecolor="white")
+    if below:
+        axes, temporaries = figure.subplots(2, 1, height_ratios=[rows, below])
+        _draw_temporaries(temporaries, planned.largest_buffers)
+    else:
+        axes = figure.subplots()
     _draw_bars(axes, parts, ledger.predicted_peak_bytes, ledger.budget_bytes)
     _dress(axes, [name for name, _ in parts], ledger.predicted_peak_bytes, ledger.budget_bytes)
     axes.set_title(_subtitle(planned), loc="left", fontsize=9, color=QUIET_INK, pad=22)
@@ -84,6 +92,22 @@ def _draw_bars(axes: "Axes", parts: list[tuple[str, int]], peak: int, budget: in
         axes.barh(len(parts), (budget - peak) / unit, left=peak / unit, height=0.66, color=ROOM, zorder=1)
 
 
+def _draw_temporaries(axes: "Axes", buffers: Sequence[Buffer]) -> None:
+    unit, unit_name = _unit(buffers[0].bytes)
+    for row, buffer in enumerate(buffers):
+        axes.barh(row, buffer.bytes / unit, height=0.6, color=BAR, zorder=3)
+        inside = buffer.bytes > 0.6 * buffers[0].bytes
+        at, ink = (0, "white") if inside else (buffer.bytes / unit, INK)
+        text = f" {format_bytes(buffer.bytes)}  {buffer.shape}"
+        axes.text(at, row, text, va="center", fontsize=8, color=ink, zorder=5)
+    labels = [f"{buffer.place}  {buffer.what}".strip() for buffer in buffers]
+    axes.set_yticks(range(len(buffers)), labels, fontsize=8, color=INK)
+    axes.set_ylim(len(buffers) - 0.4, -0.6)
+    axes.set_title("largest temporaries of the step", loc="left", fontsize=9, color=QUIET_INK)
+    axes.set_xlabel(unit_name, fontsize=9, color=QUIET_INK)
+    _quieten(axes)
+
+
 def _dress(axes: "Axes", names: list[str], peak: int, budget: int) -> None:
     unit, unit_name = _unit(max(peak, budget))
     line = budget / unit
@@ -95,6 +119,10 @@ def _dress(axes: "Axes", names: list[str], peak: int, budget: int) -> None:
     axes.set_ylim(len(names) + 0.6, -0.6)
     axes.set_xlim(0, 1.03 * max(peak, budget) / unit)
     axes.set_xlabel(f"{unit_name} per device", fontsize=9, color=QUIET_INK)
+    _quieten(axes)
+
+
+def _quieten(axes: "Axes") -> None:
     axes.tick_params(axis="x", colors=QUIET_INK, labelsize=8, length=0)
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x", color=ROOM, linewidth=0.8, zorder=0)

@@ -112,6 +112,15 @@ def _alternatives(planned: Planned) -> list[str]:
     return lines
 
 
+def buffers_table(planned: Planned) -> str:
+    """What `plimsoll plan --buffers` adds: the largest temporaries of the step and the lines they come from."""
+    if not planned.largest_buffers:
+        return "largest temporaries of the step: the compiler does not say"
+    rows = [(format_bytes(one.bytes), one.shape, one.what, one.place or UNKNOWN) for one in planned.largest_buffers]
+    title = "largest temporaries of the step; what takes turns in the same bytes stands here once"
+    return "\n".join([title, *columns(rows, align="rlll")])
+
+
 def plan_words(plan: Plan) -> str:
     """A plan in one line: `micro-batch 8 x 8, remat dots, loss chunk 1024, bfloat16`."""
     chunk = f", loss chunk {plan.loss_chunk}" if plan.loss_chunk else ""

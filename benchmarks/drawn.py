@@ -1,0 +1,115 @@
+"""Configurations drawn at random: what a user might ask for, at sizes that train in seconds.
+
+The seed and the number say everything: `draw(1, 17)` is the same configuration on every machine and in every Python.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+WIDTHS = (32, 64, 96, 128, 192, 256, 320, 384, 512)
+LAYERS = (1, 2, 3, 4, 6, 8, 12)
+VOCABULARIES = (384, 512, 1024, 2048, 4096, 8192, 16384)
+LENGTHS = (32, 48, 64, 96, 128, 200, 256, 384, 512, 768, 1024, 1536, 2048, 3000, 4096)
+BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+ACCUMULATIONS = (1, 2, 4, 8)
+BUFFERS = (0, 100, 1_000, 3_000, 10_000)
+PIN = 0.2
+"""Chance of each lever to be pinned."""
+
+STEP_FLOPS = 100e9
+"""At most, of one step: about half a second on two cores."""
+STEP_TOKENS = 512, 16_384
+LOGITS_BYTES = 512 * 2**20
+"""At most, of the whole effective batch in float32."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """`options` are flags of the command line and their values, without the budget."""
+
+    preset: str
+    options: Mapping[str, Any]
+    pins: Mapping[str, Any]
+    budget_at: float
+    """From 0 to 1: where the budget lies between its lowest and its highest, on a logarithmic scale."""
+
+    def words(self) -> list[str]:
+        """As typed behind `plimsoll plan` or `plimsoll train`."""
+        words = [self.preset]
+        for name, value in {**self.options, **self.pins}.items():
+            flag = name.replace("_", "-")
+            is_switch = isinstance(value, bool) and name not in self.pins
+            words += [f"--{'' if value else 'no-'}{flag}"] if is_switch else [f"--{flag}", str(value)]
+        return words
+
+
+def draw(seed: int, number: int, *, text: str) -> Configuration:
+    """`code` reads Python's own source, or `text` as `stories` does."""
+    dice = random.Random(f"{seed}/{number}")
+    sizes = _sizes(dice)
+    preset = dice.choice(("stories", "stories", "code"))
+    data: dict[str, Any] = {} if preset == "code" and dice.random() < 0.5 else {"dataset_id": text}
+    if data and dice.random() < 0.15:
+        data |= {"use_streaming": False}
+    options = {
+        **data,
+        **sizes,
+        "shuffle_buffer_size": dice.choice(BUFFERS),
+        "seed": dice.randrange(1000),
+        "numerics": dice.choice(("exact", "mixed", "mixed")),
+    }
+    return Configuration(preset, options, _pins(dice, effective_batch(options)), dice.random())
+
+
+def effective_batch(options: Mapping[str, Any]) -> int:
+    return options["batch_size"] * options["gradient_accumulation_steps"]
+
+
+def _sizes(dice: random.Random) -> dict[str, Any]:
+    """A model and a length, drawn until some batch of it is small enough; then one of those batches."""
+    while True:
+        width = dice.choice(WIDTHS)
+        model = {
+            "width": width,
+            "layers": dice.choice(LAYERS),
+            "heads": width // dice.choice([size for size in (16, 32, 64) if width % size == 0]),
+            "vocab_size": dice.choice(VOCABULARIES),
+            "tied": dice.random() < 0.75,
+            "seq_len": dice.choice(LENGTHS),
+        }
+        batches = [
+            {"batch_size": batch, "gradient_accumulation_steps": times}
+            for batch in BATCHES
+            for times in ACCUMULATIONS
+            if _small_enough(model, examples=batch * times)
+        ]
+        if batches:
+            return model | dice.choice(batches)
+
+
+def _small_enough(model: Mapping[str, Any], *, examples: int) -> bool:
+    width, layers, vocab, length = (model[name] for name in ("width", "layers", "vocab_size", "seq_len"))
+    tokens = length * examples
+    dots = 12 * layers * width**2 + vocab * width
+    attention = 2 * layers * width * length
+    least, most = STEP_TOKENS
+    return (
+        least <= tokens <= most and 6 * tokens * (dots + attention) <= STEP_FLOPS and 4 * tokens * vocab <= LOGITS_BYTES
+    )
+
+
+def _pins(dice: random.Random, effective: int) -> dict[str, Any]:
+    """A few levers, as a user would pin them."""
+    choices: dict[str, tuple[Any, ...]] = {
+        "micro_batch": tuple(n for n in range(1, effective + 1) if effective % n == 0),
+        "remat": ("none", "dots", "block"),
+        "loss_chunk": (0, 64, 256, 1024),
+        "precision": ("float32", "bfloat16"),
+        "prefetch": (0, 1, 2, 4, 8),
+        "async_save": (True, False),
+    }
+    return {name: dice.choice(values) for name, values in choices.items() if dice.random() < PIN}

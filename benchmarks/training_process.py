@@ -1,0 +1,176 @@
+"""A `plimsoll train` command run and watched from outside: how it ended, its peak, the file-backed pages in it.
+
+Shared by prediction.py and line_holds.py. The command line turns into the training process by exec, so its process id
+is the one to watch, and `VmHWM`, which the run writes into its ledger, starts from nothing there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MIB = 2**20
+PLIMSOLL = [sys.executable, "-m", "plimsoll.cli.main"]
+SOURCE = Path(__file__).resolve().parents[1] / "src"
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")])}
+"""In which the command line is this checkout's, whichever is installed."""
+GROUPS = Path("/sys/fs/cgroup/memory")
+PREPARED = ("recipe.json", "plan.json", "data.json", "tokenizer.json", "validation.npy")
+"""Of a run folder, what is there before its first step."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A process that is over. `files`: bytes of file-backed pages where its resident set was largest, as sampled."""
+
+    code: int
+    files: int
+    said: str
+    """Standard error."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a finished run wrote about itself."""
+
+    planned: Mapping[str, Any]
+    ledger: Mapping[str, Any]
+    rows: Sequence[Mapping[str, Any]]
+
+    @property
+    def predicted(self) -> int:
+        return self.ledger["predicted"]["peak_bytes"]
+
+    @property
+    def peak(self) -> int:
+        """`VmHWM` in bytes, the largest of its sessions."""
+        return self.ledger["measured"]["peak_bytes"]
+
+    @property
+    def loss(self) -> float:
+        return next(row["loss"] for row in reversed(self.rows) if "loss" in row)
+
+
+def watch(command: Sequence[str], *, seconds: float, start: Callable[[], None] | None = None) -> Ended:
+    """Runs it in a session of its own, with every process it starts; what takes longer than `seconds` is killed.
+
+    `start` runs in the new process before the command does.
+    """
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(
+            command,
+            env=ENVIRONMENT,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            preexec_fn=start,
+            start_new_session=True,
+        )
+        try:
+            files, late = _sampled(process, seconds)
+        finally:  # the children too; where the command itself is over, they are usually gone with it
+            with _nothing_left():
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        errors.seek(0)
+        said = errors.read().strip()
+    return Ended(process.returncode, files, f"took longer than {seconds:.0f} s" if late else said)
+
+
+@contextmanager
+def _nothing_left() -> Iterator[None]:
+    try:
+        yield
+    except ProcessLookupError:
+        return
+
+
+def _sampled(process: subprocess.Popen[Any], seconds: float) -> tuple[int, bool]:
+    """File-backed bytes at the largest resident set, and whether the time is over."""
+    most = files = 0
+    started = time.monotonic()
+    while process.poll() is None:
+        resident = _status(process.pid, "VmRSS")
+        if resident > most:
+            most, files = resident, _status(process.pid, "RssFile")
+        if time.monotonic() - started > seconds:
+            return files, True
+        try:
+            process.wait(timeout=0.05)
+        except subprocess.TimeoutExpired:
+            continue
+    return files, False
+
+
+def _status(pid: int, field: str) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(field)), 0)
+
+
+def trained(run: Path) -> Trained:
+    ledger, planned = (json.loads((run / name).read_text()) for name in ("ledger.json", "plan.json"))
+    return Trained(planned, ledger, [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()])
+
+
+def prepared_copy(run: Path, to: Path) -> Path:
+    """The run again before its first step: the same command there neither prepares nor plans anew."""
+    to.mkdir(parents=True)
+    for name in PREPARED:
+        if (run / name).exists():
+            shutil.copy2(run / name, to / name)
+    return to
+
+
+def plan_words(plan: Mapping[str, Any]) -> str:
+    """`8x4 block 256 b s`: micro-batch x accumulation, remat, loss chunk, precision, save (a: beside training)."""
+    split = f"{plan['micro_batch']}x{plan['accumulation']}"
+    return f"{split} {plan['remat']} {plan['loss_chunk']} {plan['precision'][0]}{'a' if plan['async_save'] else 's'}"
+
+
+class NoGroup(Exception):
+    """Not root, no control groups of version 1, or none of memory."""
+
+
+class MemoryGroup:
+    """A memory control group (v1) that kills what goes over `limit` bytes. Making one needs root.
+
+    A group does not charge for file-backed pages, or takes them back, so a budget of a resident set becomes a limit
+    of the budget less these.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.path = GROUPS / f"plimsoll-proof-{os.getpid()}"
+        self.limit = limit
+
+    def __enter__(self) -> MemoryGroup:
+        """Raises NoGroup where groups cannot be made."""
+        try:
+            self.path.mkdir()
+            (self.path / "memory.limit_in_bytes").write_text(str(self.limit))
+        except OSError as problem:
+            raise NoGroup(f"no memory control group can be made here ({problem})") from None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.path.rmdir()
+
+    def enter(self) -> None:
+        """In the process that is to be held."""
+        (self.path / "cgroup.procs").write_text(str(os.getpid()))
+
+    def most(self) -> int:
+        """Bytes that the group has charged at most; at the limit, the kernel has taken pages back."""
+        return int((self.path / "memory.max_usage_in_bytes").read_text())

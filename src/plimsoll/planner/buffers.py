@@ -1,0 +1,278 @@
+"""The largest temporaries of a compiled function, each with its place in the source.
+
+The compiler's buffer assignment says where in the step's allocation every temporary lies; the optimised module says
+which operation made it, and from which line of Python that came. Temporaries that are not alive together take turns
+in the same bytes: the largest stands for them, so that those listed are disjoint and their sum is at most the
+allocation.
+
+Both come as protocol buffers (xla/service/hlo.proto, xla/xla_data.proto). The handful of fields that are needed is read
+here from the wire format: the published schemas come only with TensorFlow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path, PurePath
+from typing import Any
+
+from plimsoll.types import Buffer
+
+LISTED = 8
+"""Of the largest."""
+
+LIBRARIES = ("jax", "jaxlib", "flax", "optax", "equinox", "chex", "numpy")
+"""Installed packages whose lines are passed over for those of their callers."""
+HELPERS = ("plimsoll/levers/precision.py",)
+"""Ours, of which the same is true: every dot of every model goes through it."""
+
+DTYPES = {
+    1: "bool", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "uint8", 7: "uint16", 8: "uint32", 9: "uint64",
+    10: "float16", 11: "float32", 12: "float64", 15: "complex64", 16: "bfloat16", 18: "complex128",
+    19: "float8_e5m2", 20: "float8_e4m3fn", 21: "int4", 22: "uint4",
+}  # fmt: skip
+"""`xla.PrimitiveType`; 13 is a tuple."""
+
+_MOVED = ("bitcast", "copy", "reshape", "transpose", "convert", "get-tuple-element")
+"""What passes a value on."""
+_CARRIED = (*_MOVED, "while", "tuple", "parameter", "broadcast", "conditional", "call", "optimization-barrier")
+"""What holds a value that something else has made."""
+
+
+def largest_temporaries(compiled: Any, *, most: int = LISTED) -> list[Buffer]:
+    """Of a `jax.stages.Compiled`, largest first; empty where the backend reports no assignment."""
+    stats = compiled.memory_analysis()
+    assignment = stats.serialized_buffer_assignment_proto if stats is not None else b""
+    modules = compiled.runtime_executable().hlo_modules()
+    if not assignment or not modules:
+        return []
+    found = temporaries(Assignment(assignment), Module(modules[0].as_serialized_hlo_module_proto()))
+    return found[:most]
+
+
+def temporaries(assignment: Assignment, module: Module) -> list[Buffer]:
+    """All of them that are the largest in their bytes."""
+    chosen = []
+    for size, sharing in _disjoint(assignment.temporary_places()):
+        made = min((module.origin(buffer) for buffer in sharing), key=lambda origin: origin.rank)
+        chosen.append(Buffer(bytes=size, shape=made.shape, what=made.what, place=made.place))
+    return chosen
+
+
+@dataclass(frozen=True)
+class Place:
+    """Bytes of an allocation, and what lies exactly there at one time or another: (instruction, index in a tuple)."""
+
+    allocation: int
+    offset: int
+    size: int
+    buffers: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+
+
+def _disjoint(places: Iterable[Place]) -> Iterator[tuple[int, list[tuple[int, tuple[int, ...]]]]]:
+    taken: dict[int, list[tuple[int, int]]] = {}
+    for place in sorted(places, key=lambda place: (-place.size, place.allocation, place.offset)):
+        start, end = place.offset, place.offset + place.size
+        others = taken.setdefault(place.allocation, [])
+        if all(end <= low or high <= start for low, high in others):
+            others.append((start, end))
+            yield place.size, place.buffers
+
+
+class Assignment:
+    """An `xla.BufferAssignmentProto`."""
+
+    def __init__(self, serialized: bytes) -> None:
+        self._message = parsed(serialized)
+
+    @property
+    def temporary_bytes(self) -> int:
+        """The same as `temp_size_in_bytes`."""
+        return sum(number(allocation, 2) for allocation in self._temporary())
+
+    def temporary_places(self) -> list[Place]:
+        defined = {number(one, 1): _location(one) for one in map(parsed, self._message.get(1, ()))}
+        places: dict[tuple[int, int, int], Place] = {}
+        for allocation in self._temporary():
+            for assigned in map(parsed, allocation.get(9, ())):
+                at = number(allocation, 1), number(assigned, 2), number(assigned, 3)
+                places.setdefault(at, Place(*at)).buffers.append(defined[number(assigned, 1)])
+        return list(places.values())
+
+    def _temporary(self) -> Iterator[Message]:
+        """As XLA's own IsPreallocatedTempBuffer: no argument, no constant, no output, of no single thread."""
+        for allocation in map(parsed, self._message.get(3, ())):
+            if not any(number(allocation, flag) for flag in (3, 5, 7, 12)):
+                yield allocation
+
+
+def _location(logical_buffer: Message) -> tuple[int, tuple[int, ...]]:
+    location = parsed(logical_buffer[3][0])
+    return number(location, 4), tuple(numbers(location, 3))
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What made a buffer. A lower `rank` explains more."""
+
+    rank: int
+    shape: str
+    what: str
+    place: str
+
+
+class Module:
+    """An `xla.HloModuleProto`: its instructions and the frames of Python they came from."""
+
+    def __init__(self, serialized: bytes) -> None:
+        self._message = parsed(serialized)
+        self.instructions: dict[int, Message] = {}
+        self._roots: dict[int, int] = {}
+        for computation in map(parsed, self._message.get(3, ())):
+            self._roots[number(computation, 5)] = number(computation, 6)
+            for instruction in map(parsed, computation.get(2, ())):
+                self.instructions[number(instruction, 35)] = instruction
+
+    def origin(self, buffer: tuple[int, tuple[int, ...]]) -> Origin:
+        identity, index = buffer
+        instruction = self.instructions[identity]
+        shape = shape_words(parsed(instruction[3][0]), index)
+        written = self._written(instruction)
+        maker = self._maker(written) if written is not None else instruction
+        place = self._place(maker)
+        opcode = text(instruction, 2)
+        rank = 3 if not place else 2 if opcode in _CARRIED else 1 if written is None else 0
+        return Origin(rank, shape, _operation(maker, stacked=written is not None), place)
+
+    def _written(self, instruction: Message) -> Message | None:
+        """What a loop writes into this buffer, a slice at a time: a scan stacks what it keeps."""
+        opcode = text(instruction, 2)
+        if opcode == "fusion":
+            called = numbers(instruction, 38)
+            instruction = self.instructions[self._roots[called[0]]] if called else instruction
+            opcode = text(instruction, 2)
+        return self.instructions[numbers(instruction, 36)[1]] if opcode == "dynamic-update-slice" else None
+
+    def _maker(self, instruction: Message) -> Message:
+        """Back through what only passes a value on, as long as that has no place of its own."""
+        while not self._place(instruction) and text(instruction, 2) in _MOVED and numbers(instruction, 36):
+            instruction = self.instructions[numbers(instruction, 36)[0]]
+        return instruction
+
+    def _place(self, instruction: Message) -> str:
+        """`plimsoll/models/decoder.py:124`, of the innermost line that is not a library's; empty if there is none."""
+        metadata = parsed(instruction[7][0]) if 7 in instruction else {}
+        frames = list(self._frames(number(metadata, 15)))
+        if not frames and number(metadata, 4):  # one line, without the stack: older compilers
+            frames = [(text(metadata, 3), number(metadata, 4))]
+        return next((f"{_short(file)}:{line}" for file, line in frames if not _is_library(file)), "")
+
+    def _frames(self, identity: int) -> Iterator[tuple[str, int]]:
+        """File and line, innermost first. Ids count from 1; 0 is none."""
+        files, locations, frames = self._stack
+        while identity:
+            frame = frames[identity - 1]
+            location = locations[number(frame, 1) - 1]
+            yield files[number(location, 1) - 1], number(location, 3)
+            identity = number(frame, 2)
+
+    @cached_property
+    def _stack(self) -> tuple[list[str], list[Message], list[Message]]:
+        index = parsed(self._message[17][0]) if 17 in self._message else {}
+        files = [bytes(name).decode() for name in index.get(1, ())]
+        return files, [parsed(one) for one in index.get(3, ())], [parsed(one) for one in index.get(4, ())]
+
+
+def _operation(instruction: Message, *, stacked: bool) -> str:
+    """`dot_general, backward, kept by a loop`: JAX's name of the operation, else the compiler's."""
+    metadata = parsed(instruction[7][0]) if 7 in instruction else {}
+    name = text(metadata, 2)
+    words = [name.rsplit("/", 1)[-1] or text(instruction, 2)]
+    words += ["backward"] if "transpose(" in name else []
+    words += ["stacked by a loop"] if stacked else []
+    return ", ".join(words)
+
+
+def shape_words(shape: Message, index: tuple[int, ...]) -> str:
+    """`float32[256,512]`, of the part of a tuple at `index`."""
+    for at in index:
+        shape = parsed(shape[4][at])
+    dtype = number(shape, 2)
+    if dtype == 13:
+        return "tuple"
+    return f"{DTYPES.get(dtype, f'dtype {dtype}')}[{','.join(str(size) for size in numbers(shape, 3))}]"
+
+
+def _is_library(file: str) -> bool:
+    if file.endswith(HELPERS):
+        return True
+    parts = PurePath(file).parts
+    packages = (part for part, folder in zip(parts[1:], parts, strict=False) if folder.endswith("-packages"))
+    return any(package in LIBRARIES for package in packages)
+
+
+def _short(file: str) -> str:
+    """Our own files from the package on, others from the folder of the command on, if they lie in it."""
+    path = PurePath(file)
+    for base in (Path(__file__).parents[2], Path.cwd()):
+        if path.is_relative_to(base):
+            return str(path.relative_to(base))
+    return file
+
+
+Message = Mapping[int, list[Any]]
+"""Field number to its values in order: int for a varint, memoryview for everything else."""
+
+
+def parsed(serialized: bytes | memoryview) -> Message:
+    """One level of the wire format, https://protobuf.dev/programming-guides/encoding; nested messages stay bytes."""
+    view, at, found = memoryview(serialized), 0, {}
+    while at < len(view):
+        key, at = _varint(view, at)
+        kind = key & 7
+        if kind == 0:
+            value, at = _varint(view, at)
+        elif kind in (1, 2, 5):
+            length, at = _varint(view, at) if kind == 2 else (8 if kind == 1 else 4, at)
+            value, at = view[at : at + length], at + length
+        else:
+            raise ValueError(f"a protocol buffer with wire type {kind} at byte {at}")
+        found.setdefault(key >> 3, []).append(value)
+    return found
+
+
+def _varint(view: memoryview, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = view[at]
+        value |= (byte & 127) << shift
+        at += 1
+        if byte < 128:
+            return value, at
+        shift += 7
+
+
+def number(message: Message, field: int) -> int:
+    """The last value, as the format asks; absent is 0."""
+    values = message.get(field)
+    return values[-1] if values else 0
+
+
+def numbers(message: Message, field: int) -> list[int]:
+    """A repeated number, packed or not."""
+    found: list[int] = []
+    for value in message.get(field, ()):
+        if isinstance(value, int):
+            found.append(value)
+            continue
+        at = 0
+        while at < len(value):
+            one, at = _varint(value, at)
+            found.append(one)
+    return found
+
+
+def text(message: Message, field: int) -> str:
+    values = message.get(field)
+    return bytes(values[-1]).decode() if values else ""
