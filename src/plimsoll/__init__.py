@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from plimsoll.errors import RecipeError as RecipeError
     from plimsoll.errors import RunError as RunError
     from plimsoll.errors import StoppedError as StoppedError
+    from plimsoll.recipes.base import Recipe as Recipe
+    from plimsoll.recipes.own import OwnRecipe as OwnRecipe
+    from plimsoll.recipes.own import recipe as recipe
     from plimsoll.recipes.registry import preset as preset
     from plimsoll.run import plan as plan
     from plimsoll.run import train as train
@@ -33,6 +36,9 @@ _MODULES = {
     "train": "run",
     "loader": "batches",
     "preset": "recipes.registry",
+    "recipe": "recipes.own",
+    "Recipe": "recipes.base",
+    "OwnRecipe": "recipes.own",
     "PlimsollError": "errors",
     "BudgetError": "errors",
     "CheckpointError": "errors",
@@ -46,7 +52,9 @@ __all__ = [
     "BudgetError",
     "CheckpointError",
     "DataError",
+    "OwnRecipe",
     "PlimsollError",
+    "Recipe",
     "RecipeError",
     "RunError",
     "StoppedError",
@@ -54,6 +62,7 @@ __all__ = [
     "loader",
     "plan",
     "preset",
+    "recipe",
     "train",
 ]
 

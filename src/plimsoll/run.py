@@ -22,7 +22,8 @@ from plimsoll.planner.child import Child, processor
 from plimsoll.planner.search import search
 from plimsoll.planner.types import Problem
 from plimsoll.recipes.base import Prepared, Recipe
-from plimsoll.recipes.registry import differences, from_dict, preset
+from plimsoll.recipes.files import short_name
+from plimsoll.recipes.registry import differences, from_dict, is_saved_as, name_of, preset
 from plimsoll.session_options import SessionOptions, session_options
 from plimsoll.training import interruption
 from plimsoll.training.folder import RunFolder
@@ -74,10 +75,10 @@ def budget_bytes(memory: str | int | None) -> int:
 
 
 def _named(recipe: Recipe | str, name: str | None) -> tuple[str, Recipe]:
-    """A recipe is called what the user called it, else by its kind."""
+    """A recipe is called what the user called it, else by its kind or file."""
     if isinstance(recipe, str):
-        return name or recipe, preset(recipe)
-    return name or recipe.kind, recipe
+        return name or short_name(recipe), preset(recipe)
+    return name or name_of(recipe), recipe
 
 
 def _problem(
@@ -144,7 +145,7 @@ def prepare_run(recipe: Recipe, options: TrainOptions, say: Say) -> Ready:
 
     require_tracker(options.tracker)
     _require_levers(options.pins)
-    folder = RunFolder(options.run or f"runs/{options.name or recipe.kind}")
+    folder = RunFolder(options.run or f"runs/{options.name or name_of(recipe)}")
     folder.create()
     lock = folder.lock()
     try:
@@ -163,7 +164,7 @@ def _prepared(folder: RunFolder, recipe: Recipe, say: Say) -> Prepared:
     if folder.has("plan.json"):
         _require_same(folder, recipe)
         return Prepared(**folder.read("data.json"))
-    if folder.has("data.json") and folder.exists() and not differences(from_dict(folder.read("recipe.json")), recipe):
+    if folder.has("data.json") and folder.exists() and is_saved_as(folder.read("recipe.json"), recipe):
         return Prepared(**folder.read("data.json"))
     prepared = recipe.prepare(folder.path, say)
     folder.write("data.json", dataclasses.asdict(prepared))

@@ -54,11 +54,12 @@ def _compile(about: dict[str, Any]) -> int:
     from plimsoll.errors import PlimsollError
     from plimsoll.workshop import Workshop
 
-    workshop = Workshop(about)
+    workshop = None
     for line in sys.stdin:
         question = json.loads(line)
         started = time.perf_counter()
         try:
+            workshop = workshop or Workshop(about)
             reply = {"answer": workshop.answer(**question), "seconds": time.perf_counter() - started}
         except PlimsollError as problem:
             reply = {"refused": str(problem)}
