@@ -1,6 +1,6 @@
 """An Equinox module, with dropout and a width that can be given: which of two moons does a point belong to?
 
-    plimsoll train docs/examples/equinox_mlp.py --width 96 --memory 600MiB
+plimsoll train docs/examples/equinox_mlp.py --width 96 --memory 600MiB
 """
 
 from dataclasses import dataclass

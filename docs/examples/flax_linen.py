@@ -1,7 +1,7 @@
 """A Flax Linen module says what lies between the points of a wave, in bfloat16 and recomputed where the plan says so.
 
-    plimsoll train docs/examples/flax_linen.py --memory 600MiB
-    plimsoll plan docs/examples/flax_linen.py:large --memory 1GiB
+plimsoll train docs/examples/flax_linen.py --memory 600MiB
+plimsoll plan docs/examples/flax_linen.py:large --memory 1GiB
 """
 
 from dataclasses import replace

@@ -1,6 +1,6 @@
 """A network of two layers, written down in plain JAX, learns which arm of a spiral a point lies on.
 
-    plimsoll train docs/examples/plain_jax.py --memory 600MiB
+plimsoll train docs/examples/plain_jax.py --memory 600MiB
 """
 
 import jax

@@ -110,9 +110,7 @@ def evaluate(asked: Mapping[str, Any]) -> dict[str, Any]:
     batches = recipe.validation(trained.folder.path, examples=plan.micro_batch)
     metrics = summed(iter(batches), evaluate_and_count, trained.params())
     if not metrics:
-        raise RunError(
-            f"{trained.folder.path} has no held-out set to evaluate on: {trained.recipe.without_validation}"
-        )
+        raise RunError(f"{trained.folder.path} has no held-out set to evaluate on: {trained.recipe.without_validation}")
     found = {name.removeprefix("validation_"): value for name, value in metrics.items()}
     if recipe.rate_unit == "tokens":
         found["perplexity"] = math.exp(min(found["loss"], 700.0))

@@ -99,6 +99,7 @@ def _problem(
         raise RecipeError(f"--numerics {numerics} is not one of {', '.join(NUMERICS)}{hint}")
     pins = {name: value for name, value in (pins or {}).items() if value is not None}
     _require_levers(pins)
+    _require_honoured(recipe, pins)
     prefetch = pins.get("prefetch", PREFETCH)
     return Problem(
         recipe=name,
@@ -266,6 +267,19 @@ def _require_levers(pins: Mapping[str, Any]) -> None:
         if not LEVER_VALUES[name](value):
             raise RecipeError(
                 f"--{name.replace('_', '-')} cannot be {value!r}: `plimsoll plan --help` says what it can"
+            )
+
+
+OFF: dict[str, Any] = {"remat": "none", "loss_chunk": 0, "precision": "float32"}
+"""Levers that a task must make use of, at the value that asks nothing of it."""
+
+
+def _require_honoured(recipe: Recipe, pins: Mapping[str, Any]) -> None:
+    for name, off in OFF.items():
+        if name not in recipe.honoured and pins.get(name, off) != off:
+            raise RecipeError(
+                f"--{name.replace('_', '-')} {pins[name]} would change nothing: the loss of {name_of(recipe)} makes no"
+                " use of that lever. Leave it out, or let the recipe honour it (docs/your-own.md)"
             )
 
 

@@ -66,13 +66,14 @@ def take_recipe(arguments: list[str], *, command: str) -> tuple[str, Recipe, lis
             words.pop(0)
         return name, _recipe(name), words
     if words[:1] in (["-h"], ["--help"]):
-        print(f"RECIPE is one of {', '.join(PRESETS)}, or a file of yours, like my_recipe.py. With the defaults of the first:\n")
+        print(f"RECIPE is one of {', '.join(PRESETS)}, or a file of yours, like my_recipe.py.")
+        print("With the defaults of the first:\n")
         first = next(iter(PRESETS))
         return first, _recipe(first), words
     if not words or words[0].startswith("-"):
         raise RecipeError(
-            f"plimsoll {command} needs a recipe first: {', '.join(PRESETS)}, like `plimsoll {command} code`, or a file of"
-            " yours, like my_recipe.py"
+            f"plimsoll {command} needs a recipe first: {', '.join(PRESETS)}, like `plimsoll {command} code`, or a file"
+            " of yours, like my_recipe.py"
         )
     return words[0], _recipe(words[0]), words[1:]
 

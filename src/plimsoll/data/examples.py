@@ -34,8 +34,8 @@ class Examples(Sequence[Example]):
         self._rows = _Rows(given, called) if isinstance(given, Mapping) else given
         if not hasattr(self._rows, "__len__") or not hasattr(self._rows, "__getitem__"):
             raise DataError(
-                f"{called} is {_kind(given)}, which has no len() and no [index]: a run that was killed could not find its"
-                " place in it. Give a dict of arrays, a list of examples, or an object with both"
+                f"{called} is {_kind(given)}, which has no len() and no [index]: a run that was killed could not find"
+                " its place in it. Give a dict of arrays, a list of examples, or an object with both"
             )
         self._count = len(self._rows)
         if not self._count:
@@ -50,8 +50,8 @@ class Examples(Sequence[Example]):
         example = self._read(index)
         if example.keys() != self.spec.keys():
             raise DataError(
-                f"{self.called}: example {index:,} has {', '.join(example)}, the first one {', '.join(self.spec)}: every"
-                " example needs the same names"
+                f"{self.called}: example {index:,} has {', '.join(example)}, the first one {', '.join(self.spec)}:"
+                " every example needs the same names"
             )
         for name, value in example.items():
             shape, dtype = self.spec[name]
@@ -97,13 +97,13 @@ class _Rows(Sequence[dict[str, Any]]):
     """Arrays of one length as a sequence of their rows."""
 
     def __init__(self, arrays: Mapping[str, Any], called: str) -> None:
-        self._arrays = {name: value if isinstance(value, np.ndarray) else np.asarray(value) for name, value in arrays.items()}
+        self._arrays = {name: np.asanyarray(value) for name, value in arrays.items()}  # a memory map stays one
         lengths = {name: len(value) if value.ndim else None for name, value in self._arrays.items()}
         if len(set(lengths.values())) != 1 or None in lengths.values():
             words = ", ".join(f"{name} {'no rows' if size is None else f'{size:,}'}" for name, size in lengths.items())
             raise DataError(
-                f"{called} is a dict of arrays of unequal lengths ({words or 'it has none'}): their first axis counts the"
-                " examples"
+                f"{called} is a dict of arrays of unequal lengths ({words or 'it has none'}): their first axis counts"
+                " the examples"
             )
         self._count = next(iter(lengths.values())) or 0
 
@@ -121,7 +121,7 @@ class _Rows(Sequence[dict[str, Any]]):
 def example_loader(
     examples: Examples, *, batch_size: int, seed: int, shuffle: bool = True, prefetch: int = 2
 ) -> BatchSource:
-    """Batches without end. No example is dropped: a batch may hold the end of one epoch and the beginning of the next."""
+    """Batches without end. No example is dropped: a batch may hold the end of one epoch and the start of the next."""
     drawn = Permuted(examples, size={"examples": len(examples)}, seed=seed if shuffle else None)
     batches: grain.IterDataset = drawn.batch(batch_size, drop_remainder=True, batch_fn=_together)
     if prefetch:

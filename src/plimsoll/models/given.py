@@ -35,8 +35,8 @@ def wanted(loss: Callable[..., Any], *, called: str) -> tuple[str, ...]:
     rest = [one for one in named[2:] if one.default is one.empty or one.name in MAY_TAKE]
     if len(named) < 2 or any(one.name not in MAY_TAKE for one in rest):
         raise RecipeError(
-            f"the loss of {called} is loss({', '.join(one.name for one in parameters)}): it takes the parameters and the"
-            f" batch, and may take {', '.join(MAY_TAKE)} by these names"
+            f"the loss of {called} is loss({', '.join(one.name for one in parameters)}): it takes the parameters and"
+            f" the batch, and may take {', '.join(MAY_TAKE)} by these names"
         )
     return tuple(one.name for one in rest)
 
@@ -186,16 +186,16 @@ def require_sound(task: GivenTask, batch: Batch, *, called: str, seed: int) -> N
     whole, each, norm = jax.tree.map(float, measured(np.uint32(seed % 2**32)))
     if not np.isfinite([*whole, norm]).all() or whole.weight <= 0:
         raise RecipeError(
-            f"the loss of {called} on its first two examples is {whole.total:g} with the weight {whole.weight:g}, and its"
-            f" gradient's norm {norm:g}: all must be finite before the first step, and the weight above 0. Look at init,"
-            " the scale of the data, and at logarithms, divisions and roots of 0"
+            f"the loss of {called} on its first two examples is {whole.total:g} with the weight {whole.weight:g}, and"
+            f" its gradient's norm {norm:g}: all must be finite before the first step, and the weight above 0. Look at"
+            " init, the scale of the data, and at logarithms, divisions and roots of 0"
         )
     sums = LossSum(each[0].total + each[1].total, each[0].weight + each[1].weight)
     scale = LossSum(abs(each[0].total) + abs(each[1].total), whole.weight)
     if any(abs(a - b) > TOLERANCE * s for a, b, s in zip(whole, sums, scale, strict=True)):
         raise RecipeError(
-            f"the loss of {called} is no sum over examples: the first two together give the total {whole.total:.6g} with"
-            f" the weight {whole.weight:g}, and one by one they add up to {sums.total:.6g} with the weight"
+            f"the loss of {called} is no sum over examples: the first two together give the total {whole.total:.6g}"
+            f" with the weight {whole.weight:g}, and one by one they add up to {sums.total:.6g} with the weight"
             f" {sums.weight:g}. A plan that splits the batch would learn something else. Take jnp.sum instead of"
             " jnp.mean, return the number of examples as the weight, and leave out what looks at the whole batch"
         )

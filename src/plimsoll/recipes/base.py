@@ -148,7 +148,7 @@ class Recipe(ABC):
         for name, value in fields.items():
             if not isinstance(value, bool | int | float | str | None):
                 raise RecipeError(
-                    f"the field {name} of {type(self).__name__} is a {type(value).__name__}: fields are options, and kept"
-                    " as JSON: numbers, strings, booleans or None"
+                    f"the field {name} of {type(self).__name__} is a {type(value).__name__}: fields are options, and"
+                    " kept as JSON: numbers, strings, booleans or None"
                 )
         return {"kind": self.kind, **files.describe(self), "fields": fields}

@@ -1,9 +1,9 @@
 """Recipes in files of the user's: `my_recipe.py`, or `my_recipe.py:name` where it holds several.
 
-The file is run as code, in every process that needs the recipe: the command, the compile child, the rehearsal, training.
-What is saved is where it lies, what the recipe is called there, its fields, and the SHA-256 of the file and of the modules
-beside it that it imports: a run whose code has changed is not continued silently, and no answer of the planner is taken
-for another code's.
+The file is run as code, in every process that needs the recipe: the command, the compile child, the rehearsal,
+training. What is saved is where it lies, what the recipe is called there, its fields, and the SHA-256 of the file and
+of the modules beside it that it imports: a run whose code has changed is not continued, and no answer of the planner is
+taken for another code's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from plimsoll.errors import RecipeError
-from plimsoll.recipes.base import FROM_FILE, Recipe
+from plimsoll.recipes.base import Recipe
 from plimsoll.recipes.users_code import is_users, told_by_its_lines
 
 _loaded: dict[str, tuple[dict[str, str], ModuleType]] = {}
@@ -60,19 +60,21 @@ def describe(recipe: Recipe) -> dict[str, Any]:
     file = getattr(module, "__file__", None)
     if module is None or file is None:
         raise RecipeError(
-            f"this {type(recipe).__name__} was made where no file is (a notebook, a prompt), and the processes that compile"
-            " and train import a recipe by its file: write it into one, like my_recipe.py, and import it from there"
+            f"this {type(recipe).__name__} was made where no file is (a notebook, a prompt), and the processes that"
+            " compile and train import a recipe by its file: write it into one, like my_recipe.py, and import it from"
+            " there"
         )
     names = [name for name, value in vars(module).items() if type(value) is type(recipe)]
     if not names:
         raise RecipeError(
-            f"{file} has no recipe like this {type(recipe).__name__} at its top level, where the processes that compile and"
-            " train look for it: assign it there, like `recipe = ...`"
+            f"{file} has no recipe like this {type(recipe).__name__} at its top level, where the processes that compile"
+            " and train look for it: assign it there, like `recipe = ...`"
         )
     path = str(Path(file).absolute())
     if path in _being_imported:
         raise RecipeError(
-            f"{file} plans or trains its own recipe while it is imported, and would so in every process that imports it:"
+            f"{file} plans or trains its own recipe while it is imported, and would so in every process that imports"
+            " it:"
             ' put that under `if __name__ == "__main__":`'
         )
     return {"file": path, "name": names[0], "sources": sources(Path(path))}
@@ -82,15 +84,17 @@ def from_saved(saved: Mapping[str, Any]) -> Recipe:
     """What `Recipe.to_dict` wrote of a recipe from a file. Refused where the code is not what it was."""
     fields, was = saved.get("fields"), saved.get("sources")
     if not isinstance(fields, Mapping) or not isinstance(was, Mapping) or not isinstance(saved.get("file"), str):
-        raise RecipeError("recipe.json does not say which file it is of: it was not written by this program, or only in part")
+        raise RecipeError(
+            "recipe.json does not say which file it is of: it was not written by this program, or only in part"
+        )
     path = _existing(Path(saved["file"]), saved["file"])
     now = sources(path)
     changed = sorted(name for name in {*was, *now} if was.get(name) != now.get(name))
     if changed:
         raise RecipeError(
-            f"{', '.join(str(path.parent / name) for name in changed)} changed since the run began (another SHA-256), and"
-            " with other code it would be another run: put the old content back (the run's folder `source` has a copy) to"
-            " go on with it, or start anew with another --run"
+            f"{', '.join(str(path.parent / name) for name in changed)} changed since the run began (another SHA-256),"
+            " and with other code it would be another run: put the old content back (the run's folder `source` has a"
+            " copy) to go on with it, or start anew with another --run"
         )
     recipe = load(f"{path}:{saved['name']}")
     unknown = sorted(set(fields) - {field.name for field in dataclasses.fields(recipe)})
@@ -107,7 +111,8 @@ def sources(path: Path) -> dict[str, str]:
     finder = ModuleFinder(path=[str(path.parent)])
     with told_by_its_lines(f"{path.name} cannot be read as Python", path.parent):
         finder.run_script(str(path))
-    files = {Path(module.__file__).absolute() for module in finder.modules.values() if module.__file__}
+    found = (getattr(module, "__file__", None) for module in finder.modules.values())
+    files = {Path(file).absolute() for file in found if file}
     ours = sorted(file for file in {path, *files} if is_users(file, path.parent))
     return {str(file.relative_to(path.parent)): hashlib.sha256(file.read_bytes()).hexdigest() for file in ours}
 
@@ -116,8 +121,8 @@ def _existing(path: Path, named: str) -> Path:
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
         raise RecipeError(
-            f"the recipe file {named} {what}: name a Python file that has a recipe in it (docs/your-own.md), or one of the"
-            " recipes that `plimsoll recipes` lists"
+            f"the recipe file {named} {what}: name a Python file that has a recipe in it (docs/your-own.md), or one of"
+            " the recipes that `plimsoll recipes` lists"
         )
     return path
 
@@ -153,13 +158,16 @@ def _no_such(file: str, inside: str, found: Mapping[str, Recipe], names: Mapping
     if found and inside:
         return f"{file} has no recipe called {inside!r}: {there}. Name one of them, like {file}:{next(iter(found))}"
     if found:
-        return f"{file} has {len(found)} recipes and none is called `recipe`: name one, like {file}:{next(iter(found))}; {there}"
+        example = f"{file}:{next(iter(found))}"
+        return f"{file} has {len(found)} recipes and none is called `recipe`: name one, like {example}; {there}"
     classes = [
-        name for name, value in names.items() if isinstance(value, type) and issubclass(value, Recipe) and value.__module__ == names["__name__"]
+        name
+        for name, value in names.items()
+        if isinstance(value, type) and issubclass(value, Recipe) and value.__module__ == names["__name__"]
     ]
     if classes:
         return f"{file} has the class {classes[0]} and no recipe made of it: add `recipe = {classes[0]}()` at its end"
     return (
-        f"{file} has no recipe in it: add `recipe = plimsoll.recipe(init=..., loss=..., data=..., optimizer=...)` at its top"
-        " level (docs/your-own.md)"
+        f"{file} has no recipe in it: add `recipe = plimsoll.recipe(init=..., loss=..., data=..., optimizer=...)` at"
+        " its top level (docs/your-own.md)"
     )

@@ -31,8 +31,8 @@ def preset(name: str) -> Recipe:
         near = difflib.get_close_matches(name, PRESETS, n=3, cutoff=0.4)
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
         raise RecipeError(
-            f"there is no recipe called {name!r}: `plimsoll recipes` lists {', '.join(PRESETS)}, and a file of your own is"
-            f" named like my_recipe.py.{hint}"
+            f"there is no recipe called {name!r}: `plimsoll recipes` lists {', '.join(PRESETS)}, and a file of your own"
+            f" is named like my_recipe.py.{hint}"
         )
     module, attribute, _ = PRESETS[name]
     make: Callable[[], Recipe] = getattr(importlib.import_module(module), attribute)
