@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from plimsoll.errors import RecipeError as RecipeError
     from plimsoll.errors import RunError as RunError
     from plimsoll.errors import StoppedError as StoppedError
+    from plimsoll.recipes.base import Recipe as Recipe
+    from plimsoll.recipes.own import OwnRecipe as OwnRecipe
+    from plimsoll.recipes.own import recipe as recipe
     from plimsoll.recipes.registry import preset as preset
     from plimsoll.run import plan as plan
     from plimsoll.run import train as train
@@ -35,6 +38,9 @@ _MODULES = {
     "loader": "batches",
     "preset": "recipes.registry",
     "estimate_memory_usage": "data.guide_estimate",
+    "recipe": "recipes.own",
+    "Recipe": "recipes.base",
+    "OwnRecipe": "recipes.own",
     "PlimsollError": "errors",
     "BudgetError": "errors",
     "CheckpointError": "errors",
@@ -48,7 +54,9 @@ __all__ = [
     "BudgetError",
     "CheckpointError",
     "DataError",
+    "OwnRecipe",
     "PlimsollError",
+    "Recipe",
     "RecipeError",
     "RunError",
     "StoppedError",
@@ -57,6 +65,7 @@ __all__ = [
     "loader",
     "plan",
     "preset",
+    "recipe",
     "train",
 ]
 

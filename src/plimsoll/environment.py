@@ -6,6 +6,7 @@ The compile cache only serves where the settings agree, and glibc reads its tuna
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -68,3 +69,14 @@ def for_processes(platform: str, base: Mapping[str, str] | None = None) -> dict[
         tunables += [f"{name}={value}" for name, value in ALLOCATOR.items() if name not in named]
         environment["GLIBC_TUNABLES"] = ":".join(tunables)
     return environment
+
+
+def keep_jax_off_the_chip() -> None:
+    """For a command that imports a file of the user's: JAX there runs on the CPU, and looks for no plug-in.
+
+    Only what this process does with JAX: the compile child and the training process have an environment of their own.
+    """
+    sys.modules.setdefault("jax_plugins", None)  # type: ignore[arg-type]
+    import jax
+
+    jax.config.update("jax_platforms", "cpu")

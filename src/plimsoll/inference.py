@@ -16,7 +16,7 @@ from plimsoll.errors import CheckpointError, RecipeError, RunError
 from plimsoll.models.language import NextToken
 from plimsoll.models.sampling import continued, make_next_token
 from plimsoll.recipes.base import Prepared
-from plimsoll.recipes.registry import from_dict
+from plimsoll.recipes.registry import from_dict, name_of
 from plimsoll.session import lowered
 from plimsoll.training.checkpoint import Checkpoints, Saved, damage, load_part, loader_position, read_leaves
 from plimsoll.training.fingerprint import fingerprint
@@ -110,14 +110,12 @@ def evaluate(asked: Mapping[str, Any]) -> dict[str, Any]:
     batches = recipe.validation(trained.folder.path, examples=plan.micro_batch)
     metrics = summed(iter(batches), evaluate_and_count, trained.params())
     if not metrics:
-        raise RunError(
-            f"{trained.folder.path} has no held-out set to evaluate on: its data set was too small for one. Train on"
-            " some hundred documents or more"
-        )
+        raise RunError(f"{trained.folder.path} has no held-out set to evaluate on: {trained.recipe.without_validation}")
     found = {name.removeprefix("validation_"): value for name, value in metrics.items()}
     if recipe.rate_unit == "tokens":
         found["perplexity"] = math.exp(min(found["loss"], 700.0))
-    return {"run": asked["run"], "step": trained.saved.step, **found, recipe.rate_unit: round(counted)}
+    unit = "tokens" if recipe.rate_unit == "tokens" else "weight"  # a user's loss may count anything
+    return {"run": asked["run"], "step": trained.saved.step, **found, unit: round(counted)}
 
 
 def sample(asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,7 +126,7 @@ def sample(asked: Mapping[str, Any]) -> dict[str, Any]:
     compute = trained.plan.compute(jax.default_backend())
     task = trained.recipe.task(compute)
     if not isinstance(task, NextToken):
-        raise RecipeError(f"{trained.folder.path} is a run of {trained.recipe.kind}, which writes no text")
+        raise RecipeError(f"{trained.folder.path} is a run of {name_of(trained.recipe)}, which writes no text")
     tokenizer = load_tokenizer(trained.folder.path / "tokenizer.json")
     prompt = tokenizer.encode(asked["prompt"]).tolist() or [tokenizer.end_of_text]
     next_token = make_next_token(task.decoder, known=tokenizer.size, top_k=asked["top_k"])

@@ -23,7 +23,8 @@ from plimsoll.planner.chips import Chip
 from plimsoll.planner.search import search
 from plimsoll.planner.types import Problem
 from plimsoll.recipes.base import Prepared, Recipe
-from plimsoll.recipes.registry import differences, from_dict, preset
+from plimsoll.recipes.files import short_name
+from plimsoll.recipes.registry import differences, from_dict, is_saved_as, name_of, preset
 from plimsoll.session_options import SessionOptions, session_options
 from plimsoll.training import interruption
 from plimsoll.training.folder import RunFolder
@@ -121,10 +122,10 @@ def _host_budget(host_memory: str | int | None, target: Chip) -> int | None:
 
 
 def _named(recipe: Recipe | str, name: str | None) -> tuple[str, Recipe]:
-    """A recipe is called what the user called it, else by its kind."""
+    """A recipe is called what the user called it, else by its kind or file."""
     if isinstance(recipe, str):
-        return name or recipe, preset(recipe)
-    return name or recipe.kind, recipe
+        return name or short_name(recipe), preset(recipe)
+    return name or name_of(recipe), recipe
 
 
 def _problem(
@@ -144,6 +145,7 @@ def _problem(
         raise RecipeError(f"--numerics {numerics} is not one of {', '.join(NUMERICS)}{hint}")
     pins = {name: value for name, value in (pins or {}).items() if value is not None}
     _require_levers(pins)
+    _require_honoured(recipe, pins)
     prefetch = pins.get("prefetch", PREFETCH)
     return Problem(
         recipe=name,
@@ -194,7 +196,7 @@ def prepare_run(recipe: Recipe, options: TrainOptions, say: Say) -> Ready:
 
     require_tracker(options.tracker)
     _require_levers(options.pins)
-    folder = RunFolder(options.run or f"runs/{options.name or recipe.kind}")
+    folder = RunFolder(options.run or f"runs/{options.name or name_of(recipe)}")
     folder.create()
     lock = folder.lock()
     try:
@@ -213,7 +215,7 @@ def _prepared(folder: RunFolder, recipe: Recipe, say: Say) -> Prepared:
     if folder.has("plan.json"):
         _require_same(folder, recipe)
         return Prepared(**folder.read("data.json"))
-    if folder.has("data.json") and folder.exists() and not differences(from_dict(folder.read("recipe.json")), recipe):
+    if folder.has("data.json") and folder.exists() and is_saved_as(folder.read("recipe.json"), recipe):
         return Prepared(**folder.read("data.json"))
     prepared = recipe.prepare(folder.path, say)
     folder.write("data.json", dataclasses.asdict(prepared))
@@ -315,6 +317,19 @@ def _require_levers(pins: Mapping[str, Any]) -> None:
         if not LEVER_VALUES[name](value):
             raise RecipeError(
                 f"--{name.replace('_', '-')} cannot be {value!r}: `plimsoll plan --help` says what it can"
+            )
+
+
+OFF: dict[str, Any] = {"remat": "none", "loss_chunk": 0, "precision": "float32"}
+"""Levers that a task must make use of, at the value that asks nothing of it."""
+
+
+def _require_honoured(recipe: Recipe, pins: Mapping[str, Any]) -> None:
+    for name, off in OFF.items():
+        if name not in recipe.honoured and pins.get(name, off) != off:
+            raise RecipeError(
+                f"--{name.replace('_', '-')} {pins[name]} would change nothing: the loss of {name_of(recipe)} makes no"
+                " use of that lever. Leave it out, or let the recipe honour it (docs/your-own.md)"
             )
 
 

@@ -61,7 +61,7 @@ def lowered(recipe: Recipe, plan: Plan, *, steps: int) -> program.Program:
         recipe.optimizer(steps),
         plan,
         batch=recipe.batch_spec(recipe.effective_batch),
-        evaluation_batch=recipe.batch_spec(plan.micro_batch),
+        evaluation_batch=recipe.evaluation_spec(plan.micro_batch),
     )
 
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 IGNORE = -1
 """The label of a token that is not counted."""
 
+COUNTED = "counted"
+"""Name of the booleans that say which rows of a validation batch count, where the last batch had to be filled up."""
+
 Params = Any
 Carry = Any
 Batch = Mapping[str, Any]

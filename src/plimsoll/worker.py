@@ -59,11 +59,12 @@ def _compile(verb: str, about: dict[str, Any]) -> int:
     from plimsoll.errors import PlimsollError
 
     module, name = WORKSHOPS[verb]
-    workshop = getattr(importlib.import_module(module), name)(about)
+    workshop = None
     for line in sys.stdin:
         question = json.loads(line)
         started = time.perf_counter()
         try:
+            workshop = workshop or getattr(importlib.import_module(module), name)(about)
             reply = {"answer": workshop.answer(**question), "seconds": time.perf_counter() - started}
         except PlimsollError as problem:
             reply = {"refused": str(problem)}

@@ -77,7 +77,8 @@ def recipes(arguments: list[str]) -> int:
         return 0
     for recipe in found:
         print(f"  {recipe['name']:<22}  {recipe['purpose']}")
-    print("\n`plimsoll train NAME --help` lists a recipe's options.")
+    print("\nA file of your own is a recipe too: `plimsoll train my_recipe.py` (docs/your-own.md).")
+    print("`plimsoll train NAME --help` lists a recipe's options.")
     return 0
 
 
@@ -194,17 +195,25 @@ def _documents(options: InspectOptions) -> Any:
 
 def describe_run(folder: RunFolder) -> dict[str, Any]:
     """What a run is, how far it came, and what of its recipe is not the default."""
-    from plimsoll.recipes.registry import from_dict
-
-    recipe = from_dict(folder.read("recipe.json"))
-    defaults = type(recipe)().to_dict()["fields"]
     return {
         **run_row(folder.path, name=folder.path.name),
-        "fields": {name: value for name, value in recipe.to_dict()["fields"].items() if value != defaults[name]},
+        "fields": _chosen_fields(folder.read("recipe.json")),
         "data": folder.read("data.json")["facts"] if folder.has("data.json") else None,
         "plan": folder.read("plan.json")["plan"] if folder.has("plan.json") else None,
         "checkpoints": _checkpoint_steps(folder),
     }
+
+
+def _chosen_fields(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a user's file all of them: only running it would say its defaults."""
+    from plimsoll.recipes.base import FROM_FILE
+    from plimsoll.recipes.registry import from_dict
+
+    if saved.get("kind") == FROM_FILE:
+        return dict(saved.get("fields", {}))
+    recipe = from_dict(saved)
+    defaults = type(recipe)().to_dict()["fields"]
+    return {name: value for name, value in recipe.to_dict()["fields"].items() if value != defaults[name]}
 
 
 def _run_text(found: Mapping[str, Any]) -> str:

@@ -55,7 +55,7 @@ def parse(options: type[T], arguments: list[str], *, program: str, recipe: Recip
 
 def take_recipe(arguments: list[str], *, command: str) -> tuple[str, Recipe, list[str]]:
     """The name that stands first (or behind --preset), its recipe, and the words after it."""
-    from plimsoll.recipes.registry import PRESETS, preset
+    from plimsoll.recipes.registry import PRESETS
 
     words = list(arguments)
     if "--preset" in words[:-1]:
@@ -64,16 +64,29 @@ def take_recipe(arguments: list[str], *, command: str) -> tuple[str, Recipe, lis
         words.pop(at)
         if words and not words[0].startswith("-"):
             words.pop(0)
-        return name, preset(name), words
+        return name, _recipe(name), words
     if words[:1] in (["-h"], ["--help"]):
-        print(f"RECIPE is one of {', '.join(PRESETS)}. With the defaults of the first:\n")
+        print(f"RECIPE is one of {', '.join(PRESETS)}, or a file of yours, like my_recipe.py.")
+        print("With the defaults of the first:\n")
         first = next(iter(PRESETS))
-        return first, preset(first), words
+        return first, _recipe(first), words
     if not words or words[0].startswith("-"):
         raise RecipeError(
-            f"plimsoll {command} needs a recipe first: {', '.join(PRESETS)}, like `plimsoll {command} code`"
+            f"plimsoll {command} needs a recipe first: {', '.join(PRESETS)}, like `plimsoll {command} code`, or a file"
+            " of yours, like my_recipe.py"
         )
-    return words[0], preset(words[0]), words[1:]
+    return words[0], _recipe(words[0]), words[1:]
+
+
+def _recipe(name: str) -> Recipe:
+    from plimsoll.recipes.files import is_file_name
+    from plimsoll.recipes.registry import preset
+
+    if is_file_name(name):
+        from plimsoll.environment import keep_jax_off_the_chip
+
+        keep_jax_off_the_chip()
+    return preset(name)
 
 
 def _translated(arguments: list[str], counts: set[str]) -> list[str]:

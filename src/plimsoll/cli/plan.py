@@ -7,6 +7,7 @@ import sys
 
 from plimsoll.cli.parse import parse, take_recipe
 from plimsoll.errors import BudgetError
+from plimsoll.recipes.files import short_name
 
 
 def plan(arguments: list[str]) -> int:
@@ -20,7 +21,7 @@ def plan(arguments: list[str]) -> int:
     try:
         found = run.plan(
             options.recipe,
-            name=name,
+            name=short_name(name),
             memory=options.memory,
             host_memory=options.host_memory,
             chip=options.chip,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from plimsoll.cli.parse import parse, take_recipe
+from plimsoll.recipes.files import short_name
 from plimsoll.units import parse_seconds
 
 
@@ -18,8 +19,8 @@ def train(arguments: list[str]) -> int:
     given = run.TrainOptions(
         memory=options.memory,
         numerics=options.levers.numerics,
-        run=options.run or f"runs/{name}",
-        name=name,
+        run=options.run or f"runs/{short_name(name)}",
+        name=short_name(name),
         plan=options.plan,
         replan=options.replan,
         pins=options.levers.pins(),

@@ -64,11 +64,11 @@ def evaluate(arguments: list[str]) -> int:
 
 
 def evaluation_text(found: dict) -> str:
-    words = {"tokens": "tokens", "examples": "examples"}
+    counts = ("tokens", "weight")
     lines = [f"{found['run']} at step {found['step']:,}, on its held-out set"]
     for name, value in found.items():
         if name not in ("run", "step"):
-            lines.append(f"  {name:<12}{f'{value:,}' if name in words else f'{value:.4f}'}")
+            lines.append(f"  {name:<12}{f'{value:,}' if name in counts else f'{value:.4f}'}")
     return "\n".join(lines)
 
 

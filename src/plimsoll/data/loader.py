@@ -7,15 +7,14 @@ read again after `restore`.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import grain
 import numpy as np
 from grain.experimental import ThreadPrefetchIterDataset, WindowShuffleIterDataset
 
+from plimsoll.data.batch_source import BatchSource
 from plimsoll.data.documents import Documents
 from plimsoll.data.tokenizer import TextTokenizer
 from plimsoll.data.windows import TokenWindows
@@ -32,52 +31,15 @@ def make_batch(windows: Sequence[np.ndarray], *, batch_size: int, seq_len: int) 
     return {"input_ids": inputs, "labels": labels}
 
 
-class TextLoader:
-    """A `types.Source` around a Grain data set of batches. Not for two threads at once."""
+class TextLoader(BatchSource):
+    """The batches of a text."""
+
+    other_kind = "a stream and --no-streaming differ, and so do shuffled and not"
 
     def __init__(self, batches: grain.IterDataset, *, held_bytes: int = 0) -> None:
-        self._held = [iter(batches)]
+        super().__init__(batches)
         self.held_bytes = held_bytes
         """Bytes of tokens that stay in memory; 0 for a stream."""
-        # A prefetch thread alive at interpreter exit can abort the process; a finalizer runs before that.
-        self._finalizer = weakref.finalize(self, _close, self._held)
-        self._last_state: dict[str, Any] | None = None
-
-    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
-        return self
-
-    def __next__(self) -> dict[str, np.ndarray]:
-        return next(self._open())
-
-    def _open(self) -> grain.DatasetIterator:
-        if not self._held:
-            raise ValueError("the loader was closed")
-        return self._held[0]
-
-    def state(self) -> dict[str, Any]:
-        """Below 1 KiB of JSON: `restore` continues with the batch the consumer has not taken yet."""
-        return self._last_state or self._open().get_state()
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Reads the windows of the shuffle buffer again: about a second per million tokens."""
-        try:
-            self._open().set_state(state)
-        except (KeyError, TypeError) as problem:
-            raise DataError(
-                "the saved data position was written by another kind of loader (a stream and --no-streaming "
-                "differ, and so do shuffled and not). Keep the options of the run, or start a new one."
-            ) from problem
-
-    def close(self) -> None:
-        """Stops the prefetch thread and waits for it. May be called twice; `state()` stays what it was."""
-        if self._held:
-            self._last_state = self.state()
-        self._finalizer()
-
-
-def _close(held: list[grain.DatasetIterator]) -> None:
-    # Grain closes again when the iterator is deleted, and fails if its modules are gone: let go of it now.
-    held.pop().close()
 
 
 def text_loader(

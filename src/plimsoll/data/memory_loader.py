@@ -6,13 +6,14 @@ by index, not kept. Use it where the tokens fit into the budget: `TextLoader.hel
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-import grain
 import numpy as np
 
 from plimsoll.data.documents import Documents
 from plimsoll.data.loader import TextLoader, batched
+from plimsoll.data.permuted import Permuted
 from plimsoll.data.survey import count_windows
 from plimsoll.data.tokenizer import TextTokenizer
 from plimsoll.data.windows import token_blocks
@@ -34,50 +35,24 @@ def load_tokens(documents: Documents, tokenizer: TextTokenizer, *, held_out: boo
     return tokens
 
 
-class _ArrayWindows(grain.IterDataset):
-    def __init__(self, tokens: np.ndarray, *, seq_len: int, stride: int, seed: int | None, epochs: int | None) -> None:
-        super().__init__()
-        self.tokens, self.seq_len, self.stride, self.epochs = tokens, seq_len, stride, epochs
-        self.count = count_windows(len(tokens), seq_len=seq_len, stride=stride)
-        if not self.count:
+class _Windows(Sequence[np.ndarray]):
+    """Of `seq_len + 1` ids, views of one array."""
+
+    def __init__(self, tokens: np.ndarray, *, seq_len: int, stride: int) -> None:
+        self._tokens, self._seq_len, self._stride = tokens, seq_len, stride
+        self._count = count_windows(len(tokens), seq_len=seq_len, stride=stride)
+        if not self._count:
             raise DataError(
                 f"the data set has {len(tokens)} tokens, fewer than the {seq_len + 1} of one window: use a "
                 "smaller --seq-len, or more text."
             )
-        order = grain.MapDataset.range(self.count)
-        # A bijection computed per index: the permutation itself would take 8 bytes a window.
-        self.order = (order if seed is None else order.shuffle(seed=seed % 2**31)).repeat()
 
-    def __iter__(self) -> grain.DatasetIterator:
-        return _ArrayIterator(self)
+    def __len__(self) -> int:
+        return self._count
 
-
-class _ArrayIterator(grain.DatasetIterator):
-    def __init__(self, windows: _ArrayWindows) -> None:
-        super().__init__()
-        self._of = windows
-        self._drawn = 0
-
-    def __next__(self) -> np.ndarray:
-        self._assert_not_closed()
-        of = self._of
-        if of.epochs is not None and self._drawn >= of.epochs * of.count:
-            raise StopIteration
-        start = int(of.order[self._drawn] or 0) * of.stride
-        self._drawn += 1
-        return of.tokens[start : start + of.seq_len + 1]
-
-    def get_state(self) -> dict[str, Any]:
-        epoch, index = divmod(self._drawn, self._of.count)
-        return {"epoch": epoch, "index": index, "tokens": len(self._of.tokens)}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        if state["tokens"] != len(self._of.tokens):
-            raise DataError(
-                f"the data position was saved for {state['tokens']:,} tokens, and the data set has "
-                f"{len(self._of.tokens):,}: it changed. Put the old files back, or start a new run."
-            )
-        self._drawn = state["epoch"] * self._of.count + state["index"]
+    def __getitem__(self, index: Any) -> Any:
+        start = index * self._stride
+        return self._tokens[start : start + self._seq_len + 1]
 
 
 def memory_loader(
@@ -99,6 +74,7 @@ def memory_loader(
         if value < 1:
             raise RecipeError(f"{name} must be 1 or more, got {value}")
     tokens = load_tokens(documents, tokenizer, held_out=held_out)
-    windows = _ArrayWindows(tokens, seq_len=seq_len, stride=stride, seed=seed if shuffle else None, epochs=epochs)
-    batches = batched(windows, batch_size=batch_size, seq_len=seq_len, prefetch=prefetch)
+    windows = _Windows(tokens, seq_len=seq_len, stride=stride)
+    drawn = Permuted(windows, size={"tokens": len(tokens)}, seed=seed if shuffle else None, epochs=epochs)
+    batches = batched(drawn, batch_size=batch_size, seq_len=seq_len, prefetch=prefetch)
     return TextLoader(batches, held_bytes=tokens.nbytes)

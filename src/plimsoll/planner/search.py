@@ -316,9 +316,10 @@ class _Search:
             hints.append("leave out " + ", ".join(f"--{name.replace('_', '-')}" for name in sorted(problem.pins)))
         if problem.numerics == "exact" and "precision" in problem.honoured:
             hints.append("--numerics mixed")
-        if least.ledger.predicted.get("data", 0) > over:
+        of_text = problem.rate_unit == "tokens"
+        if of_text and least.ledger.predicted.get("data", 0) > over:
             hints.append("a smaller --shuffle-buffer-size")
-        if least.ledger.predicted.get("step temporaries", 0) > over:
+        if of_text and least.ledger.predicted.get("step temporaries", 0) > over:
             hints.append("a shorter --seq-len")
         if self.static.state_bytes > over:
             saved = 1 - over / self.static.state_bytes

@@ -25,6 +25,9 @@ Count = Annotated[int, "count"]
 
 Say = Callable[[str], None]
 
+FROM_FILE = "file"
+"""Kind of every recipe that is not ours: known by the file it stands in."""
+
 MOST_STEPS = 2**31 - 1
 """A step's number is an int32 on the device."""
 
@@ -52,9 +55,12 @@ class Prepared:
 class Recipe(ABC):
     """What to learn. Subclasses add a model, a source and an optimizer."""
 
-    kind: ClassVar[str]
+    kind: ClassVar[str] = FROM_FILE
     rate_unit: ClassVar[str] = "examples"
     """What throughput counts: tokens or examples."""
+
+    without_validation: ClassVar[str] = "its data set was too small for one. Train on some hundred documents or more"
+    """Why there may be no held-out set, and what to do."""
 
     honoured: ClassVar[tuple[str, ...]] = ()
     """Levers its task makes use of: precision, remat, loss_chunk."""
@@ -102,6 +108,10 @@ class Recipe(ABC):
     def batch_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
         """Name to shape and dtype of a batch of `examples`."""
 
+    def evaluation_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
+        """The same of a batch that `validation` yields."""
+        return self.batch_spec(examples)
+
     @abstractmethod
     def task(self, compute: Compute) -> Task: ...
 
@@ -129,4 +139,16 @@ class Recipe(ABC):
         return ()
 
     def to_dict(self) -> dict[str, Any]:
-        return {"kind": self.kind, "fields": dataclasses.asdict(self)}
+        """What `recipe.json` holds, and the planner's answers are kept by."""
+        fields = dataclasses.asdict(self)
+        if self.kind != FROM_FILE:
+            return {"kind": self.kind, "fields": fields}
+        from plimsoll.recipes import files
+
+        for name, value in fields.items():
+            if not isinstance(value, bool | int | float | str | None):
+                raise RecipeError(
+                    f"the field {name} of {type(self).__name__} is a {type(value).__name__}: fields are options, and"
+                    " kept as JSON: numbers, strings, booleans or None"
+                )
+        return {"kind": self.kind, **files.describe(self), "fields": fields}

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from plimsoll.errors import RecipeError
-from plimsoll.recipes.base import Recipe
+from plimsoll.recipes import files
+from plimsoll.recipes.base import FROM_FILE, Recipe
 
 PRESETS: dict[str, tuple[str, str, str]] = {
     "stories": ("plimsoll.recipes.stories", "Text", "a small language model on any text, streamed"),
@@ -23,19 +24,35 @@ KINDS: dict[str, tuple[str, str]] = {"stories": ("plimsoll.recipes.stories", "Te
 
 
 def preset(name: str) -> Recipe:
-    """The recipe of that name, complete, to be changed with `dataclasses.replace`."""
+    """The recipe of that name or file, complete, to be changed with `dataclasses.replace`."""
+    if files.is_file_name(name):
+        return files.load(name)
     if name not in PRESETS:
         near = difflib.get_close_matches(name, PRESETS, n=3, cutoff=0.4)
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
-        raise RecipeError(f"there is no recipe called {name!r}: `plimsoll recipes` lists {', '.join(PRESETS)}.{hint}")
+        raise RecipeError(
+            f"there is no recipe called {name!r}: `plimsoll recipes` lists {', '.join(PRESETS)}, and a file of your own"
+            f" is named like my_recipe.py.{hint}"
+        )
     module, attribute, _ = PRESETS[name]
     make: Callable[[], Recipe] = getattr(importlib.import_module(module), attribute)
     return make()
 
 
+def name_of(recipe: Recipe) -> str:
+    """What to call a recipe that the user has not named: by its kind, or by its file."""
+    if recipe.kind != FROM_FILE:
+        return recipe.kind
+    found = files.describe(recipe)
+    return files.short_name(found["file"] + ("" if found["name"] == "recipe" else f":{found['name']}"))
+
+
 def from_dict(saved: Mapping[str, Any]) -> Recipe:
-    """What `Recipe.to_dict` wrote. Unknown kinds and fields are refused: nothing from the file is run."""
+    """What `Recipe.to_dict` wrote. Unknown kinds and fields are refused: of our own recipes nothing is run, and of a
+    user's the file with the SHA-256 that stands there."""
     kind = saved.get("kind")
+    if kind == FROM_FILE:
+        return files.from_saved(saved)
     if kind not in KINDS:
         raise RecipeError(f"recipe.json is of the kind {kind!r}, which this version does not know: {', '.join(KINDS)}")
     module, attribute = KINDS[kind]
@@ -53,5 +70,18 @@ def differences(one: Recipe, other: Recipe) -> dict[str, tuple[Any, Any]]:
     """Field to its two values, for the fields that differ."""
     if one.kind != other.kind:
         return {"kind": (one.kind, other.kind)}
+    if one.kind == FROM_FILE:
+        there, here = files.describe(one), files.describe(other)
+        elsewhere = {name: (there[name], here[name]) for name in ("file", "name") if there[name] != here[name]}
+        if elsewhere:
+            return elsewhere
     left, right = dataclasses.asdict(one), dataclasses.asdict(other)
     return {name: (left[name], right[name]) for name in left if left[name] != right[name]}
+
+
+def is_saved_as(saved: Mapping[str, Any], recipe: Recipe) -> bool:
+    """Whether a recipe.json is of this very recipe; no, where it can no longer be read."""
+    try:
+        return not differences(from_dict(saved), recipe)
+    except RecipeError:
+        return False

@@ -1,0 +1,201 @@
+"""A `types.Task` made of two functions of the user's: what they return is checked while they are traced.
+
+    init(key) -> parameters                                  any pytree of arrays
+    loss(parameters, batch) -> total, weight[, metrics]      sums over the batch; metrics: name to such a pair
+
+A loss may also take, by name, `keys` (a PRNG key for each example), `train` (False while evaluating) and `compute` (the
+plan's `types.Compute`). It ignores the levers of a plan unless it reads `compute`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from plimsoll.errors import RecipeError
+from plimsoll.types import COUNTED, Batch, Compute, LossSum, Metrics, Params
+
+MAY_TAKE = ("keys", "train", "compute")
+
+Guard = Callable[[str], AbstractContextManager[None]]
+"""Around a call of the user's code, which the string names: turns its exceptions into refusals."""
+
+
+def wanted(loss: Callable[..., Any], *, called: str) -> tuple[str, ...]:
+    """Those of `MAY_TAKE` that a loss takes besides parameters and batch."""
+    parameters = list(inspect.signature(loss).parameters.values())
+    named = [one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    rest = [one for one in named[2:] if one.default is one.empty or one.name in MAY_TAKE]
+    if len(named) < 2 or any(one.name not in MAY_TAKE for one in rest):
+        raise RecipeError(
+            f"the loss of {called} is loss({', '.join(one.name for one in parameters)}): it takes the parameters and"
+            f" the batch, and may take {', '.join(MAY_TAKE)} by these names"
+        )
+    return tuple(one.name for one in rest)
+
+
+class GivenTask:
+    """A `Task` of `init` and `loss`; `called` is what refusals call the recipe."""
+
+    def __init__(
+        self,
+        init: Callable[..., Any],
+        loss: Callable[..., Any],
+        compute: Compute,
+        *,
+        called: str,
+        guard: Guard,
+    ) -> None:
+        self._init, self._loss, self._called, self._guard = init, loss, called, guard
+        takes = wanted(loss, called=called)
+        self._compute = {"compute": compute} if "compute" in takes else {}
+        self._takes = frozenset(takes) - {"compute"}
+
+    def init(self, key: Array) -> Params:
+        with self._guard("init"):
+            given = self._init(key)
+        params = given if _is_split(given) else {"trainable": given}
+        self._require_arrays(params)
+        return params
+
+    def loss(
+        self, params: Params, carry: None, batch: Batch, keys: Array, *, train: bool
+    ) -> tuple[LossSum, None, Metrics]:
+        given = params if _is_split(params) else params["trainable"]
+        if COUNTED not in batch:
+            sums = self._sums(given, batch, keys, train=train)
+        else:
+            sums = self._counted_sums(given, dict(batch), keys, train=train)
+        loss = sums.pop("loss")
+        return loss, None, sums
+
+    def _counted_sums(self, given: Any, batch: dict[str, Any], keys: Array, *, train: bool) -> Metrics:
+        """Example by example (the same sums), so that the rows that fill up a batch can be left out."""
+        counted = batch.pop(COUNTED)
+
+        def one(row: Batch, key: Array) -> Metrics:
+            return self._sums(given, jax.tree.map(lambda leaf: leaf[None], row), key[None], train=train)
+
+        return jax.tree.map(lambda sums: jnp.sum(jnp.where(counted, sums, 0.0)), jax.vmap(one)(batch, keys))
+
+    def _sums(self, given: Any, batch: Batch, keys: Array, *, train: bool) -> Metrics:
+        told = {name: value for name, value in {"keys": keys, "train": train}.items() if name in self._takes}
+        with self._guard("loss"):
+            returned = self._loss(given, dict(batch), **told, **self._compute)
+        if not isinstance(returned, tuple) or len(returned) not in (2, 3):
+            raise self._not_sums(f"it returned {_described(returned)}")
+        metrics = returned[2] if len(returned) == 3 else {}
+        if not isinstance(metrics, dict) or not all(isinstance(p, tuple) and len(p) == 2 for p in metrics.values()):
+            raise self._not_sums(f"its metrics are {_described(metrics)}, not a dict of name to (total, weight)")
+        if "loss" in metrics:
+            raise RecipeError(f"a metric of {self._called} is called 'loss', which is the loss itself: rename it")
+        return {name: self._pair(name, pair) for name, pair in {"loss": returned[:2], **metrics}.items()}
+
+    def _pair(self, name: str, pair: tuple[Any, Any]) -> LossSum:
+        for part, value in zip(("total", "weight"), pair, strict=True):
+            if not _is_number(value) or jnp.shape(value) != ():
+                of = "" if name == "loss" else f" of {name!r}"
+                raise self._not_sums(f"its {part}{of} is {_described(value)}")
+        return LossSum(*(jnp.asarray(value, jnp.float32) for value in pair))
+
+    def _not_sums(self, found: str) -> RecipeError:
+        return RecipeError(
+            f"the loss of {self._called} must return two scalars, the sum over the examples of the batch and what it is"
+            f" to be divided by (their number, say); {found}. Take jnp.sum of it, not jnp.mean, and return"
+            " (total, weight)"
+        )
+
+    def _require_arrays(self, params: Params) -> None:
+        leaves = jax.tree_util.tree_flatten_with_path(params["trainable"])[0]
+        frozen = jax.tree_util.tree_flatten_with_path(params.get("frozen", {}))[0]
+        for path, leaf in [*leaves, *frozen]:
+            if not isinstance(leaf, jax.Array | np.ndarray | np.generic):
+                raise RecipeError(
+                    f"init of {self._called} returns {_described(leaf)} at {_place(path)}: only arrays are trained and"
+                    " saved. Make a number one with jnp.float32(...); leave out of the tree what is no array (Equinox:"
+                    " eqx.filter(model, eqx.is_inexact_array), and eqx.combine in the loss)"
+                )
+            if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+                raise RecipeError(
+                    f"init of {self._called} returns a PRNG key at {_place(path)}: take the keys that a loss gets"
+                    " (`keys`, one for each example), so that randomness does not depend on the plan"
+                )
+        for path, leaf in leaves:
+            if not jnp.issubdtype(leaf.dtype, jnp.floating):
+                raise RecipeError(
+                    f"init of {self._called} returns {leaf.dtype} at {_place(path)}, which has no gradient: put what is"
+                    ' not learned into "frozen", by returning {"trainable": ..., "frozen": ...}; the loss gets both'
+                )
+        if not leaves:
+            raise RecipeError(f"init of {self._called} returns no array: there is nothing to learn")
+
+
+def _is_split(params: Any) -> bool:
+    return isinstance(params, dict) and params.keys() == {"trainable", "frozen"}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, bool | int | float | np.generic | np.ndarray | jax.Array)
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, jax.Array | np.ndarray):
+        return f"{value.dtype} of shape {value.shape}"
+    if isinstance(value, tuple):
+        return f"a tuple of {len(value)}"
+    return f"a {type(value).__name__}"
+
+
+def _place(path: tuple[Any, ...]) -> str:
+    return jax.tree_util.keystr(path) or "its top"
+
+
+TOLERANCE = 1e-3
+"""Relative, between the loss of two examples and the sum of their losses: float32 sums in another order."""
+
+
+def require_sound(task: GivenTask, batch: Batch, *, called: str, seed: int) -> None:
+    """On two examples: the loss and its gradient are finite, and the loss is a sum over examples.
+
+    Allocates one set of parameters and runs the model three times. A loss that is a mean, or that looks at the batch as
+    a whole (batch norm, in-batch negatives), would be another loss with every split of the batch.
+    """
+    parts = [jax.tree.map(lambda leaf, at=at: leaf[at : at + 1], dict(batch)) for at in range(2)]
+
+    @jax.jit
+    def measured(seed: Array) -> tuple[LossSum, list[LossSum], Array]:
+        params = task.init(jax.random.key(seed))
+        keys = jax.vmap(jax.random.key)(jnp.arange(2, dtype=jnp.uint32))
+
+        def total(trainable: Any) -> tuple[Array, LossSum]:
+            loss = task.loss(params | {"trainable": trainable}, None, batch, keys, train=True)[0]
+            return loss.total, loss
+
+        gradient, whole = jax.grad(total, has_aux=True)(params["trainable"])
+        each = [task.loss(params, None, part, keys[at : at + 1], train=True)[0] for at, part in enumerate(parts)]
+        squares = [jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in jax.tree.leaves(gradient)]
+        return whole, each, jnp.sqrt(jnp.sum(jnp.stack(squares)))
+
+    whole, each, norm = jax.tree.map(float, measured(np.uint32(seed % 2**32)))
+    if not np.isfinite([*whole, norm]).all() or whole.weight <= 0:
+        raise RecipeError(
+            f"the loss of {called} on its first two examples is {whole.total:g} with the weight {whole.weight:g}, and"
+            f" its gradient's norm {norm:g}: all must be finite before the first step, and the weight above 0. Look at"
+            " init, the scale of the data, and at logarithms, divisions and roots of 0"
+        )
+    sums = LossSum(each[0].total + each[1].total, each[0].weight + each[1].weight)
+    scale = LossSum(abs(each[0].total) + abs(each[1].total), whole.weight)
+    if any(abs(a - b) > TOLERANCE * s for a, b, s in zip(whole, sums, scale, strict=True)):
+        raise RecipeError(
+            f"the loss of {called} is no sum over examples: the first two together give the total {whole.total:.6g}"
+            f" with the weight {whole.weight:g}, and one by one they add up to {sums.total:.6g} with the weight"
+            f" {sums.weight:g}. A plan that splits the batch would learn something else. Take jnp.sum instead of"
+            " jnp.mean, return the number of examples as the weight, and leave out what looks at the whole batch"
+        )

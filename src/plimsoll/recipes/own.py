@@ -1,0 +1,235 @@
+"""A recipe of the user's own: how parameters begin, what their loss is, the data, an optimizer. Any JAX model.
+
+    import optax, plimsoll
+
+    recipe = plimsoll.recipe(init=init, loss=loss, data=data, optimizer=optax.adam(1e-3), batch_size=64, steps=500)
+
+in a file, and `plimsoll train my_recipe.py --memory 1GiB`. With options of one's own, the same as a class:
+
+    @dataclass(frozen=True, kw_only=True)
+    class Spirals(plimsoll.OwnRecipe):
+        width: int = 64
+        def init(self, key): ...
+
+docs/your-own.md walks through examples in plain JAX, Equinox and Flax.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import sys
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from plimsoll.errors import DataError, RecipeError
+from plimsoll.recipes import files
+from plimsoll.recipes.base import Prepared, Recipe, Say
+from plimsoll.recipes.users_code import told_by_its_lines
+from plimsoll.types import COUNTED, Compute, Source, Task
+from plimsoll.units import MIB
+
+if TYPE_CHECKING:
+    import optax
+
+    from plimsoll.data.examples import Examples
+
+MAY_HONOUR = ("precision", "remat", "loss_chunk")
+
+LOADER_BYTES = 10 * MIB
+"""Grain's code and its thread, from the first batch on: 8.7 to 9.2 MiB with five recipes (docs/log.md, "A recipe of the
+user's own")."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnRecipe(Recipe):
+    """Subclass it, or let `plimsoll.recipe` do it. Fields become options: numbers, strings, booleans or None."""
+
+    without_validation: ClassVar[str] = "its recipe gives none. Add validation_data to it, and train anew"
+
+    shuffle: bool = True
+    """Draw the examples in another order every epoch; --no-shuffle keeps theirs."""
+
+    @abstractmethod
+    def init(self, key: Any) -> Any:
+        """Parameters before the first step: any pytree of arrays, or {"trainable": ..., "frozen": ...}."""
+
+    @abstractmethod
+    def loss(self, params: Any, batch: Any) -> Any:
+        """(total, weight[, metrics]): sums over the batch's examples, and what to divide them by.
+
+        May also take `keys`, `train` and `compute`: models/given.py.
+        """
+
+    @abstractmethod
+    def data(self) -> Any:
+        """The examples to learn from: a dict of arrays, or anything with len() whose items are dicts of arrays.
+
+        Called in every process of the run: open what is large, do not read it.
+        """
+
+    def validation_data(self) -> Any:
+        """Examples that are never trained on, like `data`; None for none."""
+        return None
+
+    @abstractmethod
+    def optimizer(self, steps: int) -> optax.GradientTransformation:
+        """For a run of so many steps."""
+
+    @property
+    def called(self) -> str:
+        """The file's name, as far as it has one."""
+        file = getattr(sys.modules.get(type(self).__module__), "__file__", None)
+        return Path(file).name if file else type(self).__name__
+
+    def batch_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
+        return {name: ((examples, *shape), dtype) for name, (shape, dtype) in self._sets[0].spec.items()}
+
+    def evaluation_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
+        return self.batch_spec(examples) | {COUNTED: ((examples,), "bool")}
+
+    def task(self, compute: Compute) -> Task:
+        from plimsoll.models.given import GivenTask
+
+        return GivenTask(self.init, self.loss, compute, called=self.called, guard=self._guard)
+
+    def prepare(self, folder: Path, say: Say) -> Prepared:
+        examples, held_out = self._sets
+        count = len(examples)
+        if count < self.effective_batch:
+            raise DataError(
+                f"{examples.called} has {count:,} examples, fewer than the {self.effective_batch:,} of one batch: lower"
+                " --batch-size or --gradient-accumulation-steps, or give it more"
+            )
+        if self.steps is None and self.epochs is None:
+            raise RecipeError(f"nothing says how long {self.called} is to be trained: give --steps or --epochs")
+        per_epoch = count / self.effective_batch
+        steps = self.steps if self.steps is not None else max(1, int((self.epochs or 0) * per_epoch))
+        validation = f"{len(held_out):,} for validation" if held_out is not None else "none for validation"
+        description = f"{count:,} examples, {validation}"
+        say(f"data: {description}; {steps:,} steps are {steps / per_epoch:.3g} epochs")
+        self._require_sound(examples)
+        self._keep_source(folder)
+        facts = {"description": description, "examples": count, "validation_examples": len(held_out or ())}
+        return Prepared(steps=steps, steps_per_epoch=per_epoch, facts=facts)
+
+    def source(self, folder: Path, *, prefetch: int) -> Source:
+        from plimsoll.data.examples import example_loader
+
+        return example_loader(
+            self._sets[0], batch_size=self.effective_batch, seed=self.seed, shuffle=self.shuffle, prefetch=prefetch
+        )
+
+    def validation(self, folder: Path, *, examples: int) -> Iterable[dict[str, Any]]:
+        from plimsoll.data.examples import counted_batches
+
+        held_out = self._sets[1]
+        return () if held_out is None else counted_batches(held_out, batch_size=examples)
+
+    def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
+        """Batches in flight: prefetched, waiting, held by the consumer, and one being put together from its examples.
+
+        The data sets themselves are open in the rehearsal, which weighs them with the process; what is mapped from disk
+        it does not read, so that is added here.
+        """
+        import numpy as np
+
+        spec = self.batch_spec(self.effective_batch).values()
+        batch = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in spec)
+        mapped = sum(examples.mapped_bytes for examples in self._sets if examples is not None)
+        return {"data": LOADER_BYTES + (prefetch + 4) * batch + mapped}
+
+    @cached_property
+    def _sets(self) -> tuple[Examples, Examples | None]:
+        """To learn from and to evaluate on: opened together, so that a rehearsal weighs both."""
+        from plimsoll.data.examples import Examples
+
+        with self._guard("data"):
+            given = self.data()
+        examples = Examples(given, called=f"the data of {self.called}")
+        with self._guard("validation_data"):
+            given = self.validation_data()
+        if given is None:
+            return examples, None
+        held_out = Examples(given, called=f"the validation data of {self.called}")
+        if held_out.spec != examples.spec:
+            raise DataError(
+                f"an example of {held_out.called} is {held_out.spec}, and of the training data {examples.spec}: the"
+                " loss needs the same names, shapes and types"
+            )
+        return examples, held_out
+
+    def _guard(self, what: str) -> AbstractContextManager[None]:
+        file = getattr(sys.modules.get(type(self).__module__), "__file__", None)
+        folder = Path(file).absolute().parent if file else Path.cwd()
+        return told_by_its_lines(f"{what} of {self.called} failed", folder)
+
+    def _require_sound(self, examples: Examples) -> None:
+        from plimsoll.data.examples import counted_batches
+        from plimsoll.models.given import GivenTask, require_sound
+
+        if len(examples) < 2:
+            return
+        batch = next(iter(counted_batches(examples, batch_size=2)))
+        batch.pop(COUNTED)
+        task = self.task(Compute())
+        assert isinstance(task, GivenTask)
+        require_sound(task, batch, called=self.called, seed=self.seed)
+
+    def _keep_source(self, folder: Path) -> None:
+        """A copy of the code, to compare with: nothing is ever run from it."""
+        described = files.describe(self)
+        beside = Path(described["file"]).parent
+        for name in described["sources"]:
+            kept = folder / "source" / name
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(beside / name, kept)
+
+
+def recipe(
+    *,
+    init: Callable[..., Any],
+    loss: Callable[..., Any],
+    data: Callable[[], Any],
+    optimizer: optax.GradientTransformation | Callable[[int], optax.GradientTransformation],
+    validation_data: Callable[[], Any] | None = None,
+    honoured: Sequence[str] = (),
+    **fields: Any,
+) -> OwnRecipe:
+    """A recipe of these functions, each as the method of `OwnRecipe` with its name, without `self`.
+
+    `honoured` names the levers (precision, remat, loss_chunk) that the loss makes use of, from the `compute` it takes.
+    `fields` are those of `OwnRecipe`: batch_size, steps or epochs, seed, ...; the command line overrides them.
+    """
+    given = {"init": init, "loss": loss, "data": data, "validation_data": validation_data or (lambda: None)}
+    for name, function in given.items():
+        if not callable(function):
+            raise RecipeError(f"plimsoll.recipe: {name} must be a function, got a {type(function).__name__}")
+    unknown = sorted(set(honoured) - set(MAY_HONOUR))
+    if unknown:
+        raise RecipeError(f"plimsoll.recipe: honoured may name {', '.join(MAY_HONOUR)}, got {', '.join(unknown)}")
+    made: dict[str, Any] = {name: staticmethod(function) for name, function in given.items()}
+    made |= {"optimizer": staticmethod(_of_steps(optimizer)), "honoured": tuple(honoured)}
+    made["__module__"] = sys._getframe(1).f_globals["__name__"]  # whose file it is of
+    # A class of its own: fields can then be replaced, by the command line too, and the functions stay.
+    cls: type[OwnRecipe] = type("OwnRecipe", (OwnRecipe,), made)
+    try:
+        return cls(**fields)
+    except TypeError as problem:
+        raise RecipeError(f"plimsoll.recipe: {str(problem).removeprefix('OwnRecipe.__init__() ')}") from None
+
+
+def _of_steps(optimizer: Any) -> Callable[[int], Any]:
+    if hasattr(optimizer, "init") and hasattr(optimizer, "update"):
+        return lambda steps: optimizer
+    if not callable(optimizer):
+        raise RecipeError(
+            "plimsoll.recipe: optimizer must be an optax transformation, or a function of the run's number of steps"
+            f" that returns one, got a {type(optimizer).__name__}"
+        )
+    return optimizer
