@@ -91,6 +91,9 @@ class Compute:
     platform: str = "cpu"
 
 
+RUNNING = ("train", "evaluate", "save")
+"""Phases whose bytes a plan decides about; to load, to start and to restore costs the same under every plan."""
+
 LEVERS = ("micro_batch", "remat", "loss_chunk", "precision", "prefetch", "async_save")
 """Fields of a plan that are chosen; the others follow from them and from the recipe."""
 
@@ -142,6 +145,8 @@ class Ledger:
     source: Literal["compiled", "estimated"] = "compiled"
     phases: Mapping[str, int] = field(default_factory=dict)
     """Predicted peak of every phase."""
+    learned: Mapping[str, int] = field(default_factory=dict)
+    """What of each phase was learned from earlier runs, and not computed; negative where they had needed less."""
 
     @property
     def predicted_peak_bytes(self) -> int:
@@ -181,6 +186,12 @@ class Planned:
     devices: int
     reason: str
     alternatives: tuple[Alternative, ...] = ()
+    margin_bytes: int = 0
+    """Of the run's own overruns, in `ledger.learned`."""
+    error_band: Mapping[str, int] | None = None
+    """Of earlier predictions of this kind (planner/calibration.py); None where none are kept."""
+    disk: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of the checkpoints that the run keeps (training/disk.py)."""
 
     def to_dict(self) -> dict[str, Any]:
         """The object `plan --json` prints."""
@@ -195,6 +206,10 @@ class Planned:
             "components": dict(self.ledger.predicted),
             "phase": self.ledger.phase,
             "phases": dict(self.ledger.phases),
+            "learned": dict(self.ledger.learned),
+            "margin_bytes": self.margin_bytes,
+            "error_band": None if self.error_band is None else dict(self.error_band),
+            "disk": dict(self.disk),
             "step_seconds": self.step_seconds,
             "step_seconds_source": self.step_seconds_source,
             "step_flops": self.step_flops,

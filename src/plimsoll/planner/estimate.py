@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from plimsoll.planner.types import Analysis, Rehearsal, Static
+from plimsoll.planner.types import Analysis, Learned, Rehearsal, Static
 from plimsoll.types import Ledger, Plan
 from plimsoll.units import MIB
 
@@ -19,6 +19,9 @@ RESTORE_BYTES = 8 * MIB
 RUNNING_BYTES = 20 * MIB
 """What a running process adds to a rehearsed one: library code that comes back, thread stacks, logs, allocator
 rounding (docs/log.md, "Given back")."""
+
+LEARNED = "learned from runs"
+"""The component for what earlier runs needed beyond their predictions."""
 
 LOADING_BYTES = 4 * MIB
 """What two starts of the same process differ by."""
@@ -32,6 +35,7 @@ def ledger(
     analysis: Analysis,
     rehearsal: Rehearsal,
     host: Mapping[str, int],
+    learned: Learned | None = None,
 ) -> Ledger:
     """Every phase priced; the ledger holds the components of the dearest."""
     host = dict(host)
@@ -52,6 +56,24 @@ def ledger(
         "evaluate": base | {"evaluation temporaries": rehearsal.evaluate_temp_bytes} | host,
         "save": base | save | host | (step if plan.async_save else {}),
     }
+    computed = {name: sum(parts.values()) for name, parts in phases.items()}
+    if learned is not None:
+        phases = {name: _corrected(name, parts, learned.of(name)) for name, parts in phases.items()}
     peaks = {name: sum(parts.values()) for name, parts in phases.items()}
     dearest = max(peaks, key=lambda name: peaks[name])
-    return Ledger(budget_bytes=budget_bytes, predicted=phases[dearest], phase=dearest, phases=peaks)
+    return Ledger(
+        budget_bytes=budget_bytes,
+        predicted=phases[dearest],
+        phase=dearest,
+        phases=peaks,
+        learned={name: peaks[name] - computed[name] for name in peaks if peaks[name] != computed[name]},
+    )
+
+
+def _corrected(phase: str, parts: Mapping[str, int], more: int) -> dict[str, int]:
+    """What was learned is a part of its own. Where less was needed, only our own allowance gives way: never bytes
+    that are exact, compiled or rehearsed."""
+    if more >= 0:
+        return dict(parts) | ({LEARNED: more} if more else {})
+    allowance = LOADING_BYTES if phase == "load" else RUNNING_BYTES
+    return dict(parts) | {"process": parts["process"] - min(-more, allowance)}

@@ -158,6 +158,7 @@ class _Search:
             analysis=analysis,
             rehearsal=rehearsal,
             host=self.problem.host_bytes[plan.prefetch],
+            learned=self.problem.learned,
         )
 
     def _analyse(self, plan: Plan) -> Analysis:
