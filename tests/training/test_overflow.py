@@ -16,7 +16,7 @@ from small_runs import PATIENCE, Runs, checkpoint_steps, rows
 from plimsoll.errors import RunError
 from plimsoll.training import overruns
 from plimsoll.training.folder import RunFolder
-from plimsoll.training.overruns import SPREAD_BYTES, Overrun
+from plimsoll.training.overruns import SPREAD_BYTES
 from plimsoll.units import MIB
 
 STEPS, WHEN = 12, 5
@@ -186,9 +186,3 @@ def test_where_the_allocator_refuses_the_run_goes_on_from_its_last_checkpoint(wh
     assert ledger(run)["resumed_from_step"] == 3
     assert list(losses(run)) == list(range(1, STEPS + 1))
     assert losses(run) == pytest.approx(losses(kept), rel=1e-5)
-
-
-def crossing(predicted, measured, budget, step=1):
-    return Overrun(
-        step=step, what="resident set", budget_bytes=budget, predicted_bytes=predicted, measured_bytes=measured
-    )
