@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+os.environ["PLIMSOLL_CALIBRATION"] = "off"  # but where it is the subject: what one test measured is none of another's
 os.environ["JAX_PLATFORMS"] = "cpu"  # before anything imports JAX, and for the processes that tests start
 
 STRICT = {"levers", "models", "training", "contracts", "optimizers"}

@@ -28,9 +28,9 @@ MAY_IMPORT = {
 }
 """Besides the ground (errors, units, tree, types), which every room may import. The command line parses recipes,
 and looks at data sets, limits and run folders; it must not import JAX, which another test holds."""
-JOINT = {"compilers", "drydock", 
-    "run", "session", "session_log", "session_options", "worker", "workshop", "environment", "batches", "examine",
-    "inference",
+JOINT = {
+    "run", "session", "session_line", "session_log", "session_options", "worker", "workshop", "drydock", "compilers",
+    "environment", "batches", "examine", "inference", "settings",
 }  # fmt: skip
 """Modules that bring the rooms together, and may import all of them but the command line."""
 

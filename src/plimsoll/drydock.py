@@ -61,7 +61,7 @@ class Drydock(Workshop):
             temp_bytes=stats.temp_size_in_bytes,
             peak_bytes=stats.peak_memory_in_bytes,
             flops=dot_flops(jaxpr),
-            largest=largest,
+            largest=tuple(largest),
         )
 
     def rehearse(self, plan: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ process of its own.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -16,17 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from plimsoll import compilers, environment
-from plimsoll.errors import BudgetError, PlimsollError, RecipeError, RunError
-from plimsoll.planner import chips, host
+from plimsoll.errors import BudgetError, PlimsollError, RecipeError, RunError, StoppedError
+from plimsoll.planner import calibration, chips, host
 from plimsoll.planner.child import Child, processor
 from plimsoll.planner.chips import Chip
 from plimsoll.planner.search import search
-from plimsoll.planner.types import Problem
+from plimsoll.planner.types import Learned, Problem
 from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.recipes.files import short_name
 from plimsoll.recipes.registry import differences, from_dict, is_saved_as, name_of, preset
 from plimsoll.session_options import SessionOptions, session_options
-from plimsoll.training import interruption
+from plimsoll.training import disk, interruption, overruns
 from plimsoll.training.folder import RunFolder
 from plimsoll.types import LEVERS, Planned
 from plimsoll.units import format_bytes, parse_bytes
@@ -49,12 +50,15 @@ def plan(
     pins: Mapping[str, Any] | None = None,
     measure: bool = False,
     prepared: Prepared | None = None,
+    margin_bytes: int = 0,
     say: Say = lambda text: None,
 ) -> Planned:
     """The fastest plan for `recipe` whose predicted peak is at most `memory`; allocates nothing unless `measure`.
 
     `memory` is per device; `host_memory` is each host's beside its accelerators. `prepared` says what is known of the
     data; without it nothing of the data is read. `measure` times the best few, on the chip at hand only.
+    `margin_bytes` stay free, beyond the prediction, in the phases that a plan decides about: what a run that went over
+    its budget has learned.
     Raises BudgetError, with the smallest peak found and what would fit, if nothing does.
     """
     name, recipe = _named(recipe, name)
@@ -72,12 +76,31 @@ def plan(
         pins=pins,
         measure=measure,
     )
+    samples = _samples(recipe.kind, chip, say)
+    correction = calibration.correction(samples or [])
+    problem = dataclasses.replace(problem, learned=Learned(correction=correction, margin_bytes=margin_bytes))
     steps = prepared.steps if prepared is not None else recipe.steps
     about: dict[str, Any] = {"recipe": recipe.to_dict(), "steps": steps or UNKNOWN_STEPS}
     command, variables = _compile_process(target, about, say)
     answers = environment.cache_folder() / "answers"
     with Child(command, variables, about=about, answers=answers) as compiler:
-        return search(problem, compiler, say)
+        found = search(problem, compiler, say)
+        return dataclasses.replace(
+            found,
+            margin_bytes=margin_bytes,
+            error_band=None if samples is None else calibration.error_band(samples),
+            disk=disk.needed(compiler.static().state_bytes),
+        )
+
+
+def _samples(kind: str, chip: str, say: Say) -> list[calibration.Sample] | None:
+    """What earlier sessions of this kind measured; None where that is not kept."""
+    if not calibration.is_on():
+        return None
+    samples, problem = calibration.read(environment.cache_folder(), calibration.key_of(kind, chip))
+    if problem is not None:
+        say(problem)
+    return samples
 
 
 def _compile_process(target: Chip, about: dict[str, Any], say: Say) -> tuple[list[str], dict[str, str]]:
@@ -190,22 +213,32 @@ class Ready:
     lock: int
 
 
-def prepare_run(recipe: Recipe, options: TrainOptions, say: Say) -> Ready:
-    """Everything up to training: folder, data, plan. Whoever starts the command closes the lock after it."""
+def prepare_run(recipe: Recipe, options: TrainOptions, say: Say, *, lock: int | None = None) -> Ready:
+    """Everything up to training: folder, data, plan. Whoever starts the command closes the lock after it.
+
+    `lock` is the run's, where this process holds it already.
+    """
     from plimsoll.report import require_tracker
 
     require_tracker(options.tracker)
     _require_levers(options.pins)
     folder = RunFolder(options.run or f"runs/{options.name or name_of(recipe)}")
     folder.create()
-    lock = folder.lock()
+    lock = folder.lock() if lock is None else lock
     try:
         prepared = _prepared(folder, recipe, say)
         budget = _settle_plan(folder, recipe, options, prepared, say)
     except BaseException:
         os.close(lock)
         raise
-    session = {"run": str(folder.path), "budget_bytes": budget, **session_options(options)}
+    session = {
+        "run": str(folder.path),
+        "budget_bytes": budget,
+        "name": options.name,
+        "numerics": options.numerics,
+        "lock": lock,
+        **session_options(options),
+    }
     command = [sys.executable, "-m", "plimsoll.worker", "train", json.dumps(session)]
     return Ready(command, environment.for_processes("cpu"), lock)
 
@@ -238,27 +271,51 @@ def _require_same(folder: RunFolder, recipe: Recipe) -> None:
 
 
 def _settle_plan(folder: RunFolder, recipe: Recipe, options: TrainOptions, prepared: Prepared, say: Say) -> int:
-    """The budget in force. A started run keeps its plan; --replan looks for another, which continues it."""
+    """The budget in force. A started run keeps its plan, unless it went over its budget with it; --replan looks for
+    another, which continues it."""
+    went_over = overruns.read(folder)
+    margin = overruns.margin_bytes(went_over)
     if folder.has("plan.json") and not options.replan:
         planned = folder.read("plan.json")
-        _say_what_is_kept(planned, options, say)
-        return _require_room(planned, options, f"the plan of {folder.path}", "add --replan to look for a smaller plan")
+        if options.keep_plan or margin <= planned.get("margin_bytes", 0):
+            _say_what_is_kept(planned, options, say)
+            if planned.get("disk"):
+                disk.require_room(folder.checkpoints, planned["disk"])
+            advice = "add --replan to look for a smaller plan"
+            return _require_room(planned, options, f"the plan of {folder.path}", advice)
+        say(f"{folder.path} went over its budget: planning again with a margin of {format_bytes(margin)}")
+        options = dataclasses.replace(options, memory=options.memory or planned["budget_bytes"])
     pins = options.pins if options.plan is None else _levers_of(options.plan, recipe, options.pins)
-    found = plan(
-        recipe,
-        name=options.name,
-        memory=options.memory,
-        numerics=options.numerics,
-        pins=pins,
-        measure=options.plan is None,
-        prepared=prepared,
-        say=say,
-    )
+    try:
+        found = plan(
+            recipe,
+            name=options.name,
+            memory=options.memory,
+            numerics=options.numerics,
+            pins=pins,
+            measure=options.plan is None,
+            prepared=prepared,
+            margin_bytes=margin,
+            say=say,
+        )
+    except BudgetError as refusal:
+        if not went_over:
+            raise
+        raise StoppedError(_no_way_on(folder, went_over[-1], refusal)) from None
     from plimsoll.report import plan_table
 
     say(plan_table(found))
+    disk.require_room(folder.checkpoints, found.disk)
     folder.write("plan.json", found.to_dict())
     return found.ledger.budget_bytes
+
+
+def _no_way_on(folder: RunFolder, last: overruns.Overrun, refusal: BudgetError) -> str:
+    return (
+        f"{folder.path} went over its budget at step {last.step:,} ({last.words()}), and no plan leaves room for that:"
+        f" {refusal}\n  what was saved up to step {last.step:,} is whole: continue with a larger --memory, or with"
+        " --keep-plan to go on over the budget"
+    )
 
 
 def _require_room(planned: Mapping[str, Any], options: TrainOptions, what: str, advice: str) -> int:
@@ -363,11 +420,22 @@ def train(recipe: Recipe | str, *, say: Say = print, **options: Any) -> RunFolde
 
 
 def become(ready: Ready) -> None:
-    """Turns this process into that one: same PID, a resident set that starts from nothing. Does not return."""
+    """Turns this process into that one: same PID, a resident set that starts from nothing. Does not return.
+
+    Of what is open, the standard streams and the run's lock go along: a device or a port would stay taken.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     interruption.hold()
+    for descriptor in _open_descriptors() - {0, 1, 2, ready.lock}:
+        with contextlib.suppress(OSError):  # the one that listed them
+            os.set_inheritable(descriptor, False)
     os.execve(ready.command[0], ready.command, ready.environment)
+
+
+def _open_descriptors() -> set[int]:
+    listed = Path("/proc/self/fd" if sys.platform == "linux" else "/dev/fd")
+    return {int(name) for name in os.listdir(listed)}
 
 
 __all__ = ["TrainOptions", "become", "budget_bytes", "plan", "prepare_run", "processor", "train"]

@@ -1,5 +1,7 @@
 """The training process: loads what was compiled, restores or starts, runs the loop, writes the ledger.
 
+A run that goes over its budget saves, says so, and hands its process back to planning (`Ending.again`).
+
 Part of the joint. It finds everything in the run folder (recipe.json, plan.json, data.json); the command line has
 turned into it by exec, so that its resident set starts from nothing.
 """
@@ -10,6 +12,7 @@ import dataclasses
 import importlib
 import math
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,17 +20,21 @@ from typing import Any
 import jax
 import numpy as np
 
-from plimsoll.errors import RunError
+from plimsoll.environment import cache_folder
+from plimsoll.errors import PlimsollError, RunError
+from plimsoll.planner import calibration
+from plimsoll.planner.estimate import LEARNED
 from plimsoll.planner.types import Rehearsal
 from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.recipes.registry import from_dict
+from plimsoll.session_line import Line
 from plimsoll.session_log import SessionLog
-from plimsoll.session_options import SessionOptions
-from plimsoll.training import memory, program
+from plimsoll.session_options import SessionOptions, session_options
+from plimsoll.training import allocator, memory, overruns, program
 from plimsoll.training.checkpoint import Checkpoints, load_state
 from plimsoll.training.folder import RunFolder
 from plimsoll.training.interruption import Interruption
-from plimsoll.training.loop import Schedule, run_steps, summed
+from plimsoll.training.loop import Ended, Schedule, run_steps, summed
 from plimsoll.training.nans import Watched
 from plimsoll.training.step import make_step
 from plimsoll.types import Plan, Source
@@ -41,6 +48,19 @@ class Session(SessionOptions):
     run: str
     budget_bytes: int
     notes: tuple[str, ...] = ()
+    lock: int | None = None
+    """The descriptor that holds the run's lock: planning again needs it."""
+    name: str | None = None
+    numerics: str = "mixed"
+
+
+@dataclasses.dataclass(frozen=True)
+class Ending:
+    """How a session ended."""
+
+    code: int
+    again: Mapping[str, Any] | None = None
+    """For the process that plans again, where the run is to go on with another plan (`worker.py`)."""
 
 
 def import_everything(recipe: Recipe, *, tracker: str = "none") -> None:
@@ -97,8 +117,8 @@ def _temp_bytes(executable: jax.stages.Compiled) -> int:
     return stats.temp_size_in_bytes if stats is not None else 0
 
 
-def train_here(options: Mapping[str, Any], interruption: Interruption) -> int:
-    """Runs the session in this process; the exit code."""
+def train_here(options: Mapping[str, Any], interruption: Interruption) -> Ending:
+    """Runs the session in this process."""
     session = Session(**{**options, "notes": tuple(options.get("notes", ()))})
     if session.profiler_port is not None:
         jax.profiler.start_server(session.profiler_port)
@@ -116,12 +136,32 @@ class _Training:
         self.prepared = Prepared(**self.folder.read("data.json"))
         self.marks: dict[str, int] = {}
         self.notes = list(session.notes)
+        self.line = Line(
+            session, self.folder, self.planned, budget_bytes=session.budget_bytes, steps=self.prepared.steps
+        )
+        self.evaluated = False
+        self.begun = time.monotonic()
 
-    def run(self) -> int:
+    def run(self) -> Ending:
+        try:
+            ended = self._train()
+        except Exception as problem:
+            if not allocator.refused(problem):
+                raise
+            ended = self.line.refused(problem, self.folder.checkpoints)
+            print(self.line.words(plans_again=True), flush=True)
+        if ended.signal is not None:
+            return Ending(128 + ended.signal)
+        left = self._seconds_left()
+        if not ended.over or (left is not None and left <= 0):
+            return Ending(0)
+        return Ending(0, again=self._again(left))
+
+    def _train(self) -> Ended:
         executables = self._load()
         if self.interruption.signal is not None:
             print("interrupted before the first step", flush=True)
-            return 128 + self.interruption.signal
+            return Ended(0, self.interruption.signal, False, {})
         checkpoints = Checkpoints(self.folder.checkpoints, in_background=self.plan.async_save)
         loader = self.recipe.source(self.folder.path, prefetch=self.plan.prefetch)
         try:
@@ -133,6 +173,7 @@ class _Training:
             schedule = self._schedule()
             log.opened(schedule, resumed)
             ended = None
+            self.line.training_begins()
             try:
                 state, ended = run_steps(
                     state,
@@ -143,13 +184,41 @@ class _Training:
                     lambda params: self._evaluate(params, executables),
                     log,
                     self.interruption,
+                    self.line.crossed,
                 )
+                self.line.session_ended(ended)
+            except Exception as problem:
+                if not allocator.refused(problem):
+                    raise
+                ended = self.line.refused(problem, self.folder.checkpoints)
             finally:
                 self._write_ledger(executables, resumed, log)
-                log.close(ended, self.folder.read("ledger.json"), checkpoints.best())
+                self._calibrate(log)
+                plans_again = ended is not None and ended.over
+                if self.line.overrun is not None:
+                    log.say(self.line.words(plans_again=plans_again), important=True)
+                log.close(None if plans_again else ended, self.folder.read("ledger.json"), checkpoints.best())
         finally:
             loader.close()
-        return 128 + ended.signal if ended is not None and ended.signal is not None else 0
+        assert ended is not None
+        return ended
+
+    def _seconds_left(self) -> float | None:
+        limit = self.session.max_seconds
+        return None if limit is None else limit - (time.monotonic() - self.begun)
+
+    def _again(self, seconds_left: float | None) -> dict[str, Any]:
+        """What planning again is to know: what the user pinned stays pinned."""
+        return {
+            **session_options(self.session),
+            "run": self.session.run,
+            "name": self.session.name,
+            "numerics": self.session.numerics,
+            "memory": self.session.budget_bytes,
+            "pins": {name: getattr(self.plan, name) for name in self.plan.pinned},
+            "max_seconds": seconds_left,
+            "lock": self.session.lock,
+        }
 
     def _load(self) -> program.Executables:
         import_everything(self.recipe, tracker=self.session.tracker)
@@ -199,6 +268,7 @@ class _Training:
         )
 
     def _evaluate(self, params: Any, executables: program.Executables) -> Mapping[str, float]:
+        self.evaluated = True
         batches = iter(self.recipe.validation(self.folder.path, examples=self.plan.micro_batch))
         return summed(batches, executables.evaluate, params)
 
@@ -220,7 +290,7 @@ class _Training:
             "data": data,
             "step temporaries": None if training is None else max(0, training - log.between_steps),
         }
-        beyond = [name for name in predicted if name not in measured]
+        beyond = [name for name in predicted if name not in measured and name != LEARNED]
         if beyond:  # a save, an evaluation: together, what the peak has on top
             measured[beyond[0]] = max(0, peak - sum(size or 0 for size in measured.values()))
         return measured
@@ -241,7 +311,7 @@ class _Training:
         params = program.tree_bytes(executables.state["params"])
         measured = self._measured(params, log, peak, predicted)
         names = dict.fromkeys([*predicted, *measured])
-        if peak > self.session.budget_bytes:
+        if peak > self.session.budget_bytes and self.line.overrun is None:
             self.notes.append(
                 f"the measured peak of {format_bytes(peak)} is over the budget of"
                 f" {format_bytes(self.session.budget_bytes)}: continue with --replan and a larger --memory"
@@ -258,9 +328,34 @@ class _Training:
                     name: {"predicted": predicted.get(name, 0), "measured": measured.get(name)} for name in names
                 },
                 "resumed_from_step": resumed,
+                "overruns": [one.to_dict() for one in overruns.read(self.folder)],
                 "notes": [*earlier.get("notes", []), *self.notes],
             },
         )
+
+    def _calibrate(self, log: SessionLog) -> None:
+        """What this session measured, for the next prediction of the kind; a tracker's own weight is not in any."""
+        seen = {"train", "save"} <= log.seen and self.evaluated
+        over = (
+            self.line.overrun is not None and self.line.overrun.what == "resident set"
+        )  # a lower bound, and what matters most
+        if not calibration.is_on() or not self.line.counts or self.session.tracker != "none" or not (seen or over):
+            return
+        learned, margin = self.planned.get("learned", {}), self.planned.get("margin_bytes", 0)
+        promised: dict[str, int] = self.planned["phases"]
+        computed = {phase: size - learned.get(phase, 0) for phase, size in promised.items()}
+        sample = calibration.Sample(
+            predicted=computed,
+            corrected=computed if margin else promised,
+            measured=self._phases(log),
+            plan=self.planned["plan"],
+        )
+        try:
+            problem = calibration.add(cache_folder(), calibration.key_of(self.recipe.kind, self.plan.chip), sample)
+        except (OSError, PlimsollError) as failure:  # no reason to lose the end of a run
+            problem = f"nothing was learned from this session for the next prediction: {failure}"
+        if problem is not None:
+            log.say(problem, important=True)
 
 
 class _Marked:

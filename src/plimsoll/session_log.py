@@ -16,6 +16,7 @@ from plimsoll.report import (
     final_summary,
     ledger_table,
     open_tracker,
+    overrun_words,
 )
 from plimsoll.report.progress import progress
 from plimsoll.training import memory
@@ -60,6 +61,8 @@ class SessionLog:
         self.phase_peaks: dict[str, int] = {}
         """The peak after each phase that raised it; what a phase needs below an earlier peak cannot be seen."""
         self.saving_beside = False
+        self.seen: set[str] = set()
+        """Phases this session has been in, whether or not they raised the peak."""
 
     def opened(self, schedule: Schedule, resumed: int | None) -> None:
         self.schedule, self.resumed = schedule, resumed
@@ -93,6 +96,7 @@ class SessionLog:
 
     def _mark(self, phase: str) -> None:
         """Whatever raised the peak since the last mark was in this phase."""
+        self.seen.add(phase)
         peak = memory.peak_resident_bytes()
         if peak > self.peak:
             self.phase_peaks[phase] = self.peak = peak
@@ -172,6 +176,7 @@ class SessionLog:
                 predicted_peak_bytes=ledger["predicted"]["peak_bytes"],
                 measured_peak_bytes=ledger["measured"]["peak_bytes"],
                 resumed_from_step=self.resumed,
+                overruns=tuple(overrun_words(overrun) for overrun in ledger.get("overruns", ())),
                 finished=ended.step >= self.schedule.steps,
             )
             self.say(final_summary(outcome))

@@ -22,6 +22,8 @@ class SessionOptions:
     profile: int = 0
     profiler_port: int | None = None
     debug_nans: bool = False
+    keep_plan: bool = False
+    """Go on over the budget, and only say so."""
 
     def __post_init__(self) -> None:
         least = {"max_steps": 1, "log_every": 1, "save_every": 1, "eval_every": 0, "profile": 0, "profiler_port": 1}

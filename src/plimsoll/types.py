@@ -94,6 +94,9 @@ class Compute:
     platform: str = "cpu"
 
 
+RUNNING = ("train", "evaluate", "save")
+"""Phases whose bytes a plan decides about; to load, to start and to restore costs the same under every plan."""
+
 LEVERS = ("micro_batch", "remat", "loss_chunk", "precision", "fsdp", "prefetch", "async_save")
 """Fields of a plan that are chosen; the others follow from them and from the recipe."""
 
@@ -175,6 +178,8 @@ class Ledger:
     """Predicted peak of every phase."""
     host: HostLedger | None = None
     """Of each host beside its accelerators; None where the host is the device."""
+    learned: Mapping[str, int] = field(default_factory=dict)
+    """What of each phase was learned from earlier runs, and not computed; negative where they had needed less."""
 
     @property
     def predicted_peak_bytes(self) -> int:
@@ -233,6 +238,12 @@ class Planned:
     alternatives: tuple[Alternative, ...] = ()
     largest_buffers: tuple[Buffer, ...] = ()
     """Of the step's temporaries, the largest; empty where the compiler does not say."""
+    margin_bytes: int = 0
+    """Of the run's own overruns, in `ledger.learned`."""
+    error_band: Mapping[str, int] | None = None
+    """Of earlier predictions of this kind (planner/calibration.py); None where none are kept."""
+    disk: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of the checkpoints that the run keeps (training/disk.py)."""
 
     def to_dict(self) -> dict[str, Any]:
         """The object `plan --json` prints."""
@@ -248,6 +259,10 @@ class Planned:
             "phase": self.ledger.phase,
             "phases": dict(self.ledger.phases),
             "host": self.ledger.host.to_dict() if self.ledger.host is not None else None,
+            "learned": dict(self.ledger.learned),
+            "margin_bytes": self.margin_bytes,
+            "error_band": None if self.error_band is None else dict(self.error_band),
+            "disk": dict(self.disk),
             "step_seconds": self.step_seconds,
             "step_seconds_source": self.step_seconds_source,
             "step_flops": self.step_flops,

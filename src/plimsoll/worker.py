@@ -1,8 +1,9 @@
-"""Entry points of the processes that import JAX: `python -m plimsoll.worker compile|drydock|rehearse|host|train|VERB`.
+"""Entry points of the processes that import JAX: `python -m plimsoll.worker compile|drydock|...|train|again|VERB`.
 
 `compile` answers the planner's questions from standard input until it closes, `drydock` those for a chip that is not
 here; `train` is what `plimsoll train` becomes, by exec, once the plan is made: a fresh process whose resident set is
-the budget's business. The other verbs answer one question with one JSON object: `cli/ask.py` asks.
+the budget's business. `again` is what that process becomes where it went over the budget: it plans with what was
+learned, and becomes `train` again. The other verbs answer one question with one JSON object: `cli/ask.py` asks.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import os
 import signal
 import sys
 import time
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
-from plimsoll.training.interruption import Interruption, release
+from plimsoll.training.interruption import Interruption, hold, release
 
 
 def main(arguments: list[str]) -> int:
@@ -28,25 +30,68 @@ def main(arguments: list[str]) -> int:
         return _host(json.loads(arguments[1]))
     if arguments[:1] == ["rehearse"]:
         return _rehearse(json.loads(arguments[1]))
+    if arguments[:1] == ["again"]:
+        return _again(json.loads(arguments[1]))
     if arguments[:1] != ["train"]:
         return _answer(arguments[0])
     with Interruption() as interruption:
         release()
-        return _train(json.loads(arguments[1]), interruption)
+        code, again = _train(json.loads(arguments[1]), interruption)
+        if again is not None:
+            hold()
+    if again is None:
+        return code
+    if interruption.signal is not None:  # after the loop had ended: everything is saved
+        return 128 + interruption.signal
+    from plimsoll.run import Ready, become
+
+    command = [sys.executable, "-m", "plimsoll.worker", "again", json.dumps(again)]
+    become(Ready(command, dict(os.environ), again["lock"]))
+    raise AssertionError("exec returned")
 
 
-def _train(options: dict[str, Any], interruption: Interruption) -> int:
+def _train(options: dict[str, Any], interruption: Interruption) -> tuple[int, Mapping[str, Any] | None]:
+    """The exit code; and what the process that plans again is to know, where the run goes on with another plan."""
     from plimsoll.errors import PlimsollError
     from plimsoll.session import train_here
 
     try:
-        return train_here(options, interruption)
+        ending = train_here(options, interruption)
+    except PlimsollError as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        return problem.exit_code, None
+    except OSError as problem:  # of a disk, mostly: what was saved is whole
+        print(f"error: training stopped: {problem}. Run the same command again to continue", file=sys.stderr)
+        return 3, None
+    return ending.code, ending.again
+
+
+def _again(asked: dict[str, Any]) -> int:
+    """The process that trained, over its budget: plans with the margin it learned, and becomes the next that trains."""
+    from plimsoll import run
+    from plimsoll.errors import PlimsollError
+    from plimsoll.recipes.registry import from_dict
+    from plimsoll.training.folder import RunFolder
+
+    say = (lambda text: None) if asked["quiet"] else (lambda text: print(text, flush=True))
+    lock = asked.pop("lock")
+    try:
+        signal.signal(signal.SIGTERM, _stop)
+        release()
+        recipe = from_dict(RunFolder(asked["run"]).read("recipe.json"))
+        run.become(run.prepare_run(recipe, run.TrainOptions(**asked), say, lock=lock))
     except PlimsollError as problem:
         print(f"error: {problem}", file=sys.stderr)
         return problem.exit_code
-    except OSError as problem:  # of a disk, mostly: what was saved is whole
-        print(f"error: training stopped: {problem}. Run the same command again to continue", file=sys.stderr)
-        return 3
+    except KeyboardInterrupt:
+        print("interrupted while planning again: what was saved is whole", flush=True)
+        return 130
+    raise AssertionError("exec returned")
+
+
+def _stop(_number: int, _frame: Any) -> NoReturn:
+    print("terminated while planning again: what was saved is whole", flush=True)
+    raise SystemExit(143)
 
 
 WORKSHOPS = {"compile": ("plimsoll.workshop", "Workshop"), "drydock": ("plimsoll.drydock", "Drydock")}

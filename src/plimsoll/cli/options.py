@@ -67,6 +67,8 @@ class TrainOptions:
     """Use this plan (a file from `plimsoll plan --json`, or a run's plan.json) instead of searching."""
     replan: bool = False
     """Search again for a run that has a plan."""
+    keep_plan: bool = False
+    """Where the run goes over its budget, only say so; default: save, plan again with that margin, continue."""
     max_steps: int | None = None
     """Stop early, at this step; the schedule stays."""
     max_minutes: str | None = None

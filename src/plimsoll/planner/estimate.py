@@ -20,6 +20,9 @@ RUNNING_BYTES = 20 * MIB
 """What a running process adds to a rehearsed one: library code that comes back, thread stacks, logs, allocator
 rounding (docs/log.md, "Given back")."""
 
+LEARNED = "learned from runs"
+"""The component for what earlier runs needed beyond their predictions."""
+
 LOADING_BYTES = 4 * MIB
 """What two starts of the same process differ by."""
 BATCHES_ON_DEVICE = 2
@@ -36,14 +39,18 @@ def ledger(plan: Plan, problem: Problem, *, static: Static, analysis: Analysis, 
     else:
         phases = _device(static, analysis, rehearsal)
         host = _host(plan, problem, static, rehearsal, data)
-    dearest = _dearest(phases)
+    computed = _sums(phases)
+    if problem.learned is not None:
+        phases = {name: _corrected(name, parts, problem.learned.of(name)) for name, parts in phases.items()}
+    peaks, dearest = _sums(phases), _dearest(phases)
     return Ledger(
         budget_bytes=problem.budget_bytes,
         predicted=phases[dearest],
         phase=dearest,
-        phases={name: sum(parts.values()) for name, parts in phases.items()},
+        phases=peaks,
         source=analysis.source,
         host=host,
+        learned={name: peaks[name] - computed[name] for name in peaks if peaks[name] != computed[name]},
     )
 
 
@@ -61,6 +68,15 @@ def _one_memory(plan: Plan, static: Static, analysis: Analysis, rehearsal: Rehea
         "evaluate": base | {"evaluation temporaries": rehearsal.evaluate_temp_bytes} | data,
         "save": base | save | data | (step if plan.async_save else {}),
     }
+
+
+def _corrected(phase: str, parts: Parts, more: int) -> Parts:
+    """What was learned is a part of its own. Where less was needed, only our own allowance gives way: never bytes
+    that are exact, compiled or rehearsed."""
+    if more >= 0:
+        return parts | ({LEARNED: more} if more else {})
+    allowance = LOADING_BYTES if phase == "load" else RUNNING_BYTES
+    return parts | ({"process": parts["process"] - min(-more, allowance)} if "process" in parts else {})
 
 
 def _device(static: Static, analysis: Analysis, rehearsal: Rehearsal) -> dict[str, Parts]:
@@ -93,5 +109,10 @@ def _state(static: Static) -> Parts:
     return {"parameters": static.parameter_bytes, "optimizer": static.optimizer_bytes + static.other_bytes}
 
 
+def _sums(phases: Mapping[str, Parts]) -> dict[str, int]:
+    return {name: sum(parts.values()) for name, parts in phases.items()}
+
+
 def _dearest(phases: Mapping[str, Parts]) -> str:
-    return max(phases, key=lambda name: sum(phases[name].values()))
+    sums = _sums(phases)
+    return max(sums, key=lambda name: sums[name])

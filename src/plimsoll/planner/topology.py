@@ -34,7 +34,7 @@ EVERY_GPU = {
 """Limits that all compute capabilities from 7.5 to 12.0 share (CUDA C++ Programming Guide)."""
 
 
-def devices(chip: Chip) -> list[jax.Device]:
+def devices(chip: Chip) -> list[Any]:
     """As many as the chip has, each with the number of its host in `process_index`."""
     if chip.platform == "tpu":
         told: dict[str, Any] = {

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from plimsoll.types import Buffer, Plan
+from plimsoll.types import RUNNING, Buffer, Plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +108,20 @@ class DoesNotCompile(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Learned:
+    """What earlier runs have shown to be wrong with a prediction."""
+
+    correction: Mapping[str, int] = field(default_factory=dict)
+    """Phase to bytes, from runs of this kind (calibration.py); negative where they had needed less."""
+    margin_bytes: int = 0
+    """From this very run, which went over its budget: of the phases in RUNNING, and no less than this."""
+
+    def of(self, phase: str) -> int:
+        corrected = self.correction.get(phase, 0)
+        return max(corrected, self.margin_bytes) if self.margin_bytes and phase in RUNNING else corrected
+
+
+@dataclass(frozen=True, kw_only=True)
 class Problem:
     """Everything the search needs to know; no model, no data."""
 
@@ -131,5 +145,6 @@ class Problem:
     """Prefetch depth to host components and their bytes."""
     pins: Mapping[str, Any] = field(default_factory=dict)
     """Levers the user set."""
+    learned: Learned = field(default_factory=Learned)
     measure: bool = False
     """Time the best few on the chip at hand."""

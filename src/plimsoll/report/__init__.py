@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from plimsoll.report.summary import final_summary as final_summary
     from plimsoll.report.tables import buffers_table as buffers_table
     from plimsoll.report.tables import ledger_table as ledger_table
+    from plimsoll.report.tables import overrun_words as overrun_words
     from plimsoll.report.tables import plan_table as plan_table
     from plimsoll.report.tables import runs_table as runs_table
     from plimsoll.report.trackers import open_tracker as open_tracker
@@ -35,6 +36,7 @@ _MODULES = {
     "final_summary": "summary",
     "buffers_table": "tables",
     "ledger_table": "tables",
+    "overrun_words": "tables",
     "plan_table": "tables",
     "runs_table": "tables",
     "open_tracker": "trackers",

@@ -47,6 +47,8 @@ class Outcome:
     measured_peak_bytes: int | None
     """The maximum over all processes of the run."""
     resumed_from_step: int | None = None
+    overruns: tuple[str, ...] = ()
+    """What went over the budget on the way, a line each."""
     finished: bool = True
     """False where the run stopped early, by request or on an error."""
 
@@ -101,6 +103,7 @@ def _peaks(outcome: Outcome) -> list[tuple[str, str]]:
     ]
     if measured is not None and measured > budget:
         rows.append(("Over The Budget By:", format_bytes(measured - budget)))
+    rows += [("Went Over:", words) for words in outcome.overruns]
     return rows
 
 

@@ -38,6 +38,8 @@ def plan_table(planned: Planned) -> str:
             "",
             *_phases(ledger.phases, ledger.phase),
             *_host(planned),
+            *_error_band(planned),
+            *_disk(planned.disk),
             *_speed(planned),
             *labelled("why", planned.reason),
             *_alternatives(planned),
@@ -91,6 +93,30 @@ def _phases(phases: Mapping[str, int], peak_phase: str) -> list[str]:
         return []
     rows = [(name, format_bytes(size), "<- peak" if name == peak_phase else "") for name, size in phases.items()]
     return ["predicted peak of each phase", *columns(rows, align="lrl"), ""]
+
+
+def _error_band(planned: Planned) -> list[str]:
+    """Of earlier predictions of this kind; and what this run itself has taught."""
+    band, lines = planned.error_band, []
+    if planned.margin_bytes:
+        lines += labelled("margin", f"{format_bytes(planned.margin_bytes)}: this run went over its budget before")
+    if band is None:
+        return lines
+    if not band["sessions"]:
+        return [*lines, *labelled("error band", "no run of this kind seen yet")]
+    lowest, highest, median = (
+        format_mib_difference(band[f"{name}_bytes"], 0) for name in ("lowest", "highest", "median")
+    )
+    sessions = f"{band['sessions']} session{'s' * (band['sessions'] != 1)}"
+    text = f"{lowest.removesuffix(' MiB')} .. {highest} over {sessions}, median {median} (measured minus predicted)"
+    return [*lines, *labelled("error band", text)]
+
+
+def _disk(disk: Mapping[str, int]) -> list[str]:
+    if not disk:
+        return []
+    one, times, together = (disk[name] for name in ("checkpoint_bytes", "kept_at_once", "bytes"))
+    return labelled("disk", f"{format_bytes(together)} for {times} checkpoints of {format_bytes(one)} at once")
 
 
 def _speed(planned: Planned) -> list[str]:
@@ -148,9 +174,20 @@ def ledger_table(ledger: Mapping[str, Any]) -> str:
     lines = [_verdict(ledger), "", *columns([header, *compared], align="lrrrr")]
     resumed = ledger.get("resumed_from_step")
     lines += [] if resumed is None else ["", *labelled("resumed from", f"step {resumed:,}")]
+    for overrun in ledger.get("overruns", ()):
+        lines += labelled("went over", overrun_words(overrun))
     for note in ledger.get("notes", ()):
         lines += labelled("note", note)
     return "\n".join(lines)
+
+
+def overrun_words(overrun: Mapping[str, Any]) -> str:
+    """One entry of `ledger.json`'s `overruns`: `at step 12: 431.0 MiB resident, 352.1 MiB predicted, ...`."""
+    measured, predicted, budget = (
+        format_bytes(overrun[f"{name}_bytes"]) for name in ("measured", "predicted", "budget")
+    )
+    what = "resident" if overrun["what"] == "resident set" else f"in use, and more refused ({overrun['said']})"
+    return f"at step {overrun['step']:,}: {measured} {what}; {predicted} predicted, budget {budget}"
 
 
 def _compared(name: str, predicted: int | None, measured: int | None) -> tuple[str, ...]:

@@ -27,6 +27,8 @@ import jax
 import numpy as np
 
 from plimsoll.errors import CheckpointError, StoppedError
+from plimsoll.training import allocator
+from plimsoll.training.disk import KEPT
 from plimsoll.training.folder import replace_file
 from plimsoll.units import MIB, format_bytes
 
@@ -34,8 +36,6 @@ SLICE_BYTES = 4 * MIB
 IN_FLIGHT_BYTES = 8 * MIB
 """What Orbax may hold at a time while it writes or reads."""
 _PLACEHOLDER: Any = ...  # Orbax's word for "leave this one on disk"
-KEPT = 2
-"""The last ones, and the best."""
 
 
 @dataclass(frozen=True)
@@ -312,6 +312,8 @@ def _flush_folder(folder: Path) -> None:
 def _not_saved(partial: Path, step: int, problem: Exception) -> Exception:
     """What the disk did, in a paragraph; anything else as it is."""
     shutil.rmtree(partial, ignore_errors=True)
+    if allocator.refused(problem):  # memory, not disk, under the same status
+        return problem
     full = any(word in str(problem) for word in ("No space left", "RESOURCE_EXHAUSTED", "Disk quota", "ENOSPC"))
     if isinstance(problem, OSError):
         full = full or problem.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import jax
 
 from plimsoll.errors import StoppedError
-from plimsoll.training import memory
+from plimsoll.training import allocator, memory
 from plimsoll.training.checkpoint import Checkpoints
 from plimsoll.training.interruption import Interruption
 from plimsoll.training.program import Executables
@@ -57,6 +57,8 @@ class Ended:
     step: int
     signal: int | None
     """SIGINT or SIGTERM, where one of them ended it."""
+    over: bool
+    """Whether it ended because the line was crossed."""
     last_metrics: Mapping[str, float]
 
 
@@ -69,8 +71,11 @@ def run_steps(
     evaluate: Callable[[Any], Mapping[str, float]],
     log: Log,
     interruption: Interruption,
+    over_the_line: Callable[[], bool] = lambda: False,
 ) -> tuple[Any, Ended]:
     """Takes the steps that are left. `interruption` is in force already.
+
+    Where the line was crossed it saves and stops, between steps, as at a signal.
 
     Checkpoint n holds the state after n updates and a loader about to yield batch n, so we save after the update
     and before the next draw. Moving either line breaks exact resumption, which tests/training/test_resume.py
@@ -81,16 +86,19 @@ def run_steps(
     flight = _InFlight(log)
     evaluated = saved = first
     step = first
+    over = False
 
     with checkpoints:  # however it ends, a save that was begun is finished
         while step < schedule.stop_at and not interruption.signal and time.monotonic() < deadline:
+            if over := over_the_line():
+                break
             state, metrics = executables.step(state, next(loader))  # the old state's buffers are reused
             step += 1
             flight.add(step, metrics)
             if schedule.due(schedule.evaluate_every, step):
                 flight.land()
                 evaluated = step
-                _evaluate(state, step, evaluate, checkpoints, log)
+                _evaluate(state, step, loader, evaluate, checkpoints, log)
             if schedule.due(schedule.save_every, step) or _is_best(checkpoints, step):
                 flight.land()
                 saved = step
@@ -98,22 +106,28 @@ def run_steps(
                 log.saved(step)
                 memory.trim()  # what evaluating and saving left in the heap would sit under the next step's peak
         flight.land()
-        if step > evaluated and not interruption.signal:
-            _evaluate(state, step, evaluate, checkpoints, log)
+        if step > evaluated and not interruption.signal and not over:
+            _evaluate(state, step, loader, evaluate, checkpoints, log)
         if step > saved:
             checkpoints.save(step, state, loader.state())
             log.saved(step)
-    return state, Ended(step, interruption.signal, flight.last)
+    return state, Ended(step, interruption.signal, over, flight.last)
 
 
 def _evaluate(
     state: Any,
     step: int,
+    loader: Source,
     evaluate: Callable[[Any], Mapping[str, float]],
     checkpoints: Checkpoints,
     log: Log,
 ) -> None:
-    metrics = evaluate(state["params"])
+    try:
+        metrics = evaluate(state["params"])
+    except Exception as problem:
+        if allocator.refused(problem):  # the state is whole: an evaluation donates nothing
+            checkpoints.save(step, state, loader.state())
+        raise
     memory.trim()
     if not metrics:
         return

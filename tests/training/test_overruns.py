@@ -1,0 +1,204 @@
+"""What is kept of an overrun, why planning again ends, and which errors are an allocator's."""
+
+import json
+from itertools import count
+
+import jax
+import jax.numpy as jnp
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plimsoll.errors import StoppedError
+from plimsoll.session_line import Line
+from plimsoll.session_options import SessionOptions
+from plimsoll.training import allocator, checkpoint, overruns
+from plimsoll.training.checkpoint import Checkpoints
+from plimsoll.training.folder import RunFolder
+from plimsoll.training.interruption import Interruption
+from plimsoll.training.loop import Schedule, run_steps
+from plimsoll.training.overruns import SPREAD_BYTES, Overrun
+from plimsoll.training.program import Executables
+from plimsoll.types import RUNNING
+from plimsoll.units import MIB
+
+JaxError = jax.errors.JaxRuntimeError
+REFUSALS = [
+    "RESOURCE_EXHAUSTED: Out of memory allocating 67108864 bytes.",  # a CPU under RLIMIT_AS, jaxlib 0.10.2
+    "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 7406166528 bytes.",  # GPUs
+    "RESOURCE_EXHAUSTED: : CUDA_ERROR_OUT_OF_MEMORY: out of memory",
+]
+
+
+def overrun(*, measured, predicted=100 * MIB, budget=110 * MIB, what="resident set"):
+    return Overrun(step=4, what=what, budget_bytes=budget, predicted_bytes=predicted, measured_bytes=measured)
+
+
+@pytest.mark.parametrize("text", REFUSALS)
+def test_xlas_refusals_are_an_allocators_by_type_and_status(text):
+    assert allocator.refused(JaxError(text))
+    assert not allocator.refused(RuntimeError(text))  # the words alone are nothing
+    assert not allocator.refused(JaxError(f"INTERNAL: while running: {text}"))
+    assert not allocator.refused(JaxError(text.replace("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT")))
+
+
+def test_what_jax_and_numpy_really_raise_counts():
+    with pytest.raises(JaxError) as refused:
+        jnp.zeros(2**45, jnp.float32).block_until_ready()
+    assert allocator.refused(refused.value)
+    assert allocator.refused(MemoryError())
+
+
+def test_a_refusal_while_saving_is_not_told_as_a_full_disk(tmp_path, monkeypatch):
+    def refuse(*_args, **_kwargs):
+        raise JaxError(REFUSALS[0])
+
+    monkeypatch.setattr(checkpoint, "_start_writing", refuse)
+    with pytest.raises(JaxError):
+        Checkpoints(tmp_path, in_background=False).save(1, {"x": jnp.ones(3)}, {})
+
+
+@given(
+    budget=st.integers(100 * MIB, 400 * MIB),
+    plans=st.lists(st.integers(50 * MIB, 400 * MIB), min_size=1, max_size=30),
+    above=st.lists(st.integers(1, 50 * MIB), min_size=200, max_size=200),
+)
+def test_planning_again_and_again_ends(budget, plans, above):
+    """Whatever is measured, by however little it is over: each answer is a smaller plan, or none."""
+    seen, peaks = [], []
+    for over in above:
+        margin = overruns.margin_bytes(seen)
+        fitting = [peak for peak in plans if peak + margin <= budget]
+        if not fitting:
+            break
+        peaks.append(max(fitting))
+        seen.append(overrun(predicted=peaks[-1], measured=budget + over, budget=budget))
+        assert overruns.margin_bytes(seen) >= margin + SPREAD_BYTES
+    assert len(peaks) <= len(set(plans))
+    assert peaks == sorted(set(peaks), reverse=True)
+
+
+def test_an_allocators_refusal_asks_for_a_smaller_plan_though_less_was_in_use():
+    refused = overrun(measured=90 * MIB, what="allocator")
+    assert refused.excess_bytes == 10 * MIB  # up to the budget, which would have been passed
+    assert "with 90.0 MiB in use" in refused.words()
+
+
+def test_overruns_are_kept_in_order_and_read_back(tmp_path):
+    folder = RunFolder(tmp_path)
+    assert overruns.read(folder) == []
+    assert overruns.margin_bytes([]) == 0
+    both = [overrun(measured=120 * MIB), overrun(measured=115 * MIB)]
+    for one in both:
+        overruns.add(folder, one)
+    assert overruns.read(folder) == both
+    assert json.loads((tmp_path / "overruns.json").read_text())["overruns"][0]["excess_bytes"] == 20 * MIB
+    assert overruns.margin_bytes(both) == 20 * MIB + SPREAD_BYTES
+
+
+def test_what_was_learned_before_is_no_part_of_what_the_next_overrun_lacks():
+    planned = {"phases": {"load": 999, "train": 300, "evaluate": 250, "save": 290}, "learned": {"train": 70}}
+    assert overruns.predicted_running_bytes(planned) == 290
+    assert overruns.predicted_running_bytes({"phases": planned["phases"]}) == 300
+
+
+class Counts:
+    """A source whose position is how many batches it has given."""
+
+    def __init__(self):
+        self.given = 0
+
+    def __next__(self):
+        self.given += 1
+        return {}
+
+    def state(self):
+        return {"given": self.given}
+
+
+class Silent:
+    def step(self, done, metrics): ...
+    def evaluation(self, done, metrics): ...
+    def saved(self, done): ...
+
+
+def counted_state():
+    return {"step": jnp.int32(0), "params": {"weight": jnp.ones(3)}}
+
+
+def steps_that(refuse_at=None):
+    """Real arrays, donated like a real step's; the error is XLA's own class."""
+    add = jax.jit(lambda state: state | {"step": state["step"] + jnp.int32(1)}, donate_argnums=0)
+
+    def step(state, _batch):
+        state = add(state)
+        if int(state["step"]) == refuse_at:
+            raise JaxError(REFUSALS[1])
+        return state, {"loss": jnp.float32(1.0), "gradient_norm": jnp.float32(1.0)}
+
+    return Executables(init=None, step=step, evaluate=None, state=None)  # type: ignore[arg-type]
+
+
+def run(folder, executables, *, evaluate=lambda params: {}, over=lambda: False, **schedule):
+    schedule = Schedule(steps=12, stop_at=12, **({"save_every": 3} | schedule))
+    checkpoints = Checkpoints(folder, in_background=True)
+    found = run_steps(
+        counted_state(), Counts(), executables, schedule, checkpoints, evaluate, Silent(), Interruption(), over
+    )
+    return found[1]
+
+
+def saved(folder):
+    return [(one.step, checkpoint.loader_position(one)) for one in Checkpoints(folder, in_background=False).all()]
+
+
+def test_a_step_that_is_refused_leaves_the_last_checkpoint(tmp_path):
+    with pytest.raises(JaxError):
+        run(tmp_path, steps_that(refuse_at=8))
+    assert saved(tmp_path) == [(6, {"given": 6}), (3, {"given": 3})]
+
+
+def test_an_evaluation_that_is_refused_loses_no_step(tmp_path):
+    """It donates nothing: the state of its step is saved, with the loader about to yield the next batch."""
+
+    def evaluate(_params):
+        raise JaxError(REFUSALS[1])
+
+    with pytest.raises(JaxError):
+        run(tmp_path, steps_that(), evaluate=evaluate, evaluate_every=5)
+    assert saved(tmp_path)[0] == (5, {"given": 5})
+
+
+def test_over_the_line_it_saves_the_step_it_is_at_and_takes_no_other(tmp_path):
+    asked = count()
+    ended = run(tmp_path, steps_that(), over=lambda: next(asked) == 7)
+    assert (ended.step, ended.over, ended.signal) == (7, True, None)
+    assert saved(tmp_path)[0] == (7, {"given": 7})
+
+
+def test_over_the_line_after_the_last_step_the_run_is_finished(tmp_path):
+    asked = count()
+    ended = run(tmp_path, steps_that(), over=lambda: next(asked) >= 12)
+    assert (ended.step, ended.over) == (12, False)
+
+
+def line(tmp_path, *, budget, **options):
+    planned = {"phases": dict.fromkeys(RUNNING, 100 * MIB)}
+    return Line(SessionOptions(**options), RunFolder(tmp_path), planned, budget_bytes=budget, steps=12)
+
+
+def test_what_starting_needs_is_not_answered_by_another_plan(tmp_path):
+    assert line(tmp_path, budget=1).crossed()
+    begun = line(tmp_path, budget=1)
+    begun.training_begins()
+    assert not begun.crossed()
+
+
+@pytest.mark.parametrize("option", [{"keep_plan": True}, {"debug_nans": True}, {"profile": 3}, {"profiler_port": 9999}])
+def test_what_no_plan_counts_is_not_answered_either(tmp_path, option):
+    one = line(tmp_path, budget=1, **option)
+    assert not one.crossed()
+    with pytest.raises(StoppedError, match=r"the allocator refused .* up to step 0 is whole") as stopped:
+        one.refused(JaxError(REFUSALS[1]), tmp_path)
+    assert stopped.value.exit_code == 3
+    assert not (tmp_path / "overruns.json").exists()
