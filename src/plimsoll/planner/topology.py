@@ -34,8 +34,8 @@ EVERY_GPU = {
 """Limits that all compute capabilities from 7.5 to 12.0 share (CUDA C++ Programming Guide)."""
 
 
-def devices(chip: Chip) -> list[jax.Device]:
-    """As many as the chip has, each with the number of its host in `process_index`."""
+def devices(chip: Chip) -> list[Any]:
+    """`jax.Device`s, as many as the chip has, each with the number of its host in `process_index`."""
     if chip.platform == "tpu":
         return topologies.get_topology_desc(platform="tpu", **chip.compiler).devices
     assert chip.platform == "cuda", "a CPU compiles for itself"
