@@ -46,7 +46,7 @@ class _Kit:
 
 KITS: dict[Platform, _Kit] = {
     "tpu": _Kit(extra="tpu", disk_bytes=740_000_000, while_installing=1_000_000_000, proof="tpu-v5e-1"),
-    "cuda": _Kit(extra="cuda13", disk_bytes=4_100_000_000, while_installing=6_600_000_000, proof="t4"),
+    "cuda": _Kit(extra="cuda13", disk_bytes=4_100_000_000, while_installing=7_100_000_000, proof="t4"),
 }
 MARK = "plimsoll.json"
 """Written last: a folder without it was never finished."""
@@ -174,5 +174,6 @@ def _run(command: list[Path | str], *, environment: dict[str, str] | None = None
     what = " ".join(map(str, command[1:]))
     raise PlimsollError(
         f"the compile environment was not made: `python {what}` ended with code {done.returncode}:"
-        f" {lines[-1][:400] if lines else 'it said nothing'}. Nothing was changed; run the command again once that is mended"
+        f" {lines[-1][:400] if lines else 'it said nothing'}. What was there before is untouched; run the command again"
+        " once that is mended"
     )

@@ -13,7 +13,14 @@ from plimsoll.errors import RecipeError
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDES = ROOT / "docs/from-the-guides.md"
-PAGES = [GUIDES, ROOT / "README.md", ROOT / "docs/stories.md", ROOT / "docs/memory.md", ROOT / "CONTRIBUTING.md"]
+PAGES = [
+    GUIDES,
+    ROOT / "README.md",
+    ROOT / "docs/stories.md",
+    ROOT / "docs/memory.md",
+    ROOT / "docs/chips.md",
+    ROOT / "CONTRIBUTING.md",
+]
 OPTIONS = {"plan": PlanOptions, "train": TrainOptions}
 
 

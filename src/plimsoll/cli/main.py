@@ -21,6 +21,7 @@ COMMANDS = {
     "fingerprint": ("plimsoll.cli.look", "RUN", "one checksum of all that was learned"),
     "runs": ("plimsoll.cli.look", "[FOLDER]", "the runs here, side by side"),
     "recipes": ("plimsoll.cli.look", "", "what there is to train"),
+    "chips": ("plimsoll.cli.chips", "[NAME] [--install tpu|cuda]", "what can be planned for, here or not"),
     "doctor": ("plimsoll.cli.doctor", "", "devices, memory, disk, a step timed: ready or not"),
 }  # fmt: skip
 

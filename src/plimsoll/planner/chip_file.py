@@ -17,7 +17,7 @@ from plimsoll.errors import RecipeError
 
 PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
 FIGURES = ("memory_bytes", "flops", "memory_bandwidth", "link_bandwidth", "host_memory_bytes", "compiler")
-"""Each of them has a source."""
+"""Each that is given has a source."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,8 +148,9 @@ def _figures(table: _Table, *, platform: str, compiler: Mapping[str, Any]) -> Fi
     rates.end()
     if flops["float32"] is None:
         raise rates.refusal("float32", rate.__doc__ or "", None)
+    given = [name for name in FIGURES if name in table]
     sources = table.table("sources", default={})
-    named = {name: sources.take(name, words, default=f"the file {table.path}") for name in FIGURES}
+    named = {name: sources.take(name, words, default=f"the file {table.path}") for name in given}
     sources.end()
     return Figures(
         platform=platform,
@@ -185,7 +186,7 @@ def words(value: Any) -> str:
 
 
 def shape(value: Any) -> tuple[int, ...]:
-    """chips along each axis, like "2x4x4\""""
+    """chips along each axis like '2x4x4'"""
     return tuple(count(int(axis)) for axis in words(value).split("x"))
 
 
@@ -210,6 +211,10 @@ class _Table:
         if not isinstance(values, dict):
             raise RecipeError(f"the chip file {path}: [{where}] must be a table, got {values!r}")
         self._values, self._asked = dict(values), list[str]()
+        self._given = frozenset(values)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._given
 
     def take(self, name: str, kind: Callable[[Any], Any], *, default: Any = _REQUIRED) -> Any:
         self._asked.append(name)

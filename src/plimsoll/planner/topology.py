@@ -35,7 +35,7 @@ EVERY_GPU = {
 
 
 def devices(chip: Chip) -> list[Any]:
-    """As many as the chip has, each with the number of its host in `process_index`."""
+    """`jax.Device`s, as many as the chip has, each with the number of its host in `process_index`."""
     if chip.platform == "tpu":
         told: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in chip.compiler.items()

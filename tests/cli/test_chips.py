@@ -1,0 +1,86 @@
+"""`plimsoll chips`: every chip in one table, each figure with its source, and which compilers are there."""
+
+import json
+
+import pytest
+
+from plimsoll import compilers
+from plimsoll.cli.main import main
+from plimsoll.planner.chips import chips
+
+
+@pytest.fixture(autouse=True)
+def nothing_installed(monkeypatch, tmp_path):
+    monkeypatch.setenv("PLIMSOLL_COMPILERS", str(tmp_path))
+    monkeypatch.delenv("PLIMSOLL_CHIPS", raising=False)
+
+
+def said(capsys, *arguments):
+    assert main(["chips", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_table_has_every_chip_and_says_which_compilers_are_missing(capsys):
+    text = said(capsys)
+    labels = {line.split()[0] for line in text.splitlines() if line}
+    for chip in chips():
+        assert (f"{chip.name.rpartition('-')[0]}-N" if chip.platform == "tpu" else chip.name) in labels
+    (h200,) = (line.split() for line in text.splitlines() if line.startswith("h200 "))
+    assert h200 == ["h200", "1", "1", "140.0", "GiB", "67", "494.5", "989.5", "989.5", "4,800", "-"]
+    (t4,) = (line.split() for line in text.splitlines() if line.startswith("t4 "))
+    assert t4 == ["t4", "1", "1", "13.8", "GiB", "8.1", "-", "-", "65", "300", "-"]
+    assert "tpu compiler        not installed: `plimsoll chips --install tpu`" in text
+    assert "None was held against a card" in " ".join(text.split())
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_one_chip_says_where_every_figure_is_from(capsys):
+    text = said(capsys, "tpu-v5e-8")
+    assert text.startswith("tpu-v5e-8: 8 devices on 1 host (tpu)\n")
+    assert text.count("from: ") == 6
+    assert "357.6 GiB of each host" in text
+
+
+def test_this_machine_has_no_catalogued_rates(capsys):
+    assert "measured when it is planned for" in said(capsys, "cpu")
+
+
+def test_a_family_lists_its_sizes(capsys):
+    lines = said(capsys, "tpu-v4").splitlines()
+    assert [line.split()[:3] for line in lines if line.startswith("tpu-v4-64 ")] == [["tpu-v4-64", "32", "8"]]
+    assert not any(line.startswith("h100") for line in lines)
+
+
+def test_json_is_one_object_with_every_size(capsys):
+    found = json.loads(said(capsys, "--json"))
+    assert [each["name"] for each in found["chips"]] == [chip.name for chip in chips()]
+    assert {name: state["missing"] for name, state in found["compilers"].items()} == {
+        "tpu": "not installed",
+        "cuda": "not installed",
+    }
+    (alone,) = json.loads(said(capsys, "h100x8", "--json"))["chips"]
+    assert (alone["devices"], alone["memory_bytes"]) == (8, 83_869_237_248)
+
+
+def test_installing_says_what_it_does_beside_the_output(capsys, monkeypatch):
+    monkeypatch.setattr(compilers, "install", lambda platform, say: say(f"making {platform}"))
+    assert main(["chips", "--install", "cuda", "--json"]) == 0
+    found = capsys.readouterr()
+    assert found.err == "making cuda\n"
+    assert json.loads(found.out)["chips"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["h1000"], ["no chip called 'h1000'", "did you mean h100"]),
+        (["tpu-v4-63"], ["no topology tpu-v4-63", "tpu-v4-64, 32 devices on 8 hosts"]),
+        (["--install", "rocm"], ["--install takes one of cuda, tpu, got 'rocm'"]),
+        (["h100", "h200"], ["nothing more is expected"]),
+    ],
+)
+def test_bad_words_are_one_paragraph(arguments, parts, capsys):
+    assert main(["chips", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1
+    assert all(part in error for part in ["error: ", *parts])

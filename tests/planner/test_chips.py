@@ -1,0 +1,230 @@
+# ruff: noqa: E501 (a case is a line)
+"""The catalogue is whole and honest, its names mean what Cloud's and NVIDIA's names mean, and a user's file is read."""
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plimsoll.errors import RecipeError
+from plimsoll.planner import chips
+from plimsoll.planner.chip_file import FIGURES
+
+ROOT = Path(__file__).parents[2]
+NAMES = [chip.name for chip in chips.chips()]
+A_CARD = tomllib.loads("\n".join(re.findall(r"```toml\n(.*?)```", (ROOT / "docs/chips.md").read_text(), re.DOTALL)))
+
+
+@pytest.fixture(autouse=True)
+def no_file_of_the_user(monkeypatch, tmp_path):
+    monkeypatch.delenv("PLIMSOLL_CHIPS", raising=False)
+    monkeypatch.setattr(chips, "user_config_path", lambda _: tmp_path / "config")
+
+
+def test_the_chips_of_the_issue_are_there():
+    wanted = "cpu a100-40 a100-80 h100 h200 b200 l4 rtx4090 rtx3090 t4 tpu-v4-64 tpu-v5p-8 tpu-v5e-8 tpu-v6e-8"
+    assert set(NAMES) >= set(wanted.split())
+    assert len(NAMES) == len(set(NAMES))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "cpu"])
+def test_every_figure_has_a_source(name):
+    chip = chips.chip(name)
+    assert chip.name == name
+    figures = [figure for figure in FIGURES if getattr(chip, figure) not in (None, 0.0)]
+    assert all("chips.toml" not in chip.sources[figure] for figure in figures)
+
+
+@pytest.mark.parametrize("chip", [chip for chip in chips.chips() if chip.platform != "cpu"], ids=lambda chip: chip.name)
+def test_rates_are_dense_and_of_units_that_exist(chip):
+    assert chip.flops["float32"] < max(chip.flops.values())
+    if chip.platform == "tpu":
+        assert chip.flops.keys() == {"float32", "bfloat16"}
+        assert chip.flops["float32"] == pytest.approx(chip.flops["bfloat16"] / 6, rel=0.01)
+    else:
+        ampere = tuple(map(int, chip.compiler["compute_capability"].rstrip("a").split("."))) >= (8, 0)
+        assert (("bfloat16" in chip.flops), ("tf32" in chip.flops)) == (ampere, ampere)
+        assert not ampere or chip.flops["float16"] == pytest.approx(2 * chip.flops["tf32"], rel=0.02)
+        assert chip.compiler["device_memory_size"] - chip.memory_bytes == 2**30
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "hosts", "topology"),
+    [
+        ("tpu-v4-8", 4, 1, "v4:2x2x1"),
+        ("tpu-v4-64", 32, 8, "v4:2x4x4"),
+        ("tpu-v5p-12288", 6144, 1536, "v5p:16x16x24"),
+        ("tpu-v5e-1", 1, 1, "v5e:1x1"),
+        ("tpu-v5e-8", 8, 1, "v5e:2x4"),
+        ("tpu-v5e-16", 16, 4, "v5e:4x4"),
+        ("tpu-v6e-256", 256, 64, "v6e:16x16"),
+        ("tpu-v3-8", 8, 1, "v3:2x2"),
+        ("tpu-v7x-128", 128, 16, "tpu7x:4x4x4"),
+    ],
+)
+def test_the_number_in_a_slice_means_what_cloud_tpu_means_by_it(name, devices, hosts, topology):
+    chip = chips.chip(name)
+    assert (chip.devices, chip.hosts, chip.compiler["topology_name"]) == (devices, hosts, topology)
+
+
+def test_a_slice_sends_over_the_links_of_its_worst_placed_chip():
+    per_link = 50e9
+    found = {name: chips.chip(name).link_bandwidth for name in ("tpu-v4-8", "tpu-v4-64", "tpu-v4-128", "tpu-v5e-256")}
+    assert found == {
+        "tpu-v4-8": 2 * per_link,
+        "tpu-v4-64": 3 * per_link,
+        "tpu-v4-128": 6 * per_link,
+        "tpu-v5e-256": 4 * per_link,
+    }
+    assert chips.chip("tpu-v5e-1").link_bandwidth == 0
+
+
+@pytest.mark.parametrize("name", ["h100x8", "8xh100"])
+def test_several_gpus_of_one_machine(name):
+    one, several = chips.chip("h100"), chips.chip(name)
+    assert (several.name, several.devices, several.hosts) == ("h100x8", 8, 1)
+    assert (one.link_bandwidth, several.link_bandwidth) == (0, 450e9)
+    assert several.memory_bytes == one.memory_bytes, "of each device"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("h1000", ["no chip called 'h1000'", "did you mean h100", "`plimsoll chips`"]),
+        ("H200", ["did you mean h200"]),
+        ("", ["no chip called ''"]),
+        ("v4-64", ["did you mean tpu-v4-64"]),
+        ("tpu-v4-63", ["no topology tpu-v4-63", "counts TensorCores", "8, 16, 32, 64", "tpu-v4-64, 32 devices on 8 hosts"]),
+        ("tpu-v5e-2", ["counts chips", "The nearest is tpu-v5e-1, 1 device"]),
+        ("tpu-v4-many", ["no topology tpu-v4-many"]),
+        ("h100x3", ["h100x3 cannot be planned for", "h100x2, h100x4, h100x8"]),
+        ("8xh100x8", ["no chip called"]),
+        ("cpux2", ["no chip called"]),
+    ],
+)  # fmt: skip
+def test_what_is_not_there_is_refused_with_the_nearest(name, said):
+    with pytest.raises(RecipeError) as refusal:
+        chips.chip(name)
+    assert "\n" not in str(refusal.value)
+    assert all(part in str(refusal.value) for part in said), str(refusal.value)
+
+
+def test_rates_are_the_catalogues_and_memory_touched_first_is_never_the_limit():
+    chip = chips.chip("l4")
+    rates = chips.rates(chip)
+    assert (rates.flops, rates.copy_bytes, rates.source) == (chip.flops, chip.memory_bandwidth, "data sheet")
+    assert 2**40 / rates.first_touch_bytes == 0
+
+
+def write(path, document):
+    """TOML of nested tables; JSON is TOML for all else here."""
+    lines = []
+
+    def table(values, where):
+        lines.append(f"[{'.'.join(json.dumps(part) for part in where)}]" if where else "")
+        for name, value in values.items():
+            if not isinstance(value, dict):
+                lines.append(f"{json.dumps(name)} = {json.dumps(value)}")
+        for name, value in values.items():
+            if isinstance(value, dict):
+                table(value, [*where, name])
+
+    table(document, [])
+    path.write_text("\n".join(lines))
+    return path
+
+
+def changed(*where, value=None):
+    """The example of the page with one field changed, or without it."""
+    document = json.loads(json.dumps(A_CARD))
+    place = document["chips"]["our-a6000"]
+    for part in where[:-1]:
+        place = place[part]
+    place.pop(where[-1], None)
+    if value is not None:
+        place[where[-1]] = value
+    return document
+
+
+def test_the_example_of_the_page_is_a_chip(tmp_path, monkeypatch):
+    file = write(tmp_path / "mine.toml", A_CARD)
+    monkeypatch.setenv("PLIMSOLL_CHIPS", str(file))
+    chip = chips.chip("our-a6000")
+    assert chip.flops["bfloat16"] == 154.8e12
+    assert chip.host_memory_bytes == 128_000_000_000
+    assert chip.compiler["shared_memory_per_core"] == 102_400, "from the architecture that the catalogue knows"
+    assert chip.sources["flops"].startswith("NVIDIA Ampere")
+    assert chip.sources["memory_bytes"] == f"the file {file}"
+    assert chips.chip("our-a6000x2").link_bandwidth == 32e9
+    assert {each.name for each in chips.chips()} == {*NAMES, "our-a6000"}
+
+
+def test_a_file_in_the_configuration_folder_is_found_and_replaces_ours(tmp_path):
+    (tmp_path / "config").mkdir()
+    write(tmp_path / "config/chips.toml", {"chips": {"t4": changed("memory_bytes", value=5)["chips"]["our-a6000"]}})
+    assert chips.chip("t4").memory_bytes == 5
+
+
+def test_a_slice_of_the_users_own(tmp_path):
+    ours = tomllib.loads(chips.CATALOGUE.read_text())
+    family = ours["families"]["tpu-v4"] | {"sizes": {"24": {"topology": "2x2x3"}}}
+    file = write(tmp_path / "mine.toml", {"families": {"tpu-v4odd": family}})
+    chip = chips.chip("tpu-v4odd-24", file)
+    assert (chip.devices, chip.hosts, chip.compiler["topology_name"]) == (12, 3, "v4:2x2x3")
+
+
+BAD = {
+    "no memory": (changed("memory_bytes"), ["memory_bytes of [chips.our-a6000]", "a whole number above 0", "is missing"]),
+    "memory in words": (changed("memory_bytes", value="80GB"), ["memory_bytes", "got '80GB'"]),
+    "no float32": (changed("flops", "float32"), ["float32 of [chips.our-a6000.flops] must be a number above 0", "missing"]),
+    "a negative rate": (changed("flops", "tf32", value=-1), ["tf32 of [chips.our-a6000.flops]", "got -1"]),
+    "an unknown precision": (changed("flops", "bf16", value=1e12), ["no field 'bf16'", "did you mean bfloat16?"]),
+    "a misspelt field": (changed("memory_bandwith", value=1e12), ["no field 'memory_bandwith'", "did you mean memory_bandwidth?"]),
+    "a platform": (changed("platform", value="rocm"), ["platform of [chips.our-a6000] must be one of \"cuda\"", "'rocm'"]),
+    "a capability": (changed("compiler", "compute_capability", value="6.1"), ["compute_capability", '"8.6"', "got '6.1'"]),
+    "no compiler": (changed("compiler"), ["[chips.our-a6000.compiler] must be a table"]),
+    "another table": ({"chip": {}}, ["there is no field 'chip'", "did you mean chips?"]),
+    "sizes without a slice": ({"families": {"f": {"platform": "tpu"}}}, ["[families.f.compiler] must be a table"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("document", "said"), BAD.values(), ids=BAD)
+def test_a_bad_file_is_one_paragraph_that_names_the_field(document, said, tmp_path):
+    file = write(tmp_path / "mine.toml", document)
+    with pytest.raises(RecipeError) as refusal:
+        chips.chip("h100", file)
+    text = str(refusal.value)
+    assert "\n" not in text
+    assert all(part in text for part in [str(file), *said]), text
+
+
+@pytest.mark.parametrize("content", [b"[chips", b"\xff\xfe"], ids=["not TOML", "not text"])
+def test_a_file_that_cannot_be_read_is_said(content, tmp_path):
+    (tmp_path / "mine.toml").write_bytes(content)
+    with pytest.raises(RecipeError, match=r"the chip file .* (is not TOML|cannot be read)"):
+        chips.chips(tmp_path / "mine.toml")
+
+
+def test_a_file_that_is_named_and_absent_is_said(monkeypatch):
+    monkeypatch.setenv("PLIMSOLL_CHIPS", "nowhere/chips.toml")
+    with pytest.raises(RecipeError, match=r"PLIMSOLL_CHIPS names nowhere/chips\.toml"):
+        chips.chip("h100")
+
+
+ANYTHING = st.one_of(st.integers(-10, 10**12), st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=5),
+                     st.booleans(), st.lists(st.integers(), max_size=2), st.just({}))  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(field=st.sampled_from([*A_CARD["chips"]["our-a6000"], "else"]), value=ANYTHING)
+def test_whatever_a_field_holds_there_is_a_chip_or_a_refusal(field, value, tmp_path_factory):
+    file = write(tmp_path_factory.getbasetemp() / "any.toml", changed(field, value=value))
+    try:
+        said = chips.chip("our-a6000", file).sources["memory_bytes"]
+    except RecipeError as refusal:
+        said = str(refusal)
+    assert str(file) in said

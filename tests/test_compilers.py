@@ -1,0 +1,154 @@
+"""A compile environment is made whole or not at all, and borrows our packages. The network's part is played here."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import types
+from pathlib import Path
+
+import pytest
+
+from plimsoll import compilers
+from plimsoll.environment import for_processes
+from plimsoll.errors import PlimsollError
+from plimsoll.units import GIB
+
+real_run = compilers._run
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    monkeypatch.setenv("PLIMSOLL_COMPILERS", str(tmp_path / "compilers"))
+    return tmp_path / "compilers"
+
+
+class Steps:
+    """The steps of an installation: the environment is real, pip writes one module, the proof imports it and ours."""
+
+    def __init__(self, *, fails=None):
+        self.fails, self.ran = fails, []
+
+    def __call__(self, command, *, environment=None):
+        words = [str(word) for word in command]
+        step = "venv" if "venv" in words else "pip" if "pip" in words else "proof"
+        self.ran.append((step, words[-1]))
+        if step == self.fails:
+            return real_run([words[0], "-c", "import sys; sys.exit('no matching distribution')"])
+        if step == "venv":
+            return real_run([*words[:3], "--without-pip", words[-1]])
+        if step == "pip":
+            (packages,) = Path(words[0]).parents[1].glob("lib/python*/site-packages")
+            return (packages / "a_plugin.py").write_text("made_for = 'a chip'")
+        return real_run([words[0], "-c", "import a_plugin, importlib.util as u; assert u.find_spec('jax')"])
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    monkeypatch.setattr(compilers, "_run", steps := Steps())
+    return steps
+
+
+def test_an_environment_has_its_plug_in_and_our_packages(steps, place):
+    said = []
+    assert compilers.python_for("tpu") is None
+    python = compilers.install("tpu", said.append)
+    assert compilers.python_for("tpu") == python == place / "tpu/bin/python"
+    assert compilers.missing("tpu") is None
+    assert compilers.python_for("cuda") is None
+    version = __import__("jax").__version__
+    assert [name for name, _ in steps.ran] == ["venv", "pip", "proof"]
+    assert steps.ran[1][1] == f"jax[tpu]=={version}"
+    assert "705.7 MiB on disk" in said[0], "the size is said before anything is downloaded"
+    program = "import a_plugin, numpy, sys; print(a_plugin.made_for, numpy.__file__, sys.prefix)"
+    found = subprocess.run([python, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert found == ["a", "chip", __import__("numpy").__file__, str(place / "tpu")]
+
+
+def test_ours_do_not_see_its_plug_in(steps):
+    compilers.install("tpu", lambda _: None)
+    assert subprocess.run([sys.executable, "-c", "import a_plugin"], capture_output=True, check=False).returncode == 1
+
+
+@pytest.mark.parametrize("step", ["venv", "pip", "proof"])
+def test_what_fails_leaves_nothing_behind(step, monkeypatch, place):
+    monkeypatch.setattr(compilers, "_run", Steps(fails=step))
+    with pytest.raises(PlimsollError, match=r"was not made: .* ended with code 1: no matching distribution") as refusal:
+        compilers.install("cuda", lambda _: None)
+    assert "\n" not in str(refusal.value)
+    assert compilers.python_for("cuda") is None
+    assert [path.name for path in place.iterdir()] == ["cuda.lock"]
+
+
+def test_what_fails_leaves_the_one_before_it(steps, monkeypatch):
+    python = compilers.install("tpu", lambda _: None)
+    monkeypatch.setattr(compilers, "_run", Steps(fails="proof"))
+    with pytest.raises(PlimsollError):
+        compilers.install("tpu", lambda _: None)
+    assert compilers.python_for("tpu") == python
+
+
+KILLED = """
+    import time
+    from plimsoll import compilers
+    def step(command, **_):
+        (compilers.folder("tpu").with_name("tpu.unfinished") / "bin").mkdir(parents=True, exist_ok=True)
+        print("downloading", flush=True)
+        time.sleep(600)
+    compilers._run = compilers._make = step
+    compilers.install("tpu", lambda _: None)
+"""
+
+
+def test_one_that_was_killed_is_not_taken_for_a_good_one_and_can_be_made_again(steps, place):
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(KILLED)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "downloading\n"
+    with pytest.raises(PlimsollError, match="another process is installing the compile environment for tpu"):
+        compilers.install("tpu", lambda _: None)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert (place / "tpu.unfinished").exists()
+    assert compilers.python_for("tpu") is None
+    compilers.install("tpu", lambda _: None)
+    assert compilers.python_for("tpu") is not None
+    assert not (place / "tpu.unfinished").exists()
+
+
+@pytest.mark.parametrize(("field", "was"), [("jax", "0.9.0"), ("python", "3.12.1"), ("environment", "/another")])
+def test_one_that_was_made_for_other_packages_is_not_used(field, was, steps, place):
+    compilers.install("tpu", lambda _: None)
+    mark = place / "tpu" / compilers.MARK
+    mark.write_text(json.dumps(json.loads(mark.read_text()) | {field: was}))
+    assert compilers.python_for("tpu") is None
+    missing = compilers.missing("tpu")
+    assert missing is not None
+    assert missing.startswith(f"installed for {field} {was}, and this is ")
+
+
+def test_too_little_disk_is_refused_before_anything_is_made(steps, monkeypatch, place):
+    usage = types.SimpleNamespace(free=3 * GIB)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(PlimsollError, match=r"cuda needs 6\.6 GiB of disk while it is made, and 3\.0 GiB are free"):
+        compilers.install("cuda", lambda _: None)
+    assert steps.ran == []
+
+
+def test_a_folder_that_cannot_be_made_is_said(steps, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("PLIMSOLL_COMPILERS", str(tmp_path / "file/below"))
+    with pytest.raises(PlimsollError, match=r"cannot be made: Not a directory.*PLIMSOLL_COMPILERS"):
+        compilers.install("tpu", lambda _: None)
+
+
+def test_a_compile_child_runs_on_the_cpu_and_keeps_the_users_flags(monkeypatch, tmp_path):
+    monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path))
+    tpu = for_processes("tpu", base={})
+    assert (tpu["JAX_PLATFORMS"], tpu["ALLOW_MULTIPLE_LIBTPU_LOAD"]) == ("cpu", "1")
+    cuda = for_processes("cuda", base={"XLA_FLAGS": "--xla_dump_to=x"})
+    assert cuda["XLA_FLAGS"].split() == ["--xla_dump_to=x", "--xla_gpu_autotune_level=0"]
+    assert cuda["JAX_PLATFORMS"] == "cpu"
+    assert "GLIBC_TUNABLES" not in cuda
+    assert "ALLOW_MULTIPLE_LIBTPU_LOAD" not in for_processes("cpu", base={})
