@@ -21,7 +21,7 @@ TRAINED = {
     "flax_nnx": ["--micro-batch", 128],
     "flax_linen": ["--micro-batch", 64, "--precision", "bfloat16", "--remat", "block"],
 }
-STEPS, SAVE_EVERY = 1500, 100
+STEPS, SAVE_EVERY = 600, 100
 
 
 @pytest.fixture(scope="module")

@@ -69,6 +69,7 @@ UNSOUND = {
     "no length": ({"steps": None}, "nothing says how long mine.py is to be trained: give --steps or --epochs"),
     "no data": ({"data": "lambda: {'x': np.zeros((0, 3)), 'y': np.zeros(0)}"}, "the data of mine.py is empty"),
     "data that fails": ({"data": "lambda: open('/nowhere/x')"}, "data of mine.py failed: FileNotFoundError", "line"),
+    "an optimizer that fails": ({"optimizer": "lambda steps: optax.cosine_decay_schedule(1.0, steps - 5)"}, "optimizer of mine.py failed: ValueError", "decay_steps=0"),
     "other validation data": ({"validation_data": "lambda: {'x': np.zeros((2, 3))}"}, "an example of the validation data of mine.py is {'x':"),
 }  # fmt: skip
 
@@ -76,8 +77,13 @@ UNSOUND = {
 @pytest.mark.parametrize("case", UNSOUND)
 def test_what_would_go_wrong_is_refused_before_the_first_step(tmp_path, case):
     functions, *words = UNSOUND[case]
+
+    def begin():
+        recipe = own(tmp_path, **functions)
+        recipe.optimizer(recipe.prepare(tmp_path / "run", lambda text: None).steps)
+
     with pytest.raises((RecipeError, DataError)) as refused:
-        own(tmp_path, **functions).prepare(tmp_path / "run", lambda text: None)
+        begin()
     for part in words:
         assert part in str(refused.value)
 
