@@ -27,8 +27,8 @@ class Wave(nn.Module):
     def __call__(self, x):
         block = nn.remat(Block) if self.remat else Block
         x = nn.Dense(128, dtype=self.dtype)(x)
-        for _ in range(self.layers):
-            x = block(dtype=self.dtype)(x)
+        for number in range(self.layers):
+            x = block(dtype=self.dtype, name=f"block_{number}")(x)  # nn.remat would name its parameters otherwise
         return nn.Dense(POINTS, dtype=jnp.float32)(x)
 
 
@@ -70,7 +70,7 @@ def make(layers):
         loss=loss,
         data=lambda: waves(4096, seed=0),
         validation_data=lambda: waves(500, seed=1),
-        optimizer=lambda steps: optax.adamw(optax.warmup_cosine_decay_schedule(0.0, 1e-3, 50, steps)),
+        optimizer=lambda steps: optax.adamw(optax.warmup_cosine_decay_schedule(0.0, 1e-3, steps // 10, steps)),
         honoured=("precision", "remat"),
         batch_size=128,
         steps=300,

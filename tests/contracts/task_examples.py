@@ -1,10 +1,16 @@
 """Every kind of recipe at the size of a test. A new kind is added here, and has its task and levers held."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
+from plimsoll.recipes.own import OwnRecipe
 from plimsoll.recipes.registry import preset
+
+DOCS = Path(__file__).parents[2] / "docs/examples"
+OWN = {path.stem: lambda path=path: preset(str(path)) for path in sorted(DOCS.glob("*.py"))}
+"""The recipes of docs/your-own.md: plain JAX, Equinox, Flax."""
 
 RECIPES = {
     "stories": lambda: replace(
@@ -15,7 +21,10 @@ RECIPES = {
 
 
 def random_batch(recipe, examples, *, seed=0):
-    """By the recipe's own batch_spec; integers are valid ids of a vocabulary of 512."""
+    """By the recipe's own batch_spec; integers are valid ids of a vocabulary of 512. A user's recipe has its data."""
+    if isinstance(recipe, OwnRecipe):
+        recipe = replace(recipe, batch_size=examples, gradient_accumulation_steps=1, seed=seed)
+        return next(recipe.source(Path(), prefetch=0))
     random = np.random.default_rng(seed)
     return {
         name: random.integers(0, 512, shape).astype(dtype)

@@ -10,6 +10,7 @@ import pyarrow.parquet as parquet
 import pytest
 import zstandard
 
+from plimsoll.data.examples import Examples, example_loader
 from plimsoll.data.loader import text_loader
 from plimsoll.data.memory_loader import memory_loader
 from plimsoll.data.opening import open_documents
@@ -94,8 +95,17 @@ def make_from(documents, kind):
     return lambda: text_loader(documents, tokenizer, prefetch=2, shuffle_buffer_size=10, **options)
 
 
-@pytest.fixture(scope="module", params=[*FILES, "python sources", "memory"])
+def make_from_arrays():
+    """A user's arrays, of rows that look like a text's; the 19 rows are no multiple of the batch."""
+    ids = np.arange(19 * 25).reshape(19, 25)
+    examples = Examples({"input_ids": ids[:, :-1], "labels": ids[:, 1:]}, called="the data")
+    return lambda: example_loader(examples, batch_size=4, seed=7, prefetch=2)
+
+
+@pytest.fixture(scope="module", params=[*FILES, "python sources", "memory", "arrays"])
 def make_source(request, tmp_path_factory):
+    if request.param == "arrays":
+        return make_from_arrays()
     if request.param == "python sources":
         return make_from(python_sources(max_examples=20), request.param)
     write = FILES.get(request.param, write_jsonl)

@@ -3,11 +3,13 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
-from task_examples import RECIPES, random_batch
+from task_examples import OWN, RECIPES, random_batch
 
 from plimsoll.recipes.registry import KINDS, PRESETS
-from plimsoll.types import Compute, LossSum
+from plimsoll.training.step import make_init, make_step
+from plimsoll.types import COUNTED, Compute, LossSum
 
 EXAMPLES = 8
 
@@ -17,9 +19,9 @@ def test_every_kind_and_preset_is_held_here():
     assert {make().kind for make in RECIPES.values()} == set(KINDS)
 
 
-@pytest.fixture(scope="module", params=RECIPES)
+@pytest.fixture(scope="module", params=[*RECIPES, *OWN])
 def recipe(request):
-    return RECIPES[request.param]()
+    return (RECIPES | OWN)[request.param]()
 
 
 @pytest.fixture(scope="module")
@@ -113,3 +115,35 @@ def test_evaluation_is_the_same_twice(recipe, task, params):
     batch = random_batch(recipe, EXAMPLES)
     keys = [jax.vmap(jax.random.key)(jnp.arange(start, start + EXAMPLES, dtype=jnp.uint32)) for start in (0, 99)]
     assert loss(batch, keys[0]) == loss(batch, keys[1])  # nothing is dropped, so nothing depends on the keys
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_users_loss_learns_the_same_however_the_batch_is_split(name):
+    recipe = OWN[name]()
+    task, batch = recipe.task(Compute()), random_batch(recipe, EXAMPLES)
+    sgd = optax.sgd(0.1)  # Adam divides by the gradient, and would blow rounding up
+    state = jax.jit(make_init(task, sgd))(np.uint32(3))
+    learned = {n: jax.jit(make_step(task, sgd, accumulation=n))(state, batch)[0]["params"] for n in (1, 2, 4)}
+    for n in (2, 4):
+        for one, leaf in zip(jax.tree.leaves(learned[1]), jax.tree.leaves(learned[n]), strict=True):
+            np.testing.assert_allclose(leaf, one, rtol=1e-6, atol=1e-6)
+    for one, leaf in zip(jax.tree.leaves(state["params"]), jax.tree.leaves(learned[1]), strict=True):
+        assert (one != leaf).any()
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_copies_that_fill_up_a_validation_batch_do_not_count(name):
+    recipe = OWN[name]()
+    task, batch = recipe.task(Compute()), random_batch(recipe, EXAMPLES)
+    params = jax.jit(task.init)(jax.random.key(1))
+
+    @jax.jit
+    def sums(batch, keys):
+        loss, _, metrics = task.loss(params, None, batch, keys, train=False)
+        return metrics | {"loss": loss}
+
+    keys = jax.vmap(jax.random.key)(jnp.arange(EXAMPLES, dtype=jnp.uint32))
+    expected = sums({name: rows[:5] for name, rows in batch.items()}, keys[:5])
+    counted = sums(batch | {COUNTED: np.arange(EXAMPLES) < 5}, keys)
+    for name, pair in expected.items():
+        np.testing.assert_allclose(counted[name], pair, rtol=1e-5)

@@ -23,7 +23,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -54,6 +54,12 @@ class OwnRecipe(Recipe):
 
     shuffle: bool = True
     """Draw the examples in another order every epoch; --no-shuffle keeps theirs."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """`init`, `loss` and `data` are called below; `optimizer` by whoever has the recipe, so it is guarded here."""
+        super().__init_subclass__(**options)
+        if "optimizer" in vars(cls):
+            cls.optimizer = _guarded(cls.optimizer)
 
     @abstractmethod
     def init(self, key: Any) -> Any:
@@ -214,7 +220,8 @@ def recipe(
     if unknown:
         raise RecipeError(f"plimsoll.recipe: honoured may name {', '.join(MAY_HONOUR)}, got {', '.join(unknown)}")
     made: dict[str, Any] = {name: staticmethod(function) for name, function in given.items()}
-    made |= {"optimizer": staticmethod(_of_steps(optimizer)), "honoured": tuple(honoured)}
+    of_steps = _of_steps(optimizer)
+    made |= {"optimizer": lambda self, steps: of_steps(steps), "honoured": tuple(honoured)}
     made["__module__"] = sys._getframe(1).f_globals["__name__"]  # whose file it is of
     # A class of its own: fields can then be replaced, by the command line too, and the functions stay.
     cls: type[OwnRecipe] = type("OwnRecipe", (OwnRecipe,), made)
@@ -222,6 +229,15 @@ def recipe(
         return cls(**fields)
     except TypeError as problem:
         raise RecipeError(f"plimsoll.recipe: {str(problem).removeprefix('OwnRecipe.__init__() ')}") from None
+
+
+def _guarded(optimizer: Callable[[Any, int], Any]) -> Any:
+    @wraps(optimizer)
+    def guarded(self: OwnRecipe, steps: int) -> Any:
+        with self._guard("optimizer"):
+            return optimizer(self, steps)
+
+    return guarded
 
 
 def _of_steps(optimizer: Any) -> Callable[[int], Any]:

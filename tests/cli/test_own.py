@@ -1,0 +1,163 @@
+"""A recipe of the user's own through the real command line: planned, trained, killed, continued, looked at."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from plimsoll.report import read_rows
+from plimsoll.training.checkpoint import Checkpoints, loader_position, read_leaves
+from plimsoll.training.fingerprint import fingerprint
+
+from .conftest import answer, plimsoll
+
+EXAMPLES = Path(__file__).parents[2] / "docs/examples"
+TRAINED = {
+    "plain_jax": ["--batch-size", 16, "--gradient-accumulation-steps", 4, "--micro-batch", 16],
+    "equinox_mlp": ["--width", 16, "--micro-batch", 64],
+    "flax_nnx": ["--micro-batch", 128],
+    "flax_linen": ["--micro-batch", 64, "--precision", "bfloat16", "--remat", "block"],
+}
+STEPS, SAVE_EVERY = 600, 100
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Its cache is new: every plan is made by the real compile child."""
+    made = tmp_path_factory.mktemp("own")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PLIMSOLL_CACHE", str(made / "cache"))
+        yield made
+
+
+@pytest.fixture(scope="module")
+def trained(folder):
+    """Example to the folder of its run, of six steps; once each."""
+
+    def of(name):
+        run = folder / name
+        if not run.exists():
+            words = ["train", EXAMPLES / f"{name}.py", *TRAINED[name], "--memory", "1GiB", "--run", run]
+            done = plimsoll(*words, "--steps", 6, "--eval-every", 3, "--save-every", 3, "--log-every", 1, "--quiet")
+            assert done.returncode == 0, done.stderr
+        return run
+
+    return of
+
+
+def test_every_example_is_trained_here():
+    assert set(TRAINED) == {path.stem for path in EXAMPLES.glob("*.py")}
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_an_example_trains_inside_its_budget(trained, name):
+    run = trained(name)
+    ledger = json.loads((run / "ledger.json").read_text())
+    assert ledger["measured"]["peak_bytes"] <= ledger["budget_bytes"]
+    rows = list(read_rows(run / "metrics.jsonl"))
+    assert [row["step"] for row in rows if "loss" in row] == list(range(1, 7))
+    assert rows[-1]["validation_loss"] < next(row["loss"] for row in rows)
+
+
+def test_the_levers_that_a_loss_honours_are_used(trained):
+    plan = json.loads((trained("flax_linen") / "plan.json").read_text())["plan"]
+    assert (plan["precision"], plan["remat"], plan["micro_batch"]) == ("bfloat16", "block", 64)
+
+
+def test_the_commands_that_look_at_a_run_take_it(trained):
+    run = trained("plain_jax")
+    found = answer("evaluate", run, "--step", "last")
+    assert (
+        found["loss"]
+        == [row["validation_loss"] for row in read_rows(run / "metrics.jsonl") if "validation_loss" in row][-1]
+    )
+    assert found["weight"] == 500
+    assert 0 <= found["accuracy"] <= 1
+    assert answer("fingerprint", run)["step"] == 6
+    row = answer("runs", run)["runs"][0]
+    assert (row["recipe"], row["state"]) == ("plain_jax", "finished")
+    assert answer("inspect", run)["fields"]["batch_size"] == 16
+
+
+def test_a_run_that_writes_no_text_is_not_sampled(trained):
+    done = plimsoll("sample", trained("plain_jax"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.rstrip().endswith("is a run of plain_jax, which writes no text")
+
+
+def stands_at(run):
+    """Step and fingerprint of the newest checkpoint."""
+    saved = Checkpoints(run / "checkpoints", in_background=False).all()[0]
+    return saved.step, fingerprint(read_leaves(saved), loader_position(saved))
+
+
+def train_command(file, run):
+    words = ["train", file, "--memory", "1GiB", "--run", run, "--micro-batch", 32, "--steps", STEPS, "--quiet"]
+    return [*words, "--save-every", SAVE_EVERY, "--eval-every", 0]
+
+
+def killed_at_its_first_checkpoint(file, run):
+    command = [sys.executable, "-m", "plimsoll.cli.main", *map(str, train_command(file, run))]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not (run / f"checkpoints/step-{SAVE_EVERY:08d}").exists():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    process.stderr.close()
+
+
+@pytest.fixture(scope="module")
+def file(folder):
+    """A copy, to be changed."""
+    return Path(shutil.copy(EXAMPLES / "plain_jax.py", folder / "mine.py"))
+
+
+def test_a_killed_run_continues_to_the_same_state_and_other_code_does_not(folder, file):
+    whole, killed = folder / "whole", folder / "killed"
+    done = plimsoll(*train_command(file, whole))
+    assert done.returncode == 0, done.stderr
+    killed_at_its_first_checkpoint(file, killed)
+    assert stands_at(killed)[0] < STEPS
+
+    content = file.read_text()
+    file.write_text(content.replace("WIDTH = 64", "WIDTH = 32"))
+    done = plimsoll(*train_command(file, killed))
+    assert done.returncode == 2
+    assert f"{file} changed since the run began" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    file.write_text(content)
+
+    done = plimsoll(*train_command(file, killed))
+    assert done.returncode == 0, done.stderr
+    assert json.loads((killed / "ledger.json").read_text())["resumed_from_step"] >= SAVE_EVERY
+    assert stands_at(killed) == stands_at(whole)
+
+
+def test_a_mistake_that_only_tracing_finds_is_one_paragraph(folder):
+    path = folder / "wrong.py"
+    path.write_text((EXAMPLES / "plain_jax.py").read_text().replace('params["out"]["bias"]', 'params["oat"]["bias"]'))
+    done = plimsoll("plan", path, "--memory", "1GiB", "--json")
+    assert (done.returncode, done.stdout) == (2, "")
+    error = done.stderr[done.stderr.index("error: ") :]
+    assert error.startswith("error: loss of wrong.py failed: KeyError: 'oat'\n  wrong.py, line ")
+    assert len(error.splitlines()) == 2
+
+
+def test_help_lists_the_options_of_a_users_class():
+    done = plimsoll("train", EXAMPLES / "equinox_mlp.py", "--help")
+    assert done.returncode == 0
+    for words in ("--width", "Of the hidden layer.", "--shuffle", "--batch-size"):
+        assert words in done.stdout
+
+
+def test_an_option_that_the_recipe_has_not_is_refused():
+    done = plimsoll("plan", EXAMPLES / "plain_jax.py", "--width", 3)
+    assert done.returncode == 2
+    assert "there is no option --width" in done.stderr

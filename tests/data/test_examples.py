@@ -1,0 +1,94 @@
+# ruff: noqa: E501 (a case is a line)
+"""A user's own data: every epoch holds every example once, in another order; what is no data set is refused."""
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plimsoll.data.examples import Examples, counted_batches, example_loader
+from plimsoll.errors import DataError
+from plimsoll.types import COUNTED
+
+
+def numbered(count):
+    return Examples([{"n": n} for n in range(count)], called="the data")
+
+
+def drawn(count, *, batch_size, batches, **options):
+    loader = example_loader(numbered(count), batch_size=batch_size, prefetch=0, **options)
+    return np.concatenate([batch["n"] for batch in itertools.islice(loader, batches)]).tolist()
+
+
+@settings(max_examples=20, deadline=None)
+@given(count=st.integers(1, 40), batch_size=st.integers(1, 9), seed=st.integers(0, 2**40))
+def test_every_epoch_holds_every_example_once(count, batch_size, seed):
+    rows = drawn(count, batch_size=batch_size, batches=-(-2 * count // batch_size), seed=seed)
+    for epoch in (rows[:count], rows[count : 2 * count]):
+        assert Counter(epoch) == Counter(range(count))
+
+
+def test_an_epoch_has_an_order_of_its_own_and_the_seed_decides_it():
+    rows = drawn(30, batch_size=10, batches=6, seed=1)
+    assert rows[:30] != rows[30:]
+    assert rows == drawn(30, batch_size=10, batches=6, seed=1)
+    assert rows != drawn(30, batch_size=10, batches=6, seed=2)
+    assert drawn(4, batch_size=3, batches=2, seed=1, shuffle=False) == [0, 1, 2, 3, 0, 1]
+
+
+@settings(max_examples=20, deadline=None)
+@given(count=st.integers(1, 30), batch_size=st.integers(1, 9))
+def test_validation_counts_every_example_once_in_batches_of_one_shape(count, batch_size):
+    batches = list(counted_batches(numbered(count), batch_size=batch_size))
+    assert {len(batch["n"]) for batch in batches} == {batch_size}
+    assert np.concatenate([batch["n"][batch[COUNTED]] for batch in batches]).tolist() == list(range(count))
+
+
+def test_64_bits_become_32_and_the_names_of_arrays_those_of_rows():
+    examples = Examples({"x": np.ones((3, 2)), "y": [1, 2, 3], "z": np.ones((3, 1), np.uint8)}, called="the data")
+    assert examples.spec == {"x": ((2,), "float32"), "y": ((), "int32"), "z": ((1,), "uint8")}
+    assert {name: value.dtype.name for name, value in examples[2].items()} == {
+        "x": "float32",
+        "y": "int32",
+        "z": "uint8",
+    }
+
+
+def test_what_lies_on_disk_is_counted_as_what_it_will_be_in_memory(tmp_path):
+    np.save(tmp_path / "x.npy", np.ones((5, 4), np.float32))
+    assert Examples({"x": np.load(tmp_path / "x.npy", mmap_mode="r")}, called="the data").mapped_bytes == 80
+    assert Examples({"x": np.ones((5, 4))}, called="the data").mapped_bytes == 0
+
+
+def test_a_set_that_changed_its_length_is_not_continued():
+    state = example_loader(numbered(10), batch_size=2, seed=1).state()
+    with pytest.raises(DataError, match="saved for 10 examples, and the data set has 11: it changed"):
+        example_loader(numbered(11), batch_size=2, seed=1).restore(state)
+
+
+ODD = {
+    "a generator": ((row for row in [{"x": 1}]), "is a generator, which has no len()"),
+    "nothing": ([], "the data is empty"),
+    "arrays of no rows": ({"x": np.zeros((0, 2))}, "the data is empty"),
+    "no arrays": ({}, "it has none"),
+    "unequal arrays": ({"x": np.zeros(3), "y": np.zeros(2)}, "unequal lengths (x 3, y 2)"),
+    "a number among arrays": ({"x": np.zeros(3), "y": 1.0}, "(x 3, y no rows)"),
+    "tuples": ([(1, 2)], "example 0 is a tuple: it must be a dict"),
+    "words": ([{"x": "word"}], "'x' of example 0 is a str, not numbers"),
+    "unequal names": ([{"x": 1}, {"y": 1}], "example 1 has y, the first one x"),
+    "unequal shapes": ([{"x": np.zeros(2)}, {"x": np.zeros(3)}], "is float32 of shape (3,), of the first one float32 of shape (2,)"),
+    "unequal types": ([{"x": 1}, {"x": 1.5}], "'x' of example 1 is one float32, of the first one one int32"),
+    "too large a number": ([{"x": 2**31}], "has 2,147,483,648, and the largest that a int32 holds is 2,147,483,647"),
+    "a name that is taken": ([{COUNTED: 1}], "the name 'counted' is taken"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_what_is_no_data_set_is_refused(case):
+    data, words = ODD[case]
+    with pytest.raises(DataError) as refused:
+        [Examples(data, called="the data")[index] for index in range(2)]
+    assert words in str(refused.value)
