@@ -24,13 +24,13 @@ MAY_IMPORT = {
     "training": {"levers", "optimizers", "data"},
     "report": set(),
     "recipes": {"models", "data", "optimizers"},
-    "cli": {"run", "session_options", "report", "recipes", "environment", "data", "planner", "training"},
+    "cli": {"run", "session_options", "report", "recipes", "environment", "data", "planner", "training", "settings"},
 }
 """Besides the ground (errors, units, tree, types), which every room may import. The command line parses recipes,
 and looks at data sets, limits and run folders; it must not import JAX, which another test holds."""
 JOINT = {
     "run", "session", "session_log", "session_options", "worker", "workshop", "environment", "batches", "examine",
-    "inference",
+    "inference", "settings",
 }  # fmt: skip
 """Modules that bring the rooms together, and may import all of them but the command line."""
 
