@@ -24,7 +24,10 @@ MAY_IMPORT = {
     "training": {"levers", "optimizers", "data"},
     "report": set(),
     "recipes": {"models", "data", "optimizers"},
-    "cli": {"run", "session_options", "report", "recipes", "environment", "data", "planner", "training", "compilers"},
+    "cli": {
+        "run", "session_options", "report", "recipes", "environment", "data", "planner", "training", "compilers",
+        "settings",
+    },  # fmt: skip
 }
 """Besides the ground (errors, units, tree, types), which every room may import. The command line parses recipes,
 and looks at data sets, limits and run folders; it must not import JAX, which another test holds."""

@@ -57,6 +57,7 @@ WORDS = {
     "a huge vocabulary": (["plan", "code", "--vocab-size", "1B"], ["--vocab-size must be from 257", "got 1,000,000,000"]),
     "a stride with holes": (["plan", "code", "--stride", "1000"], ["--stride 1000 is longer than --seq-len", "never be read"]),
     "no data": (["plan", "stories", "--dataset-id", ""], ["--dataset-id is empty"]),
+    "settings for one budget": (["plan", "code", "--settings", "--memory", "2GiB"], ["--settings plans for machines of its own", "leave out --memory"]),
     "a negative lever": (["plan", "code", "--prefetch", "-1"], ["--prefetch cannot be -1"]),
     "no class of numbers": (["plan", "code", "--numerics", "compressed"], ["--numerics takes one of exact, mixed"]),
     "no steps": (["train", "code", "--max-steps", "0"], ["--max-steps must be 1 or more, got 0"]),

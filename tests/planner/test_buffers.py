@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll.planner.buffers import Assignment, Module, largest_temporaries, numbers, parsed, temporaries
+from plimsoll.planner.buffers import Assignment, Module, largest_temporaries, temporaries
+from plimsoll.planner.wire import numbers, parsed
 
 ROWS, WIDTH, LAYERS = 512, 64, 5
 
@@ -77,11 +78,28 @@ def test_the_largest_names_its_bytes_its_shape_and_its_line():
 
 
 @pytest.mark.parametrize("name", ["one", "unrolled", "scanned"])
+def test_what_is_alive_together_does_not_share_bytes(name):
+    """Unless it is in the very same ones: what is updated in place, and the state of a loop."""
+    _, assignment, module = parts(name)
+    lifetimes = module.lifetimes()
+    alive = [
+        (*lifetimes.of(buffer), place.offset, place.offset + place.size)
+        for place in assignment.temporary_places()
+        for buffer in place.buffers
+    ]
+    for at, (first, last, start, end) in enumerate(alive):
+        for other_first, other_last, other_start, other_end in alive[:at]:
+            together = first < other_last and other_first < last
+            apart = end <= other_start or other_end <= start
+            assert not together or apart or (start, end) == (other_start, other_end)
+
+
+@pytest.mark.parametrize("name", ["one", "unrolled", "scanned"])
 def test_the_allocations_are_what_the_compiler_counts_as_temporary(name):
     total, assignment, module = parts(name)
     assert assignment.temporary_bytes == total
     listed = sum(buffer.bytes for buffer in temporaries(assignment, module))
-    assert 0.9 * total < listed <= total  # what is missing is alignment
+    assert 0.95 * total < listed <= total  # what is missing is alignment, and gaps between the places
 
 
 def test_a_scan_says_which_line_made_what_it_stacks():
@@ -93,7 +111,7 @@ def test_a_scan_says_which_line_made_what_it_stacks():
 def test_unrolled_layers_each_have_their_own():
     found = largest_temporaries(compiled("unrolled"), most=100)
     kept = [one for one in found if one.place.endswith(place(layer, "kept for the backward"))]
-    assert sum(one.shape == f"float32[{ROWS},{2 * WIDTH}]" for one in kept) >= LAYERS - 1
+    assert [one.what for one in kept].count("tanh") >= LAYERS - 1
 
 
 def test_places_are_not_those_of_libraries():

@@ -48,6 +48,8 @@ class PlanOptions:
     """The chip to plan for: one of `plimsoll chips`."""
     measure: bool = False
     """Time the best few here (allocates, in a process of its own)."""
+    settings: bool = False
+    """A plan for each of the guide's machines (8, 12 and 32 GiB, a TPU) instead of one for --memory and --chip."""
     buffers: bool = False
     """Print the largest temporaries of the step, and the lines they come from."""
     picture: str | None = None

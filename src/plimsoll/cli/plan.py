@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import TYPE_CHECKING
 
 from plimsoll.cli.parse import parse, take_recipe
-from plimsoll.errors import BudgetError
+from plimsoll.errors import BudgetError, RecipeError
 from plimsoll.recipes.files import short_name
+
+if TYPE_CHECKING:
+    from plimsoll.cli.options import PlanOptions
 
 
 def plan(arguments: list[str]) -> int:
@@ -16,6 +20,8 @@ def plan(arguments: list[str]) -> int:
 
     name, recipe, rest = take_recipe(arguments, command="plan")
     options = parse(PlanOptions, rest, program=f"plimsoll plan {name}", recipe=recipe)
+    if options.settings:
+        return _settings(name, options)
     from plimsoll import report, run
 
     try:
@@ -28,7 +34,7 @@ def plan(arguments: list[str]) -> int:
             numerics=options.levers.numerics,
             pins=options.levers.pins(),
             measure=options.measure,
-            say=lambda text: print(f"  {text} ...", file=sys.stderr),
+            say=_progress,
         )
     except BudgetError as problem:
         if options.json:
@@ -46,3 +52,24 @@ def plan(arguments: list[str]) -> int:
     if options.buffers and not options.json:
         print(f"\n{report.buffers_table(found)}")
     return 0
+
+
+def _settings(name: str, options: PlanOptions) -> int:
+    from plimsoll import report
+    from plimsoll.settings import settings
+
+    if options.memory is not None or options.chip != "cpu":
+        raise RecipeError("--settings plans for machines of its own: leave out --memory and --chip, or --settings")
+    found = settings(
+        options.recipe, name=name, numerics=options.levers.numerics, pins=options.levers.pins(), say=_progress
+    )
+    if options.json:
+        print(json.dumps([one.to_dict() for one in found]))
+    else:
+        rows = [(one.machine, one.budget_bytes, one.planned, one.why_not) for one in found]
+        print(report.settings_table(rows))
+    return 0
+
+
+def _progress(text: str) -> None:
+    print(f"  {text} ...", file=sys.stderr)

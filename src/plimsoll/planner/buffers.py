@@ -1,22 +1,23 @@
-"""The largest temporaries of a compiled function, each with its place in the source.
+"""The largest temporaries of a compiled function at its peak, each with its place in the source.
 
 The compiler's buffer assignment says where in the step's allocation every temporary lies; the optimised module says
-which operation made it, and from which line of Python that came. Temporaries that are not alive together take turns
-in the same bytes: the largest stands for them, so that those listed are disjoint and their sum is at most the
-allocation.
+which operation made it, and from which line of Python that came; its schedule says when each is alive (lifetimes.py).
+A module without a schedule leaves that open: then the largest stands for all that take turns in the same bytes. Either
+way those listed are disjoint, and their sum is at most the allocation.
 
-Both come as protocol buffers (xla/service/hlo.proto, xla/xla_data.proto). The handful of fields that are needed is read
-here from the wire format: the published schemas come only with TensorFlow.
+Field numbers are those of xla/service/hlo.proto and xla/xla_data.proto.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Any
 
+from plimsoll.planner.lifetimes import Lifetimes, Location
+from plimsoll.planner.wire import Message, number, numbers, parsed, text
 from plimsoll.types import Buffer
 
 LISTED = 8
@@ -52,9 +53,11 @@ def largest_temporaries(compiled: Any, *, most: int = LISTED) -> list[Buffer]:
 
 
 def temporaries(assignment: Assignment, module: Module) -> list[Buffer]:
-    """All of them that are the largest in their bytes."""
-    chosen = []
-    for size, sharing in _disjoint(assignment.temporary_places()):
+    """All that are alive at the peak; without a schedule, all that are the largest in their bytes."""
+    places, chosen = assignment.temporary_places(), []
+    if module.schedule:
+        places = at_peak(places, module.lifetimes(), assignment.aliases())
+    for size, sharing in _disjoint(places):
         made = min((module.origin(buffer) for buffer in sharing), key=lambda origin: origin.rank)
         chosen.append(Buffer(bytes=size, shape=made.shape, what=made.what, place=made.place))
     return chosen
@@ -62,15 +65,44 @@ def temporaries(assignment: Assignment, module: Module) -> list[Buffer]:
 
 @dataclass(frozen=True)
 class Place:
-    """Bytes of an allocation, and what lies exactly there at one time or another: (instruction, index in a tuple)."""
+    """Bytes of an allocation, and what lies exactly there at one time or another."""
 
     allocation: int
     offset: int
     size: int
-    buffers: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+    buffers: list[Location] = field(default_factory=list)
 
 
-def _disjoint(places: Iterable[Place]) -> Iterator[tuple[int, list[tuple[int, tuple[int, ...]]]]]:
+def at_peak(places: Sequence[Place], lifetimes: Lifetimes, aliases: Mapping[Location, set[Location]]) -> list[Place]:
+    """Those that are alive when most bytes are, with the buffers that are it then, by all of their names."""
+    births = [(*lifetimes.of(buffer), place, buffer) for place in places for buffer in place.buffers]
+    births.sort(key=lambda birth: birth[0])
+    alive: list[tuple[int, int, Place, Location]] = []
+    most, peak = -1, []
+    for birth in births:
+        alive = [one for one in alive if one[1] >= birth[0]] + [birth]
+        if sum(one[2].size for one in alive) > most and (size := _union(one[2] for one in alive)) > most:
+            most, peak = size, alive
+    found: dict[tuple[int, int, int], Place] = {}
+    for _, _, place, buffer in peak:
+        at = place.allocation, place.offset, place.size
+        names = aliases.get(buffer, set())
+        others = [other for other in place.buffers if other in names and other != buffer]
+        found.setdefault(at, Place(*at)).buffers.extend([buffer, *others])
+    return list(found.values())
+
+
+def _union(places: Iterable[Place]) -> int:
+    """Bytes that at least one of them takes."""
+    total, reached = 0, (-1, 0)
+    for allocation, offset, size in sorted({(place.allocation, place.offset, place.size) for place in places}):
+        start = max(offset, reached[1]) if reached[0] == allocation else offset
+        total += max(0, offset + size - start)
+        reached = allocation, max(start, offset + size)
+    return total
+
+
+def _disjoint(places: Iterable[Place]) -> Iterator[tuple[int, list[Location]]]:
     taken: dict[int, list[tuple[int, int]]] = {}
     for place in sorted(places, key=lambda place: (-place.size, place.allocation, place.offset)):
         start, end = place.offset, place.offset + place.size
@@ -92,13 +124,25 @@ class Assignment:
         return sum(number(allocation, 2) for allocation in self._temporary())
 
     def temporary_places(self) -> list[Place]:
-        defined = {number(one, 1): _location(one) for one in map(parsed, self._message.get(1, ()))}
         places: dict[tuple[int, int, int], Place] = {}
         for allocation in self._temporary():
             for assigned in map(parsed, allocation.get(9, ())):
                 at = number(allocation, 1), number(assigned, 2), number(assigned, 3)
-                places.setdefault(at, Place(*at)).buffers.append(defined[number(assigned, 1)])
+                places.setdefault(at, Place(*at)).buffers.append(self._defined[number(assigned, 1)])
         return list(places.values())
+
+    def aliases(self) -> dict[Location, set[Location]]:
+        """The other names of a buffer: in the state of a loop, and where that is updated."""
+        found: dict[Location, set[Location]] = {}
+        for alias in map(parsed, self._message.get(2, ())):
+            one, other = self._defined[number(alias, 1)], _location(alias[2][0])
+            found.setdefault(one, set()).add(other)
+            found.setdefault(other, set()).add(one)
+        return found
+
+    @cached_property
+    def _defined(self) -> dict[int, Location]:
+        return {number(one, 1): _location(one[3][0]) for one in map(parsed, self._message.get(1, ()))}
 
     def _temporary(self) -> Iterator[Message]:
         """As XLA's own IsPreallocatedTempBuffer: no argument, no constant, no output, of no single thread."""
@@ -107,8 +151,8 @@ class Assignment:
                 yield allocation
 
 
-def _location(logical_buffer: Message) -> tuple[int, tuple[int, ...]]:
-    location = parsed(logical_buffer[3][0])
+def _location(serialized: memoryview) -> Location:
+    location = parsed(serialized)
     return number(location, 4), tuple(numbers(location, 3))
 
 
@@ -129,12 +173,23 @@ class Module:
         self._message = parsed(serialized)
         self.instructions: dict[int, Message] = {}
         self._roots: dict[int, int] = {}
+        self.entry = number(self._message, 6)
+        self.schedule = self._scheduled()
         for computation in map(parsed, self._message.get(3, ())):
             self._roots[number(computation, 5)] = number(computation, 6)
             for instruction in map(parsed, computation.get(2, ())):
                 self.instructions[number(instruction, 35)] = instruction
 
-    def origin(self, buffer: tuple[int, tuple[int, ...]]) -> Origin:
+    def _scheduled(self) -> dict[int, list[int]]:
+        """Computation to its instructions in the order they run; empty where the compiler has not kept it."""
+        schedule = parsed(self._message[7][0]) if 7 in self._message else {}
+        entries = map(parsed, schedule.get(1, ()))
+        return {number(entry, 1): numbers(parsed(entry[2][0]), 1) for entry in entries if 2 in entry}
+
+    def lifetimes(self) -> Lifetimes:
+        return Lifetimes(self.instructions, self.schedule, self._roots, entry=self.entry)
+
+    def origin(self, buffer: Location) -> Origin:
         identity, index = buffer
         instruction = self.instructions[identity]
         shape = shape_words(parsed(instruction[3][0]), index)
@@ -219,60 +274,3 @@ def _short(file: str) -> str:
         if path.is_relative_to(base):
             return str(path.relative_to(base))
     return file
-
-
-Message = Mapping[int, list[Any]]
-"""Field number to its values in order: int for a varint, memoryview for everything else."""
-
-
-def parsed(serialized: bytes | memoryview) -> Message:
-    """One level of the wire format, https://protobuf.dev/programming-guides/encoding; nested messages stay bytes."""
-    view, at, found = memoryview(serialized), 0, {}
-    while at < len(view):
-        key, at = _varint(view, at)
-        kind = key & 7
-        if kind == 0:
-            value, at = _varint(view, at)
-        elif kind in (1, 2, 5):
-            length, at = _varint(view, at) if kind == 2 else (8 if kind == 1 else 4, at)
-            value, at = view[at : at + length], at + length
-        else:
-            raise ValueError(f"a protocol buffer with wire type {kind} at byte {at}")
-        found.setdefault(key >> 3, []).append(value)
-    return found
-
-
-def _varint(view: memoryview, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = view[at]
-        value |= (byte & 127) << shift
-        at += 1
-        if byte < 128:
-            return value, at
-        shift += 7
-
-
-def number(message: Message, field: int) -> int:
-    """The last value, as the format asks; absent is 0."""
-    values = message.get(field)
-    return values[-1] if values else 0
-
-
-def numbers(message: Message, field: int) -> list[int]:
-    """A repeated number, packed or not."""
-    found: list[int] = []
-    for value in message.get(field, ()):
-        if isinstance(value, int):
-            found.append(value)
-            continue
-        at = 0
-        while at < len(value):
-            one, at = _varint(value, at)
-            found.append(one)
-    return found
-
-
-def text(message: Message, field: int) -> str:
-    values = message.get(field)
-    return bytes(values[-1]).decode() if values else ""

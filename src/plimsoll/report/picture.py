@@ -103,7 +103,7 @@ def _draw_temporaries(axes: "Axes", buffers: Sequence[Buffer]) -> None:
     labels = [f"{buffer.place}  {buffer.what}".strip() for buffer in buffers]
     axes.set_yticks(range(len(buffers)), labels, fontsize=8, color=INK)
     axes.set_ylim(len(buffers) - 0.4, -0.6)
-    axes.set_title("largest temporaries of the step", loc="left", fontsize=9, color=QUIET_INK)
+    axes.set_title("largest temporaries when the step needs most", loc="left", fontsize=9, color=QUIET_INK)
     axes.set_xlabel(unit_name, fontsize=9, color=QUIET_INK)
     _quieten(axes)
 

@@ -143,7 +143,7 @@ def buffers_table(planned: Planned) -> str:
     if not planned.largest_buffers:
         return "largest temporaries of the step: the compiler does not say"
     rows = [(format_bytes(one.bytes), one.shape, one.what, one.place or UNKNOWN) for one in planned.largest_buffers]
-    title = "largest temporaries of the step; what takes turns in the same bytes stands here once"
+    title = "largest temporaries when the step needs most, and the lines they come from"
     return "\n".join([title, *columns(rows, align="rlll")])
 
 
