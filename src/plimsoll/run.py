@@ -61,8 +61,8 @@ def plan(
         name, recipe, prepared, budget=budget_bytes(memory), chip=chip, numerics=numerics, pins=pins, measure=measure
     )
     samples = _samples(recipe.kind, chip, say)
-    correction = calibration.correction(samples or [])
-    problem = dataclasses.replace(problem, learned=Learned(correction=correction, margin_bytes=margin_bytes))
+    corrections = calibration.corrections(samples or [])
+    problem = dataclasses.replace(problem, learned=Learned(corrections=corrections, margin_bytes=margin_bytes))
     steps = prepared.steps if prepared is not None else recipe.steps
     about = {"recipe": recipe.to_dict(), "steps": steps or UNKNOWN_STEPS}
     command = [sys.executable, "-m", "plimsoll.worker", "compile", json.dumps(about)]

@@ -12,9 +12,9 @@ from planner_examples import STATIC, plan
 from test_estimate import REHEARSAL, analysis
 
 from plimsoll.planner import calibration
-from plimsoll.planner.calibration import ENOUGH, FILE, KEPT, Sample, correction, error_band
+from plimsoll.planner.calibration import ENOUGH, FILE, KEPT, Sample, corrections, error_band
 from plimsoll.planner.estimate import LEARNED, LOADING_BYTES, RUNNING_BYTES, ledger
-from plimsoll.planner.types import Learned
+from plimsoll.planner.types import Correction, Learned
 from plimsoll.types import RUNNING
 from plimsoll.units import GIB, MIB
 
@@ -32,36 +32,40 @@ def of_train(*lacking):
     return [sample(train=more) for more in lacking]
 
 
+def moved(found):
+    return {phase: one.more_bytes for phase, one in corrections(found).items()}
+
+
 samples = st.lists(st.floats(-60, 200).map(lambda more: sample(train=more)), max_size=20)
 
 
 @given(of=st.lists(st.floats(-60, 200), max_size=ENOUGH - 1))
 def test_too_few_sessions_move_nothing(of):
-    assert correction(of_train(*of)) == {}
+    assert moved(of_train(*of)) == {}
 
 
 @given(st.data(), samples)
 def test_the_order_of_sessions_does_not_matter(data, found):
-    assert correction(data.draw(st.permutations(found))) == correction(found)
+    assert moved(data.draw(st.permutations(found))) == moved(found)
     assert error_band(data.draw(st.permutations(found))) == error_band(found)
 
 
 @given(samples)
 def test_no_session_that_stayed_under_its_prediction_would_pass_the_corrected_one(found):
-    moved = correction(found).get("train", 0)
+    more = moved(found).get("train", 0)
     for one in found:
         lacking = one.lacking()["train"]
-        assert lacking > 0 or lacking <= moved
+        assert lacking > 0 or lacking <= more
 
 
 @given(samples, st.integers(0, 60 * MIB))
 def test_had_every_session_needed_more_the_correction_would_not_be_less(found, more):
     heavier = [replace(one, measured={phase: size + more for phase, size in one.measured.items()}) for one in found]
-    assert correction(heavier).get("train", 0) >= correction(found).get("train", 0)
+    assert moved(heavier).get("train", 0) >= moved(found).get("train", 0)
 
 
 @pytest.mark.parametrize(
-    ("lacking", "moved"),
+    ("lacking", "more"),
     [
         ((5, 5, 5), 5),
         ((1, 5, 100), 5),  # one odd session of three moves nothing
@@ -74,14 +78,14 @@ def test_had_every_session_needed_more_the_correction_would_not_be_less(found, m
         ((200, 200, 200), 75),  # a quarter of what was predicted at most
     ],
 )
-def test_golden_corrections(lacking, moved):
-    assert correction(of_train(*lacking)).get("train", 0) == moved * MIB
+def test_golden_corrections(lacking, more):
+    assert moved(of_train(*lacking)).get("train", 0) == more * MIB
 
 
 def test_each_phase_learns_from_the_sessions_that_measured_it():
     found = [sample(load=2, train=10), sample(load=2, train=10), sample(load=2), sample(load=2, save=50)]
-    assert correction(found) == {"load": 2 * MIB}
-    assert correction([*found, sample(load=2, train=10)]) == {"load": 2 * MIB, "train": 10 * MIB}
+    assert moved(found) == {"load": 2 * MIB}
+    assert moved([*found, sample(load=2, train=10)]) == {"load": 2 * MIB, "train": 10 * MIB}
 
 
 def test_the_error_band_is_of_what_was_promised():
@@ -100,12 +104,15 @@ def priced(learned, *, temp=50 * MIB):
     return ledger(plan(), budget_bytes=GIB, learned=learned, **arguments)
 
 
-corrections = st.dictionaries(st.sampled_from(["load", "start", "restore", *RUNNING]), st.integers(-GIB, GIB))
+learned_corrections = st.dictionaries(
+    st.sampled_from(["load", "start", "restore", *RUNNING]),
+    st.builds(Correction, more_bytes=st.integers(-GIB, GIB), seen_bytes=st.integers(0, GIB)),
+)
 
 
-@given(corrections, st.integers(0, GIB))
+@given(learned_corrections, st.integers(0, GIB))
 def test_a_prediction_never_falls_below_what_is_exact_compiled_or_rehearsed(corrected, margin):
-    plain, found = priced(None), priced(Learned(correction=corrected, margin_bytes=margin))
+    plain, found = priced(None), priced(Learned(corrections=corrected, margin_bytes=margin))
     for phase, peak in plain.phases.items():
         allowance = LOADING_BYTES if phase == "load" else RUNNING_BYTES
         assert found.phases[phase] >= peak - allowance
@@ -115,10 +122,21 @@ def test_a_prediction_never_falls_below_what_is_exact_compiled_or_rehearsed(corr
 
 
 def test_a_margin_is_no_less_than_itself_and_holds_where_a_plan_decides():
-    found = priced(Learned(correction={"train": 5 * MIB, "save": 40 * MIB, "load": MIB}, margin_bytes=30 * MIB))
+    more = {"train": 5 * MIB, "save": 40 * MIB, "load": MIB}
+    corrected = {phase: Correction(more_bytes=size, seen_bytes=0) for phase, size in more.items()}
+    found = priced(Learned(corrections=corrected, margin_bytes=30 * MIB))
     learned = {"train": 30 * MIB, "evaluate": 30 * MIB, "save": 40 * MIB, "load": MIB}
     assert found.learned == learned
     assert found.predicted[LEARNED] == learned[found.phase]
+
+
+def test_bytes_are_taken_away_only_from_what_is_no_larger_than_what_was_seen():
+    """Small runs that needed less say nothing about a large one; had they needed more, they would."""
+    computed = priced(None).phases["train"]
+    small, large = computed - 1, computed
+    for more, seen, added in [(-9, small, 0), (-9, large, -9), (9, small, 9), (9, large, 9)]:
+        learned = Learned(corrections={"train": Correction(more_bytes=more * MIB, seen_bytes=seen)})
+        assert priced(learned).phases["train"] == computed + added * MIB
 
 
 def test_nothing_learned_changes_nothing():

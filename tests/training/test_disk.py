@@ -1,5 +1,6 @@
 """Room for the checkpoints is counted before training: what is promised is at least what they take."""
 
+import json
 import subprocess
 
 import jax.numpy as jnp
@@ -77,3 +78,14 @@ def test_a_small_file_system_is_seen(tmp_path):
         require_room(tmp_path, needed(MIB // 2))
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_a_run_whose_checkpoints_do_not_fit_does_not_start(runs):
+    run = runs.prepared()
+    planned = json.loads((run / "plan.json").read_text())
+    (run / "plan.json").write_text(json.dumps(planned | {"disk": needed(2**60)}))
+    ended = runs.run(run)
+    assert ended.returncode == 2
+    assert len(ended.stderr.splitlines()) == 1
+    assert "4 checkpoints of 1048576.0 TiB" in ended.stderr
+    assert not (run / "metrics.jsonl").exists()

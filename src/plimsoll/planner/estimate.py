@@ -58,7 +58,7 @@ def ledger(
     }
     computed = {name: sum(parts.values()) for name, parts in phases.items()}
     if learned is not None:
-        phases = {name: _corrected(name, parts, learned.of(name)) for name, parts in phases.items()}
+        phases = {name: _corrected(name, parts, learned.of(name, computed[name])) for name, parts in phases.items()}
     peaks = {name: sum(parts.values()) for name, parts in phases.items()}
     dearest = max(peaks, key=lambda name: peaks[name])
     return Ledger(
