@@ -25,9 +25,17 @@ MAY_IMPORT = {
     "report": set(),
     "recipes": {"models", "data", "optimizers"},
     "cli": {
-        "run", "session_options", "report", "recipes", "environment", "data", "planner", "training", "compilers",
+        "run",
+        "session_options",
+        "report",
+        "recipes",
+        "environment",
+        "data",
+        "planner",
+        "training",
+        "compilers",
         "settings",
-    },  # fmt: skip
+    },
 }
 """Besides the ground (errors, units, tree, types), which every room may import. The command line parses recipes,
 and looks at data sets, limits and run folders; it must not import JAX, which another test holds."""

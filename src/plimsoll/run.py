@@ -77,8 +77,8 @@ def plan(
         measure=measure,
     )
     samples = _samples(recipe.kind, chip, say)
-    correction = calibration.correction(samples or [])
-    problem = dataclasses.replace(problem, learned=Learned(correction=correction, margin_bytes=margin_bytes))
+    corrections = calibration.corrections(samples or [])
+    problem = dataclasses.replace(problem, learned=Learned(corrections=corrections, margin_bytes=margin_bytes))
     steps = prepared.steps if prepared is not None else recipe.steps
     about: dict[str, Any] = {"recipe": recipe.to_dict(), "steps": steps or UNKNOWN_STEPS}
     command, variables = _compile_process(target, about, say)

@@ -132,3 +132,33 @@ def test_golden_buffers_table():
         "  640.0 KiB  float32[512,320]   copy  -",
     ]
     assert buffers_table(PLANNED).endswith("the compiler does not say")
+
+
+BAND = {"sessions": 14, "lowest_bytes": -3 * MIB - 100_000, "median_bytes": -MIB, "highest_bytes": 2 * MIB}
+
+
+def test_the_error_band_stands_in_the_table_and_where_there_is_none_that():
+    assert "error band          -3.1 .. +2.0 MiB over 14 sessions, median -1.0 MiB" in plan_table(
+        replace(PLANNED, error_band=BAND)
+    )
+    assert "over 1 session," in plan_table(replace(PLANNED, error_band=BAND | {"sessions": 1}))
+    assert "error band          no run of this kind seen yet" in plan_table(
+        replace(PLANNED, error_band={"sessions": 0})
+    )
+    assert "error band" not in plan_table(PLANNED)  # PLIMSOLL_CALIBRATION=off: nothing is known
+
+
+def test_a_margin_and_the_disk_stand_in_the_table():
+    disk = {"checkpoint_bytes": 3 * MIB, "kept_at_once": 4, "bytes": 12 * MIB}
+    text = plan_table(replace(PLANNED, margin_bytes=40 * MIB, disk=disk))
+    assert "margin              40.0 MiB: this run went over its budget before" in text
+    assert "disk                12.0 MiB for 4 checkpoints of 3.0 MiB at once" in text
+
+
+def test_overruns_stand_in_the_ledger():
+    overrun = {"step": 1200, "what": "resident set", "measured_bytes": 3 * GIB, "predicted_bytes": GIB}
+    overrun |= {"budget_bytes": 2 * GIB, "said": ""}
+    refused = overrun | {"what": "allocator", "said": "RESOURCE_EXHAUSTED: Out of memory"}
+    text = ledger_table(LEDGER | {"overruns": [overrun, refused]})
+    assert "went over           at step 1,200: 3.0 GiB resident; 1.0 GiB predicted, budget 2.0 GiB" in text
+    assert "3.0 GiB in use, and more refused (RESOURCE_EXHAUSTED: Out of" in text

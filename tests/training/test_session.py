@@ -1,11 +1,16 @@
 """What a run writes besides its numbers: trackers and profiles, in the real training process."""
 
+import dataclasses
 import json
 import re
 
 import pytest
 from small_runs import STEPS, rows
 
+from plimsoll import run as joint
+from plimsoll.planner import calibration
+from plimsoll.recipes.registry import from_dict
+from plimsoll.training import disk
 from plimsoll.types import LEVERS
 from plimsoll.units import MIB
 
@@ -80,3 +85,48 @@ def test_a_plan_from_a_file_and_a_lever_beside_it_contradict_each_other(runs, tm
     assert ended.returncode == 2
     assert f"--micro-batch 2 and --plan {planned} with 4 contradict each other" in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
+
+
+def plan_of_the_same(run):
+    """What the next `plan` of the same recipe and levers says; everything it asks the compiler has been answered."""
+    recipe, planned = (json.loads((run / f"{name}.json").read_text()) for name in ("recipe", "plan"))
+    pins = {name: planned["plan"][name] for name in LEVERS}
+    return joint.plan(from_dict(recipe), memory="900MiB", pins=pins).to_dict()
+
+
+def test_a_session_that_has_seen_everything_teaches_the_next_prediction(runs, monkeypatch):
+    cache = runs.folder / "cache"
+    monkeypatch.setenv("PLIMSOLL_CACHE", str(cache))
+    run = runs.prepared()
+    assert plan_of_the_same(run)["error_band"] is None  # turned off, as in all other tests
+
+    monkeypatch.setenv("PLIMSOLL_CALIBRATION", "on")
+    assert plan_of_the_same(run)["error_band"] == {"sessions": 0}
+    ended = runs.run(run, "--max-steps", "8")
+    assert ended.returncode == 0, ended.stderr
+    planned, ledger = (json.loads((run / f"{name}.json").read_text()) for name in ("plan", "ledger"))
+    key = calibration.key_of("stories", "cpu")
+    (sample,), problem = calibration.read(cache, key)
+    assert problem is None
+    assert sample.predicted == sample.corrected == planned["phases"]
+    assert sample.measured == ledger["measured"]["phases"]
+    assert sample.plan == planned["plan"]
+    assert plan_of_the_same(run)["error_band"]["sessions"] == 1
+    assert plan_of_the_same(run)["phases"] == planned["phases"]  # one teaches nothing
+
+    heavier = {phase: size + 20 * MIB for phase, size in sample.predicted.items()}
+    for _ in range(4):
+        calibration.add(cache, key, dataclasses.replace(sample, measured=heavier))
+    again = plan_of_the_same(run)
+    assert again["learned"]["train"] == 20 * MIB
+    assert again["phases"]["train"] == planned["phases"]["train"] + 20 * MIB
+    assert again["error_band"]["highest_bytes"] == 20 * MIB
+    assert again["disk"] == disk.needed(again["disk"]["checkpoint_bytes"] - disk.needed(0)["checkpoint_bytes"])
+    (cache / "calibration.json").unlink()
+
+
+def test_a_session_that_was_traced_teaches_nothing(runs, monkeypatch):
+    monkeypatch.setenv("PLIMSOLL_CALIBRATION", "on")
+    run = runs.prepared()
+    assert runs.run(run, "--profile", "1", "--max-steps", "4").returncode == 0
+    assert calibration.read(runs.folder / "cache", calibration.key_of("stories", "cpu")) == ([], None)

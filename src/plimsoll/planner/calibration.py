@@ -5,7 +5,8 @@ seen training, an evaluation and a save. `PLIMSOLL_CALIBRATION=off` neither read
 
 A phase is corrected once ENOUGH sessions have measured it. A prediction that is too low costs a run, one that is too
 high only some room, so the two sides are not alike: up by the upper quartile of what was lacking, which one odd session
-does not move; down by no more than every one of them allows, less their own spread.
+does not move; down by no more than every one of them allows, less their own spread, and not where the prediction is
+larger than any of theirs: errors grow with what is predicted.
 """
 
 from __future__ import annotations
@@ -25,13 +26,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from plimsoll.planner.types import Correction
+
 FILE = "calibration.json"
 KEPT = 64
 """Sessions of one key, and keys: the newest."""
 ENOUGH = 3
 """Sessions that have measured a phase before its prediction moves."""
 HIGHEST_SHARE = 0.25
-"""Of the prediction, upwards: what is wrong by more is no matter of estimating, and an overrun deals with it."""
+"""Of the smallest prediction, upwards: what is wrong by more is no matter of estimating; an overrun deals with it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,15 +70,19 @@ def key_of(kind: str, chip: str) -> str:
     return ", ".join([kind, chip, f"{platform.system()} {platform.machine()}", python, *versions])
 
 
-def correction(samples: Sequence[Sample]) -> dict[str, int]:
-    """Phase to the bytes that are added to its prediction; of what a few sessions, or none, have measured: nothing."""
+def corrections(samples: Sequence[Sample]) -> dict[str, Correction]:
+    """By phase; of what a few sessions, or none, have measured: nothing."""
     lacking: dict[str, list[int]] = {}
     for sample in samples:
         for phase, size in sample.lacking().items():
             lacking.setdefault(phase, []).append(size)
-    highest = {phase: _highest(samples, phase) for phase in lacking}
-    moved = {phase: min(_moved(sizes), highest[phase]) for phase, sizes in lacking.items() if len(sizes) >= ENOUGH}
-    return {phase: size for phase, size in sorted(moved.items()) if size}
+    found = {}
+    for phase, sizes in sorted(lacking.items()):
+        seen = [sample.predicted[phase] for sample in samples if phase in sample.lacking()]
+        more = min(_moved(sizes), round(HIGHEST_SHARE * min(seen))) if len(sizes) >= ENOUGH else 0
+        if more:
+            found[phase] = Correction(more_bytes=more, seen_bytes=max(seen))
+    return found
 
 
 def _moved(lacking: Sequence[int]) -> int:
@@ -84,11 +91,6 @@ def _moved(lacking: Sequence[int]) -> int:
     if quartile > 0:
         return quartile
     return min(0, ordered[-1] + (ordered[-1] - ordered[0]))
-
-
-def _highest(samples: Sequence[Sample], phase: str) -> int:
-    """From the smallest prediction among them, so that a sample's order or neighbour does not matter."""
-    return round(HIGHEST_SHARE * min(sample.predicted[phase] for sample in samples if phase in sample.predicted))
 
 
 def error_band(samples: Sequence[Sample]) -> dict[str, int]:

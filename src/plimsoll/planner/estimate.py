@@ -41,7 +41,9 @@ def ledger(plan: Plan, problem: Problem, *, static: Static, analysis: Analysis, 
         host = _host(plan, problem, static, rehearsal, data)
     computed = _sums(phases)
     if problem.learned is not None:
-        phases = {name: _corrected(name, parts, problem.learned.of(name)) for name, parts in phases.items()}
+        phases = {
+            name: _corrected(name, parts, problem.learned.of(name, computed[name])) for name, parts in phases.items()
+        }
     peaks, dearest = _sums(phases), _dearest(phases)
     return Ledger(
         budget_bytes=problem.budget_bytes,

@@ -108,17 +108,31 @@ class DoesNotCompile(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Correction:
+    """Of one phase's prediction, from runs of the kind (calibration.py)."""
+
+    more_bytes: int
+    """Negative where they had needed less."""
+    seen_bytes: int
+    """The largest prediction it was learned from: of what is larger, nothing is taken away."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Learned:
     """What earlier runs have shown to be wrong with a prediction."""
 
-    correction: Mapping[str, int] = field(default_factory=dict)
-    """Phase to bytes, from runs of this kind (calibration.py); negative where they had needed less."""
+    corrections: Mapping[str, Correction] = field(default_factory=dict)
+    """By phase."""
     margin_bytes: int = 0
     """From this very run, which went over its budget: of the phases in RUNNING, and no less than this."""
 
-    def of(self, phase: str) -> int:
-        corrected = self.correction.get(phase, 0)
-        return max(corrected, self.margin_bytes) if self.margin_bytes and phase in RUNNING else corrected
+    def of(self, phase: str, computed_bytes: int) -> int:
+        """Bytes to add to what was computed for the phase."""
+        found = self.corrections.get(phase)
+        more = found.more_bytes if found is not None else 0
+        if found is not None and computed_bytes > found.seen_bytes:
+            more = max(0, more)
+        return max(more, self.margin_bytes) if self.margin_bytes and phase in RUNNING else more
 
 
 @dataclass(frozen=True, kw_only=True)

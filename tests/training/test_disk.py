@@ -1,0 +1,91 @@
+"""Room for the checkpoints is counted before training: what is promised is at least what they take."""
+
+import json
+import subprocess
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plimsoll.errors import RunError
+from plimsoll.training import checkpoint
+from plimsoll.training.checkpoint import Checkpoints
+from plimsoll.training.disk import AT_ONCE, needed, require_room
+from plimsoll.training.program import tree_bytes
+from plimsoll.units import MIB
+
+
+def random_state(*, leaves, size, seed=0):
+    random = np.random.default_rng(seed)
+    return {f"layer {n}": jnp.asarray(random.normal(size=size), jnp.float32) for n in range(leaves)}
+
+
+def taken(folder):
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize(("leaves", "size"), [(1, 1), (5, 300_000), (120, 10), (3, 1_500_000)])
+def test_a_checkpoint_takes_no_more_than_is_counted_for_it(tmp_path, leaves, size):
+    state = random_state(leaves=leaves, size=size)
+    Checkpoints(tmp_path, in_background=False).save(1, state, {"document": 3})
+    assert taken(tmp_path) <= needed(tree_bytes(state))["checkpoint_bytes"]
+
+
+def test_as_many_are_counted_as_there_are_at_once(tmp_path, monkeypatch):
+    """While the last one is written: the best, the last two, and itself."""
+    most = []
+    flush = checkpoint._flush_folder
+
+    def counting(folder):
+        most.append(len(list(tmp_path.glob("step-*")) + list(tmp_path.glob(".partial-*"))))
+        flush(folder)
+
+    monkeypatch.setattr(checkpoint, "_flush_folder", counting)
+    checkpoints = Checkpoints(tmp_path, in_background=False)
+    checkpoints.mark_best(1, 1.0)
+    for step in range(1, 8):
+        checkpoints.save(step, random_state(leaves=1, size=3), {})
+    assert max(most) == AT_ONCE == needed(0)["kept_at_once"]
+
+
+def test_what_does_not_fit_is_refused_with_its_numbers_and_what_to_do(tmp_path):
+    need = needed(10 * MIB)
+    assert need["bytes"] == AT_ONCE * need["checkpoint_bytes"]
+    with pytest.raises(RunError) as refused:
+        require_room(tmp_path, need, free=need["bytes"] - 2 * MIB)
+    assert refused.value.exit_code == 2
+    for part in ("4 checkpoints of 10.2 MiB", "41.0 MiB together", "39.0 MiB free", "Make 2.0 MiB", "--run"):
+        assert part in str(refused.value)
+    require_room(tmp_path, need, free=need["bytes"])
+
+
+def test_what_the_run_has_saved_already_counts_as_room(tmp_path):
+    need = needed(10 * MIB)
+    (tmp_path / "step-00000001").mkdir()
+    (tmp_path / "step-00000001/arrays").write_bytes(bytes(3 * MIB))
+    require_room(tmp_path, need, free=need["bytes"] - 3 * MIB)
+    with pytest.raises(RunError, match=r"38.0 MiB free, and 3.0 MiB are there already"):
+        require_room(tmp_path, need, free=need["bytes"] - 3 * MIB - 1)
+
+
+def test_a_small_file_system_is_seen(tmp_path):
+    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(tmp_path)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small file system needs root; the bytes handed in above stand for it")
+    try:
+        with pytest.raises(RunError, match=r"3.0 MiB free"):
+            require_room(tmp_path, needed(10 * MIB))
+        require_room(tmp_path, needed(MIB // 2))
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_a_run_whose_checkpoints_do_not_fit_does_not_start(runs):
+    run = runs.prepared()
+    planned = json.loads((run / "plan.json").read_text())
+    (run / "plan.json").write_text(json.dumps(planned | {"disk": needed(2**60)}))
+    ended = runs.run(run)
+    assert ended.returncode == 2
+    assert len(ended.stderr.splitlines()) == 1
+    assert "4 checkpoints of 1048576.0 TiB" in ended.stderr
+    assert not (run / "metrics.jsonl").exists()
