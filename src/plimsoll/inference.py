@@ -22,6 +22,7 @@ from plimsoll.training.checkpoint import Checkpoints, Saved, damage, load_part, 
 from plimsoll.training.fingerprint import fingerprint
 from plimsoll.training.folder import RunFolder
 from plimsoll.training.loop import summed
+from plimsoll.training.program import compiled
 from plimsoll.training.step import make_init
 from plimsoll.types import LossSum, Plan
 
@@ -98,7 +99,7 @@ def evaluate(asked: Mapping[str, Any]) -> dict[str, Any]:
     """Validation metrics of a checkpoint, by the run's own executable. `asked`: `run` and `step`."""
     trained = Trained(asked["run"], step=asked["step"])
     recipe, plan = trained.recipe, trained.plan
-    executable = lowered(recipe, plan, steps=trained.prepared.steps).evaluate.compile()
+    executable = compiled(lowered(recipe, plan, steps=trained.prepared.steps).evaluate)
     counted = 0.0
 
     def evaluate_and_count(params: Any, batch: Mapping[str, Any]) -> Mapping[str, LossSum]:

@@ -234,7 +234,7 @@ class _Training:
         task = self.recipe.task(self.plan.compute(jax.default_backend()))
         step = make_step(task, self.recipe.optimizer(self.prepared.steps), accumulation=self.plan.accumulation)
         batch = program.shapes(self.recipe.batch_spec(self.recipe.effective_batch))
-        return Watched(step, jax.jit(step).lower(state, batch).compile(), self.folder.path / "nan.txt")
+        return Watched(step, program.compiled(jax.jit(step).lower(state, batch)), self.folder.path / "nan.txt")
 
     def _start(
         self, executables: program.Executables, checkpoints: Checkpoints, loader: Source

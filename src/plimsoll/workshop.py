@@ -85,7 +85,7 @@ class Workshop:
 
     def analyse(self, plan: Plan) -> Analysis:
         program_, flops = self._step(plan)
-        compiled = program_.compile()
+        compiled = program.compiled(program_)
         stats, largest = compiled.memory_analysis(), largest_temporaries(compiled)
         assert stats is not None
         memory.trim()

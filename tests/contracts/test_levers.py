@@ -9,7 +9,7 @@ import pytest
 from task_examples import RECIPES
 
 import plimsoll.levers
-from plimsoll.training.program import lower
+from plimsoll.training.program import compiled, lower
 from plimsoll.types import Plan
 
 OFF = Plan(
@@ -44,7 +44,7 @@ def step_bytes(name, plan):
         batch=recipe.batch_spec(16),
         evaluation_batch=recipe.batch_spec(plan.micro_batch),
     )
-    stats = program.step.compile().memory_analysis()
+    stats = compiled(program.step).memory_analysis()
     return stats.temp_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
 
 

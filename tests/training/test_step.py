@@ -19,7 +19,7 @@ from small_tasks import (
 from plimsoll.levers.chunked_loss import IGNORE
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.planner.flops import dot_flops
-from plimsoll.training.program import lower, tree_bytes
+from plimsoll.training.program import compiled, lower, tree_bytes
 from plimsoll.training.step import make_evaluate, make_init, make_step
 from plimsoll.types import Plan
 
@@ -142,7 +142,7 @@ def compiled_step(task, *, accumulation):
         async_save=False,
     )
     program = lower(task, adamw(), plan, batch=batch, evaluation_batch=batch)
-    return program.state, program.step.compile()
+    return program.state, compiled(program.step)
 
 
 @pytest.mark.parametrize("accumulation", [1, 4])
