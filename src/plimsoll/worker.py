@@ -135,9 +135,12 @@ def _host(about: dict[str, Any]) -> int:
 def _rehearse(asked: dict[str, Any]) -> int:
     from plimsoll.planner.child import plan_of
     from plimsoll.recipes.registry import from_dict
-    from plimsoll.session import rehearse
+    from plimsoll.session import import_everything, rehearse
 
-    found = rehearse(from_dict(asked["recipe"]), plan_of(asked["plan"]), steps=asked["steps"])
+    recipe = from_dict(asked["recipe"])
+    import_everything(recipe)
+    sys.stdin.readline()  # until the cache has what is loaded next
+    found = rehearse(recipe, plan_of(asked["plan"]), steps=asked["steps"])
     print(json.dumps(dataclasses.asdict(found)))
     return 0
 

@@ -125,15 +125,21 @@ class Workshop:
         return [statistics.median(taken[1:]) for taken in seconds]
 
     def rehearse(self, plan: Mapping[str, Any]) -> dict[str, Any]:
-        """In a process of its own, after this one has put every executable into the cache."""
-        program.compile_all(lowered(self.recipe, plan_of(plan), steps=self.steps))
-        memory.trim()
+        """In a process of its own: it imports while this one puts every executable into the cache, and then loads."""
         request = json.dumps({**self._about, "plan": dict(plan)})
         command = [sys.executable, "-m", "plimsoll.worker", "rehearse", request]
-        answer = subprocess.run(command, capture_output=True, text=True, check=False)
-        if answer.returncode:
-            raise RuntimeError(f"the rehearsal failed: {answer.stderr.strip()[-300:]}")
-        return json.loads(answer.stdout.splitlines()[-1])
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+            try:
+                program.compile_all(lowered(self.recipe, plan_of(plan), steps=self.steps))
+                memory.trim()
+            except BaseException:
+                process.kill()
+                raise
+            said, errors = process.communicate("compiled\n")
+        if process.returncode:
+            raise RuntimeError(f"the rehearsal failed: {errors.strip()[-300:]}")
+        return json.loads(said.splitlines()[-1])
 
 
 def cpu_rates() -> Rates:

@@ -128,8 +128,8 @@ class _Search:
     def _require_room_for_the_state(self) -> None:
         """No lever helps where process and state alone are too much: refused before anything more is compiled."""
         combinations = list(_combinations(self.problem, self.rates))
-        plan = replace(self._plan(combinations[0], self.micros[0]), async_save=False)
-        plan = replace(plan, fsdp=combinations[-1]["fsdp"])
+        first = _sample(self.micros)[0]  # the one that is compiled next, too
+        plan = replace(self._plan(combinations[0], first), async_save=False, fsdp=combinations[-1]["fsdp"])
         try:
             rehearsal = self._any_rehearsal(plan)
         except DoesNotCompile as problem:

@@ -18,9 +18,7 @@ from plimsoll.training import memory
 from plimsoll.training.step import make_evaluate, make_init, make_step
 from plimsoll.types import Plan, Task
 
-COUNTED: dict[str, str | bool | int | float] = {
-    "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"
-}
+COUNTED: dict[str, str | bool] = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
 """On a CPU, XLA hands whole groups of operations to a library, which allocates what lies between them where no compiler
 sees it: 164 MiB more than was promised with windows of 3,000 tokens. Single dots it may have. May go when the groups'
 buffers are in `memory_analysis` (docs/log.md, "What the compiler does not count")."""
