@@ -103,21 +103,24 @@ def sweep(words: Sequence[str]) -> list[Swept]:
 def priced_plans(recipe: Recipe, answers: Path) -> list[tuple[Plan, int]]:
     """Every plan of the space that compiles, and its predicted peak in bytes. One rehearsal serves them all."""
     from plimsoll.planner.estimate import ledger
-    from plimsoll.planner.types import DoesNotCompile
+    from plimsoll.planner.types import DoesNotCompile, Problem
 
-    found, rehearsal, host = [], None, recipe.host_bytes(None, prefetch=PREFETCH)
+    found, rehearsal = [], None
+    problem = Problem(
+        recipe="swept", chip="cpu", budget_bytes=0, effective_batch=recipe.effective_batch, rate_per_example=1,
+        rate_unit="examples", numerics="mixed", honoured=recipe.honoured, loss_chunks=recipe.loss_chunks,
+        host_bytes={PREFETCH: recipe.host_bytes(None, prefetch=PREFETCH)},
+    )  # fmt: skip  # the budget plays no part in the bytes
     with child(recipe, answers) as compiler:
         static = compiler.static()
         for plan in space(recipe.effective_batch):
             try:
                 analysis = compiler.analyse(plan)
                 rehearsal = rehearsal or compiler.rehearse(plan)
-            except DoesNotCompile as problem:
-                print(f"left out: {plan_words(plan.to_dict())}: {problem}")
+            except DoesNotCompile as reason:
+                print(f"left out: {plan_words(plan.to_dict())}: {reason}")
                 continue
-            book = ledger(
-                plan, budget_bytes=0, static=static, analysis=analysis, rehearsal=rehearsal, host=host
-            )  # the budget plays no part in the bytes
+            book = ledger(plan, problem, static=static, analysis=analysis, rehearsal=rehearsal)
             found.append((plan, book.predicted_peak_bytes))
     return found
 

@@ -48,7 +48,7 @@ class Drydock(Workshop):
 
     def analyse(self, plan: Plan) -> Analysis:
         if not self.compiled:
-            return self._estimated(plan)
+            return self.estimated(plan)
         lowered, jaxpr = self._spread(plan).step(self._batch(self.recipe.effective_batch))
         compiled = lowered.compile()
         stats, largest = compiled.memory_analysis(), largest_temporaries(compiled)
@@ -95,7 +95,7 @@ class Drydock(Workshop):
             raise RuntimeError(f"the host's process failed: {answer.stderr.strip()[-300:]}")
         return json.loads(answer.stdout.splitlines()[-1])
 
-    def _estimated(self, plan: Plan) -> Analysis:
+    def estimated(self, plan: Plan) -> Analysis:
         """One device's share of the work, traced; what `fsdp` splits of the gradient is taken off."""
         devices, state = self.chip.devices, self.state()
         task, optimizer = self._task(plan), self.recipe.optimizer(self.steps)
