@@ -187,6 +187,7 @@ def _problem(
         host_bytes={prefetch: recipe.host_bytes(prepared, prefetch=prefetch)},
         pins=pins,
         measure=measure,
+        available_bytes=host.available_bytes(),
     )
 
 

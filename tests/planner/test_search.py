@@ -71,6 +71,35 @@ def test_the_plan_is_as_fast_as_any_that_fits(above):
     assert planned.step_seconds <= fastest * 1.15 * NEAR
 
 
+def test_what_the_rates_do_not_know_the_clock_shows():
+    """A micro-batch that fits but is slow in fact: recomputing blocks in a larger one wins where plans are timed."""
+    budget = peak_of(plan(micro_batch=2, accumulation=8, precision="bfloat16"), GIB, FakeCompiler()) + MIB
+    slow = {(micro, "none"): 9.0 / micro for micro in (1, 2, 4, 8, 16)}
+    fast = {(micro, remat): 0.5 for micro in (1, 2, 4, 8, 16) for remat in ("dots", "block")}
+    planned = found(budget, FakeCompiler(seconds=slow | fast), measure=True)
+    assert planned.plan.remat != "none"
+    assert planned.step_seconds == 0.5
+    assert found(budget, FakeCompiler(seconds=slow | fast)).plan.remat == "none"  # by the rates alone
+
+
+def test_nothing_is_timed_that_this_machine_cannot_hold():
+    compiler = FakeCompiler()
+    budget = peak_of(plan(micro_batch=2, accumulation=8, precision="bfloat16"), GIB, FakeCompiler()) + MIB
+    found(budget, compiler, measure=True, available_bytes=budget)
+    timed = [one for verb, one in compiler.asked if verb == "measure"]
+    assert timed
+    assert all(peak_of(one, GIB, FakeCompiler()) <= budget + STATIC.state_bytes + 20 * MIB for one in timed)
+
+
+def test_a_peak_estimated_just_over_the_budget_is_compiled_to_be_sure():
+    """Bent downwards between the two that are compiled: by the line 4 does not fit, and it does."""
+    bent = {1: 40, 2: 60, 4: 70, 8: 180, 16: 400}
+    compiler = FakeCompiler(temporaries=lambda one: bent[one.micro_batch] * MIB, loop_seconds=0.1)
+    budget = peak_of(plan(micro_batch=4, accumulation=4, precision="bfloat16"), GIB, compiler) + MIB
+    planned = found(budget, compiler, pins={"remat": "none", "loss_chunk": 0})
+    assert planned.plan.micro_batch == 4
+
+
 def test_few_compiles_are_enough():
     compiler = FakeCompiler()
     found(GIB, compiler, effective_batch=64)  # seven micro-batches, five combinations

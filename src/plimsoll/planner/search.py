@@ -25,7 +25,9 @@ NEAR = 1.05
 SLOWED = 1.15
 """A combination whose best fitting plan is this much slower than its unconstrained best sends us to the next."""
 TIMED = 3
-"""Plans timed on the chip at hand."""
+"""Plans timed on the chip at hand, where one combination of the other levers was enough."""
+NEARLY = 1.15
+"""A peak estimated at so much of the budget is compiled to be sure."""
 
 Say = Callable[[str], None]
 
@@ -107,14 +109,33 @@ class _Search:
                 break  # rounding would gain no time here, only bytes, and those are enough
             if not self._has_room(combination["fsdp"]):
                 continue
-            candidates = list(self._candidates(combination))
+            candidates = self._candidates(combination)
             found += candidates
-            fitting = [candidate for candidate in candidates if candidate.fits]
-            unconstrained = min((candidate.seconds for candidate in candidates), default=0.0)
-            if fitting and min(candidate.seconds for candidate in fitting) <= SLOWED * unconstrained:
+            if self._good_enough(candidates):
                 break
         fitting = sorted((c for c in found if c.fits), key=lambda candidate: candidate.seconds)
         return self._decide(fitting, found)
+
+    def _good_enough(self, candidates: list[Candidate]) -> bool:
+        """Whether these levers fit without much loss: by the rates, and where plans are timed by the clock too.
+
+        The rates do not know how slow a small micro-batch is; the next one, which does not fit, shows it.
+        """
+        fitting = [candidate for candidate in candidates if candidate.fits]
+        beyond = [candidate for candidate in candidates if not candidate.fits]
+        if not fitting:
+            return False
+        fastest = min(candidate.seconds for candidate in candidates)
+        if min(candidate.seconds for candidate in fitting) > SLOWED * fastest:
+            return False
+        if not self.problem.measure or not beyond:
+            return True
+        largest = max(fitting, key=lambda candidate: candidate.plan.micro_batch)
+        following = min(beyond, key=lambda candidate: candidate.plan.micro_batch)
+        if following.peak > self.problem.available_bytes:
+            return True  # this machine cannot time it
+        timed = self._clocked([largest, following])
+        return len(timed) < 2 or timed[0].seconds <= SLOWED * timed[1].seconds
 
     def _has_room(self, fsdp: int) -> bool:
         """Whether a device holds its share of the state at all."""
@@ -163,7 +184,7 @@ class _Search:
             sure += [] if confirmed is None else [confirmed]
         return min(sure, key=lambda candidate: candidate.peak, default=None)
 
-    def _candidates(self, combination: Mapping[str, Any]) -> Iterator[Candidate]:
+    def _candidates(self, combination: Mapping[str, Any]) -> list[Candidate]:
         """Every micro-batch under these levers: two compiled, the others between or beyond them."""
         compiled: dict[int, Analysis] = {}
         for micro in _sample(self.micros):
@@ -172,10 +193,25 @@ class _Search:
         smallest = self.micros[0]
         if not compiled and smallest not in _sample(self.micros) and (analysis := self._tried(combination, smallest)):
             compiled[smallest] = analysis
-        for micro in self.micros if compiled else ():
-            plan = self._plan(combination, micro)
-            analysis = compiled.get(micro) or _interpolated(micro, compiled)
-            yield self._candidate(plan, analysis, confirmed=micro in compiled)
+        if not compiled:
+            return []
+        candidates = {micro: self._lying_on(compiled, combination, micro) for micro in self.micros}
+        border = self._border(list(candidates.values()))
+        if border is not None and (analysis := self._tried(combination, border)):
+            candidates[border] = self._lying_on({border: analysis}, combination, border)
+        return list(candidates.values())
+
+    def _lying_on(self, compiled: Mapping[int, Analysis], combination: Mapping[str, Any], micro: int) -> Candidate:
+        analysis = compiled.get(micro) or _interpolated(micro, compiled)
+        return self._candidate(self._plan(combination, micro), analysis, confirmed=micro in compiled)
+
+    def _border(self, candidates: list[Candidate]) -> int | None:
+        """The first micro-batch that by the line does not quite fit: the line is not that straight."""
+        beyond = [candidate for candidate in candidates if not candidate.fits]
+        first = min(beyond, key=lambda candidate: candidate.plan.micro_batch, default=None)
+        if first is None or first.confirmed or first.peak > NEARLY * self.problem.budget_bytes:
+            return None
+        return first.plan.micro_batch
 
     def _tried(self, combination: Mapping[str, Any], micro: int) -> Analysis | None:
         self.say(f"compiling micro-batch {micro}, {_words(combination)}")
@@ -214,20 +250,25 @@ class _Search:
         return self._rehearsal
 
     def _timed(self, fitting: list[Candidate]) -> list[Candidate]:
-        """The first few, by the clock. Where they cannot be timed, all as they were."""
-        first = fitting[:TIMED]
+        """The most promising, by the clock. Where they cannot be timed, all as they were."""
+        first = _shortlist(fitting)
         while first:
-            self.say(f"timing {len(first)} plans in turn")
-            try:
-                seconds = self.compiler.measure([replace(candidate.plan, async_save=True) for candidate in first])
-            except DoesNotCompile as problem:  # on a machine smaller than the budget, most likely the largest of them
-                self.failures.append(str(problem))
-                first.remove(max(first, key=lambda candidate: candidate.peak))
-                continue
-            return [
-                replace(candidate, seconds=took, measured=True) for candidate, took in zip(first, seconds, strict=True)
-            ]
+            if timed := self._clocked(first):
+                return timed
+            first.remove(max(first, key=lambda candidate: candidate.peak))  # the machine is smaller than the budget
         return fitting
+
+    def _clocked(self, candidates: list[Candidate]) -> list[Candidate]:
+        """All of them timed in turn, or none."""
+        self.say(f"timing {len(candidates)} plans in turn")
+        try:
+            seconds = self.compiler.measure([replace(candidate.plan, async_save=True) for candidate in candidates])
+        except DoesNotCompile as problem:
+            self.failures.append(str(problem))
+            return []
+        return [
+            replace(candidate, seconds=took, measured=True) for candidate, took in zip(candidates, seconds, strict=True)
+        ]
 
     def _best(self, candidates: list[Candidate]) -> Candidate:
         fastest = min(candidate.seconds for candidate in candidates)
@@ -411,6 +452,20 @@ def _interpolated(micro: int, compiled: Mapping[int, Analysis]) -> Analysis:
     slope = (high.temp_bytes - low.temp_bytes) / (sizes[-1] - sizes[0])
     temp = max(low.temp_bytes + slope * (micro - sizes[0]), low.temp_bytes * min(1.0, micro / sizes[0]))
     return replace(low, temp_bytes=round(temp))
+
+
+def _shortlist(fitting: list[Candidate]) -> list[Candidate]:
+    """Worth timing: of one combination of levers the first few, of several the fastest and the largest of each."""
+    groups: dict[tuple[Any, ...], list[Candidate]] = {}
+    for candidate in fitting:
+        plan = candidate.plan
+        groups.setdefault((plan.remat, plan.loss_chunk, plan.precision, plan.fsdp), []).append(candidate)
+    if len(groups) == 1:
+        return fitting[:TIMED]
+    chosen: list[Candidate] = []
+    for group in groups.values():
+        chosen += [group[0], max(group, key=lambda candidate: candidate.plan.micro_batch)]
+    return [candidate for candidate in fitting if candidate in chosen]
 
 
 def _alternative(candidate: Candidate, chosen: Candidate) -> Alternative:

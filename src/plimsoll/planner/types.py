@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -162,3 +163,5 @@ class Problem:
     learned: Learned = field(default_factory=Learned)
     measure: bool = False
     """Time the best few on the chip at hand."""
+    available_bytes: float = math.inf
+    """What a process that times plans may take here; more than the budget, to see what the budget costs."""
