@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planner_examples import STATIC, plan
+from planner_examples import STATIC, plan, problem
 from test_estimate import REHEARSAL, analysis
 
 from plimsoll.planner import calibration
@@ -100,8 +100,7 @@ def test_the_error_band_is_of_what_was_promised():
 
 
 def priced(learned, *, temp=50 * MIB):
-    arguments = {"static": STATIC, "analysis": analysis(temp), "rehearsal": REHEARSAL, "host": {"data": 3 * MIB}}
-    return ledger(plan(), budget_bytes=GIB, learned=learned, **arguments)
+    return ledger(plan(), problem(GIB, learned=learned), static=STATIC, analysis=analysis(temp), rehearsal=REHEARSAL)
 
 
 learned_corrections = st.dictionaries(
