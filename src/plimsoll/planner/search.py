@@ -135,7 +135,7 @@ class _Search:
         if following.peak > self.problem.available_bytes:
             return True  # this machine cannot time it
         timed = self._clocked([largest, following])
-        return len(timed) < 2 or timed[0].seconds <= SLOWED * timed[1].seconds
+        return len(timed) < 2 or timed[0].seconds <= NEAR * timed[1].seconds
 
     def _has_room(self, fsdp: int) -> bool:
         """Whether a device holds its share of the state at all."""
