@@ -74,8 +74,8 @@ def test_a_plan_from_a_file_is_priced_for_the_recipe_it_is_used_for(runs):
     plans = [json.loads((run / "plan.json").read_text()) for run in (smaller, larger)]
     assert plans[0]["plan"] | {"pinned": []} == plans[1]["plan"] | {"pinned": []}
     assert plans[1]["parameters"] > 2 * plans[0]["parameters"]
-    grown = 12 * (plans[1]["parameters"] - plans[0]["parameters"])
-    assert plans[1]["phases"]["start"] - plans[0]["phases"]["start"] == pytest.approx(grown, abs=6 * MIB)
+    held = [plan["components"]["parameters"] + plan["components"]["optimizer"] for plan in plans]
+    assert held[1] - held[0] == 12 * (plans[1]["parameters"] - plans[0]["parameters"])
     assert sorted(plans[1]["plan"]["pinned"]) == sorted(LEVERS)
 
 
