@@ -32,7 +32,7 @@ from drawn import Configuration, draw, effective_batch
 from prediction_figures import line, summary, worst
 from training_process import ENVIRONMENT, MIB, PLIMSOLL, MemoryGroup, NoGroup, plan_words, prepared_copy, trained, watch
 
-PLAN_SECONDS, RUN_SECONDS = 300, 300
+PLAN_SECONDS, RUN_SECONDS = 900, 900
 MOST_BYTES = 3 * 2**30
 """Budgets stay below it: the machine has other users."""
 
