@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from plimsoll.errors import RecipeError as RecipeError
     from plimsoll.errors import RunError as RunError
     from plimsoll.errors import StoppedError as StoppedError
+    from plimsoll.optimizers.adamw import AdamW as AdamW
     from plimsoll.recipes.base import Recipe as Recipe
     from plimsoll.recipes.own import OwnRecipe as OwnRecipe
     from plimsoll.recipes.own import recipe as recipe
@@ -39,6 +40,7 @@ _MODULES = {
     "preset": "recipes.registry",
     "estimate_memory_usage": "data.guide_estimate",
     "recipe": "recipes.own",
+    "AdamW": "optimizers.adamw",
     "Recipe": "recipes.base",
     "OwnRecipe": "recipes.own",
     "PlimsollError": "errors",
@@ -51,6 +53,7 @@ _MODULES = {
 }
 
 __all__ = [
+    "AdamW",
     "BudgetError",
     "CheckpointError",
     "DataError",

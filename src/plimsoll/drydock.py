@@ -23,7 +23,7 @@ from plimsoll.planner.types import Analysis, Rates, Static
 from plimsoll.training import memory, program
 from plimsoll.training.spread import Spread
 from plimsoll.training.step import make_evaluate, make_init, make_step
-from plimsoll.types import Plan
+from plimsoll.types import Plan, Storage
 from plimsoll.workshop import Workshop
 
 BACKEND = {"cuda": "gpu", "tpu": "tpu"}
@@ -42,9 +42,9 @@ class Drydock(Workshop):
     def rates(self) -> Rates:
         return chips.rates(self.chip)
 
-    def static(self, fsdp: int, *, devices: int = 1) -> Static:
+    def static(self, fsdp: int, storage: Storage, *, devices: int = 1) -> Static:
         del devices
-        return super().static(fsdp, devices=self.chip.devices)
+        return super().static(fsdp, storage, devices=self.chip.devices)
 
     def analyse(self, plan: Plan) -> Analysis:
         if not self.compiled:
@@ -71,7 +71,7 @@ class Drydock(Workshop):
         long as the step.
         """
         asked = plan_of(plan)
-        init = make_init(self._task(asked), self.recipe.optimizer(self.steps))
+        init = make_init(self._task(asked), self._rule(asked.storage))
         return self._host() | {
             "init_temp_bytes": liveness.temporary_bytes(jax.jit(init).trace(_SEED).jaxpr),
             "evaluate_temp_bytes": self._evaluation(asked),
@@ -81,7 +81,9 @@ class Drydock(Workshop):
         batch = self._batch(plan.micro_batch)
         if not self.compiled:
             evaluate = jax.jit(make_evaluate(self._task(plan)))
-            return liveness.temporary_bytes(evaluate.trace(self.state()["params"], self._share(batch)).jaxpr)
+            return liveness.temporary_bytes(
+                evaluate.trace(self.state(plan.storage)["params"], self._share(batch)).jaxpr
+            )
         stats = self._spread(plan).evaluate(batch).compile().memory_analysis()
         assert stats is not None
         return stats.temp_size_in_bytes
@@ -97,14 +99,14 @@ class Drydock(Workshop):
 
     def estimated(self, plan: Plan) -> Analysis:
         """One device's share of the work, traced; what `fsdp` splits of the gradient is taken off."""
-        devices, state = self.chip.devices, self.state()
-        task, optimizer = self._task(plan), self.recipe.optimizer(self.steps)
+        devices, state = self.chip.devices, self.state(plan.storage)
+        task, rule = self._task(plan), self._rule(plan.storage)
         share = self._share(self._batch(self.recipe.effective_batch))
-        step = make_step(task, optimizer, accumulation=plan.accumulation)
+        step = make_step(task, rule, accumulation=plan.accumulation)
         jaxpr = jax.jit(step, donate_argnums=0).trace(state, share).jaxpr
         whole = program.tree_bytes(state["params"]["trainable"])
         split = whole - whole // plan.fsdp
-        held = self.static(plan.fsdp).state_bytes
+        held = self.static(plan.fsdp, plan.storage).state_bytes
         return Analysis(
             argument_bytes=held,
             output_bytes=held,
@@ -118,7 +120,7 @@ class Drydock(Workshop):
         return self.recipe.task(plan.compute(BACKEND[self.chip.platform]))
 
     def _spread(self, plan: Plan) -> Spread:
-        return Spread(self.devices, self._task(plan), self.recipe.optimizer(self.steps), plan)
+        return Spread(self.devices, self._task(plan), self._rule(plan.storage), plan)
 
     def _batch(self, examples: int) -> program.BatchSpec:
         return self.recipe.batch_spec(examples)

@@ -42,7 +42,7 @@ class Trained:
 
     def params(self) -> Any:
         task = self.recipe.task(self.plan.compute(jax.default_backend()))
-        init = make_init(task, self.recipe.optimizer(self.prepared.steps))
+        init = make_init(task, self.recipe.update_rule(self.prepared.steps, self.plan.storage))
         like = jax.eval_shape(init, jax.ShapeDtypeStruct((), "uint32"))
         return load_part(self.saved, {"params": like["params"]}, only=PARAMETERS)["params"]
 

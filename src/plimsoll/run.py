@@ -33,7 +33,7 @@ from plimsoll.types import LEVERS, Planned
 from plimsoll.units import format_bytes, parse_bytes
 
 Say = Callable[[str], None]
-NUMERICS = ("exact", "mixed")
+NUMERICS = ("exact", "mixed", "compressed")
 PREFETCH = 2
 UNKNOWN_STEPS = 10_000
 """Length of the schedule where nobody has said or counted it: changes no byte."""
@@ -164,8 +164,7 @@ def _problem(
     measure: bool,
 ) -> Problem:
     if numerics not in NUMERICS:
-        hint = ": no lever of that class is in this version" if numerics == "compressed" else ""
-        raise RecipeError(f"--numerics {numerics} is not one of {', '.join(NUMERICS)}{hint}")
+        raise RecipeError(f"--numerics {numerics} is not one of {', '.join(NUMERICS)}")
     pins = {name: value for name, value in (pins or {}).items() if value is not None}
     _require_levers(pins)
     _require_honoured(recipe, pins)
@@ -378,16 +377,23 @@ def _require_levers(pins: Mapping[str, Any]) -> None:
             )
 
 
-OFF: dict[str, Any] = {"remat": "none", "loss_chunk": 0, "precision": "float32"}
-"""Levers that a task must make use of, at the value that asks nothing of it."""
+OFF: dict[str, Any] = {
+    "remat": "none",
+    "loss_chunk": 0,
+    "precision": "float32",
+    "optimizer_bits": 32,
+    "weight_bits": 32,
+}
+"""Levers that a task or its optimizer must make use of, at the value that asks nothing of it."""
 
 
 def _require_honoured(recipe: Recipe, pins: Mapping[str, Any]) -> None:
     for name, off in OFF.items():
         if name not in recipe.honoured and pins.get(name, off) != off:
             raise RecipeError(
-                f"--{name.replace('_', '-')} {pins[name]} would change nothing: the loss of {name_of(recipe)} makes no"
-                " use of that lever. Leave it out, or let the recipe honour it (docs/your-own.md)"
+                f"--{name.replace('_', '-')} {pins[name]} would change nothing: the"
+                f" {'optimizer' if name.endswith('_bits') else 'loss'} of {name_of(recipe)} makes no use of that lever."
+                " Leave it out, or let the recipe honour it (docs/your-own.md)"
             )
 
 
@@ -400,6 +406,8 @@ LEVER_VALUES: dict[str, Callable[[Any], bool]] = {
     "remat": lambda value: value in ("none", "dots", "block"),
     "loss_chunk": _whole(0),
     "precision": lambda value: value in ("float32", "bfloat16"),
+    "optimizer_bits": lambda value: value in (32, 8) and not isinstance(value, bool),
+    "weight_bits": lambda value: value in (32, 24, 16) and not isinstance(value, bool),
     "fsdp": _whole(1),
     "prefetch": _whole(0),
     "async_save": lambda value: isinstance(value, bool),

@@ -78,7 +78,7 @@ def lowered(recipe: Recipe, plan: Plan, *, steps: int) -> program.Program:
     """The run's executables, not yet compiled: the same in the compile child and in the training process."""
     return program.lower(
         recipe.task(plan.compute(jax.default_backend())),
-        recipe.optimizer(steps),
+        recipe.update_rule(steps, plan.storage),
         plan,
         batch=recipe.batch_spec(recipe.effective_batch),
         evaluation_batch=recipe.evaluation_spec(plan.micro_batch),
@@ -232,7 +232,8 @@ class _Training:
 
     def _watched(self, state: Any) -> Watched:
         task = self.recipe.task(self.plan.compute(jax.default_backend()))
-        step = make_step(task, self.recipe.optimizer(self.prepared.steps), accumulation=self.plan.accumulation)
+        rule = self.recipe.update_rule(self.prepared.steps, self.plan.storage)
+        step = make_step(task, rule, accumulation=self.plan.accumulation)
         batch = program.shapes(self.recipe.batch_spec(self.recipe.effective_batch))
         return Watched(step, program.compiled(jax.jit(step).lower(state, batch)), self.folder.path / "nan.txt")
 

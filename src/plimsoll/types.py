@@ -72,6 +72,19 @@ class Unstacks(Protocol):
         ...
 
 
+@runtime_checkable
+class InPlace(Protocol):
+    """An optimizer may have these two besides optax's `init` and `update`: weights and state in a form of its own."""
+
+    def begin(self, trainable: Any) -> tuple[Any, Any]:
+        """Float32 weights to the weights as they are kept, and the state."""
+        ...
+
+    def apply(self, gradient: Any, state: Any, trainable: Any) -> tuple[Any, Any]:
+        """The next weights and the next state, without a tree of updates in between."""
+        ...
+
+
 class Source(Protocol):
     """Where batches come from, with a position that fits into JSON."""
 
@@ -94,10 +107,30 @@ class Compute:
     platform: str = "cpu"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Storage:
+    """How weights and optimizer state are kept between steps: the part of a plan that an optimizer sees."""
+
+    optimizer_bits: Literal[32, 8] = 32
+    """Of each number an optimizer keeps per weight."""
+    weight_bits: Literal[32, 24, 16] = 32
+    """24: bfloat16 with a correction of 8 bits; 16: bfloat16, rounded stochastically."""
+
+
 RUNNING = ("train", "evaluate", "save")
 """Phases whose bytes a plan decides about; to load, to start and to restore costs the same under every plan."""
 
-LEVERS = ("micro_batch", "remat", "loss_chunk", "precision", "fsdp", "prefetch", "async_save")
+LEVERS = (
+    "micro_batch",
+    "remat",
+    "loss_chunk",
+    "precision",
+    "optimizer_bits",
+    "weight_bits",
+    "fsdp",
+    "prefetch",
+    "async_save",
+)
 """Fields of a plan that are chosen; the others follow from them and from the recipe."""
 
 
@@ -114,6 +147,9 @@ class Plan:
     prefetch: int
     async_save: bool
     """Save while training goes on: costs a second copy of the state while it lasts."""
+    optimizer_bits: Literal[32, 8] = 32
+    weight_bits: Literal[32, 24, 16] = 32
+    """Both: see `Storage`."""
     fsdp: int = 1
     """Devices that share one copy of the state; the batch is split over all of them either way."""
     pinned: tuple[str, ...] = ()
@@ -121,11 +157,17 @@ class Plan:
 
     @property
     def numerics(self) -> Numerics:
+        if self.storage != Storage():
+            return "compressed"
         return "exact" if self.precision == "float32" else "mixed"
 
     @property
     def effective_batch(self) -> int:
         return self.micro_batch * self.accumulation
+
+    @property
+    def storage(self) -> Storage:
+        return Storage(optimizer_bits=self.optimizer_bits, weight_bits=self.weight_bits)
 
     def compute(self, platform: str) -> Compute:
         return Compute(precision=self.precision, remat=self.remat, loss_chunk=self.loss_chunk, platform=platform)

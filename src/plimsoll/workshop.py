@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from plimsoll.levers import sharding
 from plimsoll.planner.buffers import largest_temporaries
@@ -28,7 +29,7 @@ from plimsoll.recipes.registry import from_dict
 from plimsoll.session import lowered
 from plimsoll.training import memory, program
 from plimsoll.training.step import make_init, make_step
-from plimsoll.types import Compute, Plan
+from plimsoll.types import Compute, Plan, Storage
 
 TIMED_ROUNDS = 5
 
@@ -46,11 +47,12 @@ class Workshop:
         plan: Mapping[str, Any] | None = None,
         plans: Sequence[Mapping[str, Any]] = (),
         fsdp: int = 1,
+        storage: Mapping[str, Any] | None = None,
     ) -> Any:
         if verb == "rates":
             return dataclasses.asdict(self.rates())
         if verb == "static":
-            return dataclasses.asdict(self.static(fsdp))
+            return dataclasses.asdict(self.static(fsdp, Storage(**storage or {})))
         if verb == "measure":
             return {"seconds": self.measure([plan_of(plan) for plan in plans])}
         assert plan is not None
@@ -62,8 +64,8 @@ class Workshop:
     def rates(self) -> Rates:
         return cpu_rates()
 
-    def static(self, fsdp: int, *, devices: int = 1) -> Static:
-        state = self.state()
+    def static(self, fsdp: int, storage: Storage, *, devices: int = 1) -> Static:
+        state = self.state(storage)
         parameters, optimizer, whole = (
             sharding.device_bytes(tree, fsdp=fsdp) for tree in (state["params"], state["optimizer"], state)
         )
@@ -78,9 +80,9 @@ class Workshop:
             whole_state_bytes=program.tree_bytes(state),
         )
 
-    def state(self) -> Any:
-        """Shapes and dtypes; no lever changes them."""
-        init = make_init(self.recipe.task(Compute()), self.recipe.optimizer(self.steps))
+    def state(self, storage: Storage) -> Any:
+        """Shapes and dtypes; no other lever changes them."""
+        init = make_init(self.recipe.task(Compute()), self._rule(storage))
         return jax.eval_shape(init, jax.ShapeDtypeStruct((), jnp.uint32))
 
     def analyse(self, plan: Plan) -> Analysis:
@@ -100,10 +102,13 @@ class Workshop:
 
     def _step(self, plan: Plan) -> tuple[jax.stages.Lowered, float]:
         task = self.recipe.task(plan.compute(jax.default_backend()))
-        step = make_step(task, self.recipe.optimizer(self.steps), accumulation=plan.accumulation)
+        step = make_step(task, self._rule(plan.storage), accumulation=plan.accumulation)
         batch = program.shapes(self.recipe.batch_spec(self.recipe.effective_batch))
-        traced = jax.jit(step, donate_argnums=0).trace(self.state(), batch)
+        traced = jax.jit(step, donate_argnums=0).trace(self.state(plan.storage), batch)
         return traced.lower(), dot_flops(traced.jaxpr)
+
+    def _rule(self, storage: Storage) -> optax.GradientTransformation:
+        return self.recipe.update_rule(self.steps, storage)
 
     def measure(self, plans: Sequence[Plan]) -> list[float]:
         """Seconds per step of each plan on one random batch; allocates one state, so only a child does it.
@@ -111,16 +116,19 @@ class Workshop:
         In turn, A B C A B C, so that what else the machine does meets all of them alike; of each the median.
         """
         executables = [program.compile_all(lowered(self.recipe, plan, steps=self.steps)) for plan in plans]
-        state = executables[0].init(np.uint32(0))  # the same for every plan, and handed from one to the next
+        states: dict[Storage, Any] = {}  # one for all plans that keep it alike, handed from one to the next
+        for plan, each in zip(plans, executables, strict=True):
+            if plan.storage not in states:
+                states[plan.storage] = each.init(np.uint32(0))
         random = np.random.default_rng(0)
         spec = self.recipe.batch_spec(self.recipe.effective_batch)
         batch = {name: random.integers(0, 2, shape).astype(dtype) for name, (shape, dtype) in spec.items()}
         seconds: list[list[float]] = [[] for _ in plans]
         for _ in range(1 + TIMED_ROUNDS):
-            for each, taken in zip(executables, seconds, strict=True):
+            for plan, each, taken in zip(plans, executables, seconds, strict=True):
                 started = time.perf_counter()
-                state, metrics = each.step(state, batch)
-                jax.block_until_ready((state, metrics))
+                states[plan.storage], metrics = each.step(states[plan.storage], batch)
+                jax.block_until_ready((states[plan.storage], metrics))
                 taken.append(time.perf_counter() - started)
         return [statistics.median(taken[1:]) for taken in seconds]
 

@@ -9,7 +9,6 @@ import pytest
 from plimsoll.cli.main import COMMANDS
 from plimsoll.cli.options import PlanOptions, TrainOptions
 from plimsoll.cli.parse import parse, take_recipe
-from plimsoll.errors import RecipeError
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDES = ROOT / "docs/from-the-guides.md"
@@ -67,7 +66,7 @@ def test_the_guides_flags_keep_their_meaning(flags, batch, numerics):
     assert (options.recipe.effective_batch, options.levers.numerics) == (batch, numerics)
 
 
-def test_eight_bit_state_is_refused_with_the_reason_the_page_gives():
+def test_the_guides_eight_bit_flag_pins_the_optimizers_state():
     _, recipe, _ = take_recipe(["stories"], command="train")
-    with pytest.raises(RecipeError, match="not in this version"):
-        parse(TrainOptions, ["--use-8bit-optimizer"], program="plimsoll train", recipe=recipe)
+    options = parse(TrainOptions, ["--use-8bit-optimizer"], program="plimsoll train", recipe=recipe)
+    assert options.levers.pins() == {"optimizer_bits": 8}

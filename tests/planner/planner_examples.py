@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from plimsoll.planner.types import Analysis, DoesNotCompile, Problem, Rates, Rehearsal, Static
-from plimsoll.types import Plan
+from plimsoll.types import Plan, Storage
 from plimsoll.units import MIB
 
 STATIC = Static(
@@ -41,12 +41,21 @@ class FakeCompiler:
     compiles: int = 0
     asked: list = field(default_factory=list)
 
-    def static(self, fsdp: int = 1) -> Static:
-        return replace(
+    def static(self, fsdp: int = 1, storage: Storage | None = None) -> Static:
+        kept = storage or Storage()
+        whole = replace(
             STATIC,
-            parameter_bytes=STATIC.parameter_bytes // fsdp,
-            optimizer_bytes=STATIC.optimizer_bytes // fsdp,
-            whole_state_bytes=STATIC.state_bytes,
+            parameter_bytes=STATIC.parameter_bytes * min(16, kept.weight_bits) // 32
+            if kept.weight_bits < 32
+            else STATIC.parameter_bytes,
+            optimizer_bytes=STATIC.optimizer_bytes * kept.optimizer_bits // 32
+            + (STATIC.parameters if kept.weight_bits == 24 else 0),
+        )
+        return replace(
+            whole,
+            parameter_bytes=whole.parameter_bytes // fsdp,
+            optimizer_bytes=whole.optimizer_bytes // fsdp,
+            whole_state_bytes=whole.state_bytes,
         )
 
     def rates(self) -> Rates:

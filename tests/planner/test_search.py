@@ -14,7 +14,7 @@ from plimsoll.planner.estimate import RUNNING_BYTES, ledger
 from plimsoll.planner.search import NEAR, search
 from plimsoll.planner.speed import step_seconds
 from plimsoll.planner.types import DoesNotCompile
-from plimsoll.types import Plan
+from plimsoll.types import Plan, Storage
 from plimsoll.units import GIB, MIB, parse_bytes
 
 
@@ -379,3 +379,42 @@ def test_a_chip_without_bfloat16_units_computes_in_float32():
 def test_where_the_first_two_do_not_compile_the_smallest_is_tried():
     compiler = FakeCompiler(fails=lambda plan: plan.micro_batch > 1)
     assert found(GIB, compiler).plan.micro_batch == 1
+
+
+COMPRESSIBLE = ("precision", "remat", "loss_chunk", "optimizer_bits", "weight_bits")
+
+
+def test_compressed_state_is_chosen_only_where_it_is_allowed_and_what_is_exact_does_not_fit():
+    compiler = FakeCompiler()
+    roomy = found(GIB, compiler, numerics="compressed", honoured=COMPRESSIBLE).plan
+    assert (roomy.storage, roomy.numerics) == (Storage(), "mixed")
+    floor = smallest_peak()
+    with pytest.raises(BudgetError, match="--numerics compressed"):
+        found(floor - 2 * MIB, honoured=COMPRESSIBLE)
+    tight = found(floor - 2 * MIB, numerics="compressed", honoured=COMPRESSIBLE)
+    assert tight.plan.optimizer_bits == 8
+    assert tight.plan.numerics == "compressed"
+    assert tight.ledger.predicted_peak_bytes <= floor - 2 * MIB
+
+
+def test_the_chosen_plan_is_compiled_for_itself_and_few_others_are():
+    compiler = FakeCompiler()
+    chosen = found(smallest_peak() - 2 * MIB, compiler, numerics="compressed", honoured=COMPRESSIBLE).plan
+    compiled = [plan for verb, plan in compiler.asked if verb == "analyse"]
+    assert replace(chosen, async_save=True) in compiled
+    assert sum(plan.storage != Storage() for plan in compiled) <= 4
+
+
+def test_a_pinned_form_of_the_state_is_obeyed_and_widens_the_class():
+    chosen = found(GIB, pins={"optimizer_bits": 8, "weight_bits": 24}, honoured=COMPRESSIBLE).plan
+    assert (chosen.optimizer_bits, chosen.weight_bits, chosen.numerics) == (8, 24, "compressed")
+
+
+def test_weights_give_way_only_after_the_state_does():
+    floor = smallest_peak()
+    forms = {
+        found(budget, numerics="compressed", honoured=COMPRESSIBLE).plan.storage
+        for budget in range(floor - 20 * MIB, floor, 2 * MIB)
+    }
+    assert all(form.optimizer_bits == 8 for form in forms if form.weight_bits < 32)
+    assert any(form.weight_bits < 32 for form in forms)

@@ -15,8 +15,9 @@ from plimsoll.types import LEVERS
 class Levers:
     """Levers to pin; what is not named is searched."""
 
-    numerics: Literal["exact", "mixed"] = "mixed"
-    """What a plan may do to the numbers: exact float32, or mixed bfloat16 arithmetic over float32 weights and sums."""
+    numerics: Literal["exact", "mixed", "compressed"] = "mixed"
+    """What a plan may do to the numbers: exact float32; mixed, bfloat16 arithmetic over float32 weights and sums;
+    compressed, fewer bits for weights and optimizer state too."""
     micro_batch: int | None = None
     """Examples that go through the model at a time; must divide the effective batch."""
     remat: Literal["none", "dots", "block"] | None = None
@@ -25,6 +26,10 @@ class Levers:
     """Tokens whose logits exist at a time; 0 for all."""
     precision: Literal["float32", "bfloat16"] | None = None
     """Arithmetic of the dots."""
+    optimizer_bits: Literal[32, 8] | None = None
+    """Of each number that the optimizer keeps per weight."""
+    weight_bits: Literal[32, 24, 16] | None = None
+    """Of each weight between steps: 24 is bfloat16 and a correction, 16 is bfloat16 rounded stochastically."""
     fsdp: int | None = None
     """Devices that share one copy of the state; 1 leaves a whole copy on each."""
     prefetch: int | None = None

@@ -20,12 +20,9 @@ T = TypeVar("T")
 ALIASES: dict[str, list[str]] = {
     "--use-mixed-precision": ["--numerics", "mixed"],
     "--no-mixed-precision": ["--numerics", "exact"],
+    "--use-8bit-optimizer": ["--optimizer-bits", "8"],
     "--no-streaming": ["--no-use-streaming"],
     "--output-dir": ["--run"],
-}
-REFUSED = {
-    "--use-8bit-optimizer": "8-bit optimizer state is not in this version: leave the flag out. The ledger counts"
-    " 8 bytes of AdamW state per parameter",
 }
 
 
@@ -93,8 +90,6 @@ def _translated(arguments: list[str], counts: set[str]) -> list[str]:
     words: list[str] = []
     for word in arguments:
         flag, equals, value = word.partition("=")
-        if flag in REFUSED:
-            raise RecipeError(f"{flag}: {REFUSED[flag]}")
         if equals and (flag in ALIASES or flag.replace("_", "-") in counts):
             words += [*ALIASES.get(flag, [flag]), value]
         else:  # a value may have an equals sign in it: `--prompt "x = 1"`

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from plimsoll.errors import RecipeError
+from plimsoll.types import Storage
 
 if TYPE_CHECKING:
     import optax
@@ -62,8 +63,14 @@ class AdamW:
             self.final_fraction * self.learning_rate,
         )
 
-    def build(self, steps: int) -> optax.GradientTransformation:
+    def build(self, steps: int, storage: Storage | None = None) -> optax.GradientTransformation:
+        """Of a run of so many steps, its state and the weights kept as `storage` says."""
         import optax
+
+        if storage is not None and storage != Storage():
+            from plimsoll.optimizers.adamw8 import adamw8
+
+            return adamw8(self, steps, storage)
 
         adamw = optax.adamw(
             self.schedule(steps),

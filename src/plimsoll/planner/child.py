@@ -7,6 +7,7 @@ counts as not compiling here, with the reason. Answers are kept on disk, so the 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import importlib.metadata
 import json
@@ -22,7 +23,7 @@ from typing import IO, Any
 
 from plimsoll.errors import PlimsollError
 from plimsoll.planner.types import Analysis, DoesNotCompile, Rates, Rehearsal, Static
-from plimsoll.types import Buffer, Plan
+from plimsoll.types import Buffer, Plan, Storage
 
 SECONDS_PER_ANSWER = 300
 """Beyond which a compile counts as failed."""
@@ -47,8 +48,9 @@ class Child:
     def __exit__(self, *_: object) -> None:
         self._stop()
 
-    def static(self, fsdp: int = 1) -> Static:
-        return Static(**self._kept("static", {"fsdp": fsdp}))
+    def static(self, fsdp: int = 1, storage: Storage | None = None) -> Static:
+        asked = dataclasses.asdict(storage or Storage())
+        return Static(**self._kept("static", {"fsdp": fsdp, "storage": asked}))
 
     def rates(self) -> Rates:
         return Rates(**self._kept("rates", {}, about=_versions()))

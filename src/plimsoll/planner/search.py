@@ -17,7 +17,7 @@ from plimsoll.errors import BudgetError, PlimsollError, RecipeError
 from plimsoll.planner.estimate import ledger
 from plimsoll.planner.speed import step_seconds
 from plimsoll.planner.types import Analysis, Compiler, DoesNotCompile, Problem, Rates, Rehearsal, Static
-from plimsoll.types import Alternative, Ledger, Plan, Planned
+from plimsoll.types import Alternative, Ledger, Plan, Planned, Storage
 from plimsoll.units import GIB, MIB, format_bytes, format_seconds
 
 NEAR = 1.05
@@ -94,7 +94,7 @@ class _Search:
     def __init__(self, problem: Problem, compiler: Compiler, say: Say) -> None:
         self.problem, self.compiler, self.say = problem, compiler, say
         self.static: Static = compiler.static()
-        self.statics: dict[int, Static] = {1: self.static}
+        self.statics: dict[tuple[int, Storage], Static] = {(1, Storage()): self.static}
         self.rates: Rates = compiler.rates()
         self.micros = _micro_batches(problem)
         self.analyses: dict[Plan, Analysis] = {}
@@ -107,7 +107,7 @@ class _Search:
         for combination in _combinations(self.problem, self.rates):
             if found and combination["precision"] != found[0].plan.precision and any(c.fits for c in found):
                 break  # rounding would gain no time here, only bytes, and those are enough
-            if not self._has_room(combination["fsdp"]):
+            if not self._has_room(combination):
                 continue
             candidates = self._candidates(combination)
             found += candidates
@@ -137,27 +137,29 @@ class _Search:
         timed = self._clocked([largest, following])
         return len(timed) < 2 or timed[0].seconds <= NEAR * timed[1].seconds
 
-    def _has_room(self, fsdp: int) -> bool:
+    def _has_room(self, combination: Mapping[str, Any]) -> bool:
         """Whether a device holds its share of the state at all."""
-        return self._static(fsdp).state_bytes <= self.problem.budget_bytes
+        return self._static(self._plan(combination, self.micros[0])).state_bytes <= self.problem.budget_bytes
 
-    def _static(self, fsdp: int) -> Static:
-        if fsdp not in self.statics:
-            self.statics[fsdp] = self.compiler.static(fsdp)
-        return self.statics[fsdp]
+    def _static(self, plan: Plan) -> Static:
+        key = plan.fsdp, plan.storage
+        if key not in self.statics:
+            self.statics[key] = self.compiler.static(*key)
+        return self.statics[key]
 
     def _require_room_for_the_state(self) -> None:
         """No lever helps where process and state alone are too much: refused before anything more is compiled."""
         combinations = list(_combinations(self.problem, self.rates))
         first = _sample(self.micros)[0]  # the one that is compiled next, too
-        plan = replace(self._plan(combinations[0], first), async_save=False, fsdp=combinations[-1]["fsdp"])
+        plan = replace(self._plan(combinations[0], first), async_save=False)
         try:
             rehearsal = self._any_rehearsal(plan)
         except DoesNotCompile as problem:
             self.failures.append(str(problem))
             return
         nothing = Analysis(argument_bytes=0, output_bytes=0, alias_bytes=0, temp_bytes=0, flops=0.0)
-        book = self._ledger(plan, nothing, rehearsal)
+        smallest = min((self._plan(one, first) for one in combinations), key=lambda one: self._static(one).state_bytes)
+        book = self._ledger(replace(smallest, async_save=False), nothing, rehearsal)
         if not book.fits:
             plan = replace(self._plan(combinations[-1], self.micros[0]), async_save=False)
             least = self._confirm(Candidate(plan, book, 0.0, False))
@@ -214,12 +216,23 @@ class _Search:
         return first.plan.micro_batch
 
     def _tried(self, combination: Mapping[str, Any], micro: int) -> Analysis | None:
+        if combination["storage"] != Storage() and (like := self._as_stored_whole(combination, micro)):
+            return like
         self.say(f"compiling micro-batch {micro}, {_words(combination)}")
         try:
             return self._analyse(self._plan(combination, micro))
         except DoesNotCompile as problem:
             self.failures.append(f"micro-batch {micro}, {_words(combination)}: {problem}")
             return None
+
+    def _as_stored_whole(self, combination: Mapping[str, Any], micro: int) -> Analysis | None:
+        """The temporaries of the same plan with its state in float32, where that is compiled: nearly the same.
+
+        What is chosen is compiled for itself.
+        """
+        return self.analyses.get(
+            replace(self._plan(combination, micro), optimizer_bits=32, weight_bits=32, async_save=True)
+        )
 
     def _candidate(
         self, plan: Plan, analysis: Analysis, *, confirmed: bool, rehearsal: Rehearsal | None = None
@@ -230,11 +243,11 @@ class _Search:
         if not book.fits and "async_save" not in plan.pinned:
             plan = replace(plan, async_save=False)
             book = self._ledger(plan, analysis, rehearsal)
-        seconds = step_seconds(plan, analysis, self._static(plan.fsdp), self.rates, devices=self.problem.devices)
+        seconds = step_seconds(plan, analysis, self._static(plan), self.rates, devices=self.problem.devices)
         return Candidate(plan, book, seconds, confirmed)
 
     def _ledger(self, plan: Plan, analysis: Analysis, rehearsal: Rehearsal) -> Ledger:
-        return ledger(plan, self.problem, static=self._static(plan.fsdp), analysis=analysis, rehearsal=rehearsal)
+        return ledger(plan, self.problem, static=self._static(plan), analysis=analysis, rehearsal=rehearsal)
 
     def _analyse(self, plan: Plan) -> Analysis:
         key = replace(plan, async_save=True)
@@ -296,6 +309,8 @@ class _Search:
             remat=combination["remat"],
             loss_chunk=combination["loss_chunk"],
             precision=combination["precision"],
+            optimizer_bits=combination["storage"].optimizer_bits,
+            weight_bits=combination["storage"].weight_bits,
             fsdp=combination["fsdp"],
             prefetch=pins.get("prefetch", max(self.problem.host_bytes)),
             async_save=pins.get("async_save", True),
@@ -357,6 +372,8 @@ class _Search:
             hints.append("leave out " + ", ".join(f"--{name.replace('_', '-')}" for name in sorted(problem.pins)))
         if problem.numerics == "exact" and "precision" in problem.honoured:
             hints.append("--numerics mixed")
+        if problem.numerics != "compressed" and {"optimizer_bits", "weight_bits"} & set(problem.honoured):
+            hints.append("--numerics compressed")
         of_text = problem.rate_unit == "tokens"
         if of_text and least.ledger.predicted.get("data", 0) > over:
             hints.append("a smaller --shuffle-buffer-size")
@@ -407,9 +424,28 @@ def _combinations(problem: Problem, rates: Rates) -> Iterator[dict[str, Any]]:
     chunks = [pins["loss_chunk"]] if "loss_chunk" in pins else [0, *problem.loss_chunks]
     remats = remats if "remat" in problem.honoured else ["none"]
     chunks = chunks if "loss_chunk" in problem.honoured else [0]
-    for precision, fsdp, remat, chunk in itertools.product(precisions, _splits(problem), remats, chunks):
+    for precision, fsdp, remat, chunk, storage in itertools.product(
+        precisions, _splits(problem), remats, chunks, _storages(problem)
+    ):
         if remat == "none" or chunk or len(chunks) == 1:  # recomputing blocks while keeping all logits saves little
-            yield {"precision": precision, "remat": remat, "loss_chunk": chunk, "fsdp": fsdp}
+            yield {"precision": precision, "remat": remat, "loss_chunk": chunk, "fsdp": fsdp, "storage": storage}
+
+
+def _storages(problem: Problem) -> list[Storage]:
+    """Whole, then in fewer bits where `--numerics compressed` allows it and the optimizer can."""
+    pins = problem.pins
+
+    def of(lever: str, smaller: list[Any]) -> list[Any]:
+        if lever in pins:
+            return [pins[lever]]
+        return [32, *smaller] if problem.numerics == "compressed" and lever in problem.honoured else [32]
+
+    optimizer, weights = of("optimizer_bits", [8]), of("weight_bits", [24, 16])
+    return [
+        Storage(optimizer_bits=state, weight_bits=weight)
+        for state, weight in itertools.product(optimizer, weights)
+        if state == optimizer[-1] or weight == weights[0]  # first the state, which loses least
+    ]
 
 
 def _splits(problem: Problem) -> list[int]:
@@ -459,7 +495,8 @@ def _shortlist(fitting: list[Candidate]) -> list[Candidate]:
     groups: dict[tuple[Any, ...], list[Candidate]] = {}
     for candidate in fitting:
         plan = candidate.plan
-        groups.setdefault((plan.remat, plan.loss_chunk, plan.precision, plan.fsdp), []).append(candidate)
+        levers = plan.remat, plan.loss_chunk, plan.precision, plan.fsdp, plan.storage
+        groups.setdefault(levers, []).append(candidate)
     if len(groups) == 1:
         return fitting[:TIMED]
     chosen: list[Candidate] = []
@@ -480,4 +517,10 @@ def _alternative(candidate: Candidate, chosen: Candidate) -> Alternative:
 def _words(levers: Mapping[str, Any]) -> str:
     chunk = f"loss chunk {levers['loss_chunk']}" if levers["loss_chunk"] else "loss whole"
     split = f", state over {levers['fsdp']}" if levers["fsdp"] > 1 else ""
-    return f"remat {levers['remat']}, {chunk}, {levers['precision']}{split}"
+    storage = levers.get("storage") or Storage(**{name: levers[name] for name in ("optimizer_bits", "weight_bits")})
+    return f"remat {levers['remat']}, {chunk}, {levers['precision']}{_stored(storage)}{split}"
+
+
+def _stored(storage: Storage) -> str:
+    state = f", optimizer in {storage.optimizer_bits} bits" if storage.optimizer_bits < 32 else ""
+    return state + (f", weights in {storage.weight_bits} bits" if storage.weight_bits < 32 else "")

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from plimsoll.types import RUNNING, Buffer, Plan
+from plimsoll.types import RUNNING, Buffer, Plan, Storage
 
 
 @dataclass(frozen=True, kw_only=True)
 class Static:
-    """Exact bytes of one device's share of the state, from shapes alone; only `fsdp` changes them."""
+    """Exact bytes of one device's share of the state, from shapes alone; `fsdp` and the storage change them."""
 
     parameters: int
     """How many, trainable and frozen."""
@@ -94,7 +94,7 @@ class Compiler(Protocol):
 
     compiles: int
 
-    def static(self, fsdp: int = 1) -> Static: ...
+    def static(self, fsdp: int = 1, storage: Storage | None = None) -> Static: ...
     def analyse(self, plan: Plan) -> Analysis: ...
     def rehearse(self, plan: Plan) -> Rehearsal: ...
     def measure(self, plans: Sequence[Plan]) -> list[float]:

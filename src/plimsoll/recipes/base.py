@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from plimsoll.errors import RecipeError
-from plimsoll.types import Compute, Source, Task
+from plimsoll.optimizers.adamw import AdamW
+from plimsoll.types import Compute, Source, Storage, Task
 
 if TYPE_CHECKING:
     import optax
@@ -63,7 +64,7 @@ class Recipe(ABC):
     """Why there may be no held-out set, and what to do."""
 
     honoured: ClassVar[tuple[str, ...]] = ()
-    """Levers its task makes use of: precision, remat, loss_chunk."""
+    """Levers its task makes use of (precision, remat, loss_chunk), and its optimizer (optimizer_bits, weight_bits)."""
     loss_chunks: ClassVar[tuple[int, ...]] = ()
     """Chunks of the loss worth trying, in tokens, besides all at once."""
 
@@ -116,7 +117,21 @@ class Recipe(ABC):
     def task(self, compute: Compute) -> Task: ...
 
     @abstractmethod
-    def optimizer(self, steps: int) -> optax.GradientTransformation: ...
+    def optimizer(self, steps: int) -> optax.GradientTransformation | AdamW:
+        """Of a run of so many steps. Settings of AdamW may keep their state in fewer bits."""
+
+    def update_rule(self, steps: int, storage: Storage) -> optax.GradientTransformation:
+        """The optimizer with weights and state kept as `storage` says."""
+        made = self.optimizer(steps)
+        if isinstance(made, AdamW):
+            return made.build(steps, storage)
+        if storage != Storage():
+            raise RecipeError(
+                f"--optimizer-bits {storage.optimizer_bits} --weight-bits {storage.weight_bits} need an optimizer that"
+                f" has such a form, and that of this recipe is a {type(made).__name__}: return plimsoll.AdamW(...), or"
+                " leave both at 32"
+            )
+        return made
 
     @abstractmethod
     def prepare(self, folder: Path, say: Say) -> Prepared:

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from plimsoll.errors import DataError, RecipeError
+from plimsoll.optimizers.adamw import AdamW
 from plimsoll.recipes import files
 from plimsoll.recipes.base import Prepared, Recipe, Say
 from plimsoll.recipes.users_code import told_by_its_lines
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
     from plimsoll.data.examples import Examples
 
-MAY_HONOUR = ("precision", "remat", "loss_chunk")
+MAY_HONOUR = ("precision", "remat", "loss_chunk", "optimizer_bits", "weight_bits")
 
 LOADER_BYTES = 10 * MIB
 """Grain's code and its thread, from the first batch on: 8.7 to 9.2 MiB with five recipes (docs/log.md, "A recipe of the
@@ -84,7 +85,7 @@ class OwnRecipe(Recipe):
         return None
 
     @abstractmethod
-    def optimizer(self, steps: int) -> optax.GradientTransformation:
+    def optimizer(self, steps: int) -> optax.GradientTransformation | AdamW:
         """For a run of so many steps."""
 
     @property
@@ -202,14 +203,15 @@ def recipe(
     init: Callable[..., Any],
     loss: Callable[..., Any],
     data: Callable[[], Any],
-    optimizer: optax.GradientTransformation | Callable[[int], optax.GradientTransformation],
+    optimizer: optax.GradientTransformation | AdamW | Callable[[int], optax.GradientTransformation | AdamW],
     validation_data: Callable[[], Any] | None = None,
     honoured: Sequence[str] = (),
     **fields: Any,
 ) -> OwnRecipe:
     """A recipe of these functions, each as the method of `OwnRecipe` with its name, without `self`.
 
-    `honoured` names the levers (precision, remat, loss_chunk) that the loss makes use of, from the `compute` it takes.
+    `honoured` names the levers that the loss makes use of, from the `compute` it takes (precision, remat, loss_chunk),
+    and those of the optimizer (optimizer_bits, weight_bits), where that is a `plimsoll.AdamW`.
     `fields` are those of `OwnRecipe`: batch_size, steps or epochs, seed, ...; the command line overrides them.
     """
     given = {"init": init, "loss": loss, "data": data, "validation_data": validation_data or (lambda: None)}
@@ -241,11 +243,11 @@ def _guarded(optimizer: Callable[[Any, int], Any]) -> Any:
 
 
 def _of_steps(optimizer: Any) -> Callable[[int], Any]:
-    if hasattr(optimizer, "init") and hasattr(optimizer, "update"):
+    if isinstance(optimizer, AdamW) or (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
         return lambda steps: optimizer
     if not callable(optimizer):
         raise RecipeError(
-            "plimsoll.recipe: optimizer must be an optax transformation, or a function of the run's number of steps"
-            f" that returns one, got a {type(optimizer).__name__}"
+            "plimsoll.recipe: optimizer must be an optax transformation, a plimsoll.AdamW, or a function of the run's"
+            f" number of steps that returns one, got a {type(optimizer).__name__}"
         )
     return optimizer

@@ -23,7 +23,6 @@ from plimsoll.types import Compute, Source, Task
 
 if TYPE_CHECKING:
     import numpy as np
-    import optax
 
     from plimsoll.data.documents import Documents
     from plimsoll.data.tokenizer import TextTokenizer
@@ -43,7 +42,7 @@ class Text(Recipe):
 
     kind: ClassVar[str] = "stories"
     rate_unit: ClassVar[str] = "tokens"
-    honoured: ClassVar[tuple[str, ...]] = ("precision", "remat", "loss_chunk")
+    honoured: ClassVar[tuple[str, ...]] = ("precision", "remat", "loss_chunk", "optimizer_bits", "weight_bits")
     loss_chunks: ClassVar[tuple[int, ...]] = (256,)
 
     dataset_id: str = "skeskinen/TinyStories-Instruct-hf"
@@ -174,8 +173,8 @@ class Text(Recipe):
 
         return NextToken(self.shape, compute)
 
-    def optimizer(self, steps: int) -> optax.GradientTransformation:
-        return self.adamw.build(steps)
+    def optimizer(self, steps: int) -> AdamW:
+        return self.adamw
 
     def prepare(self, folder: Path, say: Say) -> Prepared:
         if self.is_stream and self.steps is None and self.max_examples is None:

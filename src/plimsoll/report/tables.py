@@ -56,12 +56,19 @@ def _levers(planned: Planned) -> list[str]:
         "rematerialisation": plan.remat,
         "loss chunk": f"{plan.loss_chunk:,} tokens" if plan.loss_chunk else "off, all logits at once",
         "precision": f"{plan.precision} (numerics: {plan.numerics})",
+        **_storage(plan),
         "prefetch": f"{plan.prefetch} batch{'' if plan.prefetch == 1 else 'es'}",
         "save": "in the background, with a second copy of the state" if plan.async_save else "training waits",
         "devices": _devices(planned),
         "pinned": ", ".join(plan.pinned) or "nothing, every lever was searched",
     }
     return [line for label, text in rows.items() for line in labelled(label, text)]
+
+
+def _storage(plan: Plan) -> dict[str, str]:
+    """Only where it is not float32 throughout."""
+    state = {"optimizer state": f"{plan.optimizer_bits} bits a number"} if plan.optimizer_bits < 32 else {}
+    return state | ({"weights": f"{plan.weight_bits} bits each"} if plan.weight_bits < 32 else {})
 
 
 def _devices(planned: Planned) -> str:
@@ -150,7 +157,8 @@ def buffers_table(planned: Planned) -> str:
 def plan_words(plan: Plan) -> str:
     """A plan in one line: `micro-batch 8 x 8, remat dots, loss chunk 1024, bfloat16`."""
     chunk = f", loss chunk {plan.loss_chunk}" if plan.loss_chunk else ""
-    return f"micro-batch {plan.micro_batch} x {plan.accumulation}, remat {plan.remat}{chunk}, {plan.precision}"
+    stored = "".join(f", {name} {text}" for name, text in _storage(plan).items())
+    return f"micro-batch {plan.micro_batch} x {plan.accumulation}, remat {plan.remat}{chunk}, {plan.precision}{stored}"
 
 
 def _price(other: Alternative) -> str:

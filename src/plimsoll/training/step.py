@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from plimsoll.levers.sharding import by_rows, like_state
-from plimsoll.types import Batch, LossSum, Task, Unstacks
+from plimsoll.types import Batch, InPlace, LossSum, Task, Unstacks
 
 State = dict[str, Any]
 """`step` (int32), `key` (key data), `params`, `optimizer`, `carry`: everything the next step depends on."""
@@ -25,11 +25,12 @@ def make_init(task: Task, optimizer: optax.GradientTransformation) -> Callable[[
     def init(seed: jax.Array) -> State:
         init_key, step_key = jax.random.split(jax.random.key(seed))
         params = task.init(init_key)
+        trainable, optimizer_state = begun(optimizer, params["trainable"])
         return {
             "step": jnp.int32(0),
             "key": jax.random.key_data(step_key),
-            "params": params,
-            "optimizer": optimizer.init(params["trainable"]),
+            "params": params | {"trainable": trainable},
+            "optimizer": optimizer_state,
             "carry": None,
         }
 
@@ -49,8 +50,7 @@ def make_step(
         keys = keys.reshape(accumulation, -1)
 
         gradient, loss, metrics = _gradient(task, state, micro, keys)
-        updates, optimizer_state = optimizer.update(gradient, state["optimizer"], state["params"]["trainable"])
-        trainable = optax.apply_updates(state["params"]["trainable"], updates)
+        trainable, optimizer_state = updated(optimizer, gradient, state["optimizer"], state["params"]["trainable"])
         new_state = state | {
             "step": state["step"] + 1,
             "params": state["params"] | {"trainable": trainable},
@@ -61,6 +61,23 @@ def make_step(
         return new_state, report
 
     return step
+
+
+def begun(optimizer: optax.GradientTransformation, trainable: Any) -> tuple[Any, Any]:
+    """Weights as they are kept, and the optimizer's state beside them."""
+    if isinstance(optimizer, InPlace):
+        return optimizer.begin(trainable)
+    return trainable, optimizer.init(trainable)
+
+
+def updated(
+    optimizer: optax.GradientTransformation, gradient: Any, optimizer_state: Any, trainable: Any
+) -> tuple[Any, Any]:
+    """The next weights and state: in place where the optimizer can, else by adding what optax calls updates."""
+    if isinstance(optimizer, InPlace):
+        return optimizer.apply(gradient, optimizer_state, trainable)
+    updates, optimizer_state = optimizer.update(gradient, optimizer_state, trainable)
+    return optax.apply_updates(trainable, updates), optimizer_state
 
 
 def _gradient(task: Task, state: State, micro: Batch, keys: jax.Array) -> tuple[Any, LossSum, dict]:
