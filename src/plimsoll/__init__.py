@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from plimsoll.errors import RecipeError as RecipeError
     from plimsoll.errors import RunError as RunError
     from plimsoll.errors import StoppedError as StoppedError
+    from plimsoll.levers.frozen import widened as widened
     from plimsoll.optimizers.adamw import AdamW as AdamW
     from plimsoll.recipes.base import Recipe as Recipe
     from plimsoll.recipes.own import OwnRecipe as OwnRecipe
@@ -41,6 +42,7 @@ _MODULES = {
     "estimate_memory_usage": "data.guide_estimate",
     "recipe": "recipes.own",
     "AdamW": "optimizers.adamw",
+    "widened": "levers.frozen",
     "Recipe": "recipes.base",
     "OwnRecipe": "recipes.own",
     "PlimsollError": "errors",
@@ -70,6 +72,7 @@ __all__ = [
     "preset",
     "recipe",
     "train",
+    "widened",
 ]
 
 

@@ -71,7 +71,7 @@ class Drydock(Workshop):
         long as the step.
         """
         asked = plan_of(plan)
-        init = make_init(self._task(asked), self._rule(asked.storage))
+        init = make_init(self._task(asked), self._rule(asked.storage), frozen_bits=asked.frozen_bits)
         return self._host() | {
             "init_temp_bytes": liveness.temporary_bytes(jax.jit(init).trace(_SEED).jaxpr),
             "evaluate_temp_bytes": self._evaluation(asked),

@@ -383,6 +383,7 @@ OFF: dict[str, Any] = {
     "precision": "float32",
     "optimizer_bits": 32,
     "weight_bits": 32,
+    "frozen_bits": 32,
 }
 """Levers that a task or its optimizer must make use of, at the value that asks nothing of it."""
 
@@ -390,10 +391,10 @@ OFF: dict[str, Any] = {
 def _require_honoured(recipe: Recipe, pins: Mapping[str, Any]) -> None:
     for name, off in OFF.items():
         if name not in recipe.honoured and pins.get(name, off) != off:
+            whose = "optimizer" if name in ("optimizer_bits", "weight_bits") else "loss"
             raise RecipeError(
-                f"--{name.replace('_', '-')} {pins[name]} would change nothing: the"
-                f" {'optimizer' if name.endswith('_bits') else 'loss'} of {name_of(recipe)} makes no use of that lever."
-                " Leave it out, or let the recipe honour it (docs/your-own.md)"
+                f"--{name.replace('_', '-')} {pins[name]} would change nothing: the {whose} of {name_of(recipe)} makes"
+                " no use of that lever. Leave it out, or let the recipe honour it (docs/your-own.md)"
             )
 
 
@@ -408,6 +409,7 @@ LEVER_VALUES: dict[str, Callable[[Any], bool]] = {
     "precision": lambda value: value in ("float32", "bfloat16"),
     "optimizer_bits": lambda value: value in (32, 8) and not isinstance(value, bool),
     "weight_bits": lambda value: value in (32, 24, 16) and not isinstance(value, bool),
+    "frozen_bits": lambda value: value in (32, 16, 8, 4) and not isinstance(value, bool),
     "fsdp": _whole(1),
     "prefetch": _whole(0),
     "async_save": lambda value: isinstance(value, bool),

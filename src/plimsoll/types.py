@@ -115,7 +115,11 @@ class Storage:
     """Of each number an optimizer keeps per weight."""
     weight_bits: Literal[32, 24, 16] = 32
     """24: bfloat16 with a correction of 8 bits; 16: bfloat16, rounded stochastically."""
+    frozen_bits: Literal[32, 16, 8, 4] = 32
+    """Of weights that are not learned: bfloat16, int8 or NF4."""
 
+
+STORED = tuple(one.name for one in dataclasses.fields(Storage))
 
 RUNNING = ("train", "evaluate", "save")
 """Phases whose bytes a plan decides about; to load, to start and to restore costs the same under every plan."""
@@ -127,6 +131,7 @@ LEVERS = (
     "precision",
     "optimizer_bits",
     "weight_bits",
+    "frozen_bits",
     "fsdp",
     "prefetch",
     "async_save",
@@ -149,7 +154,8 @@ class Plan:
     """Save while training goes on: costs a second copy of the state while it lasts."""
     optimizer_bits: Literal[32, 8] = 32
     weight_bits: Literal[32, 24, 16] = 32
-    """Both: see `Storage`."""
+    frozen_bits: Literal[32, 16, 8, 4] = 32
+    """All three: see `Storage`."""
     fsdp: int = 1
     """Devices that share one copy of the state; the batch is split over all of them either way."""
     pinned: tuple[str, ...] = ()
@@ -167,7 +173,7 @@ class Plan:
 
     @property
     def storage(self) -> Storage:
-        return Storage(optimizer_bits=self.optimizer_bits, weight_bits=self.weight_bits)
+        return Storage(**{name: getattr(self, name) for name in STORED})
 
     def compute(self, platform: str) -> Compute:
         return Compute(precision=self.precision, remat=self.remat, loss_chunk=self.loss_chunk, platform=platform)

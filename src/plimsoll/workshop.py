@@ -82,7 +82,7 @@ class Workshop:
 
     def state(self, storage: Storage) -> Any:
         """Shapes and dtypes; no other lever changes them."""
-        init = make_init(self.recipe.task(Compute()), self._rule(storage))
+        init = make_init(self.recipe.task(Compute()), self._rule(storage), frozen_bits=storage.frozen_bits)
         return jax.eval_shape(init, jax.ShapeDtypeStruct((), jnp.uint32))
 
     def analyse(self, plan: Plan) -> Analysis:

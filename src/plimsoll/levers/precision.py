@@ -79,7 +79,7 @@ class Form(NamedTuple):
     platform: str
 
     def operand(self, x: Array) -> Array:
-        return x.astype(jnp.bfloat16) if self.precision == "bfloat16" else x
+        return x.astype(jnp.bfloat16 if self.precision == "bfloat16" else jnp.float32)
 
     def transposed(self, x: Array) -> Array:
         """Swaps the last two axes; on CPU also pins the result's layout, without which a bfloat16 dot goes slow."""

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from plimsoll.levers.lora import linear
 from plimsoll.levers.precision import batched_dot, batched_dot_rows, dot, dot_rows
 from plimsoll.levers.remat import keep, scan_blocks, unrolls
 from plimsoll.levers.sharding import by_rows
@@ -33,7 +34,8 @@ class Linear(nnx.Module):
         self.compute = compute
 
     def __call__(self, x: Float[Array, "... inner"]) -> Float[Array, "... cols"]:
-        return dot(x, self.kernel[...], precision=self.compute.precision, platform=self.compute.platform)
+        how = self.compute
+        return linear(x, self.kernel.get_value(), precision=how.precision, platform=how.platform)
 
 
 def rms_norm(x: Float[Array, "... width"], scale: Float[Array, " width"]) -> Float[Array, "... width"]:
@@ -163,7 +165,7 @@ class Decoder:
 
         x = scan_blocks(
             one_block,
-            by_rows(params["embedding"][ids]),
+            by_rows(params["embedding"][ids].astype(jnp.float32)),
             params["blocks"],
             layers=self.shape.layers,
             remat=self.compute.remat,

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from plimsoll.errors import RecipeError
-from plimsoll.types import Storage
 
 if TYPE_CHECKING:
     import optax
@@ -63,14 +62,14 @@ class AdamW:
             self.final_fraction * self.learning_rate,
         )
 
-    def build(self, steps: int, storage: Storage | None = None) -> optax.GradientTransformation:
-        """Of a run of so many steps, its state and the weights kept as `storage` says."""
+    def build(self, steps: int, *, optimizer_bits: int = 32, weight_bits: int = 32) -> optax.GradientTransformation:
+        """Of a run of so many steps, with its state and the weights in so many bits (`types.Storage`)."""
         import optax
 
-        if storage is not None and storage != Storage():
+        if (optimizer_bits, weight_bits) != (32, 32):
             from plimsoll.optimizers.adamw8 import adamw8
 
-            return adamw8(self, steps, storage)
+            return adamw8(self, steps, optimizer_bits=optimizer_bits, weight_bits=weight_bits)
 
         adamw = optax.adamw(
             self.schedule(steps),

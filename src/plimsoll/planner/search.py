@@ -8,6 +8,7 @@ them (`fsdp`) only where that is too much.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from plimsoll.errors import BudgetError, PlimsollError, RecipeError
 from plimsoll.planner.estimate import ledger
 from plimsoll.planner.speed import step_seconds
 from plimsoll.planner.types import Analysis, Compiler, DoesNotCompile, Problem, Rates, Rehearsal, Static
-from plimsoll.types import Alternative, Ledger, Plan, Planned, Storage
+from plimsoll.types import STORED, Alternative, Ledger, Plan, Planned, Storage
 from plimsoll.units import GIB, MIB, format_bytes, format_seconds
 
 NEAR = 1.05
@@ -231,7 +232,7 @@ class _Search:
         What is chosen is compiled for itself.
         """
         return self.analyses.get(
-            replace(self._plan(combination, micro), optimizer_bits=32, weight_bits=32, async_save=True)
+            replace(self._plan(combination, micro), **dataclasses.asdict(Storage()), async_save=True)
         )
 
     def _candidate(
@@ -309,8 +310,7 @@ class _Search:
             remat=combination["remat"],
             loss_chunk=combination["loss_chunk"],
             precision=combination["precision"],
-            optimizer_bits=combination["storage"].optimizer_bits,
-            weight_bits=combination["storage"].weight_bits,
+            **dataclasses.asdict(combination["storage"]),
             fsdp=combination["fsdp"],
             prefetch=pins.get("prefetch", max(self.problem.host_bytes)),
             async_save=pins.get("async_save", True),
@@ -372,7 +372,7 @@ class _Search:
             hints.append("leave out " + ", ".join(f"--{name.replace('_', '-')}" for name in sorted(problem.pins)))
         if problem.numerics == "exact" and "precision" in problem.honoured:
             hints.append("--numerics mixed")
-        if problem.numerics != "compressed" and {"optimizer_bits", "weight_bits"} & set(problem.honoured):
+        if problem.numerics != "compressed" and set(STORED) & set(problem.honoured):
             hints.append("--numerics compressed")
         of_text = problem.rate_unit == "tokens"
         if of_text and least.ledger.predicted.get("data", 0) > over:
@@ -440,12 +440,14 @@ def _storages(problem: Problem) -> list[Storage]:
             return [pins[lever]]
         return [32, *smaller] if problem.numerics == "compressed" and lever in problem.honoured else [32]
 
-    optimizer, weights = of("optimizer_bits", [8]), of("weight_bits", [24, 16])
-    return [
-        Storage(optimizer_bits=state, weight_bits=weight)
-        for state, weight in itertools.product(optimizer, weights)
-        if state == optimizer[-1] or weight == weights[0]  # first the state, which loses least
-    ]
+    forms = [of("optimizer_bits", [8]), of("frozen_bits", [16, 8, 4]), of("weight_bits", [24, 16])]
+    now = [form[0] for form in forms]
+    found = [tuple(now)]
+    for at, form in enumerate(forms):  # one after another: first the state, which loses least
+        for bits in form[1:]:
+            now[at] = bits
+            found.append(tuple(now))
+    return [Storage(optimizer_bits=state, frozen_bits=frozen, weight_bits=weights) for state, frozen, weights in found]
 
 
 def _splits(problem: Problem) -> list[int]:
@@ -517,10 +519,13 @@ def _alternative(candidate: Candidate, chosen: Candidate) -> Alternative:
 def _words(levers: Mapping[str, Any]) -> str:
     chunk = f"loss chunk {levers['loss_chunk']}" if levers["loss_chunk"] else "loss whole"
     split = f", state over {levers['fsdp']}" if levers["fsdp"] > 1 else ""
-    storage = levers.get("storage") or Storage(**{name: levers[name] for name in ("optimizer_bits", "weight_bits")})
+    storage = levers.get("storage") or Storage(**{name: levers[name] for name in STORED})
     return f"remat {levers['remat']}, {chunk}, {levers['precision']}{_stored(storage)}{split}"
 
 
 def _stored(storage: Storage) -> str:
-    state = f", optimizer in {storage.optimizer_bits} bits" if storage.optimizer_bits < 32 else ""
-    return state + (f", weights in {storage.weight_bits} bits" if storage.weight_bits < 32 else "")
+    return "".join(
+        f", {name.removesuffix('_bits')} in {getattr(storage, name)} bits"
+        for name in STORED
+        if getattr(storage, name) < 32
+    )

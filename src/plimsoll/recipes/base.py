@@ -124,8 +124,8 @@ class Recipe(ABC):
         """The optimizer with weights and state kept as `storage` says."""
         made = self.optimizer(steps)
         if isinstance(made, AdamW):
-            return made.build(steps, storage)
-        if storage != Storage():
+            return made.build(steps, optimizer_bits=storage.optimizer_bits, weight_bits=storage.weight_bits)
+        if (storage.optimizer_bits, storage.weight_bits) != (32, 32):
             raise RecipeError(
                 f"--optimizer-bits {storage.optimizer_bits} --weight-bits {storage.weight_bits} need an optimizer that"
                 f" has such a form, and that of this recipe is a {type(made).__name__}: return plimsoll.AdamW(...), or"

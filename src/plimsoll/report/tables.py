@@ -67,8 +67,8 @@ def _levers(planned: Planned) -> list[str]:
 
 def _storage(plan: Plan) -> dict[str, str]:
     """Only where it is not float32 throughout."""
-    state = {"optimizer state": f"{plan.optimizer_bits} bits a number"} if plan.optimizer_bits < 32 else {}
-    return state | ({"weights": f"{plan.weight_bits} bits each"} if plan.weight_bits < 32 else {})
+    forms = {"optimizer state": plan.optimizer_bits, "weights": plan.weight_bits, "frozen weights": plan.frozen_bits}
+    return {name: f"{bits} bits" for name, bits in forms.items() if bits < 32}
 
 
 def _devices(planned: Planned) -> str:

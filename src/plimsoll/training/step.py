@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from plimsoll.levers.frozen import FrozenBits, stored
 from plimsoll.levers.sharding import by_rows, like_state
 from plimsoll.types import Batch, InPlace, LossSum, Task, Unstacks
 
@@ -19,12 +20,16 @@ State = dict[str, Any]
 """`step` (int32), `key` (key data), `params`, `optimizer`, `carry`: everything the next step depends on."""
 
 
-def make_init(task: Task, optimizer: optax.GradientTransformation) -> Callable[[jax.Array], State]:
+def make_init(
+    task: Task, optimizer: optax.GradientTransformation, *, frozen_bits: FrozenBits = 32
+) -> Callable[[jax.Array], State]:
     """A function of the seed (uint32 scalar) to the state before the first step."""
 
     def init(seed: jax.Array) -> State:
         init_key, step_key = jax.random.split(jax.random.key(seed))
         params = task.init(init_key)
+        if "frozen" in params:
+            params = params | {"frozen": stored(params["frozen"], frozen_bits)}
         trainable, optimizer_state = begun(optimizer, params["trainable"])
         return {
             "step": jnp.int32(0),

@@ -1,0 +1,109 @@
+"""Frozen weights in fewer bits: how far they are from what they were, what they weigh, and who gets a gradient."""
+
+import hypothesis.extra.numpy as arrays
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plimsoll.levers.frozen import GROUP, Packed, frozen_dot, nf4_levels, packed, stored, widened
+from plimsoll.levers.precision import dot
+from plimsoll.training.program import tree_bytes
+
+LEVELS = np.array(nf4_levels())
+
+
+def kernel(rows=256, cols=48, seed=0):
+    return np.random.default_rng(seed).standard_normal((rows, cols), np.float32)
+
+
+def test_nf4_has_the_published_levels():
+    published = [-1.0, -0.6961928, -0.5250730, -0.3949175, -0.2844414, -0.1847734, -0.0910500, 0.0]
+    published += [0.0795803, 0.1609302, 0.2461123, 0.3379152, 0.4407098, 0.5626170, 0.7229568, 1.0]
+    np.testing.assert_allclose(LEVELS, published, atol=2e-7)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    arrays.arrays(
+        np.float32,
+        st.tuples(st.integers(1, 2), st.integers(1, 150), st.integers(1, 5)),
+        elements=st.floats(-1e4, 1e4, width=32),
+    ),
+    st.sampled_from([8, 4]),
+)
+def test_a_weight_comes_back_within_half_a_step_of_its_groups_largest(whole, bits):
+    back = np.asarray(widened(packed(jnp.asarray(whole), bits)))
+    assert back.shape == whole.shape
+    half_a_step = 0.5 / 127 if bits == 8 else np.diff(LEVELS).max() / 2
+    for start in range(0, whole.shape[1], GROUP):
+        group = whole[:, start : start + GROUP]
+        largest = np.abs(group).max(axis=1, keepdims=True)
+        # The scale is a bfloat16: up to 2^-8 off, which shows where a value is as large as the scale.
+        bound = (half_a_step * 1.01 + 2.0**-8) * largest + 1e-30
+        assert (np.abs(back[:, start : start + GROUP] - group) <= bound).all()
+
+
+@pytest.mark.parametrize(("bits", "bytes_per_weight"), [(16, 2.0), (8, 1 + 2 / 64), (4, 0.5 + 2 / 64)])
+def test_frozen_weights_take_the_bytes_that_are_claimed(bits, bytes_per_weight):
+    tree = {"blocks": {"kernel": jnp.asarray(kernel(512, 64)), "bias": jnp.zeros(64)}}
+    kept = stored(tree, bits)
+    assert tree_bytes(kept["blocks"]["kernel"]) == bytes_per_weight * 512 * 64
+    assert kept["blocks"]["bias"].dtype == jnp.float32
+
+
+def test_an_embedding_is_looked_up_and_stays_an_array():
+    kept = stored({"embedding": jnp.zeros((512, 64)), "head": jnp.zeros((64, 512))}, 4)
+    assert kept["embedding"].dtype == jnp.bfloat16
+    assert isinstance(kept["head"], Packed)
+    assert kept["head"].shape == (64, 512)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_frozen_dot_is_the_dot_with_what_the_codes_mean(bits, precision):
+    whole, x = packed(jnp.asarray(kernel()), bits), jnp.asarray(kernel(32, 256, seed=1))
+    how = {"precision": precision, "platform": "cpu"}
+    value, pull = jax.vjp(lambda x: frozen_dot(x, whole, **how), x)
+    plain, pull_plain = jax.vjp(lambda x: dot(x, widened(whole), **how), x)
+    np.testing.assert_array_equal(value, plain)
+    np.testing.assert_array_equal(pull(value)[0], pull_plain(plain)[0])
+
+
+def test_no_activation_is_kept_for_a_gradient_that_nobody_wants():
+    whole = packed(jnp.asarray(kernel(256, 256)), 8)
+    x = jax.ShapeDtypeStruct((4096, 256), jnp.float32)
+
+    def temporaries(product):
+        def loss(x):
+            for _ in range(6):
+                x = product(x)
+            return jnp.sum(x)
+
+        return jax.jit(jax.grad(loss)).lower(x).compile().memory_analysis().temp_size_in_bytes
+
+    how = {"precision": "float32", "platform": "cpu"}
+    wide = jnp.asarray(kernel(256, 256))
+
+    def learned(x):
+        def loss(x, kernels):
+            for kernel in kernels:
+                x = dot(x, kernel, **how)
+            return jnp.sum(x * x)
+
+        return jax.grad(loss, argnums=(0, 1))(x, [wide] * 6)
+
+    kept = jax.jit(learned).lower(x).compile().memory_analysis().temp_size_in_bytes
+    assert temporaries(lambda x: frozen_dot(x, whole, **how)) < kept / 2
+
+
+def test_packed_layers_are_cut_by_a_scan_like_arrays():
+    layers = packed(jnp.asarray(np.stack([kernel(64, 64, seed=n) for n in range(3)])), 4)
+    x = jnp.asarray(kernel(8, 64, seed=9))
+    how = {"precision": "float32", "platform": "cpu"}
+    scanned, _ = jax.lax.scan(lambda x, one: (frozen_dot(x, one, **how), None), x, layers)
+    for one in np.asarray(widened(layers)):
+        x = dot(x, one, **how)
+    np.testing.assert_allclose(scanned, x, rtol=1e-5)
