@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from plimsoll.planner import chips, liveness, topology
 from plimsoll.planner.buffers import largest_temporaries
 from plimsoll.planner.child import plan_of
-from plimsoll.planner.flops import dot_flops
+from plimsoll.planner.flops import dot_bytes, dot_flops
 from plimsoll.planner.types import Analysis, Rates, Static
 from plimsoll.training import memory, program
 from plimsoll.training.spread import Spread
@@ -61,6 +61,7 @@ class Drydock(Workshop):
             temp_bytes=stats.temp_size_in_bytes,
             peak_bytes=stats.peak_memory_in_bytes,
             flops=dot_flops(jaxpr),
+            moved_bytes=dot_bytes(jaxpr),
             largest=tuple(largest),
         )
 
@@ -113,6 +114,7 @@ class Drydock(Workshop):
             alias_bytes=held,
             temp_bytes=max(0, liveness.temporary_bytes(jaxpr) - split),
             flops=dot_flops(jaxpr) * devices,
+            moved_bytes=dot_bytes(jaxpr) * devices,
             source="estimated",
         )
 

@@ -34,7 +34,7 @@ from plimsoll.units import format_bytes, parse_bytes
 
 Say = Callable[[str], None]
 NUMERICS = ("exact", "mixed", "compressed")
-PREFETCH = 2
+PREFETCH = (2, 1, 0)
 UNKNOWN_STEPS = 10_000
 """Length of the schedule where nobody has said or counted it: changes no byte."""
 
@@ -168,7 +168,7 @@ def _problem(
     pins = {name: value for name, value in (pins or {}).items() if value is not None}
     _require_levers(pins)
     _require_honoured(recipe, pins)
-    prefetch = pins.get("prefetch", PREFETCH)
+    prefetches = [pins["prefetch"]] if "prefetch" in pins else PREFETCH
     return Problem(
         recipe=name,
         chip=target.name,
@@ -183,7 +183,7 @@ def _problem(
         numerics=numerics,
         honoured=recipe.honoured,
         loss_chunks=recipe.loss_chunks,
-        host_bytes={prefetch: recipe.host_bytes(prepared, prefetch=prefetch)},
+        host_bytes={depth: recipe.host_bytes(prepared, prefetch=depth) for depth in prefetches},
         pins=pins,
         measure=measure,
         available_bytes=host.available_bytes(),

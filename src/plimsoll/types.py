@@ -286,6 +286,8 @@ class Planned:
     alternatives: tuple[Alternative, ...] = ()
     largest_buffers: tuple[Buffer, ...] = ()
     """Of the step's temporaries, the largest; empty where the compiler does not say."""
+    left_out: tuple[str, ...] = ()
+    """What does not compile here, with the reason: plans like it were not considered."""
     margin_bytes: int = 0
     """Of the run's own overruns, in `ledger.learned`."""
     error_band: Mapping[str, int] | None = None
@@ -330,5 +332,6 @@ class Planned:
                 }
                 for other in self.alternatives
             ],
+            "left_out": list(self.left_out),
             "largest_buffers": [dataclasses.asdict(buffer) for buffer in self.largest_buffers],
         }

@@ -20,7 +20,7 @@ TINY = shlex.split(
 """Every lever pinned, so that little is compiled."""
 
 
-def plimsoll(*arguments, timeout=100):
+def plimsoll(*arguments, timeout=600):
     """The command in a process of its own."""
     command = [
         sys.executable,

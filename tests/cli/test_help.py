@@ -14,7 +14,7 @@ HEAVY = {"jax", "jaxlib", "grain", "orbax", "datasets", "pyarrow", "tokenizers"}
 def python(program):
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=600, check=False
     )
 
 

@@ -247,5 +247,5 @@ def test_a_process_ends_cleanly_with_a_loader_left_open():
         "next(loader); print('read')\n"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=600)
     assert (done.returncode, done.stdout, done.stderr) == (0, "read\n", "")

@@ -19,6 +19,12 @@ SHAPE = DecoderShape(vocab=128, width=64, layers=2, heads=2, inner=128, tied=Tru
 ATTENTION = ("blocks/(query|value)/kernel",)
 
 
+@pytest.fixture(autouse=True)
+def _as_optax_does():
+    with jax.numpy_dtype_promotion("standard"):  # it multiplies floats by its int32 count
+        yield
+
+
 def base(remat="none"):
     return NextToken(SHAPE, Compute(remat=remat))
 

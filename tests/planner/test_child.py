@@ -17,6 +17,8 @@ ANALYSIS = {
     "argument_bytes": 1, "output_bytes": 1, "alias_bytes": 1, "temp_bytes": 7, "flops": 2.0, "largest": [BUFFER]
 }  # fmt: skip
 
+RATES = {"flops": {"float32": 1.0}, "copy_bytes": 1.0, "first_touch_bytes": 1.0, "loop_seconds": 0.0}
+
 PROGRAM = f"""
 import dataclasses, json, os, signal, sys, time
 started = os.environ["STARTED"]
@@ -26,7 +28,12 @@ for line in sys.stdin:
     question = json.loads(line)
     verb, plan = question["verb"], question.get("plan", {{}})
     micro = plan.get("micro_batch")
-    if verb == "static":
+    if verb == "static" and os.path.exists(started + ".dies"):
+        os.remove(started + ".dies")
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif verb == "rates":
+        reply = {{"answer": {RATES!r} | {{"source": os.environ["CHIP"]}}}}
+    elif verb == "static":
         reply = {{"answer": {dict(vars(STATIC))!r}}}
     elif verb == "measure":
         reply = {{"answer": {{"seconds": [0.25] * len(question["plans"])}}}}
@@ -59,7 +66,7 @@ def make_child(tmp_path):
     made = []
 
     def make(about=None):
-        environment = os.environ | {"STARTED": str(tmp_path / "started")}
+        environment = os.environ | {"STARTED": str(tmp_path / "started"), "CHIP": (about or {}).get("chip", "cpu")}
         one = Child([sys.executable, "-c", PROGRAM], environment, about=about or {}, answers=tmp_path / "answers")
         made.append(one)
         return one
@@ -164,10 +171,22 @@ def test_a_child_that_hangs_is_ended_after_a_while(make_child, tmp_path, monkeyp
     with make_child() as compiler:
         analyse(compiler, 1)
         begun = time.monotonic()
-        with pytest.raises(DoesNotCompile, match="killed by signal 9"):
+        with pytest.raises(DoesNotCompile, match="no answer after 1 s and was stopped"):
             analyse(compiler, micro)
         assert time.monotonic() - begun < 20
         assert analyse(compiler, 2).temp_bytes == 7
+
+
+def test_what_every_plan_needs_is_asked_again_where_the_child_is_killed(make_child, tmp_path):
+    (tmp_path / "started.dies").touch()
+    with make_child() as compiler:
+        assert compiler.static() == STATIC
+    assert len(started(tmp_path)) == 2
+
+
+def test_each_chip_has_its_own_rates(make_child):
+    with make_child({"chip": "h200"}) as one, make_child({"chip": "l4"}) as other, make_child({"chip": "l4"}) as again:
+        assert [child.rates().source for child in (one, other, again)] == ["h200", "l4", "l4"]
 
 
 def test_a_child_killed_between_two_questions_is_started_again(make_child, tmp_path):

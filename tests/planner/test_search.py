@@ -418,3 +418,61 @@ def test_weights_give_way_only_after_the_state_does():
     }
     assert all(form.optimizer_bits == 8 for form in forms if form.weight_bits < 32)
     assert any(form.weight_bits < 32 for form in forms)
+
+
+def test_a_host_that_is_too_small_is_refused_as_a_host():
+    with pytest.raises(
+        BudgetError, match=r"of a host's memory .*\(--host-memory\)(.|\n)*--host-memory \d+MiB"
+    ) as refused:
+        found(GIB, host_budget_bytes=50 * MIB, **POD)
+    assert refused.value.budget_bytes == 50 * MIB
+    assert refused.value.floor_bytes > PROCESS
+    enough = parse_bytes(re.search(r"--host-memory (\w+)", str(refused.value).split("you could")[1])[1])
+    assert found(GIB, host_budget_bytes=enough, **POD).ledger.fits
+
+
+def test_fewer_batches_are_made_ready_where_nothing_else_fits():
+    depths = {depth: {"data": 3 * MIB + depth * 20 * MIB} for depth in (2, 1, 0)}
+    assert found(GIB, host_bytes=depths).plan.prefetch == 2
+    tight = smallest_peak() + 5 * MIB
+    with pytest.raises(BudgetError):
+        found(tight, host_bytes={2: depths[2]})
+    chosen = found(tight, host_bytes=depths)
+    assert chosen.plan.prefetch == 0
+    assert chosen.ledger.predicted_peak_bytes <= tight
+
+
+def test_a_batch_of_a_billion_examples_has_its_divisors_at_once():
+    assert found(GIB, effective_batch=2**30, pins={"remat": "block"}).plan.effective_batch == 2**30
+
+
+def test_what_does_not_compile_is_told_beside_the_plan():
+    told = found(GIB, FakeCompiler(fails=lambda plan: plan.remat == "none" and not plan.loss_chunk)).left_out
+    assert any("remat none, loss whole" in text and "RESOURCE_EXHAUSTED" in text for text in told)
+
+
+class Accelerator(FakeCompiler):
+    """Moves what its dots read and write; recomputing moves more, though less is there at once."""
+
+    def analyse(self, plan: Plan):
+        found = super().analyse(plan)
+        more = {"none": 1.0, "dots": 1.1, "block": 1.33}[plan.remat] + (0.1 if plan.loss_chunk else 0.0)
+        return replace(found, moved_bytes=more * 1e12)
+
+    def rates(self):
+        return replace(super().rates(), copy_bytes=1e12, first_touch_bytes=1e15)
+
+
+def test_on_an_accelerator_no_other_plan_that_fits_is_much_faster_by_the_rates():
+    compiler = Accelerator()
+    for budget in range(smallest_peak() + 10 * MIB, GIB, 150 * MIB):
+        chosen = found(budget, compiler)
+        fitting = [one for one in every_plan("bfloat16") if peak_of(one, budget, compiler) <= budget]
+        best = min(step_seconds(one, compiler.analyse(one), STATIC, compiler.rates()) for one in fitting)
+        assert chosen.step_seconds <= best * 1.15 * NEAR
+
+
+def test_a_plan_within_a_twentieth_of_the_fastest_is_not_called_the_fastest():
+    planned = found(GIB)
+    named_fastest = planned.reason.startswith("the fastest of")
+    assert named_fastest == all(other.step_seconds >= planned.step_seconds for other in planned.alternatives)

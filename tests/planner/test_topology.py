@@ -23,7 +23,7 @@ def start(platform, *arguments):
 
 
 def answer(process):
-    said, errors = process.communicate(timeout=120)
+    said, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors[-2000:]
     return said
 

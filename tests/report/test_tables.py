@@ -83,7 +83,7 @@ def test_bytes_of_several_devices_are_said_to_be_of_each():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"pinned": ()}, "nothing, every lever was searched"),
+        ({"pinned": ()}, "nothing"),
         ({"loss_chunk": 0}, "off, all logits at once"),
         ({"precision": "float32"}, "float32 (numerics: exact)"),
         ({"async_save": True}, "with a second copy of the state"),

@@ -170,7 +170,7 @@ def wandb_offline(folder, *, start_step):
         env=os.environ | {"PYTHONPATH": SOURCES, "WANDB_MODE": "offline", "WANDB_ERROR_REPORTING": "false"},
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=600,
     )
 
 

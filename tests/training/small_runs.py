@@ -15,7 +15,7 @@ from plimsoll.training.checkpoint import Checkpoints, loader_position, read_leav
 from plimsoll.training.fingerprint import fingerprint
 
 STEPS, SAVE_EVERY = 24, 4
-PATIENCE = 120
+PATIENCE = 600
 """Seconds until a process that neither ends nor shows what is waited for counts as stuck."""
 
 

@@ -47,7 +47,7 @@ def size():
 
 def least():  # once the step's buffers, and the threads of a save, are gone
     sizes = [size()]
-    while len(sizes) < 100 or min(sizes[-100:]) < min(sizes[:-99]):
+    while len(sizes) < 300 or min(sizes[-300:]) < min(sizes[:-299]):
         time.sleep(0.003)
         sizes.append(size())
     return sizes[-1]

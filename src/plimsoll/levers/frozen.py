@@ -117,7 +117,7 @@ def frozen_dot(
 ) -> Float[Array, "... rows cols"]:
     """`x @ kernel`, float32 in and out, with a gradient for `x` alone."""
     rows = x.reshape(-1, x.shape[-1])
-    product = _frozen_product(rows, kernel, Form(precision, platform))
+    product: Any = _frozen_product(rows, kernel, Form(precision, platform))
     return jnp.reshape(product, (*x.shape[:-1], kernel.shape[-1]))
 
 

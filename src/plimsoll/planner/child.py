@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from plimsoll.errors import PlimsollError
-from plimsoll.planner.types import Analysis, DoesNotCompile, Rates, Rehearsal, Static
+from plimsoll.planner.types import Analysis, ChildDied, DoesNotCompile, Rates, Rehearsal, Static
 from plimsoll.types import Buffer, Plan, Storage
 
 SECONDS_PER_ANSWER = 300
@@ -37,9 +37,11 @@ class Child:
     ) -> None:
         self._command, self._environment = list(command), dict(environment)
         self._about = json.dumps([about, _versions()], sort_keys=True)
+        self._chip = json.dumps([about.get("chip"), _versions()], sort_keys=True)
         self._answers = answers
         self._process: subprocess.Popen[str] | None = None
         self._errors: IO[str] | None = None
+        self._gave_up = False
         self.compiles = 0
 
     def __enter__(self) -> Child:
@@ -53,7 +55,7 @@ class Child:
         return Static(**self._kept("static", {"fsdp": fsdp, "storage": asked}))
 
     def rates(self) -> Rates:
-        return Rates(**self._kept("rates", {}, about=_versions()))
+        return Rates(**self._kept("rates", {}, about=self._chip))
 
     def analyse(self, plan: Plan) -> Analysis:
         answer = self._kept("analyse", {"plan": _computed(plan)}, compiles=1)
@@ -71,7 +73,12 @@ class Child:
         if path.exists():
             with contextlib.suppress(ValueError):  # damaged: ask again
                 return json.loads(path.read_text())
-        answer = self._ask(verb, arguments)
+        try:
+            answer = self._ask(verb, arguments)
+        except ChildDied:
+            if compiles:  # costs one plan
+                raise
+            answer = self._ask(verb, arguments)  # all plans need this one
         self.compiles += compiles
         self._answers.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=self._answers, delete=False) as file:
@@ -90,7 +97,7 @@ class Child:
         except BrokenPipeError:
             line = ""
         if not line.endswith("\n"):  # it ended, or was ended, before it had answered
-            raise DoesNotCompile(self._obituary(process))
+            raise ChildDied(self._obituary(process))
         answer = _parsed(line)
         if answer is None:
             process.kill()
@@ -105,14 +112,19 @@ class Child:
     def _line(self, process: subprocess.Popen[str]) -> str:
         """The next line; what a library prints goes to standard error. Empty or cut short where the child ended."""
         assert process.stdout is not None
-        watchdog = threading.Timer(SECONDS_PER_ANSWER, process.kill)
+        watchdog = threading.Timer(SECONDS_PER_ANSWER, self._give_up, [process])
         watchdog.start()
         try:
             return process.stdout.readline()
         finally:
             watchdog.cancel()
 
+    def _give_up(self, process: subprocess.Popen[str]) -> None:
+        self._gave_up = True
+        process.kill()
+
     def _start(self) -> subprocess.Popen[str]:
+        self._gave_up = False
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (closed when the child ends)
         self._process = subprocess.Popen(
             self._command,
@@ -127,6 +139,8 @@ class Child:
     def _obituary(self, process: subprocess.Popen[str]) -> str:
         code = process.wait()
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        if self._gave_up:
+            how = f"had no answer after {SECONDS_PER_ANSWER} s and was stopped"
         said = ""
         if self._errors is not None:
             self._errors.seek(0)

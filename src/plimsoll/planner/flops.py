@@ -1,9 +1,12 @@
-"""Floating-point operations of a traced function, counted from its dots: the same on every chip.
+"""Floating-point operations of a traced function and the bytes they read and write, counted from its dots.
+
+The same on every chip.
 
 XLA's own count is empty on compile-only GPUs and leaves out loop trips on CPUs.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from jax.extend import core as jex
@@ -13,17 +16,24 @@ from jax.interpreters import partial_eval
 def dot_flops(closed: Any) -> float:
     """Multiply and add count as two. What nothing uses is not counted, as the compiler drops it."""
     live, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
-    return _of(live)
+    return _of(live, _dot)
 
 
-def _of(jaxpr: Any) -> float:
+def dot_bytes(closed: Any) -> float:
+    """What its dots read and write where nothing stays in a cache: operands and results, recomputed ones each time."""
+    live, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
+    return _of(live, _operands)
+
+
+def _of(jaxpr: Any, price: Callable[[Any], float]) -> float:
+    """Of every dot, as often as it is done."""
     total = 0.0
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":
-            total += _dot(equation)
+            total += price(equation)
             continue
         trips = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
-        total += trips * sum(_of(inner) for inner in _inner(equation.params))
+        total += trips * sum(_of(inner, price) for inner in _inner(equation.params))
     return total
 
 
@@ -48,3 +58,8 @@ def _dot(equation: Any) -> float:
     rows = math.prod(left) // max(1, inner * shared)
     cols = math.prod(right) // max(1, inner * shared)
     return 2.0 * shared * rows * inner * cols
+
+
+def _operands(equation: Any) -> float:
+    avals = [variable.aval for variable in [*equation.invars, *equation.outvars]]
+    return float(sum(math.prod(aval.shape) * aval.dtype.itemsize for aval in avals))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +19,7 @@ from plimsoll.errors import BudgetError, PlimsollError, RecipeError
 from plimsoll.planner.estimate import ledger
 from plimsoll.planner.speed import step_seconds
 from plimsoll.planner.types import Analysis, Compiler, DoesNotCompile, Problem, Rates, Rehearsal, Static
-from plimsoll.types import STORED, Alternative, Ledger, Plan, Planned, Storage
+from plimsoll.types import STORED, Alternative, HostLedger, Ledger, Plan, Planned, Storage
 from plimsoll.units import GIB, MIB, format_bytes, format_seconds
 
 NEAR = 1.05
@@ -83,9 +84,8 @@ def _with_a_way_out(refusal: BudgetError, problem: Problem, compiler: Compiler, 
         return refusal
     pin, value, peak = max(ways, key=lambda way: way[2])
     flag = pin.replace("_", "-")
-    words = f"--{'' if value else 'no-'}{flag}" if isinstance(value, bool) else f"--{flag} {value}"
     return BudgetError(
-        f"{refusal}\n  the smallest change of what is pinned: {words}, which needs {format_bytes(peak)}",
+        f"{refusal}\n  the smallest change of what is pinned: --{flag} {value}, which needs {format_bytes(peak)}",
         budget_bytes=refusal.budget_bytes,
         floor_bytes=refusal.floor_bytes,
     )
@@ -152,7 +152,8 @@ class _Search:
         """No lever helps where process and state alone are too much: refused before anything more is compiled."""
         combinations = list(_combinations(self.problem, self.rates))
         first = _sample(self.micros)[0]  # the one that is compiled next, too
-        plan = replace(self._plan(combinations[0], first), async_save=False)
+        least = {"async_save": False, "prefetch": min(self.problem.host_bytes)}
+        plan = replace(self._plan(combinations[0], first), **least)
         try:
             rehearsal = self._any_rehearsal(plan)
         except DoesNotCompile as problem:
@@ -160,12 +161,12 @@ class _Search:
             return
         nothing = Analysis(argument_bytes=0, output_bytes=0, alias_bytes=0, temp_bytes=0, flops=0.0)
         smallest = min((self._plan(one, first) for one in combinations), key=lambda one: self._static(one).state_bytes)
-        book = self._ledger(replace(smallest, async_save=False), nothing, rehearsal)
+        book = self._ledger(replace(smallest, **least), nothing, rehearsal)
         if not book.fits:
-            plan = replace(self._plan(combinations[-1], self.micros[0]), async_save=False)
-            least = self._confirm(Candidate(plan, book, 0.0, False))
-            if least is None or not least.fits:
-                raise self._refusal(least)
+            plan = replace(self._plan(combinations[-1], self.micros[0]), **least)
+            confirmed = self._confirm(Candidate(plan, book, 0.0, False))
+            if confirmed is None or not confirmed.fits:
+                raise self._refusal(confirmed)
 
     def _decide(self, fitting: list[Candidate], found: list[Candidate]) -> Planned:
         while fitting:
@@ -219,7 +220,7 @@ class _Search:
     def _tried(self, combination: Mapping[str, Any], micro: int) -> Analysis | None:
         if combination["storage"] != Storage() and (like := self._as_stored_whole(combination, micro)):
             return like
-        self.say(f"compiling micro-batch {micro}, {_words(combination)}")
+        self.say(f"asking about micro-batch {micro}, {_words(combination)}")
         try:
             return self._analyse(self._plan(combination, micro))
         except DoesNotCompile as problem:
@@ -238,12 +239,16 @@ class _Search:
     def _candidate(
         self, plan: Plan, analysis: Analysis, *, confirmed: bool, rehearsal: Rehearsal | None = None
     ) -> Candidate:
-        """Saving beside training where that fits, else between steps."""
+        """Saving beside training where that fits, else between steps; then, if need be, fewer batches made ready."""
         rehearsal = rehearsal or self._any_rehearsal(plan)
         book = self._ledger(plan, analysis, rehearsal)
         if not book.fits and "async_save" not in plan.pinned:
             plan = replace(plan, async_save=False)
             book = self._ledger(plan, analysis, rehearsal)
+        for fewer in sorted(self.problem.host_bytes, reverse=True):
+            if not book.fits and fewer < plan.prefetch:
+                plan = replace(plan, prefetch=fewer)
+                book = self._ledger(plan, analysis, rehearsal)
         seconds = step_seconds(plan, analysis, self._static(plan), self.rates, devices=self.problem.devices)
         return Candidate(plan, book, seconds, confirmed)
 
@@ -321,8 +326,10 @@ class _Search:
         problem = self.problem
         others = [c for c in fitting if replace(c.plan, async_save=True) != replace(chosen.plan, async_save=True)]
         how = "timed here" if chosen.measured else "by the chip's rates"
+        fastest = min(candidate.seconds for candidate in [chosen, *fitting])
+        which = "the fastest" if chosen.seconds <= fastest else f"within {NEAR - 1:.0%} of the fastest, and smaller,"
         reason = (
-            f"the fastest of {len(fitting)} plans that fit ({format_seconds(chosen.seconds)} a step, {how});"
+            f"{which} of {len(fitting)} plans that fit ({format_seconds(chosen.seconds)} a step, {how});"
             f" {problem.recipe} has a peak of {format_bytes(chosen.peak)} in the phase '{chosen.ledger.phase}'"
         )
         return Planned(
@@ -340,6 +347,7 @@ class _Search:
             ),
             examples_per_step=problem.effective_batch,
             compiles=self.compiler.compiles,
+            left_out=tuple(dict.fromkeys(self.failures)),
             devices=problem.devices,
             reason=reason,
             alternatives=tuple(_alternative(candidate, chosen) for candidate in others[:3]),
@@ -353,17 +361,28 @@ class _Search:
                 budget_bytes=problem.budget_bytes,
                 floor_bytes=None,
             )
+        host = least.ledger.host
+        if host is not None and not host.fits and least.peak <= problem.budget_bytes:
+            return self._host_refusal(host)
         floor = least.peak
-        parts = sorted(least.ledger.predicted.items(), key=lambda item: -item[1])
-        made_of = " + ".join(f"{name} {size / MIB:.0f}" for name, size in parts if size >= MIB)
-        enough = f"{-(-floor // MIB)}MiB" if floor < 64 * GIB else f"{-(-floor // GIB)}GiB"
         text = (
             f"no plan for {problem.recipe} fits in {format_bytes(problem.budget_bytes)} on {problem.chip}\n"
-            f"  smallest found: {format_bytes(floor)} = {made_of} (MiB), in the phase '{least.ledger.phase}'\n"
+            f"  smallest found: {format_bytes(floor)} = {_made_of(least.ledger)}\n"
             f"  already used: micro-batch {least.plan.micro_batch}, {_words(vars(least.plan))}\n"
-            f"  you could: --memory {enough}{self._advice(least)}"
+            f"  you could: --memory {_enough(floor)}{self._advice(least)}"
         )
         return BudgetError(text, budget_bytes=problem.budget_bytes, floor_bytes=floor)
+
+    def _host_refusal(self, host: HostLedger) -> BudgetError:
+        assert host.budget_bytes is not None
+        floor = host.predicted_peak_bytes
+        text = (
+            f"no plan for {self.problem.recipe} fits in {format_bytes(host.budget_bytes)} of a host's memory beside"
+            f" {self.problem.chip} (--host-memory)\n"
+            f"  smallest found: {format_bytes(floor)} = {_made_of(host)}\n"
+            f"  you could: --host-memory {_enough(floor)}"
+        )
+        return BudgetError(text, budget_bytes=host.budget_bytes, floor_bytes=floor)
 
     def _advice(self, least: Candidate) -> str:
         problem, over = self.problem, least.peak - self.problem.budget_bytes
@@ -394,8 +413,9 @@ def _micro_batches(problem: Problem) -> list[int]:
             f" cannot be divided among the {devices} devices of {problem.chip}: choose a multiple of {devices}"
         )
     if pinned is None:
-        whole = problem.effective_batch
-        return [n for n in range(devices, whole + 1, devices) if whole % n == 0]
+        whole = problem.effective_batch // devices
+        small = [n for n in range(1, math.isqrt(whole) + 1) if whole % n == 0]
+        return [n * devices for n in sorted({*small, *(whole // n for n in small)})]
     if pinned < 1 or problem.effective_batch % pinned:
         raise RecipeError(
             f"--micro-batch {pinned} does not divide the effective batch of {problem.effective_batch} examples"
@@ -441,8 +461,8 @@ def _storages(problem: Problem) -> list[Storage]:
         return [32, *smaller] if problem.numerics == "compressed" and lever in problem.honoured else [32]
 
     forms = [of("optimizer_bits", [8]), of("frozen_bits", [16, 8, 4]), of("weight_bits", [24, 16])]
-    now = [form[0] for form in forms]
-    found = [tuple(now)]
+    now: list[Any] = [form[0] for form in forms]
+    found: list[tuple[Any, ...]] = [tuple(now)]
     for at, form in enumerate(forms):  # one after another: first the state, which loses least
         for bits in form[1:]:
             now[at] = bits
@@ -514,6 +534,17 @@ def _alternative(candidate: Candidate, chosen: Candidate) -> Alternative:
     reason = f"{abs(slower):.0%} {'slower' if slower >= 0 else faster}"
     reason += f", {format_bytes(abs(more))} {'more' if more >= 0 else 'less'}"
     return Alternative(plan=candidate.plan, peak_bytes=candidate.peak, step_seconds=candidate.seconds, reason=reason)
+
+
+def _made_of(ledger: Ledger | HostLedger) -> str:
+    parts = sorted(ledger.predicted.items(), key=lambda item: -item[1])
+    named = " + ".join(f"{name} {size / MIB:.0f}" for name, size in parts if size >= MIB)
+    return f"{named} (MiB), in the phase '{ledger.phase}'"
+
+
+def _enough(floor: int) -> str:
+    """As an option takes it."""
+    return f"{-(-floor // MIB)}MiB" if floor < 64 * GIB else f"{-(-floor // GIB)}GiB"
 
 
 def _words(levers: Mapping[str, Any]) -> str:

@@ -3,6 +3,9 @@
 Dots at the rate of their precision, plus moving what does not stay in the cache, plus the first touch of the step's
 temporaries, plus what devices send each other, plus a fixed price per micro-batch. Good for ranking plans; `measure`
 says what it really is.
+
+What is moved is told by the temporaries on a CPU, whose cache holds most of a small micro-batch, and by the operands
+of the dots on an accelerator: what is recomputed there is moved again, though it never is all there at once.
 """
 
 from plimsoll.planner.types import Analysis, Rates, Static
@@ -10,6 +13,8 @@ from plimsoll.types import Plan
 
 MOVES_PER_BYTE = 3.0
 """A temporary is written in the forward pass, read in the backward pass, and its gradient written."""
+MOVES_PER_OPERAND = 1.5
+"""Between two dots what the first wrote is read and written once more: norms, activations, softmax."""
 
 
 def step_seconds(plan: Plan, analysis: Analysis, static: Static, rates: Rates, *, devices: int = 1) -> float:
@@ -17,7 +22,11 @@ def step_seconds(plan: Plan, analysis: Analysis, static: Static, rates: Rates, *
     arithmetic = analysis.flops / (devices * rates.flops[plan.precision])
     gradient = static.parameter_bytes if plan.accumulation > 1 else 0
     activations = max(0, analysis.temp_bytes - gradient)
-    moved = plan.accumulation * (MOVES_PER_BYTE * activations + 3 * gradient) + 3 * static.state_bytes
+    if analysis.moved_bytes:
+        touched = MOVES_PER_OPERAND * analysis.moved_bytes / devices
+    else:
+        touched = plan.accumulation * MOVES_PER_BYTE * activations
+    moved = touched + plan.accumulation * 3 * gradient + 3 * static.state_bytes
     first_touch = analysis.temp_bytes / rates.first_touch_bytes
     sent = 0.0 if devices == 1 else sent_bytes(plan, static, devices=devices) / rates.link_bytes
     return arithmetic + moved / rates.copy_bytes + first_touch + sent + plan.accumulation * rates.loop_seconds

@@ -41,6 +41,8 @@ class Analysis:
     temp_bytes: int
     flops: float
     """Of the whole step on all devices, counted from its dots; rematerialisation included."""
+    moved_bytes: float = 0.0
+    """What the dots of the step read and write, on all devices; 0 on a CPU, where much of it stays in the cache."""
     peak_bytes: int = 0
     """The compiler's own peak, where it says one that means something: on accelerators, arguments included."""
     source: Literal["compiled", "estimated"] = "compiled"
@@ -106,6 +108,10 @@ class Compiler(Protocol):
 
 class DoesNotCompile(Exception):
     """The compiler, or the child it ran in, failed on this plan. A data point, not an error of ours."""
+
+
+class ChildDied(DoesNotCompile):
+    """The child ended, or was ended, before it had answered: it may answer when it is asked again."""
 
 
 @dataclass(frozen=True, kw_only=True)

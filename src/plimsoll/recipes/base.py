@@ -29,8 +29,8 @@ Say = Callable[[str], None]
 FROM_FILE = "file"
 """Kind of every recipe that is not ours: known by the file it stands in."""
 
-MOST_STEPS = 2**31 - 1
-"""A step's number is an int32 on the device."""
+MOST_STEPS = MOST_EXAMPLES = 2**31 - 1
+"""The number of a step, and that of an example in its batch, are int32 on the device."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +83,12 @@ class Recipe(ABC):
         for name in ("batch_size", "gradient_accumulation_steps"):
             if getattr(self, name) < 1:
                 raise RecipeError(f"--{name.replace('_', '-')} must be 1 or more, got {getattr(self, name)}")
+        if self.effective_batch > MOST_EXAMPLES:
+            raise RecipeError(
+                f"an effective batch of {self.effective_batch:,} examples (--batch-size x"
+                f" --gradient-accumulation-steps) is more than {MOST_EXAMPLES:,}: the number of an example is an int32"
+                " on the device. Take a smaller one"
+            )
         if self.steps is not None and not 1 <= self.steps <= MOST_STEPS:
             raise RecipeError(f"--steps must be from 1 to {MOST_STEPS:,}, got {self.steps:,}")
         if not 0 <= self.seed < 2**63:

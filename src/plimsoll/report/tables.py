@@ -42,6 +42,7 @@ def plan_table(planned: Planned) -> str:
             *_disk(planned.disk),
             *_speed(planned),
             *labelled("why", planned.reason),
+            *(line for text in planned.left_out for line in labelled("does not compile", text)),
             *_alternatives(planned),
         ]
     )
@@ -60,7 +61,7 @@ def _levers(planned: Planned) -> list[str]:
         "prefetch": f"{plan.prefetch} batch{'' if plan.prefetch == 1 else 'es'}",
         "save": "in the background, with a second copy of the state" if plan.async_save else "training waits",
         "devices": _devices(planned),
-        "pinned": ", ".join(plan.pinned) or "nothing, every lever was searched",
+        "pinned": ", ".join(plan.pinned) or "nothing",
     }
     return [line for label, text in rows.items() for line in labelled(label, text)]
 
