@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from plimsoll.errors import RecipeError
+from plimsoll.optimizers.storage import Storage
 
 if TYPE_CHECKING:
     import optax
+
+    from plimsoll.optimizers.in_place import InPlace
 
 UNDECAYED = frozenset({"scale", "bias", "norm"})
 """Leaves on whose path one of these words stands are not pulled towards zero."""
@@ -62,8 +65,15 @@ class AdamW:
             self.final_fraction * self.learning_rate,
         )
 
-    def build(self, steps: int) -> optax.GradientTransformation:
+    def build(self, steps: int, storage: Storage = Storage()) -> InPlace:  # noqa: B008 (frozen)
+        """Over `steps` updates. With 32 bits everywhere it is optax's own AdamW."""
         import optax
+
+        from plimsoll.optimizers.adamw8 import adamw8
+        from plimsoll.optimizers.in_place import whole
+
+        if storage != Storage():
+            return adamw8(self, steps, storage)
 
         adamw = optax.adamw(
             self.schedule(steps),
@@ -73,7 +83,9 @@ class AdamW:
             weight_decay=self.weight_decay,
             mask=decayed,
         )
-        return adamw if self.clip_norm is None else optax.chain(optax.clip_by_global_norm(self.clip_norm), adamw)
+        return whole(
+            adamw if self.clip_norm is None else optax.chain(optax.clip_by_global_norm(self.clip_norm), adamw)
+        )
 
 
 def decayed(params: Any) -> Any:
