@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "tree": set(),
     "types": set(),
     "levers": set(),
-    "optimizers": set(),
+    "optimizers": {"levers"},
     "data": set(),
     "builders": {"data"},
     "models": {"levers"},

@@ -155,7 +155,7 @@ def write_start(folder: Path) -> None:
     from plimsoll.types import Compute
 
     recipe = from_dict(json.loads((folder / "recipe.json").read_text()))
-    task, optimizer = recipe.task(Compute()), recipe.optimizer(recipe.steps)
+    task, optimizer = recipe.task(Compute()), recipe.update_rule(recipe.steps)
     state = jax.jit(make_init(task, optimizer))(np.uint32(recipe.seed))
     with np.load(folder / WEIGHTS) as weights:
         given = decoder_params(dict(weights), layers=recipe.layers)

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from plimsoll.errors import CheckpointError, RecipeError, RunError
+from plimsoll.levers.weight_bits import readable
 from plimsoll.models.language import NextToken
 from plimsoll.models.sampling import continued, make_next_token
 from plimsoll.recipes.base import Prepared
@@ -136,7 +137,7 @@ def sample(asked: Mapping[str, Any]) -> dict[str, Any]:
     ids = list(
         continued(
             next_token,
-            trained.params()["trainable"],
+            readable(trained.params()["trainable"]),
             prompt,
             length=trained.recipe.batch_spec(1)["input_ids"][0][1],
             end=tokenizer.end_of_text,

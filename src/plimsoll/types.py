@@ -72,19 +72,6 @@ class Unstacks(Protocol):
         ...
 
 
-@runtime_checkable
-class InPlace(Protocol):
-    """An optimizer may have these two besides optax's `init` and `update`: weights and state in a form of its own."""
-
-    def begin(self, trainable: Any) -> tuple[Any, Any]:
-        """Float32 weights to the weights as they are kept, and the state."""
-        ...
-
-    def apply(self, gradient: Any, state: Any, trainable: Any) -> tuple[Any, Any]:
-        """The next weights and the next state, without a tree of updates in between."""
-        ...
-
-
 class Source(Protocol):
     """Where batches come from, with a position that fits into JSON."""
 
@@ -119,6 +106,8 @@ class Storage:
     """Of weights that are not learned: bfloat16, int8 or NF4."""
 
 
+WHOLE = Storage()
+"""Float32 throughout."""
 STORED = tuple(one.name for one in dataclasses.fields(Storage))
 
 RUNNING = ("train", "evaluate", "save")

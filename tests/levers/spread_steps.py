@@ -43,7 +43,7 @@ def trained(step, state):
 
 
 def main() -> None:
-    task, optimizer = RECIPE.task(plan(1).compute("cpu")), RECIPE.optimizer(STEPS)
+    task, optimizer = RECIPE.task(plan(1).compute("cpu")), RECIPE.update_rule(STEPS)
     init = make_init(task, optimizer)
     alone = trained(jax.jit(make_step(task, optimizer, accumulation=2)), jax.jit(init)(np.uint32(0)))
     found = {}

@@ -66,7 +66,7 @@ def test_a_step_is_estimated_near_what_the_compiler_needs(remat, micro_batch):
         chip="h200", micro_batch=micro_batch, accumulation=16 // micro_batch, remat=remat, loss_chunk=0,
         precision="float32", prefetch=2, async_save=True,
     )  # fmt: skip
-    task, optimizer = recipe.task(plan.compute("gpu")), recipe.optimizer(100)
+    task, optimizer = recipe.task(plan.compute("gpu")), recipe.update_rule(100)
     state = jax.eval_shape(make_init(task, optimizer), jax.ShapeDtypeStruct((), jnp.uint32))
     step = jax.jit(make_step(task, optimizer, accumulation=plan.accumulation), donate_argnums=0)
     traced = step.trace(state, program.shapes(recipe.batch_spec(16)))

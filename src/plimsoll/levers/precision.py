@@ -111,7 +111,12 @@ def _product_backward(form: Form, kept, grad: Array):
     a, b = kept
     grad = form.operand(grad)
     grad_a = form.contract(grad, form.operand(b), b_axis=-1)
-    return grad_a, form.contract(form.transposed(a), grad, b_axis=-2)
+    return grad_a, _like(form.contract(form.transposed(a), grad, b_axis=-2), b)
+
+
+def _like(grad: Array, kept: Array) -> Array:
+    """A weight kept in bfloat16 has its gradient in it, too; of an activation `kept` is the rounded operand."""
+    return grad.astype(kept.dtype) if kept.ndim == 2 else grad
 
 
 _product.defvjp(_product_forward, _product_backward)
@@ -132,7 +137,7 @@ def _product_rows_backward(form: Form, kept, grad: Array):
     a, b = kept
     grad = form.operand(grad)
     grad_a = form.contract(grad, form.operand(b), b_axis=-2)
-    return grad_a, form.contract(form.transposed(grad), a, b_axis=-2)
+    return grad_a, _like(form.contract(form.transposed(grad), a, b_axis=-2), b)
 
 
 _product_rows.defvjp(_product_rows_forward, _product_rows_backward)

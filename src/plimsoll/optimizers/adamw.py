@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from plimsoll.errors import RecipeError
+from plimsoll.types import WHOLE, Storage
 
 if TYPE_CHECKING:
     import optax
+
+    from plimsoll.optimizers.in_place import InPlace
 
 UNDECAYED = frozenset({"scale", "bias", "norm"})
 """Leaves on whose path one of these words stands are not pulled towards zero."""
@@ -62,14 +65,15 @@ class AdamW:
             self.final_fraction * self.learning_rate,
         )
 
-    def build(self, steps: int, *, optimizer_bits: int = 32, weight_bits: int = 32) -> optax.GradientTransformation:
-        """Of a run of so many steps, with its state and the weights in so many bits (`types.Storage`)."""
+    def build(self, steps: int, storage: Storage = WHOLE) -> InPlace:
+        """Over `steps` updates. With 32 bits everywhere it is optax's own AdamW."""
         import optax
 
-        if (optimizer_bits, weight_bits) != (32, 32):
-            from plimsoll.optimizers.adamw8 import adamw8
+        from plimsoll.optimizers.adamw8 import adamw8
+        from plimsoll.optimizers.in_place import whole
 
-            return adamw8(self, steps, optimizer_bits=optimizer_bits, weight_bits=weight_bits)
+        if (storage.optimizer_bits, storage.weight_bits) != (32, 32):
+            return adamw8(self, steps, storage)
 
         adamw = optax.adamw(
             self.schedule(steps),
@@ -79,7 +83,7 @@ class AdamW:
             weight_decay=self.weight_decay,
             mask=decayed,
         )
-        return adamw if self.clip_norm is None else optax.chain(optax.clip_by_global_norm(self.clip_norm), adamw)
+        return whole(adamw if self.clip_norm is None else optax.chain(optax.clip_by_global_norm(self.clip_norm), adamw))
 
 
 def decayed(params: Any) -> Any:

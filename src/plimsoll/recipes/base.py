@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from plimsoll.errors import RecipeError
 from plimsoll.optimizers.adamw import AdamW
-from plimsoll.types import Compute, Source, Storage, Task
+from plimsoll.types import WHOLE, Compute, Source, Storage, Task
 
 if TYPE_CHECKING:
     import optax
@@ -126,11 +126,11 @@ class Recipe(ABC):
     def optimizer(self, steps: int) -> optax.GradientTransformation | AdamW:
         """Of a run of so many steps. Settings of AdamW may keep their state in fewer bits."""
 
-    def update_rule(self, steps: int, storage: Storage) -> optax.GradientTransformation:
+    def update_rule(self, steps: int, storage: Storage = WHOLE) -> optax.GradientTransformation:
         """The optimizer with weights and state kept as `storage` says."""
         made = self.optimizer(steps)
         if isinstance(made, AdamW):
-            return made.build(steps, optimizer_bits=storage.optimizer_bits, weight_bits=storage.weight_bits)
+            return made.build(steps, storage)
         if (storage.optimizer_bits, storage.weight_bits) != (32, 32):
             raise RecipeError(
                 f"--optimizer-bits {storage.optimizer_bits} --weight-bits {storage.weight_bits} need an optimizer that"

@@ -14,7 +14,9 @@ import optax
 
 from plimsoll.levers.frozen import FrozenBits, stored
 from plimsoll.levers.sharding import by_rows, like_state
-from plimsoll.types import Batch, InPlace, LossSum, Task, Unstacks
+from plimsoll.levers.weight_bits import readable
+from plimsoll.optimizers.in_place import in_place
+from plimsoll.types import Batch, LossSum, Task, Unstacks
 
 State = dict[str, Any]
 """`step` (int32), `key` (key data), `params`, `optimizer`, `carry`: everything the next step depends on."""
@@ -30,12 +32,12 @@ def make_init(
         params = task.init(init_key)
         if "frozen" in params:
             params = params | {"frozen": stored(params["frozen"], frozen_bits)}
-        trainable, optimizer_state = begun(optimizer, params["trainable"])
+        rule = in_place(optimizer)
         return {
             "step": jnp.int32(0),
             "key": jax.random.key_data(step_key),
-            "params": params | {"trainable": trainable},
-            "optimizer": optimizer_state,
+            "params": params | {"trainable": rule.store(params["trainable"])},
+            "optimizer": rule.init(params["trainable"]),
             "carry": None,
         }
 
@@ -55,39 +57,23 @@ def make_step(
         keys = keys.reshape(accumulation, -1)
 
         gradient, loss, metrics = _gradient(task, state, micro, keys)
-        trainable, optimizer_state = updated(optimizer, gradient, state["optimizer"], state["params"]["trainable"])
+        stored = state["params"]["trainable"]
+        stored, optimizer_state = in_place(optimizer).apply(gradient, state["optimizer"], stored)
         new_state = state | {
             "step": state["step"] + 1,
-            "params": state["params"] | {"trainable": trainable},
+            "params": state["params"] | {"trainable": stored},
             "optimizer": optimizer_state,
         }
         report = {name: total / weight for name, (total, weight) in metrics.items()}
-        report |= {"loss": loss.total, "weight": loss.weight, "gradient_norm": optax.tree.norm(gradient)}
+        report |= {"loss": loss.total, "weight": loss.weight, "gradient_norm": optax.tree.norm(_float32(gradient))}
         return new_state, report
 
     return step
 
 
-def begun(optimizer: optax.GradientTransformation, trainable: Any) -> tuple[Any, Any]:
-    """Weights as they are kept, and the optimizer's state beside them."""
-    if isinstance(optimizer, InPlace):
-        return optimizer.begin(trainable)
-    return trainable, optimizer.init(trainable)
-
-
-def updated(
-    optimizer: optax.GradientTransformation, gradient: Any, optimizer_state: Any, trainable: Any
-) -> tuple[Any, Any]:
-    """The next weights and state: in place where the optimizer can, else by adding what optax calls updates."""
-    if isinstance(optimizer, InPlace):
-        return optimizer.apply(gradient, optimizer_state, trainable)
-    updates, optimizer_state = optimizer.update(gradient, optimizer_state, trainable)
-    return optax.apply_updates(trainable, updates), optimizer_state
-
-
 def _gradient(task: Task, state: State, micro: Batch, keys: jax.Array) -> tuple[Any, LossSum, dict]:
     """Gradient of the mean loss over all micro-batches; `LossSum.total` is already divided by the weight."""
-    params = state["params"]
+    params = state["params"] | {"trainable": readable(state["params"]["trainable"])}
     trainable = task.unstack(params["trainable"]) if isinstance(task, Unstacks) else params["trainable"]
 
     def weight_of(batch: Batch, keys: jax.Array) -> jax.Array:
@@ -108,12 +94,23 @@ def _gradient(task: Task, state: State, micro: Batch, keys: jax.Array) -> tuple[
         gradient, loss, metrics = one(jax.tree.map(lambda x: x[0], micro), keys[0])
     else:
         first = jax.eval_shape(one, jax.tree.map(lambda x: x[0], micro), keys[0])
-        zeros = jax.tree.map(lambda spec: jnp.zeros(spec.shape, spec.dtype), first)
+        zeros = jax.tree.map(jnp.zeros_like, _float32(first))
         (gradient, loss, metrics), _ = jax.lax.scan(
-            lambda sums, rows: (jax.tree.map(jnp.add, sums, one(*rows)), None), zeros, (micro, keys)
+            lambda sums, rows: (jax.tree.map(jnp.add, sums, _float32(one(*rows))), None), zeros, (micro, keys)
         )
     gradient = task.stack(gradient) if isinstance(task, Unstacks) else gradient
     return gradient, LossSum(loss, weight), metrics
+
+
+def _float32(tree: Any) -> Any:
+    """Gradients of bfloat16 weights come in that type; they are summed in this one. Arrays or shapes."""
+
+    def one(leaf: Any) -> Any:
+        if leaf.dtype != jnp.bfloat16:
+            return leaf
+        return leaf.astype(jnp.float32) if isinstance(leaf, jax.Array) else jax.ShapeDtypeStruct(leaf.shape, "float32")
+
+    return jax.tree.map(one, tree)
 
 
 def make_evaluate(task: Task) -> Callable[[Any, Batch], dict[str, LossSum]]:
@@ -122,6 +119,7 @@ def make_evaluate(task: Task) -> Callable[[Any, Batch], dict[str, LossSum]]:
     def evaluate(params: Any, batch: Batch) -> dict[str, LossSum]:
         examples = jax.tree.leaves(batch)[0].shape[0]
         keys = jax.vmap(jax.random.key)(jnp.zeros(examples, jnp.uint32))
+        params = params | {"trainable": readable(params["trainable"])}
         loss, _carry, metrics = task.loss(params, None, batch, keys, train=False)
         return metrics | {"loss": loss}
 

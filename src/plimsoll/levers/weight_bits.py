@@ -1,0 +1,93 @@
+"""Weights in 24 or 16 bits: the forward pass reads bfloat16, and training still moves by less than a bfloat16 step.
+
+At a learning rate of 1e-4 most updates are smaller than half a step of bfloat16 (2^-9 of the weight), so weights kept
+and rounded in bfloat16 would stand still. Two ways out:
+
+24 bits: bfloat16, and a signed byte beside the optimizer state with the next 8 bits of the float32 weight. 3 bytes per
+weight, relative error 2^-16. The split is FlashOptim's (2026, https://arxiv.org/abs/2602.23349), done on the bits, so
+that split and join are exact inverses.
+
+16 bits: bfloat16 alone, rounded up or down at random so that the mean is right: stochastic rounding, Ozkara et al. 2025,
+https://arxiv.org/abs/2502.20566. 2 bytes per weight, and noise. The random bits are a hash of step, leaf and element: the
+same run draws the same ones after a restart, and there is no state. (Threefry takes longer than the whole update.)
+
+Leave it off where weights are not most of what is kept. Norms and biases stay float32.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int8, UInt16, UInt32
+
+NOT_A_NUMBER = 0x7FC0_0000
+GOLDEN = 0x9E37_79B9
+"""2^32 over the golden ratio: spreads small keys over all bits."""
+
+
+def split(weights: Float[Array, "..."]) -> tuple[UInt16[Array, "..."], Int8[Array, "..."]]:
+    """float32 to the bits of the nearest bfloat16, and the signed rest in 256ths of its step.
+
+    The weight is rounded to 24 bits, ties to even. NaN stays NaN, and what is too large becomes infinite.
+    """
+    bits = _bits(weights)
+    even = (bits >> 8) & jnp.uint32(1)
+    kept = (bits + jnp.uint32(0x7F) + even) >> 8
+    high = (kept + jnp.uint32(0x80)) >> 8
+    rest = lax.bitcast_convert_type(kept - (high << 8), jnp.int32)
+    return high.astype(jnp.uint16), rest.astype(jnp.int8)
+
+
+def join(high: UInt16[Array, "..."], rest: Int8[Array, "..."]) -> Float[Array, "..."]:
+    """`split` the other way round: `split(join(high, rest))` is `(high, rest)`, to the bit."""
+    kept = (high.astype(jnp.uint32) << 8) + lax.bitcast_convert_type(rest.astype(jnp.int32), jnp.uint32)
+    return lax.bitcast_convert_type(kept << 8, jnp.float32)
+
+
+def widen(high: UInt16[Array, "..."]) -> Float[Array, "..."]:
+    """The float32 of bfloat16 bits."""
+    return lax.bitcast_convert_type(high.astype(jnp.uint32) << 16, jnp.float32)
+
+
+def round_at_random(weights: Float[Array, "..."], random: UInt32[Array, "..."]) -> UInt16[Array, "..."]:
+    """float32 to the bits of one of its two neighbours in bfloat16, each as likely as the weight is near to it."""
+    return ((_bits(weights) + (random & jnp.uint32(0xFFFF))) >> 16).astype(jnp.uint16)
+
+
+def random_bits(key: UInt32[Array, ""], elements: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
+    """32 bits for every element of a leaf; another key, others. Wellons' lowbias32, a hash without measurable bias.
+
+    https://nullprogram.com/blog/2018/07/31/
+    """
+    return _hash(elements ^ key)
+
+
+def random_key(step: Array, leaf: int) -> UInt32[Array, ""]:
+    """One key for each step and leaf."""
+    return _hash(_hash(step.astype(jnp.uint32) + jnp.uint32(GOLDEN)) ^ jnp.uint32(leaf * GOLDEN % 2**32))
+
+
+def as_bits(weights: Array) -> UInt16[Array, "..."]:
+    """bfloat16 as its bits, in which XLA for CPU can update a part in place: a part of a bfloat16 array it cannot."""
+    return lax.bitcast_convert_type(weights, jnp.uint16)
+
+
+def as_bfloat16(bits: UInt16[Array, "..."]) -> Array:
+    return lax.bitcast_convert_type(bits, jnp.bfloat16)
+
+
+def readable(tree: Any) -> Any:
+    """Weights as the forward pass reads them: what is kept as the bits of bfloat16 becomes that, the rest stays."""
+    return jax.tree.map(lambda leaf: as_bfloat16(leaf) if leaf.dtype == jnp.uint16 else leaf, tree)
+
+
+def _bits(weights: Array) -> Array:
+    """Of NaN, the one with zeros at the end: rounding up another would carry into its sign."""
+    return jnp.where(weights == weights, lax.bitcast_convert_type(weights, jnp.uint32), jnp.uint32(NOT_A_NUMBER))
+
+
+def _hash(x: Array) -> Array:
+    x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB_352D)
+    x = (x ^ (x >> 15)) * jnp.uint32(0x846C_A68B)
+    return x ^ (x >> 16)

@@ -1,0 +1,272 @@
+"""AdamW over 8-bit moments and 16-, 24- or 32-bit weights, updated in place.
+
+The same numbers as `optax.adamw` but for rounding between steps: a piece of a leaf is decoded, updated in float32 with the
+fresh moments, and encoded again (levers/eight_bit.py, levers/weight_bits.py). Gradients may be float32 or bfloat16.
+
+`moments_bits` and `weight_bits` say what each leaf gets: norms, biases and small leaves stay float32 in all, embeddings
+and the output layer in their moments.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from plimsoll.levers import eight_bit, weight_bits
+from plimsoll.levers.eight_bit import BLOCK, Blocks
+from plimsoll.optimizers.adamw import UNDECAYED, AdamW, decayed
+from plimsoll.optimizers.in_place import PIECE, InPlace, over_pieces
+from plimsoll.types import Storage
+
+SMALLEST = 4096
+"""Elements below which a leaf stays float32: there is nothing to save."""
+EMBEDDINGS = frozenset({"embedding", "embeddings", "embed", "wte", "wpe", "head", "lm_head", "output_head"})
+"""Leaves on whose path one of these words stands keep float32 moments: a row is as large as its token is frequent."""
+
+
+class Moments(NamedTuple):
+    """What is kept of one leaf between steps."""
+
+    mean: Array | Blocks
+    """Running mean of the gradient."""
+    variance: Array | Blocks
+    """Running mean of the gradient's square; encoded, it is the square's root."""
+    rest: Array | None
+    """int8, shaped like the leaf: what 24-bit weights have beyond bfloat16."""
+
+
+class State(NamedTuple):
+    count: Array
+    """Updates done, int32."""
+    leaves: Any
+    """`Moments` for every leaf of the parameters."""
+
+
+class Numbers(NamedTuple):
+    """What one update needs besides the leaf: float32 scalars, except `step` (int32)."""
+
+    clip: Array
+    """The gradient is multiplied by it."""
+    mean_scale: Array
+    root_scale: Array
+    """Bias corrections of the mean and of the second moment's root."""
+    rate: Array
+    step: Array
+
+
+class Kind(NamedTuple):
+    """How one leaf is kept."""
+
+    moments: int
+    weight: int
+    decays: bool
+    number: int
+    """Of the leaf, in the tree's order."""
+
+
+def moments_bits(path: tuple, leaf: Any, storage: Storage) -> int:
+    """8 or 32, for a leaf (array or shape) at `path`."""
+    return storage.optimizer_bits if _is_matrix(path, leaf) and not EMBEDDINGS & _words(path) else 32
+
+
+def weight_bits_of(path: tuple, leaf: Any, storage: Storage) -> int:
+    """32, 24 or 16."""
+    return storage.weight_bits if _is_matrix(path, leaf) else 32
+
+
+def _is_matrix(path: tuple, leaf: Any) -> bool:
+    """And large enough, and whole blocks. Leaves that have been stored count as what they were."""
+    large = leaf.size >= SMALLEST and eight_bit.fits_blocks(leaf.size)
+    real = jnp.issubdtype(leaf.dtype, jnp.floating) or leaf.dtype == jnp.uint16
+    return large and real and leaf.ndim >= 2 and not UNDECAYED & _words(path)
+
+
+def _words(path: tuple) -> set[str]:
+    return {str(getattr(entry, "key", getattr(entry, "name", getattr(entry, "idx", entry)))) for entry in path}
+
+
+def state_bytes(params: Any, storage: Storage) -> int:
+    """Of `init(params)`, from shapes: what the planner charges. Without the weights, but with what they have beyond
+    bfloat16."""
+    total = 4
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        moments = 8 * leaf.size if moments_bits(path, leaf, storage) == 32 else 2 * eight_bit.moment_bytes(leaf.size)
+        total += moments + leaf.size * (weight_bits_of(path, leaf, storage) == 24)
+    return total
+
+
+def weight_bytes(params: Any, storage: Storage) -> int:
+    """Of `store(params)`, from shapes."""
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    return sum(leaf.size * (4 if weight_bits_of(path, leaf, storage) == 32 else 2) for path, leaf in leaves)
+
+
+def adamw8(settings: AdamW, steps: int, storage: Storage, *, piece: int = PIECE) -> InPlace:
+    """`settings` over `steps` updates, `piece` elements at a time; see `InPlace`.
+
+    `store` keeps narrow weights as the bits of bfloat16 (uint16), which every backend can update in place. `apply` and
+    `update` take bfloat16 leaves too; on a CPU that costs a copy of the largest while it is updated.
+    """
+    schedule = settings.schedule(steps)
+
+    def kinds(params: Any) -> Any:
+        numbers = iter(range(len(jax.tree.leaves(params))))
+        return jax.tree_util.tree_map_with_path(
+            lambda path, leaf, decays: Kind(
+                moments_bits(path, leaf, storage), weight_bits_of(path, leaf, storage), decays, next(numbers)
+            ),
+            params,
+            decayed(params),
+        )
+
+    def init(params: Any) -> State:
+        def one(leaf: Array, kind: Kind) -> Moments:
+            def zeros() -> Array | Blocks:
+                return eight_bit.zeros(leaf.shape) if kind.moments == 8 else jnp.zeros(leaf.shape, jnp.float32)
+
+            rest = weight_bits.split(_float32(leaf))[1] if kind.weight == 24 else None
+            return Moments(zeros(), zeros(), rest)
+
+        return State(jnp.int32(0), jax.tree.map(one, params, kinds(params)))
+
+    def store(params: Any) -> Any:
+        def one(leaf: Array, kind: Kind) -> Array:
+            if kind.weight == 32:
+                return leaf
+            return weight_bits.split(_float32(leaf))[0]  # the nearest bfloat16; only updates are rounded at random
+
+        return jax.tree.map(one, params, kinds(params))
+
+    def view(stored: Any) -> Any:
+        return jax.tree.map(lambda leaf: weight_bits.as_bfloat16(leaf) if leaf.dtype == jnp.uint16 else leaf, stored)
+
+    def numbers(gradient: Any, state: State) -> Numbers:
+        count = state.count + 1
+        clip = jnp.float32(1)
+        if settings.clip_norm is not None:
+            norm = optax.tree.norm(jax.tree.map(lambda leaf: leaf.astype(jnp.float32), gradient))
+            clip = jnp.where(norm < settings.clip_norm, 1.0, settings.clip_norm / norm)
+        power = count.astype(jnp.float32)
+        return Numbers(
+            clip=clip,
+            mean_scale=1 / (1 - settings.beta1**power),
+            root_scale=1 / jnp.sqrt(1 - settings.beta2**power),
+            rate=jnp.asarray(schedule(state.count), jnp.float32),
+            step=count,
+        )
+
+    def walk(gradient: Any, state: State, stored: Any, *, updates: bool) -> tuple[Any, State]:
+        now = numbers(gradient, state)
+        token = now.step
+        leaves, tree = jax.tree.flatten(stored)
+        kept = tree.flatten_up_to(state.leaves)
+        results = []
+        for leaf, moments, given, kind in zip(
+            leaves, kept, tree.flatten_up_to(gradient), tree.flatten_up_to(kinds(stored)), strict=True
+        ):
+            one = _Leaf(kind, now, settings, updates=updates)
+            result, token = one.walk(leaf, moments, given, piece=piece, token=token)
+            results.append(result)
+        changed, moments = ([one[at] for one in results] for at in (0, 1))
+        return tree.unflatten(changed), State(now.step, tree.unflatten(moments))
+
+    def apply(gradient: Any, state: State, stored: Any) -> tuple[Any, State]:
+        return walk(gradient, state, stored, updates=False)
+
+    def update(gradient: Any, state: State, params: Any = None) -> tuple[Any, State]:
+        if params is None:
+            raise ValueError("AdamW needs the parameters: update(gradient, state, params)")
+        return walk(gradient, state, params, updates=True)
+
+    return InPlace(init, update, apply, store, view)
+
+
+class _Leaf:
+    """One leaf's update: its arithmetic on any rows of it, and the walk over all of them."""
+
+    def __init__(self, kind: Kind, now: Numbers, settings: AdamW, *, updates: bool) -> None:
+        self.kind, self.now, self.settings, self.updates = kind, now, settings, updates
+        self.key = weight_bits.random_key(now.step, kind.number)
+
+    def walk(
+        self, leaf: Array, moments: Moments, gradient: Array, *, piece: int, token: Array
+    ) -> tuple[tuple[Array, Moments], Array]:
+        """The next weights (or the updates) and moments, and the token after them."""
+        stored = weight_bits.as_bits(leaf) if leaf.dtype == jnp.bfloat16 else leaf
+        written = jnp.zeros(leaf.shape, jnp.float32) if self.updates else stored
+        changed, read = (written, moments), (gradient, stored if self.updates else None)
+        if leaf.size < SMALLEST or not eight_bit.fits_blocks(leaf.size):
+            new, moments = self.rows(jnp.int32(0), changed, read)
+        else:
+            blocks = jax.tree.map(lambda x: x.reshape(-1, BLOCK) if x.size == leaf.size else x, (changed, read))
+            (new, moments), token = over_pieces(
+                self.rows, *blocks, rows=leaf.size // BLOCK, piece=max(1, piece // BLOCK), token=token
+            )
+            new, moments = jax.tree.map(lambda x, was: x.reshape(was.shape), (new, moments), changed)
+        narrow = leaf.dtype == jnp.bfloat16 and not self.updates
+        return (weight_bits.as_bfloat16(new) if narrow else new, moments), token
+
+    def rows(self, start: Array, changed: tuple[Array, Moments], read: tuple[Array, Array | None]) -> Any:
+        """New rows of `changed`, from row `start` on."""
+        written, moments = changed
+        gradient, stored = read
+        stored = written if stored is None else stored
+        settings, now = self.settings, self.now
+
+        gradient = gradient.astype(jnp.float32) * now.clip
+        mean = settings.beta1 * _mean(moments) + (1 - settings.beta1) * gradient
+        variance = settings.beta2 * _variance(moments) + (1 - settings.beta2) * jnp.square(gradient)
+        root = jnp.sqrt(variance)
+        towards = mean * now.mean_scale / (root * now.root_scale + settings.epsilon)
+        weights = _weights(stored, moments.rest)
+        if self.kind.decays:
+            towards = towards + settings.weight_decay * weights
+        change = -now.rate * towards
+
+        random = self.random(start, weights.shape)
+        new, rest = self._stored(weights + change, random)
+        kept = Moments(*self._encoded(mean, variance, root, random), rest)
+        if not self.updates:
+            return new, kept
+        return change if self.kind.weight == 32 else weight_bits.widen(new) - weight_bits.widen(stored), kept
+
+    def random(self, start: Array, shape: tuple[int, ...]) -> Array:
+        """32 bits for each element of rows `start` on; used by 8-bit moments and 16-bit weights."""
+        first = start.astype(jnp.uint32) * jnp.uint32(BLOCK)
+        elements = jnp.arange(math.prod(shape), dtype=jnp.uint32).reshape(shape)
+        return weight_bits.random_bits(self.key, first + elements)
+
+    def _stored(self, weights: Array, random: Array) -> tuple[Array, Array | None]:
+        if self.kind.weight == 24:
+            return weight_bits.split(weights)
+        return (weight_bits.round_at_random(weights, random) if self.kind.weight == 16 else weights), None
+
+    def _encoded(self, mean: Array, variance: Array, root: Array, random: Array) -> tuple[Any, Any]:
+        if self.kind.moments == 32:
+            return mean, variance
+        # The weights took the low bits.
+        return Blocks(*eight_bit.encode_mean(mean)), Blocks(*eight_bit.encode_root(root, random >> 16))
+
+
+def _mean(moments: Moments) -> Array:
+    kept = moments.mean
+    return eight_bit.decode_mean(*kept) if isinstance(kept, Blocks) else kept
+
+
+def _variance(moments: Moments) -> Array:
+    kept = moments.variance
+    return jnp.square(eight_bit.decode_root(*kept)) if isinstance(kept, Blocks) else kept
+
+
+def _weights(stored: Array, rest: Array | None) -> Array:
+    if rest is not None:
+        return weight_bits.join(stored, rest)
+    return _float32(stored)
+
+
+def _float32(leaf: Array) -> Array:
+    """Of a leaf of any form but 24 bits."""
+    return weight_bits.widen(leaf) if leaf.dtype == jnp.uint16 else leaf.astype(jnp.float32)

@@ -1,0 +1,98 @@
+"""Codes and scales: how near they are, what they never do, and what they weigh."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from plimsoll.levers.eight_bit import (
+    BLOCK,
+    MEAN_STEPS,
+    ROOT_STEPS,
+    decode_mean,
+    decode_root,
+    encode_mean,
+    encode_root,
+    fits_blocks,
+    moment_bytes,
+    zeros,
+)
+
+MAGNITUDES = st.floats(min_value=0, max_value=2**100, width=32, allow_subnormal=False)
+"""From nothing to what a float32 can still square."""
+BLOCKS = arrays(np.float32, (2, BLOCK), elements=MAGNITUDES)
+SIGNS = arrays(np.float32, (2, BLOCK), elements=st.sampled_from([-1.0, 1.0]))
+RANDOM = arrays(np.uint32, (2, BLOCK), elements=st.integers(0, 2**32 - 1))
+SMALLEST = 1e-30
+"""Scales below it are it."""
+
+
+def halves(values, scales):
+    """The square root of value over scale: the line on which codes are evenly spaced."""
+    scales = np.where(scales == 0, 1, scales)[:, None].astype(np.float64)
+    return np.sqrt(np.abs(values.astype(np.float64)) / scales)
+
+
+@given(magnitudes=BLOCKS, signs=SIGNS)
+@settings(deadline=None)
+def test_a_mean_comes_back_within_half_a_code(magnitudes, signs):
+    means = magnitudes * signs
+    codes, scales = map(np.asarray, encode_mean(jnp.asarray(means)))
+    back = np.asarray(decode_mean(jnp.asarray(codes), jnp.asarray(scales)))
+    assert np.abs(halves(back, scales) - halves(means, scales)).max() <= 0.5001 / MEAN_STEPS
+    assert (np.sign(back) * np.sign(means) >= 0).all()
+
+
+@given(roots=BLOCKS, random=RANDOM)
+@settings(deadline=None)
+def test_a_root_comes_back_within_a_code_and_is_zero_only_if_it_was(roots, random):
+    codes, scales = map(np.asarray, encode_root(jnp.asarray(roots), jnp.asarray(random)))
+    back = np.asarray(decode_root(jnp.asarray(codes), jnp.asarray(scales)))
+    assert np.abs(halves(back, scales) - halves(roots, scales)).max() <= 1.0001 / ROOT_STEPS
+    np.testing.assert_array_equal(codes == 0, roots == 0)
+    assert (back[roots > 0] > 0).all()
+
+
+@given(magnitudes=BLOCKS, random=RANDOM)
+@settings(deadline=None)
+def test_scales_are_each_block_s_largest_and_come_back_exactly(magnitudes, random):
+    largest = np.where(magnitudes.max(1) == 0, 0, np.maximum(magnitudes.max(1), np.float32(SMALLEST)))
+    for codes, scales, decode in (
+        (*encode_mean(jnp.asarray(magnitudes)), decode_mean),
+        (*encode_root(jnp.asarray(magnitudes), jnp.asarray(random)), decode_root),
+    ):
+        np.testing.assert_array_equal(scales, largest)
+        at_scale = np.asarray(decode(codes, scales)).max(1)[largest > SMALLEST]
+        np.testing.assert_allclose(at_scale, largest[largest > SMALLEST], rtol=1e-6 if decode is decode_mean else 0.008)
+
+
+def test_rounding_at_random_has_the_right_mean():
+    """A code and a third of the way to the next, ten thousand times."""
+    root = jnp.full((1, BLOCK), ((100 + 1 / 3) / ROOT_STEPS) ** 2).at[0, 0].set(1.0)
+    draws = jax.random.bits(jax.random.key(0), (10_000, 1, BLOCK), jnp.uint32)
+    codes = jax.vmap(lambda bits: encode_root(root, bits)[0])(draws)[:, 0, 1:]
+    assert set(np.unique(codes).tolist()) == {100, 101}
+    deviation = (2 / 9 / codes.size) ** 0.5
+    assert float(jnp.mean(codes.astype(jnp.float32))) == pytest.approx(100 + 1 / 3, abs=5 * deviation)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_seen_in_its_whole_block_and_in_no_other(bad):
+    values = jnp.ones((2, BLOCK)).at[0, 5].set(bad)
+    for back in (
+        decode_mean(*encode_mean(values)),
+        decode_root(*encode_root(jnp.abs(values), jnp.zeros((2, BLOCK), jnp.uint32))),
+    ):
+        assert not np.isfinite(back[0, 5])
+        assert np.isfinite(back[1]).all()
+
+
+def test_bytes_are_counted_exactly():
+    kept = zeros((3, 128, 64))
+    assert sum(leaf.nbytes for leaf in kept) == moment_bytes(3 * 128 * 64) == 3 * 128 * 64 * 17 // 16
+    assert kept.codes.shape == (3, 128, 64)
+    assert not np.asarray(decode_mean(kept.codes.reshape(-1, BLOCK), kept.scales)).any()
+    assert fits_blocks(128) and not fits_blocks(100) and not fits_blocks(0)

@@ -1,0 +1,96 @@
+"""24 bits are split and joined exactly; 16 are rounded with the right mean, and the same way after a restart."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from plimsoll.levers.weight_bits import (
+    as_bfloat16,
+    as_bits,
+    join,
+    random_bits,
+    random_key,
+    round_at_random,
+    split,
+    widen,
+)
+
+WEIGHTS = arrays(
+    np.float32, 32, elements=st.floats(width=32, allow_subnormal=False, min_value=-(2.0**127), max_value=2.0**127)
+)
+
+
+@given(weights=WEIGHTS)
+@settings(deadline=None)
+def test_24_bits_are_the_weight_to_2_to_the_minus_16_and_the_nearest_bfloat16(weights):
+    high, rest = split(jnp.asarray(weights))
+    error = np.abs(np.asarray(join(high, rest), np.float64) - weights)
+    assert (error <= 2.0**-16 * np.abs(weights)).all()
+    seen = np.asarray(as_bfloat16(high), np.float64)
+    assert (np.abs(seen - weights) <= (2.0**-8 + 2.0**-16) * np.abs(weights)).all()
+
+
+@given(high=arrays(np.uint16, 32), rest=arrays(np.int8, 32))
+@settings(deadline=None)
+def test_join_then_split_gives_the_same_bits(high, rest):
+    """For numbers: what is joined to infinity or beyond is none."""
+    joined = np.asarray(join(jnp.asarray(high), jnp.asarray(rest)))
+    back = split(jnp.asarray(joined))
+    sure = np.isfinite(joined) & ((high & 0x7FFF) > 0)  # below zero's own bits lies the other sign
+    np.testing.assert_array_equal(np.asarray(back[0])[sure], high[sure])
+    np.testing.assert_array_equal(np.asarray(back[1])[sure], rest[sure])
+
+
+@given(weights=WEIGHTS, random=arrays(np.uint32, 32))
+@settings(deadline=None)
+def test_16_bits_are_one_of_the_two_neighbours_and_exact_ones_stay(weights, random):
+    high = round_at_random(jnp.asarray(weights), jnp.asarray(random))
+    back = np.asarray(widen(high), np.float64)
+    assert (np.abs(back - weights) < 2.0**-7 * np.abs(weights) + (weights == 0)).all()
+    again = round_at_random(widen(high), jnp.asarray(random))
+    np.testing.assert_array_equal(again, high)
+
+
+def test_rounding_at_random_is_unbiased():
+    """A tenth of a step above 1, and below -1, by our own bits: the mean of a million is within five deviations."""
+    step, count = 2.0**-7, 1_000_000
+    bits = random_bits(random_key(jnp.int32(3), 2), jnp.arange(count, dtype=jnp.uint32))
+    for sign in (1.0, -1.0):
+        weight = sign * (1 + step / 10)
+        drawn = np.asarray(widen(round_at_random(jnp.full(count, weight, jnp.float32), bits)), np.float64)
+        assert drawn.mean() == pytest.approx(weight, abs=5 * 0.3 * step / count**0.5)
+        assert set(np.unique(drawn)) == {sign, sign * (1 + step)}
+
+
+def test_random_bits_differ_by_element_step_and_leaf_and_each_bit_is_even():
+    elements = jnp.arange(2**16, dtype=jnp.uint32)
+    draws = [np.asarray(random_bits(random_key(jnp.int32(s), n), elements)) for s in range(3) for n in range(3)]
+    for at, one in enumerate(draws):
+        shares = [((one >> bit) & 1).mean() for bit in range(32)]
+        assert np.abs(np.array(shares) - 0.5).max() < 5 * 0.5 / 2**8
+        for other in draws[:at]:
+            assert abs(np.corrcoef(one, other)[0, 1]) < 5 / 2**8
+        assert abs(np.corrcoef(one[1:], one[:-1])[0, 1]) < 5 / 2**8
+    np.testing.assert_array_equal(draws[4], random_bits(random_key(jnp.int32(1), 1), elements))
+
+
+@pytest.mark.parametrize("bits", [0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0x7FC00000])
+def test_not_a_number_stays_one(bits):
+    weight = jnp.asarray(np.array([bits], np.uint32).view(np.float32))
+    assert np.isnan(join(*split(weight))).all()
+    assert np.isnan(widen(round_at_random(weight, jnp.full(1, 0xFFFF, jnp.uint32)))).all()
+
+
+def test_infinity_stays_one():
+    weight = jnp.array([jnp.inf, -jnp.inf])
+    np.testing.assert_array_equal(join(*split(weight)), weight)
+    np.testing.assert_array_equal(widen(round_at_random(weight, jnp.full(2, 0xFFFF, jnp.uint32))), weight)
+
+
+def test_bits_of_bfloat16_are_its_own():
+    weights = jnp.array([1.5, -2.0, 0.0], jnp.bfloat16)
+    np.testing.assert_array_equal(as_bfloat16(as_bits(weights)), weights)
+    np.testing.assert_array_equal(widen(as_bits(weights)), weights.astype(jnp.float32))
