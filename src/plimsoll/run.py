@@ -111,8 +111,8 @@ def _compile_process(target: Chip, about: dict[str, Any], say: Say) -> tuple[lis
         python = compilers.python_for(target.platform)
         if python is None:
             say(
-                f"the compiler for {target.name} is not installed, so its bytes are estimated:"
-                f" `plimsoll chips --install {target.platform}` installs it"
+                f"the compiler for {target.name} is {compilers.missing(target.platform)}. Its bytes are estimated until"
+                f" `plimsoll chips --install {target.platform}` has made it"
             )
         about |= {"chip": dataclasses.asdict(target), "compiled": python is not None}
         command = [str(python or sys.executable), "-m", "plimsoll.worker", "drydock"]
