@@ -35,7 +35,7 @@ def plan_picture(planned: Planned, path: Path | str) -> Path:
     try:
         from matplotlib import rc_context
     except ImportError as error:
-        raise PlimsollError(_NEEDS.format(name=path.name, why=f"cannot be imported here ({error})")) from error
+        raise _needs(path, f"cannot be imported here ({error})") from error
 
     figure = waterfall(planned)
     # The same plan gives the same bytes: no date in the file, no random ids in the SVG.
@@ -47,7 +47,11 @@ def plan_picture(planned: Planned, path: Path | str) -> Path:
     return path
 
 
-_NEEDS = "the picture {name!r} needs matplotlib, which {why}: `pip install matplotlib`, or read the same numbers in the table"
+def _needs(path: Path, why: str) -> PlimsollError:
+    return PlimsollError(
+        f"the picture {path.name!r} needs matplotlib, which {why}: `pip install matplotlib`, or read the same numbers"
+        " in the table"
+    )
 
 
 def require_picture(path: Path | str) -> Path:
@@ -56,7 +60,7 @@ def require_picture(path: Path | str) -> Path:
     if path.suffix.lower() not in FORMATS:
         raise PlimsollError(f"a picture is written as {' or '.join(FORMATS)}, and {path.name!r} is neither")
     if importlib.util.find_spec("matplotlib") is None:
-        raise PlimsollError(_NEEDS.format(name=path.name, why="is not installed"))
+        raise _needs(path, "is not installed")
     folder = path.parent
     if path.is_dir():
         why = "it is a folder"
