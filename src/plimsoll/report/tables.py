@@ -38,6 +38,7 @@ def plan_table(planned: Planned) -> str:
             "",
             *_phases(ledger.phases, ledger.phase),
             *_host(planned),
+            *_estimate_band(planned),
             *_error_band(planned),
             *_disk(planned.disk),
             *_speed(planned),
@@ -93,6 +94,21 @@ def _phases(phases: Mapping[str, int], peak_phase: str) -> list[str]:
         return []
     rows = [(name, format_bytes(size), "<- peak" if name == peak_phase else "") for name, size in phases.items()]
     return ["predicted peak of each phase", *columns(rows, align="lrl"), ""]
+
+
+def _estimate_band(planned: Planned) -> list[str]:
+    band, budget = planned.estimate_band, planned.ledger.budget_bytes
+    if band is None:
+        return []
+    less, more = (f"{100 * abs(band[end]):.0f} %" for end in ("lowest", "highest"))
+    lowest, highest = band["lowest_peak_bytes"], band["highest_peak_bytes"]
+    text = (
+        f"no compiler was asked. Of {band['plans']} plans that were shown to one, it took from {less} less to {more}"
+        f" more temporaries than estimated (docs/chips.md): a peak from {format_bytes(lowest)} to"
+        f" {format_bytes(highest)}"
+    )
+    over = f", which is {format_bytes(highest - budget)} over the budget" if highest > budget else ""
+    return labelled("estimated", text + over)
 
 
 def _error_band(planned: Planned) -> list[str]:
