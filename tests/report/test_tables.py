@@ -134,6 +134,8 @@ def test_golden_buffers_table():
         "  640.0 KiB  float32[512,320]   copy  -",
     ]
     assert buffers_table(PLANNED).endswith("the compiler does not say")
+    estimated = replace(PLANNED, ledger=replace(PLANNED.ledger, source="estimated"))
+    assert buffers_table(estimated).endswith("no compiler was asked (`plimsoll chips --install`)")
 
 
 BAND = {"sessions": 14, "lowest_bytes": -3 * MIB - 100_000, "median_bytes": -MIB, "highest_bytes": 2 * MIB}

@@ -157,7 +157,9 @@ def _alternatives(planned: Planned) -> list[str]:
 def buffers_table(planned: Planned) -> str:
     """What `plimsoll plan --buffers` adds: the largest temporaries of the step and the lines they come from."""
     if not planned.largest_buffers:
-        return "largest temporaries of the step: the compiler does not say"
+        estimated = planned.ledger.source == "estimated"
+        why = "no compiler was asked (`plimsoll chips --install`)" if estimated else "the compiler does not say"
+        return f"largest temporaries of the step: {why}"
     rows = [(format_bytes(one.bytes), one.shape, one.what, one.place or UNKNOWN) for one in planned.largest_buffers]
     title = "largest temporaries when the step needs most, and the lines they come from"
     return "\n".join([title, *columns(rows, align="rlll")])
