@@ -215,7 +215,7 @@ class _Search:
         return first.plan.micro_batch
 
     def _tried(self, combination: Mapping[str, Any], micro: int) -> Analysis | None:
-        self.say(f"asking about micro-batch {micro}, {_words(combination)}")
+        self.say(f"{self.compiler.doing} micro-batch {micro}, {_words(combination)}")
         try:
             return self._analyse(self._plan(combination, micro))
         except DoesNotCompile as problem:
@@ -471,7 +471,13 @@ def _interpolated(micro: int, compiled: Mapping[int, Analysis]) -> Analysis:
         return replace(low, temp_bytes=round(low.temp_bytes * max(1.0, micro / sizes[0])))
     slope = (high.temp_bytes - low.temp_bytes) / (sizes[-1] - sizes[0])
     temp = max(low.temp_bytes + slope * (micro - sizes[0]), low.temp_bytes * min(1.0, micro / sizes[0]))
-    return replace(low, temp_bytes=round(temp))
+    return replace(low, temp_bytes=round(temp), moved_bytes=_moved(micro, sizes[0], low, sizes[-1], high))
+
+
+def _moved(micro: int, small: int, low: Analysis, large: int, high: Analysis) -> float:
+    """Of the whole step: the activations' share is the same, the weights' falls with the number of micro-batches."""
+    weights = (low.moved_bytes - high.moved_bytes) / (1 / small - 1 / large)
+    return low.moved_bytes + weights * (1 / micro - 1 / small)
 
 
 def _shortlist(fitting: list[Candidate]) -> list[Candidate]:
