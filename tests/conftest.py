@@ -4,6 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("exact", deadline=None)  # no test depends on the clock of a machine that others use
+settings.load_profile("exact")
 
 os.environ["PLIMSOLL_CALIBRATION"] = "off"  # but where it is the subject: what one test measured is none of another's
 os.environ["JAX_PLATFORMS"] = "cpu"  # before anything imports JAX, and for the processes that tests start

@@ -3,19 +3,24 @@
 import json
 import shutil
 import signal
+import site
 import subprocess
 import sys
 import textwrap
 import types
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from plimsoll import compilers
+from plimsoll import compilers, run
+from plimsoll.cli.main import main
 from plimsoll.environment import for_processes
 from plimsoll.errors import PlimsollError
+from plimsoll.planner.chips import chip
 from plimsoll.units import GIB
 
+JAX = metadata.version("jax")
 real_run = compilers._run
 
 
@@ -126,6 +131,62 @@ def test_one_that_was_made_for_other_packages_is_not_used(field, was, steps, pla
     missing = compilers.missing("tpu")
     assert missing is not None
     assert missing.startswith(f"installed for {field} {was}, and this is ")
+
+
+def borrow(place, folder):
+    (pth,) = place.glob("lib/python*/site-packages/plimsoll_environment.pth")
+    pth.write_text(f"import site; site.addsitedir({str(folder)!r})\n")
+
+
+def test_one_whose_borrowed_packages_have_gone_is_not_used(steps, place, tmp_path, capsys):
+    """As where the virtual environment it was made from was removed, and made again elsewhere."""
+    compilers.install("tpu", lambda _: None)
+    borrow(place / "tpu", tmp_path / "gone")
+    assert compilers.python_for("tpu") is None
+    assert compilers.missing("tpu") == f"broken, it borrows packages from {tmp_path / 'gone'}, which is gone"
+    (tmp_path / "gone").mkdir()
+    assert compilers.missing("tpu") == f"broken, there is no jax in {tmp_path / 'gone'}, and this is jax {JAX}"
+    assert main(["chips"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"tpu compiler broken, there is no jax in {tmp_path / 'gone'}, and this is jax {JAX}:" in said
+    assert "`plimsoll chips --install tpu` makes it; until then plans for these chips are estimated" in said
+    other = tmp_path / "gone/jax-0.1.0.dist-info"
+    other.mkdir()
+    (other / "METADATA").write_text("Name: jax\nVersion: 0.1.0\n")
+    assert compilers.missing("tpu") == f"broken, there is jax 0.1.0 in {tmp_path / 'gone'}, and this is jax {JAX}"
+
+
+def test_one_whose_interpreter_has_gone_is_not_used(steps, place):
+    compilers.install("tpu", lambda _: None)
+    python = place / "tpu/bin/python"
+    python.unlink()
+    python.symlink_to("/nowhere/python3")
+    assert compilers.missing("tpu") == "broken, its interpreter /nowhere/python3 is gone"
+
+
+def test_packages_are_borrowed_from_where_they_lie_and_not_by_a_link(steps, place, tmp_path, monkeypatch):
+    (real,) = [path for path in site.getsitepackages() if (Path(path) / "jax").is_dir()]
+    (tmp_path / "link").symlink_to(real)
+    monkeypatch.setattr(site, "getsitepackages", lambda: [str(tmp_path / "link")])
+    compilers.install("tpu", lambda _: None)
+    (tmp_path / "link").unlink()
+    assert compilers.missing("tpu") is None
+    done = subprocess.run([place / "tpu/bin/python", "-c", "import importlib.util as u; print(u.find_spec('jax'))"],
+                          capture_output=True, text=True, check=True)  # fmt: skip
+    assert "ModuleSpec" in done.stdout
+
+
+def test_a_plan_says_why_it_is_only_estimated(steps, place, tmp_path):
+    compilers.install("cuda", lambda _: None)
+    borrow(place / "cuda", tmp_path / "gone")
+    said, about = [], {}
+    command, _ = run._compile_process(chip("h200"), about, said.append)
+    assert command[0] == sys.executable
+    assert about["compiled"] is False
+    assert said == [
+        f"the compiler for h200 is broken, it borrows packages from {tmp_path / 'gone'}, which is gone. Its bytes are"
+        " estimated until `plimsoll chips --install cuda` has made it"
+    ]
 
 
 def test_too_little_disk_is_refused_before_anything_is_made(steps, monkeypatch, place):

@@ -53,6 +53,18 @@ def test_what_cannot_be_read_is_refused_with_the_units_there_are(parse, text):
     assert repr(text) in str(refused.value)
 
 
+@pytest.mark.parametrize("parse", [parse_bytes, parse_count, parse_seconds])
+@pytest.mark.parametrize("text", ["1e400", "1" + "0" * 400])
+def test_what_is_beyond_all_numbers_is_refused(parse, text):
+    with pytest.raises(RecipeError, match=f"'{text}' is too large to be counted: write one like "):
+        parse(text)
+
+
+def test_a_unit_may_not_lead_beyond_all_numbers_either():
+    with pytest.raises(RecipeError, match="the size '1e308TiB' is too large"):
+        parse_bytes("1e308TiB")
+
+
 @given(st.integers(0, 2**50))
 def test_a_printed_size_reads_back_to_within_its_digits(size):
     text = format_bytes(size)
@@ -75,10 +87,29 @@ def test_counts_at_the_border_of_a_unit(count, text):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.0123, "12 ms"), (1.25, "1.2 s"), (89, "89.0 s"), (90, "1.5 min"), (5400, "1.5 h")]
+    ("seconds", "text"),
+    [
+        (0, "0 ms"),
+        (0.0000042, "0.0042 ms"),
+        (0.000424, "0.42 ms"),
+        (0.0049, "4.9 ms"),
+        (0.00996, "10 ms"),
+        (0.0123, "12 ms"),
+        (1.25, "1.2 s"),
+        (89, "89.0 s"),
+        (90, "1.5 min"),
+        (5400, "1.5 h"),
+    ],
 )
 def test_seconds_are_read_at_a_glance(seconds, text):
     assert format_seconds(seconds) == text
+
+
+@given(st.floats(1e-6, 0.9))
+def test_a_short_time_is_printed_to_two_digits(seconds):
+    number, unit = format_seconds(seconds).split()
+    assert unit == "ms"
+    assert float(number) == pytest.approx(1000 * seconds, rel=0.0501)
 
 
 def test_a_difference_of_sizes_may_be_negative():

@@ -7,10 +7,12 @@ names another place. `plimsoll chips --install tpu|cuda` makes them, and nothing
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
 import site
 import subprocess
@@ -50,6 +52,9 @@ KITS: dict[Platform, _Kit] = {
 }
 MARK = "plimsoll.json"
 """Written last: a folder without it was never finished."""
+BORROWED = "plimsoll_environment.pth"
+BORROWS = "import site; site.addsitedir(PATH)"
+"""A line of it; PATH is a string of Python's."""
 
 
 def folder(platform: Platform) -> Path:
@@ -63,14 +68,49 @@ def python_for(platform: Platform) -> Path | None:
 
 
 def missing(platform: Platform) -> str | None:
-    """Why the environment cannot be used, in a few words; None where it can."""
+    """Why the environment cannot be used, in a few words; None where it can. Starts no process."""
     try:
         made = json.loads((folder(platform) / MARK).read_text())
     except (OSError, ValueError):
         return "not installed"
     ours = _made_for()
     changed = [f"{name} {made.get(name)}, and this is {ours[name]}" for name in ours if made.get(name) != ours[name]]
-    return f"installed for {'; '.join(changed)}" if changed else None
+    return f"installed for {'; '.join(changed)}" if changed else _broken(folder(platform))
+
+
+def _broken(place: Path) -> str | None:
+    """What it borrows may have gone since: an interpreter, the packages of an environment that was removed or moved."""
+    python = _python(place)
+    if not python.exists():
+        return f"broken, its interpreter {os.path.realpath(python)} is gone"
+    theirs = _its_packages(place)
+    borrowed = [path for line in _read(theirs / BORROWED).splitlines() if (path := _borrowed(line)) is not None]
+    gone = [path for path in borrowed if not Path(path).is_dir()]
+    if gone:
+        return f"broken, it borrows packages from {gone[0]}, which is gone"
+    version = metadata.version("jax")
+    found = {each.version for each in metadata.distributions(name="jax", path=[*borrowed, str(theirs)])}
+    if version not in found:
+        where = " or ".join(borrowed) or str(theirs)
+        return f"broken, there is {f'jax {found.pop()}' if found else 'no jax'} in {where}, and this is jax {version}"
+    return None
+
+
+def _its_packages(place: Path) -> Path:
+    return place / "lib" / "python{}.{}".format(*sys.version_info[:2]) / "site-packages"
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _borrowed(line: str) -> str | None:
+    """The folder that a line of `BORROWED` adds."""
+    found = re.fullmatch(re.escape(BORROWS).replace("PATH", "(.*)"), line)
+    return ast.literal_eval(found[1]) if found else None
 
 
 def install(platform: Platform, say: Callable[[str], object]) -> Path:
@@ -152,13 +192,14 @@ def _make(place: Path) -> None:
     """An environment whose imports fall through to ours, editable installs included: `.pth` files of ours are read."""
     _run([Path(sys.executable), "-m", "venv", str(place)])
     ours = [path for path in _our_packages() if Path(path).is_dir()]
-    theirs = next((place / "lib").glob("python*")) / "site-packages"
-    lines = [f"import site; site.addsitedir({path!r})\n" for path in ours]
-    (theirs / "plimsoll_environment.pth").write_text("".join(lines))
+    lines = [BORROWS.replace("PATH", repr(path)) + "\n" for path in ours]
+    (_its_packages(place) / BORROWED).write_text("".join(lines))
 
 
 def _our_packages() -> list[str]:
-    return [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
+    """As they really lie: a link to an environment (`current -> 1.2`) may be gone, or lead elsewhere, tomorrow."""
+    ours = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
+    return list(dict.fromkeys(map(os.path.realpath, ours)))
 
 
 def _prove(place: Path, platform: Platform) -> None:

@@ -21,6 +21,7 @@ from plimsoll.errors import BudgetError, PlimsollError, RecipeError, RunError, S
 from plimsoll.planner import calibration, chips, host
 from plimsoll.planner.child import Child, processor
 from plimsoll.planner.chips import Chip
+from plimsoll.planner.estimate_band import estimate_band
 from plimsoll.planner.search import search
 from plimsoll.planner.types import Learned, Problem
 from plimsoll.recipes.base import Prepared, Recipe
@@ -89,6 +90,7 @@ def plan(
             found,
             margin_bytes=margin_bytes,
             error_band=None if samples is None else calibration.error_band(samples),
+            estimate_band=estimate_band(found.ledger),
             disk=disk.needed(compiler.static().state_bytes),
         )
 
@@ -111,8 +113,8 @@ def _compile_process(target: Chip, about: dict[str, Any], say: Say) -> tuple[lis
         python = compilers.python_for(target.platform)
         if python is None:
             say(
-                f"the compiler for {target.name} is not installed, so its bytes are estimated:"
-                f" `plimsoll chips --install {target.platform}` installs it"
+                f"the compiler for {target.name} is {compilers.missing(target.platform)}. Its bytes are estimated until"
+                f" `plimsoll chips --install {target.platform}` has made it"
             )
         about |= {"chip": dataclasses.asdict(target), "compiled": python is not None}
         command = [str(python or sys.executable), "-m", "plimsoll.worker", "drydock"]

@@ -281,6 +281,8 @@ class Planned:
     """Of the run's own overruns, in `ledger.learned`."""
     error_band: Mapping[str, int] | None = None
     """Of earlier predictions of this kind (planner/calibration.py); None where none are kept."""
+    estimate_band: Mapping[str, Any] | None = None
+    """Of a plan that no compiler has seen (planner/estimate_band.py); None of one that was compiled."""
     disk: Mapping[str, int] = field(default_factory=dict)
     """Bytes of the checkpoints that the run keeps (training/disk.py)."""
 
@@ -301,6 +303,7 @@ class Planned:
             "learned": dict(self.ledger.learned),
             "margin_bytes": self.margin_bytes,
             "error_band": None if self.error_band is None else dict(self.error_band),
+            "estimate_band": None if self.estimate_band is None else dict(self.estimate_band),
             "disk": dict(self.disk),
             "step_seconds": self.step_seconds,
             "step_seconds_source": self.step_seconds_source,

@@ -3,6 +3,7 @@
 Sizes are `int` bytes everywhere inside; only what is printed says "3.1 GiB".
 """
 
+import math
 import re
 
 from plimsoll.errors import RecipeError
@@ -21,7 +22,10 @@ def _parse(text: str, factors: dict, *, what: str, example: str) -> float:
     if match is None or factor is None:
         units = ", ".join(name for name in factors if name)
         raise RecipeError(f"{what} {text!r} cannot be read: write a number and one of {units}, like {example}")
-    return float(match[1]) * factor
+    value = float(match[1]) * factor
+    if math.isinf(value):  # 1e400
+        raise RecipeError(f"{what} {text!r} is too large to be counted: write one like {example}")
+    return value
 
 
 def parse_bytes(text: str | int) -> int:
@@ -56,8 +60,12 @@ def format_count(count: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
+    """`1.5 min`, `12 ms`; below 10 ms two digits, like `0.42 ms`."""
     if seconds >= 5400:
         return f"{seconds / 3600:.1f} h"
     if seconds >= 90:
         return f"{seconds / 60:.1f} min"
-    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
+    if seconds >= 1:
+        return f"{seconds:.1f} s"
+    milliseconds = seconds * 1000
+    return f"{milliseconds:.0f} ms" if milliseconds >= 10 else f"{milliseconds:.2g} ms"

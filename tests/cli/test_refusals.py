@@ -58,6 +58,11 @@ WORDS = {
     "a stride with holes": (["plan", "code", "--stride", "1000"], ["--stride 1000 is longer than --seq-len", "never be read"]),
     "no data": (["plan", "stories", "--dataset-id", ""], ["--dataset-id is empty"]),
     "settings for one budget": (["plan", "code", "--settings", "--memory", "2GiB"], ["--settings plans for machines of its own", "leave out --memory"]),
+    "settings for one plan": (["plan", "code", "--settings", "--picture", "a.png", "--buffers", "--measure", "--host-memory", "1GiB"], ["leave out --host-memory and --measure and --buffers and --picture, or --settings"]),
+    "a picture of no kind": (["plan", "code", "--picture", "a.jpg"], ["written as .png or .svg, and 'a.jpg' is neither"]),
+    "a picture nowhere": (["plan", "code", "--picture", "nowhere/a.png"], ["nowhere/a.png cannot be written, there is no folder nowhere:"]),
+    "a picture that is a folder": (["plan", "code", "--picture", "b.svg"], ["b.svg cannot be written, it is a folder"]),
+    "too much memory to count": (["plan", "code", "--memory", "1e400"], ["the size '1e400' is too large to be counted"]),
     "a negative lever": (["plan", "code", "--prefetch", "-1"], ["--prefetch cannot be -1"]),
     "no class of numbers": (["plan", "code", "--numerics", "rough"], ["--numerics takes one of exact, mixed, compressed"]),
     "no steps": (["train", "code", "--max-steps", "0"], ["--max-steps must be 1 or more, got 0"]),
@@ -84,6 +89,8 @@ WORDS = {
 @pytest.mark.parametrize("case", WORDS)
 def test_words_that_make_no_sense_are_refused(capsys, tmp_path, monkeypatch, case):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run, "search", lambda *_: pytest.fail("it was planned first"))
+    (tmp_path / "b.svg").mkdir()
     words, parts = WORDS[case]
     require_one_paragraph(refused(capsys, *words), *parts)
 

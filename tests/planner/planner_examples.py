@@ -39,6 +39,7 @@ class FakeCompiler:
     seconds: dict = field(default_factory=dict)
     """Plan levers to measured seconds; otherwise an example costs a millisecond."""
     compiles: int = 0
+    doing: str = "compiling"
     asked: list = field(default_factory=list)
 
     def static(self, fsdp: int = 1, storage: Storage | None = None) -> Static:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll.planner.buffers import Assignment, Module, largest_temporaries, temporaries
+from plimsoll.planner.buffers import Assignment, Module, largest_temporaries, scheduled, temporaries
+from plimsoll.planner.values import padded_bytes
 from plimsoll.planner.wire import numbers, parsed
 
 ROWS, WIDTH, LAYERS = 512, 64, 5
@@ -102,6 +103,88 @@ def test_the_allocations_are_what_the_compiler_counts_as_temporary(name):
     assert 0.95 * total < listed <= total  # what is missing is alignment, and gaps between the places
 
 
+@pytest.mark.parametrize("name", ["one", "unrolled", "scanned"])
+def test_the_schedule_alone_finds_what_the_assignment_says(name):
+    """Of compilers that keep their assignment to themselves there is only the schedule."""
+    total, assignment, module = parts(name)
+    by_assignment, by_schedule = temporaries(assignment, module), scheduled(module)
+    assert 0.95 * total < sum(one.bytes for one in by_schedule) < 1.05 * total
+    large = [one for one in by_assignment if one.bytes > total / 20]
+    assert large
+    found = by_schedule[: len(large)]
+    assert [(one.bytes, one.shape) for one in found] == [(one.bytes, one.shape) for one in large]
+    assert {one.place for one in found} <= {one.place for one in large}
+
+
+class Silent:
+    """A compiled function of a backend that does not give its assignment away."""
+
+    def __init__(self, compiled):
+        self.runtime_executable = compiled.runtime_executable
+
+    def memory_analysis(self):
+        class Stats:
+            serialized_buffer_assignment_proto = b""
+
+        return Stats
+
+
+def test_a_compiler_that_is_silent_about_its_assignment_is_asked_for_its_schedule():
+    largest = largest_temporaries(Silent(compiled("one")))[0]
+    assert largest == largest_temporaries(compiled("one"))[0]
+    assert len(largest_temporaries(Silent(compiled("unrolled")), most=4)) == 4
+
+
+def written_in_place(x):
+    return jnp.sum(jax.lax.fori_loop(0, 9, lambda i, y: y.at[i].set(jnp.sin(y[i + 1])), x @ x) @ x)
+
+
+def replaced_in_turn(x):
+    return jnp.sum(jax.lax.while_loop(lambda c: c[1] < 9, lambda c: (c[0] @ x, c[1] + 1), (x @ x, 0))[0])
+
+
+def one_of_two(x):
+    return jnp.sum(jax.lax.cond(x[0, 0] > 0, lambda x: x @ x, lambda x: (x @ x) @ x, x @ x) @ x)
+
+
+@pytest.mark.parametrize(("function", "matrices"), [(written_in_place, 1), (replaced_in_turn, 2), (one_of_two, 3)])
+def test_loops_branches_and_updates_pass_their_places_on(function, matrices):
+    compiled = jax.jit(function).lower(shape(256, 256)).compile()
+    (module,) = compiled.runtime_executable().hlo_modules()
+    listed = scheduled(Module(module.as_serialized_hlo_module_proto()))
+    assert [one.bytes for one in listed].count(4 * 256 * 256) == matrices
+    assert sum(one.bytes for one in listed) == pytest.approx(compiled.memory_analysis().temp_size_in_bytes, rel=0.01)
+
+
+def varint(value):
+    return bytes([value]) if value < 128 else bytes([value & 127 | 128]) + varint(value >> 7)
+
+
+def message(**fields):
+    """A protocol buffer: `_2=11` is the number 11 in field 2; bytes and lists of numbers have a length before them."""
+    out = b""
+    for name, value in fields.items():
+        key = int(name[1:]) << 3
+        inside = b"".join(map(varint, value)) if isinstance(value, list) else value
+        out += varint(key) + varint(value) if isinstance(value, int) else varint(key | 2) + varint(len(inside)) + inside
+    return out
+
+
+@pytest.mark.parametrize(
+    ("sizes", "layout", "expected"),
+    [
+        ([100, 200], {}, 100 * 200 * 4),
+        ([100, 200], {"_1": [1, 0], "_6": message(_1=[8, 128])}, 104 * 256 * 4),
+        ([100, 200], {"_1": [0, 1], "_6": message(_1=[8, 128])}, 128 * 200 * 4),
+        ([3, 8, 128], {"_1": [2, 1, 0], "_6": message(_1=[8, 128])}, 3 * 8 * 128 * 4),
+        ([100], {"_1": [0], "_6": message(_1=[1024])}, 1024 * 4),
+        ([], {}, 4),
+    ],
+)
+def test_an_array_takes_the_tiles_of_its_layout(sizes, layout, expected):
+    assert padded_bytes(parsed(message(_2=11, _3=sizes, _5=message(**layout)))) == expected
+
+
 def test_a_scan_says_which_line_made_what_it_stacks():
     kept = [one for one in largest_temporaries(compiled("scanned")) if "stacked by a loop" in one.what]
     assert f"float32[{LAYERS},{ROWS},{2 * WIDTH}]" in [one.shape for one in kept]
@@ -124,10 +207,6 @@ def test_the_largest_come_first_and_no_more_than_were_asked_for():
     found = largest_temporaries(compiled("unrolled"), most=4)
     assert len(found) == 4
     assert [one.bytes for one in found] == sorted((one.bytes for one in found), reverse=True)
-
-
-def varint(value):
-    return bytes([value]) if value < 128 else bytes([value & 127 | 128]) + varint(value >> 7)
 
 
 @given(st.lists(st.integers(0, 2**64 - 1), max_size=20), st.booleans())

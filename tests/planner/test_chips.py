@@ -177,7 +177,32 @@ def test_a_slice_of_the_users_own(tmp_path):
     assert (chip.devices, chip.hosts, chip.compiler["topology_name"]) == (12, 3, "v4:2x2x3")
 
 
+def test_several_cards_need_their_links(tmp_path):
+    file = write(tmp_path / "mine.toml", changed("link_bandwidth"))
+    assert chips.chip("our-a6000", file).link_bandwidth == 0
+    with pytest.raises(
+        RecipeError, match=r"our-a6000x2 cannot be planned for: .* Add link_bandwidth, bytes per second"
+    ):
+        chips.chip("our-a6000x2", file)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "cpu"])
+def test_what_sends_has_a_rate_for_it(name):
+    chip = chips.chip(name if name.startswith("tpu") else f"{name}x2")
+    assert (chip.link_bandwidth > 0) == (chip.devices > 1)
+
+
+def a_family(**fields):
+    """Ours with other fields; None takes one away."""
+    family = tomllib.loads(chips.CATALOGUE.read_text())["families"]["tpu-v3"] | fields
+    return {"families": {"tpu-mine": {name: value for name, value in family.items() if value is not None}}}
+
+
 BAD = {
+    "a chip called cpu": ({"chips": {"cpu": A_CARD["chips"]["our-a6000"]}}, ["[chips.cpu] would never be used", "another name"]),
+    "more memory than the card": (changed("memory_bytes", value=51041271809), ["memory_bytes of [chips.our-a6000]", "at most the 51,041,271,808 of device_memory_size", "got 51041271809"]),
+    "a slice without links": (a_family(link_bandwidth=None, sources=None), ["link_bandwidth of [families.tpu-mine]", "size 8 has 8 devices", "is missing"]),
+    "two devices on a chip alone": (a_family(compiler={"generation": "v3", "host": "1x1"}, sizes={"2": {"topology": "1x1"}}), ["sizes.2 of [families.tpu-mine]", "the link between its 2 devices"]),
     "no memory": (changed("memory_bytes"), ["memory_bytes of [chips.our-a6000]", "a whole number above 0", "is missing"]),
     "memory in words": (changed("memory_bytes", value="80GB"), ["memory_bytes", "got '80GB'"]),
     "no float32": (changed("flops", "float32"), ["float32 of [chips.our-a6000.flops] must be a number above 0", "missing"]),

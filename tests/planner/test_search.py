@@ -476,3 +476,20 @@ def test_a_plan_within_a_twentieth_of_the_fastest_is_not_called_the_fastest():
     planned = found(GIB)
     named_fastest = planned.reason.startswith("the fastest of")
     assert named_fastest == all(other.step_seconds >= planned.step_seconds for other in planned.alternatives)
+
+
+class ReadsWeights(Accelerator):
+    """What is moved besides: the weights, once for every micro-batch."""
+
+    def analyse(self, plan: Plan):
+        found = super().analyse(plan)
+        return replace(found, moved_bytes=found.moved_bytes + 1e11 * plan.accumulation)
+
+
+def test_what_is_moved_is_estimated_for_micro_batches_that_were_not_compiled():
+    compiler = ReadsWeights()
+    planned = found(GIB, compiler, pins={"remat": "none", "loss_chunk": 0})
+    for other in planned.alternatives:
+        analysis = replace(compiler.analyse(other.plan), temp_bytes=0)
+        exact = step_seconds(other.plan, analysis, STATIC, compiler.rates())
+        assert other.step_seconds == pytest.approx(exact, rel=1e-3)

@@ -78,6 +78,33 @@ def test_a_gpu_does_not_refuse_so_the_planner_must():
     assert answer(start("cuda", "-c", TOO_LARGE, "l4")).splitlines()[-1] == "l4 compiled"
 
 
+LARGEST = """
+import json, sys, jax, jax.numpy as jnp
+from plimsoll.planner.buffers import Module, largest_temporaries, scheduled
+from plimsoll.planner.chips import chip
+from plimsoll.planner.topology import devices
+one = jax.sharding.SingleDeviceSharding(devices(chip(sys.argv[1]))[0])
+shape = lambda *sizes: jax.ShapeDtypeStruct(sizes, jnp.float32, sharding=one)
+def layer(x, kernel):
+    return x + jnp.tanh(x @ kernel) @ kernel.T, None
+def loss(kernels, x):
+    return jnp.sum(jax.lax.scan(layer, x, kernels)[0] ** 2)
+compiled = jax.jit(jax.grad(loss)).lower(shape(6, 1024, 4096), shape(16384, 1024)).compile()
+module = Module(compiled.runtime_executable().hlo_modules()[0].as_serialized_hlo_module_proto())
+listed = [one.bytes for one in scheduled(module)]
+largest = largest_temporaries(compiled)
+print(json.dumps([compiled.memory_analysis().temp_size_in_bytes, sum(listed), largest[0].shape]))
+"""
+
+
+@pytest.mark.parametrize(("platform", "name"), [("cuda", "h200"), ("tpu", "tpu-v5e-1")])
+def test_the_largest_temporaries_of_a_chip_that_is_not_here(platform, name):
+    """Its compiler gives no buffer assignment away: the schedule says what is alive, and it adds up."""
+    total, listed, shape = json.loads(answer(start(platform, "-c", LARGEST, name)).splitlines()[-1])
+    assert 0.8 * total < listed < 1.1 * total
+    assert shape == "float32[6,16384,4096]"
+
+
 def test_two_compilers_for_a_tpu_do_not_collide():
     both = [start("tpu", "-m", "plimsoll.planner.topology", "tpu-v5e-1") for _ in range(2)]
     assert len({answer(process) for process in both}) == 1

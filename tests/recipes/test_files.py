@@ -160,6 +160,19 @@ def test_only_the_users_own_lines_are_shown(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(("depth", "shown"), [(7, 9), (8, 10), (40, 10), (3000, 10)])
+def test_of_a_deep_recursion_the_two_ends_are_shown(tmp_path, depth, shown):
+    deep = f"def down(n):\n    if n == 0:\n        raise ValueError('the end')\n    down(n - 1)\n\ndown({depth - 2})\n"
+    with pytest.raises(RecipeError) as refused:
+        preset(write(tmp_path, deep))
+    _, first, *calls = str(refused.value).splitlines()
+    assert first == f"  mine.py, line 6: `down({depth - 2})`"
+    assert 2 + len(calls) <= shown
+    if depth == 40:
+        assert calls[2] == "  ... 32 calls between these"
+        assert calls[-1] == "  mine.py, line 3, in down: `raise ValueError('the end')`"
+
+
 def test_a_file_that_plans_itself_while_it_is_imported_is_refused(tmp_path):
     with pytest.raises(RecipeError, match='put that under `if __name__ == "__main__":`'):
         preset(write(tmp_path, ONE + "plimsoll.plan(recipe, memory='1GiB')"))

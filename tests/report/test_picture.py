@@ -1,3 +1,4 @@
+import errno
 import os
 import re
 import subprocess
@@ -7,8 +8,11 @@ from dataclasses import replace
 import pytest
 from report_examples import PLANNED, SOURCES
 
+from plimsoll import run
+from plimsoll.cli.main import main
 from plimsoll.errors import PlimsollError
-from plimsoll.report.picture import plan_picture, waterfall
+from plimsoll.report.picture import plan_picture, require_picture, waterfall
+from plimsoll.report.tables import plan_table
 from plimsoll.types import Buffer, Ledger
 from plimsoll.units import GIB, MIB
 
@@ -107,6 +111,34 @@ def test_without_matplotlib_the_picture_is_refused_with_how_to_install_it(tmp_pa
     with pytest.raises(PlimsollError, match="pip install matplotlib"):
         plan_picture(PLANNED, tmp_path / "plan.png")
     assert not (tmp_path / "plan.png").exists()
+
+
+def test_where_one_cannot_write_nothing_can_be_drawn(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)  # root may write everywhere
+    with pytest.raises(PlimsollError, match=r"plan\.png cannot be written, you may not write there: name a file"):
+        require_picture(tmp_path / "plan.png")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_said_in_one_paragraph(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
+    with pytest.raises(PlimsollError, match=r"plan\.png was not written: No space left on device$"):
+        plan_picture(PLANNED, tmp_path / "plan.png")
+
+
+def test_a_plan_is_printed_even_where_its_picture_fails(tmp_path, monkeypatch, capsys):
+    def fails(*_):
+        raise PlimsollError("the picture was not written: No space left on device")
+
+    monkeypatch.setattr(run, "plan", lambda *_, **__: PLANNED)
+    monkeypatch.setattr("plimsoll.report.picture.plan_picture", fails)
+    assert main(["plan", "code", "--picture", str(tmp_path / "plan.png")]) == 2
+    said = capsys.readouterr()
+    assert said.out == plan_table(PLANNED) + "\n"
+    assert said.err == "error: the picture was not written: No space left on device\n"
 
 
 def test_the_largest_temporaries_stand_below_with_their_lines(tmp_path):

@@ -24,6 +24,8 @@ def plan(arguments: list[str]) -> int:
         return _settings(name, options)
     from plimsoll import report, run
 
+    if options.picture is not None:
+        report.require_picture(options.picture)
     try:
         found = run.plan(
             options.recipe,
@@ -46,11 +48,11 @@ def plan(arguments: list[str]) -> int:
             }
             print(json.dumps(refusal))
         raise
-    if options.picture is not None:
-        report.plan_picture(found, options.picture)
     print(json.dumps(found.to_dict()) if options.json else report.plan_table(found))
     if options.buffers and not options.json:
         print(f"\n{report.buffers_table(found)}")
+    if options.picture is not None:
+        report.plan_picture(found, options.picture)
     return 0
 
 
@@ -58,8 +60,7 @@ def _settings(name: str, options: PlanOptions) -> int:
     from plimsoll import report
     from plimsoll.settings import settings
 
-    if options.memory is not None or options.chip != "cpu":
-        raise RecipeError("--settings plans for machines of its own: leave out --memory and --chip, or --settings")
+    _require_alone(options)
     found = settings(
         options.recipe, name=name, numerics=options.levers.numerics, pins=options.levers.pins(), say=_progress
     )
@@ -69,6 +70,23 @@ def _settings(name: str, options: PlanOptions) -> int:
         rows = [(one.machine, one.budget_bytes, one.planned, one.why_not) for one in found]
         print(report.settings_table(rows))
     return 0
+
+
+def _require_alone(options: PlanOptions) -> None:
+    """--settings makes several plans, for machines that are not here: what asks for one of them has no answer."""
+    of_one = {
+        "--memory": options.memory is not None,
+        "--host-memory": options.host_memory is not None,
+        "--chip": options.chip != "cpu",
+        "--measure": options.measure,
+        "--buffers": options.buffers,
+        "--picture": options.picture is not None,
+    }
+    if given := [flag for flag, there in of_one.items() if there]:
+        raise RecipeError(
+            f"--settings plans for machines of its own, and {', '.join(given)} asks for one plan: leave out"
+            f" {' and '.join(given)}, or --settings"
+        )
 
 
 def _progress(text: str) -> None:

@@ -6,6 +6,9 @@ batch: a shuffle buffer, batches in flight, the tokenizer and the text it works 
 
 from __future__ import annotations
 
+from numbers import Integral
+from typing import Any
+
 from plimsoll.data.loader_bytes import TEXT_IN_FLIGHT, loader_bytes, tokenizer_bytes
 from plimsoll.errors import RecipeError
 from plimsoll.units import MIB
@@ -30,15 +33,20 @@ def estimate_memory_usage(
     guide's. `plimsoll_streaming_mb` and `plimsoll_full_load_mb` are the host memory of our loader, streaming or with
     `--no-streaming`, under the last three arguments; ids are kept there as the vocabulary allows, whatever `dtype`.
 
+    Raises RecipeError for what no loader could hold: counts that are not whole or too small, a `dtype` that holds no
+    ids, a batch larger than the set.
+
     >>> estimate_memory_usage(100_000, 128, 32)["full_load_mb"]
     97.65625
     """
-    import numpy as np
-
-    for name, value in {"num_sequences": num_sequences, "seq_len": seq_len, "batch_size": batch_size}.items():
-        if value < 1:
-            raise RecipeError(f"estimate_memory_usage: {name} must be 1 or more, got {value}")
-    sequence = 2 * seq_len * np.dtype(dtype).itemsize
+    _require_whole(1, num_sequences=num_sequences, seq_len=seq_len, batch_size=batch_size, vocab_size=vocab_size)
+    _require_whole(0, shuffle_buffer_size=shuffle_buffer_size, prefetch=prefetch)
+    if batch_size > num_sequences:
+        raise RecipeError(
+            f"estimate_memory_usage: batch_size {batch_size} is more than the {num_sequences} sequences of the set: no"
+            " batch can be filled, and `plimsoll train` refuses it too. Lower batch_size"
+        )
+    sequence = 2 * seq_len * _id_bytes(dtype)
     full, streaming = num_sequences * sequence, batch_size * sequence
     options = {"seq_len": seq_len, "batch_size": batch_size, "prefetch": prefetch, "vocab_size": vocab_size}
     ours = TEXT_IN_FLIGHT + tokenizer_bytes(vocab_size)
@@ -52,3 +60,23 @@ def estimate_memory_usage(
         "plimsoll_streaming_mb": (ours + loader_bytes(shuffle_buffer_size=buffered, **options)) / MIB,
         "plimsoll_full_load_mb": (ours + loader_bytes(shuffle_buffer_size=0, resident_tokens=tokens, **options)) / MIB,
     }
+
+
+def _require_whole(least: int, **given: Any) -> None:
+    for name, value in given.items():
+        if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < least:
+            raise RecipeError(f"estimate_memory_usage: {name} must be a whole number, {least} or more, got {value!r}")
+
+
+def _id_bytes(dtype: Any) -> int:
+    import numpy as np
+
+    try:
+        found = np.dtype(dtype)
+    except TypeError:
+        found = None
+    if found is None or found.kind not in "iu":
+        raise RecipeError(
+            f"estimate_memory_usage: dtype must name whole numbers of NumPy's, like int32 or uint16, got {dtype!r}"
+        )
+    return found.itemsize

@@ -5,6 +5,9 @@ which operation made it, and from which line of Python that came; its schedule s
 A module without a schedule leaves that open: then the largest stands for all that take turns in the same bytes. Either
 way those listed are disjoint, and their sum is at most the allocation.
 
+The compilers for chips that are not here keep their assignment to themselves. There the schedule alone says what is
+alive at once, and `values.py` what is one and the same; docs/chips.md says how near the sum is to the allocation.
+
 Field numbers are those of xla/service/hlo.proto and xla/xla_data.proto.
 """
 
@@ -17,6 +20,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from plimsoll.planner.lifetimes import Lifetimes, Location
+from plimsoll.planner.values import Values
 from plimsoll.planner.wire import Message, number, numbers, parsed, text
 from plimsoll.types import Buffer
 
@@ -35,28 +39,47 @@ DTYPES = {
 }  # fmt: skip
 """`xla.PrimitiveType`; 13 is a tuple."""
 
-_MOVED = ("bitcast", "copy", "reshape", "transpose", "convert", "get-tuple-element")
+_MOVED = ("bitcast", "copy", "copy-start", "copy-done", "reshape", "transpose", "convert", "get-tuple-element")
 """What passes a value on."""
 _CARRIED = (*_MOVED, "while", "tuple", "parameter", "broadcast", "conditional", "call", "optimization-barrier")
 """What holds a value that something else has made."""
 
 
 def largest_temporaries(compiled: Any, *, most: int = LISTED) -> list[Buffer]:
-    """Of a `jax.stages.Compiled`, largest first; empty where the backend reports no assignment."""
+    """Of a `jax.stages.Compiled`, largest first; empty where the backend reports neither assignment nor schedule."""
     stats = compiled.memory_analysis()
     assignment = stats.serialized_buffer_assignment_proto if stats is not None else b""
     modules = compiled.runtime_executable().hlo_modules()
-    if not assignment or not modules:
+    if not modules:
         return []
-    found = temporaries(Assignment(assignment), Module(modules[0].as_serialized_hlo_module_proto()))
-    return found[:most]
+    module = Module(modules[0].as_serialized_hlo_module_proto())
+    if assignment:
+        return temporaries(Assignment(assignment), module)[:most]
+    return scheduled(module)[:most] if module.schedule else []
 
 
 def temporaries(assignment: Assignment, module: Module) -> list[Buffer]:
     """All that are alive at the peak; without a schedule, all that are the largest in their bytes."""
-    places, chosen = assignment.temporary_places(), []
+    places = assignment.temporary_places()
     if module.schedule:
         places = at_peak(places, module.lifetimes(), assignment.aliases())
+    return _named(places, module)
+
+
+def scheduled(module: Module) -> list[Buffer]:
+    """All that are alive at the peak by the schedule alone, each in a place of its own."""
+    values, lifetimes = module.values(), module.lifetimes()
+    places, aliases = [], {}
+    for allocation, (size, members) in enumerate(values.temporary()):
+        places.append(Place(allocation, 0, size, sorted(members)))
+        aliases |= dict.fromkeys(members, members)
+    for location in values.overwritten(lifetimes):
+        lifetimes.ends_early(location)
+    return _named(at_peak(places, lifetimes, aliases), module)
+
+
+def _named(places: Iterable[Place], module: Module) -> list[Buffer]:
+    chosen = []
     for size, sharing in _disjoint(places):
         made = min((module.origin(buffer) for buffer in sharing), key=lambda origin: origin.rank)
         chosen.append(Buffer(bytes=size, shape=made.shape, what=made.what, place=made.place))
@@ -189,6 +212,9 @@ class Module:
     def lifetimes(self) -> Lifetimes:
         return Lifetimes(self.instructions, self.schedule, self._roots, entry=self.entry)
 
+    def values(self) -> Values:
+        return Values(self.instructions, self.schedule, self._roots, entry=self.entry)
+
     def origin(self, buffer: Location) -> Origin:
         identity, index = buffer
         instruction = self.instructions[identity]
@@ -210,9 +236,14 @@ class Module:
         return self.instructions[numbers(instruction, 36)[1]] if opcode == "dynamic-update-slice" else None
 
     def _maker(self, instruction: Message) -> Message:
-        """Back through what only passes a value on, as long as that has no place of its own."""
-        while not self._place(instruction) and text(instruction, 2) in _MOVED and numbers(instruction, 36):
-            instruction = self.instructions[numbers(instruction, 36)[0]]
+        """Back through what only passes a value on, and into fusions, as long as that has no place of its own."""
+        while not self._place(instruction):
+            if text(instruction, 2) == "fusion" and numbers(instruction, 38):
+                instruction = self.instructions[self._roots[numbers(instruction, 38)[0]]]
+            elif text(instruction, 2) in _MOVED and numbers(instruction, 36):
+                instruction = self.instructions[numbers(instruction, 36)[0]]
+            else:
+                break
         return instruction
 
     def _place(self, instruction: Message) -> str:

@@ -43,6 +43,7 @@ class Child:
         self._errors: IO[str] | None = None
         self._gave_up = False
         self.compiles = 0
+        self.doing = "compiling" if about.get("compiled", True) else "estimating"
 
     def __enter__(self) -> Child:
         return self

@@ -79,6 +79,11 @@ def read(path: Path, *, architectures: Mapping[str, Mapping[str, int]] | None = 
     gpus = {name: _gpu(table, known) for name, table in whole.tables("chips")}
     families = {name: _family(table) for name, table in whole.tables("families")}
     whole.end()
+    if "cpu" in gpus:
+        raise RecipeError(
+            f"the chip file {path}: [chips.cpu] would never be used, cpu is the machine at hand: its memory is what is"
+            " free, its rates are measured. Give the chip another name"
+        )
     return Catalogue(architectures=known, chips=gpus, families=families)
 
 
@@ -105,6 +110,9 @@ def _gpu(table: _Table, architectures: Mapping[str, Mapping[str, int]]) -> Figur
     compiler |= architectures[compiler["compute_capability"]]
     figures = _figures(table, platform="cuda", compiler=compiler)
     table.end()
+    whole = compiler["device_memory_size"]
+    if figures.memory_bytes > whole:
+        raise table.refusal("memory_bytes", f"at most the {whole:,} of device_memory_size", figures.memory_bytes)
     return figures
 
 
@@ -127,7 +135,19 @@ def _family(table: _Table) -> Family:
         },
     )
     table.end()
+    for size, each in family.sizes.items():
+        _require_links(table, family, size, chips=math.prod(each.topology))
     return family
+
+
+def _require_links(table: _Table, family: Family, size: int, *, chips: int) -> None:
+    """What a step sends must have a rate: between chips, and no other link is described here."""
+    devices = chips * family.devices_per_chip
+    if chips > 1 and not family.figures.link_bandwidth:
+        raise table.refusal("link_bandwidth", f"{rate.__doc__}: size {size} has {devices} devices", None)
+    if chips == 1 < devices:
+        wanted = f"sizes of more than one chip: the link between its {devices} devices is not described"
+        raise table.refusal(f"sizes.{size}", wanted, "one chip")
 
 
 def _slice(table: _Table, *, host: tuple[int, ...], memory: int | None) -> Slice:

@@ -134,6 +134,11 @@ def _gpus(name: str, figures: Figures, *, devices: int = 1) -> Chip:
     if devices != 1 and devices not in GPUS_IN_A_MACHINE:
         offered = ", ".join(f"{name}x{count}" for count in GPUS_IN_A_MACHINE)
         raise RecipeError(f"{name}x{devices} cannot be planned for: GPUs of one machine are counted as {offered}")
+    if devices > 1 and not figures.link_bandwidth:
+        raise RecipeError(
+            f"{name}x{devices} cannot be planned for: [chips.{name}] of your chip file does not say how fast the cards"
+            " reach one another. Add link_bandwidth, bytes per second one way (docs/chips.md)"
+        )
     return Chip(
         name=name if devices == 1 else f"{name}x{devices}",
         platform="cuda",

@@ -220,7 +220,7 @@ class _Search:
     def _tried(self, combination: Mapping[str, Any], micro: int) -> Analysis | None:
         if combination["storage"] != Storage() and (like := self._as_stored_whole(combination, micro)):
             return like
-        self.say(f"asking about micro-batch {micro}, {_words(combination)}")
+        self.say(f"{self.compiler.doing} micro-batch {micro}, {_words(combination)}")
         try:
             return self._analyse(self._plan(combination, micro))
         except DoesNotCompile as problem:
@@ -458,7 +458,8 @@ def _storages(problem: Problem) -> list[Storage]:
     def of(lever: str, smaller: list[Any]) -> list[Any]:
         if lever in pins:
             return [pins[lever]]
-        return [32, *smaller] if problem.numerics == "compressed" and lever in problem.honoured else [32]
+        allowed = problem.numerics == "compressed" and lever in problem.honoured
+        return [32, *smaller] if allowed and problem.devices == 1 else [32]  # split over devices: not measured yet
 
     forms = [of("optimizer_bits", [8]), of("frozen_bits", [16, 8, 4]), of("weight_bits", [24, 16])]
     now: list[Any] = [form[0] for form in forms]
@@ -509,7 +510,13 @@ def _interpolated(micro: int, compiled: Mapping[int, Analysis]) -> Analysis:
         return replace(low, temp_bytes=round(low.temp_bytes * max(1.0, micro / sizes[0])))
     slope = (high.temp_bytes - low.temp_bytes) / (sizes[-1] - sizes[0])
     temp = max(low.temp_bytes + slope * (micro - sizes[0]), low.temp_bytes * min(1.0, micro / sizes[0]))
-    return replace(low, temp_bytes=round(temp))
+    return replace(low, temp_bytes=round(temp), moved_bytes=_moved(micro, sizes[0], low, sizes[-1], high))
+
+
+def _moved(micro: int, small: int, low: Analysis, large: int, high: Analysis) -> float:
+    """Of the whole step: the activations' share is the same, the weights' falls with the number of micro-batches."""
+    weights = (low.moved_bytes - high.moved_bytes) / (1 / small - 1 / large)
+    return low.moved_bytes + weights * (1 / micro - 1 / small)
 
 
 def _shortlist(fitting: list[Candidate]) -> list[Candidate]:

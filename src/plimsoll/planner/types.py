@@ -95,6 +95,8 @@ class Compiler(Protocol):
     """Answers from a child process. A plan that does not compile here raises `DoesNotCompile`."""
 
     compiles: int
+    doing: str
+    """What `analyse` does, for people: compiling, or estimating where there is no compiler."""
 
     def static(self, fsdp: int = 1, storage: Storage | None = None) -> Static: ...
     def analyse(self, plan: Plan) -> Analysis: ...

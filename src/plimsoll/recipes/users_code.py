@@ -12,6 +12,8 @@ from plimsoll.errors import PlimsollError, RecipeError
 
 _LONGEST = 600
 """Characters of a library's message that are shown: JAX explains itself over pages."""
+_FIRST, _LAST = 3, 5
+"""Of the user's own calls; what is between them, mostly a recursion, is counted."""
 
 
 @contextlib.contextmanager
@@ -38,9 +40,13 @@ def _told(what: str, folder: Path, problem: BaseException) -> str:
     message = " ".join(str(problem).split())
     message = message if len(message) <= _LONGEST else message[:_LONGEST] + " ..."
     lines = [f"{what}: {type(problem).__name__}{': ' * bool(message)}{message}"]
+    calls = []
     for frame in traceback.extract_tb(problem.__traceback__):
         path = Path(frame.filename)
         if is_users(path, folder):
             place = "" if frame.name == "<module>" else f", in {frame.name}"
-            lines.append(f"  {path.relative_to(folder)}, line {frame.lineno}{place}: `{frame.line}`")
-    return "\n".join(lines)
+            calls.append(f"  {path.relative_to(folder)}, line {frame.lineno}{place}: `{frame.line}`")
+    between = len(calls) - _FIRST - _LAST
+    if between > 1:
+        calls[_FIRST:-_LAST] = [f"  ... {between} calls between these"]
+    return "\n".join([*lines, *calls])

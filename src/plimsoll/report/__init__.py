@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from plimsoll.report.metrics import MetricsLog as MetricsLog
     from plimsoll.report.metrics import read_rows as read_rows
     from plimsoll.report.picture import plan_picture as plan_picture
+    from plimsoll.report.picture import require_picture as require_picture
     from plimsoll.report.settings import settings_table as settings_table
     from plimsoll.report.summary import Epoch as Epoch
     from plimsoll.report.summary import Outcome as Outcome
@@ -31,6 +32,7 @@ _MODULES = {
     "MetricsLog": "metrics",
     "read_rows": "metrics",
     "plan_picture": "picture",
+    "require_picture": "picture",
     "settings_table": "settings",
     "Epoch": "summary",
     "Outcome": "summary",

@@ -8,6 +8,8 @@ takes 40 MiB of resident memory, so it is imported inside the function: a traini
 of its own leaves pyplot's global state, and any open window, alone.
 """
 
+import importlib.util
+import os
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -29,22 +31,46 @@ INK, QUIET_INK, BAR, PEAK, ROOM, LINE = "#1f2933", "#66727f", "#4a7fb0", "#1f4e7
 
 def plan_picture(planned: Planned, path: Path | str) -> Path:
     """Draws the waterfall of `planned` into `path`, a .png or .svg, and returns the path."""
-    path = Path(path)
-    if path.suffix.lower() not in FORMATS:
-        raise PlimsollError(f"a picture is written as {' or '.join(FORMATS)}, and {path.name!r} is neither")
+    path = require_picture(path)
     try:
         from matplotlib import rc_context
     except ImportError as error:
-        raise PlimsollError(
-            f"the picture {path.name!r} needs matplotlib, which cannot be imported here ({error}): "
-            "`pip install matplotlib`, or read the same numbers in the table"
-        ) from error
+        raise _needs(path, f"cannot be imported here ({error})") from error
 
     figure = waterfall(planned)
     # The same plan gives the same bytes: no date in the file, no random ids in the SVG.
     with rc_context({"svg.hashsalt": "plimsoll", "svg.fonttype": "none"}):
-        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
+        try:
+            figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
+        except OSError as problem:  # a full disk
+            raise PlimsollError(f"the picture {path} was not written: {problem.strerror or problem}") from None
     return path
+
+
+def _needs(path: Path, why: str) -> PlimsollError:
+    return PlimsollError(
+        f"the picture {path.name!r} needs matplotlib, which {why}: `pip install matplotlib`, or read the same numbers"
+        " in the table"
+    )
+
+
+def require_picture(path: Path | str) -> Path:
+    """Refuses, before anything is planned, what could not be drawn: PlimsollError. Imports and writes nothing."""
+    path = Path(path)
+    if path.suffix.lower() not in FORMATS:
+        raise PlimsollError(f"a picture is written as {' or '.join(FORMATS)}, and {path.name!r} is neither")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise _needs(path, "is not installed")
+    folder = path.parent
+    if path.is_dir():
+        why = "it is a folder"
+    elif not folder.is_dir():
+        why = f"{folder} is no folder" if folder.exists() else f"there is no folder {folder}"
+    elif not os.access(path if path.exists() else folder, os.W_OK):
+        why = "you may not write there"
+    else:
+        return path
+    raise PlimsollError(f"the picture {path} cannot be written, {why}: name a file in a folder that is yours")
 
 
 def waterfall(planned: Planned) -> "Figure":

@@ -18,8 +18,19 @@ def settings_table(rows: Iterable[tuple[str, int | None, Planned | None, str]]) 
         first = plans[0]
         size, batch = format_count(first.parameters), first.plan.effective_batch
         table.insert(0, f"{first.recipe}: {size} parameters, effective batch {batch} on every machine\n")
-    notes = [f"{machine}: {why_not}" for machine, _, planned, why_not in rows if planned is None]
+    notes = [f"{machine}: {why_not or _estimated(planned)}" for machine, _, planned, why_not in rows if _noted(planned)]
     return "\n".join([*table, *([""] if notes else []), *notes])
+
+
+def _noted(planned: Planned | None) -> bool:
+    return planned is None or planned.estimate_band is not None
+
+
+def _estimated(planned: Planned | None) -> str:
+    assert planned is not None
+    assert planned.estimate_band is not None
+    lowest, highest = (format_bytes(planned.estimate_band[f"{end}_peak_bytes"]) for end in ("lowest", "highest"))
+    return f"no compiler was asked; a peak from {lowest} to {highest}, by plans that were held against one"
 
 
 def _row(machine: str, budget: int | None, planned: Planned | None) -> tuple[str, ...]:

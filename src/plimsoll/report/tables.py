@@ -38,6 +38,7 @@ def plan_table(planned: Planned) -> str:
             "",
             *_phases(ledger.phases, ledger.phase),
             *_host(planned),
+            *_estimate_band(planned),
             *_error_band(planned),
             *_disk(planned.disk),
             *_speed(planned),
@@ -103,6 +104,21 @@ def _phases(phases: Mapping[str, int], peak_phase: str) -> list[str]:
     return ["predicted peak of each phase", *columns(rows, align="lrl"), ""]
 
 
+def _estimate_band(planned: Planned) -> list[str]:
+    band, budget = planned.estimate_band, planned.ledger.budget_bytes
+    if band is None:
+        return []
+    less, more = (f"{100 * abs(band[end]):.0f} %" for end in ("lowest", "highest"))
+    lowest, highest = band["lowest_peak_bytes"], band["highest_peak_bytes"]
+    text = (
+        f"no compiler was asked. Of {band['plans']} plans that were shown to one, it took from {less} less to {more}"
+        f" more temporaries than estimated (docs/chips.md): a peak from {format_bytes(lowest)} to"
+        f" {format_bytes(highest)}"
+    )
+    over = f", which is {format_bytes(highest - budget)} over the budget" if highest > budget else ""
+    return labelled("estimated", text + over)
+
+
 def _error_band(planned: Planned) -> list[str]:
     """Of earlier predictions of this kind; and what this run itself has taught."""
     band, lines = planned.error_band, []
@@ -149,7 +165,9 @@ def _alternatives(planned: Planned) -> list[str]:
 def buffers_table(planned: Planned) -> str:
     """What `plimsoll plan --buffers` adds: the largest temporaries of the step and the lines they come from."""
     if not planned.largest_buffers:
-        return "largest temporaries of the step: the compiler does not say"
+        estimated = planned.ledger.source == "estimated"
+        why = "no compiler was asked (`plimsoll chips --install`)" if estimated else "the compiler does not say"
+        return f"largest temporaries of the step: {why}"
     rows = [(format_bytes(one.bytes), one.shape, one.what, one.place or UNKNOWN) for one in planned.largest_buffers]
     title = "largest temporaries when the step needs most, and the lines they come from"
     return "\n".join([title, *columns(rows, align="rlll")])

@@ -1,0 +1,22 @@
+"""A plan for a chip whose compiler is not here: it says that, how far off it may be, and what to do."""
+
+import json
+
+from .conftest import TINY, plimsoll
+
+
+def test_an_estimated_plan_says_so_in_every_form(text_file, tmp_path, monkeypatch):
+    monkeypatch.setenv("PLIMSOLL_COMPILERS", str(tmp_path))
+    words = ["plan", "stories", "--dataset-id", text_file, *TINY, "--chip", "h200"]
+    done = plimsoll(*words, "--json")
+    assert done.returncode == 0, done.stderr
+    assert "the compiler for h200 is not installed. Its bytes are estimated until" in done.stderr
+    found = json.loads(done.stdout)
+    band, traced = found["estimate_band"], found["components"]["step temporaries"]
+    assert found["source"] == "estimated"
+    assert band["lowest_peak_bytes"] < found["predicted_peak_bytes"] < band["highest_peak_bytes"]
+    spread = (1 / 0.71 - 1 / 1.42) * traced
+    assert abs(band["highest_peak_bytes"] - band["lowest_peak_bytes"] - spread) <= 2
+    table = plimsoll(*words)  # answers are kept: nothing is traced again
+    assert "(estimated)" in table.stdout
+    assert "estimated           no compiler was asked. Of 24 plans that were shown to one, it took" in table.stdout
