@@ -18,7 +18,9 @@ from plimsoll.levers.weight_bits import (
     widen,
 )
 
-WEIGHTS = arrays(np.float32, 32, elements=st.floats(width=32, allow_subnormal=False, min_value=-(2.0**127), max_value=2.0**127))
+WEIGHTS = arrays(
+    np.float32, 32, elements=st.floats(width=32, allow_subnormal=False, min_value=-(2.0**127), max_value=2.0**127)
+)
 
 
 @given(weights=WEIGHTS)

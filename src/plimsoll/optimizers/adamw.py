@@ -83,9 +83,7 @@ class AdamW:
             weight_decay=self.weight_decay,
             mask=decayed,
         )
-        return whole(
-            adamw if self.clip_norm is None else optax.chain(optax.clip_by_global_norm(self.clip_norm), adamw)
-        )
+        return whole(adamw if self.clip_norm is None else optax.chain(optax.clip_by_global_norm(self.clip_norm), adamw))
 
 
 def decayed(params: Any) -> Any:
