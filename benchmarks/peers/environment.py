@@ -1,26 +1,30 @@
-"""The peer's own environment: torch and transformers, away from plimsoll's dependencies.
+"""The peers' own environments: torch and what runs on it, away from plimsoll's dependencies.
 
     PYTHONPATH=benchmarks python -m peers.environment [FOLDER]
 
-Makes `.venv-peer-trainer` in the checkout, or FOLDER, and prints its interpreter. Safe to repeat: a finished
-environment is left alone, a half-made one is completed. About a minute and 1 GB where pip finds torch's CPU
-build; without one in reach, pip takes the default build and several GB of CUDA libraries with it.
+Makes `.venv-peer-trainer` (transformers) in the checkout, or FOLDER, and prints its interpreter; the benchmark of
+optimizers makes `.venv-peer-optimizers`. Safe to repeat: a finished environment is left alone, a half-made one is
+completed. About a minute and 1 GB where pip finds torch's CPU build; without one in reach, pip takes the default build
+and several GB of CUDA libraries with it.
 """
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".venv-peer-trainer"
 TORCH = "torch==2.13.0"
 REQUIREMENTS = (TORCH, "transformers", "accelerate")
+OPTIMIZERS_FOLDER = ROOT / ".venv-peer-optimizers"
+OPTIMIZERS = (TORCH, "bitsandbytes==0.50.2", "torchao==0.18.0", "numpy")
 
 
-def peer_python(folder: Path = FOLDER) -> Path:
+def peer_python(folder: Path = FOLDER, requirements: Sequence[str] = REQUIREMENTS) -> Path:
     """The interpreter of the peer's environment, which is made first if it is not there."""
     python, finished = folder / "bin" / "python", folder / "installed.txt"
-    wanted = "\n".join(REQUIREMENTS)
+    wanted = "\n".join(requirements)
     if finished.is_file() and finished.read_text() == wanted:
         return python
     if not python.exists():
@@ -28,7 +32,7 @@ def peer_python(folder: Path = FOLDER) -> Path:
         (folder / ".gitignore").write_text("*\n")
     # torch alone and first: asked for together, pip may weigh newer builds and download them to look inside.
     _run(str(python), "-m", "pip", "install", TORCH)
-    _run(str(python), "-m", "pip", "install", *REQUIREMENTS)
+    _run(str(python), "-m", "pip", "install", *requirements)
     finished.write_text(wanted)  # last, so that an interrupted install is taken up again
     return python
 

@@ -95,4 +95,4 @@ def test_bytes_are_counted_exactly():
     assert sum(leaf.nbytes for leaf in kept) == moment_bytes(3 * 128 * 64) == 3 * 128 * 64 * 17 // 16
     assert kept.codes.shape == (3, 128, 64)
     assert not np.asarray(decode_mean(kept.codes.reshape(-1, BLOCK), kept.scales)).any()
-    assert fits_blocks(128) and not fits_blocks(100) and not fits_blocks(0)
+    assert [fits_blocks(size) for size in (0, 64, 100, 128)] == [False, True, False, True]

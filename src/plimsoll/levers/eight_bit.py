@@ -4,21 +4,21 @@ Adam's two moments take 8 bytes per parameter; here they take 2.125. Each update
 with fresh moments, and encodes what is kept. Dettmers et al. 2022, https://arxiv.org/abs/2110.02861.
 
 Not their table of 256 values: looking it up does not vectorise in XLA. The codes are roots, as in FlashOptim (2026,
-https://arxiv.org/abs/2602.23349): of a mean, sign and square root of |m| / scale; of a second moment, the fourth root of
-v / scale^2, so what is encoded is its root, by which an update is divided. Two choices are ours, both measured on the
-gradients of a language model (docs/log.md, "8-bit state"):
+https://arxiv.org/abs/2602.23349): of a mean, sign and square root of |m| / scale; of a second moment, the fourth root
+of v / scale^2, so what is encoded is its root, by which an update is divided. Two choices are ours, both measured on
+the gradients of a language model (docs/log.md, "8-bit state"):
 
 A second moment is never encoded as zero unless it is zero. Where magnitudes differ inside a block, a small one would
 vanish and its update be divided by epsilon: thousands of times too large.
 
 It is rounded up or down at random. To the nearest, it stands still: with beta2 = 0.999 a step changes it by a small
-part of a code. In matrices the block's scale carries it along, and rounding at random is a little noisier (updates off by
-4.0 % instead of 3.3 % after 500 steps); where magnitudes differ by element it is 4.6 times nearer (3.7 % instead of
+part of a code. In matrices the block's scale carries it along, and rounding at random is a little noisier (updates off
+by 4.0 % instead of 3.3 % after 500 steps); where magnitudes differ by element it is 4.6 times nearer (3.7 % instead of
 17.1 %), and its mean is right everywhere.
 
-Blocks of 64, because at 128 updates are off by 8 % more and 0.06 bytes less are used. Leave it off for embeddings, norms
-and small leaves: they are few, and a row is as large as its token is frequent. It costs time: the arithmetic is 2.5 times
-that of an update over float32 state, which waits for memory instead.
+Blocks of 64, because at 128 updates are off by 8 % more, for 0.06 bytes. Leave it off for embeddings, norms and small
+leaves: they are few, and a row of an embedding is as large as its token is frequent. It costs time: the arithmetic is
+2.5 times that of an update over float32 state, which waits for memory instead.
 """
 
 from typing import NamedTuple
@@ -78,9 +78,8 @@ def encode_root(
 ) -> tuple[UInt8[Array, "blocks 64"], Float[Array, " blocks"]]:
     """Codes and scales of the square root of a second moment, which is what an update divides by; never negative.
 
-    Code 0 for zero alone: what is above it gets at least code 1, whose value is scale / 255^2. Rounded up or down by the
-    low 16 bits of `random`: to the nearest, it would not move, since with beta2 = 0.999 a step changes it by a twentieth
-    of a code.
+    Code 0 for zero alone: what is above it gets at least code 1, whose value is scale / 255^2. Rounded up or down by
+    the low 16 bits of `random`; the module says why.
     """
     scales, inverse = _scales(root, steps=ROOT_STEPS)
     below_half = (random & jnp.uint32(0xFFFF)).astype(jnp.float32) * 2**-16 - 0.5

@@ -7,9 +7,9 @@ and rounded in bfloat16 would stand still. Two ways out:
 weight, relative error 2^-16. The split is FlashOptim's (2026, https://arxiv.org/abs/2602.23349), done on the bits, so
 that split and join are exact inverses.
 
-16 bits: bfloat16 alone, rounded up or down at random so that the mean is right: stochastic rounding, Ozkara et al. 2025,
-https://arxiv.org/abs/2502.20566. 2 bytes per weight, and noise. The random bits are a hash of step, leaf and element: the
-same run draws the same ones after a restart, and there is no state. (Threefry takes longer than the whole update.)
+16 bits: bfloat16 alone, rounded up or down at random so that the mean is right: stochastic rounding, Ozkara et al.
+2025, https://arxiv.org/abs/2502.20566. 2 bytes per weight, and noise. The random bits are a hash of step, leaf and
+element: a run draws the same ones after a restart, and there is no state. Threefry takes longer than the whole update.
 
 Leave it off where weights are not most of what is kept. Norms and biases stay float32.
 """

@@ -1,7 +1,7 @@
 """AdamW over 8-bit moments and 16-, 24- or 32-bit weights, updated in place.
 
-The same numbers as `optax.adamw` but for rounding between steps: a piece of a leaf is decoded, updated in float32 with the
-fresh moments, and encoded again (levers/eight_bit.py, levers/weight_bits.py). Gradients may be float32 or bfloat16.
+The same numbers as `optax.adamw` but for rounding between steps: a piece of a leaf is decoded, updated in float32 with
+the fresh moments, and encoded again (levers/eight_bit.py, levers/weight_bits.py). Gradients may be float32 or bfloat16.
 
 `moments_bits` and `weight_bits` say what each leaf gets: norms, biases and small leaves stay float32 in all, embeddings
 and the output layer in their moments.
@@ -18,7 +18,7 @@ from jax import Array
 from plimsoll.levers import eight_bit, weight_bits
 from plimsoll.levers.eight_bit import BLOCK, Blocks
 from plimsoll.optimizers.adamw import UNDECAYED, AdamW, decayed
-from plimsoll.optimizers.in_place import PIECE, InPlace, over_pieces
+from plimsoll.optimizers.in_place import PIECE, PIECE_BYTES, InPlace, over_pieces
 from plimsoll.types import Storage
 
 SMALLEST = 4096
@@ -39,7 +39,7 @@ class Moments(NamedTuple):
 
 
 class State(NamedTuple):
-    count: Array
+    step: Array
     """Updates done, int32."""
     leaves: Any
     """`Moments` for every leaf of the parameters."""
@@ -104,6 +104,11 @@ def weight_bytes(params: Any, storage: Storage) -> int:
     return sum(leaf.size * (4 if weight_bits_of(path, leaf, storage) == 32 else 2) for path, leaf in leaves)
 
 
+def update_bytes(*, piece: int = PIECE) -> int:
+    """Temporaries of `apply`, at most, whatever the leaves are: what the planner charges."""
+    return PIECE_BYTES * piece
+
+
 def adamw8(settings: AdamW, steps: int, storage: Storage, *, piece: int = PIECE) -> InPlace:
     """`settings` over `steps` updates, `piece` elements at a time; see `InPlace`.
 
@@ -136,7 +141,9 @@ def adamw8(settings: AdamW, steps: int, storage: Storage, *, piece: int = PIECE)
         def one(leaf: Array, kind: Kind) -> Array:
             if kind.weight == 32:
                 return leaf
-            return weight_bits.split(_float32(leaf))[0]  # the nearest bfloat16; only updates are rounded at random
+            if kind.weight == 16:  # the nearest: only updates are rounded at random
+                return weight_bits.as_bits(_float32(leaf).astype(jnp.bfloat16))
+            return weight_bits.split(_float32(leaf))[0]
 
         return jax.tree.map(one, params, kinds(params))
 
@@ -144,7 +151,7 @@ def adamw8(settings: AdamW, steps: int, storage: Storage, *, piece: int = PIECE)
         return jax.tree.map(lambda leaf: weight_bits.as_bfloat16(leaf) if leaf.dtype == jnp.uint16 else leaf, stored)
 
     def numbers(gradient: Any, state: State) -> Numbers:
-        count = state.count + 1
+        count = state.step + 1
         clip = jnp.float32(1)
         if settings.clip_norm is not None:
             norm = optax.tree.norm(jax.tree.map(lambda leaf: leaf.astype(jnp.float32), gradient))
@@ -154,7 +161,7 @@ def adamw8(settings: AdamW, steps: int, storage: Storage, *, piece: int = PIECE)
             clip=clip,
             mean_scale=1 / (1 - settings.beta1**power),
             root_scale=1 / jnp.sqrt(1 - settings.beta2**power),
-            rate=jnp.asarray(schedule(state.count), jnp.float32),
+            rate=jnp.asarray(schedule(state.step), jnp.float32),
             step=count,
         )
 

@@ -16,16 +16,18 @@ from jax import Array, lax
 Apply = Callable[[Any, Any, Any], tuple[Any, Any]]
 
 PIECE = 2**17
-"""Elements of a piece: with float32 temporaries, about what a core's second cache holds."""
+"""Elements of a piece: about what a processor's second cache holds of them. An accelerator wants larger ones."""
+PIECE_BYTES = 16
+"""Temporaries of an update, at most, per element of a piece: its new weights, moments and what lies between them."""
 
 
 class InPlace(optax.GradientTransformation):
     """`init` and `update` as optax has them, and what lets state and parameters be smaller than float32.
 
-    `store(params)` is the form in which float32 parameters are kept between steps, and `init(params)` belongs to it: give
-    `init` the float32 parameters, too. `view(stored)` is what the forward pass reads. `apply(gradient, state, stored)`
-    returns the next `(stored, state)`: donate both. `update(gradient, state, stored)` is for what composes with optax:
-    updates in float32, as large as the parameters.
+    `store(params)` is the form in which float32 parameters are kept between steps, and `init(params)` belongs to it:
+    give `init` the float32 parameters, too. `view(stored)` is what the forward pass reads. `apply(gradient, state,
+    stored)` returns the next `(stored, state)`: donate both. `update(gradient, state, params)` is for what composes
+    with optax: updates in float32, as large as the parameters.
     """
 
     apply: Apply
@@ -58,9 +60,9 @@ def over_pieces(
 ) -> tuple[Any, Array]:
     """`change(first_row, changed, read)` for pieces of `piece` rows, each result written over what it was made from.
 
-    `changed` and `read` are pytrees of arrays whose first axis is `rows` long; `change` gets the same rows of all of them
-    and returns new rows of `changed`. `token` is an int32 that is not negative; it is returned too, and what is given it
-    then runs after all of this. Without that, XLA would hold the temporaries of many leaves at once.
+    `changed` and `read` are pytrees of arrays whose first axis is `rows` long; `change` gets the same rows of all of
+    them and returns new rows of `changed`. `token` is an int32 that is not negative; it is returned too, and what is
+    given it then runs after all of this. Without that, XLA would hold the temporaries of many leaves at once.
     """
 
     def one(start: Array, count: int, changed: Any, token: Array) -> tuple[Any, Array]:
@@ -73,20 +75,29 @@ def over_pieces(
         new, token = apart(new_rows, (start, changed, read), token)
         return jax.tree.map(lambda x, y: lax.dynamic_update_slice_in_dim(x, y, start, 0), changed, new), token
 
+    piece = even(rows, piece)
     pieces, left = divmod(rows, piece)
-    if pieces:
+    if pieces > 1:
         changed, token = lax.fori_loop(0, pieces, lambda i, carry: one(i * piece, piece, *carry), (changed, token))
+    else:
+        left = rows
     if left:
-        changed, token = at_once(lambda *carry: one(jnp.int32(pieces * piece), left, *carry), changed, token)
+        changed, token = at_once(lambda *carry: one(jnp.int32(rows - left), left, *carry), changed, token)
     return changed, token
+
+
+def even(rows: int, piece: int) -> int:
+    """`piece`, or somewhat less where that divides the rows: what is left over has to be compiled on its own."""
+    divisors = (size for size in range(min(rows, piece), piece // 2, -1) if rows % size == 0)
+    return next(divisors, min(rows, piece))
 
 
 def apart(function: Callable[..., Any], operands: tuple, token: Array) -> tuple[Any, Array]:
     """`function(*operands)`, not fused with what is around it, and the token after it.
 
-    Fused with the update of a part, the compiler copies the whole array for each part. An optimization barrier keeps them
-    apart, but on a CPU XLA removes it before it fuses. There it is a branch that is always taken, which the compiler
-    cannot know: as few temporaries and as fast as the barrier with that pass disabled, and no compiler option needed.
+    Fused with the update of a part, the compiler copies the whole array for each part. An optimization barrier keeps
+    them apart, but on a CPU XLA removes it before it fuses. There it is a branch that is always taken, which the
+    compiler cannot know: as few temporaries as with the barrier and that pass disabled, and no compiler option needed.
     """
 
     def branch(token: Array, *operands: Any) -> tuple[Any, Array]:
