@@ -177,7 +177,13 @@ class Decoder:
         return unrolls(layers=self.shape.layers, remat=how.remat, platform=how.platform)
 
     def logits(self, params: dict, hidden: Float[Array, "rows width"]) -> Float[Array, "rows vocab"]:
+        return self.head(hidden, self.head_weights(params))
+
+    def head_weights(self, params: dict) -> Array:
+        """What `head` multiplies by: the token embedding where it is tied, (vocab, width), else (width, vocab)."""
+        return params["embedding" if self.shape.tied else "head"]
+
+    def head(self, hidden: Float[Array, "rows width"], weights: Array) -> Float[Array, "rows vocab"]:
         how = self.compute
-        if self.shape.tied:
-            return dot_rows(hidden, params["embedding"], precision=how.precision, platform=how.platform)
-        return dot(hidden, params["head"], precision=how.precision, platform=how.platform)
+        product = dot_rows if self.shape.tied else dot
+        return product(hidden, weights, precision=how.precision, platform=how.platform)

@@ -28,8 +28,9 @@ class NextToken:
         labels = batch["labels"].reshape(-1)
         total = chunked_cross_entropy(
             hidden.reshape(labels.size, -1),
-            lambda rows: self.decoder.logits(weights, rows),
+            self.decoder.head_weights(weights),
             labels,
+            head=self.decoder.head,
             chunk=self.compute.loss_chunk,
         )
         return LossSum(total, jnp.sum(labels != IGNORE, dtype=jnp.float32)), None, {}
