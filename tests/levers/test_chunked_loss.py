@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from compiled_bytes import temporary_bytes
 
-from plimsoll.levers.chunked_loss import IGNORE, chunked_cross_entropy, logits_bytes, nats
+from plimsoll.levers.chunked_loss import IGNORE, LIFT, chunked_cross_entropy, logits_bytes, nats
 from plimsoll.levers.precision import dot, dot_rows
 from plimsoll.planner.flops import dot_flops
 
@@ -109,6 +109,21 @@ def test_large_logits_do_not_overflow(chunk):
     value, grads = value_and_grads(chunked(chunk))(hidden * 1e3, weights, labels)
     assert np.isfinite(value)
     assert all(np.isfinite(grad).all() for grad in grads)
+
+
+def test_in_float16_a_lift_saves_what_small_probabilities_weigh():
+    """With 20,000 words as likely as one another, and a label nobody counts on, a probability is 5e-5: subnormal."""
+    hidden, weights, labels = example(tokens=16, width=8, vocab=20_000)
+    hidden, labels = hidden * 0.1, np.zeros_like(labels)
+
+    def to_hidden(precision, **options):
+        head = partial(dot, precision=precision, platform="cpu")
+        return value_and_grads(partial(chunked(4, head), **options))(hidden, weights, labels)[1][1]
+
+    exact = to_hidden("float32")[:, 1:]  # of the words that are no label
+    error = {lift: np.linalg.norm(to_hidden("float16", lift=lift)[:, 1:] - exact) for lift in (1.0, LIFT)}
+    assert error[LIFT] < 1e-3 * np.linalg.norm(exact)
+    assert error[LIFT] < error[1.0]
 
 
 def shapes(*, tokens, width, vocab):

@@ -21,21 +21,34 @@ from jaxtyping import Array, Float, Int
 
 from plimsoll.types import IGNORE
 
+LIFT = 2.0**14
+"""The largest probability is 1, and float16 ends at 65,504."""
+
 Head = Callable[[Float[Array, "tokens width"], Any], Float[Array, "tokens vocab"]]
 """Rows and the head's weights to logits. It may close over settings, but over no array: those would get no gradient."""
 
 
 def chunked_cross_entropy(
-    hidden: Float[Array, "tokens width"], weights: Any, labels: Int[Array, " tokens"], *, head: Head, chunk: int
+    hidden: Float[Array, "tokens width"],
+    weights: Any,
+    labels: Int[Array, " tokens"],
+    *,
+    head: Head,
+    chunk: int,
+    lift: float = 1.0,
 ) -> Float[Array, ""]:
     """Sums `-log p(label)`, in nats, over the tokens whose label is not `IGNORE`, `chunk` tokens at a time.
 
     `weights` is what `head(rows, weights)` takes: a pytree of floating-point arrays. `chunk=0` takes all tokens at
     once. A sum, because the mean of unequal chunks (or micro-batches) is not the mean over tokens: the caller divides
     by the number of counted tokens, once.
+
+    What flows back into `head` is a probability, or one less: made before any scale of the loss is known. A head that
+    rounds it to float16 would lose those below 6e-8, so it is multiplied by `lift` on the way in and what comes out is
+    divided by it: `LIFT` there, a power of two, so that it changes nothing else.
     """
     tokens, _ = hidden.shape
-    return _summed(hidden, weights, labels, head, min(chunk, tokens) if chunk else tokens)
+    return _summed(hidden, weights, labels, head, min(chunk, tokens) if chunk else tokens, lift)
 
 
 def nats(logits: Float[Array, "tokens vocab"], labels: Int[Array, " tokens"]) -> Float[Array, ""]:
@@ -45,8 +58,10 @@ def nats(logits: Float[Array, "tokens vocab"], labels: Int[Array, " tokens"]) ->
     return jnp.sum(jnp.where(counted, jax.nn.logsumexp(logits, axis=-1) - picked, 0.0))
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(3, 4))
-def _summed(hidden: Array, weights: Any, labels: Array, head: Head, chunk: int) -> Array:
+@partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
+def _summed(hidden: Array, weights: Any, labels: Array, head: Head, chunk: int, lift: float) -> Array:
+    del lift
+
     def add_chunk(total: Array, rows: tuple[Array, Array]) -> tuple[Array, None]:
         hidden_rows, label_rows = rows
         return total + nats(head(hidden_rows, weights), label_rows), None
@@ -55,12 +70,12 @@ def _summed(hidden: Array, weights: Any, labels: Array, head: Head, chunk: int) 
     return total
 
 
-def _summed_forward(hidden: Array, weights: Any, labels: Array, head: Head, chunk: int):
+def _summed_forward(hidden: Array, weights: Any, labels: Array, head: Head, chunk: int, lift: float):
     def add_chunk(sums: tuple[Array, Any], rows: tuple[Array, Array]):
         hidden_rows, label_rows = rows
         logits, pull = jax.vjp(head, hidden_rows, weights)
         more, towards_logits = jax.value_and_grad(nats)(logits, label_rows)
-        towards_rows, towards_weights = pull(towards_logits)
+        towards_rows, towards_weights = pull(lift * towards_logits)
         total, so_far = sums
         return (total + more, jax.tree.map(jnp.add, so_far, towards_weights)), towards_rows
 
@@ -70,9 +85,9 @@ def _summed_forward(hidden: Array, weights: Any, labels: Array, head: Head, chun
     return total, (towards_rows.reshape(-1, hidden.shape[1])[: hidden.shape[0]], towards_weights)
 
 
-def _summed_backward(head: Head, chunk: int, kept: tuple[Array, Any], towards_total: Array):
+def _summed_backward(head: Head, chunk: int, lift: float, kept: tuple[Array, Any], towards_total: Array):
     del head, chunk
-    towards_hidden, towards_weights = jax.tree.map(lambda x: x * towards_total.astype(x.dtype), kept)
+    towards_hidden, towards_weights = jax.tree.map(lambda x: x * (towards_total / lift).astype(x.dtype), kept)
     return towards_hidden, towards_weights, None
 
 

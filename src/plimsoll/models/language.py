@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from plimsoll.levers.chunked_loss import chunked_cross_entropy
+from plimsoll.levers.chunked_loss import LIFT, chunked_cross_entropy
 from plimsoll.levers.remat import restacked, unstacked
 from plimsoll.models.decoder import Decoder
 from plimsoll.models.sizing import DecoderShape
@@ -32,6 +32,7 @@ class NextToken:
             labels,
             head=self.decoder.head,
             chunk=self.compute.loss_chunk,
+            lift=LIFT if self.compute.precision == "float16" else 1.0,
         )
         return LossSum(total, jnp.sum(labels != IGNORE, dtype=jnp.float32)), None, {}
 
