@@ -26,6 +26,7 @@ Carry = Any
 Batch = Mapping[str, Any]
 Numerics = Literal["exact", "mixed", "compressed"]
 Remat = Literal["none", "dots", "block"]
+Precision = Literal["float32", "tf32", "bfloat16", "float16"]
 
 
 class LossSum(NamedTuple):
@@ -86,11 +87,13 @@ class Source(Protocol):
 class Compute:
     """How a task is to be computed: the part of a plan that a model sees."""
 
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Arithmetic of the dots; weights and sums are float32 either way."""
+    precision: Precision = "float32"
+    """Arithmetic of the dots; weights and sums are float32 either way. `float16` needs levers/loss_scale.py."""
     remat: Remat = "none"
     loss_chunk: int = 0
     """Tokens whose logits exist at a time; 0 for all of the micro-batch."""
+    attention_chunk: int = 0
+    """Queries, and keys, of a block of attention's scores; 0 for the fastest form where scores may be held whole."""
     platform: str = "cpu"
 
 

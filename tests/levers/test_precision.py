@@ -1,4 +1,4 @@
-"""Dots: float32 ones are exact on every chip, bfloat16 ones are near, keep half the bytes, and stay bfloat16."""
+"""Dots: float32 ones are exact on every chip, 16-bit ones are near, keep half the bytes, and stay what they are."""
 
 import re
 from functools import partial
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from compiled_bytes import temporary_bytes
 
+from plimsoll.errors import PlimsollError
 from plimsoll.levers.precision import batched_dot, batched_dot_rows, dot, dot_rows, operand_bytes
 
 FORMS = {
@@ -63,12 +64,13 @@ def test_float32_dots_and_their_gradients_are_exact(form, platform):
 
 
 @pytest.mark.parametrize("platform", ["cpu", "tpu"])
-def test_bfloat16_dots_and_their_gradients_are_near_and_come_out_in_float32(form, platform):
+@pytest.mark.parametrize(("precision", "bits"), [("bfloat16", 8), ("float16", 11)])
+def test_rounded_dots_and_their_gradients_are_near_and_come_out_in_float32(form, platform, precision, bits):
     function, a, b, reference = form
-    actual, towards = with_gradients(function, a, b, precision="bfloat16", platform=platform)
+    actual, towards = with_gradients(function, a, b, precision=precision, platform=platform)
     for one, other in zip(actual, expected_from(reference, a, b, towards), strict=True):
         assert one.dtype == np.float32
-        assert 1e-5 < relative(one, other) < 0.006  # rounding to 8 bits of mantissa shows, and no more than that
+        assert 1e-5 < relative(one, other) < 1.6 * 2.0**-bits  # rounding of the mantissa shows, and no more than that
 
 
 def lowered_dots(function, a, b, *, precision, platform):
@@ -76,26 +78,51 @@ def lowered_dots(function, a, b, *, precision, platform):
         product, pull = jax.vjp(partial(function, precision=precision, platform=platform), a, b)
         return pull(product)
 
-    text = jax.jit(step).lower(a, b).as_text()
+    for_platform = {"gpu": "cuda"}.get(platform, platform)
+    text = jax.jit(step).trace(a, b).lower(lowering_platforms=(for_platform,)).as_text()
     return re.findall(r"stablehlo\.dot_general[^\n]*", text)
 
 
-def test_a_float32_dot_asks_every_backend_for_float32_products(form):
+@pytest.mark.parametrize("platform", ["cpu", "tpu", "gpu"])
+def test_a_float32_dot_asks_every_backend_for_float32_products(form, platform):
     """The default would be bfloat16 on a TPU and TF32 on a recent NVIDIA card, in the backward pass too."""
     function, a, b, _ = form
-    dots = lowered_dots(function, a, b, precision="float32", platform="tpu")
+    dots = lowered_dots(function, a, b, precision="float32", platform=platform)
     assert len(dots) == 3
     assert all("precision = [HIGHEST, HIGHEST]" in line for line in dots)
+    assert not any("tf32" in line for line in dots)
 
 
-def test_a_bfloat16_dot_multiplies_bfloat16_and_sums_float32(form):
+def test_a_tf32_dot_asks_an_nvidia_card_for_tf32_products_of_float32(form):
     function, a, b, _ = form
-    dots = lowered_dots(function, a, b, precision="bfloat16", platform="cpu")
+    dots = lowered_dots(function, a, b, precision="tf32", platform="gpu")
     assert len(dots) == 3
     for line in dots:
-        operands, result = re.search(r": \((.*)\) -> (tensor<[^>]*>)", line).groups()
-        assert operands.count("xbf16>") == 2
-        assert result.endswith("xf32>")
+        assert "lhs_precision_type = tf32, rhs_precision_type = tf32, accumulation_type = f32" in line
+        assert types_of(line) == (2, "xf32>")
+
+
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
+def test_tf32_is_refused_where_there_is_none(form, platform):
+    function, a, b, _ = form
+    with pytest.raises(PlimsollError, match=f"tf32 is arithmetic of NVIDIA GPUs, and this is a {platform}: take"):
+        with_gradients(function, a, b, precision="tf32", platform=platform)
+
+
+@pytest.mark.parametrize("platform", ["cpu", "tpu", "gpu"])
+@pytest.mark.parametrize(("precision", "operand"), [("bfloat16", "xbf16>"), ("float16", "xf16>")])
+def test_a_rounded_dot_multiplies_what_it_says_and_sums_float32(form, platform, precision, operand):
+    function, a, b, _ = form
+    dots = lowered_dots(function, a, b, precision=precision, platform=platform)
+    assert len(dots) == 3
+    for line in dots:
+        assert types_of(line, operand) == (2, "xf32>")
+
+
+def types_of(line, operand="xf32>"):
+    """How many operands are of that type, and the type of the result."""
+    operands, result = re.search(r": \((.*)\) -> (tensor<[^>]*>)", line).groups()
+    return operands.count(operand), result[result.rindex("x") :]
 
 
 @pytest.mark.parametrize("name", ["dot", "dot_rows"])
@@ -132,7 +159,8 @@ def chain(weights, x, *, precision):
 
 def test_bfloat16_keeps_half_the_bytes_for_the_backward_pass():
     """What a dot keeps is its operand; of a long chain that is most of the temporaries."""
-    assert operand_bytes("bfloat16") * 2 == operand_bytes("float32")
+    assert operand_bytes("bfloat16") * 2 == operand_bytes("float16") * 2 == operand_bytes("float32")
+    assert operand_bytes("tf32") == operand_bytes("float32")
     kept = {p: kept_bytes(dot, (4096, 64), (64, 64), p) for p in ("float32", "bfloat16")}
     assert kept["float32"] == 4096 * 64 * 4 + 64 * 64 * 4
     assert kept["bfloat16"] == 4096 * 64 * 2 + 64 * 64 * 4  # the weight stays: it is alive anyway

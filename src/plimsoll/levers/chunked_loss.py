@@ -1,15 +1,19 @@
 """Cross-entropy over a vocabulary, a few rows of logits at a time.
 
-Computed directly, `hidden @ head` has shape (tokens, vocab), and the backward pass needs it together with a
-gradient of the same size. Here `chunk` rows are computed, reduced to a number and thrown away, then computed
-again in the backward pass.
+Computed directly, the logits have shape (tokens, vocab), and the backward pass needs them together with a gradient of
+the same size. Here `chunk` rows are computed, reduced to a number and thrown away. Their gradient is known as soon as
+they are: what flows back to the hidden states and to the head's weights is made in the same pass, and the backward
+pass only multiplies it by a number. So no logits are computed twice: three multiplies by the head, as without chunks.
+Hsu et al. 2024, https://arxiv.org/abs/2410.10989, section 3.2 (FusedLinearCrossEntropy).
 
-Price: one extra multiply by the head, four instead of three. Leave it off (`chunk=0`) when the logits are already
-small; it then only costs time. Wijmans et al. 2024, https://arxiv.org/abs/2411.09009, never write even a chunk
-of logits to device memory.
+Price: the gradient of the head's weights is read and written once per chunk, which counts where chunks are small; 256
+tokens are as fast as all at once (docs/log.md). Leave it off (`chunk=0`) when the logits are already small. Wijmans et
+al. 2024, https://arxiv.org/abs/2411.09009, never write even a chunk of logits to device memory.
 """
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,40 +21,87 @@ from jaxtyping import Array, Float, Int
 
 from plimsoll.types import IGNORE
 
-Head = Callable[[Float[Array, "tokens width"]], Float[Array, "tokens vocab"]]
+LIFT = 2.0**14
+"""The largest probability is 1, and float16 ends at 65,504."""
 
-
-def cross_entropy(hidden: Float[Array, "tokens width"], head: Head, labels: Int[Array, " tokens"]) -> Float[Array, ""]:
-    """Sums `-log p(label)`, in nats, over the tokens whose label is not `IGNORE`."""
-    logits = head(hidden)
-    counted = labels != IGNORE
-    picked = jnp.take_along_axis(logits, jnp.where(counted, labels, 0)[:, None], axis=-1)[:, 0]
-    nats = jax.nn.logsumexp(logits, axis=-1) - picked
-    return jnp.sum(jnp.where(counted, nats, 0.0))
+Head = Callable[[Float[Array, "tokens width"], Any], Float[Array, "tokens vocab"]]
+"""Rows and the head's weights to logits. It may close over settings, but over no array: those would get no gradient."""
 
 
 def chunked_cross_entropy(
-    hidden: Float[Array, "tokens width"], head: Head, labels: Int[Array, " tokens"], *, chunk: int
+    hidden: Float[Array, "tokens width"],
+    weights: Any,
+    labels: Int[Array, " tokens"],
+    *,
+    head: Head,
+    chunk: int,
+    lift: float = 1.0,
 ) -> Float[Array, ""]:
-    """The same sum, `chunk` tokens at a time; `chunk=0` takes them all at once.
+    """Sums `-log p(label)`, in nats, over the tokens whose label is not `IGNORE`, `chunk` tokens at a time.
 
-    A sum, because the mean of unequal chunks (or micro-batches) is not the mean over tokens: the caller
-    divides by the number of counted tokens, once.
+    `weights` is what `head(rows, weights)` takes: a pytree of floating-point arrays. `chunk=0` takes all tokens at
+    once. A sum, because the mean of unequal chunks (or micro-batches) is not the mean over tokens: the caller divides
+    by the number of counted tokens, once.
+
+    What flows back into `head` is a probability, or one less: made before any scale of the loss is known. A head that
+    rounds it to float16 would lose those below 6e-8, so it is multiplied by `lift` on the way in and what comes out is
+    divided by it: `LIFT` there, a power of two, so that it changes nothing else.
     """
-    tokens, width = hidden.shape
-    if not chunk or chunk >= tokens:
-        return cross_entropy(hidden, head, labels)
-    padding = -tokens % chunk
-    hidden = jnp.pad(hidden, ((0, padding), (0, 0))).reshape(-1, chunk, width)
-    labels = jnp.pad(labels, (0, padding), constant_values=IGNORE).reshape(-1, chunk)
+    tokens, _ = hidden.shape
+    return _summed(hidden, weights, labels, head, min(chunk, tokens) if chunk else tokens, lift)
 
-    @jax.checkpoint  # keep the rows for the backward pass, not their logits
-    def add_chunk(total, rows):
+
+def nats(logits: Float[Array, "tokens vocab"], labels: Int[Array, " tokens"]) -> Float[Array, ""]:
+    """Sums `-log p(label)` over the tokens whose label is not `IGNORE`."""
+    counted = labels != IGNORE
+    picked = jnp.take_along_axis(logits, jnp.where(counted, labels, 0)[:, None], axis=-1)[:, 0]
+    return jnp.sum(jnp.where(counted, jax.nn.logsumexp(logits, axis=-1) - picked, 0.0))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
+def _summed(hidden: Array, weights: Any, labels: Array, head: Head, chunk: int, lift: float) -> Array:
+    del lift
+
+    def add_chunk(total: Array, rows: tuple[Array, Array]) -> tuple[Array, None]:
         hidden_rows, label_rows = rows
-        return total + cross_entropy(hidden_rows, head, label_rows), None
+        return total + nats(head(hidden_rows, weights), label_rows), None
 
-    total, _ = jax.lax.scan(add_chunk, jnp.float32(0), (hidden, labels))
+    total, _ = jax.lax.scan(add_chunk, jnp.float32(0), _in_chunks(hidden, labels, chunk))
     return total
+
+
+def _summed_forward(hidden: Array, weights: Any, labels: Array, head: Head, chunk: int, lift: float):
+    def add_chunk(sums: tuple[Array, Any], rows: tuple[Array, Array]):
+        hidden_rows, label_rows = rows
+        logits, pull = jax.vjp(head, hidden_rows, weights)
+        more, towards_logits = jax.value_and_grad(nats)(logits, label_rows)
+        towards_rows, towards_weights = pull(lift * towards_logits)
+        total, so_far = sums
+        added = jax.tree.map(lambda sum, one: sum + one.astype(jnp.float32), so_far, towards_weights)
+        return (total + more, added), towards_rows
+
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), weights)
+    sums, towards_rows = jax.lax.scan(add_chunk, (jnp.float32(0), nothing), _in_chunks(hidden, labels, chunk))
+    total, towards_weights = sums
+    towards_weights = jax.tree.map(lambda sum, leaf: sum.astype(leaf.dtype), towards_weights, weights)
+    return total, (towards_rows.reshape(-1, hidden.shape[1])[: hidden.shape[0]], towards_weights)
+
+
+def _summed_backward(head: Head, chunk: int, lift: float, kept: tuple[Array, Any], towards_total: Array):
+    del head, chunk
+    towards_hidden, towards_weights = jax.tree.map(lambda x: x * (towards_total / lift).astype(x.dtype), kept)
+    return towards_hidden, towards_weights, None
+
+
+_summed.defvjp(_summed_forward, _summed_backward)
+
+
+def _in_chunks(hidden: Array, labels: Array, chunk: int) -> tuple[Array, Array]:
+    padding = -labels.size % chunk
+    return (
+        jnp.pad(hidden, ((0, padding), (0, 0))).reshape(-1, chunk, hidden.shape[1]),
+        jnp.pad(labels, (0, padding), constant_values=IGNORE).reshape(-1, chunk),
+    )
 
 
 def logits_bytes(*, tokens: int, chunk: int, vocab: int) -> int:

@@ -1,8 +1,13 @@
-"""Dots in float32 or bfloat16, over float32 weights and sums.
+"""Dots in float32, TF32, bfloat16 or float16, over float32 weights and sums.
 
 `exact` asks for float32 products on every backend (`precision="highest"`: by default a TPU multiplies
 in bfloat16 and a recent NVIDIA card in TF32). `mixed` rounds the operands to bfloat16 and sums in float32:
 half the bytes of what the backward pass keeps, and twice the speed on a CPU that has AVX512-BF16.
+
+`tf32` leaves the operands in float32 and lets an NVIDIA card (Ampere or later) drop 13 bits of their mantissas on the
+way into its tensor cores: no bytes saved, and about half the speed of bfloat16. `float16` is for cards without
+bfloat16 (Turing): the same bytes and speed, three bits more of mantissa, but nothing above 65,504 and little below
+6e-5. Gradients fit into that range only when they are scaled (levers/loss_scale.py).
 
 Two things make the bfloat16 form fast on a CPU, where XLA otherwise converts back to float32:
 `preferred_element_type=float32`, and, for the weight gradient, a row-major layout for the transposed
@@ -10,7 +15,7 @@ operand (`Form.transposed`). Leave bfloat16 off where the chip has no bfloat16 u
 """
 
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,12 +23,23 @@ from jax import lax
 from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, Float
 
-Precision = Literal["float32", "bfloat16"]
+from plimsoll.errors import PlimsollError
+from plimsoll.types import Precision
+
+ROUNDED = {"bfloat16": jnp.bfloat16, "float16": jnp.float16}
+"""What operands are converted to; other precisions leave them in float32."""
+PRODUCTS = {"float32": lax.Precision.HIGHEST, "tf32": lax.DotAlgorithmPreset.TF32_TF32_F32}
+"""What the backend is asked for; rounded operands have one way to be multiplied only."""
 
 
 def operand_bytes(precision: Precision) -> int:
     """Bytes of one element of what a dot keeps for the backward pass."""
-    return 2 if precision == "bfloat16" else 4
+    return 2 if precision in ROUNDED else 4
+
+
+def rounded(x: Array, precision: Precision) -> Array:
+    """What a dot in this precision reads of an array, which may be a weight that is kept in bfloat16."""
+    return x.astype(ROUNDED.get(precision, jnp.float32))
 
 
 def dot(
@@ -79,7 +95,7 @@ class Form(NamedTuple):
     platform: str
 
     def operand(self, x: Array) -> Array:
-        return x.astype(jnp.bfloat16 if self.precision == "bfloat16" else jnp.float32)
+        return rounded(x, self.precision)
 
     def transposed(self, x: Array) -> Array:
         """Swaps the last two axes; on CPU also pins the result's layout, without which a bfloat16 dot goes slow."""
@@ -92,8 +108,12 @@ class Form(NamedTuple):
         """Sums over the last axis of `a` and axis `b_axis` (from the end) of `b`; leading axes are a batch."""
         batch = tuple(range(a.ndim - 2))
         axes = (((a.ndim - 1,), (b.ndim + b_axis,)), (batch, batch))
-        exact = lax.Precision.HIGHEST if self.precision == "float32" else None
-        return lax.dot_general(a, b, axes, precision=exact, preferred_element_type=jnp.float32)
+        if self.precision == "tf32" and self.platform != "gpu":
+            raise PlimsollError(
+                f"precision tf32 is arithmetic of NVIDIA GPUs, and this is a {self.platform}: take float32, or bfloat16"
+            )
+        products = PRODUCTS.get(self.precision)
+        return lax.dot_general(a, b, axes, precision=products, preferred_element_type=jnp.float32)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))

@@ -6,15 +6,14 @@ https://arxiv.org/abs/2104.09864. Flax NNX inside, a pure function over a pytree
 rematerialisation, do not depend on the number of layers.
 """
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from plimsoll.levers.attention import causal_attention
 from plimsoll.levers.lora import linear
-from plimsoll.levers.precision import batched_dot, batched_dot_rows, dot, dot_rows
+from plimsoll.levers.precision import dot, dot_rows
 from plimsoll.levers.remat import keep, scan_blocks, unrolls
 from plimsoll.levers.sharding import by_rows
 from plimsoll.models.sizing import DecoderShape
@@ -66,36 +65,6 @@ def rotate(
     first, second = jnp.split(x, 2, axis=-1)
     cos, sin = jnp.cos(angles), jnp.sin(angles)
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
-
-
-def causal_attention(
-    query: Float[Array, "batch heads length width"],
-    key: Float[Array, "batch heads length width"],
-    value: Float[Array, "batch heads length width"],
-    *,
-    compute: Compute,
-) -> Float[Array, "batch heads length width"]:
-    """softmax(q k' / sqrt(width)) v over the positions up to one's own.
-
-    A block of queries at a time, each beside the keys up to its end: with four blocks, 5/8 of the whole square.
-    """
-    batch, heads, length, width = query.shape
-    query, key, value = (a.reshape(batch * heads, length, width) for a in (query * width**-0.5, key, value))
-    scores_of = partial(batched_dot_rows, precision=compute.precision, platform=compute.platform)
-    mix = partial(batched_dot, precision=compute.precision, platform=compute.platform)
-    blocks = []
-    for start, end in query_blocks(length):
-        scores = scores_of(query[:, start:end], key[:, :end])
-        seen = jnp.arange(end)[None, :] <= jnp.arange(start, end)[:, None]
-        weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
-        blocks.append(mix(weights, value[:, :end]))
-    return jnp.concatenate(blocks, axis=1).reshape(batch, heads, length, width)
-
-
-def query_blocks(length: int) -> list[tuple[int, int]]:
-    """Start and end of each block, together `length`: four, or fewer where they would be of less than 64 queries."""
-    rows = max(64, -(-length // 4))
-    return [(start, min(start + rows, length)) for start in range(0, length, rows)]
 
 
 class Block(nnx.Module):
@@ -179,7 +148,13 @@ class Decoder:
         return unrolls(layers=self.shape.layers, remat=how.remat, platform=how.platform)
 
     def logits(self, params: dict, hidden: Float[Array, "rows width"]) -> Float[Array, "rows vocab"]:
+        return self.head(hidden, self.head_weights(params))
+
+    def head_weights(self, params: dict) -> Array:
+        """What `head` multiplies by: the token embedding where it is tied, (vocab, width), else (width, vocab)."""
+        return params["embedding" if self.shape.tied else "head"]
+
+    def head(self, hidden: Float[Array, "rows width"], weights: Array) -> Float[Array, "rows vocab"]:
         how = self.compute
-        if self.shape.tied:
-            return dot_rows(hidden, params["embedding"], precision=how.precision, platform=how.platform)
-        return dot(hidden, params["head"], precision=how.precision, platform=how.platform)
+        product = dot_rows if self.shape.tied else dot
+        return product(hidden, weights, precision=how.precision, platform=how.platform)

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from plimsoll.levers.chunked_loss import chunked_cross_entropy
+from plimsoll.levers.chunked_loss import LIFT, chunked_cross_entropy
 from plimsoll.levers.remat import restacked, unstacked
 from plimsoll.models.decoder import Decoder
 from plimsoll.models.sizing import DecoderShape
@@ -28,9 +28,11 @@ class NextToken:
         labels = batch["labels"].reshape(-1)
         total = chunked_cross_entropy(
             hidden.reshape(labels.size, -1),
-            lambda rows: self.decoder.logits(weights, rows),
+            self.decoder.head_weights(weights),
             labels,
+            head=self.decoder.head,
             chunk=self.compute.loss_chunk,
+            lift=LIFT if self.compute.precision == "float16" else 1.0,
         )
         return LossSum(total, jnp.sum(labels != IGNORE, dtype=jnp.float32)), None, {}
 

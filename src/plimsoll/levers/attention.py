@@ -1,0 +1,211 @@
+"""Causal attention whose scores are never whole.
+
+Scores have a number for every pair of positions: 4 bytes x heads x length^2 of a sequence, and the backward pass needs
+them again, three or four times over. Two ways round it, of the same mathematics:
+
+* `attention_chunk` positions against as many, block by block below the diagonal: a running maximum and sum make the
+  softmax exact, and the backward pass computes each block's scores again from what it keeps, the sum's logarithm of
+  every query. Temporaries grow with the length, not with its square. Price: five dots become seven, in small blocks.
+  Dao 2023, https://arxiv.org/abs/2307.08691, algorithms 1 and 2, as plain JAX: every platform and precision.
+* On NVIDIA GPUs cuDNN's kernel and on TPUs Pallas' do the same on the chip, faster than scores written to memory. They
+  take 16-bit operands, and are used wherever they can be (`kernel`) and no chunk is asked for.
+
+Elsewhere `attention_chunk=0` is the fastest form for short sequences: four blocks of queries, each beside the keys up
+to its end, 5/8 of the square; leave it at that where the scores are small beside the rest.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from plimsoll.levers.precision import ROUNDED, Form, batched_dot, batched_dot_rows, rounded
+from plimsoll.levers.sharding import ROWS, in_mesh
+from plimsoll.types import Compute
+
+Heads = Float[Array, "batch heads length width"]
+Rows = Float[Array, "rows length width"]
+"""One row per example and head."""
+
+STANDS_IN = 128
+"""Block of the plain form that is traced where cuDNN is not installed, to estimate: it keeps what cuDNN's keeps."""
+KERNEL_BLOCK = 128
+"""Positions of which a TPU's kernel takes a whole number."""
+LARGEST_KERNEL_BLOCK = 512
+
+
+def causal_attention(query: Heads, key: Heads, value: Heads, *, compute: Compute) -> Heads:
+    """softmax(q k' / sqrt(width)) v over the positions up to one's own; float32 in and out."""
+    length, width = query.shape[2:]
+    form = Form(compute.precision, compute.platform)
+    if compute.attention_chunk:
+        return _by_rows(partial(_chunked, chunk=min(compute.attention_chunk, length), form=form), query, key, value)
+    which = kernel(compute, length=length, width=width)
+    if which == "cudnn" and not _has_cudnn():
+        return _by_rows(partial(_chunked, chunk=min(STANDS_IN, length), form=form), query, key, value)
+    if which is not None:
+        attend = {"cudnn": _cudnn, "splash": _splash}[which]
+        q, k, v = (rounded(x, compute.precision) for x in (query, key, value))
+        return attend(q, k, v).astype(jnp.float32)
+    return _by_rows(partial(_in_query_blocks, form=form), query, key, value)
+
+
+def kernel(compute: Compute, *, length: int, width: int) -> Literal["cudnn", "splash"] | None:
+    """The chip's own attention, where there is one for these shapes; cuDNN's needs compute capability 8.0 or later.
+
+    A T4 has none (7.5), which a plan for it says with a chunk.
+    """
+    if compute.attention_chunk or compute.precision not in ROUNDED:
+        return None
+    if compute.platform == "gpu" and width % 8 == 0 and width <= 128:
+        return "cudnn"
+    if compute.platform == "tpu" and compute.precision == "bfloat16" and length % KERNEL_BLOCK == 0:
+        return "splash"
+    return None
+
+
+def chunked_attention_bytes(*, rows: int, length: int, width: int, chunk: int, operand_bytes: int) -> int:
+    """Of one layer: kept for the backward pass (query, key, value, result, logarithms), and a block's scores, twice."""
+    kept = rows * length * (4 * width * operand_bytes + 4)
+    return kept + 2 * 4 * rows * min(chunk, length) ** 2
+
+
+def query_blocks(length: int) -> list[tuple[int, int]]:
+    """Start and end of each block, together `length`: four, or fewer where they would be of less than 64 queries."""
+    rows = max(64, -(-length // 4))
+    return [(start, min(start + rows, length)) for start in range(0, length, rows)]
+
+
+def _by_rows(attend: Callable[[Rows, Rows, Rows], Rows], query: Heads, key: Heads, value: Heads) -> Heads:
+    """Merges examples and heads; the query comes scaled."""
+    length, width = query.shape[2:]
+    rows = (x.reshape(-1, length, width) for x in (query * width**-0.5, key, value))
+    return attend(*rows).reshape(query.shape)
+
+
+def _in_query_blocks(query: Rows, key: Rows, value: Rows, *, form: Form) -> Rows:
+    blocks = []
+    for start, end in query_blocks(query.shape[1]):
+        scores = batched_dot_rows(query[:, start:end], key[:, :end], **form._asdict())
+        seen = jnp.arange(end)[None, :] <= jnp.arange(start, end)[:, None]
+        weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
+        blocks.append(batched_dot(weights, value[:, :end], **form._asdict()))
+    return jnp.concatenate(blocks, axis=1)
+
+
+def _chunked(query: Rows, key: Rows, value: Rows, *, chunk: int, form: Form) -> Rows:
+    length = query.shape[1]
+    padding = ((0, 0), (0, -length % chunk), (0, 0))  # no query sees the keys after it, so what is added is not seen
+    query, key, value = (jnp.pad(x, padding) for x in (query, key, value))
+    return _flash(query, key, value, chunk, form)[:, :length]
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def _flash(query: Rows, key: Rows, value: Rows, chunk: int, form: Form) -> Rows:
+    return _flash_forward(query, key, value, chunk, form)[0]
+
+
+def _flash_forward(query: Rows, key: Rows, value: Rows, chunk: int, form: Form):
+    query, key, value = (form.operand(x) for x in (query, key, value))
+    rows, length, _ = query.shape
+    at = partial(_block, chunk=chunk)
+
+    def add_block(sums, pair):
+        i, j = pair
+        highest, total, mixed = (at(x, i) for x in sums)
+        scores = _scores(at(query, i), at(key, j), pair, form)
+        now = jnp.maximum(highest, jnp.max(scores, axis=-1))
+        weights, before = jnp.exp(scores - now[..., None]), jnp.exp(highest - now)
+        total = total * before + jnp.sum(weights, axis=-1)
+        mixed = mixed * before[..., None] + form.contract(form.operand(weights), at(value, j), b_axis=-2)
+        return tuple(_put(x, new, i) for x, new in zip(sums, (now, total, mixed), strict=True)), None
+
+    start = jnp.full((rows, length), -jnp.inf), jnp.zeros((rows, length)), jnp.zeros(query.shape)
+    (highest, total, mixed), _ = jax.lax.scan(add_block, start, _pairs(length // chunk))
+    result = mixed / total[..., None]
+    return result, (query, key, value, form.operand(result), highest + jnp.log(total))
+
+
+def _flash_backward(chunk: int, form: Form, kept, towards: Rows):
+    query, key, value, result, log_total = kept
+    at = partial(_block, chunk=chunk)
+    weighed = jnp.sum(towards * result.astype(towards.dtype), axis=-1)
+    towards = form.operand(towards)
+
+    def add_block(sums, pair):
+        i, j = pair
+        to_query, to_key, to_value = sums
+        scores = _scores(at(query, i), at(key, j), pair, form)
+        weights = jnp.exp(scores - at(log_total, i)[..., None])
+        to_weights = form.contract(at(towards, i), at(value, j), b_axis=-1)
+        to_scores = form.operand(weights * (to_weights - at(weighed, i)[..., None]))
+        more_value = form.contract(form.transposed(form.operand(weights)), at(towards, i), b_axis=-2)
+        more_query = form.contract(to_scores, at(key, j), b_axis=-2)
+        more_key = form.contract(form.transposed(to_scores), at(query, i), b_axis=-2)
+        return (_add(to_query, more_query, i), _add(to_key, more_key, j), _add(to_value, more_value, j)), None
+
+    zeros = jnp.zeros(query.shape)
+    sums, _ = jax.lax.scan(add_block, (zeros, zeros, zeros), _pairs(query.shape[1] // chunk))
+    return sums
+
+
+_flash.defvjp(_flash_forward, _flash_backward)
+
+
+def _pairs(blocks: int) -> tuple[Array, Array]:
+    """Block of queries, block of keys: all that are not above the diagonal."""
+    i, j = np.tril_indices(blocks)
+    return jnp.asarray(i, jnp.int32), jnp.asarray(j, jnp.int32)
+
+
+def _scores(query: Rows, key: Rows, pair: tuple[Array, Array], form: Form) -> Float[Array, "rows queries keys"]:
+    """-inf where a key comes after the query. Every query sees a key in each of its blocks."""
+    i, j = pair
+    chunk = query.shape[1]
+    places = jnp.arange(chunk, dtype=jnp.int32)
+    seen = (j * chunk + places)[None, :] <= (i * chunk + places)[:, None]
+    return jnp.where(seen, form.contract(query, key, b_axis=-1), -jnp.inf)
+
+
+def _block(x: Array, i: Array, *, chunk: int) -> Array:
+    return jax.lax.dynamic_slice_in_dim(x, i * chunk, chunk, axis=1)
+
+
+def _put(x: Array, block: Array, i: Array) -> Array:
+    return jax.lax.dynamic_update_slice_in_dim(x, block, i * block.shape[1], axis=1)
+
+
+def _add(x: Array, block: Array, i: Array) -> Array:
+    return _put(x, _block(x, i, chunk=block.shape[1]) + block, i)
+
+
+def _has_cudnn() -> bool:
+    """Whether JAX can ask for cuDNN's attention here: with its CUDA plug-in, on a card or to compile for one."""
+    return any(find_spec(name) is not None for name in ("jax_cuda13_plugin", "jax_cuda12_plugin"))
+
+
+def _cudnn(query: Heads, key: Heads, value: Heads) -> Heads:
+    query, key, value = (jnp.swapaxes(x, 1, 2) for x in (query, key, value))
+    return jnp.swapaxes(jax.nn.dot_product_attention(query, key, value, is_causal=True, implementation="cudnn"), 1, 2)
+
+
+def _splash(query: Heads, key: Heads, value: Heads, *, interpret: bool = False) -> Heads:
+    # Pallas is half a second of imports that a CPU run does not need.
+    from jax.experimental.pallas.ops.tpu import splash_attention as splash
+
+    _, heads, length, width = query.shape
+    size = next(n for n in (LARGEST_KERNEL_BLOCK, 256, KERNEL_BLOCK) if length % n == 0)
+    blocks = splash.BlockSizes(
+        block_q=size, block_kv=size, block_q_dkv=size, block_kv_dkv=size, block_q_dq=size, block_kv_dq=size
+    )
+    mask = splash.MultiHeadMask([splash.CausalMask((length, length))] * heads)
+    attend = splash.make_splash_mha(mask=mask, head_shards=1, q_seq_shards=1, block_sizes=blocks, interpret=interpret)
+    over_examples = jax.vmap(attend)
+    if in_mesh():  # a kernel cannot be split by the partitioner: each device runs it on its own examples
+        over_examples = jax.shard_map(over_examples, in_specs=(ROWS,) * 3, out_specs=ROWS, check_vma=False)
+    return over_examples(query * jnp.asarray(width**-0.5, query.dtype), key, value)

@@ -1,0 +1,151 @@
+"""Attention in blocks: the numbers and gradients of the whole square, in bytes that grow with the length alone."""
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from compiled_bytes import temporary_bytes
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plimsoll.levers import attention
+from plimsoll.levers.attention import causal_attention, chunked_attention_bytes, kernel, query_blocks
+from plimsoll.planner.flops import dot_flops
+from plimsoll.types import Compute
+
+CPU = Compute(platform="cpu")
+
+
+def heads(length, *, batch=2, heads=2, width=16):
+    random = np.random.default_rng(0)
+    return [random.normal(size=(batch, heads, length, width)).astype(np.float32) for _ in range(3)]
+
+
+def dense(query, key, value):
+    scores = jnp.einsum("bhlw,bhmw->bhlm", query, key, precision="highest") / query.shape[-1] ** 0.5
+    seen = jnp.tril(jnp.ones(scores.shape[-2:], bool))
+    return jnp.einsum("bhlm,bhmw->bhlw", jax.nn.softmax(jnp.where(seen, scores, -jnp.inf)), value, precision="highest")
+
+
+def with_gradients(attend, arrays):
+    """Result, and gradients for a cotangent that tells every entry apart."""
+    towards = np.random.default_rng(1).normal(size=arrays[0].shape).astype(np.float32)
+
+    @jax.jit
+    def both(*arrays):
+        result, pull = jax.vjp(attend, *arrays)
+        return result, *pull(towards)
+
+    return both(*arrays)
+
+
+def assert_near(actual, expected, tolerance):
+    for one, other in zip(actual, expected, strict=True):
+        assert one.dtype == np.float32
+        assert np.linalg.norm(one - other) <= tolerance * np.linalg.norm(other)
+
+
+@pytest.mark.parametrize("length", [1, 7, 64, 100])
+@pytest.mark.parametrize("chunk", [0, 3, 16, 100, 1000])  # whole, of every size, and beyond the end
+def test_blocks_change_neither_the_result_nor_its_gradients(length, chunk):
+    arrays = heads(length)
+    attend = partial(causal_attention, compute=replace(CPU, attention_chunk=chunk))
+    assert_near(with_gradients(attend, arrays), with_gradients(dense, arrays), 2e-6)
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("bfloat16", 0.02), ("float16", 0.003)])
+def test_rounded_blocks_are_near(precision, tolerance):
+    arrays = heads(100)
+    attend = partial(causal_attention, compute=replace(CPU, attention_chunk=32, precision=precision))
+    assert_near(with_gradients(attend, arrays), with_gradients(dense, arrays), tolerance)
+
+
+def test_scores_that_would_overflow_do_not():
+    query, key, value = heads(40)
+    attend = partial(causal_attention, compute=replace(CPU, attention_chunk=8))
+    actual = with_gradients(attend, [query * 100, key * 100, value])
+    assert all(np.isfinite(x).all() for x in actual)
+    assert_near(actual[:1], [dense(query * 100, key * 100, value)], 1e-4)
+
+
+def needed(length, chunk):
+    shape = jnp.zeros((1, 2, length, 32))
+    attend = partial(causal_attention, compute=replace(CPU, attention_chunk=chunk))
+    loss = lambda *arrays: jnp.sum(attend(*arrays) ** 2)  # noqa: E731
+    return temporary_bytes(jax.grad(loss, argnums=(0, 1, 2)), shape, shape, shape)
+
+
+def test_the_bytes_grow_with_the_length_and_not_with_its_square():
+    assert needed(8192, 128) < 2.1 * needed(4096, 128)
+    assert needed(8192, 0) > 3.5 * needed(4096, 0)
+    assert needed(4096, 128) < needed(4096, 0) / 15
+
+
+def test_the_bytes_are_those_that_are_charged():
+    claimed = chunked_attention_bytes(rows=2, length=4096, width=32, chunk=128, operand_bytes=4)
+    around = 6 * 2 * 4096 * 32 * 4  # scaled and merged inputs, and what flows into and out of the backward pass
+    assert claimed / 2 < needed(4096, 128) < claimed + around
+
+
+def test_no_block_above_the_diagonal_is_computed():
+    arrays, chunk = heads(64, batch=1, heads=1), 16
+    attend = partial(causal_attention, compute=replace(CPU, attention_chunk=chunk))
+    block = 2 * chunk * chunk * 16  # one dot of one block
+    blocks = 4 * 5 // 2
+    assert dot_flops(jax.make_jaxpr(attend)(*arrays)) == 2 * blocks * block
+    both = dot_flops(jax.make_jaxpr(lambda *arrays: jax.vjp(attend, *arrays)[1](arrays[0]))(*arrays))
+    assert both == (2 + 5) * blocks * block
+
+
+@given(length=st.integers(1, 5000))
+def test_query_blocks_follow_one_another_to_the_end_and_are_few(length):
+    blocks = query_blocks(length)
+    assert [start for start, _ in blocks] == [0, *(end for _, end in blocks[:-1])]
+    assert blocks[-1][1] == length
+    assert len(blocks) <= 4
+    assert all(end - start >= 64 for start, end in blocks[:-1])
+
+
+GPU, TPU = Compute(platform="gpu", precision="bfloat16"), Compute(platform="tpu", precision="bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("compute", "length", "width", "expected"),
+    [
+        (GPU, 1024, 64, "cudnn"),
+        (replace(GPU, precision="float16"), 77, 128, "cudnn"),
+        (replace(GPU, precision="float32"), 1024, 64, None),
+        (replace(GPU, precision="tf32"), 1024, 64, None),
+        (replace(GPU, attention_chunk=128), 1024, 64, None),
+        (GPU, 1024, 256, None),
+        (GPU, 1024, 12, None),
+        (TPU, 1024, 64, "splash"),
+        (TPU, 1000, 64, None),
+        (replace(TPU, precision="float32"), 1024, 64, None),
+        (replace(CPU, precision="bfloat16"), 1024, 64, None),
+    ],
+)
+def test_the_chips_own_kernel_is_used_where_it_exists(compute, length, width, expected):
+    assert kernel(compute, length=length, width=width) == expected
+
+
+def test_a_tpus_kernel_computes_the_same():
+    arrays = [jnp.asarray(x) for x in heads(256, batch=1, width=64)]
+    attend = partial(attention._splash, interpret=True)
+    assert_near(with_gradients(attend, arrays), with_gradients(dense, arrays), 1e-4)
+
+
+def test_for_a_tpu_the_step_holds_the_kernel_and_no_scores():
+    shape = jax.ShapeDtypeStruct((2, 4, 512, 64), jnp.float32)
+
+    def lowered(compute):
+        loss = lambda *arrays: jnp.sum(causal_attention(*arrays, compute=compute))  # noqa: E731
+        traced = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).trace(shape, shape, shape)
+        return traced.lower(lowering_platforms=("tpu",)).as_text()
+
+    assert "tpu_custom_call" in lowered(TPU)
+    assert "x512x512xf32" not in lowered(TPU)
+    assert "tpu_custom_call" not in lowered(replace(TPU, precision="float32"))
