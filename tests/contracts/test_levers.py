@@ -35,10 +35,11 @@ SIZE = {"layers": 4, "width": 64, "vocab_size": 2048, "seq_len": 64, "batch_size
 
 
 @cache
-def step_bytes(name, plan):
-    recipe = replace(RECIPES[name](), **SIZE)
+def step_bytes(name, plan, *, seq_len=SIZE["seq_len"], **compute):
+    """`compute` holds levers of the model that are in no plan yet."""
+    recipe = replace(RECIPES[name](), **SIZE | {"seq_len": seq_len})
     program = lower(
-        recipe.task(plan.compute("cpu")),
+        recipe.task(replace(plan.compute("cpu"), **compute)),
         recipe.optimizer(100),
         plan,
         batch=recipe.batch_spec(16),
@@ -60,12 +61,25 @@ def test_a_lever_that_is_on_saves_bytes_in_the_compiled_step(name, lever):
     assert step_bytes(name, on) < left * step_bytes(name, off)
 
 
+BESIDES_A_PLAN = {"attention_chunk"}
+"""Levers of `Compute` that no plan holds yet: one that does is a row of LEVERS."""
+
+
+@pytest.mark.parametrize("name", ["stories", "code"])
+def test_attention_in_blocks_saves_bytes_in_the_compiled_step(name):
+    plan = replace(OFF, micro_batch=4, accumulation=4, loss_chunk=128, remat="block")
+    whole, in_blocks = (step_bytes(name, plan, seq_len=512, attention_chunk=chunk) for chunk in (0, 64))
+    assert in_blocks < 0.6 * whole
+
+
 def test_every_lever_file_is_held_here():
     files = {path.stem for path in Path(plimsoll.levers.__path__[0]).glob("*.py")} - {"__init__"}
     over_devices = {"sharding"}  # held in tests/levers/test_sharding.py, in a process that has several
-    assert files == {"precision", "remat", "chunked_loss"} | over_devices, "a new lever needs a row in LEVERS"
+    numbers_only = {"loss_scale"}  # saves nothing by itself; tests/levers/test_loss_scale.py
+    held = {"precision", "remat", "chunked_loss", "attention"}
+    assert files == held | over_devices | numbers_only, "a new lever needs a row in LEVERS"
 
 
 def test_every_lever_of_a_plan_that_reaches_a_model_is_held_here():
     seen = set(vars(OFF.compute("cpu"))) - {"platform"}
-    assert seen == set(LEVERS) - {"micro-batch"}
+    assert seen == set(LEVERS) - {"micro-batch"} | BESIDES_A_PLAN
