@@ -72,7 +72,9 @@ class Drydock(Workshop):
         long as the step.
         """
         asked = plan_of(plan)
-        init = make_init(self._task(asked), self._rule(asked.storage), frozen_bits=asked.frozen_bits)
+        init = make_init(
+            self._task(asked), self._rule(asked.storage), frozen_bits=asked.frozen_bits, precision=asked.precision
+        )
         return self._host() | {
             "init_temp_bytes": liveness.temporary_bytes(jax.jit(init).trace(_SEED).jaxpr),
             "evaluate_temp_bytes": self._evaluation(asked),
@@ -83,7 +85,7 @@ class Drydock(Workshop):
         if not self.compiled:
             evaluate = jax.jit(make_evaluate(self._task(plan)))
             return liveness.temporary_bytes(
-                evaluate.trace(self.state(plan.storage)["params"], self._share(batch)).jaxpr
+                evaluate.trace(self.state(plan.storage, plan.precision)["params"], self._share(batch)).jaxpr
             )
         stats = self._spread(plan).evaluate(batch).compile().memory_analysis()
         assert stats is not None
@@ -100,7 +102,7 @@ class Drydock(Workshop):
 
     def estimated(self, plan: Plan) -> Analysis:
         """One device's share of the work, traced; what `fsdp` splits of the gradient is taken off."""
-        devices, state = self.chip.devices, self.state(plan.storage)
+        devices, state = self.chip.devices, self.state(plan.storage, plan.precision)
         task, rule = self._task(plan), self._rule(plan.storage)
         share = self._share(self._batch(self.recipe.effective_batch))
         step = make_step(task, rule, accumulation=plan.accumulation)

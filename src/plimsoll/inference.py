@@ -44,7 +44,7 @@ class Trained:
     def params(self) -> Any:
         task = self.recipe.task(self.plan.compute(jax.default_backend()))
         rule = self.recipe.update_rule(self.prepared.steps, self.plan.storage)
-        init = make_init(task, rule, frozen_bits=self.plan.frozen_bits)
+        init = make_init(task, rule, frozen_bits=self.plan.frozen_bits, precision=self.plan.precision)
         like = jax.eval_shape(init, jax.ShapeDtypeStruct((), "uint32"))
         return load_part(self.saved, {"params": like["params"]}, only=PARAMETERS)["params"]
 

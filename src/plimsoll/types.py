@@ -120,6 +120,7 @@ LEVERS = (
     "micro_batch",
     "remat",
     "loss_chunk",
+    "attention_chunk",
     "precision",
     "optimizer_bits",
     "weight_bits",
@@ -140,10 +141,11 @@ class Plan:
     accumulation: int
     remat: Remat
     loss_chunk: int
-    precision: Literal["float32", "bfloat16"]
+    precision: Precision
     prefetch: int
     async_save: bool
     """Save while training goes on: costs a second copy of the state while it lasts."""
+    attention_chunk: int = 0
     optimizer_bits: Literal[32, 8] = 32
     weight_bits: Literal[32, 24, 16] = 32
     frozen_bits: Literal[32, 16, 8, 4] = 32
@@ -168,7 +170,13 @@ class Plan:
         return Storage(**{name: getattr(self, name) for name in STORED})
 
     def compute(self, platform: str) -> Compute:
-        return Compute(precision=self.precision, remat=self.remat, loss_chunk=self.loss_chunk, platform=platform)
+        return Compute(
+            precision=self.precision,
+            remat=self.remat,
+            loss_chunk=self.loss_chunk,
+            attention_chunk=self.attention_chunk,
+            platform=platform,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self) | {"pinned": list(self.pinned)}

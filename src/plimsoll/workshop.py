@@ -29,7 +29,7 @@ from plimsoll.recipes.registry import from_dict
 from plimsoll.session import lowered
 from plimsoll.training import memory, program
 from plimsoll.training.step import make_init, make_step
-from plimsoll.types import Compute, Plan, Storage
+from plimsoll.types import Compute, Plan, Precision, Storage
 
 TIMED_ROUNDS = 5
 
@@ -80,9 +80,10 @@ class Workshop:
             whole_state_bytes=program.tree_bytes(state),
         )
 
-    def state(self, storage: Storage) -> Any:
-        """Shapes and dtypes; no other lever changes them."""
-        init = make_init(self.recipe.task(Compute()), self._rule(storage), frozen_bits=storage.frozen_bits)
+    def state(self, storage: Storage, precision: Precision = "float32") -> Any:
+        """Shapes and dtypes; no other lever changes them, and float16 only adds three numbers."""
+        how = {"frozen_bits": storage.frozen_bits, "precision": precision}
+        init = make_init(self.recipe.task(Compute()), self._rule(storage), **how)
         return jax.eval_shape(init, jax.ShapeDtypeStruct((), jnp.uint32))
 
     def analyse(self, plan: Plan) -> Analysis:
@@ -104,7 +105,7 @@ class Workshop:
         task = self.recipe.task(plan.compute(jax.default_backend()))
         step = make_step(task, self._rule(plan.storage), accumulation=plan.accumulation)
         batch = program.shapes(self.recipe.batch_spec(self.recipe.effective_batch))
-        traced = jax.jit(step, donate_argnums=0).trace(self.state(plan.storage), batch)
+        traced = jax.jit(step, donate_argnums=0).trace(self.state(plan.storage, plan.precision), batch)
         return traced.lower(), dot_flops(traced.jaxpr)
 
     def _rule(self, storage: Storage) -> optax.GradientTransformation:

@@ -24,8 +24,10 @@ class Levers:
     """Recompute in the backward pass: nothing, all but the dots, or whole blocks."""
     loss_chunk: int | None = None
     """Tokens whose logits exist at a time; 0 for all."""
-    precision: Literal["float32", "bfloat16"] | None = None
-    """Arithmetic of the dots."""
+    attention_chunk: int | None = None
+    """Positions of a block of attention's scores; 0 for the fastest form where scores may be held whole."""
+    precision: Literal["float32", "tf32", "bfloat16", "float16"] | None = None
+    """Arithmetic of the dots. float16 scales the loss, and skips steps that overflow."""
     optimizer_bits: Literal[32, 8] | None = None
     """Of each number that the optimizer keeps per weight."""
     weight_bits: Literal[32, 24, 16] | None = None

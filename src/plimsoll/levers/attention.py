@@ -10,14 +10,15 @@ them again, three or four times over. Two ways round it, of the same mathematics
 * On NVIDIA GPUs cuDNN's kernel and on TPUs Pallas' do the same on the chip, faster than scores written to memory. They
   take 16-bit operands, and are used wherever they can be (`kernel`) and no chunk is asked for.
 
-Elsewhere `attention_chunk=0` is the fastest form for short sequences: four blocks of queries, each beside the keys up
-to its end, 5/8 of the square; leave it at that where the scores are small beside the rest.
+Elsewhere `attention_chunk=0` is four blocks of queries, each beside the keys up to its end, 5/8 of the square. Leave it
+at that for sequences of 256 and less: blocks are no faster there. From 512 on they are, on a CPU, in a tenth of the
+bytes (docs/log.md).
 """
 
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -84,8 +85,9 @@ def query_blocks(length: int) -> list[tuple[int, int]]:
 def _by_rows(attend: Callable[[Rows, Rows, Rows], Rows], query: Heads, key: Heads, value: Heads) -> Heads:
     """Merges examples and heads; the query comes scaled."""
     length, width = query.shape[2:]
-    rows = (x.reshape(-1, length, width) for x in (query * width**-0.5, key, value))
-    return attend(*rows).reshape(query.shape)
+    rows = (-1, length, width)
+    mixed = attend((query * width**-0.5).reshape(rows), key.reshape(rows), value.reshape(rows))
+    return mixed.reshape(query.shape)
 
 
 def _in_query_blocks(query: Rows, key: Rows, value: Rows, *, form: Form) -> Rows:
@@ -102,7 +104,7 @@ def _chunked(query: Rows, key: Rows, value: Rows, *, chunk: int, form: Form) -> 
     length = query.shape[1]
     padding = ((0, 0), (0, -length % chunk), (0, 0))  # no query sees the keys after it, so what is added is not seen
     query, key, value = (jnp.pad(x, padding) for x in (query, key, value))
-    return _flash(query, key, value, chunk, form)[:, :length]
+    return jnp.reshape(_flash(query, key, value, chunk, form), query.shape)[:, :length]
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3, 4))
@@ -115,15 +117,15 @@ def _flash_forward(query: Rows, key: Rows, value: Rows, chunk: int, form: Form):
     rows, length, _ = query.shape
     at = partial(_block, chunk=chunk)
 
-    def add_block(sums, pair):
+    def add_block(sums: tuple[Array, Array, Array], pair: tuple[Array, Array]):
         i, j = pair
-        highest, total, mixed = (at(x, i) for x in sums)
+        highest, total, mixed = at(sums[0], i), at(sums[1], i), at(sums[2], i)
         scores = _scores(at(query, i), at(key, j), pair, form)
         now = jnp.maximum(highest, jnp.max(scores, axis=-1))
         weights, before = jnp.exp(scores - now[..., None]), jnp.exp(highest - now)
         total = total * before + jnp.sum(weights, axis=-1)
         mixed = mixed * before[..., None] + form.contract(form.operand(weights), at(value, j), b_axis=-2)
-        return tuple(_put(x, new, i) for x, new in zip(sums, (now, total, mixed), strict=True)), None
+        return (_put(sums[0], now, i), _put(sums[1], total, i), _put(sums[2], mixed, i)), None
 
     start = jnp.full((rows, length), -jnp.inf), jnp.zeros((rows, length)), jnp.zeros(query.shape)
     (highest, total, mixed), _ = jax.lax.scan(add_block, start, _pairs(length // chunk))
@@ -137,7 +139,7 @@ def _flash_backward(chunk: int, form: Form, kept, towards: Rows):
     weighed = jnp.sum(towards * result.astype(towards.dtype), axis=-1)
     towards = form.operand(towards)
 
-    def add_block(sums, pair):
+    def add_block(sums: tuple[Array, Array, Array], pair: tuple[Array, Array]):
         i, j = pair
         to_query, to_key, to_value = sums
         scores = _scores(at(query, i), at(key, j), pair, form)
@@ -204,7 +206,9 @@ def _splash(query: Heads, key: Heads, value: Heads, *, interpret: bool = False) 
         block_q=size, block_kv=size, block_q_dkv=size, block_kv_dkv=size, block_q_dq=size, block_kv_dq=size
     )
     mask = splash.MultiHeadMask([splash.CausalMask((length, length))] * heads)
-    attend = splash.make_splash_mha(mask=mask, head_shards=1, q_seq_shards=1, block_sizes=blocks, interpret=interpret)
+    attend: Any = splash.make_splash_mha(
+        mask=mask, head_shards=1, q_seq_shards=1, block_sizes=blocks, interpret=interpret
+    )
     over_examples = jax.vmap(attend)
     if in_mesh():  # a kernel cannot be split by the partitioner: each device runs it on its own examples
         over_examples = jax.shard_map(over_examples, in_specs=(ROWS,) * 3, out_specs=ROWS, check_vma=False)

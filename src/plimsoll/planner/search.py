@@ -314,6 +314,7 @@ class _Search:
             accumulation=self.problem.effective_batch // micro,
             remat=combination["remat"],
             loss_chunk=combination["loss_chunk"],
+            attention_chunk=combination["attention_chunk"],
             precision=combination["precision"],
             **dataclasses.asdict(combination["storage"]),
             fsdp=combination["fsdp"],
@@ -442,13 +443,22 @@ def _combinations(problem: Problem, rates: Rates) -> Iterator[dict[str, Any]]:
     precisions = [_possible(pins["precision"], problem, rates)] if "precision" in pins else _precisions(problem, rates)
     remats = [pins["remat"]] if "remat" in pins else ["none", "dots", "block"]
     chunks = [pins["loss_chunk"]] if "loss_chunk" in pins else [0, *problem.loss_chunks]
+    blocks = [pins["attention_chunk"]] if "attention_chunk" in pins else [0, *problem.attention_chunks]
     remats = remats if "remat" in problem.honoured else ["none"]
     chunks = chunks if "loss_chunk" in problem.honoured else [0]
-    for precision, fsdp, remat, chunk, storage in itertools.product(
-        precisions, _splits(problem), remats, chunks, _storages(problem)
+    blocks = blocks if "attention_chunk" in problem.honoured else [0]
+    for precision, fsdp, remat, chunk, block, storage in itertools.product(
+        precisions, _splits(problem), remats, chunks, blocks, _storages(problem)
     ):
         if remat == "none" or chunk or len(chunks) == 1:  # recomputing blocks while keeping all logits saves little
-            yield {"precision": precision, "remat": remat, "loss_chunk": chunk, "fsdp": fsdp, "storage": storage}
+            yield {
+                "precision": precision,
+                "remat": remat,
+                "loss_chunk": chunk,
+                "attention_chunk": block,
+                "fsdp": fsdp,
+                "storage": storage,
+            }
 
 
 def _storages(problem: Problem) -> list[Storage]:
@@ -488,7 +498,7 @@ def _precisions(problem: Problem, rates: Rates) -> list[str]:
     if problem.numerics == "exact" or "precision" not in problem.honoured:
         return ["float32"]
     if "bfloat16" not in rates.flops:  # the chip has no units for it
-        return ["float32"]
+        return ["float16"] if rates.flops.get("float16", 0.0) > NEAR * rates.flops["float32"] else ["float32"]
     faster = rates.flops["bfloat16"] > NEAR * rates.flops["float32"]
     return ["bfloat16"] if faster else ["float32", "bfloat16"]  # the second for its bytes, where the first does not fit
 
@@ -524,7 +534,7 @@ def _shortlist(fitting: list[Candidate]) -> list[Candidate]:
     groups: dict[tuple[Any, ...], list[Candidate]] = {}
     for candidate in fitting:
         plan = candidate.plan
-        levers = plan.remat, plan.loss_chunk, plan.precision, plan.fsdp, plan.storage
+        levers = plan.remat, plan.loss_chunk, plan.attention_chunk, plan.precision, plan.fsdp, plan.storage
         groups.setdefault(levers, []).append(candidate)
     if len(groups) == 1:
         return fitting[:TIMED]
@@ -558,7 +568,8 @@ def _words(levers: Mapping[str, Any]) -> str:
     chunk = f"loss chunk {levers['loss_chunk']}" if levers["loss_chunk"] else "loss whole"
     split = f", state over {levers['fsdp']}" if levers["fsdp"] > 1 else ""
     storage = levers.get("storage") or Storage(**{name: levers[name] for name in STORED})
-    return f"remat {levers['remat']}, {chunk}, {levers['precision']}{_stored(storage)}{split}"
+    blocks = f", attention in blocks of {levers['attention_chunk']}" if levers["attention_chunk"] else ""
+    return f"remat {levers['remat']}, {chunk}{blocks}, {levers['precision']}{_stored(storage)}{split}"
 
 
 def _stored(storage: Storage) -> str:

@@ -164,6 +164,7 @@ class Problem:
     honoured: tuple[str, ...]
     """Levers the recipe's task makes use of: remat, loss_chunk, precision."""
     loss_chunks: tuple[int, ...]
+    attention_chunks: tuple[int, ...] = ()
     host_bytes: Mapping[int, Mapping[str, int]]
     """Prefetch depth to host components and their bytes."""
     pins: Mapping[str, Any] = field(default_factory=dict)

@@ -68,6 +68,11 @@ class Recipe(ABC):
     loss_chunks: ClassVar[tuple[int, ...]] = ()
     """Chunks of the loss worth trying, in tokens, besides all at once."""
 
+    @property
+    def attention_chunks(self) -> tuple[int, ...]:
+        """Blocks of attention worth trying, in positions, besides the fastest form."""
+        return ()
+
     batch_size: int = 32
     """With --gradient-accumulation-steps, the effective batch: how it is split is the plan's business."""
     gradient_accumulation_steps: int = 1

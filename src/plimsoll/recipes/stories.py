@@ -42,7 +42,14 @@ class Text(Recipe):
 
     kind: ClassVar[str] = "stories"
     rate_unit: ClassVar[str] = "tokens"
-    honoured: ClassVar[tuple[str, ...]] = ("precision", "remat", "loss_chunk", "optimizer_bits", "weight_bits")
+    honoured: ClassVar[tuple[str, ...]] = (
+        "precision",
+        "remat",
+        "loss_chunk",
+        "attention_chunk",
+        "optimizer_bits",
+        "weight_bits",
+    )
     loss_chunks: ClassVar[tuple[int, ...]] = (256,)
 
     dataset_id: str = "skeskinen/TinyStories-Instruct-hf"
@@ -122,6 +129,11 @@ class Text(Recipe):
     @property
     def rate_per_example(self) -> int:
         return self.seq_len
+
+    @property
+    def attention_chunks(self) -> tuple[int, ...]:
+        """Scores of fewer positions are small beside the rest."""
+        return (512,) if self.seq_len >= 2048 else ()
 
     @property
     def window_stride(self) -> int:

@@ -57,6 +57,7 @@ def _levers(planned: Planned) -> list[str]:
         f" x accumulation {plan.accumulation}",
         "rematerialisation": plan.remat,
         "loss chunk": f"{plan.loss_chunk:,} tokens" if plan.loss_chunk else "off, all logits at once",
+        **({"attention": f"in blocks of {plan.attention_chunk:,} positions"} if plan.attention_chunk else {}),
         "precision": f"{plan.precision} (numerics: {plan.numerics})",
         **_storage(plan),
         "prefetch": f"{plan.prefetch} batch{'' if plan.prefetch == 1 else 'es'}",
@@ -176,6 +177,7 @@ def buffers_table(planned: Planned) -> str:
 def plan_words(plan: Plan) -> str:
     """A plan in one line: `micro-batch 8 x 8, remat dots, loss chunk 1024, bfloat16`."""
     chunk = f", loss chunk {plan.loss_chunk}" if plan.loss_chunk else ""
+    chunk += f", attention in blocks of {plan.attention_chunk}" if plan.attention_chunk else ""
     stored = "".join(f", {name} {text}" for name, text in _storage(plan).items())
     return f"micro-batch {plan.micro_batch} x {plan.accumulation}, remat {plan.remat}{chunk}, {plan.precision}{stored}"
 

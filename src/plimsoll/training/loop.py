@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import jax
 
 from plimsoll.errors import StoppedError
+from plimsoll.levers.loss_scale import SMALLEST
 from plimsoll.training import allocator, memory
 from plimsoll.training.checkpoint import Checkpoints
 from plimsoll.training.interruption import Interruption
@@ -175,7 +176,9 @@ class _InFlight:
 
     def _finish(self, step: int, metrics: Mapping[str, jax.Array]) -> None:
         numbers = {name: float(value) for name, value in jax.device_get(metrics).items()}
-        if not math.isfinite(numbers["loss"]) or not math.isfinite(numbers["gradient_norm"]):
+        if numbers.get("scale", 0.0) > SMALLEST and not math.isfinite(numbers["gradient_norm"]):
+            del numbers["gradient_norm"]  # an overflow of float16: the step was skipped, its scale is halved
+        elif not math.isfinite(numbers["loss"]) or not math.isfinite(numbers["gradient_norm"]):
             raise StoppedError(
                 f"step {step}: the loss is {numbers['loss']:g} and the gradient's norm {numbers['gradient_norm']:g}, so"
                 " training stopped and saved nothing over the last good checkpoint. Continue from there with the same"

@@ -50,7 +50,7 @@ def lower(
     task: Task, optimizer: optax.GradientTransformation, plan: Plan, *, batch: BatchSpec, evaluation_batch: BatchSpec
 ) -> Program:
     """The run's functions for these shapes; the state is donated to the step."""
-    init = jax.jit(make_init(task, optimizer, frozen_bits=plan.frozen_bits))
+    init = jax.jit(make_init(task, optimizer, frozen_bits=plan.frozen_bits, precision=plan.precision))
     seed = jax.ShapeDtypeStruct((), jnp.uint32)
     state = jax.eval_shape(init, seed)
     step = jax.jit(make_step(task, optimizer, accumulation=plan.accumulation), donate_argnums=0)

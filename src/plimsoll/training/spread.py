@@ -25,7 +25,7 @@ class Spread:
     def __init__(self, devices: Sequence[Any], task: Task, optimizer: optax.GradientTransformation, plan: Plan) -> None:
         self.mesh = sharding.mesh_of(devices, fsdp=plan.fsdp)
         self._task, self._optimizer, self._plan = task, optimizer, plan
-        self._init = make_init(task, optimizer, frozen_bits=plan.frozen_bits)
+        self._init = make_init(task, optimizer, frozen_bits=plan.frozen_bits, precision=plan.precision)
         shaped = jax.eval_shape(self._init, jax.ShapeDtypeStruct((), jnp.uint32))
         self._lies = sharding.shardings(self.mesh, sharding.state_specs(shaped, fsdp=plan.fsdp))
         self._whole = NamedSharding(self.mesh, PartitionSpec())

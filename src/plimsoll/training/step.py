@@ -12,18 +12,23 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from plimsoll.levers import loss_scale
 from plimsoll.levers.frozen import FrozenBits, stored
 from plimsoll.levers.sharding import by_rows, like_state
 from plimsoll.levers.weight_bits import readable
 from plimsoll.optimizers.in_place import in_place
-from plimsoll.types import Batch, LossSum, Task, Unstacks
+from plimsoll.types import Batch, LossSum, Precision, Task, Unstacks
 
 State = dict[str, Any]
 """`step` (int32), `key` (key data), `params`, `optimizer`, `carry`: everything the next step depends on."""
 
 
 def make_init(
-    task: Task, optimizer: optax.GradientTransformation, *, frozen_bits: FrozenBits = 32
+    task: Task,
+    optimizer: optax.GradientTransformation,
+    *,
+    frozen_bits: FrozenBits = 32,
+    precision: Precision = "float32",
 ) -> Callable[[jax.Array], State]:
     """A function of the seed (uint32 scalar) to the state before the first step."""
 
@@ -33,7 +38,8 @@ def make_init(
         if "frozen" in params:
             params = params | {"frozen": stored(params["frozen"], frozen_bits)}
         rule = in_place(optimizer)
-        return {
+        scale = {"loss_scale": loss_scale.start()} if precision == "float16" else {}
+        return scale | {
             "step": jnp.int32(0),
             "key": jax.random.key_data(step_key),
             "params": params | {"trainable": rule.store(params["trainable"])},
@@ -47,7 +53,10 @@ def make_init(
 def make_step(
     task: Task, optimizer: optax.GradientTransformation, *, accumulation: int
 ) -> Callable[[State, Batch], tuple[State, dict[str, jax.Array]]]:
-    """State and effective batch to the next state and this step's metrics. Donate the state."""
+    """State and effective batch to the next state and this step's metrics. Donate the state.
+
+    Where the state has a `loss_scale`, a step whose gradient overflows changes nothing but that and its own number.
+    """
 
     def step(state: State, batch: Batch) -> tuple[State, dict[str, jax.Array]]:
         examples = jax.tree.leaves(batch)[0].shape[0]
@@ -57,15 +66,28 @@ def make_step(
         keys = keys.reshape(accumulation, -1)
 
         gradient, loss, metrics = _gradient(task, state, micro, keys)
-        stored = state["params"]["trainable"]
-        stored, optimizer_state = in_place(optimizer).apply(gradient, state["optimizer"], stored)
-        new_state = state | {
-            "step": state["step"] + 1,
-            "params": state["params"] | {"trainable": stored},
-            "optimizer": optimizer_state,
-        }
+        old = state["params"]["trainable"], state["optimizer"]
+        scaled: dict[str, Any] = {}
+        if "loss_scale" in state:
+            gradient, finite = loss_scale.unscaled(gradient, state["loss_scale"])
+            new = in_place(optimizer).apply(gradient, old[1], old[0])
+            new = loss_scale.chosen(finite, new, old)
+            scaled = {"loss_scale": loss_scale.adjusted(state["loss_scale"], finite)}
+        else:
+            new = in_place(optimizer).apply(gradient, old[1], old[0])
+        new_state = (
+            state
+            | scaled
+            | {
+                "step": state["step"] + 1,
+                "params": state["params"] | {"trainable": new[0]},
+                "optimizer": new[1],
+            }
+        )
         report = {name: total / weight for name, (total, weight) in metrics.items()}
         report |= {"loss": loss.total, "weight": loss.weight, "gradient_norm": optax.tree.norm(_float32(gradient))}
+        if scaled:
+            report |= {name: getattr(scaled["loss_scale"], name) for name in ("scale", "skipped_steps")}
         return new_state, report
 
     return step
@@ -82,9 +104,11 @@ def _gradient(task: Task, state: State, micro: Batch, keys: jax.Array) -> tuple[
     # The compiler drops the forward pass from this one: the weight depends on the labels only.
     weight = jnp.sum(jax.lax.map(lambda rows: weight_of(*rows), (micro, keys)))
 
+    scale = state["loss_scale"].scale if "loss_scale" in state else jnp.float32(1)
+
     def mean_part(trainable: Any, batch: Batch, keys: jax.Array) -> tuple[jax.Array, dict]:
         loss, _carry, metrics = task.loss(params | {"trainable": trainable}, None, batch, keys, train=True)
-        return loss.total / weight, metrics
+        return scale * (loss.total / weight), metrics
 
     def one(batch: Batch, keys: jax.Array) -> tuple[Any, jax.Array, dict]:
         (loss, metrics), gradient = jax.value_and_grad(mean_part, has_aux=True)(trainable, batch, keys)
@@ -99,7 +123,7 @@ def _gradient(task: Task, state: State, micro: Batch, keys: jax.Array) -> tuple[
             lambda sums, rows: (jax.tree.map(jnp.add, sums, _float32(one(*rows))), None), zeros, (micro, keys)
         )
     gradient = task.stack(gradient) if isinstance(task, Unstacks) else gradient
-    return gradient, LossSum(loss, weight), metrics
+    return gradient, LossSum(loss / scale, weight), metrics
 
 
 def _float32(tree: Any) -> Any:
