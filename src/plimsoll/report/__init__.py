@@ -9,10 +9,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from plimsoll.report.ladder import ladder_picture as ladder_picture
+    from plimsoll.report.ladder import ladder_table as ladder_table
     from plimsoll.report.logfile import LogFile as LogFile
     from plimsoll.report.metrics import MetricsLog as MetricsLog
     from plimsoll.report.metrics import read_rows as read_rows
     from plimsoll.report.picture import plan_picture as plan_picture
+    from plimsoll.report.picture import require_drawable as require_drawable
     from plimsoll.report.settings import settings_table as settings_table
     from plimsoll.report.summary import Epoch as Epoch
     from plimsoll.report.summary import Outcome as Outcome
@@ -30,7 +33,10 @@ _MODULES = {
     "LogFile": "logfile",
     "MetricsLog": "metrics",
     "read_rows": "metrics",
+    "ladder_picture": "ladder",
+    "ladder_table": "ladder",
     "plan_picture": "picture",
+    "require_drawable": "picture",
     "settings_table": "settings",
     "Epoch": "summary",
     "Outcome": "summary",
