@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plimsoll.report.layout import UNKNOWN, columns, format_known_bytes, format_rate, labelled
+from plimsoll.report.layout import UNKNOWN, columns, format_rate, labelled
 from plimsoll.report.picture import BAR, INK, LINE, PEAK, QUIET_INK, ROOM, byte_axis, quieten, require_drawable, written
-from plimsoll.units import format_bytes, format_count, format_seconds
+from plimsoll.units import MIB, format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,19 +51,24 @@ def _title(found: Mapping[str, Any]) -> str:
 def _cells(row: Row) -> tuple[str, ...]:
     measured = "not run" if row["outcome"] == "predicted" else row["outcome"]
     if row["measured_peak_bytes"] is not None:
-        measured = format_bytes(row["measured_peak_bytes"])
+        measured = _mebibytes(row["measured_peak_bytes"])
     seconds, ratio, loss, drift = (row[name] for name in ("step_seconds", "step_ratio", "loss", "loss_drift"))
     return (
         row["name"],
-        format_known_bytes(row["predicted_peak_bytes"]),
+        _mebibytes(row["predicted_peak_bytes"]),
         measured,
-        format_known_bytes(row["state_bytes"]),
-        format_known_bytes(row["temporary_bytes"]),
+        _mebibytes(row["state_bytes"]),
+        _mebibytes(row["temporary_bytes"]),
         UNKNOWN if seconds is None else format_seconds(seconds),
         UNKNOWN if ratio is None else f"{ratio:.2f}",
         UNKNOWN if loss is None else f"{loss:.4f}",
         UNKNOWN if drift is None else f"{drift:.1e}" if drift else "0",
     )
+
+
+def _mebibytes(size: int | None) -> str:
+    """In one unit, so that a column can be read down."""
+    return UNKNOWN if size is None else f"{size / MIB:,.1f} MiB"
 
 
 def _notes(found: Mapping[str, Any]) -> list[str]:
@@ -74,7 +79,9 @@ def _notes(found: Mapping[str, Any]) -> list[str]:
         f" end, and one that restores and goes on to step {last}",
     )
     lines += labelled("step", _of_times(found["rungs"]))
-    lines += labelled("drift", "largest difference of a step's training loss from the first rung's, as a share of it")
+    lines += labelled(
+        "drift", "largest difference of a step's training loss from that of the first rung that was run, as a share"
+    )
     budget = found["budget_bytes"]
     for row in found["rungs"]:
         if row["outcome"] == "predicted":
@@ -105,14 +112,16 @@ def ladder_figure(found: Mapping[str, Any]) -> "Figure":
     from matplotlib.figure import Figure
 
     rows: Sequence[Row] = found["rungs"]
-    figure = Figure(figsize=(9, 1.9 + 0.42 * len(rows)), layout="constrained", facecolor="white")
+    figure = Figure(figsize=(9, 1.8 + 0.42 * len(rows)), layout="constrained", facecolor="white")
     axes = figure.subplots()
     sizes = [row[name] or 0 for row in rows for name in ("measured_peak_bytes", "predicted_peak_bytes")]
     unit, unit_name = byte_axis(max(sizes))
     for place, row in enumerate(rows):
         _draw_rung(axes, place, row, unit)
         end = max(row["measured_peak_bytes"] or 0, row["predicted_peak_bytes"] or 0) / unit
-        axes.text(end + 0.01 * max(sizes) / unit, place, _words(row, found["rate_unit"]), va="center", fontsize=9)
+        axes.text(
+            end + 0.01 * max(sizes) / unit, place, _words(row, found["rate_unit"]), va="center", fontsize=9, color=INK
+        )
     axes.set_yticks(range(len(rows)), [row["name"] for row in rows], fontsize=9, color=INK)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlim(0, 1.6 * max(sizes) / unit)
@@ -120,7 +129,7 @@ def ladder_figure(found: Mapping[str, Any]) -> "Figure":
     axes.set_title(_title(found), loc="left", fontsize=12, fontweight="bold", color=INK, pad=12)
     quieten(axes)
     if any(row["outcome"] == "measured" for row in rows):
-        axes.legend(loc="lower right", fontsize=8, frameon=False, labelcolor=INK)
+        figure.legend(loc="outside lower center", ncols=4, fontsize=8, frameon=False, labelcolor=INK)
     return figure
 
 
