@@ -1,4 +1,4 @@
-"""`plimsoll ladder` through the real command line: three rungs of a tiny recipe, and what is left when it is stopped."""
+"""`plimsoll ladder` through the real command line: three rungs of a tiny recipe; what is left of a stopped one."""
 
 import json
 import os
