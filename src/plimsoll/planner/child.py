@@ -36,6 +36,7 @@ class Child:
     ) -> None:
         self._command, self._environment = list(command), dict(environment)
         self._about = json.dumps([about, _versions()], sort_keys=True)
+        self._chip = json.dumps([about.get("chip"), _versions()], sort_keys=True)
         self._answers = answers
         self._process: subprocess.Popen[str] | None = None
         self._errors: IO[str] | None = None
@@ -51,7 +52,8 @@ class Child:
         return Static(**self._kept("static", {"fsdp": fsdp}))
 
     def rates(self) -> Rates:
-        return Rates(**self._kept("rates", {}, about=_versions()))
+        """Of the chip: the same for every recipe."""
+        return Rates(**self._kept("rates", {}, about=self._chip))
 
     def analyse(self, plan: Plan) -> Analysis:
         answer = self._kept("analyse", {"plan": _computed(plan)}, compiles=1)
