@@ -26,6 +26,10 @@ class Images(type(STORIES)):
     loss_chunks = ()
 
 
+class Patches(Images):
+    loss_chunks = (128, 32)
+
+
 def plan_of(rung):
     return Plan(chip="cpu", accumulation=1, **rung.pins)
 
@@ -57,7 +61,7 @@ def test_the_rungs_of_a_language_model():
     ladder, left_out = rungs(STORIES)
     levers = {rung.name: rung.pins.get(rung.lever) for rung in ladder}
     assert levers == {
-        FIRST: None, "save": False, "micro-batch": 4, "micro-batch-1": 1, "loss-chunk": 64, "remat": "block",
+        FIRST: None, "save": False, "micro-batch": 4, "loss-chunk": 256, "micro-batch-1": 1, "remat": "block",
         "bfloat16": "bfloat16",
     }  # fmt: skip
     assert left_out == {"prefetch": "the 2 batches made ready in the background are 64.0 KiB"}
@@ -68,8 +72,11 @@ def test_batches_that_weigh_something_are_worth_a_rung():
     assert next(rung for rung in ladder if rung.name == "prefetch").pins["prefetch"] == 0
 
 
-def test_the_recipes_own_chunk_is_taken_where_a_micro_batch_is_larger():
-    ladder, _ = rungs(STORIES, chosen=["micro-batch", "loss-chunk"])
+def test_a_chunk_is_taken_only_where_a_micro_batch_is_larger():
+    ladder, left_out = rungs(replace(STORIES, seq_len=64), chosen=["micro-batch", "loss-chunk"])
+    assert [rung.name for rung in ladder] == [FIRST, "micro-batch"]
+    assert left_out == {"loss-chunk": "a micro-batch has 256 tokens, no more than its smallest chunk of 256"}
+    ladder, left_out = rungs(replace(STORIES, seq_len=65), chosen=["micro-batch", "loss-chunk"])
     assert [rung.pins["loss_chunk"] for rung in ladder] == [0, 0, 256]
 
 
@@ -91,6 +98,8 @@ def test_levers_that_the_loss_does_not_honour_are_left_out_with_the_reason():
 
 def test_a_loss_without_tokens_is_chunked_only_as_its_recipe_says():
     assert rungs(Images(batch_size=16))[1]["loss-chunk"] == "the recipe names no chunks worth trying (`loss_chunks`)"
+    ladder, _ = rungs(Patches(batch_size=16), chosen=["loss-chunk"])
+    assert ladder[-1].pins["loss_chunk"] == 32
 
 
 def test_a_class_that_is_not_allowed_is_left_out():

@@ -88,15 +88,21 @@ def _one(_recipe: Recipe, levers: Levers) -> int:
 
 
 def _loss_chunk(recipe: Recipe, levers: Levers) -> int:
-    """The largest of the recipe's that a micro-batch has more tokens than, else a quarter of a micro-batch's tokens."""
+    """The largest of the recipe's that a micro-batch has more tokens than.
+
+    None is made up for smaller micro-batches: a chunk of 64, where 256 tokens were left, took 11 MiB more and not less
+    (docs/log.md, "The ladder").
+    """
+    chunks = sorted(recipe.loss_chunks)
+    if not chunks:
+        raise LeftOut("the recipe names no chunks worth trying (`loss_chunks`)")
     if recipe.rate_unit != "tokens":  # nobody knows how many rows of logits an example has
-        if not recipe.loss_chunks:
-            raise LeftOut("the recipe names no chunks worth trying (`loss_chunks`)")
-        return min(recipe.loss_chunks)
+        return chunks[0]
     tokens = levers["micro_batch"] * recipe.rate_per_example
-    if tokens < 2:
-        raise LeftOut("a micro-batch is a single token")
-    return max((chunk for chunk in recipe.loss_chunks if chunk < tokens), default=max(1, tokens // 4))
+    smaller = [chunk for chunk in chunks if chunk < tokens]
+    if not smaller:
+        raise LeftOut(f"a micro-batch has {tokens:,} tokens, no more than its smallest chunk of {chunks[0]:,}")
+    return smaller[-1]
 
 
 def _no_prefetch(recipe: Recipe, _levers: Levers) -> int:
@@ -114,8 +120,8 @@ FIRST = "plain"
 LINES: tuple[Line, ...] = (
     Line("save", "async_save", _always(False), "exact", "training waits for a save: no second copy of the state"),
     Line("micro-batch", "micro_batch", _middle, "exact", "{} examples at a time"),
-    Line("micro-batch-1", "micro_batch", _one, "exact", "one example at a time"),
     Line("loss-chunk", "loss_chunk", _loss_chunk, "exact", "the logits of {} tokens at a time"),
+    Line("micro-batch-1", "micro_batch", _one, "exact", "one example at a time"),
     Line("remat", "remat", _always("block"), "exact", "blocks are computed again in the backward pass"),
     Line("prefetch", "prefetch", _no_prefetch, "exact", "no batch is made ready in the background"),
     Line("bfloat16", "precision", _always("bfloat16"), "mixed", "dots in bfloat16, weights and sums in float32"),
