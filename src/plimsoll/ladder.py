@@ -25,6 +25,7 @@ from plimsoll.planner.types import DoesNotCompile
 from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.report import read_rows
 from plimsoll.rungs import CLASSES, Rung, rungs
+from plimsoll.training import interruption
 from plimsoll.training.folder import RunFolder
 from plimsoll.types import Planned
 from plimsoll.units import TIB, format_bytes
@@ -281,16 +282,22 @@ def _train(recipe: Recipe, options: run.TrainOptions) -> None:
 
 def _watched(ready: run.Ready, errors: Any) -> int:
     """Its exit code. In a session of its own: Ctrl-C comes here first, and nothing that it started is left."""
-    process = subprocess.Popen(
-        ready.command,
-        env=ready.environment,
-        pass_fds=[ready.lock],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=errors,
-        start_new_session=True,
-    )
+    interruption.hold()  # a signal while the process is being started would leave it to itself
     try:
+        process = subprocess.Popen(
+            ready.command,
+            env=ready.environment,
+            pass_fds=[ready.lock],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            start_new_session=True,
+        )
+    except BaseException:
+        interruption.release()
+        raise
+    try:
+        interruption.release()
         return process.wait()
     finally:
         with contextlib.suppress(ProcessLookupError):
