@@ -35,13 +35,14 @@ MAY_IMPORT = {
         "training",
         "compilers",
         "settings",
+        "ladder",
     },
 }
 """Besides the ground (errors, units, tree, types), which every room may import. The command line parses recipes,
 and looks at data sets, limits and run folders; it must not import JAX, which another test holds."""
 JOINT = {
     "run", "session", "session_line", "session_log", "session_options", "worker", "workshop", "drydock", "compilers",
-    "environment", "batches", "examine", "inference", "settings",
+    "environment", "batches", "examine", "inference", "settings", "ladder", "rungs",
 }  # fmt: skip
 """Modules that bring the rooms together, and may import all of them but the command line."""
 

@@ -62,7 +62,7 @@ def plan(
     its budget has learned.
     Raises BudgetError, with the smallest peak found and what would fit, if nothing does.
     """
-    name, recipe = _named(recipe, name)
+    name, recipe = named(recipe, name)
     target = chips.chip(chip)
     if measure and target.platform != "cpu":
         raise RecipeError(f"--measure times plans on the chip at hand, and {chip} is not: leave it out")
@@ -146,7 +146,7 @@ def _host_budget(host_memory: str | int | None, target: Chip) -> int | None:
     return target.host_memory_bytes if host_memory is None else parse_bytes(host_memory)
 
 
-def _named(recipe: Recipe | str, name: str | None) -> tuple[str, Recipe]:
+def named(recipe: Recipe | str, name: str | None) -> tuple[str, Recipe]:
     """A recipe is called what the user called it, else by its kind or file."""
     if isinstance(recipe, str):
         return name or short_name(recipe), preset(recipe)
@@ -229,7 +229,7 @@ def prepare_run(recipe: Recipe, options: TrainOptions, say: Say, *, lock: int | 
     folder.create()
     lock = folder.lock() if lock is None else lock
     try:
-        prepared = _prepared(folder, recipe, say)
+        prepared = prepare_data(folder, recipe, say)
         budget = _settle_plan(folder, recipe, options, prepared, say)
     except BaseException:
         os.close(lock)
@@ -246,8 +246,11 @@ def prepare_run(recipe: Recipe, options: TrainOptions, say: Say, *, lock: int | 
     return Ready(command, environment.for_processes("cpu"), lock)
 
 
-def _prepared(folder: RunFolder, recipe: Recipe, say: Say) -> Prepared:
-    """A run has begun once it has a plan; until then a corrected recipe replaces what was refused."""
+def prepare_data(folder: RunFolder, recipe: Recipe, say: Say) -> Prepared:
+    """What is made of the data once, before training, and kept in the run.
+
+    A run has begun once it has a plan; until then a corrected recipe replaces what was refused.
+    """
     if folder.has("plan.json"):
         _require_same(folder, recipe)
         return Prepared(**folder.read("data.json"))
@@ -423,7 +426,7 @@ LEVER_VALUES: dict[str, Callable[[Any], bool]] = {
 
 def train(recipe: Recipe | str, *, say: Say = print, **options: Any) -> RunFolder:
     """Plans, then trains in a process of its own; the run folder. Raises PlimsollError if it was refused or stopped."""
-    name, recipe = _named(recipe, options.pop("name", None))
+    name, recipe = named(recipe, options.pop("name", None))
     given = TrainOptions(**{"run": f"runs/{name}", **options}, name=name)
     ready = prepare_run(recipe, given, say)
     try:
@@ -454,4 +457,4 @@ def _open_descriptors() -> set[int]:
     return {int(name) for name in os.listdir(listed)}
 
 
-__all__ = ["TrainOptions", "become", "budget_bytes", "plan", "prepare_run", "processor", "train"]
+__all__ = ["TrainOptions", "become", "budget_bytes", "plan", "prepare_data", "prepare_run", "processor", "train"]

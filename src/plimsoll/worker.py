@@ -139,7 +139,8 @@ def _rehearse(asked: dict[str, Any]) -> int:
 
     recipe = from_dict(asked["recipe"])
     import_everything(recipe)
-    sys.stdin.readline()  # until the cache has what is loaded next
+    if not sys.stdin.readline():  # until the cache has what is loaded next
+        return 1  # whoever asked is gone
     found = rehearse(recipe, plan_of(asked["plan"]), steps=asked["steps"])
     print(json.dumps(dataclasses.asdict(found)))
     return 0

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from plimsoll.cli.ladder import LadderOptions
 from plimsoll.cli.main import COMMANDS
 from plimsoll.cli.options import PlanOptions, TrainOptions
 from plimsoll.cli.parse import parse, take_recipe
@@ -17,11 +18,12 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "docs/stories.md",
     ROOT / "docs/memory.md",
+    ROOT / "docs/levers.md",
     ROOT / "docs/chips.md",
     ROOT / "docs/your-own.md",
     ROOT / "CONTRIBUTING.md",
 ]
-OPTIONS = {"plan": PlanOptions, "train": TrainOptions}
+OPTIONS = {"plan": PlanOptions, "train": TrainOptions, "ladder": LadderOptions}
 
 
 def commands(page: Path) -> list[list[str]]:

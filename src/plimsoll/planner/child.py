@@ -56,6 +56,7 @@ class Child:
         return Static(**self._kept("static", {"fsdp": fsdp, "storage": asked}))
 
     def rates(self) -> Rates:
+        """Of the chip: the same for every recipe."""
         return Rates(**self._kept("rates", {}, about=self._chip))
 
     def analyse(self, plan: Plan) -> Analysis:

@@ -132,8 +132,8 @@ class Text(Recipe):
 
     @property
     def attention_chunks(self) -> tuple[int, ...]:
-        """Scores of fewer positions are small beside the rest."""
-        return (512,) if self.seq_len >= 2048 else ()
+        """Scores of fewer positions are small beside the rest (docs/log.md, "Attention in blocks")."""
+        return (256,) if self.seq_len > 512 else ()
 
     @property
     def window_stride(self) -> int:

@@ -9,6 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from plimsoll.report.ladder import ladder_picture as ladder_picture
+    from plimsoll.report.ladder import ladder_table as ladder_table
     from plimsoll.report.logfile import LogFile as LogFile
     from plimsoll.report.metrics import MetricsLog as MetricsLog
     from plimsoll.report.metrics import read_rows as read_rows
@@ -31,6 +33,8 @@ _MODULES = {
     "LogFile": "logfile",
     "MetricsLog": "metrics",
     "read_rows": "metrics",
+    "ladder_picture": "ladder",
+    "ladder_table": "ladder",
     "plan_picture": "picture",
     "require_picture": "picture",
     "settings_table": "settings",

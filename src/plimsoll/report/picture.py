@@ -33,12 +33,16 @@ def plan_picture(planned: Planned, path: Path | str) -> Path:
     """Draws the waterfall of `planned` into `path`, a .png or .svg, and returns the path."""
     path = require_picture(path)
     try:
-        from matplotlib import rc_context
+        figure = waterfall(planned)
     except ImportError as error:
         raise _needs(path, f"cannot be imported here ({error})") from error
+    return written(figure, path)
 
-    figure = waterfall(planned)
-    # The same plan gives the same bytes: no date in the file, no random ids in the SVG.
+
+def written(figure: "Figure", path: Path) -> Path:
+    """The same figure gives the same bytes: no date in the file, no random ids in the SVG."""
+    from matplotlib import rc_context
+
     with rc_context({"svg.hashsalt": "plimsoll", "svg.fonttype": "none"}):
         try:
             figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
@@ -95,7 +99,7 @@ def waterfall(planned: Planned) -> "Figure":
 
 
 def _draw_bars(axes: "Axes", parts: list[tuple[str, int]], peak: int, budget: int) -> None:
-    unit, _ = _unit(max(peak, budget))
+    unit, _ = byte_axis(max(peak, budget))
     sizes = [size for _, size in parts]
     starts = [0, *accumulate(sizes)][:-1]
     full = max(peak, budget) / unit
@@ -119,7 +123,7 @@ def _draw_bars(axes: "Axes", parts: list[tuple[str, int]], peak: int, budget: in
 
 
 def _draw_temporaries(axes: "Axes", buffers: Sequence[Buffer]) -> None:
-    unit, unit_name = _unit(buffers[0].bytes)
+    unit, unit_name = byte_axis(buffers[0].bytes)
     for row, buffer in enumerate(buffers):
         axes.barh(row, buffer.bytes / unit, height=0.6, color=BAR, zorder=3)
         inside = buffer.bytes > 0.6 * buffers[0].bytes
@@ -131,11 +135,11 @@ def _draw_temporaries(axes: "Axes", buffers: Sequence[Buffer]) -> None:
     axes.set_ylim(len(buffers) - 0.4, -0.6)
     axes.set_title("largest temporaries when the step needs most", loc="left", fontsize=9, color=QUIET_INK)
     axes.set_xlabel(unit_name, fontsize=9, color=QUIET_INK)
-    _quieten(axes)
+    quieten(axes)
 
 
 def _dress(axes: "Axes", names: list[str], peak: int, budget: int) -> None:
-    unit, unit_name = _unit(max(peak, budget))
+    unit, unit_name = byte_axis(max(peak, budget))
     line = budget / unit
     axes.axvline(line, color=LINE, linewidth=1.6, zorder=4)
     room = f"room {format_bytes(budget - peak)}" if peak <= budget else f"over by {format_bytes(peak - budget)}"
@@ -145,10 +149,10 @@ def _dress(axes: "Axes", names: list[str], peak: int, budget: int) -> None:
     axes.set_ylim(len(names) + 0.6, -0.6)
     axes.set_xlim(0, 1.03 * max(peak, budget) / unit)
     axes.set_xlabel(f"{unit_name} per device", fontsize=9, color=QUIET_INK)
-    _quieten(axes)
+    quieten(axes)
 
 
-def _quieten(axes: "Axes") -> None:
+def quieten(axes: "Axes") -> None:
     axes.tick_params(axis="x", colors=QUIET_INK, labelsize=8, length=0)
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x", color=ROOM, linewidth=0.8, zorder=0)
@@ -161,7 +165,8 @@ def _write_above(axes: "Axes", text: str, *, at: float, points: float, **style: 
     axes.annotate(text, xy=(at, 1), xytext=(0, points), va="bottom", **place, **style)
 
 
-def _unit(largest: int) -> tuple[int, str]:
+def byte_axis(largest: int) -> tuple[int, str]:
+    """Bytes of the axis' unit, and its name."""
     return (GIB, "GiB") if largest >= GIB else (MIB, "MiB")
 
 

@@ -1,0 +1,69 @@
+"""`plimsoll ladder`: parse, climb, print."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NoReturn
+
+import tyro
+
+from plimsoll.cli.parse import parse, take_recipe
+from plimsoll.recipes.base import Recipe
+from plimsoll.recipes.files import short_name
+
+
+@dataclass(frozen=True, kw_only=True)
+class LadderOptions:
+    recipe: Recipe
+    memory: str | None = None
+    """Rungs predicted above it are not run, like 2GiB; default: what is available, less a margin."""
+    numerics: Literal["exact", "mixed", "compressed"] = "compressed"
+    """Rungs of this class and of those that touch the numbers less."""
+    rungs: tuple[str, ...] = ()
+    """Only these, in the ladder's order, and always the first; default: every rung that the recipe has."""
+    rung_steps: int = 12
+    """Optimizer steps on each rung, a third of them after a restore; --steps stays the length of the schedule."""
+    run: str | None = None
+    """Keep the runs in this new folder; default: they are gone afterwards."""
+    picture: str | None = None
+    """Draw the rungs into this .png or .svg file."""
+    json: Annotated[bool, tyro.conf.arg(help="Print one JSON object and nothing else.")] = False
+
+
+def ladder(arguments: list[str]) -> int:
+    """Trains a few steps on each rung and prints the measured table. 3 if a rung failed, 2 if none could be run."""
+    name, recipe, rest = take_recipe(arguments, command="ladder")
+    options = parse(LadderOptions, rest, program=f"plimsoll ladder {name}", recipe=recipe)
+    from plimsoll import report
+    from plimsoll.ladder import climb
+
+    if options.picture is not None:
+        report.require_picture(options.picture)
+    signal.signal(signal.SIGTERM, _stop)
+    found = climb(
+        options.recipe,
+        name=short_name(name),
+        memory=options.memory,
+        chosen=options.rungs,
+        numerics=options.numerics,
+        steps=options.rung_steps,
+        folder=options.run,
+        say=_progress,
+    )
+    if options.picture is not None:
+        report.ladder_picture(found, options.picture)
+    print(json.dumps(found) if options.json else report.ladder_table(found))
+    outcomes = {row["outcome"] for row in found["rungs"]}
+    return 3 if "failed" in outcomes else 0 if "measured" in outcomes else 2
+
+
+def _stop(_number: int, _frame: Any) -> NoReturn:
+    """As at Ctrl-C: on its way out, every process and folder of the ladder goes too."""
+    raise SystemExit(143)
+
+
+def _progress(text: str) -> None:
+    print(f"  {text} ...", file=sys.stderr)

@@ -1,0 +1,130 @@
+"""`plimsoll ladder` through the real command line: three rungs of a tiny recipe; what is left of a stopped one."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from plimsoll.cli.main import main
+from plimsoll.report import read_rows
+from plimsoll.units import MIB
+
+from .conftest import plimsoll
+
+TINY = shlex.split(
+    "--width 32 --layers 2 --heads 1 --vocab-size 300 --seq-len 32 --batch-size 4 --steps 50 --shuffle-buffer-size 16"
+    " --rung-steps 6"
+)
+
+
+@pytest.fixture(scope="module")
+def command(text_file):
+    return ["ladder", "stories", "--dataset-id", str(text_file), *TINY, "--rungs", "micro-batch", "bfloat16"]
+
+
+@pytest.fixture(scope="module")
+def climbed(command, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ladder")
+    done = plimsoll(*command, "--json", "--run", folder / "runs", "--picture", folder / "rungs.svg", timeout=900)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 1
+    return json.loads(done.stdout), folder
+
+
+def test_each_rung_is_a_real_run_planned_and_measured(climbed):
+    found, folder = climbed
+    assert [(row["name"], row["numerics"], row["outcome"]) for row in found["rungs"]] == [
+        ("plain", "exact", "measured"),
+        ("micro-batch", "exact", "measured"),
+        ("bfloat16", "mixed", "measured"),
+    ]
+    for row in found["rungs"]:
+        run = folder / "runs" / row["name"]
+        ledger = json.loads((run / "ledger.json").read_text())
+        assert row["measured_peak_bytes"] == ledger["measured"]["peak_bytes"]
+        assert ledger["resumed_from_step"] == found["stops"][0] == 4
+        assert abs(row["measured_peak_bytes"] - row["predicted_peak_bytes"]) < 32 * MIB
+        assert row["state_bytes"] == sum(ledger["components"][name]["measured"] for name in ("parameters", "optimizer"))
+        rows = list(read_rows(run / "metrics.jsonl"))
+        assert [one["step"] for one in rows if "loss" in one] == [1, 2, 3, 4, 5, 6]
+        assert [one["step"] for one in rows if "validation_loss" in one] == [2, 4, 6]
+        assert row["step_seconds"] > 0
+        assert row["tokens_per_second"] == pytest.approx(4 * 32 / row["step_seconds"])
+
+
+def test_plans_have_the_levers_of_their_rungs(climbed):
+    found, folder = climbed
+    plain, accumulated, mixed = (
+        json.loads((folder / "runs" / row["name"] / "plan.json").read_text())["plan"] for row in found["rungs"]
+    )
+    assert (plain["micro_batch"], plain["precision"], plain["async_save"]) == (4, "float32", True)
+    assert accumulated == plain | {"micro_batch": 2, "accumulation": 2}
+    assert mixed == accumulated | {"precision": "bfloat16"}
+
+
+def test_exact_rungs_learn_the_same_and_bfloat16_nearly(climbed):
+    plain, accumulated, mixed = climbed[0]["rungs"]
+    assert plain["loss_drift"] == 0
+    assert 0 < accumulated["loss_drift"] < 1e-5
+    assert accumulated["loss_drift"] < mixed["loss_drift"] < 1e-2
+
+
+def test_the_picture_is_drawn(climbed):
+    assert "bfloat16" in (climbed[1] / "rungs.svg").read_text()
+
+
+def training(process):
+    """The processes under the ladder, once one of them trains."""
+    deadline = time.monotonic() + 900
+    while time.monotonic() < deadline:
+        assert process.poll() is None, process.stderr.read()
+        below = psutil.Process(process.pid).children(recursive=True)
+        if any(is_training(one) for one in below):
+            return below
+        time.sleep(0.02)
+    raise AssertionError("no rung was trained")
+
+
+def is_training(process):
+    try:
+        return process.cmdline()[2:4] == ["plimsoll.worker", "train"]
+    except psutil.Error:
+        return False
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_ladder_that_is_stopped_leaves_no_process_and_no_folder(climbed, command, tmp_path, number, code):
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path)}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "plimsoll.cli.main", *command],
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    below = training(process)
+    assert list(tmp_path.glob("plimsoll-ladder-*"))
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert out == ""
+    assert not [one for one in below if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+    assert list(tmp_path.glob("plimsoll-ladder-*")) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--rungs", "ramat"], "--rungs ramat is no rung of a ladder: there are plain, save, micro-batch,"),
+        (["--picture", "rungs.pdf"], "a picture is written as .png or .svg, and 'rungs.pdf' is neither"),
+        (["--rung-steps", "2"], "--rung-steps must be 3 or more, got 2: one has to come after the restore"),
+        (["--run", "."], "is there already: name a new folder for the runs of a ladder"),
+        (["--micro-batch", "2"], "there is no option --micro-batch"),
+    ],
+)
+def test_what_is_no_ladder_is_refused(command, words, said, capsys):
+    assert main([*command[:-3], *words]) == 2
+    assert said in capsys.readouterr().err

@@ -1,0 +1,73 @@
+"""Of every recipe, the compiled step writes its next state over the last one: no leaf of it is ever there twice."""
+
+import re
+
+import jax
+import pytest
+from task_examples import OWN, RECIPES
+
+from plimsoll.training.program import compiled, lower, tree_bytes
+from plimsoll.training.step import make_step
+from plimsoll.types import Plan
+
+PLANS = {
+    "plain": Plan(
+        chip="cpu", micro_batch=8, accumulation=1, remat="none", loss_chunk=0, precision="float32", prefetch=1,
+        async_save=True,
+    ),
+    "levers": Plan(
+        chip="cpu", micro_batch=4, accumulation=2, remat="block", loss_chunk=16, precision="bfloat16", prefetch=1,
+        async_save=False,
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _as_optax_does():
+    with jax.numpy_dtype_promotion("standard"):  # it multiplies floats by its int32 count
+        yield
+
+
+@pytest.fixture(scope="module", params=[*RECIPES, *OWN])
+def recipe(request):
+    return (RECIPES | OWN)[request.param]()
+
+
+def program(recipe, plan):
+    return lower(
+        recipe.task(plan.compute("cpu")),
+        recipe.optimizer(100),
+        plan,
+        batch=recipe.batch_spec(plan.effective_batch),
+        evaluation_batch=recipe.batch_spec(plan.micro_batch),
+    )
+
+
+def aliases(step):
+    """Number of a parameter of the compiled module to the number of the output that takes its bytes."""
+    (header,) = re.findall(r"^HloModule .*$", step.as_text(), re.MULTILINE)
+    found = re.search(r"input_output_alias=\{(.*?)\}, entry_computation_layout", header)
+    pairs = re.findall(r"\{(\d*)\}: \((\d+), \{\}", found[1]) if found else []
+    return {int(parameter): int(output or 0) for output, parameter in pairs}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_every_byte_of_the_state_is_donated(recipe, name):
+    lowered = program(recipe, PLANS[name])
+    step = compiled(lowered.step)
+    leaves = jax.tree.leaves(lowered.state)  # the state is the step's first argument and its first output
+    found = aliases(step)
+    assert set(found) == set(range(len(leaves)))
+    assert sorted(found.values()) == list(range(len(leaves)))
+    assert step.memory_analysis().alias_size_in_bytes == tree_bytes(lowered.state)
+
+
+def test_a_step_that_is_not_given_its_state_aliases_nothing():
+    """The counterpart: the two figures above are not what any step would show."""
+    recipe, plan = RECIPES["stories"](), PLANS["plain"]
+    lowered = program(recipe, plan)
+    step = make_step(recipe.task(plan.compute("cpu")), recipe.optimizer(100), accumulation=1)
+    batch = {name: jax.ShapeDtypeStruct(*spec) for name, spec in recipe.batch_spec(8).items()}
+    kept = compiled(jax.jit(step).lower(lowered.state, batch))
+    assert aliases(kept) == {}
+    assert kept.memory_analysis().alias_size_in_bytes == 0

@@ -1,0 +1,113 @@
+"""The golden table guards the arithmetic of a ladder; what it holds was checked by hand against `LADDER`."""
+
+from pathlib import Path
+
+import pytest
+
+from plimsoll.errors import PlimsollError
+from plimsoll.report.ladder import ladder_figure, ladder_picture, ladder_table
+from plimsoll.units import GIB, MIB
+
+GOLDEN = Path(__file__).parent / "golden/ladder.txt"
+
+NOTHING = dict.fromkeys(
+    (
+        "measured_peak_bytes", "state_bytes", "temporary_bytes", "step_seconds", "tokens_per_second", "loss",
+        "validation_loss", "step_ratio", "loss_drift", "why_not",
+    )
+)  # fmt: skip
+
+
+def rung(name, words, **values):
+    return {
+        **NOTHING, "name": name, "words": words, "numerics": "exact", "outcome": "measured",
+        "session_step_seconds": [], **values,
+    }  # fmt: skip
+
+
+LADDER = {
+    "recipe": "stories",
+    "parameters": 12_000_000,
+    "effective_batch": 16,
+    "rate_unit": "tokens",
+    "budget_bytes": 2 * GIB,
+    "stops": [8, 12],
+    "rungs": [
+        rung(
+            "plain", "the whole batch at once", outcome="predicted", predicted_peak_bytes=2200 * MIB,
+            state_bytes=132 * MIB,
+        ),
+        rung(
+            "save", "training waits for a save", predicted_peak_bytes=2000 * MIB, measured_peak_bytes=2050 * MIB,
+            state_bytes=132 * MIB, temporary_bytes=1500 * MIB, step_seconds=1.5, step_ratio=1.0, loss=8.25,
+            loss_drift=0.0, tokens_per_second=2730.7, session_step_seconds=[1.5, 1.6],
+        ),
+        rung(
+            "micro-batch", "4 examples at a time", predicted_peak_bytes=700 * MIB, measured_peak_bytes=690 * MIB,
+            state_bytes=132 * MIB, temporary_bytes=300 * MIB, step_seconds=1.2, step_ratio=0.8, loss=8.25,
+            loss_drift=2.5e-7, tokens_per_second=3413.3, session_step_seconds=[1.2, 1.0],
+        ),
+        rung(
+            "bfloat16", "dots in bfloat16", numerics="mixed", predicted_peak_bytes=600 * MIB,
+            outcome="failed", state_bytes=132 * MIB, why_not="killed by signal 9",
+        ),
+    ],
+    "left_out": {"remat": "the recipe's loss makes no use of this lever"},
+}  # fmt: skip
+
+
+def test_golden_ladder_table():
+    assert ladder_table(LADDER) == GOLDEN.read_text().removesuffix("\n")
+
+
+def test_the_table_is_plain_text_that_fits_a_line():
+    text = ladder_table(LADDER)
+    assert text.isascii()
+    assert max(map(len, text.splitlines())) <= 110
+
+
+def test_no_times_are_said_to_vary_where_none_was_taken_twice():
+    text = ladder_table(LADDER | {"rungs": LADDER["rungs"][:1]})
+    assert "apart" not in text
+    assert "not run" in text
+
+
+def test_each_bar_ends_at_its_measured_peak_and_the_mark_at_the_predicted_one():
+    (axes,) = ladder_figure(LADDER).axes
+    ends = {}
+    for bar in axes.patches:
+        place = round(bar.get_y() + bar.get_height() / 2)
+        ends[place] = max(ends.get(place, 0), bar.get_x() + bar.get_width())
+    assert ends == {0: 2200 / 1024, 1: 2050 / 1024, 2: 690 / 1024, 3: 600 / 1024}  # GiB
+    assert [line.get_xdata()[0] for line in axes.lines] == [2000 / 1024, 700 / 1024]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["plain", "save", "micro-batch", "bfloat16"]
+    assert [text.get_text() for text in axes.texts] == [
+        "2.1 GiB predicted, not run",
+        "2.0 GiB, 2,731 tokens/s, exact",
+        "690.0 MiB, 3,413 tokens/s, exact",
+        "failed",
+    ]
+
+
+def test_no_words_lie_outside_the_picture_or_on_one_another(tmp_path):
+    figure = ladder_figure(LADDER)
+    figure.savefig(tmp_path / "ladder.png", dpi=72)
+    (axes,) = figure.axes
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["predicted", "state", "temporaries", "process"]
+    texts = [*axes.texts, *axes.get_yticklabels(), axes._left_title, *legend.get_texts()]
+    boxes = [text.get_window_extent() for text in texts]
+    for i, box in enumerate(boxes):
+        assert box.x0 >= 0
+        assert box.x1 <= figure.bbox.x1
+        assert box.y0 >= 0
+        assert box.y1 <= figure.bbox.y1
+        assert not any(box.overlaps(other) for other in boxes[:i])
+
+
+def test_both_formats_are_written_and_another_is_refused(tmp_path):
+    assert ladder_picture(LADDER, tmp_path / "ladder.png").read_bytes().startswith(b"\x89PNG")
+    one, two = (ladder_picture(LADDER, tmp_path / name).read_bytes() for name in ("one.svg", "two.svg"))
+    assert one == two
+    with pytest.raises(PlimsollError, match=r"\.png or \.svg, and 'ladder\.pdf'"):
+        ladder_picture(LADDER, tmp_path / "ladder.pdf")

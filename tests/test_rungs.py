@@ -1,0 +1,125 @@
+"""A ladder pulls one lever at a time, in the order of the classes, and says why a recipe has no such rung."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plimsoll.errors import RecipeError
+from plimsoll.recipes.registry import preset
+from plimsoll.rungs import CLASSES, FIRST, LINES, NOT_CLIMBED, PLAIN, rungs
+from plimsoll.types import LEVERS, Plan
+
+STORIES = replace(preset("stories"), seq_len=256, batch_size=16)
+
+
+class HonouringNothing(type(STORIES)):
+    honoured = ()
+
+
+class Images(type(STORIES)):
+    """Of which nobody says how many rows of logits one has."""
+
+    rate_unit = "examples"
+    loss_chunks = ()
+
+
+class Patches(Images):
+    loss_chunks = (128, 32)
+
+
+def plan_of(rung):
+    return Plan(chip="cpu", accumulation=1, **rung.pins)
+
+
+def test_every_lever_of_a_plan_has_its_place():
+    assert set(PLAIN) == set(LEVERS) - {"micro_batch"}
+    assert {line.lever for line in LINES} | set(NOT_CLIMBED) == set(LEVERS), "a new lever needs a line in rungs.LINES"
+
+
+def test_the_lines_go_from_the_class_that_leaves_the_numbers_alone_to_the_one_that_touches_them_most():
+    places = [CLASSES.index(line.numerics) for line in LINES]
+    assert places == sorted(places)
+
+
+def test_a_rung_changes_the_one_lever_it_names():
+    ladder, _ = rungs(STORIES)
+    assert set(ladder[0].pins) == set(LEVERS)
+    for below, rung in itertools.pairwise(ladder):
+        changed = [lever for lever in LEVERS if rung.pins[lever] != below.pins[lever]]
+        assert changed == [rung.lever]
+
+
+def test_the_class_of_a_rung_is_that_of_its_plan():
+    for rung in rungs(STORIES)[0]:
+        assert plan_of(rung).numerics == rung.numerics
+
+
+def test_the_rungs_of_a_language_model():
+    ladder, left_out = rungs(STORIES)
+    levers = {rung.name: rung.pins.get(rung.lever) for rung in ladder}
+    assert levers == {
+        FIRST: None, "save": False, "micro-batch": 4, "loss-chunk": 256, "micro-batch-1": 1, "remat": "block",
+        "bfloat16": "bfloat16",
+    }  # fmt: skip
+    assert left_out == {"prefetch": "the 2 batches made ready in the background are 64.0 KiB"}
+
+
+def test_batches_that_weigh_something_are_worth_a_rung():
+    ladder, _ = rungs(replace(STORIES, seq_len=2048, gradient_accumulation_steps=4))
+    assert next(rung for rung in ladder if rung.name == "prefetch").pins["prefetch"] == 0
+
+
+def test_a_chunk_is_taken_only_where_a_micro_batch_is_larger():
+    ladder, left_out = rungs(replace(STORIES, seq_len=64), chosen=["micro-batch", "loss-chunk"])
+    assert [rung.name for rung in ladder] == [FIRST, "micro-batch"]
+    assert left_out == {"loss-chunk": "a micro-batch has 256 tokens, no more than its smallest chunk of 256"}
+    ladder, left_out = rungs(replace(STORIES, seq_len=65), chosen=["micro-batch", "loss-chunk"])
+    assert [rung.pins["loss_chunk"] for rung in ladder] == [0, 0, 256]
+
+
+def test_chosen_rungs_stand_on_the_first_in_the_ladders_order():
+    ladder, left_out = rungs(STORIES, chosen=["remat", "save"])
+    assert [rung.name for rung in ladder] == [FIRST, "save", "remat"]
+    assert ladder[-1].pins == ladder[0].pins | {"async_save": False, "remat": "block"}
+    assert left_out == {}
+
+
+def test_levers_that_the_loss_does_not_honour_are_left_out_with_the_reason():
+    ladder, left_out = rungs(HonouringNothing(batch_size=16))
+    assert [rung.name for rung in ladder] == [FIRST, "save", "micro-batch", "micro-batch-1"]
+    assert left_out.pop("prefetch")
+    assert left_out == dict.fromkeys(
+        ["loss-chunk", "remat", "bfloat16"], "the recipe's loss makes no use of this lever"
+    )
+
+
+def test_a_loss_without_tokens_is_chunked_only_as_its_recipe_says():
+    assert rungs(Images(batch_size=16))[1]["loss-chunk"] == "the recipe names no chunks worth trying (`loss_chunks`)"
+    ladder, _ = rungs(Patches(batch_size=16), chosen=["loss-chunk"])
+    assert ladder[-1].pins["loss_chunk"] == 32
+
+
+def test_a_class_that_is_not_allowed_is_left_out():
+    ladder, left_out = rungs(STORIES, numerics="exact")
+    assert {rung.numerics for rung in ladder} == {"exact"}
+    assert left_out["bfloat16"] == "--numerics exact does not allow it: it is mixed"
+
+
+@given(batch=st.integers(1, 512))
+def test_the_middle_micro_batch_divides_the_batch_and_lies_between_its_ends(batch):
+    ladder, left_out = rungs(replace(STORIES, batch_size=batch), chosen=["micro-batch", "micro-batch-1"])
+    micros = [rung.pins["micro_batch"] for rung in ladder]
+    assert micros[0] == batch
+    assert all(batch % micro == 0 for micro in micros)
+    assert micros == sorted(set(micros), reverse=True)
+    assert micros[-1] == 1
+    prime = all(batch % n for n in range(2, batch))
+    assert ("micro-batch" in left_out) == prime  # 1 too: neither has a divisor between
+
+
+def test_an_unknown_rung_is_refused_with_those_there_are():
+    with pytest.raises(RecipeError, match="--rungs ramat is no rung of a ladder: there are plain, save, micro-batch,"):
+        rungs(STORIES, chosen=["ramat"])
