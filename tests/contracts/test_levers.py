@@ -35,9 +35,9 @@ SIZE = {"layers": 4, "width": 64, "vocab_size": 2048, "seq_len": 64, "batch_size
 
 
 @cache
-def step_bytes(name, plan, *, seq_len=SIZE["seq_len"], **compute):
+def step_bytes(name, plan, *, seq_len=SIZE["seq_len"], heads=1, **compute):
     """`compute` holds levers of the model that are in no plan yet."""
-    recipe = replace(RECIPES[name](), **SIZE | {"seq_len": seq_len})
+    recipe = replace(RECIPES[name](), **SIZE | {"seq_len": seq_len, "heads": heads})
     program = lower(
         recipe.task(replace(plan.compute("cpu"), **compute)),
         recipe.optimizer(100),
@@ -68,7 +68,7 @@ BESIDES_A_PLAN = {"attention_chunk"}
 @pytest.mark.parametrize("name", ["stories", "code"])
 def test_attention_in_blocks_saves_bytes_in_the_compiled_step(name):
     plan = replace(OFF, micro_batch=4, accumulation=4, loss_chunk=128, remat="block")
-    whole, in_blocks = (step_bytes(name, plan, seq_len=512, attention_chunk=chunk) for chunk in (0, 64))
+    whole, in_blocks = (step_bytes(name, plan, seq_len=512, heads=4, attention_chunk=n) for n in (0, 64))
     assert in_blocks < 0.6 * whole
 
 
