@@ -11,8 +11,8 @@ them again, three or four times over. Two ways round it, of the same mathematics
   are used wherever they can be (`kernel`) and no chunk is asked for.
 
 Elsewhere `attention_chunk=0` is four blocks of queries, each beside the keys up to its end, 5/8 of the square. Leave it
-at that for sequences of 256 and less: blocks are no faster there. From 512 on they are, on a CPU, in a tenth of the
-bytes (docs/log.md).
+at that for sequences of 256 and less: blocks are no faster there. From 512 on they are, on a CPU, in a quarter of the
+bytes and, at 4,096, a thirtieth (docs/log.md).
 """
 
 from collections.abc import Callable
