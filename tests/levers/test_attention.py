@@ -1,5 +1,7 @@
 """Attention in blocks: the numbers and gradients of the whole square, in bytes that grow with the length alone."""
 
+import json
+import subprocess
 from dataclasses import replace
 from functools import partial
 
@@ -11,8 +13,11 @@ from compiled_bytes import temporary_bytes
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plimsoll import compilers
+from plimsoll.environment import for_processes
 from plimsoll.levers import attention
 from plimsoll.levers.attention import causal_attention, chunked_attention_bytes, kernel, query_blocks
+from plimsoll.planner import liveness
 from plimsoll.planner.flops import dot_flops
 from plimsoll.types import Compute
 
@@ -116,7 +121,8 @@ GPU, TPU = Compute(platform="gpu", precision="bfloat16"), Compute(platform="tpu"
     ("compute", "length", "width", "expected"),
     [
         (GPU, 1024, 64, "cudnn"),
-        (replace(GPU, precision="float16"), 77, 128, "cudnn"),
+        (GPU, 77, 128, "cudnn"),
+        (replace(GPU, precision="float16"), 1024, 64, None),
         (replace(GPU, precision="float32"), 1024, 64, None),
         (replace(GPU, precision="tf32"), 1024, 64, None),
         (replace(GPU, attention_chunk=128), 1024, 64, None),
@@ -149,3 +155,48 @@ def test_for_a_tpu_the_step_holds_the_kernel_and_no_scores():
     assert "tpu_custom_call" in lowered(TPU)
     assert "x512x512xf32" not in lowered(TPU)
     assert "tpu_custom_call" not in lowered(replace(TPU, precision="float32"))
+
+
+def test_for_an_nvidia_gpu_the_step_holds_the_kernel_and_no_scores():
+    """Where its compiler is installed. Without it the plain form is traced, which keeps as little."""
+    python = compilers.python_for("cuda")
+    if python is None:
+        pytest.skip(f"the cuda compiler: {compilers.missing('cuda')} (`plimsoll chips --install cuda`)")
+    done = subprocess.run([python, "-c", FOR_A_GPU], env=for_processes("cuda"), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["bfloat16"]["cudnn"]
+    assert not found["float16"]["cudnn"]
+    assert found["bfloat16"]["temp_bytes"] < found["float16"]["temp_bytes"] / 3
+
+
+FOR_A_GPU = """
+import json
+import jax, jax.numpy as jnp
+from jax.sharding import SingleDeviceSharding
+from plimsoll.levers.attention import causal_attention
+from plimsoll.planner import chips, topology
+from plimsoll.types import Compute
+
+place = SingleDeviceSharding(topology.devices(chips.chip("h100"))[0])
+shape = jax.ShapeDtypeStruct((2, 4, 1024, 64), jnp.float32, sharding=place)
+found = {}
+for precision in ("bfloat16", "float16"):
+    compute = Compute(platform="gpu", precision=precision)
+    loss = lambda *arrays: jnp.sum(causal_attention(*arrays, compute=compute) ** 2)
+    lowered = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(shape, shape, shape)
+    stats = lowered.compile().memory_analysis()
+    found[precision] = {"cudnn": "cudnn$fmha" in lowered.as_text(), "temp_bytes": stats.temp_size_in_bytes}
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float32"])
+def test_what_is_traced_where_cudnn_is_not_installed_holds_no_scores_either(precision, monkeypatch):
+    monkeypatch.setattr(attention, "_has_cudnn", lambda: False)
+    shape = jax.ShapeDtypeStruct((1, 2, 2048, 64), jnp.float32)
+    compute = replace(GPU, precision=precision)
+    loss = lambda *arrays: jnp.sum(causal_attention(*arrays, compute=compute))  # noqa: E731
+    traced = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).trace(shape, shape, shape)
+    scores = 4 * 2 * 2048**2
+    assert (liveness.temporary_bytes(traced.jaxpr) > scores) == (precision == "float32")

@@ -7,12 +7,12 @@ them again, three or four times over. Two ways round it, of the same mathematics
   softmax exact, and the backward pass computes each block's scores again from what it keeps, the sum's logarithm of
   every query. Temporaries grow with the length, not with its square. Price: five dots become seven, in small blocks.
   Dao 2023, https://arxiv.org/abs/2307.08691, algorithms 1 and 2, as plain JAX: every platform and precision.
-* On NVIDIA GPUs cuDNN's kernel and on TPUs Pallas' do the same on the chip, faster than scores written to memory. They
-  take 16-bit operands, and are used wherever they can be (`kernel`) and no chunk is asked for.
+* In bfloat16, cuDNN's kernel on NVIDIA GPUs and Pallas' on TPUs do the same on the chip, without scores in memory. They
+  are used wherever they can be (`kernel`) and no chunk is asked for.
 
 Elsewhere `attention_chunk=0` is four blocks of queries, each beside the keys up to its end, 5/8 of the square. Leave it
-at that for sequences of 256 and less: blocks are no faster there. From 512 on they are, on a CPU, in a tenth of the
-bytes (docs/log.md).
+at that for sequences of 256 and less: blocks are no faster there. From 512 on they are, on a CPU, in a quarter of the
+bytes and, at 4,096, a thirtieth (docs/log.md).
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from plimsoll.levers.precision import ROUNDED, Form, batched_dot, batched_dot_rows, rounded
+from plimsoll.levers.precision import Form, batched_dot, batched_dot_rows, rounded
 from plimsoll.levers.sharding import ROWS, in_mesh
 from plimsoll.types import Compute
 
@@ -57,15 +57,16 @@ def causal_attention(query: Heads, key: Heads, value: Heads, *, compute: Compute
 
 
 def kernel(compute: Compute, *, length: int, width: int) -> Literal["cudnn", "splash"] | None:
-    """The chip's own attention, where there is one for these shapes; cuDNN's needs compute capability 8.0 or later.
+    """The chip's own attention, where there is one for these shapes.
 
-    A T4 has none (7.5), which a plan for it says with a chunk.
+    Not in float16, although cuDNN would take it: float16 is for cards without bfloat16 (compute capability below 8.0),
+    and those have no such kernel, which the compiler does not say: the run would.
     """
-    if compute.attention_chunk or compute.precision not in ROUNDED:
+    if compute.attention_chunk or compute.precision != "bfloat16":
         return None
     if compute.platform == "gpu" and width % 8 == 0 and width <= 128:
         return "cudnn"
-    if compute.platform == "tpu" and compute.precision == "bfloat16" and length % KERNEL_BLOCK == 0:
+    if compute.platform == "tpu" and length % KERNEL_BLOCK == 0:
         return "splash"
     return None
 
