@@ -1,7 +1,11 @@
 """AdamW over narrow state: optax's numbers within a stated error, the bytes it claims, hardly any temporaries."""
 
+import json
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -448,3 +452,24 @@ def test_narrow_weights_are_seen_as_bfloat16():
         start = weights_of(optimizer.store(params), optimizer.init(params))
         exact = 2.0 ** {24: -16, 16: -8}[bits]
         np.testing.assert_allclose(start["square"], params["square"], rtol=exact)
+
+
+@pytest.fixture(scope="module")
+def over_devices():
+    script = Path(__file__).with_name("narrow_shards.py")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_split_over_devices_it_is_the_same_to_the_bit(over_devices):
+    """Random rounding included: it draws on an element's place in the whole leaf."""
+    assert [report["differ"] for report in over_devices] == [0, 0, 0, 0]
+
+
+def test_split_over_devices_it_gathers_nothing_where_shards_are_whole_blocks(over_devices):
+    """A gathered leaf alone would be more than what is charged: the last two, whose shards are not, need it."""
+    for report in over_devices[:2]:
+        assert report["temp_bytes"] <= report["charged_bytes"]
+    for report in over_devices[2:]:
+        assert report["temp_bytes"] > report["charged_bytes"]

@@ -7,7 +7,7 @@ the fresh moments, and encoded again (levers/eight_bit.py, levers/weight_bits.py
 and the output layer in their moments.
 """
 
-import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +19,7 @@ from plimsoll.levers import eight_bit, weight_bits
 from plimsoll.levers.eight_bit import BLOCK, Blocks
 from plimsoll.optimizers.adamw import UNDECAYED, AdamW, decayed
 from plimsoll.optimizers.in_place import PIECE, PIECE_BYTES, InPlace, over_pieces
+from plimsoll.optimizers.shards import Split
 from plimsoll.types import Storage
 
 SMALLEST = 4096
@@ -174,7 +175,7 @@ def adamw8(settings: AdamW, steps: int, storage: Storage, *, piece: int = PIECE)
         for leaf, moments, given, kind in zip(
             leaves, kept, tree.flatten_up_to(gradient), tree.flatten_up_to(kinds(stored)), strict=True
         ):
-            one = _Leaf(kind, now, settings, updates=updates)
+            one = _Leaf(kind, now, settings, Split.of(leaf.shape), updates=updates)
             result, token = one.walk(leaf, moments, given, piece=piece, token=token)
             results.append(result)
         changed, moments = ([one[at] for one in results] for at in (0, 1))
@@ -194,8 +195,8 @@ def adamw8(settings: AdamW, steps: int, storage: Storage, *, piece: int = PIECE)
 class _Leaf:
     """One leaf's update: its arithmetic on any rows of it, and the walk over all of them."""
 
-    def __init__(self, kind: Kind, now: Numbers, settings: AdamW, *, updates: bool) -> None:
-        self.kind, self.now, self.settings, self.updates = kind, now, settings, updates
+    def __init__(self, kind: Kind, now: Numbers, settings: AdamW, split: Split, *, updates: bool) -> None:
+        self.kind, self.now, self.settings, self.split, self.updates = kind, now, settings, split, updates
         self.key = weight_bits.random_key(now.step, kind.number)
 
     def walk(
@@ -208,13 +209,22 @@ class _Leaf:
         if leaf.size < SMALLEST or not eight_bit.fits_blocks(leaf.size):
             new, moments = self.rows(jnp.int32(0), changed, read)
         else:
-            blocks = jax.tree.map(lambda x: x.reshape(-1, BLOCK) if x.size == leaf.size else x, (changed, read))
-            (new, moments), token = over_pieces(
-                self.rows, *blocks, rows=leaf.size // BLOCK, piece=max(1, piece // BLOCK), token=token
-            )
-            new, moments = jax.tree.map(lambda x, was: x.reshape(was.shape), (new, moments), changed)
+            (new, moments), token = self.split.over_shards(partial(self.blocks, piece=piece), changed, read, token)
         narrow = leaf.dtype == jnp.bfloat16 and not self.updates
         return (weight_bits.as_bfloat16(new) if narrow else new, moments), token
+
+    def blocks(self, changed: Any, read: Any, token: Array, *, piece: int) -> tuple[Any, Array]:
+        """The walk over what a device holds of a leaf of whole blocks."""
+        size = changed[0].size
+        view = lambda x: x.reshape(-1, BLOCK) if x.size == size else x.reshape(-1)  # noqa: E731
+        new, token = over_pieces(
+            self.rows,
+            *jax.tree.map(view, (changed, read)),
+            rows=size // BLOCK,
+            piece=max(1, piece // BLOCK),
+            token=token,
+        )
+        return jax.tree.map(lambda x, was: x.reshape(was.shape), new, changed), token
 
     def rows(self, start: Array, changed: tuple[Array, Moments], read: tuple[Array, Array | None]) -> Any:
         """New rows of `changed`, from row `start` on."""
@@ -233,27 +243,32 @@ class _Leaf:
             towards = towards + settings.weight_decay * weights
         change = -now.rate * towards
 
-        random = self.random(start, weights.shape)
+        draws = self.kind.moments == 8 or self.kind.weight == 16
+        random = self.random(start, weights.shape[0]) if draws else None
         new, rest = self._stored(weights + change, random)
         kept = Moments(*self._encoded(mean, variance, root, random), rest)
         if not self.updates:
             return new, kept
         return change if self.kind.weight == 32 else weight_bits.widen(new) - weight_bits.widen(stored), kept
 
-    def random(self, start: Array, shape: tuple[int, ...]) -> Array:
-        """32 bits for each element of rows `start` on; used by 8-bit moments and 16-bit weights."""
-        first = start.astype(jnp.uint32) * jnp.uint32(BLOCK)
-        elements = jnp.arange(math.prod(shape), dtype=jnp.uint32).reshape(shape)
-        return weight_bits.random_bits(self.key, first + elements)
+    def random(self, start: Array, count: int) -> Array:
+        """32 bits for each element of `count` blocks, by its place in the leaf: the same on any number of devices."""
+        first = self.split.block_numbers(start + jnp.arange(count, dtype=jnp.int32)).astype(jnp.uint32)
+        elements = first[:, None] * jnp.uint32(BLOCK) + jnp.arange(BLOCK, dtype=jnp.uint32)[None, :]
+        return weight_bits.random_bits(self.key, elements)
 
-    def _stored(self, weights: Array, random: Array) -> tuple[Array, Array | None]:
+    def _stored(self, weights: Array, random: Array | None) -> tuple[Array, Array | None]:
         if self.kind.weight == 24:
             return weight_bits.split(weights)
-        return (weight_bits.round_at_random(weights, random) if self.kind.weight == 16 else weights), None
+        if self.kind.weight == 32:
+            return weights, None
+        assert random is not None
+        return weight_bits.round_at_random(weights, random), None
 
-    def _encoded(self, mean: Array, variance: Array, root: Array, random: Array) -> tuple[Any, Any]:
+    def _encoded(self, mean: Array, variance: Array, root: Array, random: Array | None) -> tuple[Any, Any]:
         if self.kind.moments == 32:
             return mean, variance
+        assert random is not None
         # The weights took the low bits.
         return Blocks(*eight_bit.encode_mean(mean)), Blocks(*eight_bit.encode_root(root, random >> 16))
 
