@@ -10,13 +10,12 @@ from planner_examples import STATIC, plan
 
 from plimsoll.planner import child
 from plimsoll.planner.child import Child, plan_of, processor
-from plimsoll.planner.types import DoesNotCompile, Rates
+from plimsoll.planner.types import DoesNotCompile
 
 BUFFER = {"bytes": 7, "shape": "int8[7]", "what": "sin", "place": "recipe.py:3"}
 ANALYSIS = {
     "argument_bytes": 1, "output_bytes": 1, "alias_bytes": 1, "temp_bytes": 7, "flops": 2.0, "largest": [BUFFER]
 }  # fmt: skip
-RATES = Rates(flops={"float32": 4e11}, copy_bytes=1e10, first_touch_bytes=1e9, loop_seconds=5e-4, source="a test")
 
 RATES = {"flops": {"float32": 1.0}, "copy_bytes": 1.0, "first_touch_bytes": 1.0, "loop_seconds": 0.0}
 
@@ -36,8 +35,6 @@ for line in sys.stdin:
         reply = {{"answer": {RATES!r} | {{"source": os.environ["CHIP"]}}}}
     elif verb == "static":
         reply = {{"answer": {dict(vars(STATIC))!r}}}
-    elif verb == "rates":
-        reply = {{"answer": {dict(vars(RATES))!r}}}
     elif verb == "measure":
         reply = {{"answer": {{"seconds": [0.25] * len(question["plans"])}}}}
     elif micro == 13:
@@ -122,18 +119,6 @@ def test_an_answer_is_kept_for_the_same_question_and_only_for_that(make_child, t
         analyse(other, 1)
         analyse(other, 2)
         assert other.compiles == 2
-
-
-def test_rates_are_kept_for_every_recipe_of_a_chip_and_for_no_other_chip(make_child, tmp_path):
-    """Those of this CPU were once taken for an H100's, in whose place its answers lie."""
-    for about in ({"recipe": "one"}, {"recipe": "another"}):
-        with make_child(about) as here:
-            assert here.rates() == RATES
-    assert len(started(tmp_path)) == 1
-    for about in ({"recipe": "one", "chip": {"name": "h100"}}, {"recipe": "one", "chip": {"name": "h200"}}):
-        with make_child(about) as elsewhere:
-            elsewhere.rates()
-    assert len(started(tmp_path)) == 3
 
 
 def test_what_does_not_reach_the_compiler_asks_nothing_new(make_child):
