@@ -38,7 +38,7 @@ GOLDEN = """\
   versions            python 3.11.7, plimsoll 0.1.0, jax 1.0, jaxlib 1.0, flax 1.0, optax 1.0,
                       orbax-checkpoint 1.0, grain 1.0, numpy 1.0, tokenizers 1.0, datasets 1.0
   devices             1 on the backend cpu: cpu
-  a jitted step       1 ms
+  a jitted step       1.2 ms
   dots                194 GFLOP/s in float32, 247 GFLOP/s in bfloat16
   memory speed        4.0 GiB/s, host to device 3.0 GiB/s
   process             160.0 MiB for Python and JAX alone

@@ -97,11 +97,11 @@ print(json.dumps([compiled.memory_analysis().temp_size_in_bytes, sum(listed), la
 """
 
 
-@pytest.mark.parametrize(("platform", "name"), [("cuda", "h200"), ("tpu", "tpu-v5e-1")])
-def test_the_largest_temporaries_of_a_chip_that_is_not_here(platform, name):
+@pytest.mark.parametrize(("platform", "name", "within"), [("cuda", "h200", 0.05), ("tpu", "tpu-v5e-1", 0.2)])
+def test_the_largest_temporaries_of_a_chip_that_is_not_here(platform, name, within):
     """Its compiler gives no buffer assignment away: the schedule says what is alive, and it adds up."""
     total, listed, shape = json.loads(answer(start(platform, "-c", LARGEST, name)).splitlines()[-1])
-    assert 0.8 * total < listed < 1.1 * total
+    assert listed == pytest.approx(total, rel=within)
     assert shape == "float32[6,16384,4096]"
 
 

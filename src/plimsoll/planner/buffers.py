@@ -68,14 +68,11 @@ def temporaries(assignment: Assignment, module: Module) -> list[Buffer]:
 
 def scheduled(module: Module) -> list[Buffer]:
     """All that are alive at the peak by the schedule alone, each in a place of its own."""
-    values, lifetimes = module.values(), module.lifetimes()
     places, aliases = [], {}
-    for allocation, (size, members) in enumerate(values.temporary()):
+    for allocation, (size, members) in enumerate(module.values().temporary()):
         places.append(Place(allocation, 0, size, sorted(members)))
         aliases |= dict.fromkeys(members, members)
-    for location in values.overwritten(lifetimes):
-        lifetimes.ends_early(location)
-    return _named(at_peak(places, lifetimes, aliases), module)
+    return _named(at_peak(places, module.lifetimes(), aliases), module)
 
 
 def _named(places: Iterable[Place], module: Module) -> list[Buffer]:

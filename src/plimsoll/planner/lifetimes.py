@@ -42,11 +42,6 @@ class Lifetimes:
         """First and last time."""
         return self._time.get(value[0], 0), self._last_use(value)
 
-    def ends_early(self, value: Location) -> None:
-        """Where its last reader writes over it: then the two are not alive at the same time."""
-        begins, ends = self.of(value)
-        self._last[value] = max(begins, ends - 1)
-
     def _run(self, computation: int) -> None:
         for identity in self._schedule[computation]:
             instruction = self._instructions[identity]

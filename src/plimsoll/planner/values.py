@@ -5,9 +5,10 @@ what a tuple, its element or a bitcast passes on; the state of a loop, from what
 updated in place. Each such class is a place of its own here, of the size of its shape as it is laid out. Arguments,
 results and constants are no temporaries; nor is what lies in another memory (`S(1)`, a TPU's own on the chip).
 
-An operation may also write over an operand that nothing else reads later: `overwritten`. What else takes turns in the
-same bytes the compiler does not say, and `buffers.at_peak` needs only what is alive at the same time. The rules are
-those of xla/hlo/analysis/hlo_dataflow_analysis.cc (GetInPlaceInputOutputPairs, CanShareOperandBufferWithUser).
+What else takes turns in the same bytes the compiler does not say, and `buffers.at_peak` needs only what is alive at the
+same time. The rules are those of xla/hlo/analysis/hlo_dataflow_analysis.cc (GetInPlaceInputOutputPairs). That an
+operation may besides write over an operand which nothing reads later is left out: the compiler for GPUs does so too
+seldom (docs/chips.md has the sums).
 """
 
 from __future__ import annotations
@@ -15,21 +16,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from plimsoll.planner.lifetimes import Lifetimes, Location
+from plimsoll.planner.lifetimes import Location
 from plimsoll.planner.wire import Message, number, numbers, parsed, text
 
 _SAME = ("bitcast", "optimization-barrier", "all-reduce-start", "all-reduce-done", "add-dependency")
 _UPDATED = ("dynamic-update-slice", "scatter")
 _CALLS = ("while", "conditional", "call", "async-start")
 """What runs computations whose values have bytes of their own; those of a fusion or a sum have none."""
-_ELEMENTWISE = frozenset(
-    """
-    abs add and atan2 cbrt ceil clamp clz complex convert copy cosine divide erf exponential exponential-minus-one floor
-    imag is-finite log log-plus-one logistic maximum minimum multiply negate not or popcnt power real reduce-precision
-    remainder round-nearest-afz round-nearest-even rsqrt select shift-left shift-right-arithmetic shift-right-logical
-    sign sine sqrt subtract tan tanh xor
-    """.split()  # noqa: SIM905
-)
 _TUPLE, _TOKEN, _OPAQUE = 13, 17, 14
 _BITS = {1: 8, 2: 8, 3: 16, 4: 32, 5: 64, 6: 8, 7: 16, 8: 32, 9: 64, 10: 16, 11: 32, 12: 64, 15: 64, 16: 16, 18: 128,
          19: 8, 20: 8, 21: 4, 22: 4}  # fmt: skip
@@ -64,58 +57,6 @@ class Values:
                 classes.setdefault(first, set()).add(location)
         sizes = {first: max(self._locations[one] for one in members) for first, members in classes.items()}
         return [(sizes[first], members) for first, members in classes.items() if sizes[first]]
-
-    def overwritten(self, lifetimes: Lifetimes) -> set[Location]:
-        """Values in whose bytes their last reader puts its result, element by element; each reader over one of them."""
-        apart = {self._first(location) for location in self._apart}
-        members: dict[Location, list[Location]] = {}
-        for location in self._locations:
-            members.setdefault(self._first(location), []).append(location)
-        taken: dict[Location, int] = {}
-        for identity in dict.fromkeys(identity for identity, _ in self._locations):
-            now, size = lifetimes.of((identity, ()))[0], self._locations.get((identity, ()))
-            result = self._first((identity, ()))
-            if size is None or result in apart:  # a tuple, or the caller's
-                continue
-            for operand in self._written_over(identity):
-                first = self._first((operand, ()))
-                whole = (
-                    self._locations.get((operand, ())) == size
-                    and first != result
-                    and first not in taken
-                    and first not in apart
-                )
-                if whole and all(lifetimes.of(one)[1] <= now for one in members[first]):
-                    taken[first] = now
-                    break
-        return {one for first, now in taken.items() for one in members[first] if lifetimes.of(one)[1] == now}
-
-    def _written_over(self, identity: int) -> list[int]:
-        """Operands that may be, if nothing reads them later."""
-        instruction = self._instructions[identity]
-        opcode, operands = text(instruction, 2), numbers(instruction, 36)
-        if opcode in _ELEMENTWISE or opcode == "sort":
-            return operands
-        if opcode != "fusion":
-            return []
-        root = self._roots[numbers(instruction, 38)[0]]
-        read = self._read_by_position(root)
-        return [operand for at, operand in enumerate(operands) if at in read]
-
-    def _read_by_position(self, root: int) -> set[int]:
-        """Parameters of a fusion that reach its result through elementwise operations alone."""
-        found, otherwise, seen, left = set(), set(), set(), [(root, True)]
-        while left:
-            one, alike = left.pop()
-            if (one, alike) in seen:
-                continue
-            seen.add((one, alike))
-            instruction = self._instructions[one]
-            if text(instruction, 2) == "parameter":
-                (found if alike else otherwise).add(number(instruction, 9))
-            alike = alike and text(instruction, 2) in _ELEMENTWISE
-            left += [(operand, alike) for operand in numbers(instruction, 36)]
-        return found - otherwise
 
     def _computation(self, computation: int, seen: set[int]) -> None:
         if computation in seen:
