@@ -62,9 +62,13 @@ def test_the_rungs_of_a_language_model():
     levers = {rung.name: rung.pins.get(rung.lever) for rung in ladder}
     assert levers == {
         FIRST: None, "save": False, "micro-batch": 4, "loss-chunk": 256, "micro-batch-1": 1, "remat": "block",
-        "bfloat16": "bfloat16",
+        "bfloat16": "bfloat16", "optimizer-8": 8, "weights-24": 24, "weights-16": 16,
     }  # fmt: skip
-    assert left_out == {"prefetch": "the 2 batches made ready in the background are 64.0 KiB"}
+    assert left_out == {
+        "attention": "its scores are small: the recipe names no blocks worth trying (`attention_chunks`)",
+        "prefetch": "the 2 batches made ready in the background are 64.0 KiB",
+        "frozen-4": "the recipe's loss makes no use of this lever",
+    }
 
 
 def test_batches_that_weigh_something_are_worth_a_rung():
@@ -91,9 +95,8 @@ def test_levers_that_the_loss_does_not_honour_are_left_out_with_the_reason():
     ladder, left_out = rungs(HonouringNothing(batch_size=16))
     assert [rung.name for rung in ladder] == [FIRST, "save", "micro-batch", "micro-batch-1"]
     assert left_out.pop("prefetch")
-    assert left_out == dict.fromkeys(
-        ["loss-chunk", "remat", "bfloat16"], "the recipe's loss makes no use of this lever"
-    )
+    unused = ["loss-chunk", "attention", "remat", "bfloat16", "optimizer-8", "weights-24", "weights-16", "frozen-4"]
+    assert left_out == dict.fromkeys(unused, "the recipe's loss makes no use of this lever")
 
 
 def test_a_loss_without_tokens_is_chunked_only_as_its_recipe_says():

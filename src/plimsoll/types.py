@@ -108,10 +108,18 @@ class Storage:
     frozen_bits: Literal[32, 16, 8, 4] = 32
     """Of weights that are not learned: bfloat16, int8 or NF4."""
 
+    def __post_init__(self) -> None:
+        for name, may_be in STORABLE.items():
+            if getattr(self, name) not in may_be:
+                there = ", ".join(map(str, may_be))
+                raise ValueError(f"{name} takes one of {there}, got {getattr(self, name)}")
+
+
+STORABLE = {"optimizer_bits": (32, 8), "weight_bits": (32, 24, 16), "frozen_bits": (32, 16, 8, 4)}
 
 WHOLE = Storage()
 """Float32 throughout."""
-STORED = tuple(one.name for one in dataclasses.fields(Storage))
+STORED = tuple(STORABLE)
 
 RUNNING = ("train", "evaluate", "save")
 """Phases whose bytes a plan decides about; to load, to start and to restore costs the same under every plan."""

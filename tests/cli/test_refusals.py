@@ -64,7 +64,7 @@ WORDS = {
     "a picture that is a folder": (["plan", "code", "--picture", "b.svg"], ["b.svg cannot be written, it is a folder"]),
     "too much memory to count": (["plan", "code", "--memory", "1e400"], ["the size '1e400' is too large to be counted"]),
     "a negative lever": (["plan", "code", "--prefetch", "-1"], ["--prefetch cannot be -1"]),
-    "no class of numbers": (["plan", "code", "--numerics", "rough"], ["--numerics takes one of exact, mixed, compressed"]),
+    "no class of numbers": (["plan", "code", "--numerics", "rough"], ["--numerics takes one of compressed, exact, mixed"]),
     "no steps": (["train", "code", "--max-steps", "0"], ["--max-steps must be 1 or more, got 0"]),
     "no time": (["train", "code", "--max-minutes", "0"], ["--max-minutes must be above 0, got 0"]),
     "never logged": (["train", "code", "--log-every", "0"], ["--log-every must be 1 or more, got 0"]),

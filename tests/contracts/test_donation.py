@@ -1,6 +1,7 @@
 """Of every recipe, the compiled step writes its next state over the last one: no leaf of it is ever there twice."""
 
 import re
+from dataclasses import replace
 
 import jax
 import pytest
@@ -36,7 +37,7 @@ def recipe(request):
 def program(recipe, plan):
     return lower(
         recipe.task(plan.compute("cpu")),
-        recipe.optimizer(100),
+        recipe.update_rule(100, plan.storage),
         plan,
         batch=recipe.batch_spec(plan.effective_batch),
         evaluation_batch=recipe.batch_spec(plan.micro_batch),
@@ -53,7 +54,21 @@ def aliases(step):
 
 @pytest.mark.parametrize("name", PLANS)
 def test_every_byte_of_the_state_is_donated(recipe, name):
-    lowered = program(recipe, PLANS[name])
+    require_donated(recipe, PLANS[name])
+
+
+@pytest.mark.parametrize(
+    "form",
+    [{"optimizer_bits": 8}, {"optimizer_bits": 8, "weight_bits": 24}, {"weight_bits": 16}, {"precision": "float16"}],
+    ids=str,
+)
+def test_so_is_a_state_in_fewer_bits(form):
+    larger = replace(RECIPES["stories"](), width=64)  # kernels large enough to be kept in fewer bits
+    require_donated(larger, replace(PLANS["levers"], **form))
+
+
+def require_donated(recipe, plan):
+    lowered = program(recipe, plan)
     step = compiled(lowered.step)
     leaves = jax.tree.leaves(lowered.state)  # the state is the step's first argument and its first output
     found = aliases(step)
@@ -66,7 +81,7 @@ def test_a_step_that_is_not_given_its_state_aliases_nothing():
     """The counterpart: the two figures above are not what any step would show."""
     recipe, plan = RECIPES["stories"](), PLANS["plain"]
     lowered = program(recipe, plan)
-    step = make_step(recipe.task(plan.compute("cpu")), recipe.optimizer(100), accumulation=1)
+    step = make_step(recipe.task(plan.compute("cpu")), recipe.update_rule(100), accumulation=1)
     batch = {name: jax.ShapeDtypeStruct(*spec) for name, spec in recipe.batch_spec(8).items()}
     kept = compiled(jax.jit(step).lower(lowered.state, batch))
     assert aliases(kept) == {}
