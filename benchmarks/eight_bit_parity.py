@@ -26,6 +26,7 @@ from text_vs_trainer import conditions
 
 sys.path.insert(0, str(ROOT / "src"))
 
+from plimsoll.levers.weight_bits import readable
 from plimsoll.models.language import NextToken
 from plimsoll.models.sizing import DecoderShape
 from plimsoll.optimizers.adamw import AdamW
@@ -95,7 +96,7 @@ def trained(tokens: np.ndarray, forms: list[str], *, seed: int, steps: int, lear
     loss_of = jax.jit(lambda weights, ids: mean_loss(task, weights, ids))
 
     def at_end(form: str) -> float:
-        seen = widened(optimizers[form].view(kept[form][0]))
+        seen = widened(readable(kept[form][0]))
         return statistics.fmean(float(loss_of(seen, ids)) for ids in held_out)
 
     return {form: {"held_out": at_end(form), "losses": losses[form]} for form in forms}
@@ -111,7 +112,7 @@ def step_function(task: NextToken, optimizer: InPlace) -> Callable[..., tuple[An
 
     def step(stored: Any, state: Any, ids: jax.Array) -> tuple[Any, Any, jax.Array]:
         # Of the float32 that bfloat16 weights stand for, so that their gradient is float32, too.
-        seen = widened(optimizer.view(stored))
+        seen = widened(readable(stored))
         loss, gradient = jax.value_and_grad(lambda weights: mean_loss(task, weights, ids))(seen)
         return *optimizer.apply(gradient, state, stored), loss
 

@@ -19,18 +19,7 @@ from plimsoll.units import MIB, format_bytes
 
 Levers = Mapping[str, Any]
 
-PLAIN: dict[str, Any] = {
-    "remat": "none",
-    "loss_chunk": 0,
-    "attention_chunk": 0,
-    "precision": "float32",
-    "optimizer_bits": 32,
-    "weight_bits": 32,
-    "frozen_bits": 32,
-    "fsdp": 1,
-    "prefetch": max(PREFETCH),
-    "async_save": True,
-}
+PLAIN: dict[str, Any] = OFF | {"fsdp": 1, "prefetch": max(PREFETCH), "async_save": True}
 """Every lever as if memory were free; the micro-batch is then the recipe's whole effective batch."""
 
 CLASSES: tuple[Numerics, ...] = ("exact", "mixed", "compressed")

@@ -14,7 +14,7 @@ import optax
 import pytest
 
 from plimsoll.levers.eight_bit import Blocks
-from plimsoll.levers.weight_bits import join, widen
+from plimsoll.levers.weight_bits import join, readable, widen
 from plimsoll.models.decoder import Decoder
 from plimsoll.models.sizing import DecoderShape
 from plimsoll.optimizers.adamw import AdamW
@@ -213,10 +213,10 @@ def test_update_then_apply_updates_is_apply(storage):
     (gradient,) = gradients(gaussian, params, 1)
     stored, state = optimizer.store(params), optimizer.init(params)
     applied, applied_state = jax.jit(optimizer.apply)(gradient, state, stored)
-    updates, updated_state = jax.jit(optimizer.update)(gradient, state, optimizer.view(stored))
+    updates, updated_state = jax.jit(optimizer.update)(gradient, state, readable(stored))
     assert {leaf.dtype for leaf in jax.tree.leaves(updates)} == {jnp.dtype("float32")}
-    added = optax.apply_updates(optimizer.view(stored), updates)
-    for one, other in zip(jax.tree.leaves(added), jax.tree.leaves(optimizer.view(applied)), strict=True):
+    added = optax.apply_updates(readable(stored), updates)
+    for one, other in zip(jax.tree.leaves(added), jax.tree.leaves(readable(applied)), strict=True):
         np.testing.assert_allclose(one.astype(jnp.float32), other.astype(jnp.float32), rtol=1e-6, atol=1e-7)
     for one, other in zip(jax.tree.leaves(updated_state), jax.tree.leaves(applied_state), strict=True):
         np.testing.assert_array_equal(one, other)
@@ -250,13 +250,13 @@ def test_bfloat16_leaves_are_updated_like_their_bits(storage):
     params = few_params()
     (gradient,) = gradients(gaussian, params, 1)
     stored, state = optimizer.store(params), optimizer.init(params)
-    seen = optimizer.view(stored)
+    seen = readable(stored)
     from_bits, state_of_bits = jax.jit(optimizer.apply)(gradient, state, stored)
     from_seen, state_of_seen = jax.jit(optimizer.apply)(gradient, state, seen)
     assert jax.tree.map(lambda leaf: leaf.dtype, from_seen) == jax.tree.map(lambda leaf: leaf.dtype, seen)
     for one, other in zip(
         jax.tree.leaves((from_seen, state_of_seen)),
-        jax.tree.leaves((optimizer.view(from_bits), state_of_bits)),
+        jax.tree.leaves((readable(from_bits), state_of_bits)),
         strict=True,
     ):
         np.testing.assert_array_equal(one, other)
@@ -400,7 +400,6 @@ def test_32_bits_everywhere_is_optax_in_place():
     optimizer = SETTINGS.build(1000)
     assert isinstance(optimizer, InPlace)
     assert optimizer.store(params) is params
-    assert optimizer.view(params) is params
     adamw = partial(optax.adamw, b1=0.9, b2=0.999, eps=1e-8, weight_decay=0.1)(
         LR,
         mask={**jax.tree.map(lambda _: True, params), "blocks": {"gate": {"kernel": True}, "norm": {"scale": False}}},
@@ -444,7 +443,7 @@ def test_narrow_weights_are_seen_as_bfloat16():
     params = params_of()
     for bits in (24, 16):
         optimizer = adamw8(SETTINGS, 10, Storage(weight_bits=bits))
-        seen = optimizer.view(optimizer.store(params))
+        seen = readable(optimizer.store(params))
         assert (seen["square"].dtype, seen["small"].dtype) == (jnp.bfloat16, jnp.float32)
         error = np.abs(np.asarray(seen["square"], np.float64) - np.asarray(params["square"]))
         half_a_step = 2.0**-8 * (1 + 2.0**-7)

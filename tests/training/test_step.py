@@ -220,3 +220,25 @@ def test_the_seed_decides_the_start_and_nothing_else_does():
     assert relative_distance(one["params"], same["params"]) == 0
     assert relative_distance(one["params"], other["params"]) > 0.1
     assert not np.array_equal(one["key"], other["key"])
+
+
+def test_with_float16_a_step_that_overflows_changes_nothing_but_the_scale_and_its_number():
+    task, optimizer = LinearRegression(), optax.sgd(1e-2, momentum=0.9)
+    state = jax.jit(make_init(task, optimizer, precision="float16"))(np.uint32(0))
+    step = jax.jit(make_step(task, optimizer, accumulation=2))
+    batch = regression_batch()
+    kept = ("params", "optimizer")
+    after, metrics = step(state, batch)
+    plain = {name: leaf for name, leaf in state.items() if name != "loss_scale"}
+    without, plain_metrics = step(plain, batch)
+    np.testing.assert_allclose(metrics["loss"], plain_metrics["loss"], rtol=1e-6)
+    for name in kept:  # powers of two round nothing
+        jax.tree.map(np.testing.assert_array_equal, after[name], without[name])
+
+    overflowing = state | {"loss_scale": state["loss_scale"]._replace(scale=jnp.float32(1e38))}
+    skipped, metrics = step(overflowing, jax.tree.map(lambda x: x * np.float32(1e3), batch))
+    assert not np.isfinite(metrics["gradient_norm"])
+    for name in kept:
+        jax.tree.map(np.testing.assert_array_equal, skipped[name], state[name])
+    assert (int(skipped["step"]), int(metrics["skipped_steps"])) == (1, 1)
+    assert float(skipped["loss_scale"].scale) == pytest.approx(5e37)

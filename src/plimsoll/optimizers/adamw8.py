@@ -148,9 +148,6 @@ def adamw8(settings: AdamW, steps: int, storage: Storage, *, piece: int = PIECE)
 
         return jax.tree.map(one, params, kinds(params))
 
-    def view(stored: Any) -> Any:
-        return jax.tree.map(lambda leaf: weight_bits.as_bfloat16(leaf) if leaf.dtype == jnp.uint16 else leaf, stored)
-
     def numbers(gradient: Any, state: State) -> Numbers:
         count = state.step + 1
         clip = jnp.float32(1)
@@ -189,7 +186,7 @@ def adamw8(settings: AdamW, steps: int, storage: Storage, *, piece: int = PIECE)
             raise ValueError("AdamW needs the parameters: update(gradient, state, params)")
         return walk(gradient, state, params, updates=True)
 
-    return InPlace(init, update, apply, store, view)
+    return InPlace(init, update, apply, store)
 
 
 class _Leaf:

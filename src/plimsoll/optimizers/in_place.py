@@ -25,18 +25,17 @@ class InPlace(optax.GradientTransformation):
     """`init` and `update` as optax has them, and what lets state and parameters be smaller than float32.
 
     `store(params)` is the form in which float32 parameters are kept between steps, and `init(params)` belongs to it:
-    give `init` the float32 parameters, too. `view(stored)` is what the forward pass reads. `apply(gradient, state,
-    stored)` returns the next `(stored, state)`: donate both. `update(gradient, state, params)` is for what composes
-    with optax: updates in float32, as large as the parameters.
+    give `init` the float32 parameters, too. The forward pass reads `levers.weight_bits.readable(stored)`.
+    `apply(gradient, state, stored)` returns the next `(stored, state)`: donate both. `update(gradient, state, params)`
+    is for what composes with optax: updates in float32, as large as the parameters.
     """
 
     apply: Apply
     store: Callable[[Any], Any]
-    view: Callable[[Any], Any]
 
-    def __new__(cls, init: Any, update: Any, apply: Apply, store: Callable, view: Callable) -> "InPlace":
+    def __new__(cls, init: Any, update: Any, apply: Apply, store: Callable) -> "InPlace":
         made = super().__new__(cls, init, update)
-        made.apply, made.store, made.view = apply, store, view
+        made.apply, made.store = apply, store
         return made
 
 
@@ -47,7 +46,7 @@ def whole(optimizer: optax.GradientTransformation) -> InPlace:
         updates, state = optimizer.update(gradient, state, params)
         return optax.apply_updates(params, updates), state
 
-    return InPlace(optimizer.init, optimizer.update, apply, lambda params: params, lambda params: params)
+    return InPlace(optimizer.init, optimizer.update, apply, lambda params: params)
 
 
 def in_place(optimizer: optax.GradientTransformation) -> InPlace:

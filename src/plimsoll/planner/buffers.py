@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Any
 
-from plimsoll.planner.lifetimes import Lifetimes, Location
+from plimsoll.planner.lifetimes import Lifetimes, Location, Scheduled
 from plimsoll.planner.values import Values
 from plimsoll.planner.wire import Message, number, numbers, parsed, text
 from plimsoll.types import Buffer
@@ -207,10 +207,13 @@ class Module:
         return {number(entry, 1): numbers(parsed(entry[2][0]), 1) for entry in entries if 2 in entry}
 
     def lifetimes(self) -> Lifetimes:
-        return Lifetimes(self.instructions, self.schedule, self._roots, entry=self.entry)
+        return Lifetimes(self._in_order())
 
     def values(self) -> Values:
-        return Values(self.instructions, self.schedule, self._roots, entry=self.entry)
+        return Values(self._in_order())
+
+    def _in_order(self) -> Scheduled:
+        return Scheduled(self.instructions, self.schedule, self._roots, self.entry)
 
     def origin(self, buffer: Location) -> Origin:
         identity, index = buffer

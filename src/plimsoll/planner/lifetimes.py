@@ -9,6 +9,7 @@ are values with lives of their own, which lie in the same bytes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from plimsoll.planner.wire import Message, number, numbers, text
 
@@ -18,18 +19,22 @@ Location = tuple[int, tuple[int, ...]]
 _SAME = ("bitcast", "optimization-barrier")
 
 
-class Lifetimes:
-    """`schedule` is computation to instructions in their order, `roots` to the one that is its result, all by id."""
+class Scheduled(NamedTuple):
+    """A module in the order in which it runs; all by id."""
 
-    def __init__(
-        self,
-        instructions: Mapping[int, Message],
-        schedule: Mapping[int, Sequence[int]],
-        roots: Mapping[int, int],
-        *,
-        entry: int,
-    ) -> None:
-        self._instructions, self._schedule, self._roots = instructions, schedule, roots
+    instructions: Mapping[int, Message]
+    schedule: Mapping[int, Sequence[int]]
+    """Computation to its instructions."""
+    roots: Mapping[int, int]
+    """Computation to the instruction that is its result."""
+    entry: int
+    """The computation that everything begins with."""
+
+
+class Lifetimes:
+    def __init__(self, module: Scheduled) -> None:
+        self._instructions, self._schedule, roots, entry = module
+        self._roots = roots
         self._time: dict[int, int] = {}
         self._begins: dict[int, int] = {}
         self._needed_at: dict[int, int] = {}

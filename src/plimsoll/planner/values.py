@@ -14,9 +14,9 @@ seldom (docs/chips.md has the sums).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from plimsoll.planner.lifetimes import Location
+from plimsoll.planner.lifetimes import Location, Scheduled
 from plimsoll.planner.wire import Message, number, numbers, parsed, text
 
 _SAME = ("bitcast", "optimization-barrier", "all-reduce-start", "all-reduce-done", "add-dependency")
@@ -30,17 +30,9 @@ _BITS = {1: 8, 2: 8, 3: 16, 4: 32, 5: 64, 6: 8, 7: 16, 8: 32, 9: 64, 10: 16, 11:
 
 
 class Values:
-    """`schedule`: computation to its instructions in order; `roots`: to the one that is its result; all by id."""
-
-    def __init__(
-        self,
-        instructions: Mapping[int, Message],
-        schedule: Mapping[int, Sequence[int]],
-        roots: Mapping[int, int],
-        *,
-        entry: int,
-    ) -> None:
-        self._instructions, self._schedule, self._roots, self._entry = instructions, schedule, roots, entry
+    def __init__(self, module: Scheduled) -> None:
+        self._instructions, self._schedule, self._roots, self._entry = module
+        entry, roots = module.entry, module.roots
         self._same_as: dict[Location, Location] = {}
         self._locations: dict[Location, int] = {}
         self._apart: list[Location] = []

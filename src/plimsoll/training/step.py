@@ -66,28 +66,23 @@ def make_step(
         keys = keys.reshape(accumulation, -1)
 
         gradient, loss, metrics = _gradient(task, state, micro, keys)
-        old = state["params"]["trainable"], state["optimizer"]
-        scaled: dict[str, Any] = {}
-        if "loss_scale" in state:
-            gradient, finite = loss_scale.unscaled(gradient, state["loss_scale"])
-            new = in_place(optimizer).apply(gradient, old[1], old[0])
-            new = loss_scale.chosen(finite, new, old)
-            scaled = {"loss_scale": loss_scale.adjusted(state["loss_scale"], finite)}
-        else:
-            new = in_place(optimizer).apply(gradient, old[1], old[0])
-        new_state = (
-            state
-            | scaled
-            | {
-                "step": state["step"] + 1,
-                "params": state["params"] | {"trainable": new[0]},
-                "optimizer": new[1],
-            }
-        )
+        scaling = state.get("loss_scale")
+        finite = jnp.asarray(True)
+        if scaling is not None:
+            gradient, finite = loss_scale.unscaled(gradient, scaling)
+        weights, optimizer_state = in_place(optimizer).apply(gradient, state["optimizer"], state["params"]["trainable"])
+        new_state = state | {
+            "step": state["step"] + 1,
+            "params": state["params"] | {"trainable": weights},
+            "optimizer": optimizer_state,
+        }
         report = {name: total / weight for name, (total, weight) in metrics.items()}
         report |= {"loss": loss.total, "weight": loss.weight, "gradient_norm": optax.tree.norm(_float32(gradient))}
-        if scaled:
-            report |= {name: getattr(scaled["loss_scale"], name) for name in ("scale", "skipped_steps")}
+        if scaling is not None:
+            kept = {name: state[name] for name in ("params", "optimizer")}
+            new_state |= loss_scale.chosen(finite, {name: new_state[name] for name in kept}, kept)
+            new_state["loss_scale"] = loss_scale.adjusted(scaling, finite)
+            report |= {"scale": new_state["loss_scale"].scale, "skipped_steps": new_state["loss_scale"].skipped_steps}
         return new_state, report
 
     return step
