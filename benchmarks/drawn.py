@@ -60,7 +60,7 @@ def draw(seed: int, number: int, *, text: str) -> Configuration:
         **sizes,
         "shuffle_buffer_size": dice.choice(BUFFERS),
         "seed": dice.randrange(1000),
-        "numerics": dice.choice(("exact", "mixed", "mixed")),
+        "numerics": dice.choice(("exact", "mixed", "mixed", "compressed")),
     }
     return Configuration(preset, options, _pins(dice, effective_batch(options)), dice.random())
 
@@ -108,8 +108,11 @@ def _pins(dice: random.Random, effective: int) -> dict[str, Any]:
         "micro_batch": tuple(n for n in range(1, effective + 1) if effective % n == 0),
         "remat": ("none", "dots", "block"),
         "loss_chunk": (0, 64, 256, 1024),
+        "attention_chunk": (0, 64, 256),
         "precision": ("float32", "bfloat16"),
         "prefetch": (0, 1, 2, 4, 8),
         "async_save": (True, False),
+        "optimizer_bits": (32, 8),
+        "weight_bits": (32, 24, 16),
     }
     return {name: dice.choice(values) for name, values in choices.items() if dice.random() < PIN}

@@ -15,6 +15,7 @@ import signal
 import statistics
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ STEPS = 12
 LEAST_STEPS = 3
 WITHOUT_LIMIT = 1024 * TIB
 """A budget in which every rung has a plan, so that what does not fit is predicted too."""
+BURIAL_SECONDS = 5
 PREPARED = ".prepared"
 STATE = ("parameters", "optimizer")
 """Components of the ledger that a checkpoint holds."""
@@ -300,9 +302,18 @@ def _watched(ready: run.Ready, errors: Any) -> int:
         interruption.release()
         return process.wait()
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        _end_all_of(process)
+
+
+def _end_all_of(leader: subprocess.Popen[bytes]) -> None:
+    """Kills it and all that it started; returns when they are gone, or the system is slow to bury its dead."""
+    deadline = time.monotonic() + BURIAL_SECONDS
+    with contextlib.suppress(ProcessLookupError):  # nobody is left
+        while time.monotonic() < deadline:
+            os.killpg(leader.pid, signal.SIGKILL)
+            leader.wait()
+            time.sleep(0.01)
+    leader.wait()
 
 
 def _last_words(code: int, said: str) -> str:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planner_examples import STATIC, plan, problem
 
-from plimsoll.planner.estimate import LOADING_BYTES, RUNNING_BYTES, SAVE_BYTES, ledger
+from plimsoll.planner.estimate import LOADING_BYTES, RUNNING_BYTES, SAVING_BYTES, SLICES_BYTES, ledger
 from plimsoll.planner.speed import sent_bytes, step_seconds
 from plimsoll.planner.types import Analysis, Rates, Rehearsal
 from plimsoll.units import GIB, MIB
@@ -54,13 +54,13 @@ def test_a_process_that_needs_most_while_it_starts_has_its_peak_there():
 def test_a_small_step_leaves_the_peak_to_saving():
     found = priced(plan(), MIB)
     assert found.phase == "save"
-    assert found.predicted_peak_bytes == BASE + SAVE_BYTES + 3 * MIB
+    assert found.predicted_peak_bytes == BASE + SAVING_BYTES + SLICES_BYTES + 3 * MIB
 
 
 def test_saving_beside_training_costs_the_step_and_a_copy_of_the_state():
     found = priced(plan(async_save=True), 50 * MIB)
     assert found.phase == "save"
-    assert found.predicted_peak_bytes == BASE + SAVE_BYTES + STATE + 50 * MIB + 3 * MIB
+    assert found.predicted_peak_bytes == BASE + SAVING_BYTES + SLICES_BYTES + STATE + 50 * MIB + 3 * MIB
 
 
 def test_phases_start_and_evaluate_have_their_own_temporaries():

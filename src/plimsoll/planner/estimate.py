@@ -12,8 +12,10 @@ from plimsoll.planner.types import Analysis, Problem, Rehearsal, Static
 from plimsoll.types import HostLedger, Ledger, Plan
 from plimsoll.units import MIB
 
-SAVE_BYTES = 20 * MIB
-"""Orbax writing slices of 4 MiB, 8 MiB of them in flight (measured: docs/log.md, "Saving")."""
+SAVING_BYTES = 6 * MIB
+"""Orbax at work on a state of any size: its library code, its threads (docs/log.md, "Saving")."""
+SLICES_BYTES = 14 * MIB
+"""What it writes in slices of 4 MiB, 8 MiB of them in flight; a smaller state has fewer."""
 RESTORE_BYTES = 8 * MIB
 """What Orbax reads at a time; besides it a leaf is there twice, as read and as it goes to the device."""
 RUNNING_BYTES = 20 * MIB
@@ -59,7 +61,7 @@ def ledger(plan: Plan, problem: Problem, *, static: Static, analysis: Analysis, 
 def _one_memory(plan: Plan, static: Static, analysis: Analysis, rehearsal: Rehearsal, data: Parts) -> dict[str, Parts]:
     base = {"process": rehearsal.process_bytes + RUNNING_BYTES} | _state(static)
     step = {"step temporaries": analysis.beyond_state_bytes}
-    save = {"save buffers": min(SAVE_BYTES, 2 * static.state_bytes)}
+    save = {"save buffers": _saving(static.state_bytes)}
     if plan.async_save:
         save["state copy while saving"] = static.state_bytes
     return {
@@ -96,7 +98,7 @@ def _host(plan: Plan, problem: Problem, static: Static, rehearsal: Rehearsal, da
     local = problem.devices // problem.hosts
     held = min(static.whole_state_bytes, local * static.state_bytes)
     base = {"process": rehearsal.process_bytes + RUNNING_BYTES}
-    save = {"save buffers": min(SAVE_BYTES, 2 * held)} | ({"state copy while saving": held} if plan.async_save else {})
+    save = {"save buffers": _saving(held)} | ({"state copy while saving": held} if plan.async_save else {})
     phases = {
         "load": {"process": rehearsal.starting_bytes + LOADING_BYTES},
         "restore": base | {"restore buffers": RESTORE_BYTES + 2 * static.largest_leaf_bytes},
@@ -105,6 +107,10 @@ def _host(plan: Plan, problem: Problem, static: Static, rehearsal: Rehearsal, da
     }
     dearest = _dearest(phases)
     return HostLedger(budget_bytes=problem.host_budget_bytes, predicted=phases[dearest], phase=dearest)
+
+
+def _saving(state_bytes: int) -> int:
+    return SAVING_BYTES + min(SLICES_BYTES, 2 * state_bytes)
 
 
 def _state(static: Static) -> Parts:
