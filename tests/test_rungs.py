@@ -68,7 +68,9 @@ def test_the_rungs_of_a_language_model():
         "attention": "its scores are small: the recipe names no blocks worth trying (`attention_chunks`)",
         "prefetch": "the 2 batches made ready in the background are 64.0 KiB",
         "frozen-4": "the recipe's loss makes no use of this lever",
+        "ema-16": "the recipe keeps no average of its weights (--ema-decay)",
     }
+    assert rungs(replace(STORIES, ema_decay=0.999))[0][8].pins["ema_bits"] == 16
 
 
 def test_batches_that_weigh_something_are_worth_a_rung():
@@ -96,6 +98,7 @@ def test_levers_that_the_loss_does_not_honour_are_left_out_with_the_reason():
     assert [rung.name for rung in ladder] == [FIRST, "save", "micro-batch", "micro-batch-1"]
     assert left_out.pop("prefetch")
     unused = ["loss-chunk", "attention", "remat", "bfloat16", "optimizer-8", "weights-24", "weights-16", "frozen-4"]
+    assert left_out.pop("ema-16") == "the recipe keeps no average of its weights (--ema-decay)"
     assert left_out == dict.fromkeys(unused, "the recipe's loss makes no use of this lever")
 
 

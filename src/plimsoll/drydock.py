@@ -22,7 +22,7 @@ from plimsoll.planner.flops import dot_bytes, dot_flops
 from plimsoll.planner.types import Analysis, Rates, Static
 from plimsoll.training import memory, program
 from plimsoll.training.spread import Spread
-from plimsoll.training.step import make_evaluate, make_init, make_step
+from plimsoll.training.step import evaluated, make_evaluate, make_init, make_step
 from plimsoll.types import Plan, Storage
 from plimsoll.workshop import Workshop
 
@@ -85,7 +85,7 @@ class Drydock(Workshop):
         if not self.compiled:
             evaluate = jax.jit(make_evaluate(self._task(plan)))
             return liveness.temporary_bytes(
-                evaluate.trace(self.state(plan.storage, plan.precision)["params"], self._share(batch)).jaxpr
+                evaluate.trace(evaluated(self.state(plan.storage, plan.precision)), self._share(batch)).jaxpr
             )
         stats = self._spread(plan).evaluate(batch).compile().memory_analysis()
         assert stats is not None

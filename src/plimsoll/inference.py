@@ -24,11 +24,13 @@ from plimsoll.training.fingerprint import fingerprint
 from plimsoll.training.folder import RunFolder
 from plimsoll.training.loop import summed
 from plimsoll.training.program import compiled
-from plimsoll.training.step import make_init
+from plimsoll.training.step import evaluated, make_init
 from plimsoll.types import LossSum, Plan
 
 PARAMETERS = "['params']"
 """Where a state keeps them, as a checkpoint spells it."""
+AVERAGED = "['ema']", "['params']['frozen']"
+"""The same, where an average is used instead of what is trained."""
 
 
 class Trained:
@@ -46,7 +48,10 @@ class Trained:
         rule = self.recipe.update_rule(self.prepared.steps, self.plan.storage)
         init = make_init(task, rule, frozen_bits=self.plan.frozen_bits, precision=self.plan.precision)
         like = jax.eval_shape(init, jax.ShapeDtypeStruct((), "uint32"))
-        return load_part(self.saved, {"params": like["params"]}, only=PARAMETERS)["params"]
+        if "ema" not in like:
+            return evaluated(load_part(self.saved, {"params": like["params"]}, only=PARAMETERS))
+        frozen = {name: leaf for name, leaf in like["params"].items() if name != "trainable"}
+        return evaluated(load_part(self.saved, {"ema": like["ema"], "params": frozen}, only=AVERAGED))
 
 
 def choose(folder: RunFolder, step: str) -> Saved:

@@ -30,7 +30,7 @@ from plimsoll.recipes.registry import differences, from_dict, is_saved_as, name_
 from plimsoll.session_options import SessionOptions, session_options
 from plimsoll.training import disk, interruption, overruns
 from plimsoll.training.folder import RunFolder
-from plimsoll.types import LEVERS, Planned
+from plimsoll.types import LEVERS, Plan, Planned
 from plimsoll.units import format_bytes, parse_bytes
 
 Say = Callable[[str], None]
@@ -183,7 +183,7 @@ def _problem(
         rate_per_example=recipe.rate_per_example,
         rate_unit=recipe.rate_unit,
         numerics=numerics,
-        honoured=recipe.honoured,
+        honoured=recipe.uses,
         loss_chunks=recipe.loss_chunks,
         attention_chunks=recipe.attention_chunks,
         host_bytes={depth: recipe.host_bytes(prepared, prefetch=depth) for depth in prefetches},
@@ -337,7 +337,8 @@ def _require_room(planned: Mapping[str, Any], options: TrainOptions, what: str, 
 
 
 def _say_what_is_kept(planned: Mapping[str, Any], options: TrainOptions, say: Say) -> None:
-    other = [name for name, value in options.pins.items() if planned["plan"][name] != value]
+    plan = Plan.from_dict(planned["plan"])
+    other = [name for name, value in options.pins.items() if getattr(plan, name) != value]
     other += ["plan"] if options.plan is not None else []
     if other:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in other)
@@ -354,9 +355,10 @@ def _levers_of(path: str, recipe: Recipe, pins: Mapping[str, Any]) -> dict[str, 
     if isinstance(planned, dict) and planned.get("fits") is False:
         raise RecipeError(f"--plan {path} is a refusal, nothing had fitted its budget: plan with a larger --memory")
     chosen = planned.get("plan") if isinstance(planned, dict) else None
-    if not isinstance(chosen, dict) or not {*LEVERS, "accumulation"} <= chosen.keys():
-        raise RecipeError(f"--plan {path} is not a plan, it does not say {', '.join(LEVERS)}: {advice}")
-    levers = {name: chosen[name] for name in LEVERS}
+    if not isinstance(chosen, dict) or not {*LEVERS, "accumulation"} <= chosen.keys() | LEFT_ALONE.keys():
+        said = ", ".join(name for name in LEVERS if name not in LEFT_ALONE)
+        raise RecipeError(f"--plan {path} is not a plan, it does not say {said}: {advice}")
+    levers = LEFT_ALONE | {name: chosen[name] for name in LEVERS if name in chosen}
     micro, times = levers["micro_batch"], chosen["accumulation"]
     wrong = [name for name, allowed in LEVER_VALUES.items() if not allowed(levers[name])]
     if wrong:
@@ -383,6 +385,13 @@ def _require_levers(pins: Mapping[str, Any]) -> None:
             )
 
 
+LEFT_ALONE: dict[str, Any] = {
+    one.name: one.default
+    for one in dataclasses.fields(Plan)
+    if one.name in LEVERS and one.default is not dataclasses.MISSING
+}
+"""Levers that older plans do not name, at the value they had then."""
+
 OFF: dict[str, Any] = {
     "remat": "none",
     "loss_chunk": 0,
@@ -391,13 +400,19 @@ OFF: dict[str, Any] = {
     "optimizer_bits": 32,
     "weight_bits": 32,
     "frozen_bits": 32,
+    "ema_bits": 32,
 }
 """Levers that a task or its optimizer must make use of, at the value that asks nothing of it."""
 
 
 def _require_honoured(recipe: Recipe, pins: Mapping[str, Any]) -> None:
     for name, off in OFF.items():
-        if name not in recipe.honoured and pins.get(name, off) != off:
+        if name not in recipe.uses and pins.get(name, off) != off:
+            if name == "ema_bits":
+                raise RecipeError(
+                    f"--ema-bits {pins[name]} would change nothing: {name_of(recipe)} keeps no average of its weights."
+                    " Leave it out, or give --ema-decay"
+                )
             whose = "optimizer" if name in ("optimizer_bits", "weight_bits") else "loss"
             raise RecipeError(
                 f"--{name.replace('_', '-')} {pins[name]} would change nothing: the {whose} of {name_of(recipe)} makes"
@@ -418,6 +433,7 @@ LEVER_VALUES: dict[str, Callable[[Any], bool]] = {
     "optimizer_bits": lambda value: value in (32, 8) and not isinstance(value, bool),
     "weight_bits": lambda value: value in (32, 24, 16) and not isinstance(value, bool),
     "frozen_bits": lambda value: value in (32, 16, 8, 4) and not isinstance(value, bool),
+    "ema_bits": lambda value: value in (32, 16) and not isinstance(value, bool),
     "fsdp": _whole(1),
     "prefetch": _whole(0),
     "async_save": lambda value: isinstance(value, bool),

@@ -126,6 +126,7 @@ LINES: tuple[Line, ...] = (
     Line("prefetch", "prefetch", _no_prefetch, "exact", "no batch is made ready in the background"),
     Line("bfloat16", "precision", _always("bfloat16"), "mixed", "dots in bfloat16, weights and sums in float32"),
     Line("optimizer-8", "optimizer_bits", _always(8), "compressed", "the optimizer's moments in {} bits"),
+    Line("ema-16", "ema_bits", _always(16), "compressed", "the average of the weights in bfloat16"),
     Line("weights-24", "weight_bits", _always(24), "compressed", "weights in bfloat16 and 8 bits beside the optimizer"),
     Line("weights-16", "weight_bits", _always(16), "compressed", "weights in bfloat16, rounded stochastically"),
     Line("frozen-4", "frozen_bits", _always(4), "compressed", "what is not learned in NF4"),
@@ -164,6 +165,8 @@ def rungs(
 def _value(line: Line, recipe: Recipe, levers: Levers, numerics: str) -> Any:
     if CLASSES.index(line.numerics) > CLASSES.index(numerics):  # type: ignore[arg-type]
         raise LeftOut(f"--numerics {numerics} does not allow it: it is {line.numerics}")
-    if line.lever in OFF and line.lever not in recipe.honoured:
+    if line.lever in OFF and line.lever not in recipe.uses:
+        if line.lever == "ema_bits":
+            raise LeftOut("the recipe keeps no average of its weights (--ema-decay)")
         raise LeftOut("the recipe's loss makes no use of this lever")
     return line.value(recipe, levers)

@@ -279,15 +279,17 @@ class _Training:
         first = "start" if self.resumed is None else "restore"
         return {"load": loaded} | ({first: started} if started > loaded else {}) | log.phase_peaks
 
-    def _measured(self, params: int, log: SessionLog, peak: int, predicted: Mapping[str, int]) -> dict[str, int | None]:
+    def _measured(self, shapes: Any, log: SessionLog, peak: int, predicted: Mapping[str, int]) -> dict[str, int | None]:
         """State by its arrays, process and temporaries by the resident set between steps and at its peak."""
         state = self.marks["state"]
+        params, ema = (program.tree_bytes(tree) for tree in (shapes["params"], shapes.get("ema", {})))
         data = max(0, self.marks.get("data", 0) - self.marks["before data"])
         training = log.phase_peaks.get("train")  # None where loading had needed more
         measured: dict[str, int | None] = {
             "process": max(0, log.between_steps - state - data),
             "parameters": params,
-            "optimizer": state - params,
+            "optimizer": state - params - ema,
+            **({"ema": ema} if ema else {}),
             "data": data,
             "step temporaries": None if training is None else max(0, training - log.between_steps),
         }
@@ -309,8 +311,7 @@ class _Training:
         earlier = self._earlier_ledger()
         before = (earlier.get("measured") or {}).get("peak_bytes") or 0
         predicted: dict[str, int] = self.planned["components"]
-        params = program.tree_bytes(executables.state["params"])
-        measured = self._measured(params, log, peak, predicted)
+        measured = self._measured(executables.state, log, peak, predicted)
         names = dict.fromkeys([*predicted, *measured])
         if peak > self.session.budget_bytes and self.line.overrun is None:
             self.notes.append(

@@ -107,6 +107,8 @@ class Storage:
     """24: bfloat16 with a correction of 8 bits; 16: bfloat16, rounded stochastically."""
     frozen_bits: Literal[32, 16, 8, 4] = 32
     """Of weights that are not learned: bfloat16, int8 or NF4."""
+    ema_bits: Literal[32, 16] = 32
+    """Of the average of the weights, where a recipe keeps one: bfloat16, rounded stochastically."""
 
     def __post_init__(self) -> None:
         for name, may_be in STORABLE.items():
@@ -115,7 +117,12 @@ class Storage:
                 raise ValueError(f"{name} takes one of {there}, got {getattr(self, name)}")
 
 
-STORABLE = {"optimizer_bits": (32, 8), "weight_bits": (32, 24, 16), "frozen_bits": (32, 16, 8, 4)}
+STORABLE = {
+    "optimizer_bits": (32, 8),
+    "weight_bits": (32, 24, 16),
+    "frozen_bits": (32, 16, 8, 4),
+    "ema_bits": (32, 16),
+}
 
 WHOLE = Storage()
 """Float32 throughout."""
@@ -133,6 +140,7 @@ LEVERS = (
     "optimizer_bits",
     "weight_bits",
     "frozen_bits",
+    "ema_bits",
     "fsdp",
     "prefetch",
     "async_save",
@@ -157,7 +165,8 @@ class Plan:
     optimizer_bits: Literal[32, 8] = 32
     weight_bits: Literal[32, 24, 16] = 32
     frozen_bits: Literal[32, 16, 8, 4] = 32
-    """All three: see `Storage`."""
+    ema_bits: Literal[32, 16] = 32
+    """These four: see `Storage`."""
     fsdp: int = 1
     """Devices that share one copy of the state; the batch is split over all of them either way."""
     pinned: tuple[str, ...] = ()

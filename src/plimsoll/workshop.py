@@ -66,15 +66,15 @@ class Workshop:
 
     def static(self, fsdp: int, storage: Storage, *, devices: int = 1) -> Static:
         state = self.state(storage)
-        parameters, optimizer, whole = (
-            sharding.device_bytes(tree, fsdp=fsdp) for tree in (state["params"], state["optimizer"], state)
-        )
+        trees = state["params"], state["optimizer"], state.get("ema", {}), state
+        parameters, optimizer, ema, whole = (sharding.device_bytes(tree, fsdp=fsdp) for tree in trees)
         batch = program.shapes(self.recipe.batch_spec(self.recipe.effective_batch))
         return Static(
             parameters=sum(leaf.size for leaf in jax.tree.leaves(state["params"])),
             parameter_bytes=parameters,
             optimizer_bytes=optimizer,
-            other_bytes=whole - parameters - optimizer,
+            ema_bytes=ema,
+            other_bytes=whole - parameters - optimizer - ema,
             largest_leaf_bytes=max(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)),
             batch_bytes=program.tree_bytes(batch) // devices,
             whole_state_bytes=program.tree_bytes(state),

@@ -41,7 +41,7 @@ class Runs:
             --width 32 --layers 2 --heads 1 --vocab-size 300 --seq-len 32 --batch-size 4
             --gradient-accumulation-steps 2 --steps {STEPS} --save-every {SAVE_EVERY} --shuffle-buffer-size 20
             --memory 900MiB --micro-batch 4 --remat none --loss-chunk 0 --precision float32 --prefetch 1
-            --log-every 1 --quiet
+            --log-every 1 --quiet --ema-decay 0.9 --ema-bits 16
         """.split()
         command = [sys.executable, "-m", "plimsoll.cli.main", "train", "stories", "--dataset-id", str(self.text)]
         return [*command, *words, "--run", str(run), *options]

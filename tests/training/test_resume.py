@@ -9,11 +9,14 @@ import shutil
 import signal
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 from small_runs import STEPS, checkpoint_steps, last_row, newest_fingerprint, rows
 
+from plimsoll.inference import Trained
 from plimsoll.recipes.registry import from_dict
-from plimsoll.training.checkpoint import Checkpoints, loader_position
+from plimsoll.training.checkpoint import Checkpoints, loader_position, read_leaves
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +47,18 @@ def test_a_run_stands_in_its_data_where_its_steps_have_brought_it(uninterrupted)
         assert loader_position(newest) == source.state()
     finally:
         source.close()
+
+
+def test_what_is_used_is_the_average_and_the_ledger_has_its_bytes(uninterrupted):
+    trained = Trained(str(uninterrupted), step="last")
+    kept = {path: leaf for path, leaf in read_leaves(trained.saved, only="['ema']")}
+    used = jax.tree.leaves(trained.params()["trainable"])
+    for leaf, saved in zip(used, kept.values(), strict=True):
+        np.testing.assert_array_equal(leaf, saved)
+    assert {leaf.dtype for leaf in kept.values()} == {np.dtype(np.uint16), np.dtype(np.float32)}
+    components = json.loads((uninterrupted / "ledger.json").read_text())["components"]
+    assert components["ema"]["measured"] == sum(leaf.nbytes for leaf in kept.values())
+    assert components["parameters"]["measured"] > 1.9 * components["ema"]["measured"]  # of 32 bits and of 16
 
 
 def losses(run):

@@ -34,6 +34,8 @@ class Levers:
     """Of each weight between steps: 24 is bfloat16 and a correction, 16 is bfloat16 rounded stochastically."""
     frozen_bits: Literal[32, 16, 8, 4] | None = None
     """Of each weight that is not learned: 16 is bfloat16, 8 int8, 4 NF4."""
+    ema_bits: Literal[32, 16] | None = None
+    """Of the average of the weights that --ema-decay keeps: 16 is bfloat16 rounded stochastically."""
     fsdp: int | None = None
     """Devices that share one copy of the state; 1 leaves a whole copy on each."""
     prefetch: int | None = None

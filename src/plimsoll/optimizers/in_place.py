@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import optax
 from jax import Array, lax
 
+from plimsoll.levers.ema import Average, EmaBits
+
 Apply = Callable[[Any, Any, Any], tuple[Any, Any]]
 
 PIECE = 2**18
@@ -27,16 +29,26 @@ class InPlace(optax.GradientTransformation):
     `store(params)` is the form in which float32 parameters are kept between steps, and `init(params)` belongs to it:
     give `init` the float32 parameters, too. The forward pass reads `levers.weight_bits.readable(stored)`.
     `apply(gradient, state, stored)` returns the next `(stored, state)`: donate both. `update(gradient, state, params)`
-    is for what composes with optax: updates in float32, as large as the parameters.
+    is for what composes with optax: updates in float32, as large as the parameters. `average`, where there is one, is
+    kept of the weights beside them.
     """
 
     apply: Apply
     store: Callable[[Any], Any]
+    average: Average | None
 
-    def __new__(cls, init: Any, update: Any, apply: Apply, store: Callable) -> "InPlace":
+    def __new__(
+        cls, init: Any, update: Any, apply: Apply, store: Callable, average: Average | None = None
+    ) -> "InPlace":
         made = super().__new__(cls, init, update)
-        made.apply, made.store = apply, store
+        made.apply, made.store, made.average = apply, store, average
         return made
+
+
+def averaging(optimizer: optax.GradientTransformation, *, decay: float, bits: EmaBits) -> InPlace:
+    """The same optimizer, and an average of the weights: see `levers.ema.Average`."""
+    rule = in_place(optimizer)
+    return InPlace(rule.init, rule.update, rule.apply, rule.store, Average(decay, bits))
 
 
 def whole(optimizer: optax.GradientTransformation) -> InPlace:

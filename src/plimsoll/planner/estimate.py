@@ -114,7 +114,8 @@ def _saving(state_bytes: int) -> int:
 
 
 def _state(static: Static) -> Parts:
-    return {"parameters": static.parameter_bytes, "optimizer": static.optimizer_bytes + static.other_bytes}
+    state = {"parameters": static.parameter_bytes, "optimizer": static.optimizer_bytes + static.other_bytes}
+    return state | ({"ema": static.ema_bytes} if static.ema_bytes else {})
 
 
 def _sums(phases: Mapping[str, Parts]) -> dict[str, int]:

@@ -478,14 +478,19 @@ def _storages(problem: Problem) -> list[Storage]:
         allowed = problem.numerics == "compressed" and lever in problem.honoured
         return [32, *smaller] if allowed and problem.devices == 1 else [32]  # split over devices: not measured yet
 
-    forms = [of("optimizer_bits", [8]), of("frozen_bits", [16, 8, 4]), of("weight_bits", [24, 16])]
-    now: list[Any] = [form[0] for form in forms]
-    found: list[tuple[Any, ...]] = [tuple(now)]
-    for at, form in enumerate(forms):  # one after another: first the state, which loses least
+    forms = {
+        "optimizer_bits": of("optimizer_bits", [8]),
+        "frozen_bits": of("frozen_bits", [16, 8, 4]),
+        "ema_bits": of("ema_bits", [16]),
+        "weight_bits": of("weight_bits", [24, 16]),
+    }
+    now: dict[str, Any] = {lever: form[0] for lever, form in forms.items()}
+    found = [Storage(**now)]
+    for lever, form in forms.items():  # one after another: first the state, which loses least
         for bits in form[1:]:
-            now[at] = bits
-            found.append(tuple(now))
-    return [Storage(optimizer_bits=state, frozen_bits=frozen, weight_bits=weights) for state, frozen, weights in found]
+            now[lever] = bits
+            found.append(Storage(**now))
+    return found
 
 
 def _splits(problem: Problem) -> list[int]:

@@ -20,6 +20,8 @@ class Static:
     optimizer_bytes: int
     other_bytes: int
     """Step, RNG, carry."""
+    ema_bytes: int = 0
+    """Of the average of the weights."""
     largest_leaf_bytes: int
     batch_bytes: int = 0
     """One device's share of an effective batch."""
@@ -28,7 +30,7 @@ class Static:
 
     @property
     def state_bytes(self) -> int:
-        return self.parameter_bytes + self.optimizer_bytes + self.other_bytes
+        return self.parameter_bytes + self.optimizer_bytes + self.ema_bytes + self.other_bytes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -83,6 +83,9 @@ class Recipe(ABC):
     """Passes over the data instead of --steps; a local data set is counted once for it."""
     seed: int = 42
     """Of the parameters, the order of the data, and dropout."""
+    ema_decay: float = 0.0
+    """Of an exponential moving average of the weights, per step, like 0.999: what is evaluated and sampled then.
+    0 keeps none."""
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "gradient_accumulation_steps"):
@@ -98,6 +101,8 @@ class Recipe(ABC):
             raise RecipeError(f"--steps must be from 1 to {MOST_STEPS:,}, got {self.steps:,}")
         if not 0 <= self.seed < 2**63:
             raise RecipeError(f"--seed must be a whole number from 0 to 2^63 - 1, got {self.seed}")
+        if not 0 <= self.ema_decay < 1:
+            raise RecipeError(f"--ema-decay must be from 0 (none is kept) to below 1, got {self.ema_decay:g}")
         if self.epochs is not None and not self.epochs > 0:
             raise RecipeError(f"--epochs must be above 0, got {self.epochs:g}")
         if self.steps is not None and self.epochs is not None:
@@ -105,6 +110,11 @@ class Recipe(ABC):
                 f"--steps {self.steps} and --epochs {self.epochs:g} both set the length of the run: give one of them"
                 " (--max-steps only stops early)"
             )
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """`honoured`, and the levers that its fields bring in."""
+        return (*self.honoured, "ema_bits") if self.ema_decay else self.honoured
 
     @property
     def effective_batch(self) -> int:
@@ -132,8 +142,17 @@ class Recipe(ABC):
         """Of a run of so many steps. Settings of AdamW may keep their state in fewer bits."""
 
     def update_rule(self, steps: int, storage: Storage = WHOLE) -> optax.GradientTransformation:
-        """The optimizer with weights and state kept as `storage` says."""
-        made = self.optimizer(steps)
+        """The optimizer with weights and state kept as `storage` says, and the average where there is one."""
+        rule = self._rule(self.optimizer(steps), steps, storage)
+        if not self.ema_decay:
+            return rule
+        from plimsoll.optimizers.in_place import averaging
+
+        return averaging(rule, decay=self.ema_decay, bits=storage.ema_bits)
+
+    def _rule(
+        self, made: optax.GradientTransformation | AdamW, steps: int, storage: Storage
+    ) -> optax.GradientTransformation:
         if isinstance(made, AdamW):
             return made.build(steps, storage)
         if (storage.optimizer_bits, storage.weight_bits) != (32, 32):

@@ -70,7 +70,12 @@ def _levers(planned: Planned) -> list[str]:
 
 def _storage(plan: Plan) -> dict[str, str]:
     """Only where it is not float32 throughout."""
-    forms = {"optimizer state": plan.optimizer_bits, "weights": plan.weight_bits, "frozen weights": plan.frozen_bits}
+    forms = {
+        "optimizer state": plan.optimizer_bits,
+        "weights": plan.weight_bits,
+        "frozen weights": plan.frozen_bits,
+        "average": plan.ema_bits,
+    }
     return {name: f"{bits} bits" for name, bits in forms.items() if bits < 32}
 
 

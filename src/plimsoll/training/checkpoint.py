@@ -159,7 +159,7 @@ def load_state(saved: Saved, like: Any) -> tuple[Any, dict[str, Any]]:
     return load_part(saved, like), loader_position(saved)
 
 
-def load_part(saved: Saved, like: Any, *, only: str = "") -> Any:
+def load_part(saved: Saved, like: Any, *, only: str | tuple[str, ...] = "") -> Any:
     """What lies under the paths that begin with `only`, in the shape of `like`, on the device.
 
     Using what was trained needs `only="['params']"`, and not the optimizer, which is twice as large.
@@ -177,7 +177,7 @@ def load_part(saved: Saved, like: Any, *, only: str = "") -> Any:
     return jax.tree.unflatten(jax.tree.structure(like), [loaded[path] for path in paths])
 
 
-def read_leaves(saved: Saved, *, only: str = "") -> Iterator[tuple[str, np.ndarray]]:
+def read_leaves(saved: Saved, *, only: str | tuple[str, ...] = "") -> Iterator[tuple[str, np.ndarray]]:
     """Path and array of every leaf under `only`, one in memory at a time, in the order of the state."""
     every = _described(saved)
     cut = {leaf["path"]: _cut(np.empty(leaf["shape"], _dtype(leaf["dtype"]))) for leaf in every}
@@ -194,7 +194,7 @@ def read_leaves(saved: Saved, *, only: str = "") -> Iterator[tuple[str, np.ndarr
         del whole, pieces, read, wanted
 
 
-def _described(saved: Saved, only: str = "") -> list[dict[str, Any]]:
+def _described(saved: Saved, only: str | tuple[str, ...] = "") -> list[dict[str, Any]]:
     leaves = json.loads((saved.path / "state.json").read_text())["leaves"]
     return [leaf for leaf in leaves if leaf["path"].startswith(only)]
 

@@ -17,6 +17,7 @@ from plimsoll.training import allocator, memory
 from plimsoll.training.checkpoint import Checkpoints
 from plimsoll.training.interruption import Interruption
 from plimsoll.training.program import Executables
+from plimsoll.training.step import evaluated
 from plimsoll.types import Batch, Source
 
 IN_FLIGHT = {"cpu": 1}
@@ -124,7 +125,7 @@ def _evaluate(
     log: Log,
 ) -> None:
     try:
-        metrics = evaluate(state["params"])
+        metrics = evaluate(evaluated(state))
     except Exception as problem:
         if allocator.refused(problem):  # the state is whole: an evaluation donates nothing
             checkpoints.save(step, state, loader.state())

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import optax
 
 from plimsoll.training import memory
-from plimsoll.training.step import make_evaluate, make_init, make_step
+from plimsoll.training.step import evaluated, make_evaluate, make_init, make_step
 from plimsoll.types import Plan, Task
 
 COUNTED: dict[str, str | bool] = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
@@ -57,7 +57,7 @@ def lower(
     return Program(
         init=init.lower(seed),
         step=step.lower(state, shapes(batch)),
-        evaluate=jax.jit(make_evaluate(task)).lower(state["params"], shapes(evaluation_batch)),
+        evaluate=jax.jit(make_evaluate(task)).lower(evaluated(state), shapes(evaluation_batch)),
         state=state,
     )
 

@@ -15,7 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from plimsoll.levers import sharding
 from plimsoll.training.program import BatchSpec, shapes
-from plimsoll.training.step import make_evaluate, make_init, make_step
+from plimsoll.training.step import evaluated, make_evaluate, make_init, make_step
 from plimsoll.types import Plan, Task
 
 
@@ -46,7 +46,7 @@ class Spread:
 
     def evaluate(self, batch: BatchSpec) -> jax.stages.Lowered:
         with jax.set_mesh(self.mesh):
-            return jax.jit(make_evaluate(self._task)).lower(self.state["params"], self._rows(batch))
+            return jax.jit(make_evaluate(self._task)).lower(evaluated(self.state), self._rows(batch))
 
     def put(self, batch: Mapping[str, Any]) -> dict[str, jax.Array]:
         """A batch of NumPy arrays, split by rows."""

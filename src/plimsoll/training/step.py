@@ -20,7 +20,8 @@ from plimsoll.optimizers.in_place import in_place
 from plimsoll.types import Batch, LossSum, Precision, Task, Unstacks
 
 State = dict[str, Any]
-"""`step` (int32), `key` (key data), `params`, `optimizer`, `carry`: everything the next step depends on."""
+"""`step` (int32), `key` (key data), `params`, `optimizer`, `carry`, `ema` where one is kept: all that the next step
+depends on."""
 
 
 def make_init(
@@ -39,13 +40,19 @@ def make_init(
             params = params | {"frozen": stored(params["frozen"], frozen_bits)}
         rule = in_place(optimizer)
         scale = {"loss_scale": loss_scale.start()} if precision == "float16" else {}
-        return scale | {
-            "step": jnp.int32(0),
-            "key": jax.random.key_data(step_key),
-            "params": params | {"trainable": rule.store(params["trainable"])},
-            "optimizer": rule.init(params["trainable"]),
-            "carry": None,
-        }
+        weights = rule.store(params["trainable"])
+        average = {"ema": rule.average.start(weights)} if rule.average else {}
+        return (
+            scale
+            | average
+            | {
+                "step": jnp.int32(0),
+                "key": jax.random.key_data(step_key),
+                "params": params | {"trainable": weights},
+                "optimizer": rule.init(params["trainable"]),
+                "carry": None,
+            }
+        )
 
     return init
 
@@ -70,16 +77,19 @@ def make_step(
         finite = jnp.asarray(True)
         if scaling is not None:
             gradient, finite = loss_scale.unscaled(gradient, scaling)
-        weights, optimizer_state = in_place(optimizer).apply(gradient, state["optimizer"], state["params"]["trainable"])
+        rule = in_place(optimizer)
+        weights, optimizer_state = rule.apply(gradient, state["optimizer"], state["params"]["trainable"])
         new_state = state | {
             "step": state["step"] + 1,
             "params": state["params"] | {"trainable": weights},
             "optimizer": optimizer_state,
         }
+        if rule.average:
+            new_state["ema"] = rule.average.after(state["ema"], weights, state["step"])
         report = {name: total / weight for name, (total, weight) in metrics.items()}
         report |= {"loss": loss.total, "weight": loss.weight, "gradient_norm": optax.tree.norm(_float32(gradient))}
         if scaling is not None:
-            kept = {name: state[name] for name in ("params", "optimizer")}
+            kept = {name: state[name] for name in ("params", "optimizer", "ema") if name in state}
             new_state |= loss_scale.chosen(finite, {name: new_state[name] for name in kept}, kept)
             new_state["loss_scale"] = loss_scale.adjusted(scaling, finite)
             report |= {"scale": new_state["loss_scale"].scale, "skipped_steps": new_state["loss_scale"].skipped_steps}
@@ -130,6 +140,11 @@ def _float32(tree: Any) -> Any:
         return leaf.astype(jnp.float32) if isinstance(leaf, jax.Array) else jax.ShapeDtypeStruct(leaf.shape, "float32")
 
     return jax.tree.map(one, tree)
+
+
+def evaluated(state: Any) -> Any:
+    """The parameters that are evaluated and sampled: with the average of the weights, where one is kept."""
+    return state["params"] | ({"trainable": state["ema"]} if "ema" in state else {})
 
 
 def make_evaluate(task: Task) -> Callable[[Any, Batch], dict[str, LossSum]]:
