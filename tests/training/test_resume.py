@@ -51,7 +51,7 @@ def test_a_run_stands_in_its_data_where_its_steps_have_brought_it(uninterrupted)
 
 def test_what_is_used_is_the_average_and_the_ledger_has_its_bytes(uninterrupted):
     trained = Trained(str(uninterrupted), step="last")
-    kept = {path: leaf for path, leaf in read_leaves(trained.saved, only="['ema']")}
+    kept = dict(read_leaves(trained.saved, only="['ema']"))
     used = jax.tree.leaves(trained.params()["trainable"])
     for leaf, saved in zip(used, kept.values(), strict=True):
         np.testing.assert_array_equal(leaf, saved)

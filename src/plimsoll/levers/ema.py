@@ -1,13 +1,13 @@
 """The exponential moving average of the weights: what is evaluated, sampled and served instead of the last weights.
 
-After every step, average = decay * average + (1 - decay) * weights, from the first weights on (Polyak and Juditsky 1992;
-the exponential form as in Tarvainen and Valpola 2017, https://arxiv.org/abs/1703.01780, equation 1). It is a whole copy
-of the weights: 4 bytes for each, and a lever to keep it in 2.
+After every step, average = decay * average + (1 - decay) * weights, from the first weights on (Polyak and Juditsky
+1992; exponential as in Tarvainen and Valpola 2017, https://arxiv.org/abs/1703.01780, equation 1). It is a whole copy of
+the weights: 4 bytes for each, and a lever to keep it in 2.
 
 16 bits: bfloat16, rounded at random. What a step adds to the average is far below half a step of bfloat16, so that an
 average rounded to the nearest would stand still. Rounded at random it moves, with a jitter: the root of the product of
-such a step (2^-8 of the weight) and half of what the average lags behind the weights, which is little where the learning
-rate has decayed. Norms and biases stay float32.
+such a step (2^-8 of the weight) and half of what the average lags behind the weights, which is little where the
+learning rate has decayed. Norms and biases stay float32.
 """
 
 from dataclasses import dataclass
