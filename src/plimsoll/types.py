@@ -73,6 +73,17 @@ class Unstacks(Protocol):
         ...
 
 
+@runtime_checkable
+class ReadsInParts(Protocol):
+    """A task may have this besides: what of its weights it reads in parts, through `opened` and `rows` of
+    `levers.weight_bits` (`levers.remat.scan_blocks` opens what it is given)."""
+
+    @property
+    def in_parts(self) -> tuple[str, ...]:
+        """Names in `params["trainable"]`; empty where it makes no difference."""
+        ...
+
+
 class Source(Protocol):
     """Where batches come from, with a position that fits into JSON."""
 

@@ -95,9 +95,10 @@ def test_a_lever_that_is_on_saves_bytes_in_the_compiled_step(name, lever):
     assert on[row.of] < row.left * off[row.of]
 
 
-def test_what_the_state_saves_is_not_lost_in_temporaries():
-    """Of a step whose gradient is summed: decoding and encoding hold a piece at a time."""
-    accumulating = replace(OFF, micro_batch=4, accumulation=4, loss_chunk=128)
+@pytest.mark.parametrize("remat", ["none", "block"])
+def test_what_the_state_saves_is_not_lost_in_temporaries(remat):
+    """Of a step whose gradient is summed: decoding and encoding hold a piece at a time, and so do layers of a scan."""
+    accumulating = replace(OFF, micro_batch=4, accumulation=4, loss_chunk=128, remat=remat)
     whole, small = (
         step_bytes("stories", plan, (("width", 256), ("heads", 4)))
         for plan in (accumulating, replace(accumulating, optimizer_bits=8, weight_bits=24))

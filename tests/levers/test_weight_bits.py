@@ -1,5 +1,6 @@
 """24 bits are split and joined exactly; 16 are rounded with the right mean, and the same way after a restart."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,9 +12,14 @@ from plimsoll.levers.weight_bits import (
     as_bfloat16,
     as_bits,
     join,
+    learned,
+    opened,
     random_bits,
     random_key,
+    read,
+    readable,
     round_at_random,
+    rows,
     split,
     widen,
 )
@@ -94,3 +100,31 @@ def test_bits_of_bfloat16_are_its_own():
     weights = jnp.array([1.5, -2.0, 0.0], jnp.bfloat16)
     np.testing.assert_array_equal(as_bfloat16(as_bits(weights)), weights)
     np.testing.assert_array_equal(widen(as_bits(weights)), weights.astype(jnp.float32))
+
+
+def test_a_table_read_in_parts_has_the_gradient_of_one_that_is_read_whole():
+    """Rows and all of it: the values are bfloat16 either way, and the parts of the gradient are summed in float32."""
+    table = jnp.asarray(np.random.default_rng(3).normal(size=(6, 32)), jnp.float32)
+    stored = {"table": as_bits(table.astype(jnp.bfloat16)), "scale": jnp.ones(32)}
+    ids = jnp.array([[0, 5, 5], [2, 2, 2]])
+
+    def loss(weights):
+        taken, whole = rows(weights["table"], ids), opened(weights["table"])
+        assert taken.dtype == whole.dtype == jnp.bfloat16
+        taken, whole = (x.astype(jnp.float32) for x in (taken, whole))
+        return jnp.sum(jnp.sin(taken * weights["scale"])) + jnp.sum(whole**3)
+
+    def in_parts(learnt):
+        return loss(read(learnt, stored, ("table",)))
+
+    value, gradient = jax.value_and_grad(in_parts)(learned(stored, ("table",)))
+    expected, rounded = jax.value_and_grad(loss)(readable(stored))
+    assert value == expected
+    assert gradient["table"].dtype == jnp.float32
+    exact = jax.grad(loss_of_float32)(as_bfloat16(stored["table"]).astype(jnp.float32), ids)
+    np.testing.assert_allclose(gradient["table"], exact, rtol=2**-7, atol=2**-8)
+    np.testing.assert_array_equal(gradient["scale"], rounded["scale"])
+
+
+def loss_of_float32(table, ids):
+    return jnp.sum(jnp.sin(table[ids])) + jnp.sum(table**3)

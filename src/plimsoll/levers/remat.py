@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
+from plimsoll.levers.weight_bits import opened
 from plimsoll.types import Remat
 
 MOST_UNROLLED = 24
@@ -48,7 +49,7 @@ def scan_blocks(
         for params in stacked if isinstance(stacked, list) else unstacked(stacked, layers):
             x = block(x, params)
         return x
-    step = rematerialised(block, remat)
+    step = rematerialised(lambda x, params: block(x, opened(params)), remat)
     x, _ = jax.lax.scan(lambda x, params: (step(x, params), None), x, stacked)
     return x
 

@@ -14,12 +14,14 @@ element: a run draws the same ones after a restart, and there is no state. Three
 Leave it off where weights are not most of what is kept. Norms and biases stay float32.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, Int8, UInt16, UInt32
+from jaxtyping import Array, Float, Int, Int8, UInt16, UInt32
 
 NOT_A_NUMBER = 0x7FC0_0000
 GOLDEN = 0x9E37_79B9
@@ -80,6 +82,72 @@ def as_bfloat16(bits: UInt16[Array, "..."]) -> Array:
 def readable(tree: Any) -> Any:
     """Weights as the forward pass reads them: what is kept as the bits of bfloat16 becomes that, the rest stays."""
     return jax.tree.map(lambda leaf: as_bfloat16(leaf) if leaf.dtype == jnp.uint16 else leaf, tree)
+
+
+class InParts(NamedTuple):
+    """Weights of which parts are read: layers of a stack, rows of a table. From an array of bfloat16, XLA for CPU takes
+    a part after it has widened the whole to float32, and what flows back is widened once more for every part."""
+
+    bits: UInt16[Array, "..."]
+    gradient: Float[Array, "..."]
+    """Nobody reads its values: the gradient belongs to it, in float32."""
+
+
+def learned(stored: Any, in_parts: Sequence[str]) -> Any:
+    """What is differentiated: `stored` as the forward pass reads it, or zeros where it is read in parts.
+
+    `in_parts` names what of `stored`, a dict, the task reads with `opened` and `rows` (`types.ReadsInParts`).
+    """
+
+    def zeros(leaf: Array) -> Array:
+        return jnp.zeros(leaf.shape, jnp.float32) if leaf.dtype == jnp.uint16 else leaf
+
+    if not in_parts:
+        return readable(stored)
+    return {name: jax.tree.map(zeros, tree) if name in in_parts else readable(tree) for name, tree in stored.items()}
+
+
+def read(learned: Any, stored: Any, in_parts: Sequence[str]) -> Any:
+    """What a task is given: `learned`, with the bits beside what is read in parts."""
+
+    def both(gradient: Array, bits: Array) -> Array | InParts:
+        return InParts(bits, gradient) if bits.dtype == jnp.uint16 else gradient
+
+    if not in_parts:
+        return learned
+    return {
+        name: jax.tree.map(both, tree, stored[name]) if name in in_parts else tree for name, tree in learned.items()
+    }
+
+
+def opened(params: Any) -> Any:
+    """Of a tree that `read` has made, or of a layer of it: every leaf as the forward pass reads it."""
+
+    def one(leaf: Any) -> Any:
+        return _bfloat16(leaf.bits, leaf.gradient) if isinstance(leaf, InParts) else leaf
+
+    return jax.tree.map(one, params, is_leaf=lambda leaf: isinstance(leaf, InParts))
+
+
+def rows(table: Any, ids: Int[Array, "..."]) -> Array:
+    """`table[ids]`, opened: float32 or bfloat16 of (..., width)."""
+    return opened(jax.tree.map(lambda leaf: leaf[ids], table))
+
+
+@jax.custom_vjp
+def _bfloat16(bits: Array, gradient: Array) -> Array:
+    return as_bfloat16(bits)
+
+
+def _forward(bits: Array, gradient: Array) -> tuple[Array, tuple[int, ...]]:
+    return as_bfloat16(bits), bits.shape
+
+
+def _backward(shape: tuple[int, ...], flowing: Array) -> tuple[np.ndarray, Array]:
+    return np.zeros(shape, jax.dtypes.float0), flowing.astype(jnp.float32)
+
+
+_bfloat16.defvjp(_forward, _backward)
 
 
 def _bits(weights: Array) -> Array:

@@ -16,6 +16,7 @@ from plimsoll.levers.lora import linear
 from plimsoll.levers.precision import dot, dot_rows
 from plimsoll.levers.remat import keep, scan_blocks, unrolls
 from plimsoll.levers.sharding import by_rows
+from plimsoll.levers.weight_bits import opened, rows
 from plimsoll.models.sizing import DecoderShape
 from plimsoll.types import Compute
 
@@ -134,7 +135,7 @@ class Decoder:
 
         x = scan_blocks(
             one_block,
-            by_rows(params["embedding"][ids].astype(jnp.float32)),
+            by_rows(rows(params["embedding"], ids).astype(jnp.float32)),
             params["blocks"],
             layers=self.shape.layers,
             remat=self.compute.remat,
@@ -152,7 +153,7 @@ class Decoder:
 
     def head_weights(self, params: dict) -> Array:
         """What `head` multiplies by: the token embedding where it is tied, (vocab, width), else (width, vocab)."""
-        return params["embedding" if self.shape.tied else "head"]
+        return opened(params["embedding" if self.shape.tied else "head"])
 
     def head(self, hidden: Float[Array, "rows width"], weights: Array) -> Float[Array, "rows vocab"]:
         how = self.compute

@@ -36,6 +36,13 @@ class NextToken:
         )
         return LossSum(total, jnp.sum(labels != IGNORE, dtype=jnp.float32)), None, {}
 
+    @property
+    def in_parts(self) -> tuple[str, ...]:
+        """See `types.ReadsInParts`. An accelerator takes parts of bfloat16 without more ado."""
+        if self.compute.platform != "cpu":
+            return ()
+        return ("embedding", "head") if self.decoder.unrolls else ("embedding", "head", "blocks")
+
     def unstack(self, trainable: dict) -> dict:
         """The blocks as a list of layers, where they are unrolled; see `types.Unstacks`."""
         if not self.decoder.unrolls:

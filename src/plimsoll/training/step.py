@@ -15,9 +15,9 @@ import optax
 from plimsoll.levers import loss_scale
 from plimsoll.levers.frozen import FrozenBits, stored
 from plimsoll.levers.sharding import by_rows, like_state
-from plimsoll.levers.weight_bits import readable
+from plimsoll.levers.weight_bits import learned, read
 from plimsoll.optimizers.in_place import in_place
-from plimsoll.types import Batch, LossSum, Precision, Task, Unstacks
+from plimsoll.types import Batch, LossSum, Precision, ReadsInParts, Task, Unstacks
 
 State = dict[str, Any]
 """`step` (int32), `key` (key data), `params`, `optimizer`, `carry`, `ema` where one is kept: all that the next step
@@ -100,11 +100,16 @@ def make_step(
 
 def _gradient(task: Task, state: State, micro: Batch, keys: jax.Array) -> tuple[Any, LossSum, dict]:
     """Gradient of the mean loss over all micro-batches; `LossSum.total` is already divided by the weight."""
-    params = state["params"] | {"trainable": readable(state["params"]["trainable"])}
-    trainable = task.unstack(params["trainable"]) if isinstance(task, Unstacks) else params["trainable"]
+    params, stored, in_parts = state["params"], state["params"]["trainable"], _in_parts(task)
+    trainable = learned(stored, in_parts)
+    trainable = task.unstack(trainable) if isinstance(task, Unstacks) else trainable
+
+    def sums(trainable: Any, batch: Batch, keys: jax.Array) -> tuple[LossSum, Any, Any]:
+        weights = {"trainable": read(trainable, stored, in_parts)}
+        return task.loss(params | weights, None, batch, keys, train=True)
 
     def weight_of(batch: Batch, keys: jax.Array) -> jax.Array:
-        return task.loss(params, None, batch, keys, train=True)[0].weight
+        return sums(trainable, batch, keys)[0].weight
 
     # The compiler drops the forward pass from this one: the weight depends on the labels only.
     weight = jnp.sum(jax.lax.map(lambda rows: weight_of(*rows), (micro, keys)))
@@ -112,7 +117,7 @@ def _gradient(task: Task, state: State, micro: Batch, keys: jax.Array) -> tuple[
     scale = state["loss_scale"].scale if "loss_scale" in state else jnp.float32(1)
 
     def mean_part(trainable: Any, batch: Batch, keys: jax.Array) -> tuple[jax.Array, dict]:
-        loss, _carry, metrics = task.loss(params | {"trainable": trainable}, None, batch, keys, train=True)
+        loss, _carry, metrics = sums(trainable, batch, keys)
         return scale * (loss.total / weight), metrics
 
     def one(batch: Batch, keys: jax.Array) -> tuple[Any, jax.Array, dict]:
@@ -129,6 +134,10 @@ def _gradient(task: Task, state: State, micro: Batch, keys: jax.Array) -> tuple[
         )
     gradient = task.stack(gradient) if isinstance(task, Unstacks) else gradient
     return gradient, LossSum(loss / scale, weight), metrics
+
+
+def _in_parts(task: Task) -> tuple[str, ...]:
+    return task.in_parts if isinstance(task, ReadsInParts) else ()
 
 
 def _float32(tree: Any) -> Any:
@@ -153,7 +162,8 @@ def make_evaluate(task: Task) -> Callable[[Any, Batch], dict[str, LossSum]]:
     def evaluate(params: Any, batch: Batch) -> dict[str, LossSum]:
         examples = jax.tree.leaves(batch)[0].shape[0]
         keys = jax.vmap(jax.random.key)(jnp.zeros(examples, jnp.uint32))
-        params = params | {"trainable": readable(params["trainable"])}
+        stored, in_parts = params["trainable"], _in_parts(task)
+        params = params | {"trainable": read(learned(stored, in_parts), stored, in_parts)}
         loss, _carry, metrics = task.loss(params, None, batch, keys, train=False)
         return metrics | {"loss": loss}
 
