@@ -2,7 +2,8 @@
 
 import itertools
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -493,3 +494,32 @@ def test_what_is_moved_is_estimated_for_micro_batches_that_were_not_compiled():
         analysis = replace(compiler.analyse(other.plan), temp_bytes=0)
         exact = step_seconds(other.plan, analysis, STATIC, compiler.rates())
         assert other.step_seconds == pytest.approx(exact, rel=1e-3)
+
+
+@dataclass
+class UnrolledCompiler(FakeCompiler):
+    """Without rematerialisation layers are unrolled, and to load those takes 160 MiB more."""
+
+    def rehearse(self, plan):
+        more = 160 * MIB if plan.remat == "none" else 0
+        return replace(super().rehearse(plan), starting_bytes=PROCESS + more)
+
+
+@pytest.mark.parametrize("below", [1, 10, 30])
+def test_what_an_unrolled_step_takes_to_load_is_not_charged_to_one_that_is_scanned(below):
+    """The first rehearsal is of an unrolled one, which does not fit for that alone."""
+    budget = PROCESS + (160 - below) * MIB
+    small = partial(UnrolledCompiler, temporaries=lambda plan: plan.micro_batch * MIB)
+    chosen = found(budget, small())
+    assert chosen.plan.remat != "none"
+    assert chosen.ledger.predicted_peak_bytes <= budget
+    floor = refusal(PROCESS // 2, small()).floor_bytes
+    assert found(floor, small()).ledger.predicted_peak_bytes <= floor
+
+
+def test_where_the_first_rehearsal_was_of_a_scanned_step_an_unrolled_one_is_confirmed_once():
+    """Every other unrolled plan is then known not to load."""
+    compiler = UnrolledCompiler(temporaries=lambda plan: plan.micro_batch * MIB)
+    chosen = found(PROCESS + 150 * MIB, compiler, honoured=("remat",))
+    assert chosen.plan.remat != "none"
+    assert sum(what == "rehearse" and plan.remat == "none" for what, plan in compiler.asked) <= 2

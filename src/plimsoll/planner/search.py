@@ -91,6 +91,10 @@ def _with_a_way_out(refusal: BudgetError, problem: Problem, compiler: Compiler, 
     )
 
 
+NO_STEP = Analysis(argument_bytes=0, output_bytes=0, alias_bytes=0, temp_bytes=0, flops=0.0)
+"""To price a process that does not train."""
+
+
 class _Search:
     def __init__(self, problem: Problem, compiler: Compiler, say: Say) -> None:
         self.problem, self.compiler, self.say = problem, compiler, say
@@ -100,7 +104,8 @@ class _Search:
         self.micros = _micro_batches(problem)
         self.analyses: dict[Plan, Analysis] = {}
         self.failures: list[str] = []
-        self._rehearsal: Rehearsal | None = None
+        self.rehearsals: dict[str, Rehearsal] = {}
+        """By rematerialisation, on which it depends whether layers are unrolled: to load those takes more."""
 
     def run(self) -> Planned:
         self._require_room_for_the_state()
@@ -159,9 +164,8 @@ class _Search:
         except DoesNotCompile as problem:
             self.failures.append(str(problem))
             return
-        nothing = Analysis(argument_bytes=0, output_bytes=0, alias_bytes=0, temp_bytes=0, flops=0.0)
         smallest = min((self._plan(one, first) for one in combinations), key=lambda one: self._static(one).state_bytes)
-        book = self._ledger(replace(smallest, **least), nothing, rehearsal)
+        book = self._ledger(replace(smallest, **least), NO_STEP, rehearsal)
         if not book.fits:
             plan = replace(self._plan(combinations[-1], self.micros[0]), **least)
             confirmed = self._confirm(Candidate(plan, book, 0.0, False))
@@ -174,11 +178,16 @@ class _Search:
             confirmed = self._confirm(best)
             if confirmed is not None and confirmed.fits:
                 return self._planned(confirmed, fitting)
-            fitting = [candidate for candidate in fitting if candidate.plan != best.plan]
+            fitting = [candidate for candidate in fitting if candidate.plan != best.plan and self._loads(candidate)]
         least = self._least(found)
         if least is not None and least.fits:  # it had been estimated too high
             return self._planned(least, [least])
         raise self._refusal(least)
+
+    def _loads(self, candidate: Candidate) -> bool:
+        """As far as a rehearsal of its kind tells."""
+        rehearsal = self.rehearsals.get(candidate.plan.remat)
+        return rehearsal is None or self._ledger(candidate.plan, NO_STEP, rehearsal).fits
 
     def _least(self, found: list[Candidate]) -> Candidate | None:
         """The smallest, compiled for itself: a refusal promises that so much memory is enough."""
@@ -249,6 +258,9 @@ class _Search:
             if not book.fits and fewer < plan.prefetch:
                 plan = replace(plan, prefetch=fewer)
                 book = self._ledger(plan, analysis, rehearsal)
+        if not book.fits and plan.remat not in self.rehearsals and self._fits_once_loaded(book):
+            self._rehearse(plan)
+            return self._candidate(plan, analysis, confirmed=confirmed)
         seconds = step_seconds(plan, analysis, self._static(plan), self.rates, devices=self.problem.devices)
         return Candidate(plan, book, seconds, confirmed)
 
@@ -263,10 +275,18 @@ class _Search:
 
     def _any_rehearsal(self, plan: Plan) -> Rehearsal:
         """The process hardly depends on the plan: one rehearsal prices them all, a second confirms the chosen one."""
-        if self._rehearsal is None:
-            self.say("rehearsing the training process")
-            self._rehearsal = self.compiler.rehearse(plan)
-        return self._rehearsal
+        if not self.rehearsals:
+            self._rehearse(plan)
+        return self.rehearsals.get(plan.remat) or next(iter(self.rehearsals.values()))
+
+    def _rehearse(self, plan: Plan) -> Rehearsal:
+        self.say("rehearsing the training process")
+        found = self.rehearsals[plan.remat] = self.compiler.rehearse(plan)
+        return found
+
+    def _fits_once_loaded(self, book: Ledger) -> bool:
+        running = [peak for phase, peak in book.phases.items() if phase != "load"]
+        return book.host is None and max(running) <= self.problem.budget_bytes
 
     def _timed(self, fitting: list[Candidate]) -> list[Candidate]:
         """The most promising, by the clock. Where they cannot be timed, all as they were."""
@@ -299,7 +319,7 @@ class _Search:
         self.say(f"confirming micro-batch {best.plan.micro_batch}, {_words(vars(best.plan))}")
         try:
             analysis = self._analyse(best.plan)
-            rehearsal = self.compiler.rehearse(replace(best.plan, async_save=True))
+            rehearsal = self._rehearse(replace(best.plan, async_save=True))
         except DoesNotCompile as problem:
             self.failures.append(str(problem))
             return None
