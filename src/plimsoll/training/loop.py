@@ -99,6 +99,7 @@ def run_steps(
             flight.add(step, metrics)
             if schedule.due(schedule.evaluate_every, step):
                 flight.land()
+                memory.trim()  # what steps left would sit under the evaluation's peak
                 evaluated = step
                 _evaluate(state, step, loader, evaluate, checkpoints, log)
             if schedule.due(schedule.save_every, step) or _is_best(checkpoints, step):
@@ -151,6 +152,8 @@ def summed(batches: Iterator[Batch], evaluate: Callable[[Any, Batch], Any], para
         for name, (total, weight) in jax.device_get(evaluate(params, dict(batch))).items():
             old_total, old_weight = totals.get(name, (0.0, 0.0))
             totals[name] = old_total + float(total), old_weight + float(weight)
+        if IN_FLIGHT.get(jax.default_backend()) == 1:
+            memory.settle()  # as between steps
     return {f"validation_{name}": total / weight for name, (total, weight) in totals.items()}
 
 
