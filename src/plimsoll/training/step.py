@@ -17,6 +17,7 @@ from plimsoll.levers.frozen import FrozenBits, stored
 from plimsoll.levers.sharding import by_rows, like_state
 from plimsoll.levers.weight_bits import readable
 from plimsoll.optimizers.in_place import in_place
+from plimsoll.training.layerwise import make_layerwise_step
 from plimsoll.types import Batch, LossSum, Precision, Task, Unstacks
 
 State = dict[str, Any]
@@ -51,12 +52,14 @@ def make_init(
 
 
 def make_step(
-    task: Task, optimizer: optax.GradientTransformation, *, accumulation: int
+    task: Task, optimizer: optax.GradientTransformation, *, accumulation: int, layerwise: int = 0
 ) -> Callable[[State, Batch], tuple[State, dict[str, jax.Array]]]:
     """State and effective batch to the next state and this step's metrics. Donate the state.
 
-    Where the state has a `loss_scale`, a step whose gradient overflows changes nothing but that and its own number.
+    Where the state has a `loss_scale`, a step whose gradient overflows changes nothing but that and its own number. `layerwise`: see `types.Plan`.
     """
+    if layerwise:
+        return make_layerwise_step(task, optimizer, passes=layerwise, accumulation=accumulation)
 
     def step(state: State, batch: Batch) -> tuple[State, dict[str, jax.Array]]:
         examples = jax.tree.leaves(batch)[0].shape[0]

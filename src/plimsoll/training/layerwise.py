@@ -1,0 +1,112 @@
+"""The step that updates layer by layer: the same numbers as `training.step`, but for the order of a norm's sum."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from plimsoll.errors import RecipeError
+from plimsoll.levers.layerwise import inputs_of_layers, layer_gradient
+from plimsoll.levers.weight_bits import readable
+from plimsoll.optimizers.in_place import Layer, Parts, in_place, without
+from plimsoll.types import Batch, Layered, Task
+
+
+def make_layerwise_step(
+    task: Task, optimizer: Any, *, passes: int, accumulation: int = 1
+) -> Callable[[Any, Batch], tuple[Any, dict]]:
+    """As `training.step.make_step`. Raises RecipeError for what cannot be updated in parts, and says why."""
+    if accumulation != 1:
+        raise RecipeError(
+            f"--layerwise {passes} needs the whole effective batch at once, and the plan splits it into {accumulation}"
+            " micro-batches, whose gradients would have to be held to be summed: take one, or leave --layerwise out"
+        )
+    parts = in_place(optimizer).parts
+    if not isinstance(task, Layered) or parts is None:
+        which = f"task, a {type(task).__name__}," if parts is not None else "optimizer"
+        raise RecipeError(
+            f"--layerwise {passes} needs a loss in layers (types.Layered) and plimsoll.AdamW, and the recipe's {which}"
+            " is not made that way: leave it out"
+        )
+    walk = _Walk(task, parts)
+    if passes == 1 and parts.clip_norm is not None:
+        raise RecipeError(
+            f"--layerwise 1 updates a layer before the norm of the whole gradient is known, and the recipe clips that"
+            f" to {parts.clip_norm:g}: take --layerwise 2, or no clip"
+        )
+
+    def step(state: Any, batch: Batch) -> tuple[Any, dict[str, Array]]:
+        trees = state["params"]["trainable"], state["optimizer"]
+        (weights, optimizer_state), report = walk.step(trees, dict(batch), state["step"], passes)
+        return state | {
+            "step": state["step"] + 1,
+            "params": state["params"] | {"trainable": weights},
+            "optimizer": optimizer_state,
+        }, report
+
+    return step
+
+
+class _Walk:
+    def __init__(self, task: Any, parts: Parts) -> None:
+        self.task, self.parts = task, parts
+
+    def step(self, trees: Any, batch: Batch, token: Array, passes: int) -> tuple[Any, dict[str, Array]]:
+        task, stacked = self.task, self.task.stacked
+        outer, blocks = readable(without(trees[0], stacked)), trees[0][stacked]
+
+        entered, pull_entered = jax.vjp(lambda outer: task.enter(outer, batch), outer)
+        left, inputs = inputs_of_layers(task, entered, blocks, readable)
+        weight = task.leave(outer, left, batch)[0].weight  # of the labels alone: the compiler drops the rest
+
+        def mean(outer: Any, hidden: Array) -> tuple[Array, dict]:
+            loss, metrics = task.leave(outer, hidden, batch)
+            return loss.total / weight, metrics
+
+        (loss, metrics), (above, towards) = jax.value_and_grad(mean, argnums=(0, 1), has_aux=True)(outer, left)
+
+        clip, squares, below = jnp.float32(1), jnp.float32(0), towards
+        if passes == 2:
+            below, squares = self.squares(blocks, inputs, towards)
+            gradient = jax.tree.map(jnp.add, above, pull_entered(below)[0])
+            norm = jnp.sqrt(squares + _squares(gradient))
+            clip = jnp.where(norm < self.parts.clip_norm, 1.0, self.parts.clip_norm / norm)
+            trees = self.update(trees, inputs, towards, clip, token)[0]
+        else:
+            trees, below, squares = self.update(trees, inputs, towards, clip, token)
+            gradient = jax.tree.map(jnp.add, above, pull_entered(below)[0])
+            norm = jnp.sqrt(squares + _squares(gradient))
+        trees = self.parts.rest(trees, gradient, stacked, clip)
+        report = {name: total / weight for name, (total, weight) in metrics.items()}
+        return trees, report | {"loss": loss, "weight": weight, "gradient_norm": norm}
+
+    def squares(self, blocks: Any, inputs: Array, towards: Array) -> tuple[Array, Array]:
+        """A backward pass for the norm alone: what flows out of the first layer, and the sum of squares."""
+        layers = inputs.shape[0]
+
+        def one(n: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+            towards, squares = carry
+            gradient, towards = layer_gradient(self.task, blocks, inputs, layers - 1 - n, towards, readable)
+            return towards, squares + _squares(gradient)
+
+        return lax.fori_loop(0, layers, one, (towards, jnp.float32(0)))
+
+    def update(self, trees: Any, inputs: Array, towards: Array, clip: Array, token: Array) -> tuple[Any, Array, Array]:
+        """A backward pass that updates: the next trees, what flows out of the first layer, and the sum of squares."""
+        layers, stacked = inputs.shape[0], self.task.stacked
+
+        def one(n: Array, carry: Any) -> Any:
+            trees, towards, squares, token = carry
+            at = Layer(stacked, layers - 1 - n)
+            gradient, towards = layer_gradient(self.task, trees[0][stacked], inputs, at.index, towards, readable)
+            trees, token = self.parts.layer(trees, gradient, at, clip, token)
+            return trees, towards, squares + _squares(gradient), token
+
+        trees, towards, squares, _ = lax.fori_loop(0, layers, one, (trees, towards, jnp.float32(0), token))
+        return trees, towards, squares
+
+
+def _squares(tree: Any) -> Array:
+    return sum((jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in jax.tree.leaves(tree)), jnp.float32(0))
