@@ -186,6 +186,7 @@ def _problem(
         honoured=recipe.honoured,
         loss_chunks=recipe.loss_chunks,
         attention_chunks=recipe.attention_chunks,
+        layerwise=recipe.layerwise_passes,
         host_bytes={depth: recipe.host_bytes(prepared, prefetch=depth) for depth in prefetches},
         pins=pins,
         measure=measure,
@@ -337,11 +338,16 @@ def _require_room(planned: Mapping[str, Any], options: TrainOptions, what: str, 
 
 
 def _say_what_is_kept(planned: Mapping[str, Any], options: TrainOptions, say: Say) -> None:
-    other = [name for name, value in options.pins.items() if planned["plan"][name] != value]
+    plan = NEWER | planned["plan"]
+    other = [name for name, value in options.pins.items() if plan[name] != value]
     other += ["plan"] if options.plan is not None else []
     if other:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in other)
         say(f"this run has a plan and keeps it, {flags} notwithstanding: --replan looks for another")
+
+
+NEWER: dict[str, Any] = {"layerwise": 0}
+"""Levers that plans of earlier versions do not name, and the value they had."""
 
 
 def _levers_of(path: str, recipe: Recipe, pins: Mapping[str, Any]) -> dict[str, Any]:
@@ -354,9 +360,9 @@ def _levers_of(path: str, recipe: Recipe, pins: Mapping[str, Any]) -> dict[str, 
     if isinstance(planned, dict) and planned.get("fits") is False:
         raise RecipeError(f"--plan {path} is a refusal, nothing had fitted its budget: plan with a larger --memory")
     chosen = planned.get("plan") if isinstance(planned, dict) else None
-    if not isinstance(chosen, dict) or not {*LEVERS, "accumulation"} <= chosen.keys():
+    if not isinstance(chosen, dict) or not {*LEVERS, "accumulation"} <= {*chosen, *NEWER}:
         raise RecipeError(f"--plan {path} is not a plan, it does not say {', '.join(LEVERS)}: {advice}")
-    levers = {name: chosen[name] for name in LEVERS}
+    levers = {name: chosen.get(name, NEWER.get(name)) for name in LEVERS}
     micro, times = levers["micro_batch"], chosen["accumulation"]
     wrong = [name for name, allowed in LEVER_VALUES.items() if not allowed(levers[name])]
     if wrong:
@@ -391,6 +397,7 @@ OFF: dict[str, Any] = {
     "optimizer_bits": 32,
     "weight_bits": 32,
     "frozen_bits": 32,
+    "layerwise": 0,
 }
 """Levers that a task or its optimizer must make use of, at the value that asks nothing of it."""
 
@@ -418,6 +425,7 @@ LEVER_VALUES: dict[str, Callable[[Any], bool]] = {
     "optimizer_bits": lambda value: value in (32, 8) and not isinstance(value, bool),
     "weight_bits": lambda value: value in (32, 24, 16) and not isinstance(value, bool),
     "frozen_bits": lambda value: value in (32, 16, 8, 4) and not isinstance(value, bool),
+    "layerwise": lambda value: value in (0, 1, 2) and not isinstance(value, bool),
     "fsdp": _whole(1),
     "prefetch": _whole(0),
     "async_save": lambda value: isinstance(value, bool),

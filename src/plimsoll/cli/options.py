@@ -34,6 +34,9 @@ class Levers:
     """Of each weight between steps: 24 is bfloat16 and a correction, 16 is bfloat16 rounded stochastically."""
     frozen_bits: Literal[32, 16, 8, 4] | None = None
     """Of each weight that is not learned: 16 is bfloat16, 8 int8, 4 NF4."""
+    layerwise: Literal[0, 1, 2] | None = None
+    """Update each layer as soon as it has its gradient, in so many backward passes (two under a clip); 0 for all at
+    once."""
     fsdp: int | None = None
     """Devices that share one copy of the state; 1 leaves a whole copy on each."""
     prefetch: int | None = None

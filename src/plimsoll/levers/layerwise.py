@@ -29,9 +29,9 @@ def inputs_of_layers(task: Layered, hidden: Array, stacked: Any, readable: Weigh
 
 
 def layer_gradient(
-    task: Layered, stacked: Any, inputs: Array, index: Array, towards: Array, readable: Weights
+    task: Layered, stacked: Any, inputs: Array, number: Array, towards: Array, readable: Weights
 ) -> tuple[Any, Array]:
-    """Of layer `index`: the gradient of its weights, and of what it had read, from that of what it wrote."""
-    weights, x = jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, index, keepdims=False), (stacked, inputs))
+    """Of layer `number`: the gradient of its weights, and of what it had read, from that of what it wrote."""
+    weights, x = jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, number, keepdims=False), (stacked, inputs))
     _, pull = jax.vjp(task.block, readable(weights), x)
     return pull(towards)

@@ -208,7 +208,7 @@ def adamw8(settings: AdamW, steps: int, storage: Storage, *, piece: int = PIECE)
     def layer(trees: Trees, gradient: Any, at: Layer, clip: Array, token: Array) -> tuple[Trees, Array]:
         (stored, state), name = trees, at.stacked
         others = state.leaves[name], gradient, kinds(stored)[name]
-        one = partial(_Leaf.layer, index=at.index, piece=piece)
+        one = partial(_Leaf.layer, index=at.number, piece=piece)
         changed, moments, token = each(one, numbers(clip, state), token, stored[name], others)
         return (stored | {name: changed}, State(state.step, state.leaves | {name: moments})), token
 

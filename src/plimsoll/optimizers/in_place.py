@@ -26,7 +26,7 @@ PIECE_BYTES = 16
 class Layer(NamedTuple):
     stacked: str
     """Entry of the parameters, a dictionary, whose leaves have a leading axis of layers."""
-    index: Array
+    number: Array
     """int32, from 0."""
 
 
@@ -101,7 +101,7 @@ def elementwise(optimizer: optax.GradientTransformation, *, clip_norm: float | N
                 after = tree.flatten_up_to((optax.apply_updates(weights, updates), state))
                 return [jax.tree.leaves(after[number])[0] for number in like]
 
-            new, token = over_layer(change, [one[leaf] for one in held], part, at.index, token)
+            new, token = over_layer(change, [one[leaf] for one in held], part, at.number, token)
             for one, leaf_after in zip(held, new, strict=True):
                 one[leaf] = leaf_after
         for number, leaves in zip(like, held, strict=True):
@@ -178,7 +178,7 @@ def over_pieces(
 
 
 def over_layer(
-    change: Callable[[Array, Any, Any], Any], stacked: Any, layer: Array, index: Array, token: Array
+    change: Callable[[Array, Any, Any], Any], stacked: Any, layer: Array, number: Array, token: Array
 ) -> tuple[Any, Array]:
     """`over_pieces` of one layer of `stacked`: arrays of (layers, *shape), and `layer` of that shape, which is read."""
     rows = layer.shape[0] if layer.ndim > 1 else 1
@@ -190,7 +190,7 @@ def over_layer(
         rows=rows,
         piece=max(1, PIECE // read.shape[1]),
         token=token,
-        first=index * rows,
+        first=number * rows,
     )
     return jax.tree.map(lambda x, was: x.reshape(was.shape), new, stacked), token
 

@@ -10,7 +10,7 @@ from jax import Array, lax
 from plimsoll.errors import RecipeError
 from plimsoll.levers.layerwise import inputs_of_layers, layer_gradient
 from plimsoll.levers.weight_bits import readable
-from plimsoll.optimizers.in_place import Layer, Parts, in_place, without
+from plimsoll.optimizers.in_place import Layer, Parts, Trees, in_place, without
 from plimsoll.types import Batch, Layered, Task
 
 
@@ -30,35 +30,38 @@ def make_layerwise_step(
             f"--layerwise {passes} needs a loss in layers (types.Layered) and plimsoll.AdamW, and the recipe's {which}"
             " is not made that way: leave it out"
         )
-    walk = _Walk(task, parts)
     if passes == 1 and parts.clip_norm is not None:
         raise RecipeError(
             f"--layerwise 1 updates a layer before the norm of the whole gradient is known, and the recipe clips that"
             f" to {parts.clip_norm:g}: take --layerwise 2, or no clip"
         )
+    walk = _Walk(task, parts, None if passes == 1 else parts.clip_norm)
 
     def step(state: Any, batch: Batch) -> tuple[Any, dict[str, Array]]:
+        if "loss_scale" in state:
+            raise RecipeError(
+                f"--layerwise {passes} with --precision float16 could not leave out a step whose gradient overflows:"
+                " when that is seen, layers have been updated. Take another --precision"
+            )
         trees = state["params"]["trainable"], state["optimizer"]
-        (weights, optimizer_state), report = walk.step(trees, dict(batch), state["step"], passes)
-        return state | {
-            "step": state["step"] + 1,
-            "params": state["params"] | {"trainable": weights},
-            "optimizer": optimizer_state,
-        }, report
+        (weights, kept), report = walk.step(trees, dict(batch), state["step"])
+        params = state["params"] | {"trainable": weights}
+        return state | {"step": state["step"] + 1, "params": params, "optimizer": kept}, report
 
     return step
 
 
 class _Walk:
-    def __init__(self, task: Any, parts: Parts) -> None:
-        self.task, self.parts = task, parts
+    """Through the layers and back. `trees` are the stored weights and the optimizer's state; both are given back."""
 
-    def step(self, trees: Any, batch: Batch, token: Array, passes: int) -> tuple[Any, dict[str, Array]]:
+    def __init__(self, task: Layered, parts: Parts, clip_norm: float | None) -> None:
+        self.task, self.parts, self.clip_norm = task, parts, clip_norm
+
+    def step(self, trees: Trees, batch: Batch, token: Array) -> tuple[Trees, dict[str, Array]]:
         task, stacked = self.task, self.task.stacked
-        outer, blocks = readable(without(trees[0], stacked)), trees[0][stacked]
-
+        outer = readable(without(trees[0], stacked))
         entered, pull_entered = jax.vjp(lambda outer: task.enter(outer, batch), outer)
-        left, inputs = inputs_of_layers(task, entered, blocks, readable)
+        left, inputs = inputs_of_layers(task, entered, trees[0][stacked], readable)
         weight = task.leave(outer, left, batch)[0].weight  # of the labels alone: the compiler drops the rest
 
         def mean(outer: Any, hidden: Array) -> tuple[Array, dict]:
@@ -67,17 +70,19 @@ class _Walk:
 
         (loss, metrics), (above, towards) = jax.value_and_grad(mean, argnums=(0, 1), has_aux=True)(outer, left)
 
-        clip, squares, below = jnp.float32(1), jnp.float32(0), towards
-        if passes == 2:
-            below, squares = self.squares(blocks, inputs, towards)
+        def whole(below: Array, squares: Array) -> tuple[Any, Array]:
+            """The gradient of what is not in layers, of which both ends may have a part, and the norm of all."""
             gradient = jax.tree.map(jnp.add, above, pull_entered(below)[0])
-            norm = jnp.sqrt(squares + _squares(gradient))
-            clip = jnp.where(norm < self.parts.clip_norm, 1.0, self.parts.clip_norm / norm)
-            trees = self.update(trees, inputs, towards, clip, token)[0]
-        else:
+            return gradient, jnp.sqrt(squares + _squares(gradient))
+
+        if self.clip_norm is None:
+            clip = jnp.float32(1)
             trees, below, squares = self.update(trees, inputs, towards, clip, token)
-            gradient = jax.tree.map(jnp.add, above, pull_entered(below)[0])
-            norm = jnp.sqrt(squares + _squares(gradient))
+            gradient, norm = whole(below, squares)
+        else:
+            gradient, norm = whole(*self.squares(trees[0][stacked], inputs, towards))
+            clip = jnp.where(norm < self.clip_norm, 1.0, self.clip_norm / norm)
+            trees, _, _ = self.update(trees, inputs, towards, clip, token)
         trees = self.parts.rest(trees, gradient, stacked, clip)
         report = {name: total / weight for name, (total, weight) in metrics.items()}
         return trees, report | {"loss": loss, "weight": weight, "gradient_norm": norm}
@@ -93,14 +98,16 @@ class _Walk:
 
         return lax.fori_loop(0, layers, one, (towards, jnp.float32(0)))
 
-    def update(self, trees: Any, inputs: Array, towards: Array, clip: Array, token: Array) -> tuple[Any, Array, Array]:
+    def update(
+        self, trees: Trees, inputs: Array, towards: Array, clip: Array, token: Array
+    ) -> tuple[Trees, Array, Array]:
         """A backward pass that updates: the next trees, what flows out of the first layer, and the sum of squares."""
         layers, stacked = inputs.shape[0], self.task.stacked
 
         def one(n: Array, carry: Any) -> Any:
             trees, towards, squares, token = carry
             at = Layer(stacked, layers - 1 - n)
-            gradient, towards = layer_gradient(self.task, trees[0][stacked], inputs, at.index, towards, readable)
+            gradient, towards = layer_gradient(self.task, trees[0][stacked], inputs, at.number, towards, readable)
             trees, token = self.parts.layer(trees, gradient, at, clip, token)
             return trees, towards, squares + _squares(gradient), token
 

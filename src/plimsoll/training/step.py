@@ -56,7 +56,8 @@ def make_step(
 ) -> Callable[[State, Batch], tuple[State, dict[str, jax.Array]]]:
     """State and effective batch to the next state and this step's metrics. Donate the state.
 
-    Where the state has a `loss_scale`, a step whose gradient overflows changes nothing but that and its own number. `layerwise`: see `types.Plan`.
+    Where the state has a `loss_scale`, a step whose gradient overflows changes nothing but that and its own number.
+    `layerwise` is the plan's: more than 0, and the step is training/layerwise.py.
     """
     if layerwise:
         return make_layerwise_step(task, optimizer, passes=layerwise, accumulation=accumulation)
