@@ -6,9 +6,11 @@ layer below is made: what is left is the gradient of one layer, and of what lies
 Lv et al. 2023, https://arxiv.org/abs/2306.09782 (LOMO).
 
 A gradient that is clipped to a global norm needs that norm before the first update: then there are two backward
-passes, one for the norm, whose gradients are thrown away, and one that updates. With one pass the arithmetic is that
-of `remat block`; with two, of the layers, 7/4 of it. Leave it off where micro-batches can be smaller: it takes the
-whole effective batch at once, since a gradient that is summed over micro-batches must be held.
+passes, one for the norm, whose gradients are thrown away, and one that updates.
+
+Price: with one pass the arithmetic is that of `remat block`; with two, 7/4 of it in the layers. Leave it off where
+micro-batches can be smaller: it takes the whole effective batch at once, since a gradient that is summed over
+micro-batches must be held.
 """
 
 from collections.abc import Callable
@@ -35,3 +37,8 @@ def layer_gradient(
     weights, x = jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, number, keepdims=False), (stacked, inputs))
     _, pull = jax.vjp(task.block, readable(weights), x)
     return pull(towards)
+
+
+def gradient_bytes_saved(*, layers: int, layer_weights: int) -> int:
+    """Of a step's temporaries, at least: the float32 gradients of all layers but the one that is being updated."""
+    return 4 * (layers - 1) * layer_weights

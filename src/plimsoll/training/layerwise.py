@@ -35,7 +35,12 @@ def make_layerwise_step(
             f"--layerwise 1 updates a layer before the norm of the whole gradient is known, and the recipe clips that"
             f" to {parts.clip_norm:g}: take --layerwise 2, or no clip"
         )
-    walk = _Walk(task, parts, None if passes == 1 else parts.clip_norm)
+    if passes == 2 and parts.clip_norm is None:
+        raise RecipeError(
+            "--layerwise 2 does a backward pass for the norm of a gradient that the recipe does not clip: take"
+            " --layerwise 1, which updates in one"
+        )
+    walk = _Walk(task, parts)
 
     def step(state: Any, batch: Batch) -> tuple[Any, dict[str, Array]]:
         if "loss_scale" in state:
@@ -54,8 +59,8 @@ def make_layerwise_step(
 class _Walk:
     """Through the layers and back. `trees` are the stored weights and the optimizer's state; both are given back."""
 
-    def __init__(self, task: Layered, parts: Parts, clip_norm: float | None) -> None:
-        self.task, self.parts, self.clip_norm = task, parts, clip_norm
+    def __init__(self, task: Layered, parts: Parts) -> None:
+        self.task, self.parts, self.clip_norm = task, parts, parts.clip_norm
 
     def step(self, trees: Trees, batch: Batch, token: Array) -> tuple[Trees, dict[str, Array]]:
         task, stacked = self.task, self.task.stacked
