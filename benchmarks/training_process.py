@@ -135,9 +135,12 @@ def prepared_copy(run: Path, to: Path) -> Path:
 
 
 def plan_words(plan: Mapping[str, Any]) -> str:
-    """`8x4 block 256 b s`: micro-batch x accumulation, remat, loss chunk, precision, save (a: beside training)."""
+    """`8x4 block 256 bs`: micro-batch x accumulation, remat, loss chunk, precision, save (a: beside training); then
+    `l2` for an update layer by layer in two backward passes."""
     split = f"{plan['micro_batch']}x{plan['accumulation']}"
-    return f"{split} {plan['remat']} {plan['loss_chunk']} {plan['precision'][0]}{'a' if plan['async_save'] else 's'}"
+    layers = f" l{plan['layerwise']}" if plan.get("layerwise") else ""
+    save = "a" if plan["async_save"] else "s"
+    return f"{split} {plan['remat']} {plan['loss_chunk']} {plan['precision'][0]}{save}{layers}"
 
 
 class NoGroup(Exception):

@@ -66,6 +66,8 @@ def test_the_rungs_of_a_language_model():
     }  # fmt: skip
     assert left_out == {
         "attention": "its scores are small: the recipe names no blocks worth trying (`attention_chunks`)",
+        "layerwise": "it takes the whole effective batch of 16 at once, and there are micro-batches of 1 here:"
+        " `--rungs loss-chunk remat layerwise` climbs without them",
         "prefetch": "the 2 batches made ready in the background are 64.0 KiB",
         "frozen-4": "the recipe's loss makes no use of this lever",
         "ema-16": "the recipe keeps no average of its weights (--ema-decay)",
@@ -93,11 +95,22 @@ def test_chosen_rungs_stand_on_the_first_in_the_ladders_order():
     assert left_out == {}
 
 
+def test_an_update_layer_by_layer_stands_on_whole_batches_and_recomputed_blocks():
+    ladder, left_out = rungs(STORIES, chosen=["remat", "layerwise"])
+    assert (ladder[-1].name, ladder[-1].pins["layerwise"], left_out) == ("layerwise", 2, {})
+    unclipped, _ = rungs(replace(STORIES, clip_norm=0), chosen=["remat", "layerwise"])
+    assert unclipped[-1].pins["layerwise"] == 1
+    assert rungs(STORIES, chosen=["layerwise"])[1] == {
+        "layerwise": "it computes blocks again in the backward pass: name the rung remat, too"
+    }
+
+
 def test_levers_that_the_loss_does_not_honour_are_left_out_with_the_reason():
     ladder, left_out = rungs(HonouringNothing(batch_size=16))
     assert [rung.name for rung in ladder] == [FIRST, "save", "micro-batch", "micro-batch-1"]
     assert left_out.pop("prefetch")
-    unused = ["loss-chunk", "attention", "remat", "bfloat16", "optimizer-8", "weights-24", "weights-16", "frozen-4"]
+    unused = ["loss-chunk", "attention", "remat", "layerwise", "bfloat16", "optimizer-8", "weights-24", "weights-16"]
+    unused += ["frozen-4"]
     assert left_out.pop("ema-16") == "the recipe keeps no average of its weights (--ema-decay)"
     assert left_out == dict.fromkeys(unused, "the recipe's loss makes no use of this lever")
 

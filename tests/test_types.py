@@ -36,6 +36,16 @@ def test_a_model_sees_the_plan_it_was_built_for(plan):
     assert plan.numerics == ("mixed" if plan.precision == "bfloat16" else "exact")
 
 
+def test_a_plan_that_was_written_before_a_lever_was_there_has_it_off():
+    plan = Plan(
+        chip="cpu", micro_batch=4, accumulation=2, remat="none", loss_chunk=0, precision="float32", prefetch=2,
+        async_save=True,
+    )  # fmt: skip
+    older = plan.to_dict()
+    assert older.pop("layerwise") == 0
+    assert Plan.from_dict(older) == plan
+
+
 def test_a_ledger_adds_up_and_prints_as_json():
     ledger = Ledger(budget_bytes=100, predicted={"process": 40, "parameters": 8}, phase="train")
     assert ledger.predicted_peak_bytes == 48

@@ -105,7 +105,7 @@ class Drydock(Workshop):
         devices, state = self.chip.devices, self.state(plan.storage, plan.precision)
         task, rule = self._task(plan), self._rule(plan.storage)
         share = self._share(self._batch(self.recipe.effective_batch))
-        step = make_step(task, rule, accumulation=plan.accumulation)
+        step = make_step(task, rule, accumulation=plan.accumulation, layerwise=plan.layerwise)
         jaxpr = jax.jit(step, donate_argnums=0).trace(state, share).jaxpr
         whole = program.tree_bytes(state["params"]["trainable"])
         split = whole - whole // plan.fsdp
@@ -123,7 +123,7 @@ class Drydock(Workshop):
     def _flops(self, plan: Plan) -> float:
         """Of the whole step, from its plain form: a chip's own attention kernel shows no dots."""
         task = self.recipe.task(plan.compute("cpu"))
-        step = make_step(task, self._rule(plan.storage), accumulation=plan.accumulation)
+        step = make_step(task, self._rule(plan.storage), accumulation=plan.accumulation, layerwise=plan.layerwise)
         batch = program.shapes(self._batch(self.recipe.effective_batch))
         return dot_flops(jax.jit(step).trace(self.state(plan.storage, plan.precision), batch).jaxpr)
 

@@ -186,6 +186,7 @@ def _problem(
         honoured=recipe.uses,
         loss_chunks=recipe.loss_chunks,
         attention_chunks=recipe.attention_chunks,
+        layerwise=recipe.layerwise_passes,
         host_bytes={depth: recipe.host_bytes(prepared, prefetch=depth) for depth in prefetches},
         pins=pins,
         measure=measure,
@@ -401,6 +402,7 @@ OFF: dict[str, Any] = {
     "weight_bits": 32,
     "frozen_bits": 32,
     "ema_bits": 32,
+    "layerwise": 0,
 }
 """Levers that a task or its optimizer must make use of, at the value that asks nothing of it."""
 
@@ -434,6 +436,7 @@ LEVER_VALUES: dict[str, Callable[[Any], bool]] = {
     "weight_bits": lambda value: value in (32, 24, 16) and not isinstance(value, bool),
     "frozen_bits": lambda value: value in (32, 16, 8, 4) and not isinstance(value, bool),
     "ema_bits": lambda value: value in (32, 16) and not isinstance(value, bool),
+    "layerwise": lambda value: value in (0, 1, 2) and not isinstance(value, bool),
     "fsdp": _whole(1),
     "prefetch": _whole(0),
     "async_save": lambda value: isinstance(value, bool),

@@ -98,6 +98,19 @@ def _loss_chunk(recipe: Recipe, levers: Levers) -> int:
     return smaller[-1]
 
 
+def _layerwise(recipe: Recipe, levers: Levers) -> int:
+    if not recipe.layerwise_passes:
+        raise LeftOut("the recipe's optimizer has no update in parts: it is not plimsoll.AdamW")
+    if levers["micro_batch"] != recipe.effective_batch:
+        raise LeftOut(
+            f"it takes the whole effective batch of {recipe.effective_batch} at once, and there are micro-batches of"
+            f" {levers['micro_batch']} here: `--rungs loss-chunk remat layerwise` climbs without them"
+        )
+    if levers["remat"] != "block":
+        raise LeftOut("it computes blocks again in the backward pass: name the rung remat, too")
+    return recipe.layerwise_passes
+
+
 def _attention_chunk(recipe: Recipe, _levers: Levers) -> int:
     if not recipe.attention_chunks:
         raise LeftOut("its scores are small: the recipe names no blocks worth trying (`attention_chunks`)")
@@ -123,6 +136,7 @@ LINES: tuple[Line, ...] = (
     Line("micro-batch-1", "micro_batch", _one, "exact", "one example at a time"),
     Line("attention", "attention_chunk", _attention_chunk, "exact", "attention in blocks of {} positions"),
     Line("remat", "remat", _always("block"), "exact", "blocks are computed again in the backward pass"),
+    Line("layerwise", "layerwise", _layerwise, "exact", "layers are updated one by one; backward passes: {}"),
     Line("prefetch", "prefetch", _no_prefetch, "exact", "no batch is made ready in the background"),
     Line("bfloat16", "precision", _always("bfloat16"), "mixed", "dots in bfloat16, weights and sums in float32"),
     Line("optimizer-8", "optimizer_bits", _always(8), "compressed", "the optimizer's moments in {} bits"),

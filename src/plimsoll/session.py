@@ -233,7 +233,7 @@ class _Training:
     def _watched(self, state: Any) -> Watched:
         task = self.recipe.task(self.plan.compute(jax.default_backend()))
         rule = self.recipe.update_rule(self.prepared.steps, self.plan.storage)
-        step = make_step(task, rule, accumulation=self.plan.accumulation)
+        step = make_step(task, rule, accumulation=self.plan.accumulation, layerwise=self.plan.layerwise)
         batch = program.shapes(self.recipe.batch_spec(self.recipe.effective_batch))
         return Watched(step, program.compiled(jax.jit(step).lower(state, batch)), self.folder.path / "nan.txt")
 

@@ -84,6 +84,30 @@ class ReadsInParts(Protocol):
         ...
 
 
+@runtime_checkable
+class Layered(Protocol):
+    """A task may have these besides: its loss in parts, for a step that updates a layer as soon as it has its gradient.
+
+    The loss is `leave(outer, block(last, ... block(first, enter(outer, batch))), batch)`: without carry, frozen
+    weights or random numbers, since none of the three is given them.
+    """
+
+    stacked: str
+    """Entry of the trainable dictionary whose leaves have a leading axis of layers; the others are `outer`."""
+
+    def enter(self, outer: Any, batch: Batch) -> jax.Array:
+        """What the first layer reads."""
+        ...
+
+    def block(self, layer: Any, hidden: jax.Array) -> jax.Array:
+        """One layer: its weights, without the axis of layers, and what it reads to what the next one reads."""
+        ...
+
+    def leave(self, outer: Any, hidden: jax.Array, batch: Batch) -> tuple[LossSum, Metrics]:
+        """What the last layer wrote to the loss, summed over the batch."""
+        ...
+
+
 class Source(Protocol):
     """Where batches come from, with a position that fits into JSON."""
 
@@ -152,6 +176,7 @@ LEVERS = (
     "weight_bits",
     "frozen_bits",
     "ema_bits",
+    "layerwise",
     "fsdp",
     "prefetch",
     "async_save",
@@ -178,6 +203,9 @@ class Plan:
     frozen_bits: Literal[32, 16, 8, 4] = 32
     ema_bits: Literal[32, 16] = 32
     """These four: see `Storage`."""
+    layerwise: Literal[0, 1, 2] = 0
+    """Backward passes of a step that updates layer by layer and never holds the whole gradient; 0 for a step that
+    does. Two where the recipe clips to a global norm: it must be known before the first update."""
     fsdp: int = 1
     """Devices that share one copy of the state; the batch is split over all of them either way."""
     pinned: tuple[str, ...] = ()

@@ -103,7 +103,7 @@ class Workshop:
 
     def _step(self, plan: Plan) -> tuple[jax.stages.Lowered, float]:
         task = self.recipe.task(plan.compute(jax.default_backend()))
-        step = make_step(task, self._rule(plan.storage), accumulation=plan.accumulation)
+        step = make_step(task, self._rule(plan.storage), accumulation=plan.accumulation, layerwise=plan.layerwise)
         batch = program.shapes(self.recipe.batch_spec(self.recipe.effective_batch))
         traced = jax.jit(step, donate_argnums=0).trace(self.state(plan.storage, plan.precision), batch)
         return traced.lower(), dot_flops(traced.jaxpr)

@@ -67,6 +67,12 @@ def test_so_is_a_state_in_fewer_bits(form):
     require_donated(larger, replace(PLANS["levers"], **form))
 
 
+@pytest.mark.parametrize("form", [{}, {"optimizer_bits": 8, "weight_bits": 24}], ids=str)
+def test_so_is_a_state_that_is_updated_layer_by_layer(form):
+    larger = replace(RECIPES["stories"](), width=64)
+    require_donated(larger, replace(PLANS["plain"], remat="block", layerwise=2, **form))
+
+
 def require_donated(recipe, plan):
     lowered = program(recipe, plan)
     step = compiled(lowered.step)

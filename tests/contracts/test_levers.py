@@ -18,6 +18,8 @@ OFF = Plan(
     async_save=False,
 )  # fmt: skip
 CHUNKED = replace(OFF, loss_chunk=128)
+SMALL = replace(CHUNKED, micro_batch=2, remat="block")
+WIDE = {"width": 256, "heads": 4, "seq_len": 32, "batch_size": 2}
 LONG = {"seq_len": 1024, "batch_size": 2}
 
 
@@ -43,6 +45,7 @@ LEVERS = {
     "weight_bits": Row(
         replace(OFF, optimizer_bits=8), replace(OFF, optimizer_bits=8, weight_bits=16), 0.85, of="state"
     ),
+    "layerwise": Row(SMALL, replace(SMALL, layerwise=2), 0.5, size=WIDE),
 }
 ELSEWHERE = {
     "frozen_bits": "tests/levers/test_lora.py",  # no recipe of the examples has frozen weights
@@ -109,7 +112,7 @@ def test_what_the_state_saves_is_not_lost_in_temporaries(remat):
 
 def test_every_lever_file_is_held_here():
     files = {path.stem for path in Path(plimsoll.levers.__path__[0]).glob("*.py")} - {"__init__"}
-    held = {"precision", "remat", "chunked_loss", "attention", "eight_bit", "weight_bits"}
+    held = {"precision", "remat", "chunked_loss", "attention", "eight_bit", "weight_bits", "layerwise"}
     elsewhere = {"frozen", "lora", "sharding", "ema"}
     assert files == held | elsewhere | NUMBERS_ONLY, "a new lever needs a row in LEVERS"
 

@@ -106,6 +106,21 @@ def test_a_step_leaves_the_weights_alone_and_averages_them():
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), both["ema"], expected)
 
 
+def test_it_is_kept_by_a_step_that_updates_layer_by_layer_too():
+    recipe = recipe_with(DECAY)
+    task, rule = recipe.task(Compute(remat="block")), recipe.update_rule(100)
+    init = jax.jit(make_init(task, rule))
+    start, found = init(np.uint32(1))["ema"], []
+    for passes in (0, 2):
+        state, step = init(np.uint32(1)), jax.jit(make_step(task, rule, accumulation=1, layerwise=passes))
+        for number in range(3):
+            state, _ = step(state, batch_of(recipe, number))
+        found.append(state["ema"])
+    moved = jax.tree.map(lambda x, y: float(jnp.abs(x - y).max()), found[1], start)
+    assert min(jax.tree.leaves(moved)) > 1e-7
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-7), *found)
+
+
 def test_the_average_is_what_is_evaluated():
     recipe = recipe_with(DECAY)
     state = step_of(recipe)[0](np.uint32(1))

@@ -57,18 +57,18 @@ def test_a_loop_holds_one_round_and_what_it_stacks():
 
 
 @pytest.mark.parametrize("remat", ["none", "dots", "block"])
-@pytest.mark.parametrize("micro_batch", [2, 8])
-def test_a_step_is_estimated_near_what_the_compiler_needs(remat, micro_batch):
+@pytest.mark.parametrize(("micro_batch", "layerwise"), [(2, 0), (8, 0), (16, 2)])
+def test_a_step_is_estimated_near_what_the_compiler_needs(remat, micro_batch, layerwise):
     recipe = dataclasses.replace(
         preset("stories"), width=128, layers=3, heads=2, vocab_size=1024, seq_len=128, batch_size=16
     )
     plan = Plan(
         chip="h200", micro_batch=micro_batch, accumulation=16 // micro_batch, remat=remat, loss_chunk=0,
-        precision="float32", prefetch=2, async_save=True,
+        precision="float32", prefetch=2, async_save=True, layerwise=layerwise,
     )  # fmt: skip
     task, optimizer = recipe.task(plan.compute("gpu")), recipe.update_rule(100)
     state = jax.eval_shape(make_init(task, optimizer), jax.ShapeDtypeStruct((), jnp.uint32))
-    step = jax.jit(make_step(task, optimizer, accumulation=plan.accumulation), donate_argnums=0)
+    step = jax.jit(make_step(task, optimizer, accumulation=plan.accumulation, layerwise=layerwise), donate_argnums=0)
     traced = step.trace(state, program.shapes(recipe.batch_spec(16)))
     # Without this pass the CPU's compiler takes rematerialisation out again.
     compiled = traced.lower().compile(compiler_options={"xla_disable_hlo_passes": "cse_barrier_expander"})

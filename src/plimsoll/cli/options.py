@@ -36,6 +36,9 @@ class Levers:
     """Of each weight that is not learned: 16 is bfloat16, 8 int8, 4 NF4."""
     ema_bits: Literal[32, 16] | None = None
     """Of the average of the weights that --ema-decay keeps: 16 is bfloat16 rounded stochastically."""
+    layerwise: Literal[0, 1, 2] | None = None
+    """Update each layer as soon as it has its gradient, in so many backward passes (two under a clip); 0 for all at
+    once."""
     fsdp: int | None = None
     """Devices that share one copy of the state; 1 leaves a whole copy on each."""
     prefetch: int | None = None

@@ -23,6 +23,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int, Int8, UInt16, UInt32
 
+from plimsoll.types import ReadsInParts
+
 NOT_A_NUMBER = 0x7FC0_0000
 GOLDEN = 0x9E37_79B9
 """2^32 over the golden ratio: spreads small keys over all bits."""
@@ -91,6 +93,11 @@ class InParts(NamedTuple):
     bits: UInt16[Array, "..."]
     gradient: Float[Array, "..."]
     """Nobody reads its values: the gradient belongs to it, in float32."""
+
+
+def parts_of(task: Any) -> tuple[str, ...]:
+    """What a task reads in parts."""
+    return task.in_parts if isinstance(task, ReadsInParts) else ()
 
 
 def learned(stored: Any, in_parts: Sequence[str]) -> Any:

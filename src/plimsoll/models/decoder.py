@@ -131,16 +131,30 @@ class Decoder:
         angles = rotary_angles(ids.shape[1], self.shape.head_width)
 
         def one_block(x: Array, block_params: dict) -> Array:
-            return by_rows(nnx.merge(self._block, block_params)(x, angles))
+            return self.block(block_params, x, angles)
 
         x = scan_blocks(
             one_block,
-            by_rows(rows(params["embedding"], ids).astype(jnp.float32)),
+            self.embedded(params, ids),
             params["blocks"],
             layers=self.shape.layers,
             remat=self.compute.remat,
             platform=self.compute.platform,
         )
+        return self.normed(params, x)
+
+    def embedded(self, params: dict, ids: Int[Array, "batch length"]) -> Float[Array, "batch length width"]:
+        """What goes into the first block."""
+        return by_rows(rows(params["embedding"], ids).astype(jnp.float32))
+
+    def block(
+        self, params: dict, x: Float[Array, "batch length width"], angles: Float[Array, "length half"]
+    ) -> Float[Array, "batch length width"]:
+        """One layer, with its own weights: no axis of layers."""
+        return by_rows(nnx.merge(self._block, params)(x, angles))
+
+    def normed(self, params: dict, x: Float[Array, "batch length width"]) -> Float[Array, "batch length width"]:
+        """What comes out of the last block, through the final norm."""
         return rms_norm(x, params["norm"])
 
     @property

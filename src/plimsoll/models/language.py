@@ -5,13 +5,15 @@ from jaxtyping import Array
 
 from plimsoll.levers.chunked_loss import LIFT, chunked_cross_entropy
 from plimsoll.levers.remat import restacked, unstacked
-from plimsoll.models.decoder import Decoder
+from plimsoll.models.decoder import Decoder, rotary_angles
 from plimsoll.models.sizing import DecoderShape
 from plimsoll.types import IGNORE, Batch, Compute, LossSum, Metrics, Params
 
 
 class NextToken:
     """A `Task`: batches hold `input_ids` and `labels`, int32 of (batch, length); a label of `IGNORE` is not counted."""
+
+    stacked = "blocks"
 
     def __init__(self, shape: DecoderShape, compute: Compute) -> None:
         self.decoder, self.compute = Decoder(shape, compute), compute
@@ -24,7 +26,19 @@ class NextToken:
     ) -> tuple[LossSum, None, Metrics]:
         """Nats, summed over the counted tokens. There is no dropout, so `keys` and `train` change nothing."""
         weights = params["trainable"]
-        hidden = self.decoder.hidden(weights, batch["input_ids"])
+        return self._summed(weights, self.decoder.hidden(weights, batch["input_ids"]), batch), None, {}
+
+    def enter(self, outer: dict, batch: Batch) -> Array:
+        """This and the next two are `loss` in parts; see `types.Layered`."""
+        return self.decoder.embedded(outer, batch["input_ids"])
+
+    def block(self, layer: dict, x: Array) -> Array:
+        return self.decoder.block(layer, x, rotary_angles(x.shape[1], self.decoder.shape.head_width))
+
+    def leave(self, outer: dict, x: Array, batch: Batch) -> tuple[LossSum, Metrics]:
+        return self._summed(outer, self.decoder.normed(outer, x), batch), {}
+
+    def _summed(self, weights: dict, hidden: Array, batch: Batch) -> LossSum:
         labels = batch["labels"].reshape(-1)
         total = chunked_cross_entropy(
             hidden.reshape(labels.size, -1),
@@ -34,7 +48,7 @@ class NextToken:
             chunk=self.compute.loss_chunk,
             lift=LIFT if self.compute.precision == "float16" else 1.0,
         )
-        return LossSum(total, jnp.sum(labels != IGNORE, dtype=jnp.float32)), None, {}
+        return LossSum(total, jnp.sum(labels != IGNORE, dtype=jnp.float32))
 
     @property
     def in_parts(self) -> tuple[str, ...]:

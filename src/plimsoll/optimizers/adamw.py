@@ -70,7 +70,7 @@ class AdamW:
         import optax
 
         from plimsoll.optimizers.adamw8 import adamw8
-        from plimsoll.optimizers.in_place import whole
+        from plimsoll.optimizers.in_place import elementwise, whole
 
         if (storage.optimizer_bits, storage.weight_bits) != (32, 32):
             return adamw8(self, steps, storage)
@@ -83,7 +83,11 @@ class AdamW:
             weight_decay=self.weight_decay,
             mask=decayed,
         )
-        return whole(adamw if self.clip_norm is None else optax.chain(optax.clip_by_global_norm(self.clip_norm), adamw))
+        if self.clip_norm is None:
+            return whole(adamw, elementwise(adamw, clip_norm=None))
+        clipped = optax.chain(optax.clip_by_global_norm(self.clip_norm), adamw)
+        unclipped = optax.chain(optax.identity(), adamw)  # with the state of the one above
+        return whole(clipped, elementwise(unclipped, clip_norm=self.clip_norm))
 
 
 def decayed(params: Any) -> Any:

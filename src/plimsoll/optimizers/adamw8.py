@@ -7,6 +7,7 @@ the fresh moments, and encoded again (levers/eight_bit.py, levers/weight_bits.py
 and the output layer in their moments.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,10 +16,21 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from plimsoll.errors import RecipeError
 from plimsoll.levers import eight_bit, weight_bits
 from plimsoll.levers.eight_bit import BLOCK, Blocks
 from plimsoll.optimizers.adamw import UNDECAYED, AdamW, decayed
-from plimsoll.optimizers.in_place import PIECE, PIECE_BYTES, InPlace, over_pieces
+from plimsoll.optimizers.in_place import (
+    PIECE,
+    PIECE_BYTES,
+    InPlace,
+    Layer,
+    Parts,
+    Trees,
+    over_layer,
+    over_pieces,
+    without,
+)
 from plimsoll.optimizers.shards import Split
 from plimsoll.types import Storage
 
@@ -148,12 +160,14 @@ def adamw8(settings: AdamW, steps: int, storage: Storage, *, piece: int = PIECE)
 
         return jax.tree.map(one, params, kinds(params))
 
-    def numbers(gradient: Any, state: State) -> Numbers:
+    def clip_of(gradient: Any) -> Array:
+        if settings.clip_norm is None:
+            return jnp.float32(1)
+        norm = optax.tree.norm(jax.tree.map(lambda leaf: leaf.astype(jnp.float32), gradient))
+        return jnp.where(norm < settings.clip_norm, 1.0, settings.clip_norm / norm)
+
+    def numbers(clip: Array, state: State) -> Numbers:
         count = state.step + 1
-        clip = jnp.float32(1)
-        if settings.clip_norm is not None:
-            norm = optax.tree.norm(jax.tree.map(lambda leaf: leaf.astype(jnp.float32), gradient))
-            clip = jnp.where(norm < settings.clip_norm, 1.0, settings.clip_norm / norm)
         power = count.astype(jnp.float32)
         return Numbers(
             clip=clip,
@@ -163,20 +177,47 @@ def adamw8(settings: AdamW, steps: int, storage: Storage, *, piece: int = PIECE)
             step=count,
         )
 
-    def walk(gradient: Any, state: State, stored: Any, *, updates: bool) -> tuple[Any, State]:
-        now = numbers(gradient, state)
-        token = now.step
+    def each(
+        one: Callable[[_Leaf, Array, Moments, Array, Array], tuple[tuple[Array, Moments], Array]],
+        now: Numbers,
+        token: Array,
+        stored: Any,
+        state_and_gradient_and_kinds: tuple[Any, Any, Any],
+        *,
+        updates: bool = False,
+    ) -> tuple[Any, Any, Array]:
+        """`one` for every leaf of `stored`, one after the other: weights (or updates), moments and the last token."""
         leaves, tree = jax.tree.flatten(stored)
-        kept = tree.flatten_up_to(state.leaves)
         results = []
         for leaf, moments, given, kind in zip(
-            leaves, kept, tree.flatten_up_to(gradient), tree.flatten_up_to(kinds(stored)), strict=True
+            leaves, *(tree.flatten_up_to(other) for other in state_and_gradient_and_kinds), strict=True
         ):
-            one = _Leaf(kind, now, settings, Split.of(leaf.shape), updates=updates)
-            result, token = one.walk(leaf, moments, given, piece=piece, token=token)
+            how = _Leaf(kind, now, settings, Split.of(leaf.shape), updates=updates)
+            result, token = one(how, leaf, moments, given, token)
             results.append(result)
-        changed, moments = ([one[at] for one in results] for at in (0, 1))
-        return tree.unflatten(changed), State(now.step, tree.unflatten(moments))
+        changed, moments = (tree.unflatten([one[at] for one in results]) for at in (0, 1))
+        return changed, moments, token
+
+    def walk(gradient: Any, state: State, stored: Any, *, updates: bool) -> tuple[Any, State]:
+        now = numbers(clip_of(gradient), state)
+        whole = partial(_Leaf.walk, piece=piece)
+        others = state.leaves, gradient, kinds(stored)
+        changed, moments, _ = each(whole, now, now.step, stored, others, updates=updates)
+        return changed, State(now.step, moments)
+
+    def layer(trees: Trees, gradient: Any, at: Layer, clip: Array, token: Array) -> tuple[Trees, Array]:
+        (stored, state), name = trees, at.stacked
+        others = state.leaves[name], gradient, kinds(stored)[name]
+        one = partial(_Leaf.layer, index=at.number, piece=piece)
+        changed, moments, token = each(one, numbers(clip, state), token, stored[name], others)
+        return (stored | {name: changed}, State(state.step, state.leaves | {name: moments})), token
+
+    def rest(trees: Trees, gradient: Any, stacked: str, clip: Array) -> Trees:
+        stored, state = trees
+        now = numbers(clip, state)
+        outer, *others = (without(tree, stacked) for tree in (stored, state.leaves, gradient, kinds(stored)))
+        changed, moments, _ = each(partial(_Leaf.walk, piece=piece), now, now.step, outer, tuple(others))
+        return stored | changed, State(now.step, state.leaves | moments)
 
     def apply(gradient: Any, state: State, stored: Any) -> tuple[Any, State]:
         return walk(gradient, state, stored, updates=False)
@@ -186,7 +227,7 @@ def adamw8(settings: AdamW, steps: int, storage: Storage, *, piece: int = PIECE)
             raise ValueError("AdamW needs the parameters: update(gradient, state, params)")
         return walk(gradient, state, params, updates=True)
 
-    return InPlace(init, update, apply, store)
+    return InPlace(init, update, apply, store, Parts(settings.clip_norm, layer, rest))
 
 
 class _Leaf:
@@ -197,7 +238,7 @@ class _Leaf:
         self.key = weight_bits.random_key(now.step, kind.number)
 
     def walk(
-        self, leaf: Array, moments: Moments, gradient: Array, *, piece: int, token: Array
+        self, leaf: Array, moments: Moments, gradient: Array, token: Array, *, piece: int
     ) -> tuple[tuple[Array, Moments], Array]:
         """The next weights (or the updates) and moments, and the token after them."""
         stored = weight_bits.as_bits(leaf) if leaf.dtype == jnp.bfloat16 else leaf
@@ -210,16 +251,33 @@ class _Leaf:
         narrow = leaf.dtype == jnp.bfloat16 and not self.updates
         return (weight_bits.as_bfloat16(new) if narrow else new, moments), token
 
-    def blocks(self, changed: Any, read: Any, token: Array, *, piece: int) -> tuple[Any, Array]:
-        """The walk over what a device holds of a leaf of whole blocks."""
-        size = changed[0].size
+    def layer(
+        self, leaf: Array, moments: Moments, gradient: Array, token: Array, *, index: Array, piece: int
+    ) -> tuple[tuple[Array, Moments], Array]:
+        """The same of one layer of a stacked leaf, whose `gradient` has no axis of layers: the whole leaf, in which
+        that layer is new. Random numbers and scales are those of the whole leaf's update."""
+        if (self.kind.moments, self.kind.weight) == (32, 32):
+            plain = lambda start, changed, read: self.rows(start, changed, (read, None))  # noqa: E731
+            return over_layer(plain, (leaf, moments), gradient, index, token)
+        if not eight_bit.fits_blocks(gradient.size):
+            raise RecipeError(
+                f"a layer of {gradient.size:,} weights is not whole blocks of {BLOCK}, in which they are kept: a"
+                " layerwise update needs --optimizer-bits 32 and --weight-bits 32 here"
+            )
+        return self.blocks((leaf, moments), (gradient, None), token, piece=piece, index=index)
+
+    def blocks(self, changed: Any, read: Any, token: Array, *, piece: int, index: Array | int = 0) -> tuple[Any, Array]:
+        """The walk over what a device holds of a leaf of whole blocks, or over layer `index` of it."""
+        size, rows = changed[0].size, read[0].size // BLOCK
         view = lambda x: x.reshape(-1, BLOCK) if x.size == size else x.reshape(-1)  # noqa: E731
         new, token = over_pieces(
             self.rows,
-            *jax.tree.map(view, (changed, read)),
-            rows=size // BLOCK,
+            jax.tree.map(view, changed),
+            jax.tree.map(lambda x: x.reshape(-1, BLOCK), read),
+            rows=rows,
             piece=max(1, piece // BLOCK),
             token=token,
+            first=index * rows,
         )
         return jax.tree.map(lambda x, was: x.reshape(was.shape), new, changed), token
 

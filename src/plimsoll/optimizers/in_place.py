@@ -6,7 +6,7 @@ updates but the parameters themselves; `over_pieces` is the loop it is made of.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +16,34 @@ from jax import Array, lax
 from plimsoll.levers.ema import Average, EmaBits
 
 Apply = Callable[[Any, Any, Any], tuple[Any, Any]]
+Trees = tuple[Any, Any]
+"""Stored parameters and optimizer state."""
 
 PIECE = 2**18
 """Elements of a piece: half as many take an eighth more time, twice as many none less. Accelerators want more."""
 PIECE_BYTES = 16
 """Temporaries of an update, at most, per element of a piece: its new weights, moments and what lies between them."""
+
+
+class Layer(NamedTuple):
+    stacked: str
+    """Entry of the parameters, a dictionary, whose leaves have a leading axis of layers."""
+    number: Array
+    """int32, from 0."""
+
+
+class Parts(NamedTuple):
+    """An update of one part of the parameters at a time: for rules that treat each element alone, but for the clip.
+
+    `layer(trees, gradient, at, clip, token)` updates one layer, whose `gradient` has no axis of layers, and returns the
+    next trees and token (see `over_pieces`). `rest(trees, gradient, stacked, clip)` updates all entries but `stacked`,
+    and counts the step: last. The gradient is multiplied by `clip`, a float32 scalar that the caller makes of the norm
+    of the whole.
+    """
+
+    clip_norm: float | None
+    layer: Callable[[Trees, Any, Layer, Array, Array], tuple[Trees, Array]]
+    rest: Callable[[Trees, Any, str, Array], Trees]
 
 
 class InPlace(optax.GradientTransformation):
@@ -35,30 +58,95 @@ class InPlace(optax.GradientTransformation):
 
     apply: Apply
     store: Callable[[Any], Any]
+    parts: Parts | None
+    """None of a rule that wants the whole gradient at once."""
     average: Average | None
 
     def __new__(
-        cls, init: Any, update: Any, apply: Apply, store: Callable, average: Average | None = None
+        cls,
+        init: Any,
+        update: Any,
+        apply: Apply,
+        store: Callable,
+        parts: Parts | None = None,
+        average: Average | None = None,
     ) -> "InPlace":
         made = super().__new__(cls, init, update)
-        made.apply, made.store, made.average = apply, store, average
+        made.apply, made.store, made.parts, made.average = apply, store, parts, average
         return made
 
 
 def averaging(optimizer: optax.GradientTransformation, *, decay: float, bits: EmaBits) -> InPlace:
     """The same optimizer, and an average of the weights: see `levers.ema.Average`."""
     rule = in_place(optimizer)
-    return InPlace(rule.init, rule.update, rule.apply, rule.store, Average(decay, bits))
+    return InPlace(rule.init, rule.update, rule.apply, rule.store, rule.parts, Average(decay, bits))
 
 
-def whole(optimizer: optax.GradientTransformation) -> InPlace:
+def whole(optimizer: optax.GradientTransformation, parts: Parts | None = None) -> InPlace:
     """Any optax transformation, with float32 parameters: for a step that calls `apply` whatever the optimizer is."""
 
     def apply(gradient: Any, state: Any, params: Any) -> tuple[Any, Any]:
         updates, state = optimizer.update(gradient, state, params)
         return optax.apply_updates(params, updates), state
 
-    return InPlace(optimizer.init, optimizer.update, apply, lambda params: params)
+    return InPlace(optimizer.init, optimizer.update, apply, lambda params: params, parts)
+
+
+def elementwise(optimizer: optax.GradientTransformation, *, clip_norm: float | None) -> Parts:
+    """Of an optax transformation that treats each element alone, as Adam does; without its clip, which is `clip_norm`.
+
+    What of its state has the parameters' own structure is cut as they are; everything else (counts) is shared.
+    """
+
+    def layer(trees: Trees, gradient: Any, at: Layer, clip: Array, token: Array) -> tuple[Trees, Array]:
+        nodes, tree = _like_parameters(trees)
+        like = [number for number, node in enumerate(nodes) if isinstance(node, dict)]
+        given, layout = jax.tree.flatten(gradient)
+        held = [layout.flatten_up_to(nodes[number][at.stacked]) for number in like]
+
+        def alone(leaf: int, piece: Array) -> dict[str, Any]:
+            return {at.stacked: layout.unflatten([piece if n == leaf else None for n in range(len(given))])}
+
+        for leaf, part in enumerate(given):
+
+            def change(start: Array, changed: list[Array], read: Array, leaf: int = leaf) -> list[Array]:
+                del start
+                now = list(nodes)
+                for number, piece in zip(like, changed, strict=True):
+                    now[number] = alone(leaf, piece)
+                weights, state = tree.unflatten(now)
+                updates, state = optimizer.update(alone(leaf, clip * read.astype(jnp.float32)), state, weights)
+                after = tree.flatten_up_to((optax.apply_updates(weights, updates), state))
+                return [jax.tree.leaves(after[number])[0] for number in like]
+
+            new, token = over_layer(change, [one[leaf] for one in held], part, at.number, token)
+            for one, leaf_after in zip(held, new, strict=True):
+                one[leaf] = leaf_after
+        for number, leaves in zip(like, held, strict=True):
+            nodes[number] = nodes[number] | {at.stacked: layout.unflatten(leaves)}
+        return tree.unflatten(nodes), token
+
+    def rest(trees: Trees, gradient: Any, stacked: str, clip: Array) -> Trees:
+        nodes, tree = _like_parameters(trees)
+        weights, state = tree.unflatten([without(node, stacked) for node in nodes])
+        clipped = jax.tree.map(lambda leaf: clip * leaf.astype(jnp.float32), gradient)
+        updates, state = optimizer.update(clipped, state, weights)
+        after = tree.flatten_up_to((optax.apply_updates(weights, updates), state))
+        both = zip(nodes, after, strict=True)
+        return tree.unflatten([was | now if isinstance(was, dict) else now for was, now in both])
+
+    return Parts(clip_norm, layer, rest)
+
+
+def without(node: Any, stacked: str) -> Any:
+    """A dictionary less that entry; anything else as it is."""
+    return {name: part for name, part in node.items() if name != stacked} if isinstance(node, dict) else node
+
+
+def _like_parameters(trees: Trees) -> tuple[list[Any], Any]:
+    """Dictionaries with the parameters' structure, those first, and the leaves that are not in one."""
+    structure = jax.tree.structure(trees[0])
+    return jax.tree.flatten(trees, is_leaf=lambda node: jax.tree.structure(node) == structure)
 
 
 def in_place(optimizer: optax.GradientTransformation) -> InPlace:
@@ -67,24 +155,34 @@ def in_place(optimizer: optax.GradientTransformation) -> InPlace:
 
 
 def over_pieces(
-    change: Callable[[Array, Any, Any], Any], changed: Any, read: Any, *, rows: int, piece: int, token: Array
+    change: Callable[[Array, Any, Any], Any],
+    changed: Any,
+    read: Any,
+    *,
+    rows: int,
+    piece: int,
+    token: Array,
+    first: Array | int = 0,
 ) -> tuple[Any, Array]:
     """`change(first_row, changed, read)` for pieces of `piece` rows, each result written over what it was made from.
 
     `changed` and `read` are pytrees of arrays whose first axis is `rows` long; `change` gets the same rows of all of
-    them and returns new rows of `changed`. `token` is an int32 that is not negative; it is returned too, and what is
+    them and returns new rows of `changed`. Of a longer `changed`, `rows` from row `first` on are changed, and
+    `first_row` counts from its beginning. `token` is an int32 that is not negative; it is returned too, and what is
     given it then runs after all of this. Without that, XLA would hold the temporaries of many leaves at once.
     """
 
     def one(start: Array, count: int, changed: Any, token: Array) -> tuple[Any, Array]:
+        there = first + start
+
         def rows_of(tree: Any, start: Array) -> Any:
             return jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, count), tree)
 
-        def new_rows(start: Array, changed: Any, read: Any) -> Any:
-            return change(start, rows_of(changed, start), rows_of(read, start))
+        def new_rows(start: Array, there: Array, changed: Any, read: Any) -> Any:
+            return change(there, rows_of(changed, there), rows_of(read, start))
 
-        new, token = apart(new_rows, (start, changed, read), token)
-        return jax.tree.map(lambda x, y: lax.dynamic_update_slice_in_dim(x, y, start, 0), changed, new), token
+        new, token = apart(new_rows, (start, there, changed, read), token)
+        return jax.tree.map(lambda x, y: lax.dynamic_update_slice_in_dim(x, y, there, 0), changed, new), token
 
     piece = even(rows, piece)
     pieces, left = divmod(rows, piece)
@@ -95,6 +193,24 @@ def over_pieces(
     if left:
         changed, token = at_once(lambda *carry: one(jnp.int32(rows - left), left, *carry), changed, token)
     return changed, token
+
+
+def over_layer(
+    change: Callable[[Array, Any, Any], Any], stacked: Any, layer: Array, number: Array, token: Array
+) -> tuple[Any, Array]:
+    """`over_pieces` of one layer of `stacked`: arrays of (layers, *shape), and `layer` of that shape, which is read."""
+    rows = layer.shape[0] if layer.ndim > 1 else 1
+    read = layer.reshape(rows, -1)
+    new, token = over_pieces(
+        change,
+        jax.tree.map(lambda x: x.reshape(-1, read.shape[1]), stacked),
+        read,
+        rows=rows,
+        piece=max(1, PIECE // read.shape[1]),
+        token=token,
+        first=number * rows,
+    )
+    return jax.tree.map(lambda x, was: x.reshape(was.shape), new, stacked), token
 
 
 def even(rows: int, piece: int) -> int:

@@ -14,11 +14,13 @@ from typing import Any
 from jax.extend import core as jex
 from jax.interpreters import partial_eval
 
-FREE = frozenset({"reshape", "squeeze", "expand_dims", "broadcast_in_dim", "iota", "copy", "stop_gradient"})
+FREE = frozenset(
+    {"reshape", "squeeze", "expand_dims", "broadcast_in_dim", "iota", "copy", "stop_gradient", "optimization_barrier"}
+)
 """The same bytes under another shape, or made where they are used."""
 _ELEMENTWISE = """
     abs add add_any and cbrt ceil clamp convert_element_type cos div eq erf erf_inv exp exp2 expm1 floor ge gt
-    integer_pow is_finite le log log1p logistic lt max min mul name ne neg not optimization_barrier or pow real round
+    integer_pow is_finite le log log1p logistic lt max min mul name ne neg not or pow real round
     rsqrt select_n shift_left shift_right_logical sign sin sqrt square sub tan tanh xor reduce_precision
     sharding_constraint transpose slice pad rev
 """
@@ -42,6 +44,9 @@ class _Scope:
     def __init__(self, jaxpr: Any) -> None:
         self.equations = jaxpr.eqns
         self.results = set(_variables(jaxpr.outvars))
+        for equation in reversed(self.equations):  # what only has another shape there is that result
+            if equation.primitive.name in FREE and self.results.intersection(equation.outvars):
+                self.results.update(_variables(equation.invars))
         self.made_from: dict[Any, Values] = {}
         self.last_use: dict[Any, int] = {}
         self._follow()

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError
+from plimsoll.planner import layerwise
 from plimsoll.planner.estimate import ledger
 from plimsoll.planner.speed import step_seconds
 from plimsoll.planner.types import Analysis, Compiler, DoesNotCompile, Problem, Rates, Rehearsal, Static
@@ -113,7 +114,7 @@ class _Search:
         for combination in _combinations(self.problem, self.rates):
             if found and combination["precision"] != found[0].plan.precision and any(c.fits for c in found):
                 break  # rounding would gain no time here, only bytes, and those are enough
-            if not self._has_room(combination):
+            if not self._has_room(combination) or not self._may_fit(combination, found):
                 continue
             candidates = self._candidates(combination)
             found += candidates
@@ -147,6 +148,19 @@ class _Search:
         """Whether a device holds its share of the state at all."""
         return self._static(self._plan(combination, self.micros[0])).state_bytes <= self.problem.budget_bytes
 
+    def _may_fit(self, combination: Mapping[str, Any], found: list[Candidate]) -> bool:
+        """Whether an update layer by layer is worth a compile: it takes a gradient less than the same plan without."""
+        if not combination["layerwise"]:
+            return True
+        ordinary = self._plan({**combination, "layerwise": 0}, self.problem.effective_batch)
+        ordinary = replace(ordinary, async_save=True, prefetch=0)
+        alike = [c.peak for c in found if replace(c.plan, async_save=True, prefetch=0) == ordinary]
+        least = min(alike, default=0) - self._static(ordinary).parameter_bytes
+        return least <= NEARLY * self.problem.budget_bytes
+
+    def _micros(self, combination: Mapping[str, Any]) -> list[int]:
+        return [self.problem.effective_batch] if combination["layerwise"] else self.micros
+
     def _static(self, plan: Plan) -> Static:
         key = plan.fsdp, plan.storage
         if key not in self.statics:
@@ -156,7 +170,7 @@ class _Search:
     def _require_room_for_the_state(self) -> None:
         """No lever helps where process and state alone are too much: refused before anything more is compiled."""
         combinations = list(_combinations(self.problem, self.rates))
-        first = _sample(self.micros)[0]  # the one that is compiled next, too
+        first = _sample(self._micros(combinations[0]))[0]  # the one that is compiled next, too
         least = {"async_save": False, "prefetch": min(self.problem.host_bytes)}
         plan = replace(self._plan(combinations[0], first), **least)
         try:
@@ -167,10 +181,11 @@ class _Search:
         smallest = min((self._plan(one, first) for one in combinations), key=lambda one: self._static(one).state_bytes)
         book = self._ledger(replace(smallest, **least), NO_STEP, rehearsal)
         if not book.fits:
-            plan = replace(self._plan(combinations[-1], self.micros[0]), **least)
-            confirmed = self._confirm(Candidate(plan, book, 0.0, False))
-            if confirmed is None or not confirmed.fits:
-                raise self._refusal(confirmed)
+            ends = {one["layerwise"]: one for one in combinations}.values()  # the smallest of each kind
+            plans = [replace(self._plan(one, self._micros(one)[0]), **least) for one in ends]
+            sure = [one for plan in plans if (one := self._confirm(Candidate(plan, book, 0.0, False))) is not None]
+            if not any(one.fits for one in sure):
+                raise self._refusal(min(sure, key=lambda one: one.peak, default=None))
 
     def _decide(self, fitting: list[Candidate], found: list[Candidate]) -> Planned:
         while fitting:
@@ -200,15 +215,16 @@ class _Search:
     def _candidates(self, combination: Mapping[str, Any]) -> list[Candidate]:
         """Every micro-batch under these levers: two compiled, the others between or beyond them."""
         compiled: dict[int, Analysis] = {}
-        for micro in _sample(self.micros):
+        micros = self._micros(combination)
+        for micro in _sample(micros):
             if analysis := self._tried(combination, micro):
                 compiled[micro] = analysis
-        smallest = self.micros[0]
-        if not compiled and smallest not in _sample(self.micros) and (analysis := self._tried(combination, smallest)):
+        smallest = micros[0]
+        if not compiled and smallest not in _sample(micros) and (analysis := self._tried(combination, smallest)):
             compiled[smallest] = analysis
         if not compiled:
             return []
-        candidates = {micro: self._lying_on(compiled, combination, micro) for micro in self.micros}
+        candidates = {micro: self._lying_on(compiled, combination, micro) for micro in micros}
         border = self._border(list(candidates.values()))
         if border is not None and (analysis := self._tried(combination, border)):
             candidates[border] = self._lying_on({border: analysis}, combination, border)
@@ -337,6 +353,7 @@ class _Search:
             attention_chunk=combination["attention_chunk"],
             precision=combination["precision"],
             **dataclasses.asdict(combination["storage"]),
+            layerwise=combination["layerwise"],
             fsdp=combination["fsdp"],
             prefetch=pins.get("prefetch", max(self.problem.host_bytes)),
             async_save=pins.get("async_save", True),
@@ -467,15 +484,25 @@ def _combinations(problem: Problem, rates: Rates) -> Iterator[dict[str, Any]]:
     remats = remats if "remat" in problem.honoured else ["none"]
     chunks = chunks if "loss_chunk" in problem.honoured else [0]
     blocks = blocks if "attention_chunk" in problem.honoured else [0]
-    for precision, fsdp, remat, chunk, block, storage in itertools.product(
-        precisions, _splits(problem), remats, chunks, blocks, _storages(problem)
+    # Updates layer by layer last: their bytes are paid for in arithmetic, under a clip with 7/4 of that of the layers.
+    for passes, precision, fsdp, remat, chunk, block, storage in itertools.product(
+        layerwise.passes(problem, precisions),
+        precisions,
+        _splits(problem),
+        remats,
+        chunks,
+        blocks,
+        _storages(problem),
     ):
+        if passes and (remat != "block" or precision == "float16"):
+            continue
         if remat == "none" or chunk or len(chunks) == 1:  # recomputing blocks while keeping all logits saves little
             yield {
                 "precision": precision,
                 "remat": remat,
                 "loss_chunk": chunk,
                 "attention_chunk": block,
+                "layerwise": passes,
                 "fsdp": fsdp,
                 "storage": storage,
             }
@@ -567,6 +594,7 @@ def _shortlist(fitting: list[Candidate]) -> list[Candidate]:
     for candidate in fitting:
         plan = candidate.plan
         levers = plan.remat, plan.loss_chunk, plan.attention_chunk, plan.precision, plan.fsdp, plan.storage
+        levers += (plan.layerwise,)
         groups.setdefault(levers, []).append(candidate)
     if len(groups) == 1:
         return fitting[:TIMED]
@@ -601,7 +629,8 @@ def _words(levers: Mapping[str, Any]) -> str:
     split = f", state over {levers['fsdp']}" if levers["fsdp"] > 1 else ""
     storage = levers.get("storage") or Storage(**{name: levers[name] for name in STORED})
     blocks = f", attention in blocks of {levers['attention_chunk']}" if levers["attention_chunk"] else ""
-    return f"remat {levers['remat']}, {chunk}{blocks}, {levers['precision']}{_stored(storage)}{split}"
+    layers = f", layer by layer in backward passes: {levers['layerwise']}" if levers["layerwise"] else ""
+    return f"remat {levers['remat']}, {chunk}{blocks}{layers}, {levers['precision']}{_stored(storage)}{split}"
 
 
 def _stored(storage: Storage) -> str:

@@ -167,6 +167,8 @@ class Problem:
     """Levers the recipe's task makes use of: remat, loss_chunk, precision."""
     loss_chunks: tuple[int, ...]
     attention_chunks: tuple[int, ...] = ()
+    layerwise: int = 0
+    """Backward passes of a step that updates layer by layer; 0 where the recipe has no such step."""
     host_bytes: Mapping[int, Mapping[str, int]]
     """Prefetch depth to host components and their bytes."""
     pins: Mapping[str, Any] = field(default_factory=dict)

@@ -64,7 +64,8 @@ class Recipe(ABC):
     """Why there may be no held-out set, and what to do."""
 
     honoured: ClassVar[tuple[str, ...]] = ()
-    """Levers its task makes use of (precision, remat, loss_chunk), and its optimizer (optimizer_bits, weight_bits)."""
+    """Levers its task makes use of (precision, remat, loss_chunk), its optimizer (optimizer_bits, weight_bits), and
+    both (layerwise, which needs remat)."""
     loss_chunks: ClassVar[tuple[int, ...]] = ()
     """Chunks of the loss worth trying, in tokens, besides all at once."""
 
@@ -72,6 +73,15 @@ class Recipe(ABC):
     def attention_chunks(self) -> tuple[int, ...]:
         """Blocks of attention worth trying, in positions, besides the fastest form."""
         return ()
+
+    @property
+    def layerwise_passes(self) -> int:
+        """Of a step that updates layer by layer, where `honoured` says that the task has one (`types.Layered`): two
+        under a clip to a global norm, which must be known before the first update. 0 for an optimizer that has none."""
+        made = self.optimizer(1) if {"layerwise", "remat"} <= {*self.honoured} else None
+        if not isinstance(made, AdamW):
+            return 0
+        return 1 if made.clip_norm is None else 2
 
     batch_size: int = 32
     """With --gradient-accumulation-steps, the effective batch: how it is split is the plan's business."""

@@ -49,6 +49,7 @@ class Text(Recipe):
         "attention_chunk",
         "optimizer_bits",
         "weight_bits",
+        "layerwise",
     )
     loss_chunks: ClassVar[tuple[int, ...]] = (256,)
 

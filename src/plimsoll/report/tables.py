@@ -58,6 +58,7 @@ def _levers(planned: Planned) -> list[str]:
         "rematerialisation": plan.remat,
         "loss chunk": f"{plan.loss_chunk:,} tokens" if plan.loss_chunk else "off, all logits at once",
         **({"attention": f"in blocks of {plan.attention_chunk:,} positions"} if plan.attention_chunk else {}),
+        **({"update": f"layer by layer, {_backward_passes(plan)}"} if plan.layerwise else {}),
         "precision": f"{plan.precision} (numerics: {plan.numerics})",
         **_storage(plan),
         "prefetch": f"{plan.prefetch} batch{'' if plan.prefetch == 1 else 'es'}",
@@ -66,6 +67,10 @@ def _levers(planned: Planned) -> list[str]:
         "pinned": ", ".join(plan.pinned) or "nothing",
     }
     return [line for label, text in rows.items() for line in labelled(label, text)]
+
+
+def _backward_passes(plan: Plan) -> str:
+    return "one backward pass" if plan.layerwise == 1 else "two backward passes: the first for the gradient's norm"
 
 
 def _storage(plan: Plan) -> dict[str, str]:
@@ -183,6 +188,7 @@ def plan_words(plan: Plan) -> str:
     """A plan in one line: `micro-batch 8 x 8, remat dots, loss chunk 1024, bfloat16`."""
     chunk = f", loss chunk {plan.loss_chunk}" if plan.loss_chunk else ""
     chunk += f", attention in blocks of {plan.attention_chunk}" if plan.attention_chunk else ""
+    chunk += f", layer by layer in {_backward_passes(plan)}" if plan.layerwise else ""
     stored = "".join(f", {name} {text}" for name, text in _storage(plan).items())
     return f"micro-batch {plan.micro_batch} x {plan.accumulation}, remat {plan.remat}{chunk}, {plan.precision}{stored}"
 

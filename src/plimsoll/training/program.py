@@ -53,7 +53,9 @@ def lower(
     init = jax.jit(make_init(task, optimizer, frozen_bits=plan.frozen_bits, precision=plan.precision))
     seed = jax.ShapeDtypeStruct((), jnp.uint32)
     state = jax.eval_shape(init, seed)
-    step = jax.jit(make_step(task, optimizer, accumulation=plan.accumulation), donate_argnums=0)
+    step = jax.jit(
+        make_step(task, optimizer, accumulation=plan.accumulation, layerwise=plan.layerwise), donate_argnums=0
+    )
     return Program(
         init=init.lower(seed),
         step=step.lower(state, shapes(batch)),

@@ -38,7 +38,9 @@ class Spread:
 
     def step(self, batch: BatchSpec) -> tuple[jax.stages.Lowered, Any]:
         """And its jaxpr. The state is donated, and comes out as it went in."""
-        step = make_step(self._task, self._optimizer, accumulation=self._plan.accumulation)
+        step = make_step(
+            self._task, self._optimizer, accumulation=self._plan.accumulation, layerwise=self._plan.layerwise
+        )
         with jax.set_mesh(self.mesh):
             jitted = jax.jit(step, donate_argnums=0, out_shardings=(self._lies, self._whole))
             traced = jitted.trace(self.state, self._rows(batch))

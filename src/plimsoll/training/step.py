@@ -15,9 +15,10 @@ import optax
 from plimsoll.levers import loss_scale
 from plimsoll.levers.frozen import FrozenBits, stored
 from plimsoll.levers.sharding import by_rows, like_state
-from plimsoll.levers.weight_bits import learned, read
+from plimsoll.levers.weight_bits import learned, parts_of, read
 from plimsoll.optimizers.in_place import in_place
-from plimsoll.types import Batch, LossSum, Precision, ReadsInParts, Task, Unstacks
+from plimsoll.training.layerwise import make_layerwise_step
+from plimsoll.types import Batch, LossSum, Precision, Task, Unstacks
 
 State = dict[str, Any]
 """`step` (int32), `key` (key data), `params`, `optimizer`, `carry`, `ema` where one is kept: all that the next step
@@ -58,12 +59,15 @@ def make_init(
 
 
 def make_step(
-    task: Task, optimizer: optax.GradientTransformation, *, accumulation: int
+    task: Task, optimizer: optax.GradientTransformation, *, accumulation: int, layerwise: int = 0
 ) -> Callable[[State, Batch], tuple[State, dict[str, jax.Array]]]:
     """State and effective batch to the next state and this step's metrics. Donate the state.
 
     Where the state has a `loss_scale`, a step whose gradient overflows changes nothing but that and its own number.
+    `layerwise` is the plan's: more than 0, and the step is training/layerwise.py.
     """
+    if layerwise:
+        return make_layerwise_step(task, optimizer, passes=layerwise, accumulation=accumulation)
 
     def step(state: State, batch: Batch) -> tuple[State, dict[str, jax.Array]]:
         examples = jax.tree.leaves(batch)[0].shape[0]
@@ -100,7 +104,7 @@ def make_step(
 
 def _gradient(task: Task, state: State, micro: Batch, keys: jax.Array) -> tuple[Any, LossSum, dict]:
     """Gradient of the mean loss over all micro-batches; `LossSum.total` is already divided by the weight."""
-    params, stored, in_parts = state["params"], state["params"]["trainable"], _in_parts(task)
+    params, stored, in_parts = state["params"], state["params"]["trainable"], parts_of(task)
     trainable = learned(stored, in_parts)
     trainable = task.unstack(trainable) if isinstance(task, Unstacks) else trainable
 
@@ -136,10 +140,6 @@ def _gradient(task: Task, state: State, micro: Batch, keys: jax.Array) -> tuple[
     return gradient, LossSum(loss / scale, weight), metrics
 
 
-def _in_parts(task: Task) -> tuple[str, ...]:
-    return task.in_parts if isinstance(task, ReadsInParts) else ()
-
-
 def _float32(tree: Any) -> Any:
     """Gradients of bfloat16 weights come in that type; they are summed in this one. Arrays or shapes."""
 
@@ -162,7 +162,7 @@ def make_evaluate(task: Task) -> Callable[[Any, Batch], dict[str, LossSum]]:
     def evaluate(params: Any, batch: Batch) -> dict[str, LossSum]:
         examples = jax.tree.leaves(batch)[0].shape[0]
         keys = jax.vmap(jax.random.key)(jnp.zeros(examples, jnp.uint32))
-        stored, in_parts = params["trainable"], _in_parts(task)
+        stored, in_parts = params["trainable"], parts_of(task)
         params = params | {"trainable": read(learned(stored, in_parts), stored, in_parts)}
         loss, _carry, metrics = task.loss(params, None, batch, keys, train=False)
         return metrics | {"loss": loss}

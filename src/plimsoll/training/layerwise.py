@@ -1,0 +1,134 @@
+"""The step that updates layer by layer: the same numbers as `training.step`, but for the order of a norm's sum."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from plimsoll.errors import RecipeError
+from plimsoll.levers.layerwise import inputs_of_layers, layer_gradient
+from plimsoll.levers.weight_bits import learned, parts_of, read, readable
+from plimsoll.optimizers.in_place import Layer, Parts, Trees, in_place, without
+from plimsoll.types import Batch, Layered, Task
+
+
+def make_layerwise_step(
+    task: Task, optimizer: Any, *, passes: int, accumulation: int = 1
+) -> Callable[[Any, Batch], tuple[Any, dict]]:
+    """As `training.step.make_step`. Raises RecipeError for what cannot be updated in parts, and says why."""
+    if accumulation != 1:
+        raise RecipeError(
+            f"--layerwise {passes} needs the whole effective batch at once, and the plan splits it into {accumulation}"
+            " micro-batches, whose gradients would have to be held to be summed: take one, or leave --layerwise out"
+        )
+    rule = in_place(optimizer)
+    parts = rule.parts
+    if not isinstance(task, Layered) or parts is None:
+        which = f"task, a {type(task).__name__}," if parts is not None else "optimizer"
+        raise RecipeError(
+            f"--layerwise {passes} needs a loss in layers (types.Layered) and plimsoll.AdamW, and the recipe's {which}"
+            " is not made that way: leave it out"
+        )
+    if passes == 1 and parts.clip_norm is not None:
+        raise RecipeError(
+            f"--layerwise 1 updates a layer before the norm of the whole gradient is known, and the recipe clips that"
+            f" to {parts.clip_norm:g}: take --layerwise 2, or no clip"
+        )
+    if passes == 2 and parts.clip_norm is None:
+        raise RecipeError(
+            "--layerwise 2 does a backward pass for the norm of a gradient that the recipe does not clip: take"
+            " --layerwise 1, which updates in one"
+        )
+    walk = _Walk(task, parts)
+
+    def step(state: Any, batch: Batch) -> tuple[Any, dict[str, Array]]:
+        if "loss_scale" in state:
+            raise RecipeError(
+                f"--layerwise {passes} with --precision float16 could not leave out a step whose gradient overflows:"
+                " when that is seen, layers have been updated. Take another --precision"
+            )
+        trees = state["params"]["trainable"], state["optimizer"]
+        (weights, kept), report = walk.step(trees, dict(batch), state["step"])
+        params = state["params"] | {"trainable": weights}
+        average = {"ema": rule.average.after(state["ema"], weights, state["step"])} if rule.average else {}
+        return state | average | {"step": state["step"] + 1, "params": params, "optimizer": kept}, report
+
+    return step
+
+
+class _Walk:
+    """Through the layers and back. `trees` are the stored weights and the optimizer's state; both are given back."""
+
+    def __init__(self, task: Layered, parts: Parts) -> None:
+        self.task, self.parts, self.clip_norm = task, parts, parts.clip_norm
+
+    def step(self, trees: Trees, batch: Batch, token: Array) -> tuple[Trees, dict[str, Array]]:
+        task, stacked = self.task, self.task.stacked
+        stored, in_parts = without(trees[0], stacked), parts_of(task)
+        outer = learned(stored, in_parts)
+
+        def enter(outer: Any) -> Array:
+            return task.enter(read(outer, stored, in_parts), batch)
+
+        def leave(outer: Any, hidden: Array) -> Any:
+            return task.leave(read(outer, stored, in_parts), hidden, batch)
+
+        entered, pull_entered = jax.vjp(enter, outer)
+        left, inputs = inputs_of_layers(task, entered, trees[0][stacked], readable)
+        weight = leave(outer, left)[0].weight  # of the labels alone: the compiler drops the rest
+
+        def mean(outer: Any, hidden: Array) -> tuple[Array, dict]:
+            loss, metrics = leave(outer, hidden)
+            return loss.total / weight, metrics
+
+        (loss, metrics), (above, towards) = jax.value_and_grad(mean, argnums=(0, 1), has_aux=True)(outer, left)
+
+        def whole(below: Array, squares: Array) -> tuple[Any, Array]:
+            """The gradient of what is not in layers, of which both ends may have a part, and the norm of all."""
+            gradient = jax.tree.map(jnp.add, above, pull_entered(below)[0])
+            return gradient, jnp.sqrt(squares + _squares(gradient))
+
+        if self.clip_norm is None:
+            clip = jnp.float32(1)
+            trees, below, squares = self.update(trees, inputs, towards, clip, token)
+            gradient, norm = whole(below, squares)
+        else:
+            gradient, norm = whole(*self.squares(trees[0][stacked], inputs, towards))
+            clip = jnp.where(norm < self.clip_norm, 1.0, self.clip_norm / norm)
+            trees, _, _ = self.update(trees, inputs, towards, clip, token)
+        trees = self.parts.rest(trees, gradient, stacked, clip)
+        report = {name: total / weight for name, (total, weight) in metrics.items()}
+        return trees, report | {"loss": loss, "weight": weight, "gradient_norm": norm}
+
+    def squares(self, blocks: Any, inputs: Array, towards: Array) -> tuple[Array, Array]:
+        """A backward pass for the norm alone: what flows out of the first layer, and the sum of squares."""
+        layers = inputs.shape[0]
+
+        def one(n: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+            towards, squares = carry
+            gradient, towards = layer_gradient(self.task, blocks, inputs, layers - 1 - n, towards, readable)
+            return towards, squares + _squares(gradient)
+
+        return lax.fori_loop(0, layers, one, (towards, jnp.float32(0)))
+
+    def update(
+        self, trees: Trees, inputs: Array, towards: Array, clip: Array, token: Array
+    ) -> tuple[Trees, Array, Array]:
+        """A backward pass that updates: the next trees, what flows out of the first layer, and the sum of squares."""
+        layers, stacked = inputs.shape[0], self.task.stacked
+
+        def one(n: Array, carry: Any) -> Any:
+            trees, towards, squares, token = carry
+            at = Layer(stacked, layers - 1 - n)
+            gradient, towards = layer_gradient(self.task, trees[0][stacked], inputs, at.number, towards, readable)
+            trees, token = self.parts.layer(trees, gradient, at, clip, token)
+            return trees, towards, squares + _squares(gradient), token
+
+        trees, towards, squares, _ = lax.fori_loop(0, layers, one, (trees, towards, jnp.float32(0), token))
+        return trees, towards, squares
+
+
+def _squares(tree: Any) -> Array:
+    return sum((jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in jax.tree.leaves(tree)), jnp.float32(0))

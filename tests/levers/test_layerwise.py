@@ -1,0 +1,161 @@
+"""Updates layer by layer: the numbers of the whole update, in fewer bytes, at the price that is stated."""
+
+from dataclasses import replace
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from plimsoll.errors import RecipeError
+from plimsoll.levers.layerwise import gradient_bytes_saved
+from plimsoll.models.language import NextToken
+from plimsoll.models.sizing import DecoderShape
+from plimsoll.optimizers.adamw import AdamW
+from plimsoll.planner.flops import dot_flops
+from plimsoll.training.step import make_init, make_step
+from plimsoll.types import Compute, Layered, LossSum, Storage
+
+SMALL = DecoderShape(vocab=128, width=64, layers=3, heads=2, inner=128, tied=True)
+WIDE = DecoderShape(vocab=256, width=256, layers=6, heads=4, inner=768, tied=True)
+COMPRESSED = Storage(optimizer_bits=8, weight_bits=24)
+BLOCKS = Compute(remat="block", loss_chunk=32)
+STEPS = 20
+
+
+@pytest.fixture(autouse=True)
+def _as_optax_does():
+    with jax.numpy_dtype_promotion("standard"):  # it multiplies floats by its int32 count
+        yield
+
+
+def rule(clip_norm, storage=Storage()):  # noqa: B008  (frozen)
+    # Epsilon well above rounding: Adam divides near-zero gradients by their own size, which would test noise.
+    return AdamW(learning_rate=3e-3, warmup_steps=2, clip_norm=clip_norm, epsilon=1e-5).build(STEPS, storage)
+
+
+def batch(examples, length, *, seed=0):
+    ids = np.random.default_rng(seed).integers(0, SMALL.vocab, (examples, length + 1)).astype(np.int32)
+    labels = ids[:, 1:].copy()
+    labels[0, length // 2 :] = -1  # rows of unequal counts
+    return {"input_ids": ids[:, :-1], "labels": labels}
+
+
+def trained(shape, optimizer, *, layerwise, steps):
+    task = NextToken(shape, BLOCKS)
+    state = jax.jit(make_init(task, optimizer))(np.uint32(3))
+    step = jax.jit(make_step(task, optimizer, accumulation=1, layerwise=layerwise), donate_argnums=0)
+    told = []
+    for seed in range(steps):
+        state, metrics = step(state, batch(4, 16, seed=seed))
+        told.append(jax.device_get(metrics))
+    return jax.device_get(state), told
+
+
+@pytest.mark.parametrize(
+    ("clip_norm", "passes", "tied"), [(None, 1, True), (0.5, 2, True), (0.5, 2, False), (1e6, 2, True)]
+)
+def test_training_is_that_of_the_whole_update_to_rounding(clip_norm, passes, tied):
+    shape = replace(SMALL, tied=tied)
+    whole, told_whole = trained(shape, rule(clip_norm), layerwise=0, steps=STEPS)
+    layered, told = trained(shape, rule(clip_norm), layerwise=passes, steps=STEPS)
+    assert jax.tree.structure(layered) == jax.tree.structure(whole)  # a run may go from one to the other
+    for one, other in zip(jax.tree.leaves(layered), jax.tree.leaves(whole), strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    assert clip_norm is None or (max(t["gradient_norm"] for t in told) > clip_norm) == (clip_norm < 1)
+    for one, other in zip(told, told_whole, strict=True):
+        assert one.keys() == other.keys()
+        assert {name: float(value) for name, value in one.items()} == pytest.approx(
+            {name: float(value) for name, value in other.items()}, rel=1e-5
+        )
+
+
+def test_state_in_fewer_bits_is_updated_to_the_bit():
+    """Without a clip: the norm is summed in another order, and codes are rounded at the edge of a step."""
+    optimizer = rule(None, COMPRESSED)
+    whole, _ = trained(SMALL, optimizer, layerwise=0, steps=3)
+    layered, _ = trained(SMALL, optimizer, layerwise=1, steps=3)
+    assert any(leaf.dtype == np.uint8 for leaf in jax.tree.leaves(whole))
+    jax.tree.map(np.testing.assert_array_equal, layered, whole)
+
+
+@cache
+def traced_step(layerwise, storage=Storage()):  # noqa: B008
+    """Nothing runs."""
+    with jax.numpy_dtype_promotion("standard"):
+        task, optimizer = NextToken(WIDE, BLOCKS), rule(1.0 if layerwise != 1 else None, storage)
+        state = jax.eval_shape(make_init(task, optimizer), jax.ShapeDtypeStruct((), jnp.uint32))
+        step = jax.jit(make_step(task, optimizer, accumulation=1, layerwise=layerwise), donate_argnums=0)
+        ids = jax.ShapeDtypeStruct((2, 32), jnp.int32)
+        return step.trace(state, {"input_ids": ids, "labels": ids})
+
+
+@cache
+def needed(layerwise, storage):
+    stats = traced_step(layerwise, storage).lower().compile().memory_analysis()
+    return stats.temp_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+@pytest.mark.parametrize("storage", [Storage(), COMPRESSED], ids=["whole", "compressed"])
+def test_the_gradient_of_the_layers_is_never_whole(passes, storage):
+    layer = 4 * WIDE.width**2 + 3 * WIDE.width * WIDE.inner + 2 * WIDE.width
+    saved = gradient_bytes_saved(layers=WIDE.layers, layer_weights=layer)
+    whole, layered = needed(0, storage), needed(passes, storage)
+    assert whole - layered > saved
+    assert layered < 0.4 * saved  # no array of all layers is copied on the way
+
+
+def test_a_norm_costs_a_backward_pass():
+    """Of the layers, computed again: all that the step does but their forward pass and what the head does."""
+    whole, one, two = (dot_flops(traced_step(passes).jaxpr) for passes in (0, 1, 2))
+    task = NextToken(WIDE, BLOCKS)
+    params = jax.eval_shape(task.init, jax.random.key(0))
+    ids = jax.ShapeDtypeStruct((2, 32), jnp.int32)
+    forward = dot_flops(jax.make_jaxpr(task.decoder.hidden)(params["trainable"], ids))
+    head = 3 * 2 * (2 * 32) * WIDE.width * WIDE.vocab
+    assert one == whole
+    assert two - whole == whole - forward - head
+    assert 1.7 * (whole - head) < two - head < 1.75 * (whole - head)
+
+
+class Plain:
+    """A task whose loss is in one piece."""
+
+    def init(self, key):
+        return {"trainable": {"weight": jnp.zeros(3)}}
+
+    def loss(self, params, carry, batch, keys, *, train):
+        return LossSum(jnp.sum(params["trainable"]["weight"]), jnp.float32(1)), None, {}
+
+
+def test_a_language_model_has_its_loss_in_layers():
+    assert isinstance(NextToken(SMALL, BLOCKS), Layered)
+    assert not isinstance(Plain(), Layered)
+
+
+@pytest.mark.parametrize(
+    ("task", "optimizer", "how", "said"),
+    [
+        (NextToken(SMALL, BLOCKS), rule(0.5), {"layerwise": 1}, r"the recipe clips that to 0\.5: take --layerwise 2"),
+        (NextToken(SMALL, BLOCKS), rule(None), {"layerwise": 2}, "does not clip: take --layerwise 1"),
+        (NextToken(SMALL, BLOCKS), rule(0.5), {"layerwise": 2, "accumulation": 4}, "splits it into 4 micro-batches"),
+        (NextToken(SMALL, BLOCKS), optax.adam(1e-3), {"layerwise": 1}, "plimsoll.AdamW, and the recipe's optimizer"),
+        (Plain(), rule(None), {"layerwise": 1}, "a loss in layers .* the recipe's task, a Plain,"),
+    ],
+    ids=["one pass under a clip", "two without", "accumulation", "optimizer", "task"],
+)
+def test_what_cannot_be_updated_in_parts_is_refused_with_the_reason(task, optimizer, how, said):
+    with pytest.raises(RecipeError, match=said):
+        make_step(task, optimizer, **({"accumulation": 1} | how))
+
+
+def test_a_loss_that_is_scaled_is_refused():
+    """Where its gradient overflows, the step must not happen: layers would have been updated before that is seen."""
+    task, optimizer = NextToken(SMALL, Compute(precision="float16", remat="block")), rule(0.5)
+    state = jax.eval_shape(make_init(task, optimizer, precision="float16"), jax.ShapeDtypeStruct((), jnp.uint32))
+    with pytest.raises(RecipeError, match="float16 could not leave out a step whose gradient overflows"):
+        jax.eval_shape(make_step(task, optimizer, accumulation=1, layerwise=2), state, batch(4, 16))

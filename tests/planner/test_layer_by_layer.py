@@ -1,0 +1,104 @@
+"""The search updates layer by layer where nothing else fits; what does not go with it is refused with the reason."""
+
+import pytest
+from planner_examples import PROCESS, STATIC, FakeCompiler, problem
+
+from plimsoll.errors import BudgetError, RecipeError
+from plimsoll.planner.search import search
+from plimsoll.units import GIB, MIB
+
+LAYERED = {"layerwise": 2, "effective_batch": 1, "numerics": "exact"}
+
+
+def found(budget, compiler=None, **changes):
+    return search(problem(budget, **LAYERED | changes), compiler or FakeCompiler(), lambda text: None)
+
+
+def floor(**changes):
+    with pytest.raises(BudgetError) as refusal:
+        found(PROCESS + STATIC.state_bytes, **changes)
+    return refusal.value.floor_bytes
+
+
+def test_where_there_is_room_nothing_is_updated_layer_by_layer():
+    compiler = FakeCompiler()
+    assert found(GIB, compiler).plan.layerwise == 0
+    assert not any(plan.layerwise for _, plan in compiler.asked)
+
+
+def test_it_is_what_is_left_where_nothing_else_fits():
+    without = floor(layerwise=0)
+    plan = found(without - MIB).plan
+    assert (plan.layerwise, plan.remat, plan.accumulation, plan.numerics) == (2, "block", 1, "exact")
+    assert floor() == without - STATIC.parameter_bytes
+    assert found(without - MIB, layerwise=1).plan.layerwise == 1
+
+
+def test_the_norm_is_paid_for_in_the_predicted_time():
+    pins = {"remat": "block", "loss_chunk": 256}
+    whole, one, two = (
+        found(GIB, layerwise=max(1, passes), pins=pins | {"layerwise": passes}).step_seconds for passes in (0, 1, 2)
+    )
+    assert one == pytest.approx(whole, rel=0.01)
+    assert two == pytest.approx(7 / 4 * whole, rel=0.1)
+
+
+def test_the_whole_batch_goes_through_at_once():
+    compiler = FakeCompiler()
+    chosen = found(GIB, compiler, effective_batch=16, pins={"layerwise": 2}).plan
+    assert (chosen.micro_batch, chosen.accumulation) == (16, 1)
+    assert {plan.accumulation for verb, plan in compiler.asked if plan.layerwise} == {1}
+
+
+def test_nothing_is_compiled_where_a_gradient_less_is_not_enough():
+    compiler = FakeCompiler()
+    budget = floor(effective_batch=16, layerwise=0) - MIB
+    with pytest.raises(BudgetError):
+        found(budget, compiler, effective_batch=16)
+    assert not any(plan.layerwise for verb, plan in compiler.asked)
+
+
+def test_a_refusal_says_that_it_was_used():
+    with pytest.raises(BudgetError, match="layer by layer in backward passes: 2"):
+        found(floor() - MIB)
+
+
+def test_so_does_the_refusal_of_a_state_that_does_not_fit():
+    with pytest.raises(BudgetError, match="layer by layer in backward passes: 2"):
+        found(PROCESS)
+
+
+@pytest.mark.parametrize(
+    ("pins", "changes", "said"),
+    [
+        ({"layerwise": 1}, {}, "before the norm of the whole gradient is known, .*: take --layerwise 2"),
+        ({"layerwise": 2}, {"layerwise": 1}, "does not clip: take --layerwise 1"),
+        ({"layerwise": 2, "micro_batch": 4}, {}, "whole effective batch of 16 .* --micro-batch 4 splits it"),
+        ({"layerwise": 2, "remat": "none"}, {}, "which is --remat block, and --remat none is pinned"),
+        (
+            {"layerwise": 2, "precision": "float16"},
+            {"numerics": "mixed"},
+            "could not leave out a step whose gradient overflows",
+        ),
+        ({"layerwise": 2}, {"devices": 4}, "is for one device, and cpu has 4"),
+        ({"layerwise": 1}, {"layerwise": 0}, "needs a loss in layers .* and toy has not both"),
+    ],
+    ids=["one pass under a clip", "two without", "accumulation", "remat", "float16", "devices", "recipe"],
+)
+def test_what_does_not_go_with_it_is_refused_with_the_reason(pins, changes, said):
+    compiler = FakeCompiler()
+    if pins.get("precision") == "float16":
+        rates = compiler.rates()
+        compiler.rates = lambda: type(rates)(**vars(rates) | {"flops": rates.flops | {"float16": 1e9}})
+    with pytest.raises(RecipeError, match=said):
+        found(GIB, compiler, **{"effective_batch": 16} | changes, pins=pins)
+
+
+@pytest.mark.parametrize("pins", [{"micro_batch": 4}, {"remat": "none"}, {"layerwise": 0}], ids=str)
+def test_other_pins_leave_it_out_of_the_search(pins):
+    compiler = FakeCompiler()
+    with pytest.raises(BudgetError):
+        found(PROCESS, compiler, effective_batch=16, pins=pins)
+    asked = [plan for _, plan in compiler.asked if plan.pinned == tuple(pins)]  # not while looking for a way out
+    assert asked
+    assert not any(plan.layerwise for plan in asked)
