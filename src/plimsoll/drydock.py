@@ -59,7 +59,7 @@ class Drydock(Workshop):
             output_bytes=stats.output_size_in_bytes,
             alias_bytes=stats.alias_size_in_bytes,
             temp_bytes=stats.temp_size_in_bytes,
-            peak_bytes=stats.peak_memory_in_bytes,
+            peak_bytes=stats.peak_memory_in_bytes - stats.host_argument_size_in_bytes,
             flops=self._flops(plan),
             moved_bytes=dot_bytes(jaxpr),
             largest=tuple(largest),

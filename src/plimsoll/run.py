@@ -30,7 +30,7 @@ from plimsoll.recipes.registry import differences, from_dict, is_saved_as, name_
 from plimsoll.session_options import SessionOptions, session_options
 from plimsoll.training import disk, interruption, overruns
 from plimsoll.training.folder import RunFolder
-from plimsoll.types import LEVERS, Planned
+from plimsoll.types import LEVERS, Plan, Planned
 from plimsoll.units import format_bytes, parse_bytes
 
 Say = Callable[[str], None]
@@ -337,7 +337,7 @@ def _require_room(planned: Mapping[str, Any], options: TrainOptions, what: str, 
 
 
 def _say_what_is_kept(planned: Mapping[str, Any], options: TrainOptions, say: Say) -> None:
-    other = [name for name, value in options.pins.items() if planned["plan"][name] != value]
+    other = [name for name, value in options.pins.items() if Plan.from_dict(planned["plan"]).to_dict()[name] != value]
     other += ["plan"] if options.plan is not None else []
     if other:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in other)
@@ -354,6 +354,7 @@ def _levers_of(path: str, recipe: Recipe, pins: Mapping[str, Any]) -> dict[str, 
     if isinstance(planned, dict) and planned.get("fits") is False:
         raise RecipeError(f"--plan {path} is a refusal, nothing had fitted its budget: plan with a larger --memory")
     chosen = planned.get("plan") if isinstance(planned, dict) else None
+    chosen = {"offload": "none", **chosen} if isinstance(chosen, dict) else chosen  # files from before that lever
     if not isinstance(chosen, dict) or not {*LEVERS, "accumulation"} <= chosen.keys():
         raise RecipeError(f"--plan {path} is not a plan, it does not say {', '.join(LEVERS)}: {advice}")
     levers = {name: chosen[name] for name in LEVERS}
@@ -391,6 +392,7 @@ OFF: dict[str, Any] = {
     "optimizer_bits": 32,
     "weight_bits": 32,
     "frozen_bits": 32,
+    "offload": "none",
 }
 """Levers that a task or its optimizer must make use of, at the value that asks nothing of it."""
 
@@ -398,7 +400,7 @@ OFF: dict[str, Any] = {
 def _require_honoured(recipe: Recipe, pins: Mapping[str, Any]) -> None:
     for name, off in OFF.items():
         if name not in recipe.honoured and pins.get(name, off) != off:
-            whose = "optimizer" if name in ("optimizer_bits", "weight_bits") else "loss"
+            whose = "optimizer" if name in ("optimizer_bits", "weight_bits", "offload") else "loss"
             raise RecipeError(
                 f"--{name.replace('_', '-')} {pins[name]} would change nothing: the {whose} of {name_of(recipe)} makes"
                 " no use of that lever. Leave it out, or let the recipe honour it (docs/your-own.md)"
@@ -418,6 +420,7 @@ LEVER_VALUES: dict[str, Callable[[Any], bool]] = {
     "optimizer_bits": lambda value: value in (32, 8) and not isinstance(value, bool),
     "weight_bits": lambda value: value in (32, 24, 16) and not isinstance(value, bool),
     "frozen_bits": lambda value: value in (32, 16, 8, 4) and not isinstance(value, bool),
+    "offload": lambda value: value in ("none", "optimizer"),
     "fsdp": _whole(1),
     "prefetch": _whole(0),
     "async_save": lambda value: isinstance(value, bool),

@@ -27,6 +27,7 @@ Batch = Mapping[str, Any]
 Numerics = Literal["exact", "mixed", "compressed"]
 Remat = Literal["none", "dots", "block"]
 Precision = Literal["float32", "tf32", "bfloat16", "float16"]
+Offload = Literal["none", "optimizer"]
 
 
 class LossSum(NamedTuple):
@@ -133,6 +134,7 @@ LEVERS = (
     "optimizer_bits",
     "weight_bits",
     "frozen_bits",
+    "offload",
     "fsdp",
     "prefetch",
     "async_save",
@@ -158,6 +160,8 @@ class Plan:
     weight_bits: Literal[32, 24, 16] = 32
     frozen_bits: Literal[32, 16, 8, 4] = 32
     """All three: see `Storage`."""
+    offload: Offload = "none"
+    """What lies in the host's memory between steps, beside an accelerator: the optimizer's state."""
     fsdp: int = 1
     """Devices that share one copy of the state; the batch is split over all of them either way."""
     pinned: tuple[str, ...] = ()

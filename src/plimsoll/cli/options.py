@@ -34,6 +34,8 @@ class Levers:
     """Of each weight between steps: 24 is bfloat16 and a correction, 16 is bfloat16 rounded stochastically."""
     frozen_bits: Literal[32, 16, 8, 4] | None = None
     """Of each weight that is not learned: 16 is bfloat16, 8 int8, 4 NF4."""
+    offload: Literal["none", "optimizer"] | None = None
+    """What lies in the host's memory between steps, beside an accelerator: the optimizer's state."""
     fsdp: int | None = None
     """Devices that share one copy of the state; 1 leaves a whole copy on each."""
     prefetch: int | None = None

@@ -70,7 +70,7 @@ class AdamW:
         import optax
 
         from plimsoll.optimizers.adamw8 import adamw8
-        from plimsoll.optimizers.in_place import whole
+        from plimsoll.optimizers.streaming import streaming
 
         if (storage.optimizer_bits, storage.weight_bits) != (32, 32):
             return adamw8(self, steps, storage)
@@ -83,7 +83,8 @@ class AdamW:
             weight_decay=self.weight_decay,
             mask=decayed,
         )
-        return whole(adamw if self.clip_norm is None else optax.chain(optax.clip_by_global_norm(self.clip_norm), adamw))
+        clip = None if self.clip_norm is None else optax.clip_by_global_norm(self.clip_norm)
+        return streaming(adamw, first=clip)
 
 
 def decayed(params: Any) -> Any:

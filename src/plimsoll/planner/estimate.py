@@ -39,7 +39,7 @@ def ledger(plan: Plan, problem: Problem, *, static: Static, analysis: Analysis, 
     if problem.platform == "cpu":
         phases, host = _one_memory(plan, static, analysis, rehearsal, data), None
     else:
-        phases = _device(static, analysis, rehearsal)
+        phases = _device(plan, static, analysis, rehearsal)
         host = _host(plan, problem, static, rehearsal, data)
     computed = _sums(phases)
     if problem.learned is not None:
@@ -83,9 +83,11 @@ def _corrected(phase: str, parts: Parts, more: int) -> Parts:
     return parts | ({"process": parts["process"] - min(-more, allowance)} if "process" in parts else {})
 
 
-def _device(static: Static, analysis: Analysis, rehearsal: Rehearsal) -> dict[str, Parts]:
-    """Of an accelerator: saving copies to the host and adds nothing."""
-    state, batches = _state(static), {"batches": BATCHES_ON_DEVICE * static.batch_bytes}
+def _device(plan: Plan, static: Static, analysis: Analysis, rehearsal: Rehearsal) -> dict[str, Parts]:
+    """Of an accelerator: saving copies to the host and adds nothing. What is offloaded begins there, too."""
+    state = _state(static)
+    state["optimizer"] -= offloaded_bytes(plan, static)
+    batches = {"batches": BATCHES_ON_DEVICE * static.batch_bytes}
     return {
         "start": state | {"init temporaries": rehearsal.init_temp_bytes},
         "train": state | batches | {"step temporaries": analysis.beyond_state_bytes},
@@ -98,6 +100,8 @@ def _host(plan: Plan, problem: Problem, static: Static, rehearsal: Rehearsal, da
     local = problem.devices // problem.hosts
     held = min(static.whole_state_bytes, local * static.state_bytes)
     base = {"process": rehearsal.process_bytes + RUNNING_BYTES}
+    if moved := offloaded_bytes(plan, static):
+        base["offloaded state"] = local * moved
     save = {"save buffers": _saving(held)} | ({"state copy while saving": held} if plan.async_save else {})
     phases = {
         "load": {"process": rehearsal.starting_bytes + LOADING_BYTES},
@@ -107,6 +111,11 @@ def _host(plan: Plan, problem: Problem, static: Static, rehearsal: Rehearsal, da
     }
     dearest = _dearest(phases)
     return HostLedger(budget_bytes=problem.host_budget_bytes, predicted=phases[dearest], phase=dearest)
+
+
+def offloaded_bytes(plan: Plan, static: Static) -> int:
+    """Of one device's share of the state, what lies on its host."""
+    return 0 if plan.offload == "none" else static.offloaded_bytes
 
 
 def _saving(state_bytes: int) -> int:

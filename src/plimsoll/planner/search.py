@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError
-from plimsoll.planner.estimate import ledger
-from plimsoll.planner.speed import step_seconds
+from plimsoll.planner.estimate import ledger, offloaded_bytes
+from plimsoll.planner.speed import host_bytes, step_seconds
 from plimsoll.planner.types import Analysis, Compiler, DoesNotCompile, Problem, Rates, Rehearsal, Static
 from plimsoll.types import STORED, Alternative, HostLedger, Ledger, Plan, Planned, Storage
 from plimsoll.units import GIB, MIB, format_bytes, format_seconds
@@ -108,7 +108,7 @@ class _Search:
         for combination in _combinations(self.problem, self.rates):
             if found and combination["precision"] != found[0].plan.precision and any(c.fits for c in found):
                 break  # rounding would gain no time here, only bytes, and those are enough
-            if not self._has_room(combination):
+            if not self._has_room(combination) or self._offload_is_slower(combination, found):
                 continue
             candidates = self._candidates(combination)
             found += candidates
@@ -140,7 +140,21 @@ class _Search:
 
     def _has_room(self, combination: Mapping[str, Any]) -> bool:
         """Whether a device holds its share of the state at all."""
-        return self._static(self._plan(combination, self.micros[0])).state_bytes <= self.problem.budget_bytes
+        return self._held(self._plan(combination, self.micros[0])) <= self.problem.budget_bytes
+
+    def _held(self, plan: Plan) -> int:
+        """By a device, of the state."""
+        static = self._static(plan)
+        return static.state_bytes - offloaded_bytes(plan, static)
+
+    def _offload_is_slower(self, combination: Mapping[str, Any], found: list[Candidate]) -> bool:
+        """Whether it cannot beat what fits, were it as fast as the fastest plan of all but for what it fetches."""
+        fits = [candidate.seconds for candidate in found if candidate.fits]
+        if combination["offload"] == "none" or not fits:
+            return False
+        plan = self._plan(combination, self.micros[0])
+        fetching = host_bytes(plan, self._static(plan)) / self.rates.host_link_bytes
+        return min(fits) <= min(candidate.seconds for candidate in found) + fetching
 
     def _static(self, plan: Plan) -> Static:
         key = plan.fsdp, plan.storage
@@ -160,7 +174,7 @@ class _Search:
             self.failures.append(str(problem))
             return
         nothing = Analysis(argument_bytes=0, output_bytes=0, alias_bytes=0, temp_bytes=0, flops=0.0)
-        smallest = min((self._plan(one, first) for one in combinations), key=lambda one: self._static(one).state_bytes)
+        smallest = min((self._plan(one, first) for one in combinations), key=self._held)
         book = self._ledger(replace(smallest, **least), nothing, rehearsal)
         if not book.fits:
             plan = replace(self._plan(combinations[-1], self.micros[0]), **least)
@@ -317,6 +331,7 @@ class _Search:
             attention_chunk=combination["attention_chunk"],
             precision=combination["precision"],
             **dataclasses.asdict(combination["storage"]),
+            offload=combination["offload"],
             fsdp=combination["fsdp"],
             prefetch=pins.get("prefetch", max(self.problem.host_bytes)),
             async_save=pins.get("async_save", True),
@@ -447,9 +462,12 @@ def _combinations(problem: Problem, rates: Rates) -> Iterator[dict[str, Any]]:
     remats = remats if "remat" in problem.honoured else ["none"]
     chunks = chunks if "loss_chunk" in problem.honoured else [0]
     blocks = blocks if "attention_chunk" in problem.honoured else [0]
-    for precision, fsdp, remat, chunk, block, storage in itertools.product(
-        precisions, _splits(problem), remats, chunks, blocks, _storages(problem)
+    offloads = _offloads(problem, rates, precisions)
+    for precision, fsdp, offload, remat, chunk, block, storage in itertools.product(
+        precisions, _splits(problem), offloads, remats, chunks, blocks, _storages(problem)
     ):
+        if offload != "none" and _not_with_offload(precision, storage) is not None:
+            continue
         if remat == "none" or chunk or len(chunks) == 1:  # recomputing blocks while keeping all logits saves little
             yield {
                 "precision": precision,
@@ -457,6 +475,7 @@ def _combinations(problem: Problem, rates: Rates) -> Iterator[dict[str, Any]]:
                 "loss_chunk": chunk,
                 "attention_chunk": block,
                 "fsdp": fsdp,
+                "offload": offload,
                 "storage": storage,
             }
 
@@ -501,6 +520,50 @@ def _splits(problem: Problem) -> list[int]:
     return [pinned]
 
 
+def _offloads(problem: Problem, rates: Rates, precisions: list[str]) -> list[str]:
+    """On the device, then on the host where there is another one, and its link has a rate."""
+    pinned = problem.pins.get("offload")
+    if pinned is None:
+        may = "offload" in problem.honoured and _no_offload(problem, rates, precisions) is None
+        return ["none", "optimizer"] if may else ["none"]
+    if pinned != "none" and (reason := _no_offload(problem, rates, precisions)):
+        raise RecipeError(f"--offload {pinned} is refused {reason}")
+    return [pinned]
+
+
+def _no_offload(problem: Problem, rates: Rates, precisions: list[str]) -> str | None:
+    if problem.platform == "cpu":
+        return (
+            f"on {problem.chip}, where the host's memory is the device's: nothing would be saved. Leave it out, or plan"
+            " for an accelerator with --chip"
+        )
+    if problem.devices > 1:
+        return f"on {problem.chip}, which is several devices: split the state over them with --fsdp {problem.devices}"
+    if not rates.host_link_bytes:
+        return (
+            f"on {problem.chip}: how fast it reaches its host's memory is not known, so neither is the time of a step."
+            " Say it as host_link_bandwidth in a chip file (docs/chips.md)"
+        )
+    pins = problem.pins
+    storage = Storage(**{name: pins[name] for name in STORED if name in pins})
+    return _not_with_offload(precisions[0], storage)  # more than one never has float16 among them
+
+
+def _not_with_offload(precision: str, storage: Storage) -> str | None:
+    """What else the update does with the optimizer's state, and does on the device."""
+    if (storage.optimizer_bits, storage.weight_bits) != (32, 32):
+        return (
+            f"with --optimizer-bits {storage.optimizer_bits} --weight-bits {storage.weight_bits}: a state in fewer bits is"
+            " decoded on the device, and is not streamed. Use one or the other"
+        )
+    if precision == "float16":
+        return (
+            "with --precision float16: a step that overflows puts the old state back, which would need all of it on the"
+            " device. Use bfloat16, or leave it out"
+        )
+    return None
+
+
 def _precisions(problem: Problem, rates: Rates) -> list[str]:
     if problem.numerics == "exact" or "precision" not in problem.honoured:
         return ["float32"]
@@ -541,7 +604,7 @@ def _shortlist(fitting: list[Candidate]) -> list[Candidate]:
     groups: dict[tuple[Any, ...], list[Candidate]] = {}
     for candidate in fitting:
         plan = candidate.plan
-        levers = plan.remat, plan.loss_chunk, plan.attention_chunk, plan.precision, plan.fsdp, plan.storage
+        levers = plan.remat, plan.loss_chunk, plan.attention_chunk, plan.precision, plan.fsdp, plan.storage, plan.offload
         groups.setdefault(levers, []).append(candidate)
     if len(groups) == 1:
         return fitting[:TIMED]
@@ -576,7 +639,8 @@ def _words(levers: Mapping[str, Any]) -> str:
     split = f", state over {levers['fsdp']}" if levers["fsdp"] > 1 else ""
     storage = levers.get("storage") or Storage(**{name: levers[name] for name in STORED})
     blocks = f", attention in blocks of {levers['attention_chunk']}" if levers["attention_chunk"] else ""
-    return f"remat {levers['remat']}, {chunk}{blocks}, {levers['precision']}{_stored(storage)}{split}"
+    host = ", optimizer state on the host" if levers["offload"] != "none" else ""
+    return f"remat {levers['remat']}, {chunk}{blocks}, {levers['precision']}{_stored(storage)}{split}{host}"
 
 
 def _stored(storage: Storage) -> str:

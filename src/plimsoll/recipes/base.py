@@ -64,7 +64,8 @@ class Recipe(ABC):
     """Why there may be no held-out set, and what to do."""
 
     honoured: ClassVar[tuple[str, ...]] = ()
-    """Levers its task makes use of (precision, remat, loss_chunk), and its optimizer (optimizer_bits, weight_bits)."""
+    """Levers its task makes use of (precision, remat, loss_chunk), and its optimizer (optimizer_bits, weight_bits,
+    offload)."""
     loss_chunks: ClassVar[tuple[int, ...]] = ()
     """Chunks of the loss worth trying, in tokens, besides all at once."""
 

@@ -49,6 +49,7 @@ class Text(Recipe):
         "attention_chunk",
         "optimizer_bits",
         "weight_bits",
+        "offload",
     )
     loss_chunks: ClassVar[tuple[int, ...]] = (256,)
 
