@@ -46,6 +46,7 @@ LEVERS = {
 }
 ELSEWHERE = {
     "frozen_bits": "tests/levers/test_lora.py",  # no recipe of the examples has frozen weights
+    "offload": "tests/levers/test_offload.py",  # in the kind of memory: on a CPU all of it is one
     "fsdp": "tests/levers/test_sharding.py",  # in a process that has several devices
     "prefetch": "tests/planner/test_estimate.py",  # of the host: not in the step
     "async_save": "tests/planner/test_estimate.py",
@@ -108,7 +109,7 @@ def test_what_the_state_saves_is_not_lost_in_temporaries():
 def test_every_lever_file_is_held_here():
     files = {path.stem for path in Path(plimsoll.levers.__path__[0]).glob("*.py")} - {"__init__"}
     held = {"precision", "remat", "chunked_loss", "attention", "eight_bit", "weight_bits"}
-    elsewhere = {"frozen", "lora", "sharding"}
+    elsewhere = {"frozen", "lora", "offload", "sharding"}
     assert files == held | elsewhere | NUMBERS_ONLY, "a new lever needs a row in LEVERS"
 
 

@@ -34,6 +34,11 @@ PIECE = 2**22
 """Elements of a piece, at most, where a row is not larger: 16 MiB of float32, a quarter of a millisecond of PCIe 5."""
 
 
+TILE = 8
+"""Rows that lie together on a TPU. Its compiler (libtpu 0.0.42) aborts on a piece of a matrix that is not whole tiles: on
+the last one of 50,257 rows, not of 50,304."""
+
+
 def memory_kinds(state: Any, offload: Offload) -> Any:
     """DEVICE or HOST for every leaf of a state, of arrays or of shapes."""
 
@@ -71,8 +76,12 @@ def over_host_pieces(change: Callable[[Any, Any], Any], changed: Any, read: Any,
     `changed` and `read` are pytrees of arrays with the same first axis; `change` must not look beyond a row. It sees
     them on the device. What of `changed` lies on the host goes back there, and is never on the device as a whole.
     """
-    rows, elements = jax.tree.leaves(changed)[0].shape[0], max(leaf.size for leaf in jax.tree.leaves(changed))
-    many = -(-rows // -(-rows // max(1, piece * rows // elements)))  # as even as they come
+    largest = max(jax.tree.leaves(changed), key=lambda leaf: leaf.size)
+    rows = largest.shape[0]
+    many = max(1, piece * rows // largest.size)
+    if largest.ndim < 3:  # its rows are not layers but lie in tiles
+        many = max(TILE, many // TILE * TILE)
+    many = min(rows, many)
 
     def one(start: Any, count: int, changed: Any) -> Any:
         def rows_of(x: Array) -> Array:

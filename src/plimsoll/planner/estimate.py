@@ -84,7 +84,7 @@ def _corrected(phase: str, parts: Parts, more: int) -> Parts:
 
 
 def _device(plan: Plan, static: Static, analysis: Analysis, rehearsal: Rehearsal) -> dict[str, Parts]:
-    """Of an accelerator: saving copies to the host and adds nothing. What is offloaded begins there, too."""
+    """Of an accelerator: saving copies to the host and adds nothing."""
     state = _state(static)
     state["optimizer"] -= offloaded_bytes(plan, static)
     batches = {"batches": BATCHES_ON_DEVICE * static.batch_bytes}

@@ -3,6 +3,7 @@
 For chips whose compiler is not installed. An operation's result is allocated when it is made and given back after its
 last use; what a compiler fuses into its consumers (elementwise work, broadcasts, conversions) is never allocated, but
 keeps alive what it is made from. Loops hold one round of their body, and stack what they keep for the backward pass.
+What lies in the host's memory is not counted: it takes none of the device's.
 docs/chips.md says how far this is from what the compilers say.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import jax
 from jax.extend import core as jex
 from jax.interpreters import partial_eval
 
@@ -106,5 +108,7 @@ def _variables(atoms: Iterable[Any]) -> list[Any]:
 
 def _bytes(variable: Any) -> int:
     aval = variable.aval
+    if getattr(aval, "memory_space", None) == jax.memory.Space.Host:
+        return 0
     size = getattr(aval, "size", 0)
     return int(size) * getattr(aval.dtype, "itemsize", 8) if size else 0
