@@ -78,7 +78,7 @@ def over_host_pieces(change: Callable[[Any, Any], Any], changed: Any, read: Any,
     """
     largest = max(jax.tree.leaves(changed), key=lambda leaf: leaf.size)
     rows = largest.shape[0]
-    many = max(1, piece * rows // largest.size)
+    many = max(1, min(piece * rows // largest.size, rows // 2))  # a loop of one round is none, and leaves run together
     if largest.ndim < 3:  # its rows are not layers but lie in tiles
         many = max(TILE, many // TILE * TILE)
     many = min(rows, many)
