@@ -61,7 +61,8 @@ class Drydock(Workshop):
             output_bytes=stats.output_size_in_bytes,
             alias_bytes=stats.alias_size_in_bytes,
             temp_bytes=stats.temp_size_in_bytes,
-            peak_bytes=stats.peak_memory_in_bytes - stats.host_argument_size_in_bytes,
+            peak_bytes=stats.peak_memory_in_bytes - stats.host_argument_size_in_bytes - stats.host_temp_size_in_bytes,
+            host_temp_bytes=stats.host_temp_size_in_bytes,
             flops=self._flops(plan),
             moved_bytes=dot_bytes(jaxpr),
             largest=tuple(largest),
@@ -133,6 +134,7 @@ class Drydock(Workshop):
             temp_bytes=max(0, liveness.temporary_bytes(jaxpr) - split),
             flops=self._flops(plan),
             moved_bytes=dot_bytes(jaxpr) * devices,
+            host_temp_bytes=liveness.kept_on_host_bytes(jaxpr),
             source="estimated",
         )
 

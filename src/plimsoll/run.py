@@ -407,13 +407,20 @@ def _require_honoured(recipe: Recipe, pins: Mapping[str, Any]) -> None:
             )
 
 
+    if pins.get("remat") == "offload" and "remat_offload" not in recipe.honoured:
+        raise RecipeError(
+            f"--remat offload would change nothing: the loss of {name_of(recipe)} does not say what is to lie on the host."
+            " Use --remat block"
+        )
+
+
 def _whole(least: int) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 LEVER_VALUES: dict[str, Callable[[Any], bool]] = {
     "micro_batch": _whole(1),
-    "remat": lambda value: value in ("none", "dots", "block"),
+    "remat": lambda value: value in ("none", "dots", "block", "offload"),
     "loss_chunk": _whole(0),
     "attention_chunk": _whole(0),
     "precision": lambda value: value in ("float32", "tf32", "bfloat16", "float16"),

@@ -25,7 +25,7 @@ Params = Any
 Carry = Any
 Batch = Mapping[str, Any]
 Numerics = Literal["exact", "mixed", "compressed"]
-Remat = Literal["none", "dots", "block"]
+Remat = Literal["none", "dots", "block", "offload"]
 Precision = Literal["float32", "tf32", "bfloat16", "float16"]
 Offload = Literal["none", "optimizer"]
 

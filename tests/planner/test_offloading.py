@@ -117,6 +117,57 @@ def test_where_it_moves_weights_and_state_are_whole():
     assert all(one.storage == Storage() for _, one in compiler.asked if one.offload != "none")
 
 
+def test_the_inputs_of_blocks_count_on_the_host_and_on_the_way():
+    compiler, one = FakeCard(), plan(remat="block")
+    kept = compiler.analyse(one)
+    moved = replace(kept, host_temp_bytes=8 * MIB)
+    before, after = (step_seconds(one, each, compiler.static(), compiler.rates()) for each in (kept, moved))
+    assert after - before == pytest.approx(one.accumulation * 2 * 8 * MIB / LINK)
+    about = {"static": compiler.static(), "rehearsal": compiler.rehearse(one)}
+    hosts = [ledger(one, problem(GIB, platform="cuda"), analysis=each, **about).host for each in (kept, moved)]
+    assert hosts[1].predicted_peak_bytes - hosts[0].predicted_peak_bytes == 0, "it is given back before a save"
+    beside = replace(one, async_save=True)
+    hosts = [ledger(beside, problem(GIB, platform="cuda"), analysis=each, **about).host for each in (kept, moved)]
+    assert hosts[1].predicted["step temporaries"] == 8 * MIB
+    assert hosts[1].predicted_peak_bytes - hosts[0].predicted_peak_bytes == 8 * MIB
+
+
+@dataclass
+class FakeCardThatKeeps(FakeCard):
+    def analyse(self, plan):
+        if plan.remat != "offload":
+            return super().analyse(plan)
+        as_block = super().analyse(replace(plan, remat="block"))
+        self.asked[-1] = ("analyse", plan)
+        kept = 16 * MIB * plan.micro_batch
+        return replace(as_block, temp_bytes=as_block.temp_bytes - kept // 2, host_temp_bytes=kept // 2)
+
+
+def test_the_inputs_of_blocks_go_to_the_host_only_where_blocks_alone_do_not_fit():
+    able = (*HONOURED, "remat_offload")
+    with pytest.raises(BudgetError) as refused:
+        on_a_card(MIB, FakeCardThatKeeps(), pins={"offload": "none"})
+    floor = refused.value.floor_bytes
+    roomy, tight = FakeCardThatKeeps(), FakeCardThatKeeps()
+    assert on_a_card(floor, roomy, honoured=able, pins={"offload": "none"}).plan.remat == "block"
+    chosen = on_a_card(floor - MIB, tight, honoured=able, pins={"offload": "none"})
+    assert chosen.plan.remat == "offload"
+    assert chosen.ledger.predicted_peak_bytes <= floor - MIB
+    with pytest.raises(BudgetError):
+        on_a_card(floor - MIB, FakeCardThatKeeps(), pins={"offload": "none"})  # of a recipe that does not honour it
+    with pytest.raises(BudgetError):
+        search(problem(floor - MIB, honoured=able), FakeCardThatKeeps(), lambda text: None)  # on a CPU
+
+
+@pytest.mark.parametrize("case", ["cpu", "several devices", "an unknown link"])
+def test_remat_to_a_host_is_refused_where_there_is_none_to_speak_of(case):
+    changes, words = REFUSED[case]
+    changes = dict(changes)
+    compiler = FakeCard(link=changes.pop("link", LINK))
+    with pytest.raises(RecipeError, match=words.replace("--offload optimizer", "--remat offload")):
+        on_a_card(GIB, compiler, pins={"remat": "offload"}, **changes)
+
+
 REFUSED = {
     "cpu": (
         {"chip": "cpu", "platform": "cpu"},
@@ -125,7 +176,7 @@ REFUSED = {
     ),
     "several devices": (
         {"chip": "h200x8", "devices": 8},
-        "is refused on h200x8, which is several devices: split the state over them with --fsdp 8",
+        "is refused on h200x8, which is several devices: nobody has tried that. --fsdp 8 splits the state",
     ),
     "an unknown link": (
         {"link": 0.0, "chip": "b200"},
@@ -199,15 +250,15 @@ from plimsoll.planner.topology import devices
 from plimsoll.recipes.registry import preset
 from plimsoll.training.spread import Spread
 from plimsoll.types import Plan
-recipe = replace(preset("stories"), width=256, layers=6, heads=4, vocab_size=512, seq_len=64, batch_size=2)
-plan = Plan(chip=sys.argv[1], micro_batch=2, accumulation=1, remat="block", loss_chunk=0, precision="float32",
+recipe = replace(preset("stories"), width=256, layers=6, heads=4, vocab_size=512, seq_len=256, batch_size=32)
+plan = Plan(chip=sys.argv[1], micro_batch=16, accumulation=2, remat="block", loss_chunk=64, precision="float32",
             prefetch=0, async_save=False)
-found, names = {}, ("argument", "host_argument", "temp", "alias", "host_alias")
-for where in ("none", "optimizer"):
-    one = replace(plan, offload=where)
+found, names = {}, ("argument", "host_argument", "temp", "host_temp", "alias", "host_alias")
+for where, levers in {"device": {}, "optimizer": {"offload": "optimizer"}, "remat": {"remat": "offload"}}.items():
+    one = replace(plan, **levers)
     task = recipe.task(one.compute({"cuda": "gpu", "tpu": "tpu"}[chip(sys.argv[1]).platform]))
     spread = Spread(devices(chip(sys.argv[1])), task, recipe.update_rule(10), one)
-    stats = spread.step(recipe.batch_spec(2))[0].compile().memory_analysis()
+    stats = spread.step(recipe.batch_spec(32))[0].compile().memory_analysis()
     found[where] = {name: getattr(stats, name + "_size_in_bytes") for name in names}
 print(json.dumps(found))
 """
@@ -223,10 +274,14 @@ def test_the_real_compilers_need_fewer_bytes_of_the_device(platform, name):
     )
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    device, hosted = found["none"], found["optimizer"]
+    device, hosted = found["device"], found["optimizer"]
     moved = device["argument"] - hosted["argument"]
     assert device["host_argument"] == 0
     assert moved == pytest.approx(hosted["host_argument"], rel=0.02)  # a TPU pads what lies in tiles
     assert moved > 0.6 * device["argument"]
     assert hosted["host_alias"] == hosted["host_argument"], "it is written over where it lies"
     assert hosted["temp"] - device["temp"] < 0.3 * moved, "what is on its way is a piece, not all of it"
+    inputs = 6 * 16 * 256 * 256 * 4  # of layers, for the examples and positions of a micro-batch, as wide as the model
+    kept = found["remat"]
+    assert (device["host_temp"], kept["host_temp"]) == (0, inputs)
+    assert device["temp"] - kept["temp"] > 0.6 * inputs

@@ -40,7 +40,7 @@ def ledger(plan: Plan, problem: Problem, *, static: Static, analysis: Analysis, 
         phases, host = _one_memory(plan, static, analysis, rehearsal, data), None
     else:
         phases = _device(plan, static, analysis, rehearsal)
-        host = _host(plan, problem, static, rehearsal, data)
+        host = _host(plan, problem, static, analysis, rehearsal, data)
     computed = _sums(phases)
     if problem.learned is not None:
         phases = {
@@ -95,19 +95,22 @@ def _device(plan: Plan, static: Static, analysis: Analysis, rehearsal: Rehearsal
     }
 
 
-def _host(plan: Plan, problem: Problem, static: Static, rehearsal: Rehearsal, data: Parts) -> HostLedger:
+def _host(
+    plan: Plan, problem: Problem, static: Static, analysis: Analysis, rehearsal: Rehearsal, data: Parts
+) -> HostLedger:
     """Each host writes what its devices hold, the state at most once, and reads it back leaf by leaf."""
     local = problem.devices // problem.hosts
     held = min(static.whole_state_bytes, local * static.state_bytes)
     base = {"process": rehearsal.process_bytes + RUNNING_BYTES}
     if moved := offloaded_bytes(plan, static):
         base["offloaded state"] = local * moved
+    step = {"step temporaries": local * analysis.host_temp_bytes} if analysis.host_temp_bytes else {}
     save = {"save buffers": _saving(held)} | ({"state copy while saving": held} if plan.async_save else {})
     phases = {
         "load": {"process": rehearsal.starting_bytes + LOADING_BYTES},
         "restore": base | {"restore buffers": RESTORE_BYTES + 2 * static.largest_leaf_bytes},
-        "train": base | data,
-        "save": base | data | save,
+        "train": base | data | step,
+        "save": base | data | save | (step if plan.async_save else {}),
     }
     dearest = _dearest(phases)
     return HostLedger(budget_bytes=problem.host_budget_bytes, predicted=phases[dearest], phase=dearest)

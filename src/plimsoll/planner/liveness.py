@@ -38,6 +38,21 @@ def temporary_bytes(closed: Any) -> int:
     return _Scope(live).peak()
 
 
+def kept_on_host_bytes(closed: Any) -> int:
+    """What loops stack in the host's memory for the backward pass."""
+    live, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
+    return _stacked_on_host(live)
+
+
+def _stacked_on_host(jaxpr: Any) -> int:
+    total = 0
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "scan":
+            total += sum(map(_host_bytes, equation.outvars[equation.params["num_carry"] :]))
+        total += sum(map(_stacked_on_host, _bodies(equation)))
+    return total
+
+
 class _Scope:
     """One jaxpr: its own arguments and results belong to whoever calls it."""
 
@@ -107,8 +122,18 @@ def _variables(atoms: Iterable[Any]) -> list[Any]:
 
 
 def _bytes(variable: Any) -> int:
+    return 0 if _on_host(variable) else _size(variable)
+
+
+def _host_bytes(variable: Any) -> int:
+    return _size(variable) if _on_host(variable) else 0
+
+
+def _on_host(variable: Any) -> bool:
+    return getattr(variable.aval, "memory_space", None) == jax.memory.Space.Host
+
+
+def _size(variable: Any) -> int:
     aval = variable.aval
-    if getattr(aval, "memory_space", None) == jax.memory.Space.Host:
-        return 0
     size = getattr(aval, "size", 0)
     return int(size) * getattr(aval.dtype, "itemsize", 8) if size else 0

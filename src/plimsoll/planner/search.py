@@ -456,7 +456,7 @@ def _combinations(problem: Problem, rates: Rates) -> Iterator[dict[str, Any]]:
     """From the fastest to the smallest; pinned levers keep their value."""
     pins = problem.pins
     precisions = [_possible(pins["precision"], problem, rates)] if "precision" in pins else _precisions(problem, rates)
-    remats = [pins["remat"]] if "remat" in pins else ["none", "dots", "block"]
+    remats = _remats(problem, rates)
     chunks = [pins["loss_chunk"]] if "loss_chunk" in pins else [0, *problem.loss_chunks]
     blocks = [pins["attention_chunk"]] if "attention_chunk" in pins else _attention(problem)
     remats = remats if "remat" in problem.honoured else ["none"]
@@ -531,22 +531,39 @@ def _offloads(problem: Problem, rates: Rates, precisions: list[str]) -> list[str
     return [pinned]
 
 
+def _remats(problem: Problem, rates: Rates) -> list[str]:
+    """From the fastest to the smallest; to the host where there is another one, and its link has a rate."""
+    pinned = problem.pins.get("remat")
+    if pinned == "offload" and (reason := _no_host(problem, rates)):
+        raise RecipeError(f"--remat offload is refused {reason}")
+    if pinned is not None:
+        return [pinned]
+    may = "remat_offload" in problem.honoured and _no_host(problem, rates) is None
+    return ["none", "dots", "block", *(["offload"] if may else [])]
+
+
 def _no_offload(problem: Problem, rates: Rates, precisions: list[str]) -> str | None:
+    if reason := _no_host(problem, rates):
+        return reason
+    pins = problem.pins
+    storage = Storage(**{name: pins[name] for name in STORED if name in pins})
+    return _not_with_offload(precisions[0], storage)  # more than one never has float16 among them
+
+
+def _no_host(problem: Problem, rates: Rates) -> str | None:
     if problem.platform == "cpu":
         return (
             f"on {problem.chip}, where the host's memory is the device's: nothing would be saved. Leave it out, or plan"
             " for an accelerator with --chip"
         )
     if problem.devices > 1:
-        return f"on {problem.chip}, which is several devices: split the state over them with --fsdp {problem.devices}"
+        return f"on {problem.chip}, which is several devices: nobody has tried that. --fsdp {problem.devices} splits the state over them"
     if not rates.host_link_bytes:
         return (
             f"on {problem.chip}: how fast it reaches its host's memory is not known, so neither is the time of a step."
             " Say it as host_link_bandwidth in a chip file (docs/chips.md)"
         )
-    pins = problem.pins
-    storage = Storage(**{name: pins[name] for name in STORED if name in pins})
-    return _not_with_offload(precisions[0], storage)  # more than one never has float16 among them
+    return None
 
 
 def _not_with_offload(precision: str, storage: Storage) -> str | None:
@@ -587,10 +604,17 @@ def _interpolated(micro: int, compiled: Mapping[int, Analysis]) -> Analysis:
     sizes = sorted(compiled)
     low, high = compiled[sizes[0]], compiled[sizes[-1]]
     if len(sizes) == 1:
-        return replace(low, temp_bytes=round(low.temp_bytes * max(1.0, micro / sizes[0])))
+        share = micro / sizes[0]
+        return replace(
+            low,
+            temp_bytes=round(low.temp_bytes * max(1.0, share)),
+            host_temp_bytes=round(low.host_temp_bytes * share),
+        )
     slope = (high.temp_bytes - low.temp_bytes) / (sizes[-1] - sizes[0])
     temp = max(low.temp_bytes + slope * (micro - sizes[0]), low.temp_bytes * min(1.0, micro / sizes[0]))
-    return replace(low, temp_bytes=round(temp), moved_bytes=_moved(micro, sizes[0], low, sizes[-1], high))
+    hosted = high.host_temp_bytes * micro / sizes[-1]  # the inputs of blocks: so many for each example
+    moved = _moved(micro, sizes[0], low, sizes[-1], high)
+    return replace(low, temp_bytes=round(temp), moved_bytes=moved, host_temp_bytes=round(hosted))
 
 
 def _moved(micro: int, small: int, low: Analysis, large: int, high: Analysis) -> float:

@@ -29,7 +29,8 @@ def step_seconds(plan: Plan, analysis: Analysis, static: Static, rates: Rates, *
     moved = touched + plan.accumulation * 3 * gradient + 3 * static.state_bytes
     first_touch = analysis.temp_bytes / rates.first_touch_bytes
     sent = 0.0 if devices == 1 else sent_bytes(plan, static, devices=devices) / rates.link_bytes
-    fetched = host_bytes(plan, static) / rates.host_link_bytes if plan.offload != "none" else 0.0
+    between = host_bytes(plan, static) + 2.0 * plan.accumulation * analysis.host_temp_bytes
+    fetched = between / rates.host_link_bytes if between else 0.0
     return arithmetic + moved / rates.copy_bytes + first_touch + sent + fetched + plan.accumulation * rates.loop_seconds
 
 

@@ -48,6 +48,8 @@ class Analysis:
     peak_bytes: int = 0
     """The compiler's own peak, where it says one that means something: on accelerators, arguments included, and not
     what lies on the host."""
+    host_temp_bytes: int = 0
+    """What of its temporaries a step keeps in the host's memory."""
     source: Literal["compiled", "estimated"] = "compiled"
     largest: tuple[Buffer, ...] = ()
     """Of the temporaries, the largest."""

@@ -65,7 +65,7 @@ class Recipe(ABC):
 
     honoured: ClassVar[tuple[str, ...]] = ()
     """Levers its task makes use of (precision, remat, loss_chunk), and its optimizer (optimizer_bits, weight_bits,
-    offload)."""
+    offload); `remat_offload` where its blocks go through `levers.remat`."""
     loss_chunks: ClassVar[tuple[int, ...]] = ()
     """Chunks of the loss worth trying, in tokens, besides all at once."""
 

@@ -45,6 +45,7 @@ class Text(Recipe):
     honoured: ClassVar[tuple[str, ...]] = (
         "precision",
         "remat",
+        "remat_offload",
         "loss_chunk",
         "attention_chunk",
         "optimizer_bits",
