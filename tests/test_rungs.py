@@ -99,7 +99,17 @@ def test_levers_that_the_loss_does_not_honour_are_left_out_with_the_reason():
     ladder, left_out = rungs(HonouringNothing(batch_size=16))
     assert [rung.name for rung in ladder] == [FIRST, "save", "micro-batch", "micro-batch-1"]
     assert left_out.pop("prefetch")
-    unused = ["loss-chunk", "attention", "remat", "offload", "bfloat16", "optimizer-8", "weights-24", "weights-16", "frozen-4"]
+    unused = [
+        "loss-chunk",
+        "attention",
+        "remat",
+        "offload",
+        "bfloat16",
+        "optimizer-8",
+        "weights-24",
+        "weights-16",
+        "frozen-4",
+    ]
     assert left_out == dict.fromkeys(unused, "the recipe's loss makes no use of this lever")
 
 

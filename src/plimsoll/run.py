@@ -406,11 +406,10 @@ def _require_honoured(recipe: Recipe, pins: Mapping[str, Any]) -> None:
                 " no use of that lever. Leave it out, or let the recipe honour it (docs/your-own.md)"
             )
 
-
     if pins.get("remat") == "offload" and "remat_offload" not in recipe.honoured:
         raise RecipeError(
-            f"--remat offload would change nothing: the loss of {name_of(recipe)} does not say what is to lie on the host."
-            " Use --remat block"
+            f"--remat offload would change nothing: the loss of {name_of(recipe)} does not say what is to lie on the"
+            " host. Use --remat block"
         )
 
 

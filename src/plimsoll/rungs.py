@@ -115,7 +115,9 @@ def _no_prefetch(recipe: Recipe, _levers: Levers) -> int:
 
 
 def _offload(_recipe: Recipe, _levers: Levers) -> str:
-    raise LeftOut("a ladder runs on this machine's CPU, where the host's memory is the device's: nothing would be saved")
+    raise LeftOut(
+        "a ladder runs on this machine's CPU, where the host's memory is the device's: nothing would be saved"
+    )
 
 
 FIRST = "plain"

@@ -136,7 +136,7 @@ def test_the_device_holds_fewer_bytes_by_the_kinds_of_memory_of_the_compiled_ste
     assert held < 0.36 * tree_bytes(program.state)
     temporaries = [step.memory_analysis().temp_size_in_bytes for step in (plain, hosted)]
     assert temporaries[1] < 1.05 * temporaries[0]
-    marked = [kind for kind in jax.tree.leaves(jax.tree.map(lambda x: x.memory_kind, hosted.input_shardings[0][0]))]
+    marked = [lies.memory_kind for lies in jax.tree.leaves(hosted.input_shardings[0][0])]
     assert marked == kinds(state)
 
 
@@ -188,5 +188,7 @@ def test_an_optimizer_of_which_nobody_says_that_it_can_be_streamed_is_refused():
     state = jax.eval_shape(rule.init, params)
     lies = NamedSharding(mesh, PartitionSpec(), memory_kind=HOST)
     state = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=lies), state)
-    with pytest.raises(RecipeError, match="--offload optimizer needs an optimizer that can be updated a piece at a time"):
+    with pytest.raises(
+        RecipeError, match="--offload optimizer needs an optimizer that can be updated a piece at a time"
+    ):
         jax.jit(rule.apply).trace(params, state, params)

@@ -21,7 +21,7 @@ class Levers:
     micro_batch: int | None = None
     """Examples that go through the model at a time; must divide the effective batch."""
     remat: Literal["none", "dots", "block", "offload"] | None = None
-    """Recompute in the backward pass: nothing, all but the dots, whole blocks, or these with their inputs on the host."""
+    """Recompute in the backward pass: nothing, all but the dots, whole blocks, or those with inputs on the host."""
     loss_chunk: int | None = None
     """Tokens whose logits exist at a time; 0 for all."""
     attention_chunk: int | None = None

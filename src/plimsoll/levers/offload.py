@@ -35,8 +35,8 @@ PIECE = 2**22
 
 
 TILE = 8
-"""Rows that lie together on a TPU. Its compiler (libtpu 0.0.42) aborts on a piece of a matrix that is not whole tiles: on
-the last one of 50,257 rows, not of 50,304."""
+"""Rows that lie together on a TPU. Its compiler (libtpu 0.0.42) aborts on a piece of a matrix that is not whole tiles:
+on the last one of 50,257 rows, not of 50,304."""
 
 
 def memory_kinds(state: Any, offload: Offload) -> Any:

@@ -2,9 +2,11 @@
 
 `none` keeps everything; `dots` keeps the results of the weight dots and recomputes what lies between them
 (norms, activations, attention maps); `block` keeps only the block's input, at the price of one more forward
-pass, about a third more time. Chen et al. 2016, https://arxiv.org/abs/1604.06174. `offload` is `block` with those inputs in
-the host's memory, from where the backward pass fetches one after the other: for accelerators, whose compilers do that
-in a scan since jax 0.10 at the latest (once they did not, https://github.com/jax-ml/jax/issues/23869).
+pass, about a third more time. Chen et al. 2016, https://arxiv.org/abs/1604.06174.
+
+`offload` is `block` with those inputs in the host's memory, from where the backward pass fetches one after the other.
+It is for accelerators, whose compilers do it inside a scan in jax 0.10.2 (once they did not:
+https://github.com/jax-ml/jax/issues/23869).
 
 On a CPU it works inside `lax.scan` only: XLA removes the barriers of unrolled layers there. A scan, in turn, copies
 what it keeps into stacked arrays, so `scan_blocks` unrolls where nothing is recomputed (measured here at 128 x 4 in

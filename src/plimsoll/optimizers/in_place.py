@@ -48,8 +48,8 @@ def whole(optimizer: optax.GradientTransformation) -> InPlace:
     def apply(gradient: Any, state: Any, params: Any) -> tuple[Any, Any]:
         if any(map(on_host, jax.tree.leaves(state))):
             raise RecipeError(
-                "--offload optimizer needs an optimizer that can be updated a piece at a time, and nobody says so of this"
-                " recipe's: return plimsoll.AdamW(...), or leave it out"
+                "--offload optimizer needs an optimizer that can be updated a piece at a time, and nobody says so of"
+                " this recipe's: return plimsoll.AdamW(...), or leave it out"
             )
         updates, state = optimizer.update(gradient, state, params)
         return optax.apply_updates(params, updates), state

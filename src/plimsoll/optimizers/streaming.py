@@ -45,13 +45,11 @@ def _streamed(rule: optax.GradientTransformation, gradient: Any, state: Any, par
     gradients = tree.flatten_up_to(gradient)
     held, held_tree = jax.tree.flatten(state)
     numbers = tree.unflatten(range(len(weights)))
-    marked = optax.tree_map_params(
-        rule, lambda _, at: at, state, numbers, transform_non_params=lambda _: SHARED
-    )
+    marked = optax.tree_map_params(rule, lambda _, at: at, state, numbers, transform_non_params=lambda _: SHARED)
     owners: list[int] = jax.tree.leaves(marked)
 
     def update(at: int, weight: Any, slope: Any, own: Sequence[Any]) -> tuple[Any, list[Any]]:
-        """Of rows of one leaf, where the others are not there: a mask that asks for a path still finds the right one."""
+        """Of rows of one leaf, where the others are not there: a mask that asks for a path still finds its own."""
 
         def alone(x: Any) -> Any:
             return tree.unflatten([x if number == at else None for number in range(len(weights))])

@@ -16,7 +16,15 @@ from typing import Any
 from plimsoll.errors import RecipeError
 
 PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
-FIGURES = ("memory_bytes", "flops", "memory_bandwidth", "link_bandwidth", "host_link_bandwidth", "host_memory_bytes", "compiler")
+FIGURES = (
+    "memory_bytes",
+    "flops",
+    "memory_bandwidth",
+    "link_bandwidth",
+    "host_link_bandwidth",
+    "host_memory_bytes",
+    "compiler",
+)
 """Each that is given has a source."""
 
 

@@ -557,7 +557,10 @@ def _no_host(problem: Problem, rates: Rates) -> str | None:
             " for an accelerator with --chip"
         )
     if problem.devices > 1:
-        return f"on {problem.chip}, which is several devices: nobody has tried that. --fsdp {problem.devices} splits the state over them"
+        return (
+            f"on {problem.chip}, which is several devices: nobody has tried that. --fsdp {problem.devices} splits the"
+            " state over them"
+        )
     if not rates.host_link_bytes:
         return (
             f"on {problem.chip}: how fast it reaches its host's memory is not known, so neither is the time of a step."
@@ -570,8 +573,8 @@ def _not_with_offload(precision: str, storage: Storage) -> str | None:
     """What else the update does with the optimizer's state, and does on the device."""
     if (storage.optimizer_bits, storage.weight_bits) != (32, 32):
         return (
-            f"with --optimizer-bits {storage.optimizer_bits} --weight-bits {storage.weight_bits}: a state in fewer bits is"
-            " decoded on the device, and is not streamed. Use one or the other"
+            f"with --optimizer-bits {storage.optimizer_bits} --weight-bits {storage.weight_bits}: a state in fewer bits"
+            " is decoded on the device, and is not streamed. Use one or the other"
         )
     if precision == "float16":
         return (
@@ -628,7 +631,15 @@ def _shortlist(fitting: list[Candidate]) -> list[Candidate]:
     groups: dict[tuple[Any, ...], list[Candidate]] = {}
     for candidate in fitting:
         plan = candidate.plan
-        levers = plan.remat, plan.loss_chunk, plan.attention_chunk, plan.precision, plan.fsdp, plan.storage, plan.offload
+        levers = (
+            plan.remat,
+            plan.loss_chunk,
+            plan.attention_chunk,
+            plan.precision,
+            plan.fsdp,
+            plan.storage,
+            plan.offload,
+        )
         groups.setdefault(levers, []).append(candidate)
     if len(groups) == 1:
         return fitting[:TIMED]

@@ -1,8 +1,8 @@
 """How long a step takes, before it has run: a roofline with the chip's rates.
 
 Dots at the rate of their precision, plus moving what does not stay in the cache, plus the first touch of the step's
-temporaries, plus what devices send each other or fetch from their host, plus a fixed price per micro-batch. Good for ranking plans; `measure`
-says what it really is.
+temporaries, plus what devices send each other or fetch from their host, plus a fixed price per micro-batch. Good for
+ranking plans; `measure` says what it really is.
 
 What is moved is told by the temporaries on a CPU, whose cache holds most of a small micro-batch, and by the operands
 of the dots on an accelerator: what is recomputed there is moved again, though it never is all there at once.
