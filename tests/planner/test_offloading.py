@@ -272,7 +272,7 @@ print(json.dumps(found))
 
 
 SIZES = {"cuda": ("h200", 12, 128, 32), "tpu": ("tpu-v5e-1", 6, 64, 2)}
-"""Layers, positions, examples. Inputs of blocks are at the peak of the first; a TPU's compiler takes minutes for that."""
+"""Layers, positions, examples. Inputs of blocks are at the peak of the first, which takes a TPU's compiler minutes."""
 
 
 @pytest.mark.parametrize("platform", SIZES)
