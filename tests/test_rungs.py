@@ -15,6 +15,9 @@ from plimsoll.types import LEVERS, Plan
 STORIES = replace(preset("stories"), seq_len=256, batch_size=16)
 
 
+ON_A_CPU = "a ladder runs on this machine's CPU, where the host's memory is the device's: nothing would be saved"
+
+
 class HonouringNothing(type(STORIES)):
     honoured = ()
 
@@ -69,6 +72,7 @@ def test_the_rungs_of_a_language_model():
         "layerwise": "it takes the whole effective batch of 16 at once, and there are micro-batches of 1 here:"
         " `--rungs loss-chunk remat layerwise` climbs without them",
         "prefetch": "the 2 batches made ready in the background are 64.0 KiB",
+        "offload": ON_A_CPU,
         "frozen-4": "the recipe's loss makes no use of this lever",
         "ema-16": "the recipe keeps no average of its weights (--ema-decay)",
     }
@@ -109,8 +113,18 @@ def test_levers_that_the_loss_does_not_honour_are_left_out_with_the_reason():
     ladder, left_out = rungs(HonouringNothing(batch_size=16))
     assert [rung.name for rung in ladder] == [FIRST, "save", "micro-batch", "micro-batch-1"]
     assert left_out.pop("prefetch")
-    unused = ["loss-chunk", "attention", "remat", "layerwise", "bfloat16", "optimizer-8", "weights-24", "weights-16"]
-    unused += ["frozen-4"]
+    unused = [
+        "loss-chunk",
+        "attention",
+        "remat",
+        "layerwise",
+        "offload",
+        "bfloat16",
+        "optimizer-8",
+        "weights-24",
+        "weights-16",
+        "frozen-4",
+    ]
     assert left_out.pop("ema-16") == "the recipe keeps no average of its weights (--ema-decay)"
     assert left_out == dict.fromkeys(unused, "the recipe's loss makes no use of this lever")
 

@@ -14,7 +14,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AbstractMesh
 
+from plimsoll.levers import offload, sharding
 from plimsoll.planner import chips, liveness, topology
 from plimsoll.planner.buffers import largest_temporaries
 from plimsoll.planner.child import plan_of
@@ -59,7 +61,8 @@ class Drydock(Workshop):
             output_bytes=stats.output_size_in_bytes,
             alias_bytes=stats.alias_size_in_bytes,
             temp_bytes=stats.temp_size_in_bytes,
-            peak_bytes=stats.peak_memory_in_bytes,
+            peak_bytes=stats.peak_memory_in_bytes - stats.host_argument_size_in_bytes - stats.host_temp_size_in_bytes,
+            host_temp_bytes=stats.host_temp_size_in_bytes,
             flops=self._flops(plan),
             moved_bytes=dot_bytes(jaxpr),
             largest=tuple(largest),
@@ -76,9 +79,19 @@ class Drydock(Workshop):
             self._task(asked), self._rule(asked.storage), frozen_bits=asked.frozen_bits, precision=asked.precision
         )
         return self._host() | {
-            "init_temp_bytes": liveness.temporary_bytes(jax.jit(init).trace(_SEED).jaxpr),
+            "init_temp_bytes": self._starting(asked, liveness.temporary_bytes(jax.jit(init).trace(_SEED).jaxpr)),
             "evaluate_temp_bytes": self._evaluation(asked),
         }
+
+    def _starting(self, plan: Plan, traced: int) -> int:
+        """A state that is offloaded is made on the device: what of it is there at a time, the compiler says."""
+        if plan.offload == "none":
+            return traced
+        if not self.compiled:
+            return traced + self.static(plan.fsdp, plan.storage).offloaded_bytes
+        stats = self._spread(plan).init().compile().memory_analysis()
+        assert stats is not None
+        return stats.temp_size_in_bytes
 
     def _evaluation(self, plan: Plan) -> int:
         batch = self._batch(plan.micro_batch)
@@ -103,13 +116,17 @@ class Drydock(Workshop):
     def estimated(self, plan: Plan) -> Analysis:
         """One device's share of the work, traced; what `fsdp` splits of the gradient is taken off."""
         devices, state = self.chip.devices, self.state(plan.storage, plan.precision)
+        if plan.offload != "none":  # in the types, so that it is streamed and not counted
+            lies = offload.placed(state, plan.offload, AbstractMesh((1,), ("device",)))
+            state = sharding.with_shardings(state, lies)
         task, rule = self._task(plan), self._rule(plan.storage)
         share = self._share(self._batch(self.recipe.effective_batch))
         step = make_step(task, rule, accumulation=plan.accumulation, layerwise=plan.layerwise)
         jaxpr = jax.jit(step, donate_argnums=0).trace(state, share).jaxpr
         whole = program.tree_bytes(state["params"]["trainable"])
         split = whole - whole // plan.fsdp
-        held = self.static(plan.fsdp, plan.storage).state_bytes
+        static = self.static(plan.fsdp, plan.storage)
+        held = static.state_bytes - (static.offloaded_bytes if plan.offload != "none" else 0)
         return Analysis(
             argument_bytes=held,
             output_bytes=held,
@@ -117,6 +134,7 @@ class Drydock(Workshop):
             temp_bytes=max(0, liveness.temporary_bytes(jaxpr) - split),
             flops=self._flops(plan),
             moved_bytes=dot_bytes(jaxpr) * devices,
+            host_temp_bytes=liveness.kept_on_host_bytes(jaxpr),
             source="estimated",
         )
 

@@ -403,6 +403,7 @@ OFF: dict[str, Any] = {
     "frozen_bits": 32,
     "ema_bits": 32,
     "layerwise": 0,
+    "offload": "none",
 }
 """Levers that a task or its optimizer must make use of, at the value that asks nothing of it."""
 
@@ -415,11 +416,17 @@ def _require_honoured(recipe: Recipe, pins: Mapping[str, Any]) -> None:
                     f"--ema-bits {pins[name]} would change nothing: {name_of(recipe)} keeps no average of its weights."
                     " Leave it out, or give --ema-decay"
                 )
-            whose = "optimizer" if name in ("optimizer_bits", "weight_bits") else "loss"
+            whose = "optimizer" if name in ("optimizer_bits", "weight_bits", "offload") else "loss"
             raise RecipeError(
                 f"--{name.replace('_', '-')} {pins[name]} would change nothing: the {whose} of {name_of(recipe)} makes"
                 " no use of that lever. Leave it out, or let the recipe honour it (docs/your-own.md)"
             )
+
+    if pins.get("remat") == "offload" and "remat_offload" not in recipe.honoured:
+        raise RecipeError(
+            f"--remat offload would change nothing: the loss of {name_of(recipe)} does not say what is to lie on the"
+            " host. Use --remat block"
+        )
 
 
 def _whole(least: int) -> Callable[[Any], bool]:
@@ -428,7 +435,7 @@ def _whole(least: int) -> Callable[[Any], bool]:
 
 LEVER_VALUES: dict[str, Callable[[Any], bool]] = {
     "micro_batch": _whole(1),
-    "remat": lambda value: value in ("none", "dots", "block"),
+    "remat": lambda value: value in ("none", "dots", "block", "offload"),
     "loss_chunk": _whole(0),
     "attention_chunk": _whole(0),
     "precision": lambda value: value in ("float32", "tf32", "bfloat16", "float16"),
@@ -437,6 +444,7 @@ LEVER_VALUES: dict[str, Callable[[Any], bool]] = {
     "frozen_bits": lambda value: value in (32, 16, 8, 4) and not isinstance(value, bool),
     "ema_bits": lambda value: value in (32, 16) and not isinstance(value, bool),
     "layerwise": lambda value: value in (0, 1, 2) and not isinstance(value, bool),
+    "offload": lambda value: value in ("none", "optimizer"),
     "fsdp": _whole(1),
     "prefetch": _whole(0),
     "async_save": lambda value: isinstance(value, bool),

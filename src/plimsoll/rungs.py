@@ -127,6 +127,12 @@ def _no_prefetch(recipe: Recipe, _levers: Levers) -> int:
     return 0
 
 
+def _offload(_recipe: Recipe, _levers: Levers) -> str:
+    raise LeftOut(
+        "a ladder runs on this machine's CPU, where the host's memory is the device's: nothing would be saved"
+    )
+
+
 FIRST = "plain"
 
 LINES: tuple[Line, ...] = (
@@ -138,6 +144,7 @@ LINES: tuple[Line, ...] = (
     Line("remat", "remat", _always("block"), "exact", "blocks are computed again in the backward pass"),
     Line("layerwise", "layerwise", _layerwise, "exact", "layers are updated one by one; backward passes: {}"),
     Line("prefetch", "prefetch", _no_prefetch, "exact", "no batch is made ready in the background"),
+    Line("offload", "offload", _offload, "exact", "the optimizer's state lies on the host"),
     Line("bfloat16", "precision", _always("bfloat16"), "mixed", "dots in bfloat16, weights and sums in float32"),
     Line("optimizer-8", "optimizer_bits", _always(8), "compressed", "the optimizer's moments in {} bits"),
     Line("ema-16", "ema_bits", _always(16), "compressed", "the average of the weights in bfloat16"),

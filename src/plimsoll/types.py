@@ -25,8 +25,9 @@ Params = Any
 Carry = Any
 Batch = Mapping[str, Any]
 Numerics = Literal["exact", "mixed", "compressed"]
-Remat = Literal["none", "dots", "block"]
+Remat = Literal["none", "dots", "block", "offload"]
 Precision = Literal["float32", "tf32", "bfloat16", "float16"]
+Offload = Literal["none", "optimizer"]
 
 
 class LossSum(NamedTuple):
@@ -177,6 +178,7 @@ LEVERS = (
     "frozen_bits",
     "ema_bits",
     "layerwise",
+    "offload",
     "fsdp",
     "prefetch",
     "async_save",
@@ -206,6 +208,8 @@ class Plan:
     layerwise: Literal[0, 1, 2] = 0
     """Backward passes of a step that updates layer by layer and never holds the whole gradient; 0 for a step that
     does. Two where the recipe clips to a global norm: it must be known before the first update."""
+    offload: Offload = "none"
+    """What lies in the host's memory between steps, beside an accelerator: the optimizer's state."""
     fsdp: int = 1
     """Devices that share one copy of the state; the batch is split over all of them either way."""
     pinned: tuple[str, ...] = ()

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from plimsoll.levers import sharding
+from plimsoll.levers import offload, sharding
 from plimsoll.planner.buffers import largest_temporaries
 from plimsoll.planner.child import plan_of
 from plimsoll.planner.flops import dot_flops
@@ -78,6 +78,7 @@ class Workshop:
             largest_leaf_bytes=max(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)),
             batch_bytes=program.tree_bytes(batch) // devices,
             whole_state_bytes=program.tree_bytes(state),
+            offloaded_bytes=offload.host_bytes(state, "optimizer"),
         )
 
     def state(self, storage: Storage, precision: Precision = "float32") -> Any:

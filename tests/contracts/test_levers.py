@@ -50,6 +50,7 @@ LEVERS = {
 ELSEWHERE = {
     "frozen_bits": "tests/levers/test_lora.py",  # no recipe of the examples has frozen weights
     "ema_bits": "tests/levers/test_ema.py",  # of a recipe that keeps an average
+    "offload": "tests/levers/test_offload.py",  # in the kind of memory: on a CPU all of it is one
     "fsdp": "tests/levers/test_sharding.py",  # in a process that has several devices
     "prefetch": "tests/planner/test_estimate.py",  # of the host: not in the step
     "async_save": "tests/planner/test_estimate.py",
@@ -113,7 +114,7 @@ def test_what_the_state_saves_is_not_lost_in_temporaries(remat):
 def test_every_lever_file_is_held_here():
     files = {path.stem for path in Path(plimsoll.levers.__path__[0]).glob("*.py")} - {"__init__"}
     held = {"precision", "remat", "chunked_loss", "attention", "eight_bit", "weight_bits", "layerwise"}
-    elsewhere = {"frozen", "lora", "sharding", "ema"}
+    elsewhere = {"frozen", "lora", "offload", "sharding", "ema"}
     assert files == held | elsewhere | NUMBERS_ONLY, "a new lever needs a row in LEVERS"
 
 

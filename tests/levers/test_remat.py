@@ -16,7 +16,7 @@ from plimsoll.planner.flops import dot_flops
 from plimsoll.training.step import make_init, make_step
 from plimsoll.types import Compute
 
-REMATS = ["none", "dots", "block"]
+REMATS = ["none", "dots", "block", "offload"]
 SHAPE = DecoderShape(vocab=64, width=64, layers=4, heads=2, inner=192)
 BATCH = {name: jax.ShapeDtypeStruct((8, 128), jnp.int32) for name in ("input_ids", "labels")}
 
@@ -35,13 +35,13 @@ def compiled_step(remat):
 
 
 def test_each_step_down_keeps_fewer_bytes_in_the_real_step():
-    none, dots, block = (compiled_step(remat)[0].memory_analysis().temp_size_in_bytes for remat in REMATS)
+    none, dots, block = (compiled_step(remat)[0].memory_analysis().temp_size_in_bytes for remat in REMATS[:3])
     assert dots < 0.75 * none
     assert block < 0.75 * dots
 
 
 def test_the_bytes_are_paid_for_in_dots():
-    none, dots, block = (compiled_step(remat)[1] for remat in REMATS)
+    none, dots, block = (compiled_step(remat)[1] for remat in REMATS[:3])
     assert none < dots < block < 4 / 3 * none  # at most one more forward pass
 
 

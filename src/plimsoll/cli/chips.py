@@ -138,6 +138,8 @@ def _one(chip: Chip) -> str:
             "link_bandwidth": ("links", links),
             "compiler": ("compiler is told", told),
         }
+    if chip.host_link_bandwidth:
+        figures["host_link_bandwidth"] = ("link to host", f"{_giga(chip.host_link_bandwidth)} GB/s each way")
     if chip.host_memory_bytes is not None:
         figures["host_memory_bytes"] = ("host memory", f"{format_bytes(chip.host_memory_bytes)} of each host")
     lines = [f"{chip.name}: {devices} on {hosts} ({chip.platform})"]

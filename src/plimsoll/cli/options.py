@@ -20,8 +20,8 @@ class Levers:
     compressed, fewer bits for weights and optimizer state too."""
     micro_batch: int | None = None
     """Examples that go through the model at a time; must divide the effective batch."""
-    remat: Literal["none", "dots", "block"] | None = None
-    """Recompute in the backward pass: nothing, all but the dots, or whole blocks."""
+    remat: Literal["none", "dots", "block", "offload"] | None = None
+    """Recompute in the backward pass: nothing, all but the dots, whole blocks, or those with inputs on the host."""
     loss_chunk: int | None = None
     """Tokens whose logits exist at a time; 0 for all."""
     attention_chunk: int | None = None
@@ -39,6 +39,8 @@ class Levers:
     layerwise: Literal[0, 1, 2] | None = None
     """Update each layer as soon as it has its gradient, in so many backward passes (two under a clip); 0 for all at
     once."""
+    offload: Literal["none", "optimizer"] | None = None
+    """What lies in the host's memory between steps, beside an accelerator: the optimizer's state."""
     fsdp: int | None = None
     """Devices that share one copy of the state; 1 leaves a whole copy on each."""
     prefetch: int | None = None

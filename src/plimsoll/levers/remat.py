@@ -4,6 +4,10 @@
 (norms, activations, attention maps); `block` keeps only the block's input, at the price of one more forward
 pass, about a third more time. Chen et al. 2016, https://arxiv.org/abs/1604.06174.
 
+`offload` is `block` with those inputs in the host's memory, from where the backward pass fetches one after the other.
+It is for accelerators, whose compilers do it inside a scan in jax 0.10.2 (once they did not:
+https://github.com/jax-ml/jax/issues/23869).
+
 On a CPU it works inside `lax.scan` only: XLA removes the barriers of unrolled layers there. A scan, in turn, copies
 what it keeps into stacked arrays, so `scan_blocks` unrolls where nothing is recomputed (measured here at 128 x 4 in
 bfloat16: 42 MiB of temporaries instead of 56, and 1.4 times the speed).
@@ -26,14 +30,32 @@ MOST_UNROLLED = 24
 
 DOT = "dot"
 """Name that models give to the results `dots` keeps."""
+INPUT = "block input"
+"""Name of what `offload` sends to the host."""
 
 
 def rematerialised(block: Callable[..., Array], remat: Remat) -> Callable[..., Array]:
     """The same function, keeping for its backward pass only what `remat` says."""
     if remat == "none":
         return block
+    if remat == "offload":
+        return _offloaded(block)
     policy = jax.checkpoint_policies.save_only_these_names(DOT) if remat == "dots" else None
     return jax.checkpoint(block, policy=policy, prevent_cse=False)
+
+
+def _offloaded(block: Callable[..., Array]) -> Callable[..., Array]:
+    policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[],
+        names_which_can_be_offloaded=[INPUT],
+        offload_src="device",
+        offload_dst="pinned_host",
+    )
+
+    def named(x: Array, *rest: Any) -> Array:
+        return block(checkpoint_name(x, INPUT), *rest)
+
+    return jax.checkpoint(named, policy=policy, prevent_cse=False)
 
 
 def unrolls(*, layers: int, remat: Remat, platform: str) -> bool:

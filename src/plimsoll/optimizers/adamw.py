@@ -70,7 +70,8 @@ class AdamW:
         import optax
 
         from plimsoll.optimizers.adamw8 import adamw8
-        from plimsoll.optimizers.in_place import elementwise, whole
+        from plimsoll.optimizers.in_place import elementwise
+        from plimsoll.optimizers.streaming import streaming
 
         if (storage.optimizer_bits, storage.weight_bits) != (32, 32):
             return adamw8(self, steps, storage)
@@ -84,10 +85,10 @@ class AdamW:
             mask=decayed,
         )
         if self.clip_norm is None:
-            return whole(adamw, elementwise(adamw, clip_norm=None))
-        clipped = optax.chain(optax.clip_by_global_norm(self.clip_norm), adamw)
-        unclipped = optax.chain(optax.identity(), adamw)  # with the state of the one above
-        return whole(clipped, elementwise(unclipped, clip_norm=self.clip_norm))
+            return streaming(adamw, parts=elementwise(adamw, clip_norm=None))
+        clip = optax.clip_by_global_norm(self.clip_norm)
+        unclipped = optax.chain(optax.identity(), adamw)  # with the state of the clipped one
+        return streaming(adamw, first=clip, parts=elementwise(unclipped, clip_norm=self.clip_norm))
 
 
 def decayed(params: Any) -> Any:

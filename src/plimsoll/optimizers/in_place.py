@@ -13,7 +13,9 @@ import jax.numpy as jnp
 import optax
 from jax import Array, lax
 
+from plimsoll.errors import RecipeError
 from plimsoll.levers.ema import Average, EmaBits
+from plimsoll.levers.offload import on_host
 
 Apply = Callable[[Any, Any, Any], tuple[Any, Any]]
 Trees = tuple[Any, Any]
@@ -86,6 +88,11 @@ def whole(optimizer: optax.GradientTransformation, parts: Parts | None = None) -
     """Any optax transformation, with float32 parameters: for a step that calls `apply` whatever the optimizer is."""
 
     def apply(gradient: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        if any(map(on_host, jax.tree.leaves(state))):
+            raise RecipeError(
+                "--offload optimizer needs an optimizer that can be updated a piece at a time, and nobody says so of"
+                " this recipe's: return plimsoll.AdamW(...), or leave it out"
+            )
         updates, state = optimizer.update(gradient, state, params)
         return optax.apply_updates(params, updates), state
 

@@ -16,7 +16,15 @@ from typing import Any
 from plimsoll.errors import RecipeError
 
 PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
-FIGURES = ("memory_bytes", "flops", "memory_bandwidth", "link_bandwidth", "host_memory_bytes", "compiler")
+FIGURES = (
+    "memory_bytes",
+    "flops",
+    "memory_bandwidth",
+    "link_bandwidth",
+    "host_link_bandwidth",
+    "host_memory_bytes",
+    "compiler",
+)
 """Each that is given has a source."""
 
 
@@ -30,6 +38,7 @@ class Figures:
     memory_bandwidth: float
     link_bandwidth: float
     """Of a TPU: of one link, one way."""
+    host_link_bandwidth: float
     host_memory_bytes: int | None
     compiler: Mapping[str, Any]
     sources: Mapping[str, str]
@@ -178,6 +187,7 @@ def _figures(table: _Table, *, platform: str, compiler: Mapping[str, Any]) -> Fi
         flops={name: rate for name, rate in flops.items() if rate is not None},
         memory_bandwidth=table.take("memory_bandwidth", rate),
         link_bandwidth=table.take("link_bandwidth", rate, default=0.0),
+        host_link_bandwidth=table.take("host_link_bandwidth", rate, default=0.0),
         host_memory_bytes=table.take("host_memory_bytes", count, default=None),
         compiler=compiler,
         sources=named,

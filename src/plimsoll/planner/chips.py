@@ -46,6 +46,8 @@ class Chip:
     """Bytes per second of the device's memory."""
     link_bandwidth: float
     """Bytes per second that a device sends to its neighbours; 0 where it is alone."""
+    host_link_bandwidth: float
+    """Bytes per second between the device and its host's memory, one way; 0 where it is not known."""
     host_memory_bytes: int | None
     """Of each host; None where it depends on the machine the chip is in."""
     compiler: Mapping[str, Any]
@@ -89,6 +91,7 @@ def rates(chip: Chip) -> Rates:
         loop_seconds=LOOP_SECONDS,
         source="data sheet",
         link_bytes=chip.link_bandwidth,
+        host_link_bytes=chip.host_link_bandwidth,
     )
 
 
@@ -124,6 +127,7 @@ def _this_machine() -> Chip:
         flops={},
         memory_bandwidth=0.0,
         link_bandwidth=0.0,
+        host_link_bandwidth=0.0,
         host_memory_bytes=None,
         compiler={},
         sources={"memory_bytes": "free on this machine now, within the limits of its control groups"},
@@ -148,6 +152,7 @@ def _gpus(name: str, figures: Figures, *, devices: int = 1) -> Chip:
         flops=figures.flops,
         memory_bandwidth=figures.memory_bandwidth,
         link_bandwidth=figures.link_bandwidth if devices > 1 else 0.0,
+        host_link_bandwidth=figures.host_link_bandwidth,
         host_memory_bytes=figures.host_memory_bytes,
         compiler=figures.compiler,
         sources=figures.sources,
@@ -172,6 +177,7 @@ def _slice(name: str, family: Family, size: str) -> Chip:
         flops=figures.flops,
         memory_bandwidth=figures.memory_bandwidth,
         link_bandwidth=links * figures.link_bandwidth / family.devices_per_chip,
+        host_link_bandwidth=figures.host_link_bandwidth,
         host_memory_bytes=found.host_memory_bytes,
         compiler=compiler
         | {

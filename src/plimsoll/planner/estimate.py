@@ -39,8 +39,8 @@ def ledger(plan: Plan, problem: Problem, *, static: Static, analysis: Analysis, 
     if problem.platform == "cpu":
         phases, host = _one_memory(plan, static, analysis, rehearsal, data), None
     else:
-        phases = _device(static, analysis, rehearsal)
-        host = _host(plan, problem, static, rehearsal, data)
+        phases = _device(plan, static, analysis, rehearsal)
+        host = _host(plan, problem, static, analysis, rehearsal, data)
     computed = _sums(phases)
     if problem.learned is not None:
         phases = {
@@ -83,9 +83,11 @@ def _corrected(phase: str, parts: Parts, more: int) -> Parts:
     return parts | ({"process": parts["process"] - min(-more, allowance)} if "process" in parts else {})
 
 
-def _device(static: Static, analysis: Analysis, rehearsal: Rehearsal) -> dict[str, Parts]:
+def _device(plan: Plan, static: Static, analysis: Analysis, rehearsal: Rehearsal) -> dict[str, Parts]:
     """Of an accelerator: saving copies to the host and adds nothing."""
-    state, batches = _state(static), {"batches": BATCHES_ON_DEVICE * static.batch_bytes}
+    state = _state(static)
+    state["optimizer"] -= offloaded_bytes(plan, static)
+    batches = {"batches": BATCHES_ON_DEVICE * static.batch_bytes}
     return {
         "start": state | {"init temporaries": rehearsal.init_temp_bytes},
         "train": state | batches | {"step temporaries": analysis.beyond_state_bytes},
@@ -93,20 +95,30 @@ def _device(static: Static, analysis: Analysis, rehearsal: Rehearsal) -> dict[st
     }
 
 
-def _host(plan: Plan, problem: Problem, static: Static, rehearsal: Rehearsal, data: Parts) -> HostLedger:
+def _host(
+    plan: Plan, problem: Problem, static: Static, analysis: Analysis, rehearsal: Rehearsal, data: Parts
+) -> HostLedger:
     """Each host writes what its devices hold, the state at most once, and reads it back leaf by leaf."""
     local = problem.devices // problem.hosts
     held = min(static.whole_state_bytes, local * static.state_bytes)
     base = {"process": rehearsal.process_bytes + RUNNING_BYTES}
+    if moved := offloaded_bytes(plan, static):
+        base["offloaded state"] = local * moved
+    step = {"step temporaries": local * analysis.host_temp_bytes} if analysis.host_temp_bytes else {}
     save = {"save buffers": _saving(held)} | ({"state copy while saving": held} if plan.async_save else {})
     phases = {
         "load": {"process": rehearsal.starting_bytes + LOADING_BYTES},
         "restore": base | {"restore buffers": RESTORE_BYTES + 2 * static.largest_leaf_bytes},
-        "train": base | data,
-        "save": base | data | save,
+        "train": base | data | step,
+        "save": base | data | save | (step if plan.async_save else {}),
     }
     dearest = _dearest(phases)
     return HostLedger(budget_bytes=problem.host_budget_bytes, predicted=phases[dearest], phase=dearest)
+
+
+def offloaded_bytes(plan: Plan, static: Static) -> int:
+    """Of one device's share of the state, what lies on its host."""
+    return 0 if plan.offload == "none" else static.offloaded_bytes
 
 
 def _saving(state_bytes: int) -> int:

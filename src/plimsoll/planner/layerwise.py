@@ -52,6 +52,11 @@ def _why_not(problem: Problem, asked: int, precisions: Sequence[str]) -> str | N
             "with --precision float16 could not leave out a step whose gradient overflows: when that is seen, layers"
             " have been updated. Take another --precision, or leave it out"
         )
+    if pins.get("offload", "none") != "none":
+        return (
+            f"updates on the device what --offload {pins['offload']} keeps on the host, which is fetched a piece at a"
+            " time in an update of its own: leave one of them out"
+        )
     if problem.devices > 1:
         return (
             f"is for one device, and {problem.chip} has {problem.devices}, over which --fsdp splits gradient and state"

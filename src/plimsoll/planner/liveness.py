@@ -3,6 +3,7 @@
 For chips whose compiler is not installed. An operation's result is allocated when it is made and given back after its
 last use; what a compiler fuses into its consumers (elementwise work, broadcasts, conversions) is never allocated, but
 keeps alive what it is made from. Loops hold one round of their body, and stack what they keep for the backward pass.
+What lies in the host's memory is not counted: it takes none of the device's.
 docs/chips.md says how far this is from what the compilers say.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import jax
 from jax.extend import core as jex
 from jax.interpreters import partial_eval
 
@@ -36,6 +38,21 @@ def temporary_bytes(closed: Any) -> int:
     """The largest sum of intermediate values alive at once; arguments and results are not counted."""
     live, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
     return _Scope(live).peak()
+
+
+def kept_on_host_bytes(closed: Any) -> int:
+    """What loops stack in the host's memory for the backward pass."""
+    live, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
+    return _stacked_on_host(live)
+
+
+def _stacked_on_host(jaxpr: Any) -> int:
+    total = 0
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "scan":
+            total += sum(map(_host_bytes, equation.outvars[equation.params["num_carry"] :]))
+        total += sum(map(_stacked_on_host, _bodies(equation)))
+    return total
 
 
 class _Scope:
@@ -110,6 +127,18 @@ def _variables(atoms: Iterable[Any]) -> list[Any]:
 
 
 def _bytes(variable: Any) -> int:
+    return 0 if _on_host(variable) else _size(variable)
+
+
+def _host_bytes(variable: Any) -> int:
+    return _size(variable) if _on_host(variable) else 0
+
+
+def _on_host(variable: Any) -> bool:
+    return getattr(variable.aval, "memory_space", None) == jax.memory.Space.Host
+
+
+def _size(variable: Any) -> int:
     aval = variable.aval
     size = getattr(aval, "size", 0)
     return int(size) * getattr(aval.dtype, "itemsize", 8) if size else 0

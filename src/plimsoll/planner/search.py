@@ -17,8 +17,8 @@ from typing import Any
 
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError
 from plimsoll.planner import layerwise
-from plimsoll.planner.estimate import ledger
-from plimsoll.planner.speed import step_seconds
+from plimsoll.planner.estimate import ledger, offloaded_bytes
+from plimsoll.planner.speed import host_bytes, step_seconds
 from plimsoll.planner.types import Analysis, Compiler, DoesNotCompile, Problem, Rates, Rehearsal, Static
 from plimsoll.types import STORED, Alternative, HostLedger, Ledger, Plan, Planned, Storage
 from plimsoll.units import GIB, MIB, format_bytes, format_seconds
@@ -114,7 +114,9 @@ class _Search:
         for combination in _combinations(self.problem, self.rates):
             if found and combination["precision"] != found[0].plan.precision and any(c.fits for c in found):
                 break  # rounding would gain no time here, only bytes, and those are enough
-            if not self._has_room(combination) or not self._may_fit(combination, found):
+            if not self._has_room(combination) or self._offload_is_slower(combination, found):
+                continue
+            if not self._may_fit(combination, found):
                 continue
             candidates = self._candidates(combination)
             found += candidates
@@ -146,7 +148,21 @@ class _Search:
 
     def _has_room(self, combination: Mapping[str, Any]) -> bool:
         """Whether a device holds its share of the state at all."""
-        return self._static(self._plan(combination, self.micros[0])).state_bytes <= self.problem.budget_bytes
+        return self._held(self._plan(combination, self.micros[0])) <= self.problem.budget_bytes
+
+    def _held(self, plan: Plan) -> int:
+        """By a device, of the state."""
+        static = self._static(plan)
+        return static.state_bytes - offloaded_bytes(plan, static)
+
+    def _offload_is_slower(self, combination: Mapping[str, Any], found: list[Candidate]) -> bool:
+        """Whether it cannot beat what fits, were it as fast as the fastest plan of all but for what it fetches."""
+        fits = [candidate.seconds for candidate in found if candidate.fits]
+        if combination["offload"] == "none" or not fits:
+            return False
+        plan = self._plan(combination, self.micros[0])
+        fetching = host_bytes(plan, self._static(plan)) / self.rates.host_link_bytes
+        return min(fits) <= min(candidate.seconds for candidate in found) + fetching
 
     def _may_fit(self, combination: Mapping[str, Any], found: list[Candidate]) -> bool:
         """Whether an update layer by layer is worth a compile: it takes a gradient less than the same plan without."""
@@ -178,7 +194,7 @@ class _Search:
         except DoesNotCompile as problem:
             self.failures.append(str(problem))
             return
-        smallest = min((self._plan(one, first) for one in combinations), key=lambda one: self._static(one).state_bytes)
+        smallest = min((self._plan(one, first) for one in combinations), key=self._held)
         book = self._ledger(replace(smallest, **least), NO_STEP, rehearsal)
         if not book.fits:
             ends = {one["layerwise"]: one for one in combinations}.values()  # the smallest of each kind
@@ -354,6 +370,7 @@ class _Search:
             precision=combination["precision"],
             **dataclasses.asdict(combination["storage"]),
             layerwise=combination["layerwise"],
+            offload=combination["offload"],
             fsdp=combination["fsdp"],
             prefetch=pins.get("prefetch", max(self.problem.host_bytes)),
             async_save=pins.get("async_save", True),
@@ -478,23 +495,27 @@ def _combinations(problem: Problem, rates: Rates) -> Iterator[dict[str, Any]]:
     """From the fastest to the smallest; pinned levers keep their value."""
     pins = problem.pins
     precisions = [_possible(pins["precision"], problem, rates)] if "precision" in pins else _precisions(problem, rates)
-    remats = [pins["remat"]] if "remat" in pins else ["none", "dots", "block"]
+    remats = _remats(problem, rates)
     chunks = [pins["loss_chunk"]] if "loss_chunk" in pins else [0, *problem.loss_chunks]
     blocks = [pins["attention_chunk"]] if "attention_chunk" in pins else _attention(problem)
     remats = remats if "remat" in problem.honoured else ["none"]
     chunks = chunks if "loss_chunk" in problem.honoured else [0]
     blocks = blocks if "attention_chunk" in problem.honoured else [0]
+    offloads = _offloads(problem, rates, precisions)
     # Updates layer by layer last: their bytes are paid for in arithmetic, under a clip with 7/4 of that of the layers.
-    for passes, precision, fsdp, remat, chunk, block, storage in itertools.product(
+    for passes, precision, fsdp, offload, remat, chunk, block, storage in itertools.product(
         layerwise.passes(problem, precisions),
         precisions,
         _splits(problem),
+        offloads,
         remats,
         chunks,
         blocks,
         _storages(problem),
     ):
-        if passes and (remat != "block" or precision == "float16"):
+        if passes and (remat != "block" or precision == "float16" or offload != "none"):
+            continue
+        if offload != "none" and _not_with_offload(precision, storage) is not None:
             continue
         if remat == "none" or chunk or len(chunks) == 1:  # recomputing blocks while keeping all logits saves little
             yield {
@@ -504,6 +525,7 @@ def _combinations(problem: Problem, rates: Rates) -> Iterator[dict[str, Any]]:
                 "attention_chunk": block,
                 "layerwise": passes,
                 "fsdp": fsdp,
+                "offload": offload,
                 "storage": storage,
             }
 
@@ -553,6 +575,70 @@ def _splits(problem: Problem) -> list[int]:
     return [pinned]
 
 
+def _offloads(problem: Problem, rates: Rates, precisions: list[str]) -> list[str]:
+    """On the device, then on the host where there is another one, and its link has a rate."""
+    pinned = problem.pins.get("offload")
+    if pinned is None:
+        may = "offload" in problem.honoured and _no_offload(problem, rates, precisions) is None
+        return ["none", "optimizer"] if may else ["none"]
+    if pinned != "none" and (reason := _no_offload(problem, rates, precisions)):
+        raise RecipeError(f"--offload {pinned} is refused {reason}")
+    return [pinned]
+
+
+def _remats(problem: Problem, rates: Rates) -> list[str]:
+    """From the fastest to the smallest; to the host where there is another one, and its link has a rate."""
+    pinned = problem.pins.get("remat")
+    if pinned == "offload" and (reason := _no_host(problem, rates)):
+        raise RecipeError(f"--remat offload is refused {reason}")
+    if pinned is not None:
+        return [pinned]
+    may = "remat_offload" in problem.honoured and _no_host(problem, rates) is None
+    return ["none", "dots", "block", *(["offload"] if may else [])]
+
+
+def _no_offload(problem: Problem, rates: Rates, precisions: list[str]) -> str | None:
+    if reason := _no_host(problem, rates):
+        return reason
+    pins = problem.pins
+    storage = Storage(**{name: pins[name] for name in STORED if name in pins})
+    return _not_with_offload(precisions[0], storage)  # more than one never has float16 among them
+
+
+def _no_host(problem: Problem, rates: Rates) -> str | None:
+    if problem.platform == "cpu":
+        return (
+            f"on {problem.chip}, where the host's memory is the device's: nothing would be saved. Leave it out, or plan"
+            " for an accelerator with --chip"
+        )
+    if problem.devices > 1:
+        return (
+            f"on {problem.chip}, which is several devices: nobody has tried that. --fsdp {problem.devices} splits the"
+            " state over them"
+        )
+    if not rates.host_link_bytes:
+        return (
+            f"on {problem.chip}: how fast it reaches its host's memory is not known, so neither is the time of a step."
+            " Say it as host_link_bandwidth in a chip file (docs/chips.md)"
+        )
+    return None
+
+
+def _not_with_offload(precision: str, storage: Storage) -> str | None:
+    """What else the update does with the optimizer's state, and does on the device."""
+    if (storage.optimizer_bits, storage.weight_bits) != (32, 32):
+        return (
+            f"with --optimizer-bits {storage.optimizer_bits} --weight-bits {storage.weight_bits}: a state in fewer bits"
+            " is decoded on the device, and is not streamed. Use one or the other"
+        )
+    if precision == "float16":
+        return (
+            "with --precision float16: a step that overflows puts the old state back, which would need all of it on the"
+            " device. Use bfloat16, or leave it out"
+        )
+    return None
+
+
 def _precisions(problem: Problem, rates: Rates) -> list[str]:
     if problem.numerics == "exact" or "precision" not in problem.honoured:
         return ["float32"]
@@ -576,10 +662,17 @@ def _interpolated(micro: int, compiled: Mapping[int, Analysis]) -> Analysis:
     sizes = sorted(compiled)
     low, high = compiled[sizes[0]], compiled[sizes[-1]]
     if len(sizes) == 1:
-        return replace(low, temp_bytes=round(low.temp_bytes * max(1.0, micro / sizes[0])))
+        share = micro / sizes[0]
+        return replace(
+            low,
+            temp_bytes=round(low.temp_bytes * max(1.0, share)),
+            host_temp_bytes=round(low.host_temp_bytes * share),
+        )
     slope = (high.temp_bytes - low.temp_bytes) / (sizes[-1] - sizes[0])
     temp = max(low.temp_bytes + slope * (micro - sizes[0]), low.temp_bytes * min(1.0, micro / sizes[0]))
-    return replace(low, temp_bytes=round(temp), moved_bytes=_moved(micro, sizes[0], low, sizes[-1], high))
+    hosted = high.host_temp_bytes * micro / sizes[-1]  # the inputs of blocks: so many for each example
+    moved = _moved(micro, sizes[0], low, sizes[-1], high)
+    return replace(low, temp_bytes=round(temp), moved_bytes=moved, host_temp_bytes=round(hosted))
 
 
 def _moved(micro: int, small: int, low: Analysis, large: int, high: Analysis) -> float:
@@ -593,8 +686,16 @@ def _shortlist(fitting: list[Candidate]) -> list[Candidate]:
     groups: dict[tuple[Any, ...], list[Candidate]] = {}
     for candidate in fitting:
         plan = candidate.plan
-        levers = plan.remat, plan.loss_chunk, plan.attention_chunk, plan.precision, plan.fsdp, plan.storage
-        levers += (plan.layerwise,)
+        levers = (
+            plan.remat,
+            plan.loss_chunk,
+            plan.attention_chunk,
+            plan.precision,
+            plan.fsdp,
+            plan.storage,
+            plan.layerwise,
+            plan.offload,
+        )
         groups.setdefault(levers, []).append(candidate)
     if len(groups) == 1:
         return fitting[:TIMED]
@@ -630,7 +731,8 @@ def _words(levers: Mapping[str, Any]) -> str:
     storage = levers.get("storage") or Storage(**{name: levers[name] for name in STORED})
     blocks = f", attention in blocks of {levers['attention_chunk']}" if levers["attention_chunk"] else ""
     layers = f", layer by layer in backward passes: {levers['layerwise']}" if levers["layerwise"] else ""
-    return f"remat {levers['remat']}, {chunk}{blocks}{layers}, {levers['precision']}{_stored(storage)}{split}"
+    host = ", optimizer state on the host" if levers["offload"] != "none" else ""
+    return f"remat {levers['remat']}, {chunk}{blocks}{layers}, {levers['precision']}{_stored(storage)}{split}{host}"
 
 
 def _stored(storage: Storage) -> str:

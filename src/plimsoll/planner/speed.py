@@ -1,8 +1,8 @@
 """How long a step takes, before it has run: a roofline with the chip's rates.
 
 Dots at the rate of their precision, plus moving what does not stay in the cache, plus the first touch of the step's
-temporaries, plus what devices send each other, plus a fixed price per micro-batch. Good for ranking plans; `measure`
-says what it really is.
+temporaries, plus what devices send each other or fetch from their host, plus a fixed price per micro-batch. Good for
+ranking plans; `measure` says what it really is.
 
 What is moved is told by the temporaries on a CPU, whose cache holds most of a small micro-batch, and by the operands
 of the dots on an accelerator: what is recomputed there is moved again, though it never is all there at once.
@@ -29,7 +29,17 @@ def step_seconds(plan: Plan, analysis: Analysis, static: Static, rates: Rates, *
     moved = touched + plan.accumulation * 3 * gradient + 3 * static.state_bytes
     first_touch = analysis.temp_bytes / rates.first_touch_bytes
     sent = 0.0 if devices == 1 else sent_bytes(plan, static, devices=devices) / rates.link_bytes
-    return arithmetic + moved / rates.copy_bytes + first_touch + sent + plan.accumulation * rates.loop_seconds
+    between = host_bytes(plan, static) + 2.0 * plan.accumulation * analysis.host_temp_bytes
+    fetched = between / rates.host_link_bytes if between else 0.0
+    return arithmetic + moved / rates.copy_bytes + first_touch + sent + fetched + plan.accumulation * rates.loop_seconds
+
+
+def host_bytes(plan: Plan, static: Static) -> float:
+    """Between a device and its host in one step: what lies there comes and goes once, and not at the same time.
+
+    Nothing is taken to be hidden behind arithmetic: the update begins when the whole gradient is there.
+    """
+    return 2.0 * static.offloaded_bytes if plan.offload != "none" else 0.0
 
 
 def sent_bytes(plan: Plan, static: Static, *, devices: int) -> float:

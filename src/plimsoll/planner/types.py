@@ -27,6 +27,8 @@ class Static:
     """One device's share of an effective batch."""
     whole_state_bytes: int = 0
     """Of all devices that share one copy."""
+    offloaded_bytes: int = 0
+    """Of `optimizer_bytes`, what `offload` puts into the host's memory."""
 
     @property
     def state_bytes(self) -> int:
@@ -46,7 +48,10 @@ class Analysis:
     moved_bytes: float = 0.0
     """What the dots of the step read and write, on all devices; 0 on a CPU, where much of it stays in the cache."""
     peak_bytes: int = 0
-    """The compiler's own peak, where it says one that means something: on accelerators, arguments included."""
+    """The compiler's own peak, where it says one that means something: on accelerators, arguments included, and not
+    what lies on the host."""
+    host_temp_bytes: int = 0
+    """What of its temporaries a step keeps in the host's memory."""
     source: Literal["compiled", "estimated"] = "compiled"
     largest: tuple[Buffer, ...] = ()
     """Of the temporaries, the largest."""
@@ -91,6 +96,8 @@ class Rates:
     source: str
     link_bytes: float = 0.0
     """Bytes per second that a device sends to the others."""
+    host_link_bytes: float = 0.0
+    """Bytes per second between a device and its host's memory; 0 where nobody says."""
 
 
 class Compiler(Protocol):

@@ -64,8 +64,8 @@ class Recipe(ABC):
     """Why there may be no held-out set, and what to do."""
 
     honoured: ClassVar[tuple[str, ...]] = ()
-    """Levers its task makes use of (precision, remat, loss_chunk), its optimizer (optimizer_bits, weight_bits), and
-    both (layerwise, which needs remat)."""
+    """Levers its task makes use of (precision, remat, loss_chunk), its optimizer (optimizer_bits, weight_bits,
+    offload), and both (layerwise, which needs remat); `remat_offload` where its blocks go through `levers.remat`."""
     loss_chunks: ClassVar[tuple[int, ...]] = ()
     """Chunks of the loss worth trying, in tokens, besides all at once."""
 

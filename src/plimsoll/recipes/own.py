@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from plimsoll.data.examples import Examples
 
-MAY_HONOUR = ("precision", "remat", "loss_chunk", "optimizer_bits", "weight_bits", "frozen_bits")
+MAY_HONOUR = ("precision", "remat", "loss_chunk", "optimizer_bits", "weight_bits", "offload", "frozen_bits")
 
 LOADER_BYTES = 10 * MIB
 """Grain's code and its thread, from the first batch on: 8.7 to 9.2 MiB with five recipes (docs/log.md, "A recipe of the
@@ -211,8 +211,8 @@ def recipe(
     """A recipe of these functions, each as the method of `OwnRecipe` with its name, without `self`.
 
     `honoured` names the levers that the loss makes use of, from the `compute` it takes (precision, remat, loss_chunk),
-    those of the optimizer (optimizer_bits, weight_bits), where that is a `plimsoll.AdamW`, and frozen_bits, where it
-    reads what is frozen through `plimsoll.widened`.
+    those of the optimizer (optimizer_bits, weight_bits, offload), where that is a `plimsoll.AdamW`, and frozen_bits,
+    where it reads what is frozen through `plimsoll.widened`.
     `fields` are those of `OwnRecipe`: batch_size, steps or epochs, seed, ...; the command line overrides them.
     """
     given = {"init": init, "loss": loss, "data": data, "validation_data": validation_data or (lambda: None)}

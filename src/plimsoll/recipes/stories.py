@@ -45,11 +45,13 @@ class Text(Recipe):
     honoured: ClassVar[tuple[str, ...]] = (
         "precision",
         "remat",
+        "remat_offload",
         "loss_chunk",
         "attention_chunk",
         "optimizer_bits",
         "weight_bits",
         "layerwise",
+        "offload",
     )
     loss_chunks: ClassVar[tuple[int, ...]] = (256,)
 

@@ -61,6 +61,7 @@ def _levers(planned: Planned) -> list[str]:
         **({"update": f"layer by layer, {_backward_passes(plan)}"} if plan.layerwise else {}),
         "precision": f"{plan.precision} (numerics: {plan.numerics})",
         **_storage(plan),
+        **({"offload": "the optimizer's state, in the host's memory"} if plan.offload != "none" else {}),
         "prefetch": f"{plan.prefetch} batch{'' if plan.prefetch == 1 else 'es'}",
         "save": "in the background, with a second copy of the state" if plan.async_save else "training waits",
         "devices": _devices(planned),

@@ -155,7 +155,10 @@ class Checkpoints:
 
 
 def load_state(saved: Saved, like: Any) -> tuple[Any, dict[str, Any]]:
-    """The state on the device, leaf by leaf, and the loader's position. `like` holds shapes and dtypes."""
+    """The state, leaf by leaf, where `like` says that it lies, else on the device; and the loader's position.
+
+    `like` holds shapes and dtypes, and shardings where some of the state is offloaded.
+    """
     return load_part(saved, like), loader_position(saved)
 
 
@@ -173,7 +176,8 @@ def load_part(saved: Saved, like: Any, *, only: str | tuple[str, ...] = "") -> A
             f"checkpoint {saved.step} does not fit the recipe: {path} is {have.get(path)} there and {want.get(path)}"
             " here. Name another --run to start anew"
         )
-    loaded = {path: jax.device_put(leaf, may_alias=False) for path, leaf in read_leaves(saved, only=only)}
+    lies = {path: getattr(leaf, "sharding", None) for path, leaf in _leaves(like)}
+    loaded = {path: jax.device_put(leaf, lies[path], may_alias=False) for path, leaf in read_leaves(saved, only=only)}
     return jax.tree.unflatten(jax.tree.structure(like), [loaded[path] for path in paths])
 
 

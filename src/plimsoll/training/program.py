@@ -12,8 +12,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
+from jax.sharding import Mesh
 
+from plimsoll.levers import offload
+from plimsoll.levers.sharding import with_shardings
 from plimsoll.training import memory
 from plimsoll.training.step import evaluated, make_evaluate, make_init, make_step
 from plimsoll.types import Plan, Task
@@ -43,19 +47,24 @@ class Executables:
     """Compiled, its state donated."""
     evaluate: jax.stages.Compiled
     state: Any
-    """Shapes and dtypes of the state."""
+    """Shapes and dtypes of the state; where some of it is offloaded, where it lies, too."""
 
 
 def lower(
     task: Task, optimizer: optax.GradientTransformation, plan: Plan, *, batch: BatchSpec, evaluation_batch: BatchSpec
 ) -> Program:
     """The run's functions for these shapes; the state is donated to the step."""
-    init = jax.jit(make_init(task, optimizer, frozen_bits=plan.frozen_bits, precision=plan.precision))
+    init = make_init(task, optimizer, frozen_bits=plan.frozen_bits, precision=plan.precision)
     seed = jax.ShapeDtypeStruct((), jnp.uint32)
     state = jax.eval_shape(init, seed)
-    step = jax.jit(
-        make_step(task, optimizer, accumulation=plan.accumulation, layerwise=plan.layerwise), donate_argnums=0
-    )
+    step = make_step(task, optimizer, accumulation=plan.accumulation, layerwise=plan.layerwise)
+    if plan.offload != "none":
+        lies = offload.placed(state, plan.offload, Mesh(np.asarray(jax.devices()[:1]), ("device",)))
+        state = with_shardings(state, lies)
+        init = jax.jit(init, out_shardings=lies)
+        step = jax.jit(step, donate_argnums=0, out_shardings=(lies, None))
+    else:
+        init, step = jax.jit(init), jax.jit(step, donate_argnums=0)
     return Program(
         init=init.lower(seed),
         step=step.lower(state, shapes(batch)),

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from plimsoll.levers import sharding
+from plimsoll.levers import offload, sharding
 from plimsoll.training.program import BatchSpec, shapes
 from plimsoll.training.step import evaluated, make_evaluate, make_init, make_step
 from plimsoll.types import Plan, Task
@@ -27,8 +27,13 @@ class Spread:
         self._task, self._optimizer, self._plan = task, optimizer, plan
         self._init = make_init(task, optimizer, frozen_bits=plan.frozen_bits, precision=plan.precision)
         shaped = jax.eval_shape(self._init, jax.ShapeDtypeStruct((), jnp.uint32))
-        self._lies = sharding.shardings(self.mesh, sharding.state_specs(shaped, fsdp=plan.fsdp))
-        self._whole = NamedSharding(self.mesh, PartitionSpec())
+        specs = sharding.state_specs(shaped, fsdp=plan.fsdp)
+        if plan.offload == "none":
+            self._lies, self._kind, self._on = sharding.shardings(self.mesh, specs), None, self.mesh
+        else:  # where memory kinds matter, all arguments name theirs, and on a mesh that keeps them
+            self._kind, self._on = offload.DEVICE, self.mesh.abstract_mesh
+            self._lies = offload.placed(shaped, plan.offload, self._on, specs)
+        self._whole = NamedSharding(self._on, PartitionSpec(), memory_kind=self._kind)
         self.state = sharding.with_shardings(shaped, self._lies)
 
     def init(self) -> jax.stages.Lowered:
@@ -56,7 +61,7 @@ class Spread:
         return {name: jax.device_put(values, rows) for name, values in batch.items()}
 
     def _rows(self, batch: BatchSpec) -> dict[str, jax.ShapeDtypeStruct]:
-        rows = NamedSharding(self.mesh, sharding.ROWS)
+        rows = NamedSharding(self._on, sharding.ROWS, memory_kind=self._kind)
         return {
             name: jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=rows) for name, spec in shapes(batch).items()
         }

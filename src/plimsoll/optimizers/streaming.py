@@ -1,0 +1,80 @@
+"""Any elementwise optax transformation over a state that lies in the host's memory: leaf by leaf, piece by piece.
+
+levers/offload.py says why, and what it costs. The update is optax's own, called on rows of one leaf at a time, so the
+numbers are the same and so is the state, whether it lies on the host or on the device.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import optax
+from jax import Array
+
+from plimsoll.levers.offload import on_host, over_host_pieces
+from plimsoll.optimizers.in_place import InPlace, Parts
+
+SHARED = -1
+"""Of a number that is no leaf's own: how many updates there were."""
+
+
+def streaming(
+    rule: optax.GradientTransformation, *, first: optax.GradientTransformation | None = None, parts: Parts | None = None
+) -> InPlace:
+    """`first` and then `rule`, as optax chains them.
+
+    `rule` makes each update from the same element of gradient, state and weight, and from what all leaves share (AdamW
+    under a schedule). `first` sees the whole gradient and keeps nothing (a clip to a global norm). Nothing here can see
+    whether that is so: another rule would be given rows of a leaf where it wants all of it.
+    """
+    whole = rule if first is None else optax.chain(first, rule)
+
+    def apply(gradient: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        if not any(map(on_host, jax.tree.leaves(state))):
+            updates, state = whole.update(gradient, state, params)
+            return optax.apply_updates(params, updates), state
+        if first is None:
+            return _streamed(rule, gradient, state, params)
+        gradient, kept = first.update(gradient, state[0], params)
+        params, state = _streamed(rule, gradient, state[1], params)
+        return params, (kept, state)
+
+    return InPlace(whole.init, whole.update, apply, lambda params: params, parts)
+
+
+def _streamed(rule: optax.GradientTransformation, gradient: Any, state: Any, params: Any) -> tuple[Any, Any]:
+    weights, tree = jax.tree.flatten(params)
+    gradients = tree.flatten_up_to(gradient)
+    held, held_tree = jax.tree.flatten(state)
+    numbers = tree.unflatten(range(len(weights)))
+    marked = optax.tree_map_params(rule, lambda _, at: at, state, numbers, transform_non_params=lambda _: SHARED)
+    owners: list[int] = jax.tree.leaves(marked)
+
+    def update(at: int, weight: Any, slope: Any, own: Sequence[Any]) -> tuple[Any, list[Any]]:
+        """Of rows of one leaf, where the others are not there: a mask that asks for a path still finds its own."""
+
+        def alone(x: Any) -> Any:
+            return tree.unflatten([x if number == at else None for number in range(len(weights))])
+
+        mine = iter(own)
+        there = [x if of == SHARED else next(mine) if of == at else None for x, of in zip(held, owners, strict=True)]
+        updates, new = rule.update(alone(slope), held_tree.unflatten(there), alone(weight))
+        new_weight = jax.tree.leaves(optax.apply_updates(alone(weight), updates))
+        return new_weight, held_tree.flatten_up_to(new)
+
+    new_weights = list(weights)
+    _, new_held = update(SHARED, None, None, ())
+    for at, (weight, slope) in enumerate(zip(weights, gradients, strict=True)):
+        places = [place for place, of in enumerate(owners) if of == at]
+
+        def change(changed: Any, read: Array, at: int = at, places: Sequence[int] = tuple(places)) -> Any:
+            (weight,), new = update(at, changed["weight"], read, changed["own"])
+            return {"weight": weight, "own": [new[place] for place in places]}
+
+        changed = {"weight": weight, "own": [held[place] for place in places]}
+        streams = any(map(on_host, changed["own"]))
+        changed = over_host_pieces(change, changed, slope) if streams else change(changed, slope)
+        new_weights[at] = changed["weight"]
+        for place, x in zip(places, changed["own"], strict=True):
+            new_held[place] = x
+    return tree.unflatten(new_weights), held_tree.unflatten(new_held)

@@ -1,0 +1,304 @@
+"""When something goes to the host: after what costs less, never on a CPU, and its bytes and seconds count."""
+
+import json
+import subprocess
+from dataclasses import dataclass, replace
+
+import pytest
+from planner_examples import FakeCompiler, plan, problem
+
+from plimsoll import compilers, run
+from plimsoll.environment import for_processes
+from plimsoll.errors import BudgetError, RecipeError
+from plimsoll.planner import chips
+from plimsoll.planner.chips import chip
+from plimsoll.planner.estimate import ledger
+from plimsoll.planner.search import search
+from plimsoll.planner.speed import step_seconds
+from plimsoll.recipes.registry import preset
+from plimsoll.types import Plan, Storage
+from plimsoll.units import GIB, MIB
+
+MOVED = 20 * MIB - 8
+LINK = 1e9
+HONOURED = ("precision", "remat", "loss_chunk", "offload", "optimizer_bits", "weight_bits")
+
+
+@dataclass
+class FakeCard(FakeCompiler):
+    """Whose optimizer state may move, but for two counts, over a link of 1 GB/s."""
+
+    link: float = LINK
+    flops: dict | None = None
+
+    def static(self, fsdp=1, storage=None):
+        return replace(super().static(fsdp, storage), offloaded_bytes=MOVED)
+
+    def rates(self):
+        known = super().rates()
+        return replace(known, host_link_bytes=self.link, flops=self.flops or known.flops)
+
+
+def on_a_card(budget, compiler=None, **changes):
+    about = {"chip": "h200", "platform": "cuda", "honoured": HONOURED} | changes
+    return search(problem(budget, **about), compiler or FakeCard(), lambda text: None)
+
+
+def floor_without():
+    with pytest.raises(BudgetError) as refused:
+        on_a_card(MIB, pins={"offload": "none"})
+    return refused.value.floor_bytes
+
+
+def book(offload, **changes):
+    compiler, one = FakeCard(), plan(offload=offload)
+    return ledger(
+        one,
+        problem(GIB, platform="cuda", **changes),
+        static=compiler.static(),
+        analysis=compiler.analyse(one),
+        rehearsal=compiler.rehearse(one),
+    )
+
+
+def test_what_moves_leaves_the_device_and_is_the_hosts_from_then_on():
+    device, moved = book("none"), book("optimizer")
+    assert device.predicted_peak_bytes - moved.predicted_peak_bytes == MOVED
+    assert moved.predicted["optimizer"] == 8, "what is too small to move is still there"
+    assert "offloaded state" not in device.host.predicted
+    assert moved.host.predicted["offloaded state"] == MOVED
+    assert moved.host.predicted_peak_bytes - device.host.predicted_peak_bytes == MOVED
+    assert not book("optimizer", host_budget_bytes=device.host.predicted_peak_bytes).fits, "nor does a host get it free"
+
+
+def test_a_step_takes_as_long_as_the_state_is_on_its_way_there_and_back():
+    compiler = FakeCard()
+    device, moved = (
+        step_seconds(one, compiler.analyse(one), compiler.static(), compiler.rates())
+        for one in (plan(), plan(offload="optimizer"))
+    )
+    assert moved - device == pytest.approx(2 * MOVED / LINK)
+
+
+def test_where_there_is_room_nothing_moves_and_no_plan_is_compiled_for_it():
+    compiler = FakeCard()
+    assert on_a_card(GIB, compiler).plan.offload == "none"
+    assert all(asked.offload == "none" for _, asked in compiler.asked)
+
+
+def test_it_moves_where_nothing_else_that_is_exact_fits():
+    floor = floor_without()
+    assert on_a_card(floor).plan.offload == "none"
+    tight = on_a_card(floor - MIB)
+    assert tight.plan.offload == "optimizer"
+    assert tight.ledger.predicted_peak_bytes <= floor - MIB
+    assert tight.plan.numerics == "mixed", "the numbers are none of its business"
+    assert "optimizer state on the host" in " ".join(_said(floor - MIB))
+
+
+def _said(budget):
+    said = []
+    about = {"chip": "h200", "platform": "cuda", "honoured": HONOURED}
+    search(problem(budget, **about), FakeCard(), said.append)
+    return said
+
+
+def test_a_link_so_slow_that_recomputing_is_faster_is_not_used():
+    budget = floor_without() + 40 * MIB
+    slow = FakeCard(link=1e3)
+    assert on_a_card(budget, slow).plan.offload == "none"
+    assert all(asked.offload == "none" for _, asked in slow.asked)
+
+
+def test_where_it_moves_weights_and_state_are_whole():
+    compiler = FakeCard()
+    chosen = on_a_card(floor_without() - MIB, compiler, numerics="compressed").plan
+    assert chosen.offload == "none" or chosen.storage == Storage()
+    assert all(one.storage == Storage() for _, one in compiler.asked if one.offload != "none")
+
+
+def test_the_inputs_of_blocks_count_on_the_host_and_on_the_way():
+    compiler, one = FakeCard(), plan(remat="block")
+    kept = compiler.analyse(one)
+    moved = replace(kept, host_temp_bytes=8 * MIB)
+    before, after = (step_seconds(one, each, compiler.static(), compiler.rates()) for each in (kept, moved))
+    assert after - before == pytest.approx(one.accumulation * 2 * 8 * MIB / LINK)
+    about = {"static": compiler.static(), "rehearsal": compiler.rehearse(one)}
+    hosts = [ledger(one, problem(GIB, platform="cuda"), analysis=each, **about).host for each in (kept, moved)]
+    assert hosts[1].predicted_peak_bytes - hosts[0].predicted_peak_bytes == 0, "it is given back before a save"
+    beside = replace(one, async_save=True)
+    hosts = [ledger(beside, problem(GIB, platform="cuda"), analysis=each, **about).host for each in (kept, moved)]
+    assert hosts[1].predicted["step temporaries"] == 8 * MIB
+    assert hosts[1].predicted_peak_bytes - hosts[0].predicted_peak_bytes == 8 * MIB
+
+
+@dataclass
+class FakeCardThatKeeps(FakeCard):
+    def analyse(self, plan):
+        if plan.remat != "offload":
+            return super().analyse(plan)
+        as_block = super().analyse(replace(plan, remat="block"))
+        self.asked[-1] = ("analyse", plan)
+        kept = 16 * MIB * plan.micro_batch
+        return replace(as_block, temp_bytes=as_block.temp_bytes - kept // 2, host_temp_bytes=kept // 2)
+
+
+def test_the_inputs_of_blocks_go_to_the_host_only_where_blocks_alone_do_not_fit():
+    able = (*HONOURED, "remat_offload")
+    with pytest.raises(BudgetError) as refused:
+        on_a_card(MIB, FakeCardThatKeeps(), pins={"offload": "none"})
+    floor = refused.value.floor_bytes
+    roomy, tight = FakeCardThatKeeps(), FakeCardThatKeeps()
+    assert on_a_card(floor, roomy, honoured=able, pins={"offload": "none"}).plan.remat == "block"
+    chosen = on_a_card(floor - MIB, tight, honoured=able, pins={"offload": "none"})
+    assert chosen.plan.remat == "offload"
+    assert chosen.ledger.predicted_peak_bytes <= floor - MIB
+    with pytest.raises(BudgetError):
+        on_a_card(floor - MIB, FakeCardThatKeeps(), pins={"offload": "none"})  # of a recipe that does not honour it
+    with pytest.raises(BudgetError):
+        search(problem(floor - MIB, honoured=able), FakeCardThatKeeps(), lambda text: None)  # on a CPU
+
+
+@pytest.mark.parametrize("case", ["cpu", "several devices", "an unknown link"])
+def test_remat_to_a_host_is_refused_where_there_is_none_to_speak_of(case):
+    changes, words = REFUSED[case]
+    changes = dict(changes)
+    compiler = FakeCard(link=changes.pop("link", LINK))
+    with pytest.raises(RecipeError, match=words.replace("--offload optimizer", "--remat offload")):
+        on_a_card(GIB, compiler, pins={"remat": "offload"}, **changes)
+
+
+REFUSED = {
+    "cpu": (
+        {"chip": "cpu", "platform": "cpu"},
+        r"--offload optimizer is refused on cpu, where the host's memory is the device's: nothing would be saved."
+        r" Leave it out, or plan for an accelerator with --chip$",
+    ),
+    "several devices": (
+        {"chip": "h200x8", "devices": 8},
+        "is refused on h200x8, which is several devices: nobody has tried that. --fsdp 8 splits the state",
+    ),
+    "an unknown link": (
+        {"link": 0.0, "chip": "b200"},
+        r"is refused on b200: how fast it reaches its host's memory is not known.* host_link_bandwidth in a chip file",
+    ),
+    "8 bits": (
+        {"pins": {"optimizer_bits": 8}},
+        r"is refused with --optimizer-bits 8 --weight-bits 32: .* one or the other",
+    ),
+    "24 bits": (
+        {"pins": {"weight_bits": 24}},
+        r"is refused with --optimizer-bits 32 --weight-bits 24: a state in fewer",
+    ),
+    "float16": ({"pins": {"precision": "float16"}}, r"is refused with --precision float16: a step that overflows"),
+    "a chip with float16 alone": ({"flops": {"float32": 1e9, "float16": 8e9}}, r"is refused with --precision float16"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_where_it_cannot_help_it_is_refused_in_a_sentence(case):
+    changes, words = REFUSED[case]
+    changes = {"pins": {}} | changes
+    flops = {"float32": 1e9, "bfloat16": 2e9, "float16": 2e9}
+    compiler = FakeCard(link=changes.pop("link", LINK), flops=changes.pop("flops", flops))
+    changes["pins"] = changes["pins"] | {"offload": "optimizer"}
+    with pytest.raises(RecipeError, match=words):
+        on_a_card(GIB, compiler, **changes)
+    assert compiler.compiles == 0
+
+
+@pytest.mark.parametrize("case", ["cpu", "several devices", "an unknown link"])
+def test_there_the_search_does_without(case):
+    changes = dict(REFUSED[case][0])
+    compiler = FakeCard(link=changes.pop("link", LINK))
+    with pytest.raises(BudgetError):
+        on_a_card(MIB, compiler, **changes)
+    assert all(asked.offload == "none" for _, asked in compiler.asked)
+
+
+def test_a_recipe_whose_optimizer_cannot_be_streamed_does_without_and_says_so():
+    compiler = FakeCard()
+    with pytest.raises(BudgetError):
+        on_a_card(MIB, compiler, honoured=("precision", "remat", "loss_chunk"))
+    assert all(asked.offload == "none" for _, asked in compiler.asked)
+
+    class Unable(type(preset("stories"))):
+        honoured = ()
+
+    with pytest.raises(RecipeError, match="--offload optimizer would change nothing: the optimizer of"):
+        run.plan(Unable(), name="unable", pins={"offload": "optimizer"}, chip="h200")
+
+
+def test_a_plan_from_before_the_lever_still_loads(tmp_path):
+    values = plan().to_dict()
+    del values["offload"]
+    assert Plan.from_dict(values) == plan()
+    file = tmp_path / "plan.json"
+    recipe = replace(preset("stories"), batch_size=16, gradient_accumulation_steps=1)
+    file.write_text(json.dumps({"plan": values}))
+    assert run._levers_of(str(file), recipe, {})["offload"] == "none"
+    with pytest.raises(RecipeError, match=r"--offload optimizer and --plan .* with none contradict each other"):
+        run._levers_of(str(file), recipe, {"offload": "optimizer"})
+
+
+def test_every_card_of_which_a_document_says_it_has_the_rate_of_its_slot():
+    rates = {each.name: each.host_link_bandwidth for each in chips.chips() if each.platform == "cuda"}
+    assert {name for name, rate in rates.items() if not rate} == {"b200"}
+    assert {rates["t4"], rates["rtx4090"], rates["h200"]} == {16e9, 32e9, 64e9}, "PCIe 3, 4 and 5, of 16 lanes"
+    assert "PCIe Gen5" in chip("h200").sources["host_link_bandwidth"]
+
+
+COMPILED = """
+import json, sys
+from dataclasses import replace
+from plimsoll.planner.chips import chip
+from plimsoll.planner.topology import devices
+from plimsoll.recipes.registry import preset
+from plimsoll.training.spread import Spread
+from plimsoll.types import Plan
+layers, length, batch = map(int, sys.argv[2:])
+recipe = replace(preset("stories"), width=256, layers=layers, heads=4, vocab_size=512, seq_len=length, batch_size=batch)
+plan = Plan(chip=sys.argv[1], micro_batch=batch, accumulation=1, remat="block", loss_chunk=64, precision="float32",
+            prefetch=0, async_save=False)
+found, names = {}, ("argument", "host_argument", "temp", "host_temp", "alias", "host_alias")
+for where, levers in {"device": {}, "optimizer": {"offload": "optimizer"}, "remat": {"remat": "offload"}}.items():
+    one = replace(plan, **levers)
+    task = recipe.task(one.compute({"cuda": "gpu", "tpu": "tpu"}[chip(sys.argv[1]).platform]))
+    spread = Spread(devices(chip(sys.argv[1])), task, recipe.update_rule(10), one)
+    stats = spread.step(recipe.batch_spec(batch))[0].compile().memory_analysis()
+    found[where] = {name: getattr(stats, name + "_size_in_bytes") for name in names}
+print(json.dumps(found))
+"""
+
+
+SIZES = {"cuda": ("h200", 12, 128, 32), "tpu": ("tpu-v5e-1", 6, 64, 2)}
+"""Layers, positions, examples. Inputs of blocks are at the peak of the first, which takes a TPU's compiler minutes."""
+
+
+@pytest.mark.parametrize("platform", SIZES)
+def test_the_real_compilers_need_fewer_bytes_of_the_device(platform):
+    name, layers, length, batch = SIZES[platform]
+    python = compilers.python_for(platform)
+    if python is None:
+        pytest.skip(f"the {platform} compiler: {compilers.missing(platform)} (`plimsoll chips --install {platform}`)")
+    done = subprocess.run(
+        [python, "-c", COMPILED, name, *map(str, (layers, length, batch))],
+        env=for_processes(platform),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    device, hosted = found["device"], found["optimizer"]
+    moved = device["argument"] - hosted["argument"]
+    assert device["host_argument"] == 0
+    assert moved == pytest.approx(hosted["host_argument"], rel=0.02)  # a TPU pads what lies in tiles
+    assert moved > 0.6 * device["argument"]
+    assert hosted["host_alias"] == hosted["host_argument"], "it is written over where it lies"
+    assert hosted["temp"] - device["temp"] < 0.5 * moved, "what is on its way is a piece, not all of it"
+    inputs, kept = layers * batch * length * 256 * 4, found["remat"]  # as wide as the model, in float32
+    assert (device["host_temp"], kept["host_temp"]) == (0, inputs)
+    assert kept["temp"] <= device["temp"]
+    if platform == "cuda":
+        assert device["temp"] - kept["temp"] > 0.6 * inputs
