@@ -61,8 +61,9 @@ def draw(seed: int, number: int, *, text: str) -> Configuration:
         "shuffle_buffer_size": dice.choice(BUFFERS),
         "seed": dice.randrange(1000),
         "numerics": dice.choice(("exact", "mixed", "mixed", "compressed")),
+        "ema_decay": dice.choice((0.0, 0.0, 0.0, 0.99)),
     }
-    return Configuration(preset, options, _pins(dice, effective_batch(options)), dice.random())
+    return Configuration(preset, options, _pins(dice, options), dice.random())
 
 
 def effective_batch(options: Mapping[str, Any]) -> int:
@@ -102,8 +103,9 @@ def _small_enough(model: Mapping[str, Any], *, examples: int) -> bool:
     )
 
 
-def _pins(dice: random.Random, effective: int) -> dict[str, Any]:
-    """A few levers, as a user would pin them."""
+def _pins(dice: random.Random, options: Mapping[str, Any]) -> dict[str, Any]:
+    """A few levers, as a user would pin them, and no two that contradict each other."""
+    effective = effective_batch(options)
     choices: dict[str, tuple[Any, ...]] = {
         "micro_batch": tuple(n for n in range(1, effective + 1) if effective % n == 0),
         "remat": ("none", "dots", "block"),
@@ -114,5 +116,12 @@ def _pins(dice: random.Random, effective: int) -> dict[str, Any]:
         "async_save": (True, False),
         "optimizer_bits": (32, 8),
         "weight_bits": (32, 24, 16),
+        "ema_bits": (32, 16),
+        "layerwise": (0, 2),
     }
-    return {name: dice.choice(values) for name, values in choices.items() if dice.random() < PIN}
+    pins = {name: dice.choice(values) for name, values in choices.items() if dice.random() < PIN}
+    if not options["ema_decay"]:
+        pins.pop("ema_bits", None)
+    if pins.get("layerwise"):  # it takes the whole batch, and implies `block`
+        pins = {name: value for name, value in pins.items() if name not in ("micro_batch", "remat")}
+    return pins

@@ -45,7 +45,7 @@ WORDS = {
     "a whole number": (["plan", "code", "--batch-size", "many"], ["--batch-size takes a whole number, got 'many'", "`plimsoll plan code --help`"]),
     "an optional number": (["plan", "code", "--stride", "x"], ["--stride takes a whole number, got 'x';"]),
     "a number": (["sample", "runs/x", "--temperature", "hot"], ["--temperature takes a number, got 'hot'"]),
-    "a choice": (["plan", "code", "--remat", "all"], ["--remat takes one of block, dots, none, got 'all'"]),
+    "a choice": (["plan", "code", "--remat", "all"], ["--remat takes one of block, dots, none, offload, got 'all'"]),
     "a missing value": (["plan", "code", "--heads"], ["--heads needs a value after it"]),
     "a misspelt option": (["plan", "code", "--batchsize", "3"], ["no option --batchsize: did you mean --batch-size?"]),
     "an unknown option": (["plan", "code", "--xyzzy"], ["no option --xyzzy;"]),
