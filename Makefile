@@ -18,7 +18,7 @@ demo: setup
 	$(BIN)/plimsoll sample runs/demo --tokens 160
 
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile
 
 check: setup
 	$(BIN)/ruff check .
