@@ -79,6 +79,7 @@ class Workshop:
             batch_bytes=program.tree_bytes(batch) // devices,
             whole_state_bytes=program.tree_bytes(state),
             offloaded_bytes=offload.host_bytes(state, "optimizer"),
+            offloaded_ema_bytes=offload.host_bytes({"ema": state.get("ema", {})}, "optimizer"),
         )
 
     def state(self, storage: Storage, precision: Precision = "float32") -> Any:

@@ -19,11 +19,13 @@ from plimsoll.recipes.registry import preset
 from plimsoll.training.checkpoint import Checkpoints, load_state
 from plimsoll.training.fingerprint import fingerprint
 from plimsoll.training.program import compiled, lower, tree_bytes
+from plimsoll.training.step import evaluated
 from plimsoll.types import Plan
 
 RECIPE = replace(
-    preset("stories"), width=128, layers=3, heads=4, vocab_size=300, seq_len=32, batch_size=4, warmup_steps=2
-)
+    preset("stories"), width=128, layers=3, heads=4, vocab_size=300, seq_len=32, batch_size=4, warmup_steps=2,
+    ema_decay=0.9,
+)  # fmt: skip
 PLAN = Plan(
     chip="cpu", micro_batch=2, accumulation=2, remat="block", loss_chunk=0, precision="float32", prefetch=0,
     async_save=False,
@@ -89,6 +91,20 @@ def test_twenty_steps_with_the_state_on_the_host_are_those_on_the_device(both):
     assert min(moved) > 1e-6, "moments that no step has touched would agree, too"
 
 
+def test_the_average_lies_on_the_host_too_and_an_evaluation_fetches_it(both):
+    program, _, state, _ = both[1]
+    assert set(kinds(state["ema"])) == {HOST, DEVICE}
+    assert host_bytes(program.state, "optimizer") > 2.5 * host_bytes({"ema": program.state["ema"]}, "optimizer") > 0
+    batch = {name: values[: PLAN.micro_batch] for name, values in next(batches(1)).items()}
+    here, there = (evaluate_of(one, batch) for one in both)
+    assert there == pytest.approx(here, rel=1e-6)
+
+
+def evaluate_of(trained, batch):
+    program, _, state, _ = trained
+    return compiled(program.evaluate)(evaluated(state), batch)["loss"].total.item()
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     rows=st.integers(1, 70),
@@ -117,12 +133,12 @@ def test_every_row_is_changed_once_wherever_it_lies(rows, inner, piece, hosted):
     assert new["own"].sharding.memory_kind == there.memory_kind
 
 
-def test_large_leaves_of_the_optimizer_lie_on_the_host_and_nothing_else(both):
+def test_large_leaves_of_the_optimizer_and_the_average_lie_on_the_host_and_nothing_else(both):
     _, (program, _, state, _) = both
     wanted = memory_kinds(program.state, "optimizer")
     assert kinds(state) == jax.tree.leaves(wanted), "after twenty steps as before the first"
     for path, kind in jax.tree_util.tree_flatten_with_path(wanted)[0]:
-        assert kind == DEVICE or path[0].key == "optimizer"
+        assert kind == DEVICE or path[0].key in ("optimizer", "ema")
     small = [leaf.size for leaf, kind in zip(jax.tree.leaves(state), kinds(state), strict=True) if kind == DEVICE]
     assert min(small) == 1, "counts are not worth moving"
     assert set(jax.tree.leaves(memory_kinds(program.state, "none"))) == {DEVICE}

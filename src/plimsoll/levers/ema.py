@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from plimsoll.levers.offload import on_host, over_host_pieces
 from plimsoll.levers.weight_bits import random_bits, random_key, readable, round_at_random, split, widen
 
 EmaBits = Literal[32, 16]
@@ -47,12 +48,15 @@ class Average:
         return jax.tree.unflatten(treedef, changed)
 
     def _leaf(self, old: Array, new: Array, key: Array) -> Array:
-        average = widen(old) if old.dtype == jnp.uint16 else old
-        average = average + (1 - self.decay) * (new - average)
+        if on_host(old):
+            return over_host_pieces(self._moved, old, new)
         if old.dtype != jnp.uint16:
-            return average
+            return self._moved(old, new)
         elements = jnp.arange(old.size, dtype=jnp.uint32).reshape(old.shape)
-        return round_at_random(average, random_bits(key, elements))
+        return round_at_random(self._moved(widen(old), new), random_bits(key, elements))
+
+    def _moved(self, average: Array, weights: Array) -> Array:
+        return average + (1 - self.decay) * (weights - average)
 
     def _small(self, leaf: Array) -> bool:
         return self.bits == 16 and leaf.ndim > 1

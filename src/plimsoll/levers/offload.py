@@ -1,5 +1,7 @@
 """Offload: the optimizer's state lies in the host's memory between steps, and is on the device a piece at a time.
 
+So does the average of the weights, where one is kept in float32; an evaluation fetches it whole.
+
 AdamW keeps 8 bytes for each weight and reads them once a step. In pinned host memory they cost the device nothing but
 the pieces that are on their way: a layer of a stacked leaf, or as many rows as make `PIECE` elements. Each is fetched,
 changed and sent back inside a loop. Without the loop it would be for nothing: given whole leaves to fetch, the
@@ -26,8 +28,8 @@ from plimsoll.types import Offload
 
 DEVICE, HOST = "device", "pinned_host"
 """JAX's memory kinds. Pinned: a device copies from it without asking the operating system."""
-MOVED: dict[Offload, tuple[str, ...]] = {"none": (), "optimizer": ("optimizer",)}
-"""Entries of the state that lie on the host."""
+MOVED: dict[Offload, tuple[str, ...]] = {"none": (), "optimizer": ("optimizer", "ema")}
+"""Entries of the state whose float32 leaves lie on the host."""
 SMALLEST_MOVED = 2**14
 """Elements below which a leaf stays on the device: a step's number, a norm's moments."""
 PIECE = 2**22
@@ -44,7 +46,8 @@ def memory_kinds(state: Any, offload: Offload) -> Any:
 
     def kind(path: tuple, leaf: Any) -> str:
         entry = str(getattr(path[0], "key", path[0]))
-        return HOST if entry in MOVED[offload] and leaf.size >= SMALLEST_MOVED else DEVICE
+        moves = entry in MOVED[offload] and leaf.dtype == "float32" and leaf.size >= SMALLEST_MOVED
+        return HOST if moves else DEVICE
 
     return jax.tree_util.tree_map_with_path(kind, state)
 
@@ -68,6 +71,11 @@ def placed(state: Any, offload: Offload, mesh: Mesh | AbstractMesh, specs: Any =
 
 def on_host(x: Any) -> bool:
     return jax.typeof(x).memory_space == jax.memory.Space.Host
+
+
+def fetched(tree: Any) -> Any:
+    """On the device, all of it."""
+    return jax.tree.map(lambda x: jax.device_put(x, jax.memory.Space.Device) if on_host(x) else x, tree)
 
 
 def over_host_pieces(change: Callable[[Any, Any], Any], changed: Any, read: Any, *, piece: int = PIECE) -> Any:

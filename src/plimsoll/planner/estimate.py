@@ -86,7 +86,9 @@ def _corrected(phase: str, parts: Parts, more: int) -> Parts:
 def _device(plan: Plan, static: Static, analysis: Analysis, rehearsal: Rehearsal) -> dict[str, Parts]:
     """Of an accelerator: saving copies to the host and adds nothing."""
     state = _state(static)
-    state["optimizer"] -= offloaded_bytes(plan, static)
+    if plan.offload != "none":
+        state["optimizer"] -= static.offloaded_bytes - static.offloaded_ema_bytes
+        state |= {"ema": static.ema_bytes - static.offloaded_ema_bytes} if static.ema_bytes else {}
     batches = {"batches": BATCHES_ON_DEVICE * static.batch_bytes}
     return {
         "start": state | {"init temporaries": rehearsal.init_temp_bytes},

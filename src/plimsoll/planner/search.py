@@ -42,6 +42,7 @@ class Candidate:
     seconds: float
     confirmed: bool
     """Compiled, not interpolated."""
+    analysis: Analysis | None = None
     measured: bool = False
 
     @property
@@ -72,8 +73,10 @@ def search(problem: Problem, compiler: Compiler, say: Say) -> Planned:
 
 def _with_a_way_out(refusal: BudgetError, problem: Problem, compiler: Compiler, say: Say) -> BudgetError:
     """Pinned levers that do not fit together: which one of them, set free, would do, and to what value."""
+    if refusal.floor_bytes is None or not problem.pins:
+        return refusal
     ways = []
-    for pin in problem.pins if refusal.floor_bytes is not None else ():
+    for pin in problem.pins if len(problem.pins) == 1 or _fits_without_pins(problem, compiler, say) else ():
         others = {name: value for name, value in problem.pins.items() if name != pin}
         try:
             free = _Search(replace(problem, pins=others, measure=False), compiler, say).run()
@@ -92,8 +95,24 @@ def _with_a_way_out(refusal: BudgetError, problem: Problem, compiler: Compiler, 
     )
 
 
+def _kind(plan: Plan) -> tuple[Any, ...]:
+    """What a process weighs depends on this: whether layers are unrolled, and how much code the update is."""
+    return plan.remat, plan.storage, plan.layerwise
+
+
+CONFIRMED = 4
+"""Plans compiled for themselves, at most, to find the smallest: each takes some seconds."""
 NO_STEP = Analysis(argument_bytes=0, output_bytes=0, alias_bytes=0, temp_bytes=0, flops=0.0)
 """To price a process that does not train."""
+
+
+def _fits_without_pins(problem: Problem, compiler: Compiler, say: Say) -> bool:
+    """Where all of them together are not the reason, none of them is."""
+    try:
+        _Search(replace(problem, pins={}, measure=False), compiler, say).run()
+    except BudgetError:
+        return False
+    return True
 
 
 class _Search:
@@ -105,8 +124,8 @@ class _Search:
         self.micros = _micro_batches(problem)
         self.analyses: dict[Plan, Analysis] = {}
         self.failures: list[str] = []
-        self.rehearsals: dict[str, Rehearsal] = {}
-        """By rematerialisation, on which it depends whether layers are unrolled: to load those takes more."""
+        self.rehearsals: dict[tuple[Any, ...], Rehearsal] = {}
+        """The latest of each kind."""
 
     def run(self) -> Planned:
         self._require_room_for_the_state()
@@ -187,7 +206,7 @@ class _Search:
         """No lever helps where process and state alone are too much: refused before anything more is compiled."""
         combinations = list(_combinations(self.problem, self.rates))
         first = _sample(self._micros(combinations[0]))[0]  # the one that is compiled next, too
-        least = {"async_save": False, "prefetch": min(self.problem.host_bytes)}
+        least = {"async_save": self.problem.pins.get("async_save", False), "prefetch": min(self.problem.host_bytes)}
         plan = replace(self._plan(combinations[0], first), **least)
         try:
             rehearsal = self._any_rehearsal(plan)
@@ -209,21 +228,28 @@ class _Search:
             confirmed = self._confirm(best)
             if confirmed is not None and confirmed.fits:
                 return self._planned(confirmed, fitting)
-            fitting = [candidate for candidate in fitting if candidate.plan != best.plan and self._loads(candidate)]
+            others = [self._repriced(candidate) for candidate in fitting if candidate.plan != best.plan]
+            fitting = [candidate for candidate in others if candidate.fits]
         least = self._least(found)
         if least is not None and least.fits:  # it had been estimated too high
             return self._planned(least, [least])
         raise self._refusal(least)
 
-    def _loads(self, candidate: Candidate) -> bool:
-        """As far as a rehearsal of its kind tells."""
-        rehearsal = self.rehearsals.get(candidate.plan.remat)
-        return rehearsal is None or self._ledger(candidate.plan, NO_STEP, rehearsal).fits
+    def _repriced(self, candidate: Candidate) -> Candidate:
+        """With what was rehearsed of its like since it was found."""
+        rehearsal = self.rehearsals.get(_kind(candidate.plan))
+        if rehearsal is None or candidate.analysis is None:
+            return candidate
+        again = self._candidate(candidate.plan, candidate.analysis, confirmed=candidate.confirmed, rehearsal=rehearsal)
+        return replace(candidate, plan=again.plan, ledger=again.ledger)
 
     def _least(self, found: list[Candidate]) -> Candidate | None:
-        """The smallest, compiled for itself: a refusal promises that so much memory is enough."""
-        estimated, sure = sorted(found, key=lambda candidate: candidate.peak), []
-        while estimated and all(estimated[0].peak < candidate.peak for candidate in sure):
+        """The smallest, or nearly so, compiled for itself: a refusal promises that so much memory is enough."""
+        estimated, sure = list(found), []
+        while estimated and len(sure) < CONFIRMED:
+            estimated = sorted(map(self._repriced, estimated), key=lambda candidate: candidate.peak)
+            if any(candidate.peak <= estimated[0].peak for candidate in sure):
+                break
             confirmed = self._confirm(estimated.pop(0))
             sure += [] if confirmed is None else [confirmed]
         return min(sure, key=lambda candidate: candidate.peak, default=None)
@@ -290,11 +316,11 @@ class _Search:
             if not book.fits and fewer < plan.prefetch:
                 plan = replace(plan, prefetch=fewer)
                 book = self._ledger(plan, analysis, rehearsal)
-        if not book.fits and plan.remat not in self.rehearsals and self._fits_once_loaded(book):
+        if not book.fits and _kind(plan) not in self.rehearsals and self._fits_once_loaded(book):
             self._rehearse(plan)
             return self._candidate(plan, analysis, confirmed=confirmed)
         seconds = step_seconds(plan, analysis, self._static(plan), self.rates, devices=self.problem.devices)
-        return Candidate(plan, book, seconds, confirmed)
+        return Candidate(plan, book, seconds, confirmed, analysis)
 
     def _ledger(self, plan: Plan, analysis: Analysis, rehearsal: Rehearsal) -> Ledger:
         return ledger(plan, self.problem, static=self._static(plan), analysis=analysis, rehearsal=rehearsal)
@@ -309,11 +335,11 @@ class _Search:
         """The process hardly depends on the plan: one rehearsal prices them all, a second confirms the chosen one."""
         if not self.rehearsals:
             self._rehearse(plan)
-        return self.rehearsals.get(plan.remat) or next(iter(self.rehearsals.values()))
+        return self.rehearsals.get(_kind(plan)) or next(iter(self.rehearsals.values()))
 
     def _rehearse(self, plan: Plan) -> Rehearsal:
         self.say("rehearsing the training process")
-        found = self.rehearsals[plan.remat] = self.compiler.rehearse(plan)
+        found = self.rehearsals[_kind(plan)] = self.compiler.rehearse(plan)
         return found
 
     def _fits_once_loaded(self, book: Ledger) -> bool:

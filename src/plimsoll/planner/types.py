@@ -28,7 +28,9 @@ class Static:
     whole_state_bytes: int = 0
     """Of all devices that share one copy."""
     offloaded_bytes: int = 0
-    """Of `optimizer_bytes`, what `offload` puts into the host's memory."""
+    """Of `optimizer_bytes` and `ema_bytes`, what `offload` puts into the host's memory."""
+    offloaded_ema_bytes: int = 0
+    """Of these, those of the average."""
 
     @property
     def state_bytes(self) -> int:

@@ -14,6 +14,7 @@ import optax
 
 from plimsoll.levers import loss_scale
 from plimsoll.levers.frozen import FrozenBits, stored
+from plimsoll.levers.offload import fetched
 from plimsoll.levers.sharding import by_rows, like_state
 from plimsoll.levers.weight_bits import learned, parts_of, read
 from plimsoll.optimizers.in_place import in_place
@@ -162,7 +163,7 @@ def make_evaluate(task: Task) -> Callable[[Any, Batch], dict[str, LossSum]]:
     def evaluate(params: Any, batch: Batch) -> dict[str, LossSum]:
         examples = jax.tree.leaves(batch)[0].shape[0]
         keys = jax.vmap(jax.random.key)(jnp.zeros(examples, jnp.uint32))
-        stored, in_parts = params["trainable"], parts_of(task)
+        stored, in_parts = fetched(params["trainable"]), parts_of(task)
         params = params | {"trainable": read(learned(stored, in_parts), stored, in_parts)}
         loss, _carry, metrics = task.loss(params, None, batch, keys, train=False)
         return metrics | {"loss": loss}
