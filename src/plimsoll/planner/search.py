@@ -73,10 +73,8 @@ def search(problem: Problem, compiler: Compiler, say: Say) -> Planned:
 
 def _with_a_way_out(refusal: BudgetError, problem: Problem, compiler: Compiler, say: Say) -> BudgetError:
     """Pinned levers that do not fit together: which one of them, set free, would do, and to what value."""
-    if refusal.floor_bytes is None or not problem.pins:
-        return refusal
     ways = []
-    for pin in problem.pins if len(problem.pins) == 1 or _fits_without_pins(problem, compiler, say) else ():
+    for pin in problem.pins if refusal.floor_bytes is not None else ():
         others = {name: value for name, value in problem.pins.items() if name != pin}
         try:
             free = _Search(replace(problem, pins=others, measure=False), compiler, say).run()
@@ -104,15 +102,6 @@ CONFIRMED = 4
 """Plans compiled for themselves, at most, to find the smallest: each takes some seconds."""
 NO_STEP = Analysis(argument_bytes=0, output_bytes=0, alias_bytes=0, temp_bytes=0, flops=0.0)
 """To price a process that does not train."""
-
-
-def _fits_without_pins(problem: Problem, compiler: Compiler, say: Say) -> bool:
-    """Where all of them together are not the reason, none of them is."""
-    try:
-        _Search(replace(problem, pins={}, measure=False), compiler, say).run()
-    except BudgetError:
-        return False
-    return True
 
 
 class _Search:
