@@ -523,3 +523,15 @@ def test_where_the_first_rehearsal_was_of_a_scanned_step_an_unrolled_one_is_conf
     chosen = found(PROCESS + 150 * MIB, compiler, honoured=("remat",))
     assert chosen.plan.remat != "none"
     assert sum(what == "rehearse" and plan.remat == "none" for what, plan in compiler.asked) <= 2
+
+
+class ScannedCannotBeRehearsed(UnrolledCompiler):
+    def rehearse(self, plan):
+        if plan.remat == "dots":
+            raise DoesNotCompile("the compile process was killed by signal 9")
+        return super().rehearse(plan)
+
+
+def test_a_kind_of_plan_that_cannot_be_rehearsed_costs_that_kind():
+    compiler = ScannedCannotBeRehearsed(temporaries=lambda plan: plan.micro_batch * MIB)
+    assert found(PROCESS + 150 * MIB, compiler).plan.remat == "block"

@@ -40,7 +40,7 @@ class Levers:
     """Update each layer as soon as it has its gradient, in so many backward passes (two under a clip); 0 for all at
     once."""
     offload: Literal["none", "optimizer"] | None = None
-    """What lies in the host's memory between steps, beside an accelerator: the optimizer's state."""
+    """What lies in the host's memory between steps, beside an accelerator: the optimizer's state, and the average."""
     fsdp: int | None = None
     """Devices that share one copy of the state; 1 leaves a whole copy on each."""
     prefetch: int | None = None

@@ -36,7 +36,7 @@ class Average:
 
     def start(self, weights: Any) -> Any:
         """Of weights of any shapes, in the form it is kept: float32, or uint16, the bits of bfloat16."""
-        return jax.tree.map(lambda leaf: split(leaf)[0] if self._small(leaf) else leaf, _float32(weights))
+        return jax.tree.map(lambda leaf: split(leaf)[0] if self._narrow(leaf) else leaf, _float32(weights))
 
     def after(self, kept: Any, weights: Any, step: Array) -> Any:
         """The average with the weights after `step` (int32 scalar) in it. Donate `kept`."""
@@ -58,7 +58,7 @@ class Average:
     def _moved(self, average: Array, weights: Array) -> Array:
         return average + (1 - self.decay) * (weights - average)
 
-    def _small(self, leaf: Array) -> bool:
+    def _narrow(self, leaf: Array) -> bool:
         return self.bits == 16 and leaf.ndim > 1
 
 

@@ -32,7 +32,12 @@ TIMED = 3
 NEARLY = 1.15
 """A peak estimated at so much of the budget is compiled to be sure."""
 
+CONFIRMED = 4
+"""Plans compiled for themselves, at most, to find the smallest: each takes some seconds."""
+
 Say = Callable[[str], None]
+NO_STEP = Analysis(argument_bytes=0, output_bytes=0, alias_bytes=0, temp_bytes=0, flops=0.0)
+"""To price a process that does not train."""
 
 
 @dataclass(frozen=True)
@@ -96,12 +101,6 @@ def _with_a_way_out(refusal: BudgetError, problem: Problem, compiler: Compiler, 
 def _kind(plan: Plan) -> tuple[Any, ...]:
     """What a process weighs depends on this: whether layers are unrolled, and how much code the update is."""
     return plan.remat, plan.storage, plan.layerwise
-
-
-CONFIRMED = 4
-"""Plans compiled for themselves, at most, to find the smallest: each takes some seconds."""
-NO_STEP = Analysis(argument_bytes=0, output_bytes=0, alias_bytes=0, temp_bytes=0, flops=0.0)
-"""To price a process that does not train."""
 
 
 class _Search:
@@ -306,7 +305,11 @@ class _Search:
                 plan = replace(plan, prefetch=fewer)
                 book = self._ledger(plan, analysis, rehearsal)
         if not book.fits and _kind(plan) not in self.rehearsals and self._fits_once_loaded(book):
-            self._rehearse(plan)
+            try:
+                self._rehearse(plan)
+            except DoesNotCompile as problem:
+                self.failures.append(str(problem))
+                self.rehearsals[_kind(plan)] = rehearsal  # not tried again for every micro-batch
             return self._candidate(plan, analysis, confirmed=confirmed)
         seconds = step_seconds(plan, analysis, self._static(plan), self.rates, devices=self.problem.devices)
         return Candidate(plan, book, seconds, confirmed, analysis)

@@ -86,7 +86,7 @@ def run_steps(
     first = int(state["step"])
     deadline = time.monotonic() + schedule.stop_after_seconds
     flight = _InFlight(log)
-    evaluated = saved = first
+    evaluated_at = saved_at = first
     step = first
     over = False
 
@@ -100,18 +100,18 @@ def run_steps(
             if schedule.due(schedule.evaluate_every, step):
                 flight.land()
                 memory.trim()  # what steps left would sit under the evaluation's peak
-                evaluated = step
+                evaluated_at = step
                 _evaluate(state, step, loader, evaluate, checkpoints, log)
             if schedule.due(schedule.save_every, step) or _is_best(checkpoints, step):
                 flight.land()
-                saved = step
+                saved_at = step
                 checkpoints.save(step, state, loader.state())
                 log.saved(step)
                 memory.trim()  # what evaluating and saving left in the heap would sit under the next step's peak
         flight.land()
-        if step > evaluated and not interruption.signal and not over:
+        if step > evaluated_at and not interruption.signal and not over:
             _evaluate(state, step, loader, evaluate, checkpoints, log)
-        if step > saved:
+        if step > saved_at:
             checkpoints.save(step, state, loader.state())
             log.saved(step)
     return state, Ended(step, interruption.signal, over, flight.last)
