@@ -14,9 +14,11 @@ from plimsoll.errors import BudgetError, PlimsollError, RecipeError
 from plimsoll.planner.estimate import RUNNING_BYTES, ledger
 from plimsoll.planner.search import NEAR, search
 from plimsoll.planner.speed import step_seconds
-from plimsoll.planner.types import DoesNotCompile
+from plimsoll.planner.types import DoesNotCompile, Rehearsal
 from plimsoll.types import Plan, Storage
 from plimsoll.units import GIB, MIB, parse_bytes
+
+COMPRESSIBLE = ("precision", "remat", "loss_chunk", "optimizer_bits", "weight_bits")
 
 
 def found(budget, compiler=None, **changes):
@@ -250,6 +252,31 @@ def test_the_memory_a_refusal_asks_for_is_enough_even_where_the_line_was_wrong()
     assert found(enough, FakeCompiler(temporaries=flat_below_two)).ledger.predicted_peak_bytes <= enough
 
 
+class HeavyInBits(FakeCompiler):
+    """What decodes 24-bit weights weighs something, which only their own rehearsal shows."""
+
+    def rehearse(self, plan: Plan) -> Rehearsal:
+        more = 8 * MIB if plan.weight_bits == 24 else 0
+        return replace(super().rehearse(plan), process_bytes=PROCESS + more)
+
+
+@pytest.mark.parametrize("missing", range(8, 22, 2))
+def test_what_turns_out_too_large_is_not_the_end_of_the_search(missing):
+    """Whole, then 8-bit moments, then 24-bit weights look as if they fit, and do not; those of 16 bits do."""
+    allowed = {"numerics": "compressed", "honoured": COMPRESSIBLE}
+    budget = smallest_peak() - missing * MIB
+    assert found(budget, HeavyInBits(), **allowed).ledger.fits
+    text = str(refusal(MIB, HeavyInBits(), **allowed))
+    enough = parse_bytes(re.search(r"--memory (\w+)", text)[1])
+    assert found(enough, HeavyInBits(), **allowed).ledger.fits
+
+
+def test_larger_micro_batches_are_not_compiled_where_a_small_one_is_too_large():
+    compiler = FakeCompiler()
+    refusal(smallest_peak() - 8 * MIB, compiler)
+    assert max(plan.micro_batch for verb, plan in compiler.asked if verb == "analyse") <= 2
+
+
 def test_advice_fits_the_case():
     assert "leave out --micro-batch, --remat" in str(refusal(MIB, pins={"micro_batch": 16, "remat": "none"}))
     assert "--numerics mixed" in str(refusal(MIB, numerics="exact"))
@@ -382,9 +409,6 @@ def test_where_the_first_two_do_not_compile_the_smallest_is_tried():
     assert found(GIB, compiler).plan.micro_batch == 1
 
 
-COMPRESSIBLE = ("precision", "remat", "loss_chunk", "optimizer_bits", "weight_bits")
-
-
 def test_compressed_state_is_chosen_only_where_it_is_allowed_and_what_is_exact_does_not_fit():
     compiler = FakeCompiler()
     roomy = found(GIB, compiler, numerics="compressed", honoured=COMPRESSIBLE).plan
@@ -402,7 +426,7 @@ def test_the_chosen_plan_is_compiled_for_itself_and_few_others_are():
     compiler = FakeCompiler()
     chosen = found(smallest_peak() - 2 * MIB, compiler, numerics="compressed", honoured=COMPRESSIBLE).plan
     compiled = [plan for verb, plan in compiler.asked if verb == "analyse"]
-    assert replace(chosen, async_save=True) in compiled
+    assert replace(chosen, async_save=True, prefetch=0) in compiled
     assert sum(plan.storage != Storage() for plan in compiled) <= 4
 
 

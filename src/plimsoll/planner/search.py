@@ -98,6 +98,11 @@ def _with_a_way_out(refusal: BudgetError, problem: Problem, compiler: Compiler, 
     )
 
 
+def _same_step(plan: Plan) -> Plan:
+    """What the compiler sees of it."""
+    return replace(plan, async_save=True, prefetch=0)
+
+
 def _kind(plan: Plan) -> tuple[Any, ...]:
     """What a process weighs depends on this: whether layers are unrolled, and how much code the update is."""
     return plan.remat, plan.storage, plan.layerwise
@@ -110,7 +115,11 @@ class _Search:
         self.statics: dict[tuple[int, Storage], Static] = {(1, Storage()): self.static}
         self.rates: Rates = compiler.rates()
         self.micros = _micro_batches(problem)
+        self.usual = _storages(problem)[0]
         self.analyses: dict[Plan, Analysis] = {}
+        self.failed: set[Plan] = set()
+        self.too_large: set[Plan] = set()
+        """Estimated to fit, and found not to."""
         self.failures: list[str] = []
         self.rehearsals: dict[tuple[Any, ...], Rehearsal] = {}
         """The latest of each kind."""
@@ -119,18 +128,23 @@ class _Search:
         self._require_room_for_the_state()
         found: list[Candidate] = []
         for combination in _combinations(self.problem, self.rates):
-            if found and combination["precision"] != found[0].plan.precision and any(c.fits for c in found):
-                break  # rounding would gain no time here, only bytes, and those are enough
+            other_precision = found and combination["precision"] != found[0].plan.precision
+            if other_precision and (planned := self._chosen(found)):
+                return planned  # rounding would gain no time here, only bytes, and those are enough
             if not self._has_room(combination) or self._offload_is_slower(combination, found):
                 continue
             if not self._may_fit(combination, found):
                 continue
             candidates = self._candidates(combination)
             found += candidates
-            if self._good_enough(candidates):
-                break
-        fitting = sorted((c for c in found if c.fits), key=lambda candidate: candidate.seconds)
-        return self._decide(fitting, found)
+            if self._good_enough(candidates) and (planned := self._chosen(found)):
+                return planned
+        if planned := self._chosen(found):
+            return planned
+        least = self._least(found)
+        if least is not None and least.fits:  # it had been estimated too high
+            return self._planned(least, [least])
+        raise self._refusal(least)
 
     def _good_enough(self, candidates: list[Candidate]) -> bool:
         """Whether these levers fit without much loss: by the rates, and where plans are timed by the clock too.
@@ -176,8 +190,7 @@ class _Search:
         if not combination["layerwise"]:
             return True
         ordinary = self._plan({**combination, "layerwise": 0}, self.problem.effective_batch)
-        ordinary = replace(ordinary, async_save=True, prefetch=0)
-        alike = [c.peak for c in found if replace(c.plan, async_save=True, prefetch=0) == ordinary]
+        alike = [c.peak for c in found if _same_step(c.plan) == _same_step(ordinary)]
         least = min(alike, default=0) - self._static(ordinary).parameter_bytes
         return least <= NEARLY * self.problem.budget_bytes
 
@@ -210,18 +223,20 @@ class _Search:
             if not any(one.fits for one in sure):
                 raise self._refusal(min(sure, key=lambda one: one.peak, default=None))
 
-    def _decide(self, fitting: list[Candidate], found: list[Candidate]) -> Planned:
-        while fitting:
+    def _chosen(self, found: list[Candidate]) -> Planned | None:
+        """The best of what fits, if it still does once it is compiled and rehearsed for itself."""
+        while fitting := self._fitting(found):
             best = self._best(self._timed(fitting) if self.problem.measure else fitting)
             confirmed = self._confirm(best)
             if confirmed is not None and confirmed.fits:
                 return self._planned(confirmed, fitting)
-            others = [self._repriced(candidate) for candidate in fitting if candidate.plan != best.plan]
-            fitting = [candidate for candidate in others if candidate.fits]
-        least = self._least(found)
-        if least is not None and least.fits:  # it had been estimated too high
-            return self._planned(least, [least])
-        raise self._refusal(least)
+            self.too_large.add(_same_step(best.plan))
+        return None
+
+    def _fitting(self, found: list[Candidate]) -> list[Candidate]:
+        """The fastest first."""
+        untried = [self._repriced(one) for one in found if _same_step(one.plan) not in self.too_large]
+        return sorted((one for one in untried if one.fits), key=lambda candidate: candidate.seconds)
 
     def _repriced(self, candidate: Candidate) -> Candidate:
         """With what was rehearsed of its like since it was found."""
@@ -243,12 +258,17 @@ class _Search:
         return min(sure, key=lambda candidate: candidate.peak, default=None)
 
     def _candidates(self, combination: Mapping[str, Any]) -> list[Candidate]:
-        """Every micro-batch under these levers: two compiled, the others between or beyond them."""
+        """Every micro-batch under these levers: two compiled, the others between or beyond them.
+
+        The larger only where the smaller fits: it would only say how far beyond the budget it lies.
+        """
         compiled: dict[int, Analysis] = {}
         micros = self._micros(combination)
         for micro in _sample(micros):
             if analysis := self._tried(combination, micro):
                 compiled[micro] = analysis
+                if not self._lying_on(compiled, combination, micro).fits:
+                    break
         smallest = micros[0]
         if not compiled and smallest not in _sample(micros) and (analysis := self._tried(combination, smallest)):
             compiled[smallest] = analysis
@@ -273,23 +293,28 @@ class _Search:
         return first.plan.micro_batch
 
     def _tried(self, combination: Mapping[str, Any], micro: int) -> Analysis | None:
-        if combination["storage"] != Storage() and (like := self._as_stored_whole(combination, micro)):
-            return like
-        self.say(f"{self.compiler.doing} micro-batch {micro}, {_words(combination)}")
-        try:
-            return self._analyse(self._plan(combination, micro))
-        except DoesNotCompile as problem:
-            self.failures.append(f"micro-batch {micro}, {_words(combination)}: {problem}")
-            return None
-
-    def _as_stored_whole(self, combination: Mapping[str, Any], micro: int) -> Analysis | None:
-        """The temporaries of the same plan with its state in float32, where that is compiled: nearly the same.
+        """As the state is stored most simply: fewer bits hardly change the temporaries.
 
         What is chosen is compiled for itself.
         """
-        return self.analyses.get(
-            replace(self._plan(combination, micro), **dataclasses.asdict(Storage()), async_save=True)
-        )
+        usual = self._plan({**combination, "storage": self.usual}, micro)
+        if self._held(usual) <= self.problem.budget_bytes and (found := self._compiled(usual)):
+            return found
+        return self._compiled(self._plan(combination, micro)) if combination["storage"] != self.usual else None
+
+    def _compiled(self, plan: Plan) -> Analysis | None:
+        """None where it does not compile, which is tried once."""
+        if _same_step(plan) in self.failed:
+            return None
+        words = f"micro-batch {plan.micro_batch}, {_words(vars(plan))}"
+        if _same_step(plan) not in self.analyses:
+            self.say(f"{self.compiler.doing} {words}")
+        try:
+            return self._analyse(plan)
+        except DoesNotCompile as problem:
+            self.failures.append(f"{words}: {problem}")
+            self.failed.add(_same_step(plan))
+            return None
 
     def _candidate(
         self, plan: Plan, analysis: Analysis, *, confirmed: bool, rehearsal: Rehearsal | None = None
@@ -318,7 +343,7 @@ class _Search:
         return ledger(plan, self.problem, static=self._static(plan), analysis=analysis, rehearsal=rehearsal)
 
     def _analyse(self, plan: Plan) -> Analysis:
-        key = replace(plan, async_save=True)
+        key = _same_step(plan)
         if key not in self.analyses:
             self.analyses[key] = self.compiler.analyse(key)
         return self.analyses[key]
