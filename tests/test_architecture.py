@@ -30,6 +30,7 @@ MAY_IMPORT = {
         "report",
         "recipes",
         "environment",
+        "ask",
         "data",
         "planner",
         "training",
@@ -42,7 +43,7 @@ MAY_IMPORT = {
 and looks at data sets, limits and run folders; it must not import JAX, which another test holds."""
 JOINT = {
     "run", "session", "session_line", "session_log", "session_options", "worker", "workshop", "drydock", "compilers",
-    "environment", "batches", "examine", "inference", "settings", "ladder", "rungs",
+    "environment", "ask", "here", "batches", "examine", "inference", "settings", "ladder", "rungs",
 }  # fmt: skip
 """Modules that bring the rooms together, and may import all of them but the command line."""
 

@@ -42,13 +42,21 @@ class _Kit:
     disk_bytes: int
     while_installing: int
     """Downloaded wheels lie beside what is unpacked from them."""
+    plugins: tuple[str, ...]
+    """Packages, any of which is JAX's plug-in for training."""
     proof: str
     """A chip that must compile before the environment counts as made."""
 
 
 KITS: dict[Platform, _Kit] = {
-    "tpu": _Kit(extra="tpu", disk_bytes=740_000_000, while_installing=1_000_000_000, proof="tpu-v5e-1"),
-    "cuda": _Kit(extra="cuda13", disk_bytes=4_100_000_000, while_installing=7_100_000_000, proof="t4"),
+    "tpu": _Kit(extra="tpu", disk_bytes=740_000_000, while_installing=1_000_000_000, plugins=(), proof="tpu-v5e-1"),
+    "cuda": _Kit(
+        extra="cuda13",
+        disk_bytes=4_100_000_000,
+        while_installing=7_100_000_000,
+        plugins=("jax-cuda13-plugin", "jax-cuda12-plugin"),
+        proof="t4",
+    ),
 }
 MARK = "plimsoll.json"
 """Written last: a folder without it was never finished."""
@@ -63,8 +71,19 @@ def folder(platform: Platform) -> Path:
 
 
 def python_for(platform: Platform) -> Path | None:
-    """The interpreter of the environment; None where it is absent or was made for other packages than ours."""
-    return None if missing(platform) else folder(platform) / "bin" / "python"
+    """The interpreter of the environment; None where it is absent or was made for other packages than ours.
+
+    Our own where this environment has the plug-in, as one does that trains on a card.
+    """
+    if not missing(platform):
+        return folder(platform) / "bin" / "python"
+    return Path(sys.executable) if _is_here(platform) else None
+
+
+def _is_here(platform: Platform) -> bool:
+    """Whether a plug-in for training is in this environment, for this version of JAX."""
+    versions = {each.version for name in KITS[platform].plugins for each in metadata.distributions(name=name)}
+    return metadata.version("jax") in versions
 
 
 def missing(platform: Platform) -> str | None:

@@ -71,6 +71,22 @@ def for_processes(platform: str, base: Mapping[str, str] | None = None) -> dict[
     return environment
 
 
+def on_card(share: float, base: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Of a process that runs on the NVIDIA GPU that is here, and may have `share` of its memory (0 to 1).
+
+    The allocator takes it when JAX starts, so that nobody else does, and gives no byte more. Not in it: what the
+    driver keeps for a process (its context, the code of kernels), some hundred MiB.
+    """
+    environment = for_processes("card", base)
+    environment.pop("XLA_PYTHON_CLIENT_MEM_FRACTION", None)  # its old name: JAX refuses both
+    environment.pop("XLA_PYTHON_CLIENT_ALLOCATOR", None)
+    return environment | {
+        "JAX_PLATFORMS": "cuda,cpu",
+        "XLA_CLIENT_MEM_FRACTION": f"{share:.6f}",
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "true" if share < 1 else "false",
+    }
+
+
 def keep_jax_off_the_chip() -> None:
     """For a command that imports a file of the user's: JAX there runs on the CPU, and looks for no plug-in.
 

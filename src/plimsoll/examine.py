@@ -32,6 +32,15 @@ def examine(_asked: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def accelerators(_asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What JAX would train on, and what its allocator could give of each: nothing is allocated."""
+    stats = [(device, device.memory_stats() or {}) for device in jax.local_devices()]
+    return {
+        "backend": jax.default_backend(),
+        "devices": [{"kind": device.device_kind, "memory_bytes": found.get("bytes_limit")} for device, found in stats],
+    }
+
+
 def transfer_rate() -> float:
     """Host to device, the array new to JAX each time."""
     best = float("inf")

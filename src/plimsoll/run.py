@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from plimsoll import compilers, environment
+from plimsoll import compilers, environment, here
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError, RunError, StoppedError
 from plimsoll.planner import calibration, chips, host
 from plimsoll.planner.child import Child, processor
@@ -200,6 +200,8 @@ class TrainOptions(SessionOptions):
 
     name: str | None = None
     """What the user calls the recipe; its kind if it is not said."""
+    chip: str | None = None
+    """What to train on; if it is not said, what the run has been on, else the CPU."""
     memory: str | int | None = None
     numerics: str = "mixed"
     run: str | None = None
@@ -230,8 +232,11 @@ def prepare_run(recipe: Recipe, options: TrainOptions, say: Say, *, lock: int | 
     folder.create()
     lock = folder.lock() if lock is None else lock
     try:
+        target = _target(folder, options)
+        card = here.card_for(target)
         prepared = prepare_data(folder, recipe, say)
-        budget = _settle_plan(folder, recipe, options, prepared, say)
+        budget = _settle_plan(folder, recipe, options, prepared, target, say)
+        variables = here.training_environment(target, card, budget, say)
     except BaseException:
         os.close(lock)
         raise
@@ -244,7 +249,18 @@ def prepare_run(recipe: Recipe, options: TrainOptions, say: Say, *, lock: int | 
         **session_options(options),
     }
     command = [sys.executable, "-m", "plimsoll.worker", "train", json.dumps(session)]
-    return Ready(command, environment.for_processes("cpu"), lock)
+    return Ready(command, variables, lock)
+
+
+def _target(folder: RunFolder, options: TrainOptions) -> Chip:
+    """A run stays on its chip, unless it is planned again."""
+    theirs = folder.read("plan.json")["plan"]["chip"] if folder.has("plan.json") else None
+    if theirs is not None and options.chip not in (None, theirs) and not options.replan:
+        raise RunError(
+            f"{folder.path} is planned for {theirs}, and --chip says {options.chip}: add --replan to go on there, leave"
+            " --chip out, or name another --run"
+        )
+    return chips.chip(options.chip or theirs or "cpu")
 
 
 def prepare_data(folder: RunFolder, recipe: Recipe, say: Say) -> Prepared:
@@ -277,7 +293,9 @@ def _require_same(folder: RunFolder, recipe: Recipe) -> None:
         )
 
 
-def _settle_plan(folder: RunFolder, recipe: Recipe, options: TrainOptions, prepared: Prepared, say: Say) -> int:
+def _settle_plan(
+    folder: RunFolder, recipe: Recipe, options: TrainOptions, prepared: Prepared, target: Chip, say: Say
+) -> int:
     """The budget in force. A started run keeps its plan, unless it went over its budget with it; --replan looks for
     another, which continues it."""
     went_over = overruns.read(folder)
@@ -289,7 +307,7 @@ def _settle_plan(folder: RunFolder, recipe: Recipe, options: TrainOptions, prepa
             if planned.get("disk"):
                 disk.require_room(folder.checkpoints, planned["disk"])
             advice = "add --replan to look for a smaller plan"
-            return _require_room(planned, options, f"the plan of {folder.path}", advice)
+            return _require_room(planned, options, target, f"the plan of {folder.path}", advice)
         say(f"{folder.path} went over its budget: planning again with a margin of {format_bytes(margin)}")
         options = dataclasses.replace(options, memory=options.memory or planned["budget_bytes"])
     pins = options.pins if options.plan is None else _levers_of(options.plan, recipe, options.pins)
@@ -298,9 +316,10 @@ def _settle_plan(folder: RunFolder, recipe: Recipe, options: TrainOptions, prepa
             recipe,
             name=options.name,
             memory=options.memory,
+            chip=target.name,
             numerics=options.numerics,
             pins=pins,
-            measure=options.plan is None,
+            measure=options.plan is None and target.platform == "cpu",
             prepared=prepared,
             margin_bytes=margin,
             say=say,
@@ -325,9 +344,9 @@ def _no_way_on(folder: RunFolder, last: overruns.Overrun, refusal: BudgetError) 
     )
 
 
-def _require_room(planned: Mapping[str, Any], options: TrainOptions, what: str, advice: str) -> int:
+def _require_room(planned: Mapping[str, Any], options: TrainOptions, target: Chip, what: str, advice: str) -> int:
     needed = planned["predicted_peak_bytes"]
-    budget = planned["budget_bytes"] if options.memory is None else budget_bytes(options.memory)
+    budget = planned["budget_bytes"] if options.memory is None else budget_bytes(options.memory, target)
     if needed > budget:
         raise BudgetError(
             f"{what} needs {format_bytes(needed)}, and --memory allows {format_bytes(budget)}: {advice}",

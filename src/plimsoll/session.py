@@ -125,6 +125,14 @@ def train_here(options: Mapping[str, Any], interruption: Interruption) -> Ending
     return _Training(session, interruption).run()
 
 
+def _on_device(phases: Mapping[str, int]) -> dict[str, int]:
+    """Those that an accelerator's ledger has: loading, restoring and saving are its host's, and steps beside a save
+    are steps."""
+    training = max(phases.get("train", 0), phases.get("save", 0))
+    found = {name: phases[name] for name in ("start", "evaluate") if name in phases}
+    return found | ({"train": training} if training else {})
+
+
 class _Training:
     """One session from beginning to end: what is measured on the way becomes the ledger."""
 
@@ -223,8 +231,7 @@ class _Training:
     def _load(self) -> program.Executables:
         import_everything(self.recipe, tracker=self.session.tracker)
         executables = load(self.recipe, self.plan, steps=self.prepared.steps)
-        self.marks["process"] = memory.resident_bytes()
-        self.marks["peak while loading"] = memory.peak_resident_bytes()
+        self.marks["peak while loading"] = allocator.peak_bytes()
         if self.session.debug_nans:
             self.notes.append("--debug-nans keeps a second copy of the state, which the plan does not count")
             executables = dataclasses.replace(executables, step=self._watched(executables.state))
@@ -252,8 +259,8 @@ class _Training:
             loader.restore(position)
         memory.trim()
         self.marks["state"] = program.tree_bytes(state)
-        self.marks["before data"] = memory.resident_bytes()
-        self.marks["peak before training"] = memory.peak_resident_bytes()
+        self.marks["before data"] = allocator.bytes_now()
+        self.marks["peak before training"] = allocator.peak_bytes()
         return state, saved.step if saved is not None else None
 
     def _schedule(self) -> Schedule:
@@ -277,22 +284,24 @@ class _Training:
         """The peak after each phase of this session that raised it."""
         loaded, started = self.marks["peak while loading"], self.marks["peak before training"]
         first = "start" if self.resumed is None else "restore"
-        return {"load": loaded} | ({first: started} if started > loaded else {}) | log.phase_peaks
+        phases = {"load": loaded} | ({first: started} if started > loaded else {}) | log.phase_peaks
+        return phases if allocator.device_bytes() is None else _on_device(phases)
 
     def _measured(self, shapes: Any, log: SessionLog, peak: int, predicted: Mapping[str, int]) -> dict[str, int | None]:
-        """State by its arrays, process and temporaries by the resident set between steps and at its peak."""
+        """State by its arrays, process and temporaries by what is held between steps and at the peak."""
         state = self.marks["state"]
         params, ema = (program.tree_bytes(tree) for tree in (shapes["params"], shapes.get("ema", {})))
         data = max(0, self.marks.get("data", 0) - self.marks["before data"])
         training = log.phase_peaks.get("train")  # None where loading had needed more
-        measured: dict[str, int | None] = {
-            "process": max(0, log.between_steps - state - data),
+        held: dict[str, int | None] = {
             "parameters": params,
             "optimizer": state - params - ema,
             **({"ema": ema} if ema else {}),
-            "data": data,
-            "step temporaries": None if training is None else max(0, training - log.between_steps),
         }
+        temporaries = {"step temporaries": None if training is None else max(0, training - log.between_steps)}
+        if allocator.device_bytes() is not None:
+            return {**held, "batches": max(0, log.between_steps - state), **temporaries}
+        measured = {"process": max(0, log.between_steps - state - data), **held, "data": data, **temporaries}
         beyond = [name for name in predicted if name not in measured and name != LEARNED]
         if beyond:  # a save, an evaluation: together, what the peak has on top
             measured[beyond[0]] = max(0, peak - sum(size or 0 for size in measured.values()))
@@ -307,7 +316,7 @@ class _Training:
             return {}
 
     def _write_ledger(self, executables: program.Executables, resumed: int | None, log: SessionLog) -> None:
-        peak = memory.peak_resident_bytes()
+        peak = allocator.peak_bytes()
         earlier = self._earlier_ledger()
         before = (earlier.get("measured") or {}).get("peak_bytes") or 0
         predicted: dict[str, int] = self.planned["components"]
@@ -329,11 +338,21 @@ class _Training:
                 "components": {
                     name: {"predicted": predicted.get(name, 0), "measured": measured.get(name)} for name in names
                 },
+                **self._host_ledger(earlier),
                 "resumed_from_step": resumed,
                 "overruns": [one.to_dict() for one in overruns.read(self.folder)],
                 "notes": [*earlier.get("notes", []), *self.notes],
             },
         )
+
+    def _host_ledger(self, earlier: Mapping[str, Any]) -> dict[str, Any]:
+        """Beside an accelerator: the peak resident set of this process and of the run's earlier ones."""
+        if allocator.device_bytes() is None:
+            return {}
+        before = earlier.get("host", {}).get("measured_peak_bytes", 0)
+        return {
+            "host": {**(self.planned["host"] or {}), "measured_peak_bytes": max(before, memory.peak_resident_bytes())}
+        }
 
     def _calibrate(self, log: SessionLog) -> None:
         """What this session measured, for the next prediction of the kind; a tracker's own weight is not in any."""
@@ -372,7 +391,7 @@ class _Marked:
     def __next__(self) -> dict[str, Any]:
         batch = next(self._source)
         if "data" not in self._marks:
-            self._marks["data"] = memory.resident_bytes()
+            self._marks["data"] = allocator.bytes_now()
         return batch
 
     def state(self) -> dict[str, Any]:

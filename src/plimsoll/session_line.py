@@ -39,7 +39,7 @@ class Line:
 
     def training_begins(self) -> None:
         """No plan changes what a process needs until here, so its peak so far is not answered by another plan."""
-        self._started = memory.peak_resident_bytes()
+        self._started = allocator.peak_bytes()
 
     def crossed(self) -> bool:
         """Whether training is to stop and to be planned again."""

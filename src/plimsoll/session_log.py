@@ -19,7 +19,7 @@ from plimsoll.report import (
     overrun_words,
 )
 from plimsoll.report.progress import progress
-from plimsoll.training import memory
+from plimsoll.training import allocator, memory
 from plimsoll.training.folder import RunFolder
 from plimsoll.training.loop import Ended, Schedule
 from plimsoll.training.profile import Profile
@@ -57,7 +57,7 @@ class SessionLog:
         self.epoch = self._epoch_of(first)
         self.window: list[float] = []
         self.profile = Profile(folder.path / "profile", steps=session.profile)
-        self.between_steps = self.peak = memory.peak_resident_bytes()
+        self.between_steps = self.peak = allocator.peak_bytes()
         self.phase_peaks: dict[str, int] = {}
         """The peak after each phase that raised it; what a phase needs below an earlier peak cannot be seen."""
         self.saving_beside = False
@@ -80,7 +80,7 @@ class SessionLog:
 
     def step(self, done: int, metrics: Mapping[str, float]) -> None:
         now = time.monotonic()
-        self.between_steps = min(self.between_steps, memory.resident_bytes())
+        self.between_steps = min(self.between_steps, allocator.bytes_now())
         self._mark("save" if self.saving_beside else "train")
         self.window.append(now - self.step_ended)
         self.step_ended = now
@@ -97,7 +97,7 @@ class SessionLog:
     def _mark(self, phase: str) -> None:
         """Whatever raised the peak since the last mark was in this phase."""
         self.seen.add(phase)
-        peak = memory.peak_resident_bytes()
+        peak = allocator.peak_bytes()
         if peak > self.peak:
             self.phase_peaks[phase] = self.peak = peak
 
@@ -105,7 +105,7 @@ class SessionLog:
         seconds = sum(self.window) / len(self.window)
         self.window.clear()
         rate = self.recipe.effective_batch * self.recipe.rate_per_example / seconds if seconds else 0.0
-        resident = memory.resident_bytes()
+        resident, device = memory.resident_bytes(), allocator.device_bytes()
         row = {
             **metrics,
             "step_seconds": seconds,
@@ -113,12 +113,20 @@ class SessionLog:
             f"{self.recipe.rate_unit}_per_second": rate,
             "resident_bytes": resident,
             "peak_resident_bytes": memory.peak_resident_bytes(),
+            **({} if device is None else {"device_bytes": device, "peak_device_bytes": allocator.peak_bytes()}),
         }
         flops, chip = self.planned.get("step_flops"), self.planned.get("chip_flops")
         if flops and chip and seconds:
             row["mfu"] = flops / seconds / chip
         self._track(done, row)
-        self.bar.update(done, loss=metrics["loss"], rate=rate, rate_unit=self.recipe.rate_unit, resident_bytes=resident)
+        self.bar.update(
+            done,
+            loss=metrics["loss"],
+            rate=rate,
+            rate_unit=self.recipe.rate_unit,
+            resident_bytes=resident,
+            device_bytes=device,
+        )
 
     def evaluation(self, done: int, metrics: Mapping[str, float]) -> None:
         self._mark("evaluate")

@@ -3,7 +3,7 @@
 `compile` answers the planner's questions from standard input until it closes, `drydock` those for a chip that is not
 here; `train` is what `plimsoll train` becomes, by exec, once the plan is made: a fresh process whose resident set is
 the budget's business. `again` is what that process becomes where it went over the budget: it plans with what was
-learned, and becomes `train` again. The other verbs answer one question with one JSON object: `cli/ask.py` asks.
+learned, and becomes `train` again. The other verbs answer one question with one JSON object: `ask.py` asks.
 """
 
 from __future__ import annotations
@@ -151,6 +151,7 @@ ANSWERS = {
     "sample": ("plimsoll.inference", "sample"),
     "fingerprint": ("plimsoll.inference", "prove"),
     "doctor": ("plimsoll.examine", "examine"),
+    "accelerators": ("plimsoll.examine", "accelerators"),
 }
 
 

@@ -386,11 +386,12 @@ def test_shards_that_do_not_divide_are_refused(changes, words):
         found(GIB, **POD | changes)
 
 
-def test_a_host_too_small_for_a_copy_of_the_state_waits_while_saving():
-    roomy = found(GIB, **POD)
-    assert roomy.plan.async_save
-    host = PROCESS + RUNNING_BYTES + 3 * MIB + 20 * MIB + STATIC.state_bytes - 1
-    assert not found(GIB, host_budget_bytes=host, **POD).plan.async_save
+def test_a_host_holds_a_copy_of_the_state_while_saving_however_it_is_written():
+    host = PROCESS + RUNNING_BYTES + 3 * MIB + 20 * MIB + STATIC.state_bytes
+    assert found(GIB, host_budget_bytes=host, **POD).ledger.fits
+    for pins in ({}, {"async_save": False}):
+        with pytest.raises(BudgetError, match="--host-memory"):
+            found(GIB, host_budget_bytes=host - 1, pins=pins, **POD)
 
 
 def test_a_chip_without_bfloat16_units_computes_in_float32():

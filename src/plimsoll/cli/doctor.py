@@ -41,7 +41,7 @@ def doctor(arguments: list[str]) -> int:
         "plugins": plugins(),
     }
     try:
-        from plimsoll.cli.ask import ask
+        from plimsoll.ask import ask
 
         found["jax"] = ask("doctor", {})
     except (PlimsollError, RuntimeError) as problem:  # what does not work here is what is asked

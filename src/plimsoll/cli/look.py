@@ -57,7 +57,7 @@ def fingerprint(arguments: list[str]) -> int:
     """Prints one SHA-256 over everything that was learned, and the step it is of."""
     options = parse(FingerprintOptions, arguments, program="plimsoll fingerprint")
     RunFolder(options.run).read("recipe.json")  # what is no run is said before JAX starts
-    from plimsoll.cli.ask import ask
+    from plimsoll.ask import ask
 
     found = ask("fingerprint", {"run": options.run})
     for note in found["notes"]:

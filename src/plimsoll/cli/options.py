@@ -78,7 +78,9 @@ class TrainOptions:
     recipe: Recipe
     levers: Levers = field(default_factory=Levers)
     memory: str | None = None
-    """Budget, like 768MiB or 2GB; default: what is available, less a margin."""
+    """Budget, like 768MiB or 2GB; default: what is available, less a margin, or what the chip has."""
+    chip: str | None = None
+    """Train on this: cpu (the default), or the NVIDIA GPU of this machine, by its name in `plimsoll chips`."""
     run: str | None = None
     """Folder of the run, new or to be continued; default runs/RECIPE."""
     plan: str | None = None

@@ -18,6 +18,7 @@ def train(arguments: list[str]) -> int:
 
     given = run.TrainOptions(
         memory=options.memory,
+        chip=options.chip,
         numerics=options.levers.numerics,
         run=options.run or f"runs/{short_name(name)}",
         name=short_name(name),

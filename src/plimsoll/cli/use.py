@@ -10,7 +10,7 @@ from typing import Annotated
 
 import tyro
 
-from plimsoll.cli.ask import ask
+from plimsoll.ask import ask
 from plimsoll.cli.parse import parse
 from plimsoll.errors import PlimsollError
 from plimsoll.training.folder import RunFolder

@@ -107,7 +107,7 @@ def _host(
     if moved := offloaded_bytes(plan, static):
         base["offloaded state"] = local * moved
     step = {"step temporaries": local * analysis.host_temp_bytes} if analysis.host_temp_bytes else {}
-    save = {"save buffers": _saving(held)} | ({"state copy while saving": held} if plan.async_save else {})
+    save = {"save buffers": _saving(held), "state copy while saving": held}  # fetched whole, however it is written
     phases = {
         "load": {"process": rehearsal.starting_bytes + LOADING_BYTES},
         "restore": base | {"restore buffers": RESTORE_BYTES + 2 * static.largest_leaf_bytes},

@@ -92,15 +92,19 @@ def prove(chip: Chip) -> dict[str, Any]:
 
 
 def _cudnn() -> tuple[int, int, int]:
-    return _installed("nvidia-cudnn-cu13")
+    return _installed("nvidia-cudnn-cu13", "nvidia-cudnn-cu12")
 
 
 def _cuda_runtime() -> tuple[int, int, int]:
-    return _installed("nvidia-cuda-runtime")
+    return _installed("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12")
 
 
-def _installed(package: str) -> tuple[int, int, int]:
-    major, minor, patch = metadata.version(package).split(".")[:3]
+def _installed(*packages: str) -> tuple[int, int, int]:
+    """The version of the first of them that is there: CUDA 13 and 12 go by different names."""
+    found = [each.version for name in packages for each in metadata.distributions(name=name)]
+    if not found:
+        raise metadata.PackageNotFoundError(packages[0])
+    major, minor, patch = found[0].split(".")[:3]
     return int(major), int(minor), int(patch)
 
 

@@ -1,6 +1,8 @@
-"""Whether an error is an allocator's refusal, and what that allocator had given out.
+"""What the budget counts, now and at most; and whether an error is the refusal of what goes beyond it.
 
-On a GPU the allocator's limit is the budget; on a CPU the system refuses where an address-space limit is in force.
+On an accelerator that is what its allocator has given out, and the allocator has the budget as its limit
+(`environment.on_card`). On a CPU it is the resident set, and the system refuses only where an address-space limit is
+in force.
 """
 
 from __future__ import annotations
@@ -19,6 +21,26 @@ def refused(problem: BaseException) -> bool:
 
 def peak_bytes() -> int:
     """The most the fullest device held; on a CPU, which counts none of it, the peak resident set."""
+    counted = _fullest("peak_bytes_in_use")
+    return memory.peak_resident_bytes() if counted is None else counted
+
+
+def bytes_now() -> int:
+    """What the fullest device holds; on a CPU the resident set."""
+    counted = device_bytes()
+    return memory.resident_bytes() if counted is None else counted
+
+
+def device_bytes() -> int | None:
+    """What the fullest device holds; None on a CPU."""
+    return _fullest("bytes_in_use")
+
+
+def limit_bytes() -> int | None:
+    """What the allocator gives at most; None on a CPU."""
+    return _fullest("bytes_limit")
+
+
+def _fullest(figure: str) -> int | None:
     stats = [device.memory_stats() for device in jax.local_devices()]
-    counted = [found["peak_bytes_in_use"] for found in stats if found and "peak_bytes_in_use" in found]
-    return max(counted) if counted else memory.peak_resident_bytes()
+    return max((found[figure] for found in stats if found and figure in found), default=None)

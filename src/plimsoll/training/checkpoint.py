@@ -279,7 +279,8 @@ def _start_writing(path: Path, slices: dict[str, np.ndarray], *, in_background: 
     from orbax.checkpoint import v1 as ocp
 
     # As JAX arrays over the same memory: NumPy arrays are copied, all at once, whatever the limits say.
-    arrays = {name: jax.device_put(piece) for name, piece in slices.items()}
+    host = jax.local_devices(backend="cpu")[0]
+    arrays = {name: jax.device_put(piece, host) for name, piece in slices.items()}
     with _context():
         if in_background:
             return ocp.save_async(str(path), arrays).result

@@ -1,4 +1,4 @@
-"""A question to a process that imports JAX, under the environment of training, so that compiled steps are found."""
+"""A question to a process that imports JAX: one JSON object there, one back."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from plimsoll import environment
 from plimsoll.errors import PlimsollError
 
 
-def ask(verb: str, question: Mapping[str, Any]) -> dict[str, Any]:
-    """The worker's answer; what it refuses is refused here, in its words. Its standard error is ours."""
+def ask(verb: str, question: Mapping[str, Any], *, under: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The worker's answer; what it refuses is refused here, in its words. Its standard error is ours.
+
+    `under`: its environment; that of training on the CPU if it is not said, so that compiled steps are found.
+    """
     command = [sys.executable, "-m", "plimsoll.worker", verb]
     done = subprocess.run(
         command,
         input=json.dumps(question),  # not an argument: a prompt may be longer than the system allows there
-        env=environment.for_processes("cpu"),
+        env=environment.for_processes("cpu") if under is None else under,
         stdout=subprocess.PIPE,
         text=True,
         check=False,

@@ -1,0 +1,107 @@
+"""Training on the card of this machine: what is refused where there is none, and what a card's process is told.
+
+No card was to be had when this was written: `benchmarks/device.py` runs the same on one.
+"""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import pytest
+
+from plimsoll import environment, here
+from plimsoll.ask import ask
+from plimsoll.errors import RecipeError
+from plimsoll.planner.chips import chip
+from plimsoll.units import GIB
+
+CARD = here.Card(kind="NVIDIA H200", memory_bytes=140 * GIB)
+
+
+def silently(text):
+    raise AssertionError(f"said {text}")
+
+
+def test_a_cards_process_may_have_the_budget_and_no_more():
+    told = here.training_environment(chip("h200"), CARD, 35 * GIB, silently)
+    assert float(told["XLA_CLIENT_MEM_FRACTION"]) == pytest.approx(0.25)
+    assert told["XLA_PYTHON_CLIENT_PREALLOCATE"] == "true"
+    assert told["JAX_PLATFORMS"] == "cuda,cpu"
+
+
+def test_what_the_user_set_for_the_allocator_does_not_contradict_the_budget():
+    theirs = {"XLA_PYTHON_CLIENT_MEM_FRACTION": ".9", "XLA_PYTHON_CLIENT_ALLOCATOR": "platform", "HOME": "/"}
+    told = environment.on_card(0.5, base=theirs)
+    assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in told
+    assert "XLA_PYTHON_CLIENT_ALLOCATOR" not in told
+    assert told["HOME"] == "/"
+
+
+def test_a_card_smaller_than_the_budget_is_refused_and_another_kind_is_said():
+    small = dataclasses.replace(CARD, kind="NVIDIA L4", memory_bytes=20 * GIB)
+    with pytest.raises(RecipeError, match=r"NVIDIA L4 .* gives a process 20.0 GiB, and the budget for h200 is 35.0"):
+        here.training_environment(chip("h200"), small, 35 * GIB, silently)
+    said = []
+    here.training_environment(chip("h200"), small, 10 * GIB, said.append)
+    assert "has a NVIDIA L4" in said[0]
+
+
+@pytest.mark.parametrize(("name", "why"), [("tpu-v5e-8", "is a TPU"), ("h100x8", "is 8 devices")])
+def test_what_training_cannot_run_on_is_refused_at_once(name, why):
+    with pytest.raises(RecipeError, match=why):
+        here.card_for(chip(name))
+
+
+def test_a_card_that_is_not_here_is_refused_before_anything_is_made(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        here, "ask", lambda *_, **__: {"backend": "cpu", "devices": [{"kind": "cpu", "memory_bytes": None}]}
+    )
+    with pytest.raises(RecipeError, match=r"--chip h200 needs an NVIDIA GPU in this machine .* JAX finds a cpu alone"):
+        here.card_for(chip("h200"))
+    monkeypatch.setattr(here, "ask", lambda *_, **__: {"backend": "gpu", "devices": [dataclasses.asdict(CARD)]})
+    assert here.card_for(chip("h200")) == CARD
+
+
+def test_the_process_that_looks_is_a_real_one():
+    """Where a card is, its memory is found; where none is, that is said."""
+    found = ask("accelerators", {}, under=environment.on_card(1.0))
+    assert found["backend"] in ("cpu", "gpu")
+    assert (found["devices"][0]["memory_bytes"] is None) == (found["backend"] == "cpu")
+
+
+ON_A_FAKE_CARD = """
+import json, sys
+import jax
+from plimsoll.training import allocator
+most = {}
+def counted(figure):
+    held = sum(array.nbytes for array in jax.live_arrays())
+    most["now"] = held
+    most["peak"] = max(most.get("peak", 0), held)
+    return most["now" if figure == "bytes_in_use" else "peak"]
+allocator._fullest = counted
+from plimsoll import worker
+sys.exit(worker.main(["train", sys.argv[1]]))
+"""
+"""The training process, but that its devices count their arrays, as an accelerator's allocator does."""
+
+
+def test_beside_an_accelerator_the_ledger_has_its_bytes_and_the_hosts(tmp_path):
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "plimsoll.cli.main", "train", "code", "--width", "32", "--layers", "1"]
+    command += ["--heads", "2", "--vocab-size", "384", "--seq-len", "16", "--batch-size", "4", "--steps", "6"]
+    command += ["--shuffle-buffer-size", "0", "--memory", "1GiB", "--run", str(run), "--quiet"]
+    subprocess.run([*command, "--max-steps", "2"], check=True)
+    assert "host" not in json.loads((run / "ledger.json").read_text())
+    session = json.dumps({"run": str(run), "budget_bytes": GIB, "log_every": 1})
+    subprocess.run([sys.executable, "-c", ON_A_FAKE_CARD, session], check=True, env=environment.for_processes("cpu"))
+    found = json.loads((run / "ledger.json").read_text())
+    measured = {name: sizes["measured"] for name, sizes in found["components"].items() if sizes["measured"]}
+    assert measured["parameters"] * 2 == pytest.approx(measured["optimizer"], rel=0.01)
+    assert "process" not in measured
+    assert found["host"]["measured_peak_bytes"] > 50 * 2**20
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    counted = [row["peak_device_bytes"] for row in rows if "peak_device_bytes" in row]
+    assert len(counted) == 4  # the steps of the second session
+    assert 0 < max(counted) <= found["measured"]["peak_bytes"]
