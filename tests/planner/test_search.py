@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planner_examples import PROCESS, STATIC, FakeCompiler, plan, problem
+from planner_examples import PROCESS, STATIC, FakeCompiler, activation_bytes, plan, problem
 
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError
 from plimsoll.planner.estimate import RUNNING_BYTES, ledger
@@ -269,6 +269,47 @@ def test_what_turns_out_too_large_is_not_the_end_of_the_search(missing):
     text = str(refusal(MIB, HeavyInBits(), **allowed))
     enough = parse_bytes(re.search(r"--memory (\w+)", text)[1])
     assert found(enough, HeavyInBits(), **allowed).ledger.fits
+
+
+@dataclass
+class Bumpy(FakeCompiler):
+    """Temporaries that are no line, and processes that weigh what their kind weighs."""
+
+    bumps: tuple[int, ...] = (0,)
+    heavier: tuple[int, ...] = (0,)
+
+    def __post_init__(self) -> None:
+        self.temporaries = lambda plan: 20 * MIB + activation_bytes(plan) + _one_of(self.bumps, plan.micro_batch)
+
+    def rehearse(self, plan: Plan) -> Rehearsal:
+        more = _one_of(self.heavier, len(plan.remat), plan.optimizer_bits, plan.weight_bits, plan.layerwise)
+        return replace(super().rehearse(plan), process_bytes=PROCESS + more)
+
+
+def _one_of(choices: tuple[int, ...], *of: int) -> int:
+    return choices[hash(of) % len(choices)] * MIB
+
+
+def some(most: int):
+    return st.lists(st.integers(0, most), min_size=1, max_size=7).map(tuple)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    some(6),
+    some(30),
+    st.sampled_from(["mixed", "compressed"]),
+    st.sampled_from([None, 2]),
+    st.integers(60, 240),
+)
+def test_what_a_refusal_asks_for_is_enough_whatever_the_compiler_says(bumps, heavier, numerics, layerwise, budget):
+    compiler = Bumpy(bumps=bumps, heavier=heavier)
+    how = {"numerics": numerics, "honoured": COMPRESSIBLE, "layerwise": layerwise}
+    try:
+        assert found(budget * MIB, compiler, **how).ledger.fits
+    except BudgetError as refused:
+        enough = parse_bytes(re.search(r"--memory (\w+)", str(refused))[1])
+        assert found(enough, compiler, **how).ledger.fits
 
 
 def test_larger_micro_batches_are_not_compiled_where_a_small_one_is_too_large():

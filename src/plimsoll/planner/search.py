@@ -32,6 +32,8 @@ TIMED = 3
 NEARLY = 1.15
 """A peak estimated at so much of the budget is compiled to be sure."""
 
+GRADIENT_BYTES = 4
+"""Of a parameter, whatever its own are."""
 CONFIRMED = 4
 """Plans compiled for themselves, at most, to find the smallest: each takes some seconds."""
 
@@ -48,6 +50,8 @@ class Candidate:
     confirmed: bool
     """Compiled, not interpolated."""
     analysis: Analysis | None = None
+    bound: bool = False
+    """Of one compile alone, for a larger micro-batch: it may need less."""
     measured: bool = False
 
     @property
@@ -144,6 +148,10 @@ class _Search:
         least = self._least(found)
         if least is not None and least.fits:  # it had been estimated too high
             return self._planned(least, [least])
+        sure = [one for one in (least, *self._ends(found)) if one is not None]
+        least = min(sure, key=lambda one: one.peak, default=None)
+        if least is not None and least.fits:  # what looked worse than it is
+            return self._planned(least, [least])
         raise self._refusal(least)
 
     def _good_enough(self, candidates: list[Candidate]) -> bool:
@@ -190,8 +198,8 @@ class _Search:
         if not combination["layerwise"]:
             return True
         ordinary = self._plan({**combination, "layerwise": 0}, self.problem.effective_batch)
-        alike = [c.peak for c in found if _same_step(c.plan) == _same_step(ordinary)]
-        least = min(alike, default=0) - self._static(ordinary).parameter_bytes
+        alike = [c.peak for c in found if _same_step(c.plan) == _same_step(ordinary) and not c.bound]
+        least = min(alike, default=0) - GRADIENT_BYTES * self._static(ordinary).parameters
         return least <= NEARLY * self.problem.budget_bytes
 
     def _micros(self, combination: Mapping[str, Any]) -> list[int]:
@@ -207,21 +215,31 @@ class _Search:
         """No lever helps where process and state alone are too much: refused before anything more is compiled."""
         combinations = list(_combinations(self.problem, self.rates))
         first = _sample(self._micros(combinations[0]))[0]  # the one that is compiled next, too
-        least = {"async_save": self.problem.pins.get("async_save", False), "prefetch": min(self.problem.host_bytes)}
-        plan = replace(self._plan(combinations[0], first), **least)
         try:
-            rehearsal = self._any_rehearsal(plan)
+            rehearsal = self._any_rehearsal(self._smallest(combinations[0], first))
         except DoesNotCompile as problem:
             self.failures.append(str(problem))
             return
-        smallest = min((self._plan(one, first) for one in combinations), key=self._held)
-        book = self._ledger(replace(smallest, **least), NO_STEP, rehearsal)
-        if not book.fits:
-            ends = {one["layerwise"]: one for one in combinations}.values()  # the smallest of each kind
-            plans = [replace(self._plan(one, self._micros(one)[0]), **least) for one in ends]
-            sure = [one for plan in plans if (one := self._confirm(Candidate(plan, book, 0.0, False))) is not None]
-            if not any(one.fits for one in sure):
-                raise self._refusal(min(sure, key=lambda one: one.peak, default=None))
+        smallest = min((self._smallest(one, first) for one in combinations), key=self._held)
+        if self._ledger(smallest, NO_STEP, rehearsal).fits:
+            return
+        ends = self._ends([])
+        if not any(one.fits for one in ends):
+            raise self._refusal(min(ends, key=lambda one: one.peak, default=None))
+
+    def _smallest(self, combination: Mapping[str, Any], micro: int) -> Plan:
+        """With the levers, too, that a plan gets where it would not fit otherwise."""
+        least = {"async_save": self.problem.pins.get("async_save", False), "prefetch": min(self.problem.host_bytes)}
+        return replace(self._plan(combination, micro), **least)
+
+    def _ends(self, found: list[Candidate]) -> list[Candidate]:
+        """The smallest plan of each kind by what is known of levers, compiled for itself."""
+        combinations = [one for one in _combinations(self.problem, self.rates) if self._may_fit(one, found)]
+        last = {one["layerwise"]: one for one in combinations}
+        plans = [self._smallest(one, self._micros(one)[0]) for one in last.values()]
+        empty = self._ledger(plans[0], NO_STEP, self._any_rehearsal(plans[0]))
+        sure = (self._confirm(Candidate(plan, empty, 0.0, False)) for plan in plans)
+        return [one for one in sure if one is not None]
 
     def _chosen(self, found: list[Candidate]) -> Planned | None:
         """The best of what fits, if it still does once it is compiled and rehearsed for itself."""
@@ -276,13 +294,18 @@ class _Search:
             return []
         candidates = {micro: self._lying_on(compiled, combination, micro) for micro in micros}
         border = self._border(list(candidates.values()))
-        if border is not None and (analysis := self._tried(combination, border)):
-            candidates[border] = self._lying_on({border: analysis}, combination, border)
+        if border is None or not (analysis := self._tried(combination, border)):
+            return list(candidates.values())
+        if len(compiled) == 1:  # now there is a line
+            compiled[border] = analysis
+            return [self._lying_on(compiled, combination, micro) for micro in micros]
+        candidates[border] = self._lying_on({border: analysis}, combination, border)
         return list(candidates.values())
 
     def _lying_on(self, compiled: Mapping[int, Analysis], combination: Mapping[str, Any], micro: int) -> Candidate:
         analysis = compiled.get(micro) or _interpolated(micro, compiled)
-        return self._candidate(self._plan(combination, micro), analysis, confirmed=micro in compiled)
+        found = self._candidate(self._plan(combination, micro), analysis, confirmed=micro in compiled)
+        return replace(found, bound=len(compiled) == 1 and micro not in compiled)
 
     def _border(self, candidates: list[Candidate]) -> int | None:
         """The first micro-batch that by the line does not quite fit: the line is not that straight."""
