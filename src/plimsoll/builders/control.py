@@ -1,0 +1,412 @@
+"""`plimsoll prepare control`: windows of closed-loop states and the control that follows, streamed into HDF5.
+
+Simulated in blocks: a few trajectories of every family, all of one variant, whose windows are mixed and written while
+the next block is simulated. The last variants are held out: their rows are the last of the file, from `train_rows` on,
+so that no trajectory and no variant is in both parts. All of it follows from the seed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from plimsoll.builders.growing_file import Column, GrowingFile
+from plimsoll.builders.lqr_families import FAMILIES, MOST_INPUTS, MOST_STATES
+from plimsoll.builders.lqr_variants import System, systems
+from plimsoll.builders.simulation import extremes, simulated
+from plimsoll.errors import DataError, PlimsollError
+from plimsoll.units import format_bytes
+
+CODE_BITS = 3, 4
+"""Of the number of inputs, then of the number of states, most significant first."""
+FEATURES = MOST_STATES + sum(CODE_BITS)
+ROW_BYTES = {"lzf": 800, "gzip": 760, "none": 2600}
+"""On disk, at most, of a row with a window of 32 (docs/log.md, "Windows of control")."""
+DIVERGED = 1e4
+"""A trajectory with a state of this norm is simulated again from another start."""
+ATTEMPTS = 20
+RESTED, RESTING_CONTROL = 100, 1e-3
+"""Steps at rest, and the control's norm, of a trajectory that counts as settled."""
+MOST_VARIANTS, MOST_TOGETHER = 50, 8
+PILOTS = 2
+"""Trajectories of each variant that the largest states and controls are taken from, before the first row."""
+MARK_SECONDS = 2.0
+
+Progress = Callable[[int, int], None]
+"""Called with rows written, and rows in all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControlSet:
+    """What the content of the file follows from."""
+
+    samples: int
+    seed: int = 42
+    window: int = 32
+    stride: int = 21
+    uncertainty: float = 0.2
+    noise: float = 0.01
+    horizon: float = 50.0
+    dt: float = 0.02
+    variants: int | None = None
+    held_out: float = 0.15
+    chunk_rows: int = 512
+    compression: str = "lzf"
+
+    def __post_init__(self) -> None:
+        for name, least in (("samples", 1), ("window", 1), ("stride", 1), ("chunk_rows", 1)):
+            if getattr(self, name) < least:
+                raise DataError(f"--{name.replace('_', '-')} must be {least} or more, got {getattr(self, name)}")
+        for name in ("horizon", "dt"):
+            if not getattr(self, name) > 0:
+                raise DataError(f"--{name} must be above 0 seconds, got {getattr(self, name):g}")
+        if not 0 <= self.uncertainty < 1 or not 0 <= self.held_out < 1:
+            raise DataError("--uncertainty and --held-out are shares from 0 to below 1")
+        if self.noise < 0:
+            raise DataError(f"--noise must be 0 or more, got {self.noise:g}")
+        if self.compression not in ROW_BYTES:
+            raise DataError(f"--compression {self.compression} is not one of {', '.join(ROW_BYTES)}")
+        if self.variants is not None and self.variants < 1:
+            raise DataError(f"--variants must be 1 or more, got {self.variants}")
+        if not self.windows_each:
+            raise DataError(
+                f"a trajectory of {self.length:,} steps ({self.horizon:g} s of {self.dt:g} s) has no window of"
+                f" {self.window}: choose a shorter --window or a longer --horizon"
+            )
+
+    @property
+    def length(self) -> int:
+        """States of a trajectory, the first one included."""
+        return round(self.horizon / self.dt)
+
+    @property
+    def windows_each(self) -> int:
+        """Of a trajectory: starts 0, stride, 2 stride, ... below length - window."""
+        return len(range(0, self.length - self.window, self.stride))
+
+    @property
+    def rows_of_one(self) -> int:
+        """Windows of one trajectory of every family."""
+        return len(FAMILIES) * self.windows_each
+
+    @property
+    def variants_used(self) -> int:
+        """Fewer for a small set: each is seen at least once."""
+        return self.variants or min(MOST_VARIANTS, max(2, round(self.samples / self.rows_of_one)))
+
+    @property
+    def held_out_variants(self) -> int:
+        if self.variants_used < 2 or not self.held_out:
+            return 0
+        return min(self.variants_used - 1, max(1, round(self.held_out * self.variants_used)))
+
+    @property
+    def train_rows(self) -> int:
+        """Whole chunks, where there is more than one."""
+        rows = self.samples * (self.variants_used - self.held_out_variants) // self.variants_used
+        return rows if rows < 2 * self.chunk_rows else rows // self.chunk_rows * self.chunk_rows
+
+    @cached_property
+    def together(self) -> int:
+        """Trajectories of each family in a block."""
+        rounds = math.ceil(self.samples / (self.rows_of_one * self.variants_used))
+        return min(MOST_TOGETHER, rounds)
+
+    def blocks(self) -> Iterator[tuple[int, int, int, int]]:
+        """(number, variant, first row, end row) of each block; training variants in turn, then those held out."""
+        held_out = self.held_out_variants
+        training = self.variants_used - held_out
+        number = 0
+        for start, end, first, count in (
+            (0, self.train_rows, 0, training),
+            (self.train_rows, self.samples, training, held_out),
+        ):
+            row = start
+            while row < end:
+                stop = min(end, row + self.together * self.rows_of_one)
+                yield number, first + (number % count), row, stop
+                row, number = stop, number + 1
+
+    def columns(self) -> dict[str, Column]:
+        return {
+            "input_sequences": Column((self.window, FEATURES), "float32"),
+            "controls": Column((MOST_INPUTS,), "float32"),
+            "control_masks": Column((MOST_INPUTS,), "float32", fill=1.0),
+            "system_ids": Column((), "S50"),
+            "trajectory": Column((), "int64"),
+            "variant": Column((), "int32"),
+        }
+
+
+def prepare(made: ControlSet, out: Path, progress: Progress = lambda done, rows: None) -> dict[str, Any]:
+    """Writes the set, or what of it is missing. The answer is what `prepare --json` prints."""
+    started = time.perf_counter()
+    require_room(made, out)
+    compression = None if made.compression == "none" else made.compression
+    with GrowingFile(
+        out,
+        made.columns(),
+        rows=made.samples,
+        made_with=dataclasses.asdict(made),
+        chunk_rows=made.chunk_rows,
+        compression=compression,
+    ) as file:
+        begun_at = file.done
+        maker = Maker(made)
+        if not begun_at:
+            maker.describe(file)
+        file.begin()
+        marked = time.perf_counter()
+        for rows in maker.chunks(begun_at):
+            file.append(rows)
+            if time.perf_counter() - marked > MARK_SECONDS:
+                file.mark()
+                marked = time.perf_counter()
+                progress(file.done, made.samples)
+        file.finish()
+        progress(made.samples, made.samples)
+    seconds = time.perf_counter() - started
+    return {
+        "path": str(out),
+        "examples": made.samples,
+        "examples_before": begun_at,
+        "seconds": seconds,
+        "examples_per_second": (made.samples - begun_at) / seconds,
+        "bytes": out.stat().st_size,
+        "train_examples": made.train_rows,
+        "variants": made.variants_used,
+        "variants_held_out": made.held_out_variants,
+        "variants_drawn_again": {one.family.name: one.drawn_again for one in maker.systems if one.drawn_again},
+    }
+
+
+def require_room(made: ControlSet, out: Path) -> None:
+    """Refuses before the first row what the disk has no room for."""
+    folder = out.expanduser().absolute().parent
+    if not folder.is_dir():
+        raise DataError(f"there is no folder {folder} for --out {out.name}: make it, or name another")
+    partial = out.with_name(f"{out.name}.partial")
+    written = partial.stat().st_blocks * 512 if partial.exists() else 0
+    needed = round(made.samples * ROW_BYTES[made.compression] * made.window / 32) - written
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise DataError(
+            f"{made.samples:,} windows take up to {format_bytes(needed)} with --compression {made.compression}, and"
+            f" {format_bytes(free)} are free at {folder}: ask for at most"
+            f" {int(free / ROW_BYTES[made.compression] * 32 / made.window):,} --samples, or name another disk"
+        )
+
+
+class Maker:
+    """The rows of a set, block by block."""
+
+    def __init__(self, made: ControlSet) -> None:
+        self.made = made
+        self.systems = systems(variants=made.variants_used, uncertainty=made.uncertainty, dt=made.dt, seed=made.seed)
+        sizes = sorted({one.family.states for one in self.systems})
+        self.groups = [[i for i, one in enumerate(self.systems) if one.family.states == size] for size in sizes]
+        self.state_scale, self.control_scale, self.control_std = self._scales()
+        self.codes = np.array([code(one.family.inputs, one.family.states) for one in self.systems], np.float32)
+        self.names = np.array([one.family.name for one in self.systems], "S50")
+        self.masks = np.zeros((len(self.systems), MOST_INPUTS), np.float32)
+        self.gains = np.zeros((len(self.systems), MOST_INPUTS, MOST_STATES), np.float32)
+        for row, one in enumerate(self.systems):
+            inputs, states = one.gain.shape
+            self.masks[row, :inputs] = 1
+            scaled = -one.gain * self.state_scale[row][:states] / self.control_scale[row][:inputs, None]
+            self.gains[row, :inputs, :states] = scaled
+        self.settled, self.settling_steps, self.rejected = 0, 0, 0
+
+    def describe(self, file: GrowingFile) -> None:
+        """What the file says of itself, in attributes, and each family's scales."""
+        made = self.made
+        told = {
+            "sequence_length": made.window,
+            "max_state_dim": MOST_STATES,
+            "max_input_dim": MOST_INPUTS,
+            "dimension_encoding_size": sum(CODE_BITS),
+            "parameter_uncertainty": made.uncertainty,
+            "process_noise_std": made.noise,
+            "time_horizon": made.horizon,
+            "dt": made.dt,
+            "sequence_stride": made.stride,
+            "total_sequences": made.samples,
+            "train_rows": made.train_rows,
+            "variants": made.variants_used,
+            "variants_held_out": made.held_out_variants,
+            "seed": made.seed,
+            "total_trajectories_generated": 0,
+            "rejected_trajectories": 0,
+            "settled_trajectories": 0,
+            "average_settling_time": math.inf,
+        }
+        for name, value in told.items():
+            file.attribute(name, value)
+        for row, one in enumerate(self.systems):
+            group = f"normalization/{one.family.name}"
+            file.attribute("n_states", one.family.states, group=group)
+            file.attribute("n_inputs", one.family.inputs, group=group)
+            inputs, states = one.gain.shape
+            for name, values in (
+                ("state_max", self.state_scale[row][:states]),
+                ("control_max", self.control_scale[row][:inputs]),
+                ("control_std", self.control_std[row][:inputs]),
+            ):
+                file.array(f"{group}/{name}", values.astype(np.float32))
+        for name, values in (
+            ("state_mean", np.zeros(MOST_STATES)),
+            ("state_std", np.ones(MOST_STATES)),
+            ("control_mean", np.zeros(MOST_INPUTS)),
+            ("control_std", np.ones(MOST_INPUTS)),
+        ):
+            file.array(name, values.astype(np.float32))
+
+    def chunks(self, begin: int) -> Iterator[dict[str, np.ndarray]]:
+        """Rows from `begin` on, a chunk at a time; the next block is simulated meanwhile."""
+        blocks = [block for block in self.made.blocks() if block[3] > begin]
+        waiting = self._dispatched(*blocks[0][:2]) if blocks else None
+        pending: list[dict[str, np.ndarray]] = []
+        for index, (number, variant, first, end) in enumerate(blocks):
+            trajectories = self._trajectories(number, variant, waiting)
+            if index + 1 < len(blocks):
+                waiting = self._dispatched(*blocks[index + 1][:2])
+            for rows in self._rows(number, variant, trajectories, begin=max(0, begin - first), count=end - first):
+                pending.append(rows)
+                size = sum(len(one["variant"]) for one in pending)
+                if size >= self.made.chunk_rows:
+                    whole = {name: np.concatenate([one[name] for one in pending]) for name in rows}
+                    yield {name: values[: self.made.chunk_rows] for name, values in whole.items()}
+                    rest = {name: values[self.made.chunk_rows :] for name, values in whole.items()}
+                    pending = [rest] if len(rest["variant"]) else []
+        if pending:
+            yield {name: np.concatenate([one[name] for one in pending]) for name in pending[0]}
+
+    def _dispatched(self, number: int, variant: int, attempt: int = 0) -> list[Any]:
+        """One simulation for each number of states, under way."""
+        random = np.random.default_rng([self.made.seed, 1, number, attempt])
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(self.made.seed % 2**32), number), attempt)
+        found = []
+        for at, group in enumerate(self.groups):
+            members = [self.systems[i] for i in group]
+            steps = np.stack([one.steps[variant] for one in members], axis=-1).repeat(self.made.together, axis=-1)
+            first = _starts(members, self.made.together, random)
+            found.append(
+                simulated(
+                    steps.astype(np.float32),
+                    first,
+                    jax.random.fold_in(key, at),
+                    np.float32(self.made.noise),
+                    length=self.made.length,
+                )
+            )
+        return found
+
+    def _trajectories(self, number: int, variant: int, under_way: Any) -> np.ndarray:
+        """(families x together, time, 12) in units of each family's largest."""
+        together, made = self.made.together, self.made
+        found = np.zeros((len(self.systems) * together, made.length, MOST_STATES), np.float32)
+        missing = np.ones(len(found), bool)
+        for attempt in range(ATTEMPTS):
+            batch = under_way if attempt == 0 else self._dispatched(number, variant, attempt)
+            for group, one in zip(self.groups, batch, strict=True):
+                places = (np.array(group)[:, None] * together + np.arange(together)).ravel()
+                good = np.asarray(one.largest) < DIVERGED
+                take = np.flatnonzero(missing[places] & good)
+                self.rejected += int(np.sum(missing[places] & ~good))
+                if len(take):
+                    states = np.asarray(one.states)
+                    families = places[take] // together
+                    size = states.shape[1]
+                    found[places[take], :, :size] = (
+                        states[:, :, take].transpose(2, 0, 1) / self.state_scale[families, None, :size]
+                    )
+                    missing[places[take]] = False
+            if not missing.any():
+                return found
+        names = sorted({self.systems[place // together].family.name for place in np.flatnonzero(missing)})
+        raise PlimsollError(
+            f"trajectories of {', '.join(names)} reached a norm of {DIVERGED:g} in each of {ATTEMPTS} draws: lower"
+            " --noise or --uncertainty"
+        )
+
+    def _rows(
+        self, number: int, variant: int, trajectories: np.ndarray, *, begin: int, count: int
+    ) -> Iterator[dict[str, np.ndarray]]:
+        made, each = self.made, self.made.windows_each
+        order = np.random.default_rng([made.seed, 2, number]).permutation(len(trajectories) * each)[begin:count]
+        windows = np.lib.stride_tricks.sliding_window_view(trajectories, made.window, axis=1)[:, :: made.stride]
+        for at in range(0, len(order), made.chunk_rows):
+            trajectory, window = np.divmod(order[at : at + made.chunk_rows], each)
+            family = trajectory // made.together
+            seen = windows[trajectory, window].swapaxes(1, 2)
+            inputs = np.empty((len(seen), made.window, FEATURES), np.float32)
+            inputs[..., :MOST_STATES] = seen
+            inputs[..., MOST_STATES:] = self.codes[family][:, None]
+            yield {
+                "input_sequences": inputs,
+                "controls": np.einsum("nij,nj->ni", self.gains[family], seen[:, -1]),
+                "control_masks": self.masks[family],
+                "system_ids": self.names[family],
+                "trajectory": (np.int64(number) * len(trajectories) + trajectory).astype(np.int64),
+                "variant": np.full(len(seen), variant, np.int32),
+            }
+
+    def _scales(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of each family: largest |state| and |control| of the pilots, and the control's root mean square beside its
+        largest."""
+        made, count = self.made, len(self.systems)
+        states, controls = np.ones((count, MOST_STATES)), np.ones((count, MOST_INPUTS))
+        std = np.ones((count, MOST_INPUTS))
+        random = np.random.default_rng([made.seed, 3])
+        each = made.variants_used * PILOTS
+        for at, group in enumerate(self.groups):
+            members = [self.systems[i] for i in group]
+            steps = np.concatenate([one.steps.repeat(PILOTS, axis=0) for one in members]).transpose(1, 2, 0)
+            gains = np.zeros((MOST_INPUTS, steps.shape[1], steps.shape[2]), np.float32)
+            for column, one in enumerate(members):
+                gains[: one.gain.shape[0], :, column * each : (column + 1) * each] = one.gain[..., None]
+            key = jax.random.fold_in(jax.random.key(made.seed % 2**32), 2**31 + at)
+            of_state, of_control, squares = map(
+                np.asarray,
+                extremes(
+                    steps.astype(np.float32),
+                    gains,
+                    _starts(members, each, random),
+                    key,
+                    np.float32(made.noise),
+                    length=made.length,
+                ),
+            )
+            for column, (row, one) in enumerate(zip(group, members, strict=True)):
+                mine = np.arange(column * each, (column + 1) * each)
+                mine = mine[of_state[:, mine].max(axis=0) < DIVERGED]
+                inputs, size = one.gain.shape
+                states[row, :size] = np.maximum(of_state[:, mine].max(axis=1), 1e-8)
+                controls[row, :inputs] = np.maximum(of_control[:inputs, mine].max(axis=1), 1e-8)
+                std[row, :inputs] = np.sqrt(squares[:inputs, mine].mean(axis=1)) / controls[row, :inputs]
+        return states, controls, std
+
+
+def code(inputs: int, states: int) -> list[int]:
+    """Both numbers in binary, 3 and 4 bits, most significant first: (1, 4) is 0010100."""
+    return [
+        number >> bit & 1
+        for number, bits in zip((inputs, states), CODE_BITS, strict=True)
+        for bit in reversed(range(bits))
+    ]
+
+
+def _starts(members: list[System], each: int, random: np.random.Generator) -> np.ndarray:
+    """(states, members x each) in the members' boxes."""
+    boxes = np.array([one.family.box for one in members]).repeat(each, axis=0)
+    return (boxes * random.uniform(-1, 1, boxes.shape)).T.astype(np.float32)

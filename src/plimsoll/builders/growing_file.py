@@ -1,0 +1,223 @@
+"""An HDF5 file of known length that is filled from the beginning, and can be continued after its process was killed.
+
+It is written as HDF5's single-writer mode has it (SWMR): data before what points to it, so that what stands on the disk
+is a whole file at every moment. `mark` says how far it is good; a process that continues drops what came after. While
+it grows it is called `NAME.partial`; `finish` gives it its name. One process at a time: a lock beside it says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import h5py
+import numpy as np
+
+from plimsoll.errors import DataError, StoppedError
+from plimsoll.units import format_bytes
+
+DONE, MADE_WITH = "rows_written", "made_with"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A dataset: `shape` and `dtype` of one row, and what rows that were never written read as."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    fill: float | None = None
+
+
+class GrowingFile:
+    """`made_with` is what its content follows from: a file that was begun with anything else is not continued."""
+
+    def __init__(
+        self,
+        path: Path,
+        columns: Mapping[str, Column],
+        *,
+        rows: int,
+        made_with: Mapping[str, Any],
+        chunk_rows: int,
+        compression: str | None,
+    ) -> None:
+        self.path, self.rows, self.columns = path, rows, columns
+        self.partial = path.with_name(f"{path.name}.partial")
+        self._made_with = json.dumps(made_with, sort_keys=True)
+        self._chunk_rows, self._compression = chunk_rows, compression
+        self.done = 0
+        """Rows that are marked as good."""
+
+    def __enter__(self) -> GrowingFile:
+        self._lock = _locked(self.path)
+        try:
+            self._file = self._continued() if self.partial.exists() else self._begun()
+            self.done = self._at = int(self._file.attrs[DONE])
+        except BaseException:
+            self._lock.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, _: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(OSError, RuntimeError):  # a full disk: what was marked is good
+            self._file.close()
+        self._lock.close()
+        with contextlib.suppress(OSError):
+            os.unlink(self._lock.name)
+        if isinstance(problem, OSError) and _is_full(problem):
+            free = format_bytes(_free(self.path))
+            raise StoppedError(
+                f"the disk is full ({free} free at {self.path.parent}): {self.done:,} of {self.rows:,} rows are good in"
+                f" {self.partial.name}. Make room, and run the same command again to continue"
+            ) from None
+
+    def attribute(self, name: str, value: Any, *, group: str = "/") -> None:
+        """Before the first row."""
+        self._file.require_group(group).attrs[name] = value
+
+    def array(self, name: str, values: np.ndarray) -> None:
+        """A small dataset of its own; before the first row."""
+        if name not in self._file:
+            self._file[name] = values
+
+    def begin(self) -> None:
+        """From here on rows are written and nothing is added."""
+        self._file.swmr_mode = True
+
+    def append(self, rows: Mapping[str, np.ndarray]) -> None:
+        """Whole chunks, but for the last rows of all."""
+        count = len(next(iter(rows.values())))
+        for name, values in rows.items():
+            self._file[name][self._at : self._at + count] = values
+        self._at += count
+
+    def mark(self) -> None:
+        """What was appended so far survives a kill."""
+        for name in self.columns:
+            self._file[name].flush()
+        self._file.attrs.modify(DONE, self._at)
+        self._file.flush()
+        self.done = self._at
+
+    def finish(self) -> None:
+        if self._at != self.rows:
+            raise AssertionError(f"{self._at} of {self.rows} rows")
+        self.mark()
+        self._file.close()
+        self.partial.replace(self.path)
+
+    def _begun(self) -> h5py.File:
+        if self.path.exists():
+            raise DataError(f"{self.path} is there already: name another --out, or remove it")
+        unfinished = self.partial.with_suffix(".new")
+        with h5py.File(unfinished, "w", libver="latest") as file:
+            for name, column in self.columns.items():
+                file.create_dataset(
+                    name,
+                    (self.rows, *column.shape),
+                    column.dtype,
+                    chunks=(min(self._chunk_rows, self.rows), *column.shape),
+                    compression=self._compression,
+                    fillvalue=column.fill,
+                )
+            file.attrs[DONE], file.attrs[MADE_WITH] = 0, self._made_with
+        unfinished.replace(self.partial)
+        return h5py.File(self.partial, "r+", libver="latest")
+
+    def _continued(self) -> h5py.File:
+        cleared(self.partial)
+        try:
+            file = h5py.File(self.partial, "r+", libver="latest")
+        except OSError as problem:
+            raise DataError(f"{self.partial} cannot be continued ({problem}): remove it, and begin anew") from None
+        theirs = str(file.attrs[MADE_WITH])
+        if theirs != self._made_with:
+            file.close()
+            raise DataError(
+                f"{self.partial} was begun with {theirs}, and this is {self._made_with}: use the same options to"
+                " continue it, name another --out, or remove it"
+            )
+        return file
+
+
+def cleared(path: Path) -> None:
+    """Takes back the note "open for writing" that a killed process left in the file's first bytes.
+
+    Superblock of version 3, HDF5 File Format Specification 3.0, section II.A: byte 11 are the flags, bytes 44 to 48
+    Jenkins' lookup3 of all before them.
+    """
+    with open(path, "r+b") as file:
+        head = file.read(48)
+        whole = head[:9] == b"\x89HDF\r\n\x1a\n\x03" and struct.unpack("<I", head[44:]) == (_lookup3(head[:44]),)
+        if not whole:
+            raise DataError(f"{path} is damaged in its first bytes, and cannot be continued: remove it, and begin anew")
+        if head[11]:
+            mended = head[:11] + b"\0" + head[12:44]
+            file.seek(0)
+            file.write(mended + struct.pack("<I", _lookup3(mended)))
+
+
+def _lookup3(data: bytes) -> int:
+    """Bob Jenkins' hashlittle, https://burtleburtle.net/bob/c/lookup3.c, with the initial value 0."""
+    mask = 0xFFFFFFFF
+
+    def turned(x: int, by: int) -> int:
+        return (x << by | x >> (32 - by)) & mask
+
+    a = b = c = (0xDEADBEEF + len(data)) & mask
+    filled = data + b"\0" * (-len(data) % 12)
+    words = struct.unpack(f"<{len(filled) // 4}I", filled)
+    for first in range(0, len(words), 3):
+        a, b, c = ((old + new) & mask for old, new in zip((a, b, c), words[first : first + 3], strict=True))
+        if first + 3 == len(words):
+            break
+        a = (a - c) & mask ^ turned(c, 4)
+        c = (c + b) & mask
+        b = (b - a) & mask ^ turned(a, 6)
+        a = (a + c) & mask
+        c = (c - b) & mask ^ turned(b, 8)
+        b = (b + a) & mask
+        a = (a - c) & mask ^ turned(c, 16)
+        c = (c + b) & mask
+        b = (b - a) & mask ^ turned(a, 19)
+        a = (a + c) & mask
+        c = (c - b) & mask ^ turned(b, 4)
+        b = (b + a) & mask
+    c = ((c ^ b) - turned(b, 14)) & mask
+    a = ((a ^ c) - turned(c, 11)) & mask
+    b = ((b ^ a) - turned(a, 25)) & mask
+    c = ((c ^ b) - turned(b, 16)) & mask
+    a = ((a ^ c) - turned(c, 4)) & mask
+    b = ((b ^ a) - turned(a, 14)) & mask
+    return ((c ^ b) - turned(b, 24)) & mask
+
+
+def _locked(path: Path) -> Any:
+    place = path.with_name(f"{path.name}.lock")
+    lock = open(place, "w")  # noqa: SIM115  (held as long as the file grows)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise DataError(f"another process is writing {path}: wait for it, or name another --out") from None
+    return lock
+
+
+def _is_full(problem: OSError) -> bool:
+    return problem.errno in (errno.ENOSPC, errno.EDQUOT) or "errno = 28" in str(problem)
+
+
+def _free(path: Path) -> int:
+    found = os.statvfs(path.parent)
+    return found.f_bavail * found.f_frsize

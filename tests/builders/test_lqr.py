@@ -1,0 +1,102 @@
+"""Gains, poles and closed loops of the thirty-five systems, against reference numbers and the equations themselves."""
+
+import json
+
+import numpy as np
+import pytest
+
+from plimsoll.builders.lqr import LEAST_DAMPED, closed_loop, gain, held, radius
+from plimsoll.builders.lqr_families import FAMILIES, MOST_INPUTS, MOST_STATES
+from plimsoll.builders.lqr_variants import systems
+
+DT = 0.02
+EVERY = pytest.mark.parametrize("family", FAMILIES.values(), ids=list(FAMILIES))
+
+
+@pytest.fixture(scope="module")
+def checks(shared):
+    found = json.loads((shared / "golden/lqr_checks.json").read_text())
+    return {one["name"]: one for one in found}
+
+
+def test_there_are_thirty_five_of_at_most_twelve_states_and_six_inputs():
+    assert len(FAMILIES) == 35
+    assert max(one.states for one in FAMILIES.values()) == MOST_STATES
+    assert max(one.inputs for one in FAMILIES.values()) == MOST_INPUTS
+    assert all(len(one.box) == one.states for one in FAMILIES.values())
+
+
+@EVERY
+def test_the_gain_solves_the_riccati_equation_and_stabilises(family):
+    a, b = family.matrices()
+    k = gain(family)
+    assert np.linalg.eigvals(a - b @ k).real.max() < LEAST_DAMPED
+    p = np.linalg.lstsq(b.T, np.diag(family.input_cost) @ k, rcond=None)[0]  # R K = B' P: P where inputs reach
+    assert np.allclose(b.T @ p, np.diag(family.input_cost) @ k, atol=1e-8 * np.abs(k).max())
+
+
+@EVERY
+def test_no_other_gain_nearby_costs_less(family):
+    """The cost x' P x of a gain is the solution of a Lyapunov equation; the optimal gain's is the least."""
+    from scipy.linalg import solve_continuous_lyapunov
+
+    a, b = family.matrices()
+    q, r = np.diag(np.array(family.state_cost, float)), np.diag(np.array(family.input_cost, float))
+
+    def cost(k):
+        closed = a - b @ k
+        return np.trace(solve_continuous_lyapunov(closed.T, -(q + k.T @ r @ k)))
+
+    k, random = gain(family), np.random.default_rng(0)
+    best = cost(k)
+    for _ in range(5):
+        other = k + 1e-3 * np.abs(k).max() * random.standard_normal(k.shape)
+        if np.linalg.eigvals(a - b @ other).real.max() < 0:
+            assert cost(other) >= best * (1 - 1e-9)
+
+
+@EVERY
+def test_golden_gains_and_poles(family, checks):
+    one = checks[family.name]
+    a, b = family.matrices()
+    k = gain(family)
+    assert (one["n"], one["m"]) == (family.states, family.inputs)
+    assert np.linalg.eigvals(a).real.max() == pytest.approx(one["ol"], rel=1e-6, abs=1e-6)
+    poles = np.linalg.eigvals(a - b @ k)
+    assert poles.real.max() == pytest.approx(one["cl"], rel=1e-5)
+    assert np.abs(poles).max() == pytest.approx(one["clmax"], rel=1e-5)
+    assert np.abs(k).max() == pytest.approx(one["Kmax"], rel=1e-5)
+    assert np.allclose(k, one["K"], atol=6e-5 + 1e-5 * one["Kmax"])
+
+
+@EVERY
+def test_golden_closed_loops_step_as_exactly_as_they_should(family, checks):
+    step = closed_loop(*family.matrices(), gain(family), DT)
+    assert radius(step) == pytest.approx(checks[family.name]["rho"], rel=1e-6)
+    assert radius(step) < 1
+
+
+def test_a_held_input_acts_as_the_integral_says():
+    """A double integrator under a constant push: x = t^2 / 2, v = t."""
+    ad, bd = held(*FAMILIES["DoubleIntegrator"].matrices(), 0.5)
+    assert np.allclose(ad, [[1, 0.5], [0, 1]])
+    assert np.allclose(bd.ravel(), [0.125, 0.5])
+
+
+def test_many_small_steps_are_one_large_step():
+    a, b = FAMILIES["FlexibleBeam"].matrices()  # stiff: Runge-Kutta with this step runs away
+    small, _ = held(a, b, DT / 8)
+    assert np.allclose(np.linalg.matrix_power(small, 8), held(a, b, DT)[0], atol=1e-12)
+
+
+def test_every_variant_is_stable_and_follows_from_the_seed():
+    chosen = {"names": ["Acrobot", "CartPole"], "variants": 6, "dt": DT}
+    found = systems(uncertainty=0.2, seed=3, **chosen)
+    assert all(radius(step) < 1 for one in found for step in one.steps)
+    assert found[0].drawn_again > 0  # a quarter of its variants are not
+    again = systems(uncertainty=0.2, seed=3, **chosen)
+    other = systems(uncertainty=0.2, seed=4, **chosen)
+    assert all(np.array_equal(one.steps, two.steps) for one, two in zip(found, again, strict=True))
+    assert not np.array_equal(found[1].steps, other[1].steps)
+    nominal = systems(uncertainty=0.0, seed=3, **chosen)[1]
+    assert np.allclose(nominal.steps, closed_loop(*FAMILIES["CartPole"].matrices(), nominal.gain, DT))
