@@ -119,7 +119,7 @@ def evaluate(asked: Mapping[str, Any]) -> dict[str, Any]:
     metrics = summed(iter(batches), evaluate_and_count, trained.params())
     if not metrics:
         raise RunError(f"{trained.folder.path} has no held-out set to evaluate on: {trained.recipe.without_validation}")
-    found = {name.removeprefix("validation_"): value for name, value in metrics.items()}
+    found = recipe.reported({name.removeprefix("validation_"): value for name, value in metrics.items()})
     if recipe.rate_unit == "tokens":
         found["perplexity"] = math.exp(min(found["loss"], 700.0))
     unit = "tokens" if recipe.rate_unit == "tokens" else "weight"  # a user's loss may count anything

@@ -61,7 +61,7 @@ class GrowingFile:
         self._lock = _locked(self.path)
         try:
             self._file = self._continued() if self.partial.exists() else self._begun()
-            self.done = self._at = int(self._file.attrs[DONE])
+            self.done = self._at = int(np.asarray(self._file.attrs[DONE]))
         except BaseException:
             self._lock.close()
             raise
@@ -99,13 +99,13 @@ class GrowingFile:
         """Whole chunks, but for the last rows of all."""
         count = len(next(iter(rows.values())))
         for name, values in rows.items():
-            self._file[name][self._at : self._at + count] = values
+            self._dataset(name)[self._at : self._at + count] = values
         self._at += count
 
     def mark(self) -> None:
         """What was appended so far survives a kill."""
         for name in self.columns:
-            self._file[name].flush()
+            self._dataset(name).flush()
         self._file.attrs.modify(DONE, self._at)
         self._file.flush()
         self.done = self._at
@@ -116,6 +116,11 @@ class GrowingFile:
         self.mark()
         self._file.close()
         self.partial.replace(self.path)
+
+    def _dataset(self, name: str) -> h5py.Dataset:
+        found = self._file[name]
+        assert isinstance(found, h5py.Dataset)
+        return found
 
     def _begun(self) -> h5py.File:
         if self.path.exists():

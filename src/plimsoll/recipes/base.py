@@ -185,6 +185,10 @@ class Recipe(ABC):
     def validation(self, folder: Path, *, examples: int) -> Iterable[dict[str, Any]]:
         """Batches of `examples` that are never trained on; empty where there are none."""
 
+    def reported(self, metrics: Mapping[str, float]) -> dict[str, Any]:
+        """What `evaluate` says of the means over the held-out set."""
+        return dict(metrics)
+
     @abstractmethod
     def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
         """What the source holds in host memory at its largest, by component; estimated while nothing is prepared."""

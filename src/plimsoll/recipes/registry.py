@@ -19,8 +19,12 @@ from plimsoll.recipes.base import FROM_FILE, Recipe
 PRESETS: dict[str, tuple[str, str, str]] = {
     "stories": ("plimsoll.recipes.stories", "Text", "a small language model on any text, streamed"),
     "code": ("plimsoll.recipes.code", "code", "the same on Python's own source: needs no data, the demo"),
+    "control": ("plimsoll.recipes.control", "Control", "optimal controllers imitated from windows of states in HDF5"),
 }
-KINDS: dict[str, tuple[str, str]] = {"stories": ("plimsoll.recipes.stories", "Text")}
+KINDS: dict[str, tuple[str, str]] = {
+    "stories": ("plimsoll.recipes.stories", "Text"),
+    "control": ("plimsoll.recipes.control", "Control"),
+}
 
 
 def preset(name: str) -> Recipe:

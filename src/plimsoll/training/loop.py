@@ -146,7 +146,8 @@ def _is_best(checkpoints: Checkpoints, step: int) -> bool:
 
 
 def summed(batches: Iterator[Batch], evaluate: Callable[[Any, Batch], Any], params: Any) -> dict[str, float]:
-    """Sums over all batches, divided once: no mean of means. `validation_` goes before every name."""
+    """Sums over all batches, divided once: no mean of means. `validation_` goes before every name; what no batch had
+    anything of is left out."""
     totals: dict[str, tuple[float, float]] = {}
     for batch in batches:
         for name, (total, weight) in jax.device_get(evaluate(params, dict(batch))).items():
@@ -154,7 +155,7 @@ def summed(batches: Iterator[Batch], evaluate: Callable[[Any, Batch], Any], para
             totals[name] = old_total + float(total), old_weight + float(weight)
         if IN_FLIGHT.get(jax.default_backend()) == 1:
             memory.settle()  # as between steps
-    return {f"validation_{name}": total / weight for name, (total, weight) in totals.items()}
+    return {f"validation_{name}": total / weight for name, (total, weight) in totals.items() if weight}
 
 
 class _InFlight:

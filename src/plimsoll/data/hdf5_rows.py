@@ -1,0 +1,146 @@
+"""Rows of an HDF5 file: datasets of one length, read a chunk at a time.
+
+A compressed chunk is unpacked whole whatever is asked of it, so rows are only ever read in the chunks they lie in
+(`Hdf5Rows.spans`). Nothing of the size of the file is held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from plimsoll.errors import DataError
+from plimsoll.units import MIB, format_bytes
+
+WITHOUT_CHUNKS = 512
+"""Rows read at a time where the file is not chunked."""
+CACHE_BYTES = MIB
+"""Of a dataset: chunks are read whole and once, so none is worth keeping."""
+HUGE_CHUNK = 8 * MIB
+DONE = "rows_written"
+"""An attribute of a file that says how many of its rows are there; absent where all are."""
+
+Rows = dict[str, np.ndarray]
+
+
+class Hdf5Rows:
+    """`columns`: what a row's parts are called here, and the datasets they are read from."""
+
+    def __init__(self, path: str | Path, columns: Mapping[str, str]) -> None:
+        self.path = Path(path).expanduser()
+        self._file = opened(self.path)
+        self._datasets = {name: self._dataset(place) for name, place in columns.items()}
+        lengths = {columns[name]: len(dataset) for name, dataset in self._datasets.items()}
+        if len(set(lengths.values())) > 1:
+            words = ", ".join(f"{place} has {rows:,}" for place, rows in lengths.items())
+            raise DataError(
+                f"the datasets of {self.path} have unequal numbers of rows: {words}. Each row needs them all"
+            )
+        self._count = next(iter(lengths.values()), 0)
+        if not self._count:
+            raise DataError(f"{self.path} has no rows in {', '.join(columns.values())}")
+        written = int(self._file.attrs.get(DONE, self._count))
+        if written < self._count:
+            raise DataError(
+                f"{self.path} is still being written, or its writer was stopped: {written:,} of {self._count:,} rows"
+                " are there. Run the same `plimsoll prepare` again to complete it"
+            )
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def spec(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Name to the shape and dtype of one row."""
+        return {name: (dataset.shape[1:], dataset.dtype.name) for name, dataset in self._datasets.items()}
+
+    @property
+    def chunk_rows(self) -> int:
+        """Of the dataset with the widest rows: it costs most to read."""
+        widest = max(self._datasets.values(), key=_row_bytes)
+        return int(widest.chunks[0]) if widest.chunks else min(WITHOUT_CHUNKS, self._count)
+
+    @property
+    def row_bytes(self) -> int:
+        return sum(map(_row_bytes, self._datasets.values()))
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        return dict(self._file.attrs)
+
+    def array(self, place: str) -> np.ndarray | None:
+        """A small dataset, whole; None where there is none."""
+        found = self._file.get(place)
+        return np.asarray(found[()]) if isinstance(found, h5py.Dataset) else None
+
+    def group(self, place: str) -> list[str]:
+        """Names in a group; none where there is no such group."""
+        found = self._file.get(place)
+        return list(found) if isinstance(found, h5py.Group) else []
+
+    def spans(self, begin: int = 0, end: int | None = None) -> tuple[int, int, int]:
+        """First span, number of spans and rows of a span of the chunks that hold rows `begin` to `end`."""
+        rows, end = self.chunk_rows, self._count if end is None else end
+        first = begin // rows
+        return first, -(-end // rows) - first, rows
+
+    def read(self, begin: int, end: int) -> Rows:
+        return {name: dataset[begin:end] for name, dataset in self._datasets.items()}
+
+    def warning(self) -> str | None:
+        """Where reading in another order than the file's is slow whatever one does."""
+        for dataset in self._datasets.values():
+            if dataset.chunks and dataset.compression:
+                size = int(np.prod(dataset.chunks)) * dataset.dtype.itemsize
+                if size > HUGE_CHUNK:
+                    return (
+                        f"{dataset.name} of {self.path} is compressed ({dataset.compression}) in chunks of"
+                        f" {dataset.chunks[0]:,} rows, {format_bytes(size)}: each is unpacked whole. `plimsoll prepare"
+                        " control --rechunk` writes it anew in small ones"
+                    )
+        return None
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _dataset(self, place: str) -> h5py.Dataset:
+        found = self._file.get(place)
+        if not isinstance(found, h5py.Dataset):
+            there = ", ".join(_datasets(self._file)) or "none"
+            raise DataError(f"{self.path} has no dataset {place!r}: it has {there}")
+        if not found.shape:
+            raise DataError(f"{place} of {self.path} is a single value: its first axis should count the rows")
+        return found
+
+
+def opened(path: Path) -> h5py.File:
+    """Read-only. DataError where it is no HDF5 file, cut short, or written by another process."""
+    if not path.exists():
+        partial = path.with_name(f"{path.name}.partial")
+        beside = f"; {partial.name} is there: `plimsoll prepare` has not completed it" if partial.exists() else ""
+        raise DataError(f"there is no file {path}{beside}")
+    try:
+        return h5py.File(path, "r", rdcc_nbytes=CACHE_BYTES)
+    except OSError as problem:
+        said = str(problem)
+        if "truncated file" in said:
+            why = "it is cut short: copy it again, or make it anew"
+        elif "lock" in said or "already open for write" in said or "SWMR" in said:
+            why = "another process is writing it, or was killed while it did: wait, or run its `plimsoll prepare` again"
+        else:
+            why = f"it is no HDF5 file, or damaged ({said})"
+        raise DataError(f"{path} cannot be opened: {why}") from None
+
+
+def _datasets(file: h5py.File) -> Sequence[str]:
+    found: list[str] = []
+    file.visititems(lambda name, item: found.append(name) if isinstance(item, h5py.Dataset) else None)
+    return found
+
+
+def _row_bytes(dataset: h5py.Dataset) -> int:
+    return int(np.prod(dataset.shape[1:], dtype=np.int64)) * dataset.dtype.itemsize

@@ -1,0 +1,195 @@
+"""Batches of rows in a shuffled order, each byte of the file read once an epoch.
+
+The order of the chunks is shuffled; `mix` of them at a time are read and their rows shuffled together, so that a batch
+holds rows of `mix` places of the file. Memory holds those chunks, and the order of all chunks (4 bytes a chunk). The
+position is three numbers: epoch, group of chunks, row in the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import grain
+import numpy as np
+from grain.experimental import ThreadPrefetchIterDataset
+
+from plimsoll.data.batch_source import BatchSource
+from plimsoll.data.hdf5_rows import Hdf5Rows, Rows
+from plimsoll.errors import DataError, RecipeError
+
+MIX = 16
+"""Chunks whose rows are shuffled together."""
+
+Derive = Callable[[Rows], Rows]
+"""From the rows of a chunk as they were read to those that are trained on; fewer, where some are left out."""
+
+
+class Group(NamedTuple):
+    """Chunks that are shuffled together."""
+
+    rows: Rows
+    order: np.ndarray
+    skipped: int
+    """Rows that were left out because they are not finite."""
+
+
+class MixedChunks(grain.IterDataset):
+    """Batches without end. `rows` are the first and the one behind the last that are drawn from."""
+
+    def __init__(
+        self,
+        source: Hdf5Rows,
+        *,
+        batch_size: int,
+        seed: int,
+        rows: tuple[int, int] | None = None,
+        mix: int = MIX,
+        shuffle: bool = True,
+        derive: Derive = lambda rows: rows,
+        skip_bad: bool = False,
+    ) -> None:
+        super().__init__()
+        if mix < 1:
+            raise RecipeError(f"--mix-chunks must be 1 or more, got {mix}")
+        self.source, self.batch_size, self.together = source, batch_size, mix
+        self.begin, self.end = rows or (0, len(source))
+        if self.end <= self.begin:
+            raise DataError(f"{source.path} has no rows from {self.begin:,} to {self.end:,}")
+        self.first, self.count, self.span = source.spans(self.begin, self.end)
+        self.order_seed, self.shuffled, self.derive, self.skip_bad = seed, shuffle, derive, skip_bad
+
+    @property
+    def groups(self) -> int:
+        """Of an epoch."""
+        return -(-self.count // self.together)
+
+    def order(self, epoch: int) -> np.ndarray:
+        """Spans as one epoch reads them."""
+        spans = np.arange(self.first, self.first + self.count, dtype=np.int32)
+        return np.random.default_rng([self.order_seed, 4, epoch]).permutation(spans) if self.shuffled else spans
+
+    def group(self, epoch: int, number: int, order: np.ndarray) -> Group:
+        read, skipped = [], 0
+        for span in order[number * self.together : (number + 1) * self.together].tolist():
+            begin, end = max(self.begin, span * self.span), min(self.end, (span + 1) * self.span)
+            rows = self.source.read(begin, end)
+            bad = not_finite(rows)
+            if bad.any():
+                if not self.skip_bad:
+                    raise DataError(_not_finite_words(self.source, bad, begin))
+                skipped += int(bad.sum())
+                rows = {name: values[~bad] for name, values in rows.items()}
+            read.append(self.derive(rows))
+        together = {name: np.concatenate([one[name] for one in read]) for name in read[0]}
+        count = len(next(iter(together.values())))
+        within = (
+            np.random.default_rng([self.order_seed, 5, epoch, number]).permutation(count)
+            if self.shuffled
+            else np.arange(count)
+        )
+        return Group(together, within, skipped)
+
+    def __iter__(self) -> grain.DatasetIterator:
+        return _MixedIterator(self)
+
+
+class _MixedIterator(grain.DatasetIterator):
+    def __init__(self, of: MixedChunks) -> None:
+        super().__init__()
+        self._of = of
+        self._epoch = self._number = self._row = self._skipped = 0
+        self._group: Group | None = None
+        self._order: tuple[int, np.ndarray] = (-1, np.empty(0, np.int32))
+        self._empty = 0
+
+    def __next__(self) -> Rows:
+        self._assert_not_closed()
+        wanted, parts = self._of.batch_size, []
+        while wanted:
+            group = self._current()
+            take = group.order[self._row : self._row + wanted]
+            if len(take):
+                parts.append({name: values[take] for name, values in group.rows.items()})
+                wanted, self._row, self._empty = wanted - len(take), self._row + len(take), 0
+            if self._row >= len(group.order):
+                self._forward(group)
+        if len(parts) == 1:
+            return parts[0]
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def _current(self) -> Group:
+        if self._group is None:
+            if self._order[0] != self._epoch:
+                self._order = self._epoch, self._of.order(self._epoch)
+            self._group = self._of.group(self._epoch, self._number, self._order[1])
+        return self._group
+
+    def _forward(self, group: Group) -> None:
+        self._group, self._row, self._number = None, 0, self._number + 1
+        self._skipped, self._empty = self._skipped + group.skipped, self._empty + 1
+        if self._empty > self._of.groups:
+            raise DataError(f"{self._of.source.path} has no row to train on: all of an epoch were left out")
+        if self._number >= self._of.groups:
+            self._epoch, self._number = self._epoch + 1, 0
+
+    def get_state(self) -> dict[str, Any]:
+        of = self._of
+        place = {"epoch": self._epoch, "group": self._number, "row": self._row, "skipped": self._skipped}
+        return place | {"rows": of.end - of.begin, "span": of.span, "mix": of.together}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        of = self._of
+        for name, now, what in (
+            ("rows", of.end - of.begin, "rows"),
+            ("span", of.span, "rows in a chunk"),
+            ("mix", of.together, "chunks mixed"),
+        ):
+            if state[name] != now:
+                raise DataError(
+                    f"the data position was saved with {state[name]:,} {what}, and now there are {now:,}: put the old"
+                    " data back, or start a new run"
+                )
+        self._epoch, self._number, self._row = state["epoch"], state["group"], state["row"]
+        self._skipped, self._group = state["skipped"], None
+
+
+def mixed_loader(source: Hdf5Rows, *, prefetch: int, **how: Any) -> BatchSource:
+    """`MixedChunks` with `prefetch` batches made ready in a thread."""
+    batches: grain.IterDataset = MixedChunks(source, **how)
+    if prefetch:
+        batches = ThreadPrefetchIterDataset(batches, prefetch_buffer_size=prefetch)
+    return BatchSource(batches)
+
+
+def in_order(source: Hdf5Rows, spans: list[tuple[int, int]], *, derive: Derive = lambda rows: rows) -> Iterator[Rows]:
+    """The rows of some spans, as they lie in the file; rows that are not finite are left out."""
+    for begin, end in spans:
+        rows = source.read(begin, end)
+        bad = not_finite(rows)
+        found = derive({name: values[~bad] for name, values in rows.items()} if bad.any() else rows)
+        if len(next(iter(found.values()))):
+            yield found
+
+
+def not_finite(rows: Rows) -> np.ndarray:
+    """Which rows hold a NaN or an infinity."""
+    count = len(next(iter(rows.values())))
+    bad = np.zeros(count, bool)
+    for values in rows.values():
+        if values.dtype.kind == "f" and count:
+            flat = values.reshape(count, -1)
+            with np.errstate(invalid="ignore", over="ignore"):
+                suspect = ~np.isfinite(flat @ np.ones(flat.shape[1], flat.dtype))  # quicker than to look at each
+            if suspect.any():
+                bad[suspect] |= ~np.isfinite(flat[suspect]).all(axis=1)
+    return bad
+
+
+def _not_finite_words(source: Hdf5Rows, bad: np.ndarray, begin: int) -> str:
+    places = ", ".join(f"{begin + row:,}" for row in np.flatnonzero(bad)[:5].tolist())
+    more = int(bad.sum()) - 5
+    return (
+        f"{source.path} has rows that are not finite: {places}{f' and {more:,} more near them' if more > 0 else ''}."
+        " Mend them, or leave such rows out with --skip-bad, which counts them"
+    )

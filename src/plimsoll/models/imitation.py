@@ -1,0 +1,181 @@
+"""A small causal transformer that reads a window of states and predicts the control that follows its last one.
+
+Post-norm, as in Vaswani et al. 2017, https://arxiv.org/abs/1706.03762: x = norm(x + sub(x)); a learned table of
+positions, attention without biases, a feed-forward of GELU, LayerNorm with scale and bias. The loss is the squared
+error over the controls that a system has, each in units of its family's own spread: of a predictor that says zero it
+is 1, whatever the family, so that families count alike.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from plimsoll.levers.attention import causal_attention
+from plimsoll.levers.precision import dot
+from plimsoll.levers.remat import keep, restacked, scan_blocks, unrolls, unstacked
+from plimsoll.levers.sharding import by_rows
+from plimsoll.types import Batch, Compute, LossSum, Metrics, Params
+
+NORM_EPSILON = 1e-6
+POSITION_SCALE = 0.02
+
+
+@dataclass(frozen=True)
+class ImitatorShape:
+    """Sizes of the network; `positions` is the most that a window may have."""
+
+    features: int
+    outputs: int
+    families: int
+    width: int
+    heads: int
+    layers: int
+    inner: int
+    positions: int = 128
+    dropout: float = 0.0
+
+    @property
+    def parameters(self) -> int:
+        d, f = self.width, self.inner
+        block = 4 * d * d + (d * f + f) + (f * d + d) + 4 * d
+        return (self.features + 1) * d + self.positions * d + self.layers * block + (d + 1) * self.outputs
+
+
+class Imitator:
+    """A `Task`. Batches: `inputs` (batch, length, features), `controls` and `masks` (batch, outputs) float32, `family`
+    (batch,) int32."""
+
+    stacked = "blocks"
+
+    def __init__(self, shape: ImitatorShape, compute: Compute) -> None:
+        self.shape, self.compute = shape, compute
+
+    def init(self, key: Array) -> Params:
+        """Float32; blocks have a leading axis of layers. Kernels are drawn as LeCun normal, biases are zero."""
+        shape, (first, place, blocks, last) = self.shape, jax.random.split(key, 4)
+        return {
+            "trainable": {
+                "enter": _linear(first, shape.features, shape.width),
+                "positions": POSITION_SCALE * jax.random.normal(place, (shape.positions, shape.width)),
+                "blocks": jax.vmap(self._block)(jax.random.split(blocks, shape.layers)),
+                "leave": _linear(last, shape.width, shape.outputs),
+            }
+        }
+
+    def _block(self, key: Array) -> dict[str, Any]:
+        d, f = self.shape.width, self.shape.inner
+        keys = jax.random.split(key, 6)
+        return {
+            **{name: _kernel(keys[i], d, d) for i, name in enumerate(("query", "key", "value", "out"))},
+            "up": _linear(keys[4], d, f),
+            "down": _linear(keys[5], f, d),
+            "attention_norm": {"scale": jnp.ones(d), "bias": jnp.zeros(d)},
+            "feed_norm": {"scale": jnp.ones(d), "bias": jnp.zeros(d)},
+        }
+
+    def predicted(
+        self, weights: dict, inputs: Float[Array, "batch length features"], keys: Array | None = None
+    ) -> Float[Array, "batch outputs"]:
+        """In units of each family's spread. `keys`, one per example, where dropout is on."""
+        x = self._dot(inputs, weights["enter"]) + weights["positions"][: inputs.shape[1]]
+        x = by_rows(self._dropped(x, keys, 0))
+        numbered = weights["blocks"]
+        if keys is not None:
+            layer = jnp.arange(self.shape.layers)
+            numbered = (
+                [(block, layer[i]) for i, block in enumerate(numbered)]
+                if isinstance(numbered, list)
+                else (numbered, layer)
+            )
+
+        def one_block(x: Array, block: Any) -> Array:
+            block, number = block if keys is not None else (block, 0)
+            return self._applied(x, block, keys, number)
+
+        x = scan_blocks(
+            one_block,
+            x,
+            numbered,
+            layers=self.shape.layers,
+            remat=self.compute.remat,
+            platform=self.compute.platform,
+        )
+        return self._dot(x[:, -1], weights["leave"])
+
+    def _applied(self, x: Array, block: dict, keys: Array | None, number: Any) -> Array:
+        mixed = self._dropped(self._attended(x, block), keys, 2 * number + 1)
+        x = layer_norm(x + mixed, **block["attention_norm"])
+        inner = jax.nn.gelu(keep(self._dot(x, block["up"])))
+        return by_rows(
+            layer_norm(x + self._dropped(self._dot(inner, block["down"]), keys, 2 * number + 2), **block["feed_norm"])
+        )
+
+    def _attended(self, x: Array, block: dict) -> Array:
+        batch, length, width = x.shape
+
+        def heads(name: str) -> Array:
+            return keep(self._dot(x, block[name])).reshape(batch, length, self.shape.heads, -1).swapaxes(1, 2)
+
+        mixed = causal_attention(heads("query"), heads("key"), heads("value"), compute=self.compute)
+        return keep(self._dot(mixed.swapaxes(1, 2).reshape(batch, length, width), block["out"]))
+
+    def _dropped(self, x: Array, keys: Array | None, place: Any) -> Array:
+        if keys is None or not self.shape.dropout:
+            return x
+        left = 1 - self.shape.dropout
+        here = jax.vmap(lambda key: jax.random.fold_in(key, place))(keys)
+        kept = jax.vmap(lambda key: jax.random.bernoulli(key, left, x.shape[1:]))(here)
+        return jnp.where(kept, x / left, 0)
+
+    def _dot(self, x: Array, kernel: Any) -> Array:
+        weights, bias = (kernel["kernel"], kernel["bias"]) if isinstance(kernel, dict) else (kernel, 0)
+        return dot(x, weights, precision=self.compute.precision, platform=self.compute.platform) + bias
+
+    def loss(
+        self, params: Params, carry: None, batch: Batch, keys: Array, *, train: bool
+    ) -> tuple[LossSum, None, Metrics]:
+        """Squared errors over the controls there are. In evaluation, besides: of each family, errors over squares."""
+        weights, masks = params["trainable"], batch["masks"]
+        wrong = masks * (self.predicted(weights, batch["inputs"], keys if train else None) - batch["controls"]) ** 2
+        loss = LossSum(jnp.sum(wrong), jnp.sum(masks))
+        return loss, None, {} if train else self._by_family(wrong, masks * batch["controls"] ** 2, batch["family"])
+
+    def _by_family(self, wrong: Array, squares: Array, family: Array) -> Metrics:
+        """`unexplained_12`: what of family 12's controls is not explained: 1 - R^2 about zero."""
+        errors, powers = (
+            jax.ops.segment_sum(jnp.sum(x, axis=1), family, num_segments=self.shape.families) for x in (wrong, squares)
+        )
+        return {f"unexplained_{i}": LossSum(errors[i], powers[i]) for i in range(self.shape.families)}
+
+    def unstack(self, trainable: dict) -> dict:
+        """See `types.Unstacks`."""
+        if not self._unrolls:
+            return trainable
+        return trainable | {"blocks": unstacked(trainable["blocks"], self.shape.layers)}
+
+    def stack(self, gradient: dict) -> dict:
+        return gradient | {"blocks": restacked(gradient["blocks"])} if self._unrolls else gradient
+
+    @property
+    def _unrolls(self) -> bool:
+        return unrolls(layers=self.shape.layers, remat=self.compute.remat, platform=self.compute.platform)
+
+
+def layer_norm(
+    x: Float[Array, "... width"], scale: Float[Array, " width"], bias: Float[Array, " width"]
+) -> Float[Array, "... width"]:
+    """Ba et al. 2016, https://arxiv.org/abs/1607.06450, in float32."""
+    centred = x - jnp.mean(x, axis=-1, keepdims=True)
+    return centred * jax.lax.rsqrt(jnp.mean(centred**2, axis=-1, keepdims=True) + NORM_EPSILON) * scale + bias
+
+
+def _kernel(key: Array, inner: int, cols: int) -> Array:
+    return jax.random.normal(key, (inner, cols)) / math.sqrt(inner)
+
+
+def _linear(key: Array, inner: int, cols: int) -> dict[str, Array]:
+    return {"kernel": _kernel(key, inner, cols), "bias": jnp.zeros(cols)}
