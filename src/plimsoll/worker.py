@@ -150,6 +150,7 @@ ANSWERS = {
     "evaluate": ("plimsoll.inference", "evaluate"),
     "sample": ("plimsoll.inference", "sample"),
     "fingerprint": ("plimsoll.inference", "prove"),
+    "prepare": ("plimsoll.builders.control", "answer"),
     "doctor": ("plimsoll.examine", "examine"),
     "accelerators": ("plimsoll.examine", "accelerators"),
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from plimsoll.builders.lqr_families import FAMILIES, MOST_INPUTS, MOST_STATES
 from plimsoll.builders.lqr_variants import System, systems
 from plimsoll.builders.simulation import extremes, simulated
 from plimsoll.errors import DataError, PlimsollError
-from plimsoll.units import format_bytes
+from plimsoll.units import format_bytes, format_seconds
 
 CODE_BITS = 3, 4
 """Of the number of inputs, then of the number of states, most significant first."""
@@ -410,3 +411,27 @@ def _starts(members: list[System], each: int, random: np.random.Generator) -> np
     """(states, members x each) in the members' boxes."""
     boxes = np.array([one.family.box for one in members]).repeat(each, axis=0)
     return (boxes * random.uniform(-1, 1, boxes.shape)).T.astype(np.float32)
+
+
+def answer(asked: dict[str, Any]) -> dict[str, Any]:
+    """`plimsoll prepare control`, in the process that simulates. Progress goes to standard error."""
+    how = dict(asked)
+    out = Path(how.pop("out")).expanduser()
+    bar = _Bar()
+    return prepare(ControlSet(**how), out, bar)
+
+
+class _Bar:
+    """A line now and then: rows, speed, time left."""
+
+    def __init__(self) -> None:
+        self._started, self._first = time.monotonic(), -1
+
+    def __call__(self, done: int, rows: int) -> None:
+        now = time.monotonic()
+        if self._first < 0:
+            self._started, self._first = now, done
+            return
+        speed = (done - self._first) / max(now - self._started, 1e-9)
+        left = format_seconds((rows - done) / speed) if speed and done < rows else "0 s"
+        print(f"  {done:,} of {rows:,} windows  {speed:,.0f}/s  left {left}", file=sys.stderr, flush=True)

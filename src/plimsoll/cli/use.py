@@ -67,7 +67,9 @@ def evaluation_text(found: dict) -> str:
     counts = ("tokens", "weight")
     lines = [f"{found['run']} at step {found['step']:,}, on its held-out set"]
     for name, value in found.items():
-        if name not in ("run", "step"):
+        if isinstance(value, dict):
+            lines += ["", f"  {name}", *(f"    {part:<28}{number:8.4f}" for part, number in value.items())]
+        elif name not in ("run", "step"):
             lines.append(f"  {name:<12}{f'{value:,}' if name in counts else f'{value:.4f}'}")
     return "\n".join(lines)
 
