@@ -50,6 +50,12 @@ class InspectOptions:
     """Configuration of a hub data set."""
     split: str = "train"
     """Split of a hub data set."""
+    shuffle: bool = False
+    """Of an HDF5 file: how well an epoch mixes its rows."""
+    batch_size: int = 1024
+    """For --shuffle."""
+    mix_chunks: int = 16
+    """For --shuffle: chunks whose rows are mixed."""
     json: Json = False
 
 
@@ -172,11 +178,41 @@ def inspect(arguments: list[str]) -> int:
         found = describe_run(RunFolder(options.path))
         print(json.dumps(found) if options.json else _run_text(found))
         return 0
+    from plimsoll.data.hdf5_survey import is_hdf5
+
+    if is_hdf5(options.path):
+        return _inspect_hdf5(options)
     from plimsoll.data.survey import describe_text
 
     found = describe_text(_documents(options))
     print(json.dumps(found) if options.json else _data_text(found))
     return 0
+
+
+def _inspect_hdf5(options: InspectOptions) -> int:
+    from plimsoll.data.hdf5_survey import describe
+
+    found = describe(options.path)
+    if options.shuffle:
+        found["shuffle"] = _shuffle(options)
+    if options.json:
+        print(json.dumps(found))
+    else:
+        from plimsoll.report.hdf5 import hdf5_table
+
+        print(hdf5_table(found))
+    return 0
+
+
+def _shuffle(options: InspectOptions) -> dict[str, Any]:
+    """Of the first groups of an epoch, by the numbers of rows alone: nothing is read."""
+    from plimsoll.data.hdf5_rows import widest
+    from plimsoll.data.hdf5_survey import shuffle_quality
+    from plimsoll.data.mixed_chunks import sampled_order
+
+    rows, chunk_rows = widest(options.path)
+    order = sampled_order(rows, chunk_rows=chunk_rows, mix=options.mix_chunks, seed=0)
+    return shuffle_quality(order, batch_size=min(options.batch_size, rows), chunk_rows=chunk_rows)
 
 
 def _documents(options: InspectOptions) -> Any:

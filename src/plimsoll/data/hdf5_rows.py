@@ -144,3 +144,13 @@ def _datasets(file: h5py.File) -> Sequence[str]:
 
 def _row_bytes(dataset: h5py.Dataset) -> int:
     return int(np.prod(dataset.shape[1:], dtype=np.int64)) * dataset.dtype.itemsize
+
+
+def widest(path: str | Path) -> tuple[int, int]:
+    """Rows of the dataset with the widest rows, and of a chunk of it."""
+    with opened(Path(path).expanduser()) as file:
+        found = [item for item in map(file.get, _datasets(file)) if isinstance(item, h5py.Dataset) and item.shape]
+        if not found:
+            raise DataError(f"{path} has no dataset with rows")
+        dataset = max(found, key=lambda one: (one.shape[0], _row_bytes(one)))
+        return int(dataset.shape[0]), int(dataset.chunks[0]) if dataset.chunks else WITHOUT_CHUNKS

@@ -1,0 +1,181 @@
+"""Rows of HDF5 in a mixed order: each once an epoch, none held out, bad ones said, and every position found again."""
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from control_files import FAMILIES, places, write_control
+from plimsoll.data.control_rows import ControlRows, is_held_out
+from plimsoll.data.hdf5_rows import Hdf5Rows
+from plimsoll.data.hdf5_survey import describe, shuffle_quality
+from plimsoll.data.mixed_chunks import MixedChunks, not_finite, sampled_order
+from plimsoll.errors import DataError
+
+
+def epoch_of(rows, *, batch_size=50, mix=3, count=None, **how):
+    loader = rows.loader(batch_size=batch_size, seed=1, mix=mix, skip_bad=False, prefetch=0, **how)
+    return [next(loader) for _ in range((count or rows.training_rows) // batch_size)]
+
+
+@pytest.fixture
+def control(tmp_path):
+    return write_control(tmp_path / "w.h5")
+
+
+@settings(max_examples=25)
+@given(st.integers(1, 130), st.integers(1, 7), st.integers(30, 300), st.integers(1, 70))
+def test_every_row_comes_once_an_epoch_whatever_the_sizes(tmp_path_factory, batch_size, mix, rows, chunk):
+    path = tmp_path_factory.mktemp("rows") / "w.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=np.arange(rows), chunks=(min(chunk, rows),))
+    batches = iter(MixedChunks(Hdf5Rows(path, {"x": "x"}), batch_size=batch_size, seed=3, mix=mix))
+    drawn = np.concatenate([next(batches)["x"] for _ in range(-(-3 * rows // batch_size))])
+    for epoch in range(3):
+        assert sorted(drawn[epoch * rows : (epoch + 1) * rows].tolist()) == list(range(rows))
+
+
+def test_epochs_differ_and_the_seed_decides(control):
+    rows = ControlRows(control, split="variant")
+    first = np.concatenate([places(batch) for batch in epoch_of(rows)])
+    again = np.concatenate([places(batch) for batch in epoch_of(ControlRows(control, split="variant"))])
+    loader = rows.loader(batch_size=50, seed=1, mix=3, skip_bad=False, prefetch=2)
+    both = [places(next(loader)) for _ in range(20)]
+    loader.close()
+    assert np.array_equal(first, again)
+    assert np.array_equal(first, np.concatenate(both[:10]))  # in a thread, too
+    assert not np.array_equal(first, np.concatenate(both[10:]))
+    assert sorted(first.tolist()) == list(range(500))
+
+
+@pytest.mark.parametrize("split", ["variant", "trajectory"])
+def test_training_and_validation_share_no_trajectory(control, split):
+    rows = ControlRows(control, split=split)
+    trained = np.concatenate([places(batch) for batch in epoch_of(rows, count=2 * len(rows))])
+    held_out = np.concatenate(
+        [places(batch)[batch["masks"].any(axis=1)] for batch in rows.validation(most=10_000, batch_size=64)]
+    )
+    assert len(held_out) > 30
+    assert not {*(trained // 4)} & {*(held_out // 4)}
+    assert len({*trained} | {*held_out}) == len(rows)
+
+
+def test_validation_batches_are_full_and_filled_with_rows_that_count_nothing(control):
+    batches = list(ControlRows(control, split="variant").validation(most=10_000, batch_size=64))
+    assert {len(batch["family"]) for batch in batches} == {64}
+    assert sum(int(batch["masks"].any(axis=1).sum()) for batch in batches) == 100
+    few = list(ControlRows(control, split="variant").validation(most=20, batch_size=16))
+    assert sum(int(batch["masks"].any(axis=1).sum()) for batch in few) <= 64
+
+
+def test_controls_come_in_units_of_their_familys_spread(control):
+    rows = ControlRows(control, split="none")
+    batch = next(rows.loader(batch_size=50, seed=1, mix=1, skip_bad=False, prefetch=0))
+    assert np.allclose(batch["controls"], batch["masks"] * batch["inputs"][:, -1, :6], atol=1e-6)
+    assert rows.families == sorted(FAMILIES)
+    assert batch["masks"].sum(axis=1).astype(int).tolist() == (batch["family"] + 1).tolist()
+
+
+def test_rows_that_are_not_finite_end_the_run_or_are_left_out_and_counted(tmp_path):
+    path = write_control(tmp_path / "w.h5", bad=(5, 17, 300))
+    rows = ControlRows(path, split="variant")
+    with pytest.raises(DataError, match=r"rows that are not finite: \d.*--skip-bad"):
+        epoch_of(rows)
+    loader = rows.loader(batch_size=7, seed=1, mix=3, skip_bad=True, prefetch=0)
+    drawn = np.concatenate([places(next(loader)) for _ in range(71)])
+    assert sorted(drawn.tolist()) == sorted({*range(500)} - {5, 17, 300})
+    next(loader)
+    assert loader.state()["skipped"] == 3
+
+
+def test_large_finite_numbers_are_not_taken_for_infinite_ones():
+    rows = {"x": np.array([[3e38, 3e38], [1.0, np.nan], [np.inf, -np.inf], [-3e38, 1.0]], np.float32)}
+    assert not_finite(rows).tolist() == [False, True, True, False]
+
+
+def test_a_position_of_another_file_is_refused(control, tmp_path):
+    loader = ControlRows(control, split="variant").loader(batch_size=9, seed=1, mix=3, skip_bad=False, prefetch=0)
+    next(loader)
+    state = loader.state()
+    for other, how in ((write_control(tmp_path / "b.h5", rows=700), {}), (control, {"mix": 4})):
+        there = ControlRows(other, split="variant").loader(
+            **{"batch_size": 9, "seed": 1, "mix": 3, "skip_bad": False, "prefetch": 0, **how}
+        )
+        with pytest.raises(DataError, match="the data position was saved with"):
+            there.restore(state)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"controls": None}, "no dataset 'controls': it has control_masks, input_sequences"),
+        ({"variant": np.zeros(10, np.int32)}, "unequal numbers of rows"),
+        ({"input_sequences": np.zeros((600, 19), np.float32)}, r"rows of shape \(19,\).*expected \(window, features\)"),
+        ({"control_masks": np.zeros((600, 5), np.float32)}, "must be alike"),
+        ({"system_ids": np.array([b"Unheard"] * 600, "S50")}, "rows of 'Unheard', which is not among its families"),
+    ],
+)
+def test_what_is_missing_or_misshapen_is_named(tmp_path, changes, said):
+    path = write_control(tmp_path / "w.h5", **changes)
+    with pytest.raises(DataError, match=said):
+        epoch_of(ControlRows(path, split="variant"))
+
+
+def test_files_that_cannot_be_read_are_refused_in_a_sentence(tmp_path, control):
+    with pytest.raises(DataError, match="there is no file"):
+        Hdf5Rows(tmp_path / "none.h5", {"x": "x"})
+    (tmp_path / "text.h5").write_text("no HDF5")
+    with pytest.raises(DataError, match="it is no HDF5 file"):
+        Hdf5Rows(tmp_path / "text.h5", {"x": "x"})
+    (tmp_path / "cut.h5").write_bytes(control.read_bytes()[:-5000])
+    with pytest.raises(DataError, match="it is cut short"):
+        Hdf5Rows(tmp_path / "cut.h5", {"x": "input_sequences"})
+    with h5py.File(control, "r+") as file:
+        file.attrs["rows_written"] = 200
+    with pytest.raises(DataError, match=r"still being written.*200 of 600 rows"):
+        ControlRows(control, split="variant")
+
+
+def test_a_file_without_the_border_of_its_variants_may_be_split_otherwise(control):
+    with h5py.File(control, "r+") as file:
+        del file.attrs["train_rows"]
+    with pytest.raises(DataError, match="--split trajectory, or none"):
+        epoch_of(ControlRows(control, split="variant"))
+    assert ControlRows(control, split="none").training_rows == 600
+
+
+def test_held_out_trajectories_are_the_same_in_every_run():
+    numbers = np.arange(10_000)
+    chosen = is_held_out(numbers)
+    assert 0.13 < chosen.mean() < 0.17
+    assert np.array_equal(is_held_out(numbers[::-1]), chosen[::-1])
+
+
+def test_an_order_is_given_a_number():
+    assert shuffle_quality(np.arange(4096), batch_size=64, chunk_rows=64)["rank_correlation"] == pytest.approx(1)
+    mixed = sampled_order(64 * 512, chunk_rows=512, mix=8, seed=0)
+    found = shuffle_quality(mixed, batch_size=512, chunk_rows=512)
+    assert sorted(mixed.tolist()) == list(range(64 * 512))
+    assert abs(found["rank_correlation"]) < 0.3
+    assert found["chunks_per_batch"] == pytest.approx(8, abs=0.1)
+    alone = shuffle_quality(sampled_order(64 * 512, chunk_rows=512, mix=1, seed=0), batch_size=512, chunk_rows=512)
+    assert alone["chunks_per_batch"] == 1
+
+
+def test_a_file_is_described_from_a_few_of_its_rows(tmp_path):
+    found = describe(write_control(tmp_path / "w.h5", rows=3000, bad=range(0, 3000, 3)))
+    inputs = next(one for one in found["datasets"] if one["name"] == "input_sequences")
+    assert found["rows"] == 3000
+    assert inputs["sampled_rows"] <= 200
+    assert 0.15 < inputs["sampled_rows_not_finite"] / inputs["sampled_rows"] < 0.55
+    assert [one["name"] for one in found["families"]] == sorted(FAMILIES)
+
+
+def test_huge_packed_chunks_are_warned_of_with_what_they_cost(tmp_path):
+    path = tmp_path / "huge.h5"
+    with h5py.File(path, "w") as file:
+        noise = np.random.default_rng(0).standard_normal((60_000, 64)).astype(np.float32)
+        file.create_dataset("x", data=noise, chunks=(60_000, 64), compression="gzip")
+    assert any("rows/s; by chunks" in warning for warning in describe(path)["warnings"])
+    assert "each is unpacked whole" in Hdf5Rows(path, {"x": "x"}).warning()
