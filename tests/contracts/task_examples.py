@@ -1,10 +1,15 @@
 """Every kind of recipe at the size of a test. A new kind is added here, and has its task and levers held."""
 
+import atexit
+import shutil
+import tempfile
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 
+from control_files import write_control
 from plimsoll.recipes.own import OwnRecipe
 from plimsoll.recipes.registry import preset
 
@@ -12,9 +17,23 @@ DOCS = Path(__file__).parents[2] / "docs/examples"
 OWN = {path.stem: lambda path=path: preset(str(path)) for path in sorted(DOCS.glob("*.py"))}
 """The recipes of docs/your-own.md: plain JAX, Equinox, Flax."""
 
+FROM_THEIR_DATA = ("control",)
+"""Kinds whose batches cannot be drawn at random: masks and families go together."""
+
+
+@cache
+def control_file():
+    folder = tempfile.mkdtemp(prefix="plimsoll-control-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return str(write_control(Path(folder) / "windows.h5", rows=400, window=16))
+
+
 RECIPES = {
     "stories": lambda: replace(
         preset("stories"), width=32, layers=2, heads=1, vocab_size=512, seq_len=32, batch_size=8, steps=10
+    ),
+    "control": lambda: replace(
+        preset("control"), data=control_file(), width=32, heads=2, layers=2, batch_size=8, steps=10
     ),
     "code": lambda: replace(preset("code"), width=32, layers=2, heads=1, vocab_size=512, seq_len=32, batch_size=2),
 }
@@ -22,7 +41,7 @@ RECIPES = {
 
 def random_batch(recipe, examples, *, seed=0):
     """By the recipe's own batch_spec; integers are valid ids of a vocabulary of 512. A user's recipe has its data."""
-    if isinstance(recipe, OwnRecipe):
+    if isinstance(recipe, OwnRecipe) or recipe.kind in FROM_THEIR_DATA:
         recipe = replace(recipe, batch_size=examples, gradient_accumulation_steps=1, seed=seed)
         return next(recipe.source(Path(), prefetch=0))
     random = np.random.default_rng(seed)

@@ -1,6 +1,6 @@
 """Every lever, turned on in a recipe that honours it, makes the real compiled step need fewer bytes."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -71,7 +71,9 @@ SIZE = {"layers": 4, "width": 64, "vocab_size": 2048, "seq_len": 64, "batch_size
 
 @cache
 def step_bytes(name, plan, size):
-    recipe = replace(RECIPES[name](), **SIZE | dict(size))
+    recipe = RECIPES[name]()
+    known = {field.name for field in fields(recipe)}
+    recipe = replace(recipe, **{name: value for name, value in (SIZE | dict(size)).items() if name in known})
     program = lower(
         recipe.task(plan.compute("cpu")),
         recipe.update_rule(100, plan.storage),

@@ -4,6 +4,7 @@ import gzip
 import itertools
 import json
 
+import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
@@ -11,8 +12,10 @@ import pytest
 import zstandard
 
 from plimsoll.data.examples import Examples, example_loader
+from plimsoll.data.hdf5_rows import Hdf5Rows
 from plimsoll.data.loader import text_loader
 from plimsoll.data.memory_loader import memory_loader
+from plimsoll.data.mixed_chunks import mixed_loader
 from plimsoll.data.opening import open_documents
 from plimsoll.data.python_sources import python_sources
 from plimsoll.data.tokenizer import train_byte_bpe
@@ -102,8 +105,20 @@ def make_from_arrays():
     return lambda: example_loader(examples, batch_size=4, seed=7, prefetch=2)
 
 
-@pytest.fixture(scope="module", params=[*FILES, "python sources", "memory", "arrays"])
+def make_from_hdf5(folder):
+    """The same rows in chunks of 3, two of which are mixed at a time."""
+    ids = np.arange(19 * 25, dtype=np.int32).reshape(19, 25)
+    with h5py.File(folder / "rows.h5", "w") as file:
+        file.create_dataset("ids", data=ids[:, :-1], chunks=(3, 24), compression="gzip")
+        file.create_dataset("next", data=ids[:, 1:], chunks=(5, 24))
+    rows = Hdf5Rows(folder / "rows.h5", {"input_ids": "ids", "labels": "next"})
+    return lambda: mixed_loader(rows, batch_size=4, seed=7, mix=2, prefetch=2)
+
+
+@pytest.fixture(scope="module", params=[*FILES, "python sources", "memory", "arrays", "hdf5"])
 def make_source(request, tmp_path_factory):
+    if request.param == "hdf5":
+        return make_from_hdf5(tmp_path_factory.mktemp("source"))
     if request.param == "arrays":
         return make_from_arrays()
     if request.param == "python sources":
