@@ -1,0 +1,250 @@
+"""Windows of control: as many as asked for, each once, the same from the same seed, whole after any kill."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import h5py
+import numpy as np
+import pytest
+
+from plimsoll.builders.control import ControlSet, code, prepare
+from plimsoll.builders.growing_file import Column, GrowingFile, cleared
+from plimsoll.builders.lqr_families import FAMILIES
+from plimsoll.data.control_rows import ControlRows
+from plimsoll.errors import DataError
+
+SMALL = {"samples": 6_000, "horizon": 4.0, "variants": 4, "held_out": 0.25}
+"""200 steps: 8 windows of a trajectory."""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    path = tmp_path_factory.mktemp("control") / "windows.h5"
+    return path, prepare(ControlSet(**SMALL), path)
+
+
+def column(path, name):
+    with h5py.File(path) as file:
+        return file[name][()]
+
+
+def test_the_code_is_both_numbers_in_binary():
+    assert code(1, 4) == [0, 0, 1, 0, 1, 0, 0]
+    assert code(6, 12) == [1, 1, 0, 1, 1, 0, 0]
+
+
+def test_a_trajectory_of_the_published_set_has_118_windows():
+    assert ControlSet(samples=1).windows_each == 118
+    assert ControlSet(samples=1).length == 2500
+    assert ControlSet(samples=103_250_000).variants_used == 50
+
+
+def test_the_file_has_what_was_asked_for(made):
+    path, answer = made
+    assert answer["examples"] == 6_000
+    assert answer["bytes"] == path.stat().st_size
+    with h5py.File(path) as file:
+        assert {
+            name: file[name].shape for name in file if isinstance(file[name], h5py.Dataset) and len(file[name]) == 6_000
+        } == {
+            "input_sequences": (6_000, 32, 19),
+            "controls": (6_000, 6),
+            "control_masks": (6_000, 6),
+            "system_ids": (6_000,),
+            "trajectory": (6_000,),
+            "variant": (6_000,),
+        }
+        assert file["input_sequences"].chunks == (512, 32, 19)
+        assert file["input_sequences"].compression == "lzf"
+        assert set(file["normalization"]) == set(FAMILIES)
+        assert dict(file["normalization/CartPole"].attrs) == {"n_states": 4, "n_inputs": 1}
+        told = dict(file.attrs)
+    assert (told["sequence_length"], told["max_state_dim"], told["max_input_dim"]) == (32, 12, 6)
+    assert (told["total_sequences"], told["rows_written"]) == (6_000, 6_000)
+
+
+def test_rows_carry_their_systems_code_and_mask(made):
+    path, _ = made
+    names = [name.decode() for name in column(path, "system_ids")]
+    inputs, masks, controls = (column(path, name) for name in ("input_sequences", "control_masks", "controls"))
+    assert set(names) == set(FAMILIES)
+    for row, name in enumerate(names):
+        family = FAMILIES[name]
+        assert masks[row].tolist() == [1] * family.inputs + [0] * (6 - family.inputs)
+        assert not inputs[row, :, family.states : 12].any()
+        assert not controls[row, family.inputs :].any()
+    assert np.array_equal(
+        inputs[:, :, 12:],
+        np.array([code(FAMILIES[name].inputs, FAMILIES[name].states) for name in names])[:, None].repeat(32, 1),
+    )
+    assert np.isfinite(inputs).all()
+    assert 0.2 < np.abs(inputs[..., :12]).max() < 3  # in units of the pilots' largest
+
+
+def test_the_control_is_that_of_the_gain_at_the_windows_last_state(made):
+    from plimsoll.builders.lqr import gain
+
+    path, _ = made
+    names, inputs, controls = (column(path, name) for name in ("system_ids", "input_sequences", "controls"))
+    with h5py.File(path) as file:
+        for name in ("QuadrotorHover", "SegwayRobot", "DoubleIntegrator"):
+            family, group = FAMILIES[name], file[f"normalization/{name}"]
+            mine = names == name.encode()
+            states = inputs[mine, -1, : family.states] * group["state_max"][()]
+            expected = -states @ gain(family).T
+            found = controls[mine, : family.inputs] * group["control_max"][()]
+            assert np.allclose(found, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+
+
+def test_windows_follow_one_another_as_the_system_moves(made):
+    """Two windows of a trajectory overlap by 11 states: they are the same numbers."""
+    path, _ = made
+    trajectory, inputs = column(path, "trajectory"), column(path, "input_sequences")
+    found = 0
+    for number in np.unique(trajectory)[:40]:
+        rows = inputs[trajectory == number, :, :12]
+        for one in rows:
+            found += any(np.array_equal(one[21:], other[:11]) for other in rows)
+    assert found > 40
+
+
+def test_held_out_variants_are_the_last_rows_and_share_no_trajectory(made):
+    path, answer = made
+    border = answer["train_examples"]
+    variant, trajectory = column(path, "variant"), column(path, "trajectory")
+    assert border % 512 == 0
+    assert {*variant[:border]} == {0, 1, 2}
+    assert {*variant[border:]} == {3}
+    assert not {*trajectory[:border]} & {*trajectory[border:]}
+    assert ControlRows(path, split="variant").training_rows == border
+
+
+def test_no_window_comes_twice(made):
+    inputs = column(made[0], "input_sequences")
+    assert len(np.unique(inputs[:, :, :12].reshape(len(inputs), -1), axis=0)) == len(inputs)
+
+
+def same(one, other):
+    with h5py.File(one) as left, h5py.File(other) as right:
+        names = [name for name in left if isinstance(left[name], h5py.Dataset)]
+        return all(np.array_equal(left[name][()], right[name][()]) for name in names)
+
+
+def test_the_same_seed_makes_the_same_file_and_another_does_not(made, tmp_path):
+    prepare(ControlSet(**SMALL), tmp_path / "again.h5")
+    prepare(ControlSet(**SMALL, seed=7), tmp_path / "other.h5")
+    assert same(made[0], tmp_path / "again.h5")
+    assert not np.array_equal(column(made[0], "controls"), column(tmp_path / "other.h5", "controls"))
+
+
+SLOWLY = """
+import sys, time
+from pathlib import Path
+from plimsoll.builders import control
+from plimsoll.builders.growing_file import GrowingFile
+control.MARK_SECONDS = 0
+append = GrowingFile.append
+def slow(self, rows):
+    append(self, rows)
+    print(self._at, flush=True)
+    time.sleep(0.02)
+GrowingFile.append = slow
+made = control.ControlSet(samples=6_000, horizon=4.0, variants=4, held_out=0.25)
+control.prepare(made, Path(sys.argv[1]))
+"""
+
+
+def test_a_set_whose_making_is_killed_again_and_again_is_the_same_set(made, tmp_path):
+    out, kills = tmp_path / "killed.h5", 0
+    for after in (1, 3, 2, 4, None):
+        process = subprocess.Popen([sys.executable, "-c", SLOWLY, str(out)], stdout=subprocess.PIPE, text=True)
+        for seen, _line in enumerate(process.stdout, 1):
+            if seen == after:
+                time.sleep(0.005 * after)  # somewhere in the next chunk
+                process.send_signal(signal.SIGKILL)
+                kills += 1
+                break
+        process.stdout.close()
+        process.wait()
+    assert kills == 4
+    assert process.returncode == 0
+    assert same(made[0], out)
+    assert not list(tmp_path.glob("*.partial")) + list(tmp_path.glob("*.lock"))
+
+
+def test_other_options_do_not_continue_what_was_begun(tmp_path):
+    columns = {"x": Column((), "int32")}
+    how = {"rows": 10, "chunk_rows": 5, "compression": None}
+    with GrowingFile(tmp_path / "a.h5", columns, made_with={"seed": 1}, **how) as file:
+        file.begin()
+        file.append({"x": np.arange(5)})
+        file.mark()
+    with pytest.raises(DataError, match=r'begun with .*"seed": 1.* and this is .*"seed": 2'):
+        GrowingFile(tmp_path / "a.h5", columns, made_with={"seed": 2}, **how).__enter__()
+    with GrowingFile(tmp_path / "a.h5", columns, made_with={"seed": 1}, **how) as file:
+        assert file.done == 5
+        file.begin()
+        file.append({"x": np.arange(5, 10)})
+        file.finish()
+    assert column(tmp_path / "a.h5", "x").tolist() == list(range(10))
+    with pytest.raises(DataError, match="is there already"):
+        GrowingFile(tmp_path / "a.h5", columns, made_with={"seed": 1}, **how).__enter__()
+
+
+def test_two_processes_do_not_write_one_file(tmp_path):
+    columns = {"x": Column((), "int32")}
+    how = {"rows": 10, "chunk_rows": 5, "compression": None, "made_with": {}}
+    with (
+        GrowingFile(tmp_path / "a.h5", columns, **how),
+        pytest.raises(DataError, match="another process is writing"),
+    ):
+        GrowingFile(tmp_path / "a.h5", columns, **how).__enter__()
+
+
+def test_the_note_of_a_killed_writer_is_taken_back_and_damage_is_not_mended(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", libver="latest") as file:
+        file["x"] = np.arange(3)
+    whole = path.read_bytes()
+    cleared(path)  # nothing to take back
+    assert path.read_bytes() == whole
+    path.write_bytes(whole[:40] + bytes([whole[40] ^ 1]) + whole[41:])
+    with pytest.raises(DataError, match="damaged in its first bytes"):
+        cleared(path)
+
+
+def test_a_set_that_the_disk_has_no_room_for_is_refused_with_what_it_has(tmp_path):
+    with pytest.raises(DataError, match=r"windows take up to .* are free .* ask for at most [\d,]+ --samples"):
+        prepare(ControlSet(samples=10**12), tmp_path / "w.h5")
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"samples": 0}, "--samples must be 1 or more"),
+        ({"window": 3000}, "has no window of 3000"),
+        ({"uncertainty": 1.5}, "shares from 0 to below 1"),
+        ({"compression": "zip"}, "not one of lzf, gzip, none"),
+    ],
+)
+def test_sets_that_cannot_be_made_are_refused(changes, said):
+    with pytest.raises(DataError, match=said):
+        ControlSet(**{"samples": 1000, **changes})
+
+
+def test_the_command_line_makes_one_too(tmp_path):
+    command = [sys.executable, "-m", "plimsoll.cli.main", "prepare", "control", "--samples", "1k", "--horizon", "2"]
+    done = subprocess.run(
+        [*command, "--variants", "2", "--out", str(tmp_path / "w.h5"), "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    answer = json.loads(done.stdout)
+    assert answer["examples"] == 1000
+    assert {"seconds", "examples_per_second", "bytes"} <= answer.keys()
