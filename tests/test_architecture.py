@@ -43,7 +43,7 @@ MAY_IMPORT = {
 and looks at data sets, limits and run folders; it must not import JAX, which another test holds."""
 JOINT = {
     "run", "session", "session_line", "session_log", "session_options", "worker", "workshop", "drydock", "compilers",
-    "environment", "ask", "here", "batches", "examine", "inference", "settings", "ladder", "rungs",
+    "environment", "ask", "here", "driving", "batches", "examine", "inference", "settings", "ladder", "rungs",
 }  # fmt: skip
 """Modules that bring the rooms together, and may import all of them but the command line."""
 

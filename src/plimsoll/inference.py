@@ -123,7 +123,13 @@ def evaluate(asked: Mapping[str, Any]) -> dict[str, Any]:
     if recipe.rate_unit == "tokens":
         found["perplexity"] = math.exp(min(found["loss"], 700.0))
     unit = "tokens" if recipe.rate_unit == "tokens" else "weight"  # a user's loss may count anything
-    return {"run": asked["run"], "step": trained.saved.step, **found, unit: round(counted)}
+    answer = {"run": asked["run"], "step": trained.saved.step, **found, unit: round(counted)}
+    if asked.get("closed_loop"):
+        from plimsoll.driving import closed_loop
+
+        task = recipe.task(plan.compute(jax.default_backend()))
+        answer["closed_loop"] = closed_loop(recipe, task, trained.params())
+    return answer
 
 
 def sample(asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,10 @@ class EvaluateOptions:
     run: Run
     step: str = "best"
     """Checkpoint: a step's number, `last`, or `best` (lowest validation loss, else the last)."""
+    closed_loop: bool = False
+    """Of a run of control: let it drive the systems, beside the optimal controllers."""
+    picture: str | None = None
+    """With --closed-loop: draw the journeys into this .png or .svg file."""
     json: Json = False
 
 
@@ -58,8 +62,26 @@ def evaluate(arguments: list[str]) -> int:
     """Prints the validation metrics of a checkpoint."""
     options = parse(EvaluateOptions, arguments, program="plimsoll evaluate")
     RunFolder(options.run).read("recipe.json")  # what is no run is said before JAX starts
-    found = ask("evaluate", {"run": options.run, "step": options.step})
-    print(json.dumps(found) if options.json else evaluation_text(found))
+    if options.picture is not None:
+        from plimsoll.report import require_picture
+
+        if not options.closed_loop:
+            raise PlimsollError("--picture draws journeys: give --closed-loop with it")
+        require_picture(options.picture)
+    found = ask("evaluate", {"run": options.run, "step": options.step, "closed_loop": options.closed_loop})
+    if options.picture is not None:
+        from plimsoll.report.journeys import journeys_picture
+
+        journeys_picture(found["closed_loop"], options.picture)
+    if options.json:
+        print(json.dumps(found))
+        return 0
+    driven = found.pop("closed_loop", None)
+    print(evaluation_text(found))
+    if driven is not None:
+        from plimsoll.report.journeys import journeys_table
+
+        print(f"\n{journeys_table(driven)}")
     return 0
 
 

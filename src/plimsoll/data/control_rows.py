@@ -74,6 +74,17 @@ class ControlRows:
         return found
 
     @property
+    def attributes(self) -> dict[str, Any]:
+        return self._rows.attributes
+
+    def largest(self, family: str) -> tuple[np.ndarray, np.ndarray]:
+        """State and control that the file's units are, of one family."""
+        found = [self._rows.array(f"normalization/{family}/{name}") for name in ("state_max", "control_max")]
+        if found[0] is None or found[1] is None:
+            raise DataError(f"{self.path} does not say the units of {family} (state_max, control_max)")
+        return found[0], found[1]
+
+    @property
     def spec(self) -> dict[str, tuple[tuple[int, ...], str]]:
         """Of an example."""
         spec = self._rows.spec
