@@ -99,8 +99,8 @@ class Hdf5Rows:
                 if size > HUGE_CHUNK:
                     return (
                         f"{dataset.name} of {self.path} is compressed ({dataset.compression}) in chunks of"
-                        f" {dataset.chunks[0]:,} rows, {format_bytes(size)}: each is unpacked whole. `plimsoll prepare"
-                        " control --rechunk` writes it anew in small ones"
+                        f" {dataset.chunks[0]:,} rows, {format_bytes(size)}: each is unpacked whole. Write it anew in"
+                        " chunks of some hundred rows"
                     )
         return None
 

@@ -1,0 +1,76 @@
+"""Driving in the place of the optimal controller: the optimum costs what it costs, and what is lost is said."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plimsoll.builders.closed_loop import journeys, judged, travelled
+from plimsoll.builders.control import code
+from plimsoll.builders.lqr_families import MOST_INPUTS, MOST_STATES
+from plimsoll.builders.lqr_variants import systems
+from plimsoll.report.journeys import journeys_table
+
+NAMES = ["CartPole", "MassSpringDamper", "DCMotor"]
+WINDOW, STEPS, DT = 8, 150, 0.02
+
+
+@pytest.fixture(scope="module")
+def of():
+    every = systems(variants=2, uncertainty=0.1, dt=DT, seed=0, names=NAMES)
+
+    def scales(name):
+        one = next(one for one in every if one.family.name == name)
+        inputs, states = one.gain.shape
+        return np.arange(1.0, states + 1), np.full(inputs, 3.0)
+
+    return journeys(every, variants=[1], starts=2, dt=DT, scales=scales, codes=code, seed=0)
+
+
+def drive(of, predict, noise=0.01):
+    return travelled(of, predict, window=WINDOW, steps=STEPS, dt=DT, noise=noise, seed=0)
+
+
+def optimal(of):
+    def predict(inputs):
+        state = inputs[:, -1, :MOST_STATES] * of.state_scale
+        wanted = -jnp.einsum("nij,nj->ni", of.gain, state)
+        return jnp.where(of.control_scale > 0, wanted / jnp.where(of.control_scale > 0, of.control_scale, 1), 0)
+
+    return predict
+
+
+def test_the_optimal_controller_in_its_own_place_costs_the_same(of):
+    found = drive(of, optimal(of))
+    assert np.allclose(found["cost"][0], found["cost"][1], rtol=1e-3)
+    assert np.allclose(found["final"][0], found["final"][1], rtol=1e-2, atol=1e-4)
+    told = judged(of, NAMES, found)
+    assert all(one["cost_ratio"] == pytest.approx(1, rel=1e-3) for one in told["families"].values())
+    assert told["at_least"] == {"excellent": 3, "good": 3, "acceptable": 3}
+
+
+def test_what_is_seen_is_a_window_of_scaled_states_with_the_code(of):
+    seen = []
+
+    def predict(inputs):
+        jax.debug.callback(lambda x: seen.append(np.asarray(x)), inputs, ordered=True)
+        return np.zeros((len(of.family), MOST_INPUTS), np.float32)
+
+    drive(of, predict, noise=0.0)
+    first, second = seen[0], seen[1]
+    assert first.shape == (6, WINDOW, 19)
+    assert np.array_equal(first[:, 1:], second[:, :-1])  # it moves on by one
+    assert np.allclose(first[:, 0, :MOST_STATES] * of.state_scale, of.start, atol=1e-6)  # warmed up from its start
+    assert np.array_equal(first[:, 3, MOST_STATES:], of.code)
+
+
+def test_doing_nothing_loses_what_falls_over_and_not_what_stands(of):
+    told = judged(of, NAMES, drive(of, lambda inputs: np.zeros((len(of.family), MOST_INPUTS), np.float32)))
+    assert told["families"]["MassSpringDamper"]["lost"] == 0
+    assert told["families"]["CartPole"]["cost_ratio"] is None or told["families"]["CartPole"]["cost_ratio"] > 5
+    hopeless = judged(of, NAMES, drive(of, lambda inputs: np.full((len(of.family), MOST_INPUTS), 1e5, np.float32)))
+    assert hopeless["families"]["CartPole"]["lost"] == 2
+    assert hopeless["median_cost_ratio"] is None
+    text = journeys_table({**hopeless, "seconds": 3.0, "held_out": True})
+    assert "2 of 2" in text
+    assert "median lost" in text
