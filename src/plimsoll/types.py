@@ -288,14 +288,21 @@ class Ledger:
     """Of each host beside its accelerators; None where the host is the device."""
     learned: Mapping[str, int] = field(default_factory=dict)
     """What of each phase was learned from earlier runs, and not computed; negative where they had needed less."""
+    spare_bytes: int = 0
+    """Left free beside the predicted peak: what peaks of one plan differ by from run to run."""
 
     @property
     def predicted_peak_bytes(self) -> int:
         return sum(self.predicted.values())
 
     @property
+    def needed_bytes(self) -> int:
+        """The smallest budget that this plan is chosen for."""
+        return self.predicted_peak_bytes + self.spare_bytes
+
+    @property
     def fits(self) -> bool:
-        return self.predicted_peak_bytes <= self.budget_bytes and (self.host is None or self.host.fits)
+        return self.needed_bytes <= self.budget_bytes and (self.host is None or self.host.fits)
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=2)
@@ -365,6 +372,7 @@ class Planned:
             "parameters": self.parameters,
             "budget_bytes": self.ledger.budget_bytes,
             "predicted_peak_bytes": self.ledger.predicted_peak_bytes,
+            "spare_bytes": self.ledger.spare_bytes,
             "plan": self.plan.to_dict(),
             "numerics": self.plan.numerics,
             "components": dict(self.ledger.predicted),

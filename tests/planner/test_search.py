@@ -25,14 +25,14 @@ def found(budget, compiler=None, **changes):
     return search(problem(budget, **changes), compiler or FakeCompiler(), lambda text: None)
 
 
-def peak_of(one: Plan, budget: int, compiler: FakeCompiler) -> int:
+def need_of(one: Plan, budget: int, compiler: FakeCompiler) -> int:
     return ledger(
         one,
         problem(budget),
         static=compiler.static(),
         analysis=compiler.analyse(one),
         rehearsal=compiler.rehearse(one),
-    ).predicted_peak_bytes
+    ).needed_bytes
 
 
 def every_plan(precision):
@@ -40,8 +40,8 @@ def every_plan(precision):
         yield plan(micro_batch=micro, accumulation=16 // micro, remat=remat, loss_chunk=chunk, precision=precision)
 
 
-def smallest_peak(precision="bfloat16"):
-    return min(peak_of(one, GIB, FakeCompiler()) for one in every_plan(precision))
+def smallest_need(precision="bfloat16"):
+    return min(need_of(one, GIB, FakeCompiler()) for one in every_plan(precision))
 
 
 def test_with_room_enough_nothing_is_recomputed_and_saving_goes_on_beside_training():
@@ -52,7 +52,7 @@ def test_with_room_enough_nothing_is_recomputed_and_saving_goes_on_beside_traini
 
 
 def test_as_the_budget_shrinks_plans_get_slower_and_always_fit():
-    floor = smallest_peak()
+    floor = smallest_need()
     seconds = []
     for budget in range(floor, floor + 600 * MIB, 27 * MIB):
         planned = found(budget)
@@ -66,17 +66,17 @@ def test_as_the_budget_shrinks_plans_get_slower_and_always_fit():
 @given(above=st.integers(0, 600 * MIB))
 def test_the_plan_is_as_fast_as_any_that_fits(above):
     """But for the 5 % within which it prefers fewer bytes, and 15 % at which it stops looking at slower levers."""
-    budget = smallest_peak() + above
+    budget = smallest_need() + above
     compiler = FakeCompiler(loop_seconds=0.1)  # small micro-batches cost more than recomputing
     planned = found(budget, compiler)
-    fitting = [one for one in every_plan("bfloat16") if peak_of(one, budget, compiler) <= budget]
+    fitting = [one for one in every_plan("bfloat16") if need_of(one, budget, compiler) <= budget]
     fastest = min(step_seconds(one, compiler.analyse(one), STATIC, compiler.rates()) for one in fitting)
     assert planned.step_seconds <= fastest * 1.15 * NEAR
 
 
 def test_what_the_rates_do_not_know_the_clock_shows():
     """A micro-batch that fits but is slow in fact: recomputing blocks in a larger one wins where plans are timed."""
-    budget = peak_of(plan(micro_batch=2, accumulation=8, precision="bfloat16"), GIB, FakeCompiler()) + MIB
+    budget = need_of(plan(micro_batch=2, accumulation=8, precision="bfloat16"), GIB, FakeCompiler()) + MIB
     slow = {(micro, "none"): 9.0 / micro for micro in (1, 2, 4, 8, 16)}
     fast = {(micro, remat): 0.5 for micro in (1, 2, 4, 8, 16) for remat in ("dots", "block")}
     planned = found(budget, FakeCompiler(seconds=slow | fast), measure=True)
@@ -87,18 +87,18 @@ def test_what_the_rates_do_not_know_the_clock_shows():
 
 def test_nothing_is_timed_that_this_machine_cannot_hold():
     compiler = FakeCompiler()
-    budget = peak_of(plan(micro_batch=2, accumulation=8, precision="bfloat16"), GIB, FakeCompiler()) + MIB
+    budget = need_of(plan(micro_batch=2, accumulation=8, precision="bfloat16"), GIB, FakeCompiler()) + MIB
     found(budget, compiler, measure=True, available_bytes=budget)
     timed = [one for verb, one in compiler.asked if verb == "measure"]
     assert timed
-    assert all(peak_of(one, GIB, FakeCompiler()) <= budget + STATIC.state_bytes + 20 * MIB for one in timed)
+    assert all(need_of(one, GIB, FakeCompiler()) <= budget + STATIC.state_bytes + 20 * MIB for one in timed)
 
 
 def test_a_peak_estimated_just_over_the_budget_is_compiled_to_be_sure():
     """Bent downwards between the two that are compiled: by the line 4 does not fit, and it does."""
     bent = {1: 40, 2: 60, 4: 70, 8: 180, 16: 400}
     compiler = FakeCompiler(temporaries=lambda one: bent[one.micro_batch] * MIB, loop_seconds=0.1)
-    budget = peak_of(plan(micro_batch=4, accumulation=4, precision="bfloat16"), GIB, compiler) + MIB
+    budget = need_of(plan(micro_batch=4, accumulation=4, precision="bfloat16"), GIB, compiler) + MIB
     planned = found(budget, compiler, pins={"remat": "none", "loss_chunk": 0})
     assert planned.plan.micro_batch == 4
 
@@ -111,7 +111,7 @@ def test_few_compiles_are_enough():
 
 def test_what_is_chosen_was_compiled_and_rehearsed_for_itself():
     compiler = FakeCompiler()
-    planned = found(smallest_peak() + 30 * MIB, compiler)
+    planned = found(smallest_need() + 30 * MIB, compiler)
     chosen = [asked for asked in compiler.asked if asked[1].micro_batch == planned.plan.micro_batch]
     assert {verb for verb, one in chosen if one.remat == planned.plan.remat} >= {"analyse", "rehearse"}
 
@@ -174,9 +174,9 @@ def test_exact_arithmetic_is_preferred_where_rounding_gains_less_than_five_per_c
 def test_rounding_that_gains_no_time_is_used_where_only_its_bytes_fit():
     slow = FakeCompiler(bf16_speed=0.4)
     with pytest.raises(BudgetError):
-        found(smallest_peak("float32") - 1, slow, numerics="exact")
-    assert found(smallest_peak("float32") - 1, slow).plan.precision == "bfloat16"
-    assert found(smallest_peak("float32"), slow).plan.precision == "float32"
+        found(smallest_need("float32") - 1, slow, numerics="exact")
+    assert found(smallest_need("float32") - 1, slow).plan.precision == "bfloat16"
+    assert found(smallest_need("float32"), slow).plan.precision == "float32"
 
 
 def test_of_plans_equally_fast_the_one_with_fewer_bytes_is_taken():
@@ -221,7 +221,7 @@ def refusal(budget, compiler=None, **changes):
 
 
 def test_a_refusal_names_the_request_the_floor_its_parts_and_what_was_tried():
-    floor = smallest_peak()
+    floor = smallest_need()
     problem = refusal(floor - MIB)
     assert problem.budget_bytes == floor - MIB
     assert problem.floor_bytes == floor
@@ -236,7 +236,7 @@ def test_a_refusal_names_the_request_the_floor_its_parts_and_what_was_tried():
 
 @pytest.mark.parametrize("missing", [1, 10 * MIB, 100 * MIB])
 def test_the_memory_a_refusal_asks_for_is_enough(missing):
-    text = str(refusal(smallest_peak() - missing))
+    text = str(refusal(smallest_need() - missing))
     enough = parse_bytes(re.search(r"--memory (\w+)", text)[1])
     assert found(enough).ledger.predicted_peak_bytes <= enough
 
@@ -264,7 +264,7 @@ class HeavyInBits(FakeCompiler):
 def test_what_turns_out_too_large_is_not_the_end_of_the_search(missing):
     """Whole, then 8-bit moments, then 24-bit weights look as if they fit, and do not; those of 16 bits do."""
     allowed = {"numerics": "compressed", "honoured": COMPRESSIBLE}
-    budget = smallest_peak() - missing * MIB
+    budget = smallest_need() - missing * MIB
     assert found(budget, HeavyInBits(), **allowed).ledger.fits
     text = str(refusal(MIB, HeavyInBits(), **allowed))
     enough = parse_bytes(re.search(r"--memory (\w+)", text)[1])
@@ -314,7 +314,7 @@ def test_what_a_refusal_asks_for_is_enough_whatever_the_compiler_says(bumps, hea
 
 def test_larger_micro_batches_are_not_compiled_where_a_small_one_is_too_large():
     compiler = FakeCompiler()
-    refusal(smallest_peak() - 8 * MIB, compiler)
+    refusal(smallest_need() - 8 * MIB, compiler)
     assert max(plan.micro_batch for verb, plan in compiler.asked if verb == "analyse") <= 2
 
 
@@ -373,13 +373,13 @@ def test_the_answer_round_trips_through_json():
 
 
 def test_pins_that_do_not_fit_together_are_refused_with_the_one_that_would_do():
-    budget = smallest_peak("float32") + 40 * MIB
+    budget = smallest_need("float32") + 40 * MIB
     with pytest.raises(BudgetError, match=r"the smallest change of what is pinned: --micro-batch \d+, which needs"):
         found(budget, pins={"micro_batch": 16, "precision": "float32"})
 
 
 def test_the_way_out_of_a_refusal_fits():
-    budget = smallest_peak() + 20 * MIB
+    budget = smallest_need() + 20 * MIB
     with pytest.raises(BudgetError) as refused:
         found(budget, pins={"micro_batch": 8, "remat": "none"})
     said = re.search(r"what is pinned: --([a-z-]+) (\w+)", str(refused.value))
@@ -455,7 +455,7 @@ def test_compressed_state_is_chosen_only_where_it_is_allowed_and_what_is_exact_d
     compiler = FakeCompiler()
     roomy = found(GIB, compiler, numerics="compressed", honoured=COMPRESSIBLE).plan
     assert (roomy.storage, roomy.numerics) == (Storage(), "mixed")
-    floor = smallest_peak()
+    floor = smallest_need()
     with pytest.raises(BudgetError, match="--numerics compressed"):
         found(floor - 2 * MIB, honoured=COMPRESSIBLE)
     tight = found(floor - 2 * MIB, numerics="compressed", honoured=COMPRESSIBLE)
@@ -466,7 +466,7 @@ def test_compressed_state_is_chosen_only_where_it_is_allowed_and_what_is_exact_d
 
 def test_the_chosen_plan_is_compiled_for_itself_and_few_others_are():
     compiler = FakeCompiler()
-    chosen = found(smallest_peak() - 2 * MIB, compiler, numerics="compressed", honoured=COMPRESSIBLE).plan
+    chosen = found(smallest_need() - 2 * MIB, compiler, numerics="compressed", honoured=COMPRESSIBLE).plan
     compiled = [plan for verb, plan in compiler.asked if verb == "analyse"]
     assert replace(chosen, async_save=True, prefetch=0) in compiled
     assert sum(plan.storage != Storage() for plan in compiled) <= 4
@@ -478,7 +478,7 @@ def test_a_pinned_form_of_the_state_is_obeyed_and_widens_the_class():
 
 
 def test_weights_give_way_only_after_the_state_does():
-    floor = smallest_peak()
+    floor = smallest_need()
     forms = {
         found(budget, numerics="compressed", honoured=COMPRESSIBLE).plan.storage
         for budget in range(floor - 20 * MIB, floor, 2 * MIB)
@@ -501,7 +501,7 @@ def test_a_host_that_is_too_small_is_refused_as_a_host():
 def test_fewer_batches_are_made_ready_where_nothing_else_fits():
     depths = {depth: {"data": 3 * MIB + depth * 20 * MIB} for depth in (2, 1, 0)}
     assert found(GIB, host_bytes=depths).plan.prefetch == 2
-    tight = smallest_peak() + 5 * MIB
+    tight = smallest_need() + 5 * MIB
     with pytest.raises(BudgetError):
         found(tight, host_bytes={2: depths[2]})
     chosen = found(tight, host_bytes=depths)
@@ -532,9 +532,9 @@ class Accelerator(FakeCompiler):
 
 def test_on_an_accelerator_no_other_plan_that_fits_is_much_faster_by_the_rates():
     compiler = Accelerator()
-    for budget in range(smallest_peak() + 10 * MIB, GIB, 150 * MIB):
+    for budget in range(smallest_need() + 10 * MIB, GIB, 150 * MIB):
         chosen = found(budget, compiler)
-        fitting = [one for one in every_plan("bfloat16") if peak_of(one, budget, compiler) <= budget]
+        fitting = [one for one in every_plan("bfloat16") if need_of(one, budget, compiler) <= budget]
         best = min(step_seconds(one, compiler.analyse(one), STATIC, compiler.rates()) for one in fitting)
         assert chosen.step_seconds <= best * 1.15 * NEAR
 

@@ -59,6 +59,10 @@ class Candidate:
         return self.ledger.predicted_peak_bytes
 
     @property
+    def needed(self) -> int:
+        return self.ledger.needed_bytes
+
+    @property
     def fits(self) -> bool:
         return self.ledger.fits
 
@@ -90,7 +94,7 @@ def _with_a_way_out(refusal: BudgetError, problem: Problem, compiler: Compiler, 
         except BudgetError:
             continue
         value = getattr(free.plan, pin)
-        ways.append((pin, value, free.ledger.predicted_peak_bytes))
+        ways.append((pin, value, free.ledger.needed_bytes))
     if not ways:
         return refusal
     pin, value, peak = max(ways, key=lambda way: way[2])
@@ -384,7 +388,7 @@ class _Search:
 
     def _fits_once_loaded(self, book: Ledger) -> bool:
         running = [peak for phase, peak in book.phases.items() if phase != "load"]
-        return book.host is None and max(running) <= self.problem.budget_bytes
+        return book.host is None and max(running) + book.spare_bytes <= self.problem.budget_bytes
 
     def _timed(self, fitting: list[Candidate]) -> list[Candidate]:
         """The most promising, by the clock. Where they cannot be timed, all as they were."""
@@ -483,12 +487,13 @@ class _Search:
                 floor_bytes=None,
             )
         host = least.ledger.host
-        if host is not None and not host.fits and least.peak <= problem.budget_bytes:
+        if host is not None and not host.fits and least.needed <= problem.budget_bytes:
             return self._host_refusal(host)
-        floor = least.peak
+        floor, spare = least.needed, least.ledger.spare_bytes
+        beside = f" and {format_bytes(spare)} to spare" if spare else ""
         text = (
             f"no plan for {problem.recipe} fits in {format_bytes(problem.budget_bytes)} on {problem.chip}\n"
-            f"  smallest found: {format_bytes(floor)} = {_made_of(least.ledger)}\n"
+            f"  smallest found: {format_bytes(floor)} = {_made_of(least.ledger)}{beside}\n"
             f"  already used: micro-batch {least.plan.micro_batch}, {_words(vars(least.plan))}\n"
             f"  you could: --memory {_enough(floor)}{self._advice(least)}"
         )
@@ -506,7 +511,7 @@ class _Search:
         return BudgetError(text, budget_bytes=host.budget_bytes, floor_bytes=floor)
 
     def _advice(self, least: Candidate) -> str:
-        problem, over = self.problem, least.peak - self.problem.budget_bytes
+        problem, over = self.problem, least.needed - self.problem.budget_bytes
         hints = []
         if problem.pins:
             hints.append("leave out " + ", ".join(f"--{name.replace('_', '-')}" for name in sorted(problem.pins)))

@@ -35,6 +35,7 @@ def plan_table(planned: Planned) -> str:
             "",
             f"bytes at the predicted peak, in the phase `{ledger.phase}` ({ledger.source})",
             *_components(ledger.predicted, peak),
+            *([f"  and {format_bytes(ledger.spare_bytes)} of the budget to spare"] if ledger.spare_bytes else []),
             "",
             *_phases(ledger.phases, ledger.phase),
             *_host(planned),
