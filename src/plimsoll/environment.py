@@ -71,6 +71,11 @@ def for_processes(platform: str, base: Mapping[str, str] | None = None) -> dict[
     return environment
 
 
+def for_making() -> dict[str, str]:
+    """Of a process that makes a data set: its buffers have a few sizes and are used again, so glibc keeps them."""
+    return for_processes("making") | {"JAX_PLATFORMS": "cpu"}
+
+
 def on_card(share: float, base: Mapping[str, str] | None = None) -> dict[str, str]:
     """Of a process that runs on the NVIDIA GPU that is here, and may have `share` of its memory (0 to 1).
 

@@ -38,7 +38,7 @@ DIVERGED = 1e4
 ATTEMPTS = 20
 RESTED, RESTING_CONTROL = 100, 1e-3
 """Steps at rest, and the control's norm, of a trajectory that counts as settled."""
-MOST_VARIANTS, MOST_TOGETHER = 50, 8
+MOST_VARIANTS, MOST_TOGETHER = 50, 4
 PILOTS = 2
 """Trajectories of each variant that the largest states and controls are taken from, before the first row."""
 MARK_SECONDS = 2.0

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from plimsoll import environment
 from plimsoll.ask import ask
 from plimsoll.cli.parse import parse
 from plimsoll.errors import PlimsollError
@@ -57,7 +58,7 @@ def prepare(arguments: list[str]) -> int:
     options = parse(ControlOptions, _counted(words), program="plimsoll prepare control")
     asked = dataclasses.asdict(options)
     as_json = asked.pop("json")
-    found = ask("prepare", asked)
+    found = ask("prepare", asked, under=environment.for_making())
     print(json.dumps(found) if as_json else _text(found))
     return 0
 
