@@ -13,7 +13,9 @@ import fcntl
 import json
 import os
 import struct
+from collections import deque
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -22,10 +24,13 @@ from typing import Any
 import h5py
 import numpy as np
 
+from plimsoll.builders.packing import Packed, Packer
 from plimsoll.errors import DataError, StoppedError
 from plimsoll.units import format_bytes
 
 DONE, MADE_WITH = "rows_written", "made_with"
+LARGE_CHUNK = 2**16
+"""Bytes from which a chunk is worth a thread."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,8 @@ class GrowingFile:
         self._chunk_rows, self._compression = chunk_rows, compression
         self.done = 0
         """Rows that are marked as good."""
+        self._packer = Packer(0 if compression != "lzf" else None)
+        self._packing: deque[tuple[str, int, Future[Packed]]] = deque()
 
     def __enter__(self) -> GrowingFile:
         self._lock = _locked(self.path)
@@ -70,6 +77,7 @@ class GrowingFile:
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, _: TracebackType | None
     ) -> None:
+        self._packer.__exit__(kind, problem, None)
         with contextlib.suppress(OSError, RuntimeError):  # a full disk: what was marked is good
             self._file.close()
         self._lock.close()
@@ -96,14 +104,28 @@ class GrowingFile:
         self._file.swmr_mode = True
 
     def append(self, rows: Mapping[str, np.ndarray]) -> None:
-        """Whole chunks, but for the last rows of all."""
+        """A whole chunk, but for the last rows of all. They must not be changed afterwards."""
         count = len(next(iter(rows.values())))
+        whole = count == self._chunk_rows and not self._at % count
         for name, values in rows.items():
-            self._dataset(name)[self._at : self._at + count] = values
+            if whole and self._packer.threads and values.nbytes >= LARGE_CHUNK:
+                self._packing.append((name, self._at, self._packer.packed(values)))
+            else:
+                self._dataset(name)[self._at : self._at + count] = values
         self._at += count
+        self._write_packed(most=2 * self._packer.threads)
+
+    def _write_packed(self, *, most: int) -> None:
+        """Until so many are still being packed, in their order."""
+        while len(self._packing) > most:
+            name, at, packing = self._packing.popleft()
+            data, skipped = packing.result()
+            dataset = self._dataset(name)
+            dataset.id.write_direct_chunk((at,) + (0,) * (dataset.ndim - 1), data, filter_mask=skipped)
 
     def mark(self) -> None:
         """What was appended so far survives a kill."""
+        self._write_packed(most=0)
         for name in self.columns:
             self._dataset(name).flush()
         self._file.attrs.modify(DONE, self._at)
