@@ -32,6 +32,7 @@ MAY_IMPORT = {
         "environment",
         "ask",
         "data",
+        "builders",
         "planner",
         "training",
         "compilers",

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from plimsoll.builders.closed_loop import journeys, judged, travelled
-from plimsoll.builders.control import ControlSet, code
+from plimsoll.builders.control import code
+from plimsoll.builders.control_set import ControlSet
 from plimsoll.builders.growing_file import MADE_WITH
 from plimsoll.builders.lqr_variants import systems
 from plimsoll.errors import RecipeError

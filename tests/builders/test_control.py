@@ -11,7 +11,8 @@ import h5py
 import numpy as np
 import pytest
 
-from plimsoll.builders.control import ControlSet, code, prepare
+from plimsoll.builders.control import code, prepare
+from plimsoll.builders.control_set import ControlSet
 from plimsoll.builders.growing_file import Column, GrowingFile, cleared
 from plimsoll.builders.lqr_families import FAMILIES
 from plimsoll.data.control_rows import ControlRows
@@ -74,6 +75,7 @@ def test_the_file_has_what_was_asked_for(made):
         told = dict(file.attrs)
     assert (told["sequence_length"], told["max_state_dim"], told["max_input_dim"]) == (32, 12, 6)
     assert (told["total_sequences"], told["rows_written"]) == (6_000, 6_000)
+    assert told["total_trajectories_generated"] >= len(np.unique(column(path, "trajectory"))) > 500
 
 
 def test_rows_carry_their_systems_code_and_mask(made):
@@ -154,6 +156,7 @@ SLOWLY = """
 import sys, time
 from pathlib import Path
 from plimsoll.builders import control
+from plimsoll.builders.control_set import ControlSet
 from plimsoll.builders.growing_file import GrowingFile
 control.MARK_SECONDS = 0
 append = GrowingFile.append
@@ -162,7 +165,7 @@ def slow(self, rows):
     print(self._at, flush=True)
     time.sleep(0.02)
 GrowingFile.append = slow
-made = control.ControlSet(samples=6_000, horizon=4.0, variants=4, held_out=0.25)
+made = ControlSet(samples=6_000, horizon=4.0, variants=4, held_out=0.25)
 control.prepare(made, Path(sys.argv[1]))
 """
 

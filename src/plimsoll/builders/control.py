@@ -8,21 +8,19 @@ so that no trajectory and no variant is in both parts. All of it follows from th
 from __future__ import annotations
 
 import dataclasses
-import math
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
+from plimsoll.builders.control_set import ControlSet
 from plimsoll.builders.growing_file import Column, GrowingFile
-from plimsoll.builders.lqr_families import FAMILIES, MOST_INPUTS, MOST_STATES
+from plimsoll.builders.lqr_families import MOST_INPUTS, MOST_STATES
 from plimsoll.builders.lqr_variants import System, systems
 from plimsoll.builders.simulation import extremes, simulated
 from plimsoll.errors import DataError, PlimsollError
@@ -31,14 +29,9 @@ from plimsoll.units import format_bytes, format_seconds
 CODE_BITS = 3, 4
 """Of the number of inputs, then of the number of states, most significant first."""
 FEATURES = MOST_STATES + sum(CODE_BITS)
-ROW_BYTES = {"lzf": 800, "gzip": 760, "none": 2600}
-"""On disk, at most, of a row with a window of 32 (docs/log.md, "Windows of control")."""
 DIVERGED = 1e4
 """A trajectory with a state of this norm is simulated again from another start."""
 ATTEMPTS = 20
-RESTED, RESTING_CONTROL = 100, 1e-3
-"""Steps at rest, and the control's norm, of a trajectory that counts as settled."""
-MOST_VARIANTS, MOST_TOGETHER = 50, 4
 PILOTS = 2
 """Trajectories of each variant that the largest states and controls are taken from, before the first row."""
 MARK_SECONDS = 2.0
@@ -47,106 +40,15 @@ Progress = Callable[[int, int], None]
 """Called with rows written, and rows in all."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ControlSet:
-    """What the content of the file follows from."""
-
-    samples: int
-    seed: int = 42
-    window: int = 32
-    stride: int = 21
-    uncertainty: float = 0.2
-    noise: float = 0.01
-    horizon: float = 50.0
-    dt: float = 0.02
-    variants: int | None = None
-    held_out: float = 0.15
-    chunk_rows: int = 512
-    compression: str = "lzf"
-
-    def __post_init__(self) -> None:
-        for name, least in (("samples", 1), ("window", 1), ("stride", 1), ("chunk_rows", 1)):
-            if getattr(self, name) < least:
-                raise DataError(f"--{name.replace('_', '-')} must be {least} or more, got {getattr(self, name)}")
-        for name in ("horizon", "dt"):
-            if not getattr(self, name) > 0:
-                raise DataError(f"--{name} must be above 0 seconds, got {getattr(self, name):g}")
-        if not 0 <= self.uncertainty < 1 or not 0 <= self.held_out < 1:
-            raise DataError("--uncertainty and --held-out are shares from 0 to below 1")
-        if self.noise < 0:
-            raise DataError(f"--noise must be 0 or more, got {self.noise:g}")
-        if self.compression not in ROW_BYTES:
-            raise DataError(f"--compression {self.compression} is not one of {', '.join(ROW_BYTES)}")
-        if self.variants is not None and self.variants < 1:
-            raise DataError(f"--variants must be 1 or more, got {self.variants}")
-        if not self.windows_each:
-            raise DataError(
-                f"a trajectory of {self.length:,} steps ({self.horizon:g} s of {self.dt:g} s) has no window of"
-                f" {self.window}: choose a shorter --window or a longer --horizon"
-            )
-
-    @property
-    def length(self) -> int:
-        """States of a trajectory, the first one included."""
-        return round(self.horizon / self.dt)
-
-    @property
-    def windows_each(self) -> int:
-        """Of a trajectory: starts 0, stride, 2 stride, ... below length - window."""
-        return len(range(0, self.length - self.window, self.stride))
-
-    @property
-    def rows_of_one(self) -> int:
-        """Windows of one trajectory of every family."""
-        return len(FAMILIES) * self.windows_each
-
-    @property
-    def variants_used(self) -> int:
-        """Fewer for a small set: each is seen at least once."""
-        return self.variants or min(MOST_VARIANTS, max(2, round(self.samples / self.rows_of_one)))
-
-    @property
-    def held_out_variants(self) -> int:
-        if self.variants_used < 2 or not self.held_out:
-            return 0
-        return min(self.variants_used - 1, max(1, round(self.held_out * self.variants_used)))
-
-    @property
-    def train_rows(self) -> int:
-        """Whole chunks, where there is more than one."""
-        rows = self.samples * (self.variants_used - self.held_out_variants) // self.variants_used
-        return rows if rows < 2 * self.chunk_rows else rows // self.chunk_rows * self.chunk_rows
-
-    @cached_property
-    def together(self) -> int:
-        """Trajectories of each family in a block."""
-        rounds = math.ceil(self.samples / (self.rows_of_one * self.variants_used))
-        return min(MOST_TOGETHER, rounds)
-
-    def blocks(self) -> Iterator[tuple[int, int, int, int]]:
-        """(number, variant, first row, end row) of each block; training variants in turn, then those held out."""
-        held_out = self.held_out_variants
-        training = self.variants_used - held_out
-        number = 0
-        for start, end, first, count in (
-            (0, self.train_rows, 0, training),
-            (self.train_rows, self.samples, training, held_out),
-        ):
-            row = start
-            while row < end:
-                stop = min(end, row + self.together * self.rows_of_one)
-                yield number, first + (number % count), row, stop
-                row, number = stop, number + 1
-
-    def columns(self) -> dict[str, Column]:
-        return {
-            "input_sequences": Column((self.window, FEATURES), "float32"),
-            "controls": Column((MOST_INPUTS,), "float32"),
-            "control_masks": Column((MOST_INPUTS,), "float32", fill=1.0),
-            "system_ids": Column((), "S50"),
-            "trajectory": Column((), "int64"),
-            "variant": Column((), "int32"),
-        }
+def columns(made: ControlSet) -> dict[str, Column]:
+    return {
+        "input_sequences": Column((made.window, FEATURES), "float32"),
+        "controls": Column((MOST_INPUTS,), "float32"),
+        "control_masks": Column((MOST_INPUTS,), "float32", fill=1.0),
+        "system_ids": Column((), "S50"),
+        "trajectory": Column((), "int64"),
+        "variant": Column((), "int32"),
+    }
 
 
 def prepare(made: ControlSet, out: Path, progress: Progress = lambda done, rows: None) -> dict[str, Any]:
@@ -156,7 +58,7 @@ def prepare(made: ControlSet, out: Path, progress: Progress = lambda done, rows:
     compression = None if made.compression == "none" else made.compression
     with GrowingFile(
         out,
-        made.columns(),
+        columns(made),
         rows=made.samples,
         made_with=dataclasses.asdict(made),
         chunk_rows=made.chunk_rows,
@@ -187,6 +89,7 @@ def prepare(made: ControlSet, out: Path, progress: Progress = lambda done, rows:
         "train_examples": made.train_rows,
         "variants": made.variants_used,
         "variants_held_out": made.held_out_variants,
+        "trajectories_drawn_again": maker.rejected,
         "variants_drawn_again": {one.family.name: one.drawn_again for one in maker.systems if one.drawn_again},
     }
 
@@ -198,13 +101,13 @@ def require_room(made: ControlSet, out: Path) -> None:
         raise DataError(f"there is no folder {folder} for --out {out.name}: make it, or name another")
     partial = out.with_name(f"{out.name}.partial")
     written = partial.stat().st_blocks * 512 if partial.exists() else 0
-    needed = round(made.samples * ROW_BYTES[made.compression] * made.window / 32) - written
+    needed = made.disk_bytes - written
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise DataError(
             f"{made.samples:,} windows take up to {format_bytes(needed)} with --compression {made.compression}, and"
             f" {format_bytes(free)} are free at {folder}: ask for at most"
-            f" {int(free / ROW_BYTES[made.compression] * 32 / made.window):,} --samples, or name another disk"
+            f" {made.samples * free // made.disk_bytes:,} --samples, or name another disk"
         )
 
 
@@ -226,7 +129,8 @@ class Maker:
             self.masks[row, :inputs] = 1
             scaled = -one.gain * self.state_scale[row][:states] / self.control_scale[row][:inputs, None]
             self.gains[row, :inputs, :states] = scaled
-        self.settled, self.settling_steps, self.rejected = 0, 0, 0
+        self.rejected = 0
+        """Trajectories of this process that ran away, and were simulated again."""
 
     def describe(self, file: GrowingFile) -> None:
         """What the file says of itself, in attributes, and each family's scales."""
@@ -246,10 +150,7 @@ class Maker:
             "variants": made.variants_used,
             "variants_held_out": made.held_out_variants,
             "seed": made.seed,
-            "total_trajectories_generated": 0,
-            "rejected_trajectories": 0,
-            "settled_trajectories": 0,
-            "average_settling_time": math.inf,
+            "total_trajectories_generated": made.trajectories,
         }
         for name, value in told.items():
             file.attribute(name, value)

@@ -209,25 +209,13 @@ def _lookup3(data: bytes) -> int:
         a, b, c = ((old + new) & mask for old, new in zip((a, b, c), words[first : first + 3], strict=True))
         if first + 3 == len(words):
             break
-        a = (a - c) & mask ^ turned(c, 4)
-        c = (c + b) & mask
-        b = (b - a) & mask ^ turned(a, 6)
-        a = (a + c) & mask
-        c = (c - b) & mask ^ turned(b, 8)
-        b = (b + a) & mask
-        a = (a - c) & mask ^ turned(c, 16)
-        c = (c + b) & mask
-        b = (b - a) & mask ^ turned(a, 19)
-        a = (a + c) & mask
-        c = (c - b) & mask ^ turned(b, 4)
-        b = (b + a) & mask
-    c = ((c ^ b) - turned(b, 14)) & mask
-    a = ((a ^ c) - turned(c, 11)) & mask
-    b = ((b ^ a) - turned(a, 25)) & mask
-    c = ((c ^ b) - turned(b, 16)) & mask
-    a = ((a ^ c) - turned(c, 4)) & mask
-    b = ((b ^ a) - turned(a, 14)) & mask
-    return ((c ^ b) - turned(b, 24)) & mask
+        for by in (4, 6, 8, 16, 19, 4):
+            a, c = (a - c) & mask ^ turned(c, by), (c + b) & mask
+            a, b, c = b, c, a
+    for by in (14, 11, 25, 16, 4, 14, 24):
+        c = ((c ^ b) - turned(b, by)) & mask
+        a, b, c = b, c, a
+    return b
 
 
 def _locked(path: Path) -> Any:
@@ -235,6 +223,8 @@ def _locked(path: Path) -> Any:
     lock = open(place, "w")  # noqa: SIM115  (held as long as the file grows)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(lock.fileno()), os.stat(place)):
+            raise OSError("its holder took it away, and somebody has made another")
     except OSError:
         lock.close()
         raise DataError(f"another process is writing {path}: wait for it, or name another --out") from None

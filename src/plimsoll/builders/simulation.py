@@ -14,18 +14,11 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-SETTLED_STEP = 1e-3
-"""A state that moves less than this in a step is at rest, as far as the state says."""
-SETTLED_AFTER = 1000
-"""Steps from which on rest is looked for."""
-
 
 class Simulated(NamedTuple):
     states: Float[Array, "time states count"]
     largest: Float[Array, " count"]
     """Of the norms of all states of a trajectory; not finite where it ran away."""
-    rest: Float[Array, " count"]
-    """The longest time it was at rest, in steps."""
 
 
 @partial(jax.jit, static_argnames=("length",))
@@ -39,20 +32,15 @@ def simulated(
 ) -> Simulated:
     """`length` states of each trajectory, the first one included; after each step N(0, noise^2) is added to them."""
 
-    def step(carry: tuple[Array, ...], time: Array) -> tuple[tuple[Array, ...], Array]:
-        state, largest, resting, longest = carry
+    def step(carry: tuple[Array, Array], time: Array) -> tuple[tuple[Array, Array], Array]:
+        state, largest = carry
         moved = jnp.sum(steps * state[None], axis=1)
         moved += noise * jax.random.normal(jax.random.fold_in(key, time), state.shape)
         squared = jnp.sum(state**2, axis=0)
-        still = (jnp.sum((moved - state) ** 2, axis=0) < SETTLED_STEP**2) & (time >= SETTLED_AFTER)
-        resting = jnp.where(still, resting + 1, 0)
-        largest = jnp.where(squared <= largest, largest, squared)  # a NaN stays one
-        return (moved, largest, resting, jnp.maximum(longest, resting)), state
+        return (moved, jnp.where(squared <= largest, largest, squared)), state  # a NaN stays one
 
-    count = first.shape[1]
-    start = first, jnp.zeros(count), jnp.zeros(count, jnp.int32), jnp.zeros(count, jnp.int32)
-    (_, largest, _, longest), states = jax.lax.scan(step, start, jnp.arange(length))
-    return Simulated(states, jnp.sqrt(largest), longest.astype(jnp.float32))
+    (_, largest), states = jax.lax.scan(step, (first, jnp.zeros(first.shape[1])), jnp.arange(length))
+    return Simulated(states, jnp.sqrt(largest))
 
 
 @partial(jax.jit, static_argnames=("length",))

@@ -31,7 +31,7 @@ def parse(options: type[T], arguments: list[str], *, program: str, recipe: Recip
     import tyro
 
     default: dict[str, Any] = {} if recipe is None else {"default": options(recipe=recipe)}  # type: ignore[call-arg]
-    words = _translated(arguments, _count_flags(type(recipe)) if recipe is not None else set())
+    words = _translated(arguments, _count_flags(type(recipe) if recipe is not None else options))
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
@@ -109,9 +109,9 @@ def _count(flag: str, text: str) -> str:
         raise RecipeError(f"{flag}: {problem}") from None
 
 
-def _count_flags(recipe: type[Recipe]) -> set[str]:
-    hints = get_type_hints(recipe, include_extras=True)
-    names = {field.name for field in dataclasses.fields(recipe)}
+def _count_flags(options: type[Any]) -> set[str]:
+    hints = get_type_hints(options, include_extras=True)
+    names = {field.name for field in dataclasses.fields(options)}
     return {f"--{name.replace('_', '-')}" for name, hint in hints.items() if name in names and _is_count(hint)}
 
 

@@ -66,8 +66,8 @@ class MixedChunks(grain.IterDataset):
 
     def order(self, epoch: int) -> np.ndarray:
         """Spans as one epoch reads them."""
-        spans = np.arange(self.first, self.first + self.count, dtype=np.int32)
-        return np.random.default_rng([self.order_seed, 4, epoch]).permutation(spans) if self.shuffled else spans
+        drawn = order_of_chunks(self.count, self.order_seed, epoch) if self.shuffled else np.arange(self.count)
+        return self.first + drawn
 
     def group(self, epoch: int, number: int, order: np.ndarray) -> Group:
         read, skipped = [], 0
@@ -83,11 +83,7 @@ class MixedChunks(grain.IterDataset):
             read.append(self.derive(rows))
         together = {name: np.concatenate([one[name] for one in read]) for name in read[0]}
         count = len(next(iter(together.values())))
-        within = (
-            np.random.default_rng([self.order_seed, 5, epoch, number]).permutation(count)
-            if self.shuffled
-            else np.arange(count)
-        )
+        within = order_within(count, self.order_seed, epoch, number) if self.shuffled else np.arange(count)
         return Group(together, within, skipped)
 
     def __iter__(self) -> grain.DatasetIterator:
@@ -154,6 +150,15 @@ class _MixedIterator(grain.DatasetIterator):
         self._skipped, self._group = state["skipped"], None
 
 
+def order_of_chunks(count: int, seed: int, epoch: int) -> np.ndarray:
+    return np.random.default_rng([seed, 4, epoch]).permutation(np.arange(count, dtype=np.int32))
+
+
+def order_within(count: int, seed: int, epoch: int, group: int) -> np.ndarray:
+    """Of the rows of a group of chunks."""
+    return np.random.default_rng([seed, 5, epoch, group]).permutation(count)
+
+
 def mixed_loader(source: Hdf5Rows, *, prefetch: int, **how: Any) -> BatchSource:
     """`MixedChunks` with `prefetch` batches made ready in a thread."""
     batches: grain.IterDataset = MixedChunks(source, **how)
@@ -197,13 +202,13 @@ def _not_finite_words(source: Hdf5Rows, bad: np.ndarray, begin: int) -> str:
 
 def sampled_order(rows: int, *, chunk_rows: int, mix: int, seed: int, most: int = 2_000_000) -> np.ndarray:
     """Places in the file of the first `most` rows that an epoch of a file of this layout draws; nothing is read."""
-    spans = np.random.default_rng([seed, 4, 0]).permutation(np.arange(-(-rows // chunk_rows), dtype=np.int32))
+    spans = order_of_chunks(-(-rows // chunk_rows), seed, 0)
     parts, count = [], 0
     for number in range(-(-len(spans) // mix)):
         mine = spans[number * mix : (number + 1) * mix].astype(np.int64)[:, None] * chunk_rows + np.arange(chunk_rows)
         places = mine.ravel()
         places = places[places < rows]
-        parts.append(places[np.random.default_rng([seed, 5, 0, number]).permutation(len(places))])
+        parts.append(places[order_within(len(places), seed, 0, number)])
         count += len(places)
         if count >= most:
             break

@@ -1,0 +1,133 @@
+"""What a set of windows of control follows from: sizes, seed, and which rows come from which variant.
+
+Imports neither JAX nor h5py: the command line takes its options from here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from plimsoll.builders.lqr_families import FAMILIES
+from plimsoll.errors import DataError
+
+ROW_BYTES = {"lzf": 800, "gzip": 760, "none": 2600}
+"""On disk, at most, of a row with a window of 32 (docs/log.md, "Windows of control")."""
+MOST_VARIANTS, MOST_TOGETHER = 50, 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControlSet:
+    """What the content of the file follows from."""
+
+    samples: int = 1_000_000
+    """Windows to make, like 1M or 100M."""
+    seed: int = 42
+    """Of the systems' variants, the starts and the noise."""
+    window: int = 32
+    """States of a window."""
+    stride: int = 21
+    """Steps from one window of a trajectory to the next."""
+    uncertainty: float = 0.2
+    """Parameters of a variant lie within this share of the nominal ones."""
+    noise: float = 0.01
+    """Standard deviation of what is added to every state after a step."""
+    horizon: float = 50.0
+    """Seconds of a trajectory."""
+    dt: float = 0.02
+    """Seconds of a step."""
+    variants: int | None = None
+    """Of each system; default 50, fewer for a small set."""
+    held_out: float = 0.15
+    """Share of the variants that are for validation: the last rows of the file."""
+    chunk_rows: int = 512
+    """Rows of a chunk of the file."""
+    compression: Literal["lzf", "gzip", "none"] = "lzf"
+    """Of the chunks."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("samples", 1), ("window", 1), ("stride", 1), ("chunk_rows", 1)):
+            if getattr(self, name) < least:
+                raise DataError(f"--{name.replace('_', '-')} must be {least} or more, got {getattr(self, name)}")
+        for name in ("horizon", "dt"):
+            if not getattr(self, name) > 0:
+                raise DataError(f"--{name} must be above 0 seconds, got {getattr(self, name):g}")
+        if not 0 <= self.uncertainty < 1 or not 0 <= self.held_out < 1:
+            raise DataError("--uncertainty and --held-out are shares from 0 to below 1")
+        if self.noise < 0:
+            raise DataError(f"--noise must be 0 or more, got {self.noise:g}")
+        if self.compression not in ROW_BYTES:
+            raise DataError(f"--compression {self.compression} is not one of {', '.join(ROW_BYTES)}")
+        if self.variants is not None and self.variants < 1:
+            raise DataError(f"--variants must be 1 or more, got {self.variants}")
+        if not self.windows_each:
+            raise DataError(
+                f"a trajectory of {self.length:,} steps ({self.horizon:g} s of {self.dt:g} s) has no window of"
+                f" {self.window}: choose a shorter --window or a longer --horizon"
+            )
+
+    @property
+    def length(self) -> int:
+        """States of a trajectory, the first one included."""
+        return round(self.horizon / self.dt)
+
+    @property
+    def windows_each(self) -> int:
+        """Of a trajectory: starts 0, stride, 2 stride, ... below length - window."""
+        return len(range(0, self.length - self.window, self.stride))
+
+    @property
+    def rows_of_one(self) -> int:
+        """Windows of one trajectory of every family."""
+        return len(FAMILIES) * self.windows_each
+
+    @property
+    def variants_used(self) -> int:
+        """Fewer for a small set: each is seen at least once."""
+        return self.variants or min(MOST_VARIANTS, max(2, round(self.samples / self.rows_of_one)))
+
+    @property
+    def held_out_variants(self) -> int:
+        if self.variants_used < 2 or not self.held_out:
+            return 0
+        return min(self.variants_used - 1, max(1, round(self.held_out * self.variants_used)))
+
+    @property
+    def train_rows(self) -> int:
+        """Whole chunks, where there is more than one."""
+        rows = self.samples * (self.variants_used - self.held_out_variants) // self.variants_used
+        return rows if rows < 2 * self.chunk_rows else rows // self.chunk_rows * self.chunk_rows
+
+    @cached_property
+    def together(self) -> int:
+        """Trajectories of each family in a block."""
+        rounds = math.ceil(self.samples / (self.rows_of_one * self.variants_used))
+        return min(MOST_TOGETHER, rounds)
+
+    def blocks(self) -> Iterator[tuple[int, int, int, int]]:
+        """(number, variant, first row, end row) of each block; training variants in turn, then those held out."""
+        held_out = self.held_out_variants
+        training = self.variants_used - held_out
+        number = 0
+        for start, end, first, count in (
+            (0, self.train_rows, 0, training),
+            (self.train_rows, self.samples, training, held_out),
+        ):
+            row = start
+            while row < end:
+                stop = min(end, row + self.together * self.rows_of_one)
+                yield number, first + (number % count), row, stop
+                row, number = stop, number + 1
+
+    @property
+    def trajectories(self) -> int:
+        """That are simulated for it."""
+        return sum(1 for _ in self.blocks()) * len(FAMILIES) * self.together
+
+    @property
+    def disk_bytes(self) -> int:
+        """At most."""
+        return round(self.samples * ROW_BYTES[self.compression] * self.window / 32)
