@@ -10,10 +10,11 @@ import sys
 
 import pytest
 
-from plimsoll import environment, here
+from plimsoll import environment, here, run
 from plimsoll.ask import ask
-from plimsoll.errors import RecipeError
+from plimsoll.errors import RecipeError, RunError
 from plimsoll.planner.chips import chip
+from plimsoll.training.folder import RunFolder
 from plimsoll.units import GIB
 
 CARD = here.Card(kind="NVIDIA H200", memory_bytes=140 * GIB)
@@ -63,6 +64,18 @@ def test_a_card_that_is_not_here_is_refused_before_anything_is_made(tmp_path, mo
     assert here.card_for(chip("h200")) == CARD
 
 
+def test_a_run_stays_on_its_chip_until_it_is_planned_again(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.create()
+    assert run._target(folder, run.TrainOptions()).name == "cpu"
+    assert run._target(folder, run.TrainOptions(chip="l4")).name == "l4"
+    folder.write("plan.json", {"plan": {"chip": "h200"}})
+    assert run._target(folder, run.TrainOptions()).name == "h200"
+    with pytest.raises(RunError, match=r"is planned for h200, and --chip says cpu: add --replan"):
+        run._target(folder, run.TrainOptions(chip="cpu"))
+    assert run._target(folder, run.TrainOptions(chip="cpu", replan=True)).name == "cpu"
+
+
 def test_the_process_that_looks_is_a_real_one():
     """Where a card is, its memory is found; where none is, that is said."""
     found = ask("accelerators", {}, under=environment.on_card(1.0))
@@ -88,20 +101,20 @@ sys.exit(worker.main(["train", sys.argv[1]]))
 
 
 def test_beside_an_accelerator_the_ledger_has_its_bytes_and_the_hosts(tmp_path):
-    run = tmp_path / "run"
+    folder = tmp_path / "run"
     command = [sys.executable, "-m", "plimsoll.cli.main", "train", "code", "--width", "32", "--layers", "1"]
     command += ["--heads", "2", "--vocab-size", "384", "--seq-len", "16", "--batch-size", "4", "--steps", "6"]
-    command += ["--shuffle-buffer-size", "0", "--memory", "1GiB", "--run", str(run), "--quiet"]
+    command += ["--shuffle-buffer-size", "0", "--memory", "1GiB", "--run", str(folder), "--quiet"]
     subprocess.run([*command, "--max-steps", "2"], check=True)
-    assert "host" not in json.loads((run / "ledger.json").read_text())
-    session = json.dumps({"run": str(run), "budget_bytes": GIB, "log_every": 1})
+    assert "host" not in json.loads((folder / "ledger.json").read_text())
+    session = json.dumps({"run": str(folder), "budget_bytes": GIB, "log_every": 1})
     subprocess.run([sys.executable, "-c", ON_A_FAKE_CARD, session], check=True, env=environment.for_processes("cpu"))
-    found = json.loads((run / "ledger.json").read_text())
+    found = json.loads((folder / "ledger.json").read_text())
     measured = {name: sizes["measured"] for name, sizes in found["components"].items() if sizes["measured"]}
     assert measured["parameters"] * 2 == pytest.approx(measured["optimizer"], rel=0.01)
     assert "process" not in measured
     assert found["host"]["measured_peak_bytes"] > 50 * 2**20
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     counted = [row["peak_device_bytes"] for row in rows if "peak_device_bytes" in row]
     assert len(counted) == 4  # the steps of the second session
     assert 0 < max(counted) <= found["measured"]["peak_bytes"]

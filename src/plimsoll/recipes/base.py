@@ -211,3 +211,34 @@ class Recipe(ABC):
                     " kept as JSON: numbers, strings, booleans or None"
                 )
         return {"kind": self.kind, **files.describe(self), "fields": fields}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamWRecipe(Recipe):
+    """A recipe whose optimizer is AdamW, with its settings as options; subclasses have defaults of their own."""
+
+    learning_rate: float = 5e-4
+    """Peak, when warm-up ends."""
+    warmup_steps: int = 100
+    """Optimizer steps, not micro-batches."""
+    weight_decay: float = 0.01
+    beta2: float = 0.999
+    clip_norm: float = 1.0
+    """Global norm of the gradient of the effective batch; 0 for no clipping."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.adamw  # its own checks
+
+    @property
+    def adamw(self) -> AdamW:
+        return AdamW(
+            learning_rate=self.learning_rate,
+            warmup_steps=self.warmup_steps,
+            weight_decay=self.weight_decay,
+            beta2=self.beta2,
+            clip_norm=self.clip_norm or None,
+        )
+
+    def optimizer(self, steps: int) -> AdamW:
+        return self.adamw

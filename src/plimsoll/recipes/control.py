@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from plimsoll.errors import DataError, RecipeError
-from plimsoll.optimizers.adamw import AdamW
-from plimsoll.recipes.base import Count, Prepared, Recipe, Say
+from plimsoll.recipes.base import AdamWRecipe, Count, Prepared, Say
 from plimsoll.types import Compute, Source, Task
 from plimsoll.units import MIB
 
@@ -30,7 +29,7 @@ DEFAULT_EPOCHS = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Control(Recipe):
+class Control(AdamWRecipe):
     """A small causal transformer over windows of states."""
 
     kind: ClassVar[str] = "control"
@@ -60,10 +59,9 @@ class Control(Recipe):
     learning_rate: float = 2e-3
     """Peak, when warm-up ends."""
     warmup_steps: int = 500
+    """Optimizer steps, not micro-batches."""
     weight_decay: float = 1e-4
     beta2: float = 0.99
-    clip_norm: float = 1.0
-    """Global norm of the gradient of the effective batch; 0 for no clipping."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,17 +75,6 @@ class Control(Recipe):
             raise RecipeError(f"--dropout must be from 0 to below 1, got {self.dropout:g}")
         if self.validation_rows < 0:
             raise RecipeError(f"--validation-rows must be 0 or more, got {self.validation_rows}")
-        _ = self.adamw  # its own checks
-
-    @property
-    def adamw(self) -> AdamW:
-        return AdamW(
-            learning_rate=self.learning_rate,
-            warmup_steps=self.warmup_steps,
-            weight_decay=self.weight_decay,
-            beta2=self.beta2,
-            clip_norm=self.clip_norm or None,
-        )
 
     @cached_property
     def rows(self) -> ControlRows:
@@ -121,9 +108,6 @@ class Control(Recipe):
             dropout=self.dropout,
         )
         return Imitator(shape, compute)
-
-    def optimizer(self, steps: int) -> AdamW:
-        return self.adamw
 
     def prepare(self, folder: Path, say: Say) -> Prepared:
         rows = self.rows

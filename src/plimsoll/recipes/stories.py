@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.models.sizing import DecoderShape, inner_width, sized
-from plimsoll.optimizers.adamw import AdamW
-from plimsoll.recipes.base import Count, Prepared, Recipe, Say
+from plimsoll.recipes.base import AdamWRecipe, Count, Prepared, Say
 from plimsoll.types import Compute, Source, Task
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ VOCABULARY = 257, 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Text(Recipe):
+class Text(AdamWRecipe):
     """A Llama-like decoder on the windows of a token stream."""
 
     kind: ClassVar[str] = "stories"
@@ -89,15 +88,6 @@ class Text(Recipe):
     tied: bool = True
     """The output layer uses the token embedding's weights."""
 
-    learning_rate: float = 5e-4
-    """Peak, when warm-up ends."""
-    warmup_steps: int = 100
-    """Optimizer steps, not micro-batches."""
-    weight_decay: float = 0.01
-    beta2: float = 0.999
-    clip_norm: float = 1.0
-    """Global norm of the gradient of the effective batch; 0 for no clipping."""
-
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("seq_len", "max_examples", "stride", "vocab_size", "width", "layers", "heads"):
@@ -127,7 +117,6 @@ class Text(Recipe):
                 f"--width, --layers and --heads say the model's shape together, got {self.width}, {self.layers} and"
                 f" {self.heads}: give all three, or --target-params alone"
             )
-        _ = self.adamw  # its own checks
 
     @property
     def rate_per_example(self) -> int:
@@ -170,16 +159,6 @@ class Text(Recipe):
             )
         return sized(self.target_params, vocab=self.vocab, tied=self.tied)
 
-    @property
-    def adamw(self) -> AdamW:
-        return AdamW(
-            learning_rate=self.learning_rate,
-            warmup_steps=self.warmup_steps,
-            weight_decay=self.weight_decay,
-            beta2=self.beta2,
-            clip_norm=self.clip_norm or None,
-        )
-
     def batch_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
         return dict.fromkeys(("input_ids", "labels"), ((examples, self.seq_len), "int32"))
 
@@ -187,9 +166,6 @@ class Text(Recipe):
         from plimsoll.models.language import NextToken
 
         return NextToken(self.shape, compute)
-
-    def optimizer(self, steps: int) -> AdamW:
-        return self.adamw
 
     def prepare(self, folder: Path, say: Say) -> Prepared:
         if self.is_stream and self.steps is None and self.max_examples is None:
