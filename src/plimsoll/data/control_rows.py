@@ -102,9 +102,8 @@ class ControlRows:
         )
 
     def mixing_bytes(self, mix: int) -> int:
-        """Chunks in memory at most: those that are drawn from, those of the next group, and both while they are put
-        together."""
-        return self._rows.chunk_rows * (2 * mix * self.example_bytes + self._rows.row_bytes)
+        """Chunks in memory at most: those that are drawn from, and one as it is read."""
+        return self._rows.chunk_rows * ((mix + 1) * self.example_bytes + self._rows.row_bytes)
 
     @property
     def training_rows(self) -> int:

@@ -1,8 +1,8 @@
 """Batches of rows in a shuffled order, each byte of the file read once an epoch.
 
 The order of the chunks is shuffled; `mix` of them at a time are read and their rows shuffled together, so that a batch
-holds rows of `mix` places of the file. Memory holds those chunks, and the order of all chunks (4 bytes a chunk). The
-position is three numbers: epoch, group of chunks, row in the group.
+holds rows of `mix` places of the file. Memory holds those chunks once, and the order of all chunks (4 bytes a chunk).
+The position is three numbers: epoch, group of chunks, row in the group.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Derive = Callable[[Rows], Rows]
 
 
 class Group(NamedTuple):
-    """Chunks that are shuffled together."""
+    """Chunks that are shuffled together: `order` counts the rows that are there, of `rows` that have room for more."""
 
     rows: Rows
     order: np.ndarray
@@ -69,8 +69,10 @@ class MixedChunks(grain.IterDataset):
         drawn = order_of_chunks(self.count, self.order_seed, epoch) if self.shuffled else np.arange(self.count)
         return self.first + drawn
 
-    def group(self, epoch: int, number: int, order: np.ndarray) -> Group:
-        read, skipped = [], 0
+    def group(self, epoch: int, number: int, order: np.ndarray, room: Rows) -> Group:
+        """`room`: of the group before, which is written over. A second group beside the first would be most of what the
+        loader takes."""
+        count = skipped = 0
         for span in order[number * self.together : (number + 1) * self.together].tolist():
             begin, end = max(self.begin, span * self.span), min(self.end, (span + 1) * self.span)
             rows = self.source.read(begin, end)
@@ -80,11 +82,16 @@ class MixedChunks(grain.IterDataset):
                     raise DataError(_not_finite_words(self.source, bad, begin))
                 skipped += int(bad.sum())
                 rows = {name: values[~bad] for name, values in rows.items()}
-            read.append(self.derive(rows))
-        together = {name: np.concatenate([one[name] for one in read]) for name in read[0]}
-        count = len(next(iter(together.values())))
+            rows = self.derive(rows)
+            if not room:
+                most = min(self.together, self.count) * self.span
+                room |= {name: np.empty((most, *values.shape[1:]), values.dtype) for name, values in rows.items()}
+            found = len(next(iter(rows.values())))
+            for name, values in rows.items():
+                room[name][count : count + found] = values
+            count += found
         within = order_within(count, self.order_seed, epoch, number) if self.shuffled else np.arange(count)
-        return Group(together, within, skipped)
+        return Group(room, within, skipped)
 
     def __iter__(self) -> grain.DatasetIterator:
         return _MixedIterator(self)
@@ -96,6 +103,7 @@ class _MixedIterator(grain.DatasetIterator):
         self._of = of
         self._epoch = self._number = self._row = self._skipped = 0
         self._group: Group | None = None
+        self._room: Rows = {}
         self._order: tuple[int, np.ndarray] = (-1, np.empty(0, np.int32))
         self._empty = 0
 
@@ -118,7 +126,7 @@ class _MixedIterator(grain.DatasetIterator):
         if self._group is None:
             if self._order[0] != self._epoch:
                 self._order = self._epoch, self._of.order(self._epoch)
-            self._group = self._of.group(self._epoch, self._number, self._order[1])
+            self._group = self._of.group(self._epoch, self._number, self._order[1], self._room)
         return self._group
 
     def _forward(self, group: Group) -> None:

@@ -23,8 +23,10 @@ from plimsoll.units import MIB
 if TYPE_CHECKING:
     from plimsoll.data.control_rows import ControlRows
 
-READER_BYTES = 12 * MIB
-"""h5py, its library, and its cache (docs/log.md, "Windows of control")."""
+READER_BYTES = 20 * MIB
+"""The library, its cache, and what chunks and small arrays leave in the heap (docs/log.md, "The reader's share")."""
+BATCHES = 3
+"""Besides those made ahead: one in the making, one taken, and the step's own copy of it."""
 DEFAULT_EPOCHS = 3.0
 
 
@@ -151,7 +153,7 @@ class Control(AdamWRecipe):
 
     def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
         rows = self.rows
-        batches = (prefetch + 2) * self.effective_batch * rows.example_bytes
+        batches = (prefetch + BATCHES) * self.effective_batch * rows.example_bytes
         return {"data": READER_BYTES + rows.mixing_bytes(self.mix_chunks) + batches}
 
     def imports(self) -> tuple[str, ...]:
