@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from plimsoll.batches import loader as loader
     from plimsoll.data.guide_estimate import estimate_memory_usage as estimate_memory_usage
+    from plimsoll.data.hdf5_set import Hdf5 as Hdf5
     from plimsoll.errors import BudgetError as BudgetError
     from plimsoll.errors import CheckpointError as CheckpointError
     from plimsoll.errors import DataError as DataError
@@ -43,6 +44,7 @@ _MODULES = {
     "recipe": "recipes.own",
     "AdamW": "optimizers.adamw",
     "widened": "levers.frozen",
+    "Hdf5": "data.hdf5_set",
     "Recipe": "recipes.base",
     "OwnRecipe": "recipes.own",
     "PlimsollError": "errors",
@@ -59,6 +61,7 @@ __all__ = [
     "BudgetError",
     "CheckpointError",
     "DataError",
+    "Hdf5",
     "OwnRecipe",
     "PlimsollError",
     "Recipe",

@@ -179,13 +179,14 @@ class _Training:
             for note in self.notes:
                 log.say(note, important=True)
             schedule = self._schedule()
-            log.opened(schedule, resumed)
+            source = _Timed(loader, self.marks)
+            log.opened(schedule, resumed, source)
             ended = None
             self.line.training_begins()
             try:
                 state, ended = run_steps(
                     state,
-                    _Marked(loader, self.marks),
+                    source,
                     executables,
                     schedule,
                     checkpoints,
@@ -379,17 +380,20 @@ class _Training:
             log.say(problem, important=True)
 
 
-class _Marked:
-    """A source that notes the resident set once its first batch is there."""
+class _Timed:
+    """A source that notes the resident set once its first batch is there, and how long training waited for batches."""
 
     def __init__(self, source: Source, marks: dict[str, int]) -> None:
         self._source, self._marks = source, marks
+        self.waited_seconds = 0.0
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return self
 
     def __next__(self) -> dict[str, Any]:
+        asked = time.monotonic()
         batch = next(self._source)
+        self.waited_seconds += time.monotonic() - asked
         if "data" not in self._marks:
             self._marks["data"] = allocator.bytes_now()
         return batch

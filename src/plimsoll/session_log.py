@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.report import (
@@ -23,6 +23,14 @@ from plimsoll.training import allocator, memory
 from plimsoll.training.folder import RunFolder
 from plimsoll.training.loop import Ended, Schedule
 from plimsoll.training.profile import Profile
+
+
+class Timed(Protocol):
+    """A source that knows how long training has waited for its batches. On an accelerator steps run meanwhile."""
+
+    waited_seconds: float
+
+    def state(self) -> Mapping[str, Any]: ...
 
 
 class SessionLog:
@@ -64,8 +72,9 @@ class SessionLog:
         self.seen: set[str] = set()
         """Phases this session has been in, whether or not they raised the peak."""
 
-    def opened(self, schedule: Schedule, resumed: int | None) -> None:
-        self.schedule, self.resumed = schedule, resumed
+    def opened(self, schedule: Schedule, resumed: int | None, source: Timed) -> None:
+        self.schedule, self.resumed, self.source = schedule, resumed, source
+        self.waited_before = 0.0
         self.bar = progress(schedule.stop_at, start_step=resumed or 0, quiet=self.session.quiet)
         if resumed is not None:
             self.say(f"continuing from step {resumed:,} of {schedule.steps:,}")
@@ -102,13 +111,16 @@ class SessionLog:
             self.phase_peaks[phase] = self.peak = peak
 
     def _write(self, done: int, metrics: Mapping[str, float]) -> None:
-        seconds = sum(self.window) / len(self.window)
+        steps, waited = len(self.window), self.source.waited_seconds
+        seconds, waiting = sum(self.window) / steps, (waited - self.waited_before) / steps
+        self.waited_before = waited
         self.window.clear()
         rate = self.recipe.effective_batch * self.recipe.rate_per_example / seconds if seconds else 0.0
         resident, device = memory.resident_bytes(), allocator.device_bytes()
         row = {
             **metrics,
             "step_seconds": seconds,
+            "data_seconds": waiting,
             "elapsed_seconds": self._elapsed(),
             f"{self.recipe.rate_unit}_per_second": rate,
             "resident_bytes": resident,
@@ -186,6 +198,8 @@ class SessionLog:
                 resumed_from_step=self.resumed,
                 overruns=tuple(overrun_words(overrun) for overrun in ledger.get("overruns", ())),
                 finished=ended.step >= self.schedule.steps,
+                rows_left_out=self.source.state().get("skipped", 0),
+                waited_share=self.source.waited_seconds / max(1e-9, time.monotonic() - self.started),
             )
             self.say(final_summary(outcome))
             self.say(ledger_table(ledger))

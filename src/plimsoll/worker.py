@@ -151,6 +151,7 @@ ANSWERS = {
     "sample": ("plimsoll.inference", "sample"),
     "fingerprint": ("plimsoll.inference", "prove"),
     "prepare": ("plimsoll.builders.control", "answer"),
+    "rechunk": ("plimsoll.builders.rechunk", "answer"),
     "doctor": ("plimsoll.examine", "examine"),
     "accelerators": ("plimsoll.examine", "accelerators"),
 }

@@ -17,7 +17,7 @@ from plimsoll.builders.growing_file import Column, GrowingFile, cleared
 from plimsoll.builders.lqr_families import FAMILIES
 from plimsoll.data.control_rows import ControlRows
 from plimsoll.environment import for_processes
-from plimsoll.errors import DataError
+from plimsoll.errors import DataError, StoppedError
 
 SMALL = ["--samples", "6k", "--horizon", "4", "--variants", "4", "--held-out", "0.25"]
 """200 steps: 8 windows of a trajectory."""
@@ -246,6 +246,29 @@ def test_the_note_of_a_killed_writer_is_taken_back_and_damage_is_not_mended(tmp_
     path.write_bytes(whole[:40] + bytes([whole[40] ^ 1]) + whole[41:])
     with pytest.raises(DataError, match="damaged in its first bytes"):
         cleared(path)
+
+
+def test_a_disk_that_fills_up_meanwhile_loses_nothing(tmp_path, monkeypatch):
+    path, x = tmp_path / "w.h5", np.arange(1000, dtype=np.float64)
+
+    def grown():
+        with GrowingFile(
+            path, {"x": Column((), "f8")}, rows=1000, made_with={}, chunk_rows=100, compression="lzf"
+        ) as file:
+            begun_at = file.done
+            file.begin()
+            for at in range(begun_at, 1000, 100):
+                file.append({"x": x[at : at + 100]})
+            file.finish()
+        return begun_at
+
+    with monkeypatch.context() as patch:
+        left = iter([2**40, 2**40, 2**20, 2**20])
+        patch.setattr("plimsoll.builders.growing_file.free_bytes", lambda path: next(left))
+        with pytest.raises(StoppedError, match=r"disk is full \(1.0 MiB free .*200 of 1,000 rows are good"):
+            grown()
+    assert grown() == 200
+    assert np.array_equal(column(path, "x"), x)
 
 
 def test_a_set_that_the_disk_has_no_room_for_is_refused_with_what_it_has(tmp_path):

@@ -20,7 +20,7 @@ TINY = shlex.split(
 """Every lever pinned, so that little is compiled."""
 
 
-def plimsoll(*arguments, timeout=600):
+def plimsoll(*arguments, timeout=600, cwd=None):
     """The command in a process of its own."""
     command = [
         sys.executable,
@@ -29,7 +29,9 @@ def plimsoll(*arguments, timeout=600):
         *(word if isinstance(word, bytes) else str(word) for word in arguments),
     ]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout, check=False)
+    return subprocess.run(
+        command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=timeout, check=False
+    )
 
 
 def answer(*arguments):

@@ -1,6 +1,7 @@
 """A recipe of the user's own through the real command line: planned, trained, killed, continued, looked at."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from plimsoll.report import read_rows
@@ -51,7 +53,39 @@ def trained(folder):
 
 
 def test_every_example_is_trained_here():
-    assert set(TRAINED) == {path.stem for path in EXAMPLES.glob("*.py")}
+    assert {*TRAINED, *TABLES} == {path.stem for path in EXAMPLES.glob("*.py")}
+
+
+def peptides(random):
+    """Heavier peptides stay longer, as in the published tables."""
+    drawn = ["".join(random.choice([*"ACDEFGHIKLMNPQRSTVWY"], size=random.integers(7, 30))) for _ in range(7200)]
+    return ["sequence,irt"] + [f"{letters},{3.0 * len(letters)}" for letters in drawn]
+
+
+def stations(random):
+    """Days that repeat, and noise; an hour a line."""
+    hours = np.sin(np.arange(11_800)[:, None] * 2 * np.pi / 24 + np.arange(7)) + random.normal(size=(11_800, 7)) * 0.1
+    return ["date,HUFL,HULL,MUFL,MULL,LUFL,LULL,OT"] + ["a day," + ",".join(map("{:.4f}".format, row)) for row in hours]
+
+
+TABLES = {"peptide_irt": peptides, "etth1": stations}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_an_example_turns_its_table_into_hdf5_and_trains_on_it(folder, name):
+    table, file = folder / f"{name}.csv", EXAMPLES / f"{name}.py"
+    table.write_text("\n".join(TABLES[name](np.random.default_rng(0))))
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, file, table], cwd=folder, env=environment, check=True)
+    run = folder / name
+    words = ["train", file, "--memory", "1GiB", "--run", run, "--micro-batch", 128, "--steps", 12, "--log-every", 1]
+    done = plimsoll(*words, "--quiet", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    ledger = json.loads((run / "ledger.json").read_text())
+    assert ledger["measured"]["peak_bytes"] <= ledger["budget_bytes"]
+    rows = list(read_rows(run / "metrics.jsonl"))
+    assert rows[-1]["validation_loss"] < rows[0]["loss"]
+    assert all(row["data_seconds"] <= row["step_seconds"] for row in rows if "data_seconds" in row)
 
 
 @pytest.mark.parametrize("name", TRAINED)

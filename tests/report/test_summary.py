@@ -26,6 +26,7 @@ OUTCOME = Outcome(
     predicted_peak_bytes=1536 * MIB,
     measured_peak_bytes=1434 * MIB,
     resumed_from_step=6000,
+    waited_share=0.0123,
 )
 
 
@@ -55,6 +56,7 @@ def test_golden_final_summary():
         "Total Training Time: 250.00 minutes (4.17 hours)",
         "Average Epoch Time: 2.50 minutes",
         "Total Epochs: 2",
+        "Waited For Data: 1.2 % of the time",
         "Resumed From: step 6,000",
         "Device: cpu",
         "Memory Budget: 2.0 GiB",

@@ -26,11 +26,13 @@ import numpy as np
 
 from plimsoll.builders.packing import Packed, Packer
 from plimsoll.errors import DataError, StoppedError
-from plimsoll.units import format_bytes
+from plimsoll.units import MIB, format_bytes
 
 DONE, MADE_WITH = "rows_written", "made_with"
 LARGE_CHUNK = 2**16
 """Bytes from which a chunk is worth a thread."""
+LEAST_FREE = 16 * MIB
+"""Of the disk, besides the rows that are on their way: HDF5 does not survive a write that fails, so none is tried."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +86,7 @@ class GrowingFile:
         with contextlib.suppress(OSError):
             os.unlink(self._lock.name)
         if isinstance(problem, OSError) and _is_full(problem):
-            free = format_bytes(_free(self.path))
-            raise StoppedError(
-                f"the disk is full ({free} free at {self.path.parent}): {self.done:,} of {self.rows:,} rows are good in"
-                f" {self.partial.name}. Make room, and run the same command again to continue"
-            ) from None
+            raise StoppedError(self._full()) from None
 
     def attribute(self, name: str, value: Any, *, group: str = "/") -> None:
         """Before the first row."""
@@ -106,6 +104,10 @@ class GrowingFile:
     def append(self, rows: Mapping[str, np.ndarray]) -> None:
         """A whole chunk, but for the last rows of all. They must not be changed afterwards."""
         count = len(next(iter(rows.values())))
+        size = sum(values.nbytes for values in rows.values())
+        if free_bytes(self.path) < LEAST_FREE + (2 * self._packer.threads + 2) * size:
+            self.mark()
+            raise StoppedError(self._full())
         whole = count == self._chunk_rows and not self._at % count
         for name, values in rows.items():
             if whole and self._packer.threads and values.nbytes >= LARGE_CHUNK:
@@ -114,6 +116,13 @@ class GrowingFile:
                 self._dataset(name)[self._at : self._at + count] = values
         self._at += count
         self._write_packed(most=2 * self._packer.threads)
+
+    def _full(self) -> str:
+        return (
+            f"the disk is full ({format_bytes(free_bytes(self.path))} free at {self.path.parent}): {self.done:,} of"
+            f" {self.rows:,} rows are good in {self.partial.name}. Make room, and run the same command again to"
+            " continue"
+        )
 
     def _write_packed(self, *, most: int) -> None:
         """Until so many are still being packed, in their order."""
@@ -235,6 +244,7 @@ def _is_full(problem: OSError) -> bool:
     return problem.errno in (errno.ENOSPC, errno.EDQUOT) or "errno = 28" in str(problem)
 
 
-def _free(path: Path) -> int:
+def free_bytes(path: Path) -> int:
+    """Of the disk that `path` is to lie on."""
     found = os.statvfs(path.parent)
     return found.f_bavail * found.f_frsize

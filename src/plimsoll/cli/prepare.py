@@ -27,19 +27,47 @@ class ControlOptions(ControlSet):
     json: Annotated[bool, tyro.conf.arg(help="Print one JSON object and nothing else.")] = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class RechunkOptions:
+    old: tyro.conf.Positional[str]
+    """The HDF5 file to write anew."""
+    out: str
+    """The new file."""
+    chunk_rows: Count = 512
+    """Rows of a chunk."""
+    json: Annotated[bool, tyro.conf.arg(help="Print one JSON object and nothing else.")] = False
+
+
 def prepare(arguments: list[str]) -> int:
-    """Simulates and writes; progress goes to standard error."""
+    """Simulates and writes, or writes a file anew; progress goes to standard error."""
     what, words = (arguments[0], arguments[1:]) if arguments and not arguments[0].startswith("-") else ("", arguments)
+    if arguments[:1] == ["--rechunk"]:
+        what, words = "rechunk", arguments[1:]
+    if what == "rechunk":
+        return _rechunk(words)
     if what != "control" and words[:1] not in (["-h"], ["--help"]):
         raise PlimsollError(
-            f"plimsoll prepare needs a recipe whose data is made, and that is control, got {what or 'none'}:"
-            " `plimsoll prepare control --samples 1M --out windows.h5`"
+            f"plimsoll prepare needs to know what: control, whose data is made, or rechunk, got {what or 'nothing'}:"
+            " `plimsoll prepare control --samples 1M --out windows.h5`, `plimsoll prepare rechunk old.h5 --out new.h5`"
         )
     options = parse(ControlOptions, words, program="plimsoll prepare control")
     asked = dataclasses.asdict(options)
     as_json = asked.pop("json")
     found = ask("prepare", asked, under=environment.for_making())
     print(json.dumps(found) if as_json else _text(found))
+    return 0
+
+
+def _rechunk(words: list[str]) -> int:
+    asked = dataclasses.asdict(parse(RechunkOptions, words, program="plimsoll prepare rechunk"))
+    as_json = asked.pop("json")
+    found = ask("rechunk", asked, under=environment.for_making())
+    text = (
+        f"{found['path']}: {found['rows']:,} rows of {found['datasets']} datasets in chunks of {found['chunk_rows']:,},"
+        f" {format_bytes(found['bytes'])} (before {format_bytes(found['bytes_before'])}), in"
+        f" {format_seconds(found['seconds'])}"
+    )
+    print(json.dumps(found) if as_json else text)
     return 0
 
 

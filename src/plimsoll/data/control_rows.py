@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -125,9 +125,8 @@ class ControlRows:
             )
         return int(told)
 
-    @property
-    def warning(self) -> str | None:
-        return self._rows.warning()
+    def warning(self, *, mix: int) -> str | None:
+        return self._rows.warning(mix=mix)
 
     def loader(self, *, batch_size: int, seed: int, mix: int, skip_bad: bool, prefetch: int) -> BatchSource:
         return mixed_loader(
@@ -137,11 +136,11 @@ class ControlRows:
             rows=(0, self._border),
             mix=mix,
             skip_bad=skip_bad,
-            derive=lambda rows: self._derived(rows, held_out=False),
+            derive=partial(self._derived, held_out=False),
             prefetch=prefetch,
         )
 
-    def validation(self, *, most: int, batch_size: int) -> Iterator[Rows]:
+    def validation(self, *, most: int, batch_size: int, skip_bad: bool = False) -> Iterator[Rows]:
         """Chunks from all over the held-out part, always the same; every batch full, filled up with rows that count
         nothing."""
         if self.split == "none" or not most:
@@ -155,7 +154,8 @@ class ControlRows:
         chosen = np.unique(np.linspace(0, count - 1, wanted).round().astype(int)) + first
         spans = [(max(begin, int(at) * span), min(end, (int(at) + 1) * span)) for at in chosen]
         left, sent = None, 0
-        for rows in in_order(self._rows, spans, derive=lambda rows: self._derived(rows, held_out=True)):
+        derive = partial(self._derived, held_out=True)
+        for rows in in_order(self._rows, spans, derive=derive, skip_bad=skip_bad):
             left = rows if left is None else {name: np.concatenate([left[name], rows[name]]) for name in rows}
             while len(left["family"]) >= batch_size and sent < most:
                 yield {name: values[:batch_size] for name, values in left.items()}

@@ -10,7 +10,7 @@ as everywhere in JAX; whole numbers that do not fit are refused.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import grain
 import numpy as np
@@ -24,6 +24,37 @@ from plimsoll.types import COUNTED
 Example = dict[str, np.ndarray]
 
 _NARROW = {"float64": np.float32, "complex128": np.complex64, "int64": np.int32, "uint64": np.uint32}
+
+
+@runtime_checkable
+class ExampleSet(Protocol):
+    """Examples of one shape each: arrays and sequences (below), or an HDF5 file (`hdf5_set.Hdf5`)."""
+
+    called: str
+
+    @property
+    def spec(self) -> Mapping[str, tuple[tuple[int, ...], str]]:
+        """Name to the shape and dtype of one example."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def loader(self, *, batch_size: int, seed: int, shuffle: bool, prefetch: int) -> BatchSource:
+        """Batches without end."""
+        ...
+
+    def counted(self, batch_size: int) -> Iterator[Example]:
+        """Batches with every example once."""
+        ...
+
+    @property
+    def warning(self) -> str | None:
+        """What is worth saying before it is read."""
+        ...
+
+    def held_bytes(self, *, training: bool) -> int:
+        """What it comes to hold while it is trained or evaluated on, and a rehearsal that only opens it does not."""
+        ...
 
 
 class Examples(Sequence[Example]):
@@ -62,6 +93,12 @@ class Examples(Sequence[Example]):
                 )
         return example
 
+    def loader(self, *, batch_size: int, seed: int, shuffle: bool, prefetch: int) -> BatchSource:
+        return example_loader(self, batch_size=batch_size, seed=seed, shuffle=shuffle, prefetch=prefetch)
+
+    def counted(self, batch_size: int) -> Iterator[Example]:
+        return counted_batches(self, batch_size=batch_size)
+
     def _read(self, index: int) -> Example:
         example = self._rows[index]
         if not isinstance(example, Mapping) or not example:
@@ -69,26 +106,16 @@ class Examples(Sequence[Example]):
                 f"{self.called}: example {index:,} is {_kind(example)}: it must be a dict of arrays, like"
                 ' {"x": ..., "y": ...}; the loss gets a batch with the same names'
             )
-        return {str(name): self._narrowed(value, name, index) for name, value in example.items()}
-
-    def _narrowed(self, value: Any, name: str, index: int) -> np.ndarray:
-        array = np.asarray(value)
-        if array.dtype.kind not in "biufc" and array.dtype.name != "bfloat16":
-            raise DataError(f"{self.called}: {name!r} of example {index:,} is {_kind(value)}, not numbers")
-        if name == COUNTED:
+        if COUNTED in example:
             raise DataError(f"{self.called}: the name {COUNTED!r} is taken, evaluation uses it: choose another")
-        narrow = _NARROW.get(array.dtype.name)
-        if narrow is None:
-            return array
-        if array.dtype.kind in "iu" and array.size and not np.can_cast(np.min_scalar_type(array.max()), narrow):
-            raise DataError(
-                f"{self.called}: {name!r} of example {index:,} has {array.max():,}, and the largest that a"
-                f" {np.dtype(narrow).name} holds is {np.iinfo(narrow).max:,}"
-            )
-        return array.astype(narrow)
+        return {
+            str(name): narrowed(value, f"{self.called}: {name!r} of example {index:,}")
+            for name, value in example.items()
+        }
 
-    @property
-    def mapped_bytes(self) -> int:
+    warning: str | None = None
+
+    def held_bytes(self, *, training: bool) -> int:
         """Of arrays on disk: a rehearsal does not read them, and training brings them into the resident set."""
         return self._rows.mapped_bytes if isinstance(self._rows, _Rows) else 0
 
@@ -116,6 +143,23 @@ class _Rows(Sequence[dict[str, Any]]):
     @property
     def mapped_bytes(self) -> int:
         return sum(value.nbytes for value in self._arrays.values() if isinstance(value, np.memmap))
+
+
+def narrowed(value: Any, words: str) -> np.ndarray:
+    """Numbers as JAX has them: 64 bits become 32. `words` say what `value` is, where it is refused."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "biufc" and array.dtype.name != "bfloat16":
+        kind = _kind(value) if not isinstance(value, np.ndarray) else f"an array of {array.dtype}"
+        raise DataError(f"{words} is {kind}, not numbers")
+    narrow = _NARROW.get(array.dtype.name)
+    if narrow is None:
+        return array
+    if array.dtype.kind in "iu" and array.size and not np.can_cast(np.min_scalar_type(array.max()), narrow):
+        raise DataError(
+            f"{words} has {array.max():,}, and the largest that a {np.dtype(narrow).name} holds is"
+            f" {np.iinfo(narrow).max:,}"
+        )
+    return array.astype(narrow)
 
 
 def example_loader(

@@ -6,6 +6,7 @@ A compressed chunk is unpacked whole whatever is asked of it, so rows are only e
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import h5py
 import numpy as np
 
 from plimsoll.errors import DataError
-from plimsoll.units import MIB, format_bytes
+from plimsoll.units import MIB, format_bytes, format_seconds
 
 WITHOUT_CHUNKS = 512
 """Rows read at a time where the file is not chunked."""
@@ -61,12 +62,12 @@ class Hdf5Rows:
     @property
     def chunk_rows(self) -> int:
         """Of the dataset with the widest rows: it costs most to read."""
-        widest = max(self._datasets.values(), key=_row_bytes)
+        widest = max(self._datasets.values(), key=row_bytes_of)
         return int(widest.chunks[0]) if widest.chunks else min(WITHOUT_CHUNKS, self._count)
 
     @property
     def row_bytes(self) -> int:
-        return sum(map(_row_bytes, self._datasets.values()))
+        return sum(map(row_bytes_of, self._datasets.values()))
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -91,17 +92,20 @@ class Hdf5Rows:
     def read(self, begin: int, end: int) -> Rows:
         return {name: dataset[begin:end] for name, dataset in self._datasets.items()}
 
-    def warning(self) -> str | None:
-        """Where reading in another order than the file's is slow whatever one does."""
+    def warning(self, *, mix: int) -> str | None:
+        """Where chunks are so large that mixing `mix` of them takes much memory: with what a chunk costs, measured."""
         for dataset in self._datasets.values():
-            if dataset.chunks and dataset.compression:
-                size = int(np.prod(dataset.chunks)) * dataset.dtype.itemsize
-                if size > HUGE_CHUNK:
-                    return (
-                        f"{dataset.name} of {self.path} is compressed ({dataset.compression}) in chunks of"
-                        f" {dataset.chunks[0]:,} rows, {format_bytes(size)}: each is unpacked whole. Write it anew in"
-                        " chunks of some hundred rows"
-                    )
+            size = int(np.prod(dataset.chunks or ())) * dataset.dtype.itemsize
+            if dataset.chunks and size > HUGE_CHUNK:
+                started = time.perf_counter()
+                dataset[: dataset.chunks[0]]
+                seconds = time.perf_counter() - started
+                return (
+                    f"{dataset.name} of {self.path} has chunks of {dataset.chunks[0]:,} rows, {format_bytes(size)}"
+                    f" ({dataset.compression or 'not packed'}): each is read whole ({format_seconds(seconds)}), and"
+                    f" {mix} of them are held at a time. `plimsoll prepare rechunk {self.path} --out NEW.h5` writes"
+                    " them smaller; or lower --mix-chunks"
+                )
         return None
 
     def close(self) -> None:
@@ -142,7 +146,7 @@ def _datasets(file: h5py.File) -> Sequence[str]:
     return found
 
 
-def _row_bytes(dataset: h5py.Dataset) -> int:
+def row_bytes_of(dataset: h5py.Dataset) -> int:
     return int(np.prod(dataset.shape[1:], dtype=np.int64)) * dataset.dtype.itemsize
 
 
@@ -152,5 +156,5 @@ def widest(path: str | Path) -> tuple[int, int]:
         found = [item for item in map(file.get, _datasets(file)) if isinstance(item, h5py.Dataset) and item.shape]
         if not found:
             raise DataError(f"{path} has no dataset with rows")
-        dataset = max(found, key=lambda one: (one.shape[0], _row_bytes(one)))
+        dataset = max(found, key=lambda one: (one.shape[0], row_bytes_of(one)))
         return int(dataset.shape[0]), int(dataset.chunks[0]) if dataset.chunks else WITHOUT_CHUNKS

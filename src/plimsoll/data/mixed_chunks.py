@@ -75,14 +75,8 @@ class MixedChunks(grain.IterDataset):
         count = skipped = 0
         for span in order[number * self.together : (number + 1) * self.together].tolist():
             begin, end = max(self.begin, span * self.span), min(self.end, (span + 1) * self.span)
-            rows = self.source.read(begin, end)
-            bad = not_finite(rows)
-            if bad.any():
-                if not self.skip_bad:
-                    raise DataError(_not_finite_words(self.source, bad, begin))
-                skipped += int(bad.sum())
-                rows = {name: values[~bad] for name, values in rows.items()}
-            rows = self.derive(rows)
+            sound, bad = _sound(self.source, begin, end, self.skip_bad)
+            rows, skipped = self.derive(sound), skipped + bad
             if not room:
                 most = min(self.together, self.count) * self.span
                 room |= {name: np.empty((most, *values.shape[1:]), values.dtype) for name, values in rows.items()}
@@ -175,14 +169,25 @@ def mixed_loader(source: Hdf5Rows, *, prefetch: int, **how: Any) -> BatchSource:
     return BatchSource(batches)
 
 
-def in_order(source: Hdf5Rows, spans: list[tuple[int, int]], *, derive: Derive = lambda rows: rows) -> Iterator[Rows]:
-    """The rows of some spans, as they lie in the file; rows that are not finite are left out."""
+def in_order(
+    source: Hdf5Rows, spans: list[tuple[int, int]], *, derive: Derive, skip_bad: bool = False
+) -> Iterator[Rows]:
+    """The rows of some spans, as they lie in the file."""
     for begin, end in spans:
-        rows = source.read(begin, end)
-        bad = not_finite(rows)
-        found = derive({name: values[~bad] for name, values in rows.items()} if bad.any() else rows)
+        found = derive(_sound(source, begin, end, skip_bad)[0])
         if len(next(iter(found.values()))):
             yield found
+
+
+def _sound(source: Hdf5Rows, begin: int, end: int, skip_bad: bool) -> tuple[Rows, int]:
+    """Rows `begin` to `end` that are finite, and how many are not."""
+    rows = source.read(begin, end)
+    bad = not_finite(rows)
+    if not bad.any():
+        return rows, 0
+    if not skip_bad:
+        raise DataError(_not_finite_words(source, bad, begin))
+    return {name: values[~bad] for name, values in rows.items()}, int(bad.sum())
 
 
 def not_finite(rows: Rows) -> np.ndarray:
@@ -204,7 +209,7 @@ def _not_finite_words(source: Hdf5Rows, bad: np.ndarray, begin: int) -> str:
     more = int(bad.sum()) - 5
     return (
         f"{source.path} has rows that are not finite: {places}{f' and {more:,} more near them' if more > 0 else ''}."
-        " Mend them, or leave such rows out with --skip-bad, which counts them"
+        " Mend them, or leave such rows out, which counts them: --skip-bad, or skip_bad=True of plimsoll.Hdf5"
     )
 
 

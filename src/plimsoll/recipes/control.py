@@ -123,7 +123,7 @@ class Control(AdamWRecipe):
         steps = self.steps or max(1, int((self.epochs or DEFAULT_EPOCHS) * per_epoch))
         description = f"{len(rows):,} windows of {len(rows.families)} systems in {self.data}, split by {self.split}"
         say(f"data: {description}; {steps:,} steps are {steps / per_epoch:.3g} epochs")
-        if warning := rows.warning:
+        if warning := rows.warning(mix=self.mix_chunks):
             say(warning)
         facts = {"description": description, "rows": len(rows), "training_rows": count, "families": rows.families}
         return Prepared(steps=steps, steps_per_epoch=per_epoch, facts=facts)
@@ -138,7 +138,7 @@ class Control(AdamWRecipe):
         )
 
     def validation(self, folder: Path, *, examples: int) -> Iterable[dict[str, Any]]:
-        return self.rows.validation(most=self.validation_rows, batch_size=examples)
+        return self.rows.validation(most=self.validation_rows, batch_size=examples, skip_bad=self.skip_bad)
 
     def reported(self, metrics: Mapping[str, float]) -> dict[str, Any]:
         """R^2 of each family, about zero, and their mean."""

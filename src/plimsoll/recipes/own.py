@@ -38,7 +38,7 @@ from plimsoll.units import MIB
 if TYPE_CHECKING:
     import optax
 
-    from plimsoll.data.examples import Examples
+    from plimsoll.data.examples import ExampleSet
 
 MAY_HONOUR = ("precision", "remat", "loss_chunk", "optimizer_bits", "weight_bits", "offload", "frozen_bits")
 
@@ -120,23 +120,21 @@ class OwnRecipe(Recipe):
         validation = f"{len(held_out):,} for validation" if held_out is not None else "none for validation"
         description = f"{count:,} examples, {validation}"
         say(f"data: {description}; {steps:,} steps are {steps / per_epoch:.3g} epochs")
+        if warning := examples.warning:
+            say(warning)
         self._require_sound(examples)
         self._keep_source(folder)
         facts = {"description": description, "examples": count, "validation_examples": len(held_out or ())}
         return Prepared(steps=steps, steps_per_epoch=per_epoch, facts=facts)
 
     def source(self, folder: Path, *, prefetch: int) -> Source:
-        from plimsoll.data.examples import example_loader
-
-        return example_loader(
-            self._sets[0], batch_size=self.effective_batch, seed=self.seed, shuffle=self.shuffle, prefetch=prefetch
+        return self._sets[0].loader(
+            batch_size=self.effective_batch, seed=self.seed, shuffle=self.shuffle, prefetch=prefetch
         )
 
     def validation(self, folder: Path, *, examples: int) -> Iterable[dict[str, Any]]:
-        from plimsoll.data.examples import counted_batches
-
         held_out = self._sets[1]
-        return () if held_out is None else counted_batches(held_out, batch_size=examples)
+        return () if held_out is None else held_out.counted(examples)
 
     def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
         """Batches in flight: prefetched, waiting, held by the consumer, and one being put together from its examples.
@@ -148,22 +146,21 @@ class OwnRecipe(Recipe):
 
         spec = self.batch_spec(self.effective_batch).values()
         batch = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in spec)
-        mapped = sum(examples.mapped_bytes for examples in self._sets if examples is not None)
-        return {"data": LOADER_BYTES + (prefetch + 4) * batch + mapped}
+        examples, held_out = self._sets
+        held = examples.held_bytes(training=True) + (held_out.held_bytes(training=False) if held_out is not None else 0)
+        return {"data": LOADER_BYTES + (prefetch + 4) * batch + held}
 
     @cached_property
-    def _sets(self) -> tuple[Examples, Examples | None]:
+    def _sets(self) -> tuple[ExampleSet, ExampleSet | None]:
         """To learn from and to evaluate on: opened together, so that a rehearsal weighs both."""
-        from plimsoll.data.examples import Examples
-
         with self._guard("data"):
             given = self.data()
-        examples = Examples(given, called=f"the data of {self.called}")
+        examples = _opened(given, called=f"the data of {self.called}")
         with self._guard("validation_data"):
             given = self.validation_data()
         if given is None:
             return examples, None
-        held_out = Examples(given, called=f"the validation data of {self.called}")
+        held_out = _opened(given, called=f"the validation data of {self.called}")
         if held_out.spec != examples.spec:
             raise DataError(
                 f"an example of {held_out.called} is {held_out.spec}, and of the training data {examples.spec}: the"
@@ -176,13 +173,12 @@ class OwnRecipe(Recipe):
         folder = Path(file).absolute().parent if file else Path.cwd()
         return told_by_its_lines(f"{what} of {self.called} failed", folder)
 
-    def _require_sound(self, examples: Examples) -> None:
-        from plimsoll.data.examples import counted_batches
+    def _require_sound(self, examples: ExampleSet) -> None:
         from plimsoll.models.given import GivenTask, require_sound
 
         if len(examples) < 2:
             return
-        batch = next(iter(counted_batches(examples, batch_size=2)))
+        batch = next(iter(examples.counted(2)))
         batch.pop(COUNTED)
         task = self.task(Compute())
         assert isinstance(task, GivenTask)
@@ -196,6 +192,12 @@ class OwnRecipe(Recipe):
             kept = folder / "source" / name
             kept.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(beside / name, kept)
+
+
+def _opened(given: Any, *, called: str) -> ExampleSet:
+    from plimsoll.data.examples import Examples, ExampleSet
+
+    return given if isinstance(given, ExampleSet) else Examples(given, called=called)
 
 
 def recipe(

@@ -49,6 +49,10 @@ class Outcome:
     resumed_from_step: int | None = None
     overruns: tuple[str, ...] = ()
     """What went over the budget on the way, a line each."""
+    waited_share: float | None = None
+    """Of the last process's time, what training waited for data."""
+    rows_left_out: int = 0
+    """Because they were not finite, as far as the source reports it; a row counts once an epoch."""
     finished: bool = True
     """False where the run stopped early, by request or on an error."""
 
@@ -88,6 +92,10 @@ def _times(outcome: Outcome) -> list[tuple[str, str]]:
         ("Average Epoch Time:", average),
         ("Total Epochs:", str(len(epochs))),
     ]
+    if outcome.waited_share is not None:
+        rows.append(("Waited For Data:", f"{100 * outcome.waited_share:.1f} % of the time"))
+    if outcome.rows_left_out:
+        rows.append(("Rows Left Out:", f"{outcome.rows_left_out:,} that are not finite"))
     if outcome.resumed_from_step is not None:
         rows.append(("Resumed From:", f"step {outcome.resumed_from_step:,}"))
     return rows
