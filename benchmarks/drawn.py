@@ -66,6 +66,31 @@ def draw(seed: int, number: int, *, text: str) -> Configuration:
     return Configuration(preset, options, _pins(dice, options), dice.random())
 
 
+def draw_control(seed: int, number: int, *, windows: str) -> Configuration:
+    """The recipe `control` on a file of windows."""
+    dice = random.Random(f"control/{seed}/{number}")
+    width = dice.choice((32, 64, 96, 128, 192))
+    options = {
+        "data": windows,
+        "split": dice.choice(("variant", "variant", "trajectory", "none")),
+        "validation_rows": 4000,
+        "mix_chunks": dice.choice((1, 4, 16, 16, 32)),
+        "width": width,
+        "layers": dice.choice((1, 2, 4, 4, 6)),
+        "heads": width // dice.choice((16, 32)),
+        "dropout": dice.choice((0.0, 0.0, 0.1)),
+        "batch_size": dice.choice((64, 128, 256, 512, 1024)),
+        "gradient_accumulation_steps": dice.choice((1, 1, 2, 4)),
+        "seed": dice.randrange(1000),
+        "numerics": dice.choice(("exact", "mixed", "mixed", "compressed")),
+        "ema_decay": dice.choice((0.0, 0.0, 0.0, 0.99)),
+    }
+    pins = _pins(dice, options)
+    for lever in ("loss_chunk", "attention_chunk", "weight_bits", "layerwise"):  # not of this recipe
+        pins.pop(lever, None)
+    return Configuration("control", options, pins, dice.random())
+
+
 def effective_batch(options: Mapping[str, Any]) -> int:
     return options["batch_size"] * options["gradient_accumulation_steps"]
 

@@ -2,6 +2,7 @@
 
     python benchmarks/prediction.py --seed 1 --count 100 [--runs 3] [--resume] [--cgroup]
     python benchmarks/prediction.py --seed 1 --summary
+    python benchmarks/prediction.py --windows windows.h5 --count 30      # the recipe control, on this file
     python benchmarks/prediction.py --grid [--only 0 3 4 6]
 
 Configurations are drawn at random (drawn.py). Each is planned without a budget and with none to speak of, which gives
@@ -28,7 +29,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from drawn import Configuration, draw, effective_batch
+from drawn import Configuration, draw, draw_control, effective_batch
 from prediction_figures import line, summary, worst
 from training_process import ENVIRONMENT, MIB, PLIMSOLL, MemoryGroup, NoGroup, plan_words, prepared_copy, trained, watch
 
@@ -52,7 +53,8 @@ GRID = [
 
 def main() -> None:
     given = arguments()
-    out = Path("bench-out") / ("prediction-grid.jsonl" if given.grid else f"prediction-{given.seed}.jsonl")
+    kind = "grid" if given.grid else f"control-{given.seed}" if given.windows else str(given.seed)
+    out = Path("bench-out") / f"prediction-{kind}.jsonl"
     rows = [json.loads(text) for text in out.read_text().splitlines()] if out.exists() else []
     if not given.summary:
         rows = measure_all(given, out, rows)
@@ -71,6 +73,7 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--resume", action="store_true", help="keep the rows that are there, run what is missing")
     options.add_argument("--summary", action="store_true", help="run nothing: the figures of the rows that are there")
     options.add_argument("--cgroup", action="store_true", help="run each once more in a memory control group")
+    options.add_argument("--windows", help="a file of `plimsoll prepare control`: draw that recipe instead")
     options.add_argument("--grid", action="store_true", help="the fixed configurations instead")
     return options.parse_args()
 
@@ -95,6 +98,12 @@ def measure_all(given: argparse.Namespace, out: Path, rows: list[dict[str, Any]]
 
 def random_ones(given: argparse.Namespace) -> Iterator[tuple[int, str, Configuration, None]]:
     for number in range(given.count):
+        if given.windows:
+            configuration = draw_control(given.seed, number, windows=given.windows)
+            sizes = configuration.options
+            label = f"control {sizes['width']}x{sizes['layers']} m{sizes['mix_chunks']} {effective_batch(sizes)}"
+            yield number, label, configuration, None
+            continue
         configuration = draw(given.seed, number, text=given.text)
         sizes = configuration.options
         label = (
