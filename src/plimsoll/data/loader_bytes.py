@@ -8,6 +8,10 @@ _ELEMENT = 160
 
 TEXT_IN_FLIGHT = 8 * MIB
 """Text, its encodings and the code that makes them, while the loader runs (measured; docs/log.md, "Components")."""
+ENCODED_BEFORE = 2 * MIB
+"""Instead of it where the whole set was encoded before the first step."""
+SOURCE_FILES = 5 * MIB
+"""Besides it, of text that is read from thousands of files: their paths, and what opening them leaves."""
 
 
 def tokenizer_bytes(vocab_size: int) -> int:

@@ -217,7 +217,13 @@ class Text(AdamWRecipe):
         return windows_from_array(tokens, seq_len=self.seq_len, batch_size=examples) if len(tokens) else ()
 
     def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
-        from plimsoll.data.loader_bytes import TEXT_IN_FLIGHT, loader_bytes, tokenizer_bytes
+        from plimsoll.data.loader_bytes import (
+            ENCODED_BEFORE,
+            SOURCE_FILES,
+            TEXT_IN_FLIGHT,
+            loader_bytes,
+            tokenizer_bytes,
+        )
 
         resident = 0
         if not self.use_streaming:
@@ -231,7 +237,9 @@ class Text(AdamWRecipe):
             resident_tokens=resident,
             vocab_size=self.vocab,
         )
-        return {"data": data + TEXT_IN_FLIGHT + tokenizer_bytes(self.vocab) + 4 * self.validation_tokens}
+        text = TEXT_IN_FLIGHT if self.use_streaming else ENCODED_BEFORE
+        files = SOURCE_FILES if self.use_streaming and self.dataset_id == STANDARD_LIBRARY else 0
+        return {"data": data + text + files + tokenizer_bytes(self.vocab) + 4 * self.validation_tokens}
 
     def _documents(self) -> Documents:
         if self.dataset_id == STANDARD_LIBRARY:
