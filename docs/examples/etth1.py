@@ -43,7 +43,7 @@ def init(key):
     first, second = jax.random.split(key)
     return {
         "in": jax.random.normal(first, (PAST * 7, WIDTH)) * (PAST * 7) ** -0.5,
-        "out": 0.1 * jax.random.normal(second, (WIDTH, FUTURE * 7)) * WIDTH**-0.5,
+        "out": jax.random.normal(second, (WIDTH, FUTURE * 7)) * (0.1 * WIDTH**-0.5),
         "days": jnp.zeros((PAST, FUTURE)),
     }
 

@@ -66,7 +66,7 @@ def predicted(params, letters):
         seen = jax.nn.dot_product_attention(*jnp.moveaxis(heads, 2, 0), mask=there[:, None, None])
         x = x + seen.reshape(x.shape) @ layer["out"]
         x = x + jax.nn.gelu(normed(x) @ layer["up"]) @ layer["down"]
-    return ((normed(x) @ params["time"])[..., 0] * there).sum(1)
+    return jnp.where(there, (normed(x) @ params["time"])[..., 0], 0).sum(1)
 
 
 def normed(x):

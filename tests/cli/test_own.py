@@ -9,9 +9,9 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
+from example_tables import TABLES, written
 from plimsoll.report import read_rows
 from plimsoll.training.checkpoint import Checkpoints, loader_position, read_leaves
 from plimsoll.training.fingerprint import fingerprint
@@ -56,25 +56,9 @@ def test_every_example_is_trained_here():
     assert {*TRAINED, *TABLES} == {path.stem for path in EXAMPLES.glob("*.py")}
 
 
-def peptides(random):
-    """Heavier peptides stay longer, as in the published tables."""
-    drawn = ["".join(random.choice([*"ACDEFGHIKLMNPQRSTVWY"], size=random.integers(7, 30))) for _ in range(7200)]
-    return ["sequence,irt"] + [f"{letters},{3.0 * len(letters)}" for letters in drawn]
-
-
-def stations(random):
-    """Days that repeat, and noise; an hour a line."""
-    hours = np.sin(np.arange(11_800)[:, None] * 2 * np.pi / 24 + np.arange(7)) + random.normal(size=(11_800, 7)) * 0.1
-    return ["date,HUFL,HULL,MUFL,MULL,LUFL,LULL,OT"] + ["a day," + ",".join(map("{:.4f}".format, row)) for row in hours]
-
-
-TABLES = {"peptide_irt": peptides, "etth1": stations}
-
-
 @pytest.mark.parametrize("name", TABLES)
 def test_an_example_turns_its_table_into_hdf5_and_trains_on_it(folder, name):
-    table, file = folder / f"{name}.csv", EXAMPLES / f"{name}.py"
-    table.write_text("\n".join(TABLES[name](np.random.default_rng(0))))
+    table, file = written(name, folder), EXAMPLES / f"{name}.py"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, file, table], cwd=folder, env=environment, check=True)
     run = folder / name

@@ -2,19 +2,39 @@
 
 import atexit
 import shutil
+import sys
 import tempfile
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 
 from control_files import write_control
+from example_tables import TABLES, written
 from plimsoll.recipes.own import OwnRecipe
 from plimsoll.recipes.registry import preset
 
+
+def folder_of_this_process(name):
+    folder = tempfile.mkdtemp(prefix=f"plimsoll-{name}-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+@cache
+def own(path):
+    """An example's recipe; one on HDF5 gets a file made of a table of random numbers."""
+    recipe = preset(str(path))
+    if path.stem in TABLES:
+        module, folder = sys.modules[type(recipe).__module__], folder_of_this_process(path.stem)
+        module.FILE = str(folder / "made.h5")
+        module.convert(written(path.stem, folder))
+    return recipe
+
+
 DOCS = Path(__file__).parents[2] / "docs/examples"
-OWN = {path.stem: lambda path=path: preset(str(path)) for path in sorted(DOCS.glob("*.py"))}
+OWN = {path.stem: partial(own, path) for path in sorted(DOCS.glob("*.py"))}
 """The recipes of docs/your-own.md: plain JAX, Equinox, Flax."""
 
 FROM_THEIR_DATA = ("control",)
@@ -23,9 +43,7 @@ FROM_THEIR_DATA = ("control",)
 
 @cache
 def control_file():
-    folder = tempfile.mkdtemp(prefix="plimsoll-control-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return str(write_control(Path(folder) / "windows.h5", rows=400, window=16))
+    return str(write_control(folder_of_this_process("control") / "windows.h5", rows=400, window=16))
 
 
 RECIPES = {
