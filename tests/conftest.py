@@ -16,7 +16,7 @@ STRICT = {"levers", "models", "training", "contracts", "optimizers"}
 """Folders whose tests run our own arrays: a silent upcast there is a memory bug."""
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")  # before a module's own fixtures, which compile too
 def _strict_promotion(request):
     if request.path.parent.name not in STRICT:
         yield
