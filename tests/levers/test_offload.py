@@ -34,7 +34,7 @@ PLAN = Plan(
 HOSTED = replace(PLAN, offload="optimizer")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")  # the trainings below are of a module, too
 def _as_optax_does():
     with jax.numpy_dtype_promotion("standard"):  # it multiplies floats by its int32 count
         yield
