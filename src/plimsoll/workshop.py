@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -24,7 +25,7 @@ import optax
 from plimsoll.levers import offload, sharding
 from plimsoll.planner.buffers import largest_temporaries
 from plimsoll.planner.child import plan_of
-from plimsoll.planner.flops import dot_flops
+from plimsoll.planner.flops import dot_flops, dots
 from plimsoll.planner.types import Analysis, Rates, Static
 from plimsoll.recipes.registry import from_dict
 from plimsoll.session import lowered
@@ -36,6 +37,8 @@ TIMED_ROUNDS = 5
 """At least; steps of 60 ms need more of them where others use the machine."""
 TIMED_SECONDS = 2.0
 """For each plan, at least."""
+TOUCHED = 64 * 2**20
+"""Bytes whose pages are taken to see what that costs: huge ones, as training's are (environment.py)."""
 
 
 class Workshop:
@@ -93,7 +96,7 @@ class Workshop:
         return jax.eval_shape(init, jax.ShapeDtypeStruct((), jnp.uint32))
 
     def analyse(self, plan: Plan) -> Analysis:
-        program_, flops = self._step(plan)
+        program_, traced = self._step(plan)
         compiled = program.compiled(program_)
         stats, largest = compiled.memory_analysis(), largest_temporaries(compiled)
         assert stats is not None
@@ -103,16 +106,17 @@ class Workshop:
             output_bytes=stats.output_size_in_bytes,
             alias_bytes=stats.alias_size_in_bytes,
             temp_bytes=stats.temp_size_in_bytes,
-            flops=flops,
+            flops=dot_flops(traced.jaxpr),
+            dots=dots(traced.jaxpr),
             largest=tuple(largest),
         )
 
-    def _step(self, plan: Plan) -> tuple[jax.stages.Lowered, float]:
+    def _step(self, plan: Plan) -> tuple[jax.stages.Lowered, jax.stages.Traced]:
         task = self.recipe.task(plan.compute(jax.default_backend()))
         step = make_step(task, self._rule(plan.storage), accumulation=plan.accumulation, layerwise=plan.layerwise)
         batch = program.shapes(self.recipe.batch_spec(self.recipe.effective_batch))
         traced = jax.jit(step, donate_argnums=0).trace(self.state(plan.storage, plan.precision), batch)
-        return traced.lower(), dot_flops(traced.jaxpr)
+        return traced.lower(), traced
 
     def _rule(self, storage: Storage) -> optax.GradientTransformation:
         return self.recipe.update_rule(self.steps, storage)
@@ -161,7 +165,7 @@ class Workshop:
 
 
 def cpu_rates() -> Rates:
-    """Dots, copies and page faults of this machine: about a second."""
+    """Dots, small dots, copies and page faults of this machine: about two seconds."""
     from plimsoll.levers.precision import dot
 
     rows, inner, cols = 1024, 512, 1024
@@ -175,12 +179,36 @@ def cpu_rates() -> Rates:
     flops = {precision: work / seconds for precision, seconds in _seconds(dots).items()}
     large = np.ones(16 * 2**20, np.float32)
     copied = 2 * large.nbytes / _seconds({"copy": _ready(jax.jit(lambda a: a + 1), large)})["copy"]
-    started = time.perf_counter()
-    np.ones(64 * 2**20, np.uint8)
-    first_touch = 64 * 2**20 / (time.perf_counter() - started)
+    first_touch = TOUCHED / _seconds({"touch": lambda: np.ones(TOUCHED, np.uint8)}, rounds=8)["touch"]
     return Rates(
-        flops=flops, copy_bytes=copied, first_touch_bytes=first_touch, loop_seconds=5e-4, source="measured here"
+        flops=flops,
+        copy_bytes=copied,
+        first_touch_bytes=first_touch,
+        loop_seconds=0.0,
+        dot_seconds=_dot_seconds(flops["float32"]),
+        source="measured here",
     )
+
+
+def _dot_seconds(flops: float) -> float:
+    """What a small dot costs besides its arithmetic: of the gradient of some blocks that are little else."""
+    rows, width, layers = 128, 128, 8
+    random = np.random.default_rng(0)
+    kernels = list(random.standard_normal((layers, 2, width, width), np.float32) / math.sqrt(width))
+
+    def block(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        normed = x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-5)
+        return x + jax.nn.silu(normed @ kernel[0]) @ kernel[1]
+
+    def loss(kernels: Sequence[jax.Array], x: jax.Array) -> jax.Array:
+        for kernel in kernels:
+            x = block(x, kernel)
+        return jnp.sum(x * x)
+
+    gradient = _ready(jax.jit(jax.grad(loss)), kernels, random.standard_normal((rows, width), np.float32))
+    count = 3 * 2 * layers - 1  # nobody needs the gradient of the first one's input
+    each = _seconds({"gradient": gradient})["gradient"] / count
+    return max(0.0, each - 2 * rows * width * width / flops)
 
 
 def _ready(function: Any, *arguments: Any) -> Callable[[], Any]:

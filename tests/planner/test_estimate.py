@@ -109,6 +109,12 @@ def test_more_micro_batches_of_the_same_size_cost_their_loop():
     assert difference == pytest.approx(4 * (RATES.loop_seconds + 3 * STATIC.parameter_bytes / RATES.copy_bytes))
 
 
+def test_a_dot_costs_something_to_start():
+    few, many = replace(analysis(0), dots=100), replace(analysis(0), dots=300)
+    rates = replace(RATES, dot_seconds=1e-5)
+    assert step_seconds(plan(), many, STATIC, rates) - step_seconds(plan(), few, STATIC, rates) == pytest.approx(2e-3)
+
+
 def on_a_pod(plan, temp, *, host_budget=None, peak=0):
     pod = problem(
         GIB, chip="tpu-v4-64", platform="tpu", devices=32, hosts=8, host_budget_bytes=host_budget, effective_batch=64

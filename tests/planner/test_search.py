@@ -194,11 +194,29 @@ def test_saving_waits_where_a_copy_of_the_state_does_not_fit():
 
 
 def test_timing_decides_where_it_is_asked_for():
-    slow_by_the_clock = {(16, "none"): 9.0, (8, "none"): 9.0, (4, "none"): 0.5}
+    slow_by_the_clock = {(16, "none"): 9.0, (8, "none"): 9.0, (4, "none"): 0.5, (2, "none"): 0.9, (1, "none"): 1.8}
     compiler = FakeCompiler(seconds=slow_by_the_clock, loop_seconds=0.05)
     planned = found(GIB, compiler, measure=True)
     assert planned.plan.micro_batch == 4
     assert (planned.step_seconds, planned.step_seconds_source) == (0.5, "measured")
+
+
+def test_timing_goes_on_beside_the_fastest():
+    """The rates put 16, 8 and 4 first; each smaller one is faster here, down to 2."""
+    by_the_clock = {(16, "none"): 5.0, (8, "none"): 4.0, (4, "none"): 3.0, (2, "none"): 2.0, (1, "none"): 2.5}
+    compiler = FakeCompiler(seconds=by_the_clock, loop_seconds=0.05)
+    planned = found(GIB, compiler, measure=True)
+    assert (planned.plan.micro_batch, planned.step_seconds) == (2, 2.0)
+
+
+def test_of_micro_batches_that_do_not_fit_not_only_the_next_is_timed():
+    """2 fits and 4 is no faster; 16 is, so that recomputing blocks may be worth it, and is."""
+    budget = need_of(plan(micro_batch=2, accumulation=8, precision="bfloat16"), GIB, FakeCompiler()) + MIB
+    slow = {(1, "none"): 1.0, (2, "none"): 1.0, (4, "none"): 1.0, (8, "none"): 1.0, (16, "none"): 0.4}
+    fast = {(micro, remat): 0.5 for micro in (1, 2, 4, 8, 16) for remat in ("dots", "block")}
+    planned = found(budget, FakeCompiler(seconds=slow | fast), measure=True)
+    assert planned.plan.remat != "none"
+    assert planned.step_seconds == 0.5
 
 
 def test_a_plan_too_large_to_be_timed_costs_only_itself():

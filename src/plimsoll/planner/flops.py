@@ -25,6 +25,12 @@ def dot_bytes(closed: Any) -> float:
     return _of(live, _operands)
 
 
+def dots(closed: Any) -> float:
+    """How often a dot is done."""
+    live, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
+    return _of(live, lambda _: 1.0)
+
+
 def _of(jaxpr: Any, price: Callable[[Any], float]) -> float:
     """Of every dot, as often as it is done."""
     total = 0.0

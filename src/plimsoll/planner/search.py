@@ -27,6 +27,8 @@ SLOWED = 1.15
 """A combination whose best fitting plan is this much slower than its unconstrained best sends us to the next."""
 TIMED = 3
 """Plans timed on the chip at hand, where one combination of the other levers was enough."""
+FOLLOWING = 8
+"""Times the largest micro-batch that fits: up to there is timed what would be gained by a larger one."""
 NEARLY = 1.15
 """A peak estimated at so much of the budget is compiled to be sure."""
 
@@ -159,7 +161,7 @@ class _Search:
     def _good_enough(self, candidates: list[Candidate]) -> bool:
         """Whether these levers fit without much loss: by the rates, and where plans are timed by the clock too.
 
-        The rates do not know how slow a small micro-batch is; the next one, which does not fit, shows it.
+        The rates know badly how slow a small micro-batch is; the next ones, which do not fit, show it.
         """
         fitting = [candidate for candidate in candidates if candidate.fits]
         beyond = [candidate for candidate in candidates if not candidate.fits]
@@ -171,11 +173,11 @@ class _Search:
         if not self.problem.measure or not beyond:
             return True
         largest = max(fitting, key=lambda candidate: candidate.plan.micro_batch)
-        following = min(beyond, key=lambda candidate: candidate.plan.micro_batch)
-        if following.peak > self.problem.available_bytes:
-            return True  # this machine cannot time it
-        timed = self._clocked([largest, following])
-        return len(timed) < 2 or timed[0].seconds <= NEAR * timed[1].seconds
+        larger = [one for one in beyond if one.plan.micro_batch <= FOLLOWING * largest.plan.micro_batch]
+        larger = [one for one in larger or beyond if one.peak <= self.problem.available_bytes]  # to be timed here
+        ends = sorted(larger, key=lambda candidate: candidate.plan.micro_batch)
+        timed = self._clocked([largest, *ends[:1], *ends[1:][-1:]]) if ends else []
+        return not timed or timed[0].seconds <= NEAR * min(one.seconds for one in timed)
 
     def _has_room(self, combination: Mapping[str, Any]) -> bool:
         """Whether a device holds its share of the state at all."""
@@ -389,13 +391,27 @@ class _Search:
         return book.host is None and max(running) + book.spare_bytes <= self.problem.budget_bytes
 
     def _timed(self, fitting: list[Candidate]) -> list[Candidate]:
-        """The most promising, by the clock. Where they cannot be timed, all as they were."""
+        """The most promising, by the clock, and then what lies beside the fastest of them, while that is faster still.
+
+        Rates rank combinations of levers well, and the micro-batches of one combination badly: what a loop costs on
+        this machine, and what stays in its cache, no rate says. Where they cannot be timed, all as they were.
+        """
         first = _shortlist(fitting)
         while first:
             if timed := self._clocked(first):
-                return timed
+                return self._climbed(timed, fitting)
             first.remove(max(first, key=lambda candidate: candidate.peak))  # the machine is smaller than the budget
         return fitting
+
+    def _climbed(self, timed: list[Candidate], fitting: list[Candidate]) -> list[Candidate]:
+        """`timed`, and the next larger and smaller micro-batch of the fastest, until both are known."""
+        best = min(timed, key=lambda candidate: candidate.seconds)
+        beside = [one for one in _beside(best, fitting) if one.plan not in {other.plan for other in timed}]
+        if not beside:
+            return timed
+        again = self._clocked([best, *beside])
+        others = [candidate for candidate in timed if candidate.plan != best.plan]
+        return self._climbed([*others, *again], fitting) if again else timed
 
     def _clocked(self, candidates: list[Candidate]) -> list[Candidate]:
         """All of them timed in turn, or none."""
@@ -549,38 +565,51 @@ def _interpolated(micro: int, compiled: Mapping[int, Analysis]) -> Analysis:
     slope = (high.temp_bytes - low.temp_bytes) / (sizes[-1] - sizes[0])
     temp = max(low.temp_bytes + slope * (micro - sizes[0]), low.temp_bytes * min(1.0, micro / sizes[0]))
     hosted = high.host_temp_bytes * micro / sizes[-1]  # the inputs of blocks: so many for each example
-    moved = _moved(micro, sizes[0], low, sizes[-1], high)
-    return replace(low, temp_bytes=round(temp), moved_bytes=moved, host_temp_bytes=round(hosted))
+    ends = (1 / sizes[0], 1 / sizes[-1])
+    moved = _on_line(1 / micro, ends, (low.moved_bytes, high.moved_bytes))
+    dots = _on_line(1 / micro, ends, (low.dots, high.dots))
+    return replace(low, temp_bytes=round(temp), moved_bytes=moved, dots=dots, host_temp_bytes=round(hosted))
 
 
-def _moved(micro: int, small: int, low: Analysis, large: int, high: Analysis) -> float:
-    """Of the whole step: the activations' share is the same, the weights' falls with the number of micro-batches."""
-    weights = (low.moved_bytes - high.moved_bytes) / (1 / small - 1 / large)
-    return low.moved_bytes + weights * (1 / micro - 1 / small)
+def _on_line(at: float, ends: tuple[float, float], values: tuple[float, float]) -> float:
+    """Of the whole step, against 1 / micro-batch: one part is the same, one grows with the number of micro-batches."""
+    return values[0] + (values[1] - values[0]) * (at - ends[0]) / (ends[1] - ends[0])
 
 
 def _shortlist(fitting: list[Candidate]) -> list[Candidate]:
     """Worth timing: of one combination of levers the first few, of several the fastest and the largest of each."""
     groups: dict[tuple[Any, ...], list[Candidate]] = {}
     for candidate in fitting:
-        plan = candidate.plan
-        levers = (
-            plan.remat,
-            plan.loss_chunk,
-            plan.attention_chunk,
-            plan.precision,
-            plan.fsdp,
-            plan.storage,
-            plan.layerwise,
-            plan.offload,
-        )
-        groups.setdefault(levers, []).append(candidate)
+        groups.setdefault(_levers(candidate.plan), []).append(candidate)
     if len(groups) == 1:
         return fitting[:TIMED]
     chosen: list[Candidate] = []
     for group in groups.values():
         chosen += [group[0], max(group, key=lambda candidate: candidate.plan.micro_batch)]
     return [candidate for candidate in fitting if candidate in chosen]
+
+
+def _levers(plan: Plan) -> tuple[Any, ...]:
+    """Of a step, but for the micro-batch."""
+    return (
+        plan.remat,
+        plan.loss_chunk,
+        plan.attention_chunk,
+        plan.precision,
+        plan.fsdp,
+        plan.storage,
+        plan.layerwise,
+        plan.offload,
+    )
+
+
+def _beside(best: Candidate, fitting: list[Candidate]) -> list[Candidate]:
+    """Of the same levers, with the next smaller and the next larger micro-batch."""
+    alike = [one for one in fitting if _levers(one.plan) == _levers(best.plan)]
+    alike.sort(key=lambda candidate: candidate.plan.micro_batch)
+    sizes = [one.plan.micro_batch for one in alike]
+    at = sizes.index(best.plan.micro_batch)
+    return alike[max(0, at - 1) : at] + alike[at + 1 : at + 2]
 
 
 def _alternative(candidate: Candidate, chosen: Candidate) -> Alternative:

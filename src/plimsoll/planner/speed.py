@@ -1,8 +1,8 @@
 """How long a step takes, before it has run: a roofline with the chip's rates.
 
 Dots at the rate of their precision, plus moving what does not stay in the cache, plus the first touch of the step's
-temporaries, plus what devices send each other or fetch from their host, plus a fixed price per micro-batch. Good for
-ranking plans; `measure` says what it really is.
+temporaries, plus what devices send each other or fetch from their host, plus a fixed price per micro-batch and, on a
+CPU, per dot. Good for ranking plans; `measure` says what it really is.
 
 What is moved is told by the temporaries on a CPU, whose cache holds most of a small micro-batch, and by the operands
 of the dots on an accelerator: what is recomputed there is moved again, though it never is all there at once.
@@ -31,7 +31,8 @@ def step_seconds(plan: Plan, analysis: Analysis, static: Static, rates: Rates, *
     sent = 0.0 if devices == 1 else sent_bytes(plan, static, devices=devices) / rates.link_bytes
     between = host_bytes(plan, static) + 2.0 * plan.accumulation * analysis.host_temp_bytes
     fetched = between / rates.host_link_bytes if between else 0.0
-    return arithmetic + moved / rates.copy_bytes + first_touch + sent + fetched + plan.accumulation * rates.loop_seconds
+    started = analysis.dots * rates.dot_seconds + plan.accumulation * rates.loop_seconds
+    return arithmetic + moved / rates.copy_bytes + first_touch + sent + fetched + started
 
 
 def host_bytes(plan: Plan, static: Static) -> float:

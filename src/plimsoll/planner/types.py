@@ -49,6 +49,8 @@ class Analysis:
     """Of the whole step on all devices, counted from its dots; rematerialisation included."""
     moved_bytes: float = 0.0
     """What the dots of the step read and write, on all devices; 0 on a CPU, where much of it stays in the cache."""
+    dots: float = 0.0
+    """How many it does, on a CPU: each costs something to start, however small it is. 0 on an accelerator."""
     peak_bytes: int = 0
     """The compiler's own peak, where it says one that means something: on accelerators, arguments included, and not
     what lies on the host."""
@@ -96,6 +98,8 @@ class Rates:
     loop_seconds: float
     """What one more micro-batch costs besides its arithmetic."""
     source: str
+    dot_seconds: float = 0.0
+    """What a dot costs besides its arithmetic, with what stands around it."""
     link_bytes: float = 0.0
     """Bytes per second that a device sends to the others."""
     host_link_bytes: float = 0.0
