@@ -23,6 +23,13 @@ ALLOCATOR = {
 """Large buffers come from the system and go back to it, so that the peak is what is alive, not what once was; in huge
 pages, which cost less to touch and to take back (docs/log.md, "Allocator")."""
 
+KEEPING = {
+    "glibc.malloc.arena_max": 1,
+    "glibc.malloc.mmap_threshold": 2**25,
+    "glibc.malloc.trim_threshold": 2**25,
+}
+"""Buffers up to 32 MiB are kept for the next of their size: threads share one heap."""
+
 
 def cache_folder() -> Path:
     """Where compiled steps and measured rates are kept; `PLIMSOLL_CACHE` names another place."""
@@ -64,16 +71,21 @@ def for_processes(platform: str, base: Mapping[str, str] | None = None) -> dict[
         environment["XLA_FLAGS"] = f"{theirs} {AHEAD_OF_TIME[platform].get('XLA_FLAGS', '')}".strip()
     if platform == "cpu":
         environment["JAX_PLATFORMS"] = "cpu"
-        tunables = [t for t in environment.get("GLIBC_TUNABLES", "").split(":") if t]
-        named = {tunable.partition("=")[0] for tunable in tunables}
-        tunables += [f"{name}={value}" for name, value in ALLOCATOR.items() if name not in named]
-        environment["GLIBC_TUNABLES"] = ":".join(tunables)
+        environment["GLIBC_TUNABLES"] = _tunables(environment, ALLOCATOR)
     return environment
+
+
+def _tunables(environment: Mapping[str, str], ours: Mapping[str, int]) -> str:
+    """What the user has set goes before ours."""
+    tunables = [t for t in environment.get("GLIBC_TUNABLES", "").split(":") if t]
+    named = {tunable.partition("=")[0] for tunable in tunables}
+    return ":".join(tunables + [f"{name}={value}" for name, value in ours.items() if name not in named])
 
 
 def for_making() -> dict[str, str]:
     """Of a process that makes a data set: its buffers have a few sizes and are used again, so glibc keeps them."""
-    return for_processes("making") | {"JAX_PLATFORMS": "cpu"}
+    environment = for_processes("making")
+    return environment | {"JAX_PLATFORMS": "cpu", "GLIBC_TUNABLES": _tunables(environment, KEEPING)}
 
 
 def on_card(share: float, base: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -182,16 +182,16 @@ class Maker:
             trajectories = self._trajectories(number, variant, waiting)
             if index + 1 < len(blocks):
                 waiting = self._dispatched(*blocks[index + 1][:2])
-            for rows in self._rows(number, variant, trajectories, begin=max(0, begin - first), count=end - first):
-                pending.append(rows)
-                size = sum(len(one["variant"]) for one in pending)
-                if size >= self.made.chunk_rows:
-                    whole = {name: np.concatenate([one[name] for one in pending]) for name in rows}
-                    yield {name: values[: self.made.chunk_rows] for name, values in whole.items()}
-                    rest = {name: values[self.made.chunk_rows :] for name, values in whole.items()}
-                    pending = [rest] if len(rest["variant"]) else []
+            order = self._order(number, trajectories)[max(0, begin - first) : end - first]
+            while len(order):
+                room = self.made.chunk_rows - sum(len(one["variant"]) for one in pending)
+                pending.append(self._rows(number, variant, trajectories, order[:room]))
+                order = order[room:]
+                if sum(len(one["variant"]) for one in pending) == self.made.chunk_rows:
+                    yield _joined(pending)
+                    pending = []
         if pending:
-            yield {name: np.concatenate([one[name] for one in pending]) for name in pending[0]}
+            yield _joined(pending)
 
     def _dispatched(self, number: int, variant: int, attempt: int = 0) -> list[Any]:
         """One simulation for each number of states, under way."""
@@ -241,27 +241,28 @@ class Maker:
             " --noise or --uncertainty"
         )
 
-    def _rows(
-        self, number: int, variant: int, trajectories: np.ndarray, *, begin: int, count: int
-    ) -> Iterator[dict[str, np.ndarray]]:
-        made, each = self.made, self.made.windows_each
-        order = np.random.default_rng([made.seed, 2, number]).permutation(len(trajectories) * each)[begin:count]
+    def _order(self, number: int, trajectories: np.ndarray) -> np.ndarray:
+        """Windows of a block as they lie in the file: trajectory x windows of each + window."""
+        random = np.random.default_rng([self.made.seed, 2, number])
+        return random.permutation(len(trajectories) * self.made.windows_each)
+
+    def _rows(self, number: int, variant: int, trajectories: np.ndarray, chosen: np.ndarray) -> dict[str, np.ndarray]:
+        made = self.made
         windows = np.lib.stride_tricks.sliding_window_view(trajectories, made.window, axis=1)[:, :: made.stride]
-        for at in range(0, len(order), made.chunk_rows):
-            trajectory, window = np.divmod(order[at : at + made.chunk_rows], each)
-            family = trajectory // made.together
-            seen = windows[trajectory, window].swapaxes(1, 2)
-            inputs = np.empty((len(seen), made.window, FEATURES), np.float32)
-            inputs[..., :MOST_STATES] = seen
-            inputs[..., MOST_STATES:] = self.codes[family][:, None]
-            yield {
-                "input_sequences": inputs,
-                "controls": np.einsum("nij,nj->ni", self.gains[family], seen[:, -1]),
-                "control_masks": self.masks[family],
-                "system_ids": self.names[family],
-                "trajectory": (np.int64(number) * len(trajectories) + trajectory).astype(np.int64),
-                "variant": np.full(len(seen), variant, np.int32),
-            }
+        trajectory, window = np.divmod(chosen, made.windows_each)
+        family = trajectory // made.together
+        seen = windows[trajectory, window].swapaxes(1, 2)
+        inputs = np.empty((len(seen), made.window, FEATURES), np.float32)
+        inputs[..., :MOST_STATES] = seen
+        inputs[..., MOST_STATES:] = self.codes[family][:, None]
+        return {
+            "input_sequences": inputs,
+            "controls": np.einsum("nij,nj->ni", self.gains[family], seen[:, -1]),
+            "control_masks": self.masks[family],
+            "system_ids": self.names[family],
+            "trajectory": (np.int64(number) * len(trajectories) + trajectory).astype(np.int64),
+            "variant": np.full(len(seen), variant, np.int32),
+        }
 
     def _scales(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Of each family: largest |state| and |control| of the pilots, and the control's root mean square beside its
@@ -297,6 +298,10 @@ class Maker:
                 controls[row, :inputs] = np.maximum(of_control[:inputs, mine].max(axis=1), 1e-8)
                 std[row, :inputs] = np.sqrt(squares[:inputs, mine].mean(axis=1)) / controls[row, :inputs]
         return states, controls, std
+
+
+def _joined(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    return parts[0] if len(parts) == 1 else {name: np.concatenate([one[name] for one in parts]) for name in parts[0]}
 
 
 def code(inputs: int, states: int) -> list[int]:

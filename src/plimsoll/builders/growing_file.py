@@ -29,8 +29,6 @@ from plimsoll.errors import DataError, StoppedError
 from plimsoll.units import MIB, format_bytes
 
 DONE, MADE_WITH = "rows_written", "made_with"
-LARGE_CHUNK = 2**16
-"""Bytes from which a chunk is worth a thread."""
 LEAST_FREE = 16 * MIB
 """Of the disk, besides the rows that are on their way: HDF5 does not survive a write that fails, so none is tried."""
 
@@ -64,7 +62,7 @@ class GrowingFile:
         self.done = 0
         """Rows that are marked as good."""
         self._packer = Packer(0 if compression != "lzf" else None)
-        self._packing: deque[tuple[str, int, Future[Packed]]] = deque()
+        self._packing: deque[tuple[int, Future[dict[str, Packed]]]] = deque()
 
     def __enter__(self) -> GrowingFile:
         self._lock = _locked(self.path)
@@ -108,11 +106,10 @@ class GrowingFile:
         if free_bytes(self.path) < LEAST_FREE + (2 * self._packer.threads + 2) * size:
             self.mark()
             raise StoppedError(self._full())
-        whole = count == self._chunk_rows and not self._at % count
-        for name, values in rows.items():
-            if whole and self._packer.threads and values.nbytes >= LARGE_CHUNK:
-                self._packing.append((name, self._at, self._packer.packed(values)))
-            else:
+        if self._packer.threads and count == self._chunk_rows and not self._at % count:
+            self._packing.append((self._at, self._packer.packed(self._as_stored(rows))))
+        else:
+            for name, values in rows.items():
                 self._dataset(name)[self._at : self._at + count] = values
         self._at += count
         self._write_packed(most=2 * self._packer.threads)
@@ -127,10 +124,13 @@ class GrowingFile:
     def _write_packed(self, *, most: int) -> None:
         """Until so many are still being packed, in their order."""
         while len(self._packing) > most:
-            name, at, packing = self._packing.popleft()
-            data, skipped = packing.result()
-            dataset = self._dataset(name)
-            dataset.id.write_direct_chunk((at,) + (0,) * (dataset.ndim - 1), data, filter_mask=skipped)
+            at, packing = self._packing.popleft()
+            for name, (data, skipped) in packing.result().items():
+                place = (at, *(0 for _ in self.columns[name].shape))
+                self._dataset(name).id.write_direct_chunk(place, data, filter_mask=skipped)
+
+    def _as_stored(self, rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {name: values.astype(self.columns[name].dtype, copy=False) for name, values in rows.items()}
 
     def mark(self) -> None:
         """What was appended so far survives a kill."""

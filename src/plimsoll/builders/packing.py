@@ -10,6 +10,8 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
+import threading
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from types import TracebackType
@@ -39,18 +41,28 @@ class Packer:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def packed(self, chunk: np.ndarray) -> Future[Packed]:
-        """`chunk` must not change until it is done."""
+    def packed(self, chunks: Mapping[str, np.ndarray]) -> Future[dict[str, Packed]]:
+        """The chunks of all columns for some rows. They must not change until it is done."""
         assert self._pool is not None, "there are no threads"
-        return self._pool.submit(_packed, np.ascontiguousarray(chunk))
+        return self._pool.submit(lambda: {name: _packed(np.ascontiguousarray(one)) for name, one in chunks.items()})
 
 
 def _packed(chunk: np.ndarray) -> Packed:
     pack = _lzf()
     assert pack is not None
-    room = ctypes.create_string_buffer(chunk.nbytes)
-    size = pack(chunk.ctypes.data, chunk.nbytes, room, chunk.nbytes - 1)
-    return Packed(room.raw[:size], 0) if size else Packed(chunk.tobytes(), 1)
+    room = _room(chunk.nbytes)
+    size = pack(chunk.ctypes.data, chunk.nbytes, room.ctypes.data, chunk.nbytes - 1)
+    return Packed(room[:size].tobytes(), 0) if size else Packed(chunk.tobytes(), 1)
+
+
+def _room(size: int) -> np.ndarray:
+    """Of this thread, and used again: new pages for every chunk cost as much as half of the packing."""
+    if getattr(_OF_THREAD, "room", np.empty(0)).nbytes < size:
+        _OF_THREAD.room = np.empty(size, np.uint8)
+    return _OF_THREAD.room
+
+
+_OF_THREAD = threading.local()
 
 
 @cache
