@@ -172,14 +172,14 @@ def budgets(swept: Sequence[Swept]) -> list[int]:
 
 
 def against(words: Sequence[str], recipe: Recipe, swept: Sequence[Swept], budget: int) -> dict[str, Any]:
-    from plimsoll.planner.child import plan_of
+    from plimsoll.types import Plan
 
     fitting = [one for one in swept if one.peak <= budget * MIB]
     chosen = planned(words, f"{budget}MiB", "--measure")
     same = next(one for one in swept if alike(one.plan, chosen["plan"]))
     rivals = [same, *(one for one in fitting[:RIVALS] if one is not same)]
     with tempfile.TemporaryDirectory() as folder, child(recipe, Path(folder)) as compiler:
-        seconds = compiler.measure([plan_of(one.plan) for one in rivals])
+        seconds = compiler.measure([Plan.from_dict(one.plan) for one in rivals])
     best = min(range(len(rivals)), key=lambda at: seconds[at])
     return {
         "budget": budget,
