@@ -619,3 +619,20 @@ class ScannedCannotBeRehearsed(UnrolledCompiler):
 def test_a_kind_of_plan_that_cannot_be_rehearsed_costs_that_kind():
     compiler = ScannedCannotBeRehearsed(temporaries=lambda plan: plan.micro_batch * MIB)
     assert found(PROCESS + 150 * MIB, compiler).plan.remat == "block"
+
+
+class HeavierWhenConfirmed(FakeCompiler):
+    """The second process that is rehearsed with unrolled layers weighs 150 MiB more than the first."""
+
+    def rehearse(self, plan: Plan) -> Rehearsal:
+        more = 150 * MIB if plan.remat == "none" and any(verb == "rehearse" for verb, _ in self.asked) else 0
+        return replace(super().rehearse(plan), process_bytes=PROCESS + more)
+
+
+def test_where_what_was_good_enough_does_not_fit_after_all_the_search_goes_on():
+    """Not to a small micro-batch of the same levers, which is slower than recomputing blocks in a large one."""
+    budget = need_of(plan(micro_batch=8, accumulation=2, precision="bfloat16"), GIB, FakeCompiler()) + MIB
+    assert found(budget, FakeCompiler(loop_seconds=0.01)).plan.micro_batch == 8
+    planned = found(budget, HeavierWhenConfirmed(loop_seconds=0.01))
+    assert planned.plan.remat != "none"
+    assert planned.ledger.needed_bytes <= budget

@@ -145,7 +145,7 @@ class _Search:
                 continue
             candidates = self._candidates(combination)
             found += candidates
-            if self._good_enough(candidates) and (planned := self._chosen(found)):
+            if self._good_enough(candidates) and (planned := self._chosen(found, while_good=candidates)):
                 return planned
         if planned := self._chosen(found):
             return planned
@@ -163,8 +163,9 @@ class _Search:
 
         The rates know badly how slow a small micro-batch is; the next ones, which do not fit, show it.
         """
-        fitting = [candidate for candidate in candidates if candidate.fits]
-        beyond = [candidate for candidate in candidates if not candidate.fits]
+        fitting = self._fitting(candidates)
+        steps = {_same_step(one.plan) for one in fitting}
+        beyond = [one for one in candidates if _same_step(one.plan) not in steps]
         if not fitting:
             return False
         fastest = min(candidate.seconds for candidate in candidates)
@@ -245,14 +246,19 @@ class _Search:
         sure = (self._confirm(Candidate(plan, empty, 0.0, False)) for plan in plans)
         return [one for one in sure if one is not None]
 
-    def _chosen(self, found: list[Candidate]) -> Planned | None:
-        """The best of what fits, if it still does once it is compiled and rehearsed for itself."""
+    def _chosen(self, found: list[Candidate], *, while_good: list[Candidate] | None = None) -> Planned | None:
+        """The best of what fits, if it still does once it is compiled and rehearsed for itself.
+
+        If not, the next best; but None where `while_good` was why nobody looked further, and is not that any more.
+        """
         while fitting := self._fitting(found):
             best = self._best(self._timed(fitting) if self.problem.measure else fitting)
             confirmed = self._confirm(best)
             if confirmed is not None and confirmed.fits:
                 return self._planned(confirmed, fitting)
             self.too_large.add(_same_step(best.plan))
+            if while_good is not None and not self._good_enough(while_good):
+                return None
         return None
 
     def _fitting(self, found: list[Candidate]) -> list[Candidate]:
