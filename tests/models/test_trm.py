@@ -13,7 +13,9 @@ from plimsoll.models.act import Halting, RecursiveSolver
 from plimsoll.models.trm_shape import TRMShape
 from plimsoll.types import COUNTED, IGNORED_LABEL, Compute
 
-SMALL = TRMShape(vocab=5, length=16, identifiers=3, width=32, heads=2, high_cycles=2, low_cycles=2, puzzle_positions=2)
+SMALL = TRMShape(
+    vocab=5, length=16, identifiers=3, width=32, heads=2, layers=1, high_cycles=2, low_cycles=2, puzzle_positions=2
+)
 MLP = replace(SMALL, variant="mlp", positions="none")
 BATCH = 6
 FOUR = Halting(max_steps=4, exploration=0.0)
