@@ -1,6 +1,7 @@
 """AdamATan2 beside a float64 reference, and beside the published implementation."""
 
 import math
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -26,19 +27,26 @@ def reference(parameters, gradients, *, rate, decay, beta1, beta2):
 
 
 def taken(settings, parameters, gradients, steps=100):
-    rule = settings.build(steps)
-    state, apply = rule.init(parameters), jax.jit(rule.apply)
+    rule, apply = built(settings, steps)
+    state = rule.init(parameters)
     for gradient in gradients:
         parameters, state = apply(gradient, state, parameters)
     return parameters
+
+
+@cache
+def built(settings, steps):
+    rule = settings.build(steps)
+    return rule, jax.jit(rule.apply)
 
 
 def drawn(seed, *shape, scale=1.0):
     return np.float32(np.random.default_rng(seed).normal(size=shape) * scale)
 
 
-@given(scale=st.floats(1e-8, 1e4), beta1=st.floats(0, 0.99), beta2=st.floats(0, 0.999), decay=st.floats(0, 2))
-def test_steps_are_those_written_down(scale, beta1, beta2, decay):
+@pytest.mark.parametrize(("beta1", "beta2", "decay"), [(0.9, 0.95, 1.0), (0.0, 0.0, 0.1), (0.99, 0.999, 0.0)])
+@given(scale=st.floats(1e-8, 1e4))
+def test_steps_are_those_written_down(beta1, beta2, decay, scale):
     settings = AdamATan2(learning_rate=1e-2, warmup_steps=0, weight_decay=decay, beta1=beta1, beta2=beta2)
     parameters, gradients = drawn(0, 40), [drawn(seed, 40, scale=scale) for seed in range(1, 5)]
     expected = reference(parameters, gradients, rate=1e-2, decay=decay, beta1=beta1, beta2=beta2)

@@ -1,5 +1,7 @@
 """Rows that were read are updated once, the others not at all, and no temporary is of the table's size."""
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,21 +15,20 @@ ROWS, WIDTH = 7, 5
 
 
 def after(table, rows, gradient, *, rate=1e-2, decay=0.1, taken=True, step=0):
-    rule = SignSGD(learning_rate=rate, warmup_steps=0, weight_decay=decay).build(100)
+    given = {"puzzles": table}, {"puzzles": rows}, {"puzzles": gradient}
+    return np.asarray(rule_of(rate, decay)(*given, step=jnp.int32(step), taken=jnp.asarray(taken))["puzzles"])
 
-    @jax.jit
-    def apply(table, rows, gradient):
-        given = {"puzzles": table}, {"puzzles": rows}, {"puzzles": gradient}
-        return rule.after(*given, step=jnp.int32(step), taken=jnp.asarray(taken))["puzzles"]
 
-    return np.asarray(apply(table, rows, gradient))
+@cache
+def rule_of(rate, decay):
+    return jax.jit(SignSGD(learning_rate=rate, warmup_steps=0, weight_decay=decay).build(100).after)
 
 
 def drawn(seed, *shape):
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-@given(st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=6))
+@given(st.lists(st.integers(0, ROWS - 1), min_size=6, max_size=6))
 def test_rows_that_were_read_move_by_the_sign_of_their_sum_and_others_stay(read):
     table, gradient, rows = drawn(0, ROWS, WIDTH), drawn(1, len(read), WIDTH), np.array(read, np.int32)
     expected = np.float64(table)
@@ -47,7 +48,7 @@ def test_gradients_that_cancel_leave_the_decay_alone():
 
 def test_a_step_that_is_not_taken_changes_no_bit():
     table = drawn(0, ROWS, WIDTH)
-    rows, gradient = np.int32([1, 2, 1]), np.full((3, WIDTH), np.inf, np.float32)
+    rows, gradient = np.int32([1, 2, 1]), np.float32([[np.inf] * WIDTH, [np.nan] * WIDTH, [-np.inf] * WIDTH])
     np.testing.assert_array_equal(after(table, rows, gradient, taken=False), table)
 
 

@@ -12,6 +12,7 @@ rate * 0.9967 for every gradient but zero, whatever its size; no step is longer 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -77,7 +78,7 @@ class AdamATan2State(NamedTuple):
 
 
 def adam_atan2(
-    schedule: optax.Schedule, *, beta1: float, beta2: float, weight_decay: float
+    schedule: Callable[[Any], Any], *, beta1: float, beta2: float, weight_decay: float
 ) -> optax.GradientTransformation:
     """As an optax transformation; its `update` needs the parameters."""
     import jax
@@ -87,18 +88,17 @@ def adam_atan2(
     def init(params: Any) -> AdamATan2State:
         return AdamATan2State(jnp.int32(0), jax.tree.map(jnp.zeros_like, params), jax.tree.map(jnp.zeros_like, params))
 
-    def update(gradient: Any, state: AdamATan2State, params: Any = None) -> tuple[Any, AdamATan2State]:
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, AdamATan2State]:
         rate, count = schedule(state.count), state.count + 1
         # In this form and not as 1 - beta^t, of which float32 would lose some digits at the first steps.
-        corrected = {
-            b: -jnp.expm1(count.astype(jnp.float32) * math.log(b)) if b else jnp.float32(1) for b in (beta1, beta2)
-        }
-        mean = jax.tree.map(lambda m, g: beta1 * m + (1 - beta1) * g, state.mean, gradient)
-        square = jax.tree.map(lambda v, g: beta2 * v + (1 - beta2) * g * g, state.square, gradient)
+        times = count.astype(jnp.float32)
+        of_mean, of_square = (-jnp.expm1(times * math.log(b)) if b else jnp.float32(1) for b in (beta1, beta2))
+        mean = jax.tree.map(lambda m, g: beta1 * m + (1 - beta1) * g, state.mean, updates)
+        square = jax.tree.map(lambda v, g: beta2 * v + (1 - beta2) * g * g, state.square, updates)
 
         def step(m: Any, v: Any, p: Any) -> Any:
-            turned = jnp.arctan2(m, jnp.sqrt(v) / jnp.sqrt(corrected[beta2]))
-            return -rate * weight_decay * p - rate / corrected[beta1] * turned
+            turned = jnp.arctan2(m, jnp.sqrt(v) / jnp.sqrt(of_square))
+            return -rate * weight_decay * p - rate / of_mean * turned
 
         return jax.tree.map(step, mean, square, params), AdamATan2State(count, mean, square)
 

@@ -61,10 +61,8 @@ class RowRule:
     def after(self, tables: Any, rows: Any, gradients: Any, *, step: Array, taken: Bool[Array, ""]) -> Any:
         """The next tables, by name, after `step` (int32) earlier ones; as they were where the step is not `taken`.
         Donate them."""
-        import jax.numpy as jnp
-
-        rate = jnp.where(taken, self.schedule(step), 0.0)
-        return {name: self._table(tables[name], rows[name], gradients[name], rate) for name in tables}
+        rate = self.schedule(step)
+        return {name: self._table(tables[name], rows[name], gradients[name], rate, taken) for name in tables}
 
     def _table(
         self,
@@ -72,6 +70,7 @@ class RowRule:
         rows: Int[Array, " examples"],
         gradient: Float[Array, "examples width"],
         rate: Array,
+        taken: Bool[Array, ""],
     ) -> Float[Array, "rows width"]:
         import jax
         import jax.numpy as jnp
@@ -81,4 +80,5 @@ class RowRule:
         summed = jax.ops.segment_sum(gradient, which.reshape(-1), num_segments=examples)
         old = table.at[read].get(mode="fill", fill_value=0, indices_are_sorted=True)
         new = old * (1 - rate * self.weight_decay) - rate * jnp.sign(summed)
-        return table.at[read].set(new, mode="drop", indices_are_sorted=True)  # what was filled up lies beyond the end
+        # What was filled up lies beyond the end.
+        return table.at[read].set(jnp.where(taken, new, old), mode="drop", indices_are_sorted=True)
