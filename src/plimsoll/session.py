@@ -291,13 +291,15 @@ class _Training:
     def _measured(self, shapes: Any, log: SessionLog, peak: int, predicted: Mapping[str, int]) -> dict[str, int | None]:
         """State by its arrays, process and temporaries by what is held between steps and at the peak."""
         state = self.marks["state"]
-        params, ema = (program.tree_bytes(tree) for tree in (shapes["params"], shapes.get("ema", {})))
+        trees = shapes["params"], shapes.get("ema", {}), shapes["carry"]
+        params, ema, carry = (program.tree_bytes(tree) for tree in trees)
         data = max(0, self.marks.get("data", 0) - self.marks["before data"])
         training = log.phase_peaks.get("train")  # None where loading had needed more
         held: dict[str, int | None] = {
             "parameters": params,
-            "optimizer": state - params - ema,
+            "optimizer": state - params - ema - carry,
             **({"ema": ema} if ema else {}),
+            **({"carry": carry} if carry else {}),
         }
         temporaries = {"step temporaries": None if training is None else max(0, training - log.between_steps)}
         if allocator.device_bytes() is not None:
