@@ -389,7 +389,7 @@ def test_what_cannot_be_made_is_refused(tmp_path, how, said):
 
 def test_a_table_too_small_to_hold_some_out_is_refused(tmp_path):
     source = write_csv(tmp_path / "a.csv", [GOOD])
-    with pytest.raises(DataError, match=r"has 1 different solutions, too few"):
+    with pytest.raises(DataError, match=r"has 1 different puzzles, too few"):
         made(tmp_path, source=str(source), test_size=1)
 
 

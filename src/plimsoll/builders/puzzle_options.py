@@ -88,11 +88,6 @@ class MazeSet:
 
     def __post_init__(self) -> None:
         _require_counts(self, size=5, shortest=1, subsample_size=1, test_size=1, seed=0)
-        if self.source is None and self.shortest > (most := self.size**2 // 3):
-            raise DataError(
-                f"--shortest {self.shortest:,} is more than a maze of {self.size}x{self.size} is likely to have room"
-                f" for ({most:,} steps): choose a shorter path, or a larger --size"
-            )
 
 
 @dataclass(frozen=True, kw_only=True)

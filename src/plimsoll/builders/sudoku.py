@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from plimsoll.builders.held_out_rows import choose
 from plimsoll.builders.puzzle_folder import Progress, PuzzleFolder, SplitFiles
 from plimsoll.builders.puzzle_options import SudokuSet
 from plimsoll.builders.puzzle_table import Table, find_table
@@ -21,7 +22,6 @@ from plimsoll.builders.sudoku_digging import dug
 from plimsoll.builders.sudoku_grids import Boards, all_grids, random_grids
 from plimsoll.builders.sudoku_rows import Pairs, pairs, require_unique
 from plimsoll.builders.sudoku_symmetry import augmented, fingerprints
-from plimsoll.errors import DataError
 
 TEST_PUZZLES_4X4 = 20
 """Of each grid that is held out."""
@@ -50,49 +50,24 @@ def _add(split: SplitFiles, puzzles: Boards, solutions: Boards) -> None:
 
 
 def _from_table(made: SudokuSet, source: str, out: Path, progress: Progress) -> dict[str, Any]:
-    """Reads the table twice: to choose, and to write. In between it holds 8 bytes of each row."""
+    """Reads the table twice: to choose, and to write. In between it holds some 10 bytes of each row."""
     table = find_table(source)
+
+    def marks(split: str) -> np.ndarray:
+        found = [fingerprints(part.solutions) for part in pairs(table, split, side=made.size)]
+        return np.concatenate([np.empty(0, np.uint64), *found])
+
     random = np.random.default_rng([made.seed, _CHOICE])
-    known = _solutions(table, "train", made.size)
-    if table.has_test:
-        test_split, held_out = "test", _solutions(table, "test", made.size)
-        to_test = _chosen(np.ones(len(held_out), bool), made.test_size or len(held_out), random)
-    else:
-        grids = np.unique(known)
-        count = min(len(grids) - 1, made.test_size or min(1000, len(grids) // 10))
-        if count < 1:
-            raise DataError(
-                f"{source} has {len(grids):,} different solutions, too few to hold some out for testing: give it more"
-                " rows (ten, or --test-size and one more), or a test.csv beside a train.csv"
-            )
-        test_split, held_out = "train", random.choice(grids, count, replace=False)
-        to_test = np.isin(known, held_out)
-    free = ~np.isin(known, held_out)
-    to_train = _chosen(free, made.train_size, random)
-    groups = int(to_train.sum() + to_test.sum())
-    train_rows = int(to_train.sum()) * (1 + made.num_aug)
-    with _folder(made, out, train_rows=train_rows, test_rows=int(to_test.sum())) as folder:
-        for puzzle, solution in _picked(table, test_split, to_test, made.size):
+    chosen = choose(table, marks, train_size=made.train_size, test_size=made.test_size, random=random)
+    tests, trains = int(chosen.to_test.sum()), int(chosen.to_train.sum())
+    with _folder(made, out, train_rows=trains * (1 + made.num_aug), test_rows=tests) as folder:
+        for number, (puzzle, solution) in enumerate(_picked(table, chosen.test_split, chosen.to_test, made.size)):
             _add(folder.test, puzzle[None], solution[None])
-            progress(folder.test.counts["groups"], groups)
-        for number, (puzzle, solution) in enumerate(_picked(table, "train", to_train, made.size)):
-            _add_augmented(made, folder, number, puzzle, solution, held_out)
-            progress(folder.test.counts["groups"] + number + 1, groups)
-        left_out = int((~free).sum() - (to_test.sum() if test_split == "train" else 0))
-        return folder.finish(dataclasses.asdict(made)) | {"left_out": left_out}
-
-
-def _solutions(table: Table, split: str, side: int) -> np.ndarray:
-    found = [fingerprints(part.solutions) for part in pairs(table, split, side=side)]
-    return np.concatenate([np.empty(0, np.uint64), *found])
-
-
-def _chosen(among: np.ndarray, count: int, random: np.random.Generator) -> np.ndarray:
-    """`count` of them, or all where there are fewer, as booleans."""
-    places = np.flatnonzero(among)
-    chosen = np.zeros(len(among), bool)
-    chosen[random.choice(places, min(count, len(places)), replace=False)] = True
-    return chosen
+            progress(number + 1, tests + trains)
+        for number, (puzzle, solution) in enumerate(_picked(table, "train", chosen.to_train, made.size)):
+            _add_augmented(made, folder, number, puzzle, solution, chosen.held_out)
+            progress(tests + number + 1, tests + trains)
+        return folder.finish(dataclasses.asdict(made)) | {"left_out": chosen.left_out}
 
 
 def _picked(table: Table, split: str, which: np.ndarray, side: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
