@@ -19,7 +19,7 @@ IGNORE = -1
 """The label of a token that is not counted."""
 
 IGNORED_LABEL = -100
-"""The same in puzzles, whose published format it is."""
+"""The same in puzzles, as their published code has it; on disk it is `ignore_label_id` of the data set."""
 
 COUNTED = "counted"
 """Name of the booleans that say which rows of a validation batch count, where the last batch had to be filled up."""

@@ -50,21 +50,28 @@ def names(shape: TRMShape) -> dict[str, tuple[Place, bool]]:
     return found
 
 
-def read(path: str | Path, shape: TRMShape) -> dict[str, np.ndarray]:
-    """Every tensor of a safetensors file, by its published name, in float32. Raises DataError for another file."""
+def require_file(path: str | Path) -> Path:
+    """Raises DataError for what is no safetensors file by its name; nothing is read."""
     path = Path(path).expanduser()
     if not path.is_file():
         raise DataError(f"--init-from {path} is not a file: name the .safetensors file of a published model")
     if path.suffix != ".safetensors":
         raise DataError(f"--init-from {path} is not a .safetensors file: {CONVERT}")
+    return path
+
+
+def read(path: str | Path) -> dict[str, np.ndarray]:
+    """Every tensor of a safetensors file, by its published name, in float32. Raises DataError for another file."""
     from safetensors import SafetensorError, safe_open
 
+    path = require_file(path)
     try:
         with safe_open(path, framework="numpy") as file:
-            return {f"inner.{name.rpartition('inner.')[2]}": file.get_tensor(name).astype(np.float32) for name in file}
+            theirs = {name: f"inner.{name.rpartition('inner.')[2]}" for name in list(file.keys())}
+            return {ours: file.get_tensor(name).astype(np.float32) for name, ours in theirs.items()}
     except (SafetensorError, ValueError, TypeError) as problem:
         raise DataError(
-            f"--init-from {path} cannot be read as safetensors ({problem}): copy or convert it again"
+            f"--init-from {path} cannot be read as safetensors ({problem}): copy it or convert it again"
         ) from None
 
 
