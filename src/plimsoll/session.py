@@ -272,10 +272,12 @@ class _Training:
         if params is state["params"]:
             return state
         rule = in_place(self.recipe.update_rule(self.prepared.steps, self.plan.storage))
-        params = jax.tree.map(jnp.asarray, params | {"trainable": rule.store(params["trainable"])})
-        average = {"ema": rule.average.start(params["trainable"])} if rule.average else {}
+        weights = rule.store(jax.tree.map(jnp.asarray, params["trainable"]))
+        average = {"ema": rule.average.start(weights)} if rule.average else {}
+        begun = {"params": params | {"trainable": weights}, **average}
+        begun = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), begun)  # each donated: no two share their bytes
         self.notes.append("the run began with weights that were given to it (--init-from)")
-        return jax.block_until_ready(state | {"params": params} | average)
+        return jax.block_until_ready(state | begun)
 
     def _schedule(self) -> Schedule:
         steps, session = self.prepared.steps, self.session
