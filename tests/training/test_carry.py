@@ -1,7 +1,11 @@
 """A task with a carry and a table: the same numbers however the batch is split, updated where they lie, saved whole."""
 
+import json
+import subprocess
+import sys
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +33,7 @@ SHAPE = TRMShape(
     width=32,
     layers=1,
     high_cycles=2,
-    low_cycles=2,
+    low_cycles=1,
     puzzle_positions=1,
 )
 EXAMPLES, STEPS = 8, 6
@@ -207,3 +211,14 @@ def test_the_carry_is_changed_where_it_lies():
     few, state_of_few = step_bytes(replace(SHAPE, identifiers=1), accumulation=10, examples=20)
     assert state - state_of_few > 8 * 2**20
     assert temporary - few < 0.15 * (state - state_of_few)
+
+
+def test_a_step_split_over_devices_is_the_same_step():
+    """Eight of them, in a process of its own: slots are split as the batch is, the table by its rows."""
+    script = Path(__file__).with_name("spread_puzzles.py")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["difference"] < 1e-5
+    assert found["carry_by_rows"]
+    assert found["table_shard"] == [512, 16]
