@@ -18,6 +18,7 @@ from plimsoll.models.trm_shape import TRMShape
 from plimsoll.optimizers.adam_atan2 import AdamATan2
 from plimsoll.optimizers.in_place import averaging, with_tables
 from plimsoll.optimizers.sign_sgd import SignSGD
+from plimsoll.planner.flops import dot_flops
 from plimsoll.training.checkpoint import Checkpoints, load_state
 from plimsoll.training.loop import told
 from plimsoll.training.program import compiled, lower, tree_bytes
@@ -222,3 +223,25 @@ def test_a_step_split_over_devices_is_the_same_step():
     assert found["difference"] < 1e-5
     assert found["carry_by_rows"]
     assert found["table_shard"] == [512, 16]
+
+
+@pytest.mark.parametrize(("remat", "calls"), [("none", 21 + 2 * 7), ("block", 21 + 2 * 7 + 6)])
+@pytest.mark.parametrize("variant", ["mlp", "attention"])
+def test_a_step_multiplies_what_the_published_one_does(variant, remat, calls):
+    """21 calls of the module forward and 7 of them backward, at twice the price; remat calls 6 once more. The weight of
+    the batch costs no forward pass. Counted in the traced step, at published size."""
+    shape = TRMShape(vocab=11, length=81, variant=variant, positions="none")
+    solver, spec = task(shape, remat=remat), batch_shapes(shape)
+    state = jax.eval_shape(make_init(solver, rule(), examples=EXAMPLES), jax.ShapeDtypeStruct((), jnp.uint32))
+    step = dot_flops(jax.jit(make_step(solver, rule(), accumulation=2)).trace(state, spec).jaxpr)
+    keys = jax.eval_shape(jax.vmap(jax.random.key), jax.ShapeDtypeStruct((EXAMPLES,), jnp.uint32))
+    forward = jax.jit(lambda p, c, b, k: solver.loss(p, c, b, k, train=True)[0])
+    assert step / dot_flops(forward.trace(state["params"], state["carry"], spec, keys).jaxpr) == pytest.approx(
+        calls / 21, rel=1e-3
+    )
+
+
+def batch_shapes(shape):
+    tokens = jax.ShapeDtypeStruct((EXAMPLES, shape.length), jnp.int32)
+    rows = jax.ShapeDtypeStruct((EXAMPLES,), jnp.int32)
+    return {"inputs": tokens, "labels": tokens, "puzzle_identifiers": rows}
