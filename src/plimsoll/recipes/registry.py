@@ -31,7 +31,7 @@ PRESETS: dict[str, tuple[str, str, str]] = {
         "sudoku_attention",
         "as published: Sudoku-Extreme, attention",
     ),
-    "sudoku-4x4": ("plimsoll.recipes.puzzle_presets", "sudoku_4x4", "Sudoku of four digits, learned on a laptop"),
+    "sudoku-4x4": ("plimsoll.recipes.puzzle_presets", "sudoku_4x4", "Sudoku of four digits, for a laptop"),
     "sudoku-6x6": ("plimsoll.recipes.puzzle_presets", "sudoku_6x6", "Sudoku of six digits, for a laptop"),
     "maze": ("plimsoll.recipes.puzzle_presets", "maze", "as published: shortest paths through mazes of 30 x 30"),
     "arc": ("plimsoll.recipes.puzzle_presets", "arc_1", "ARC by a Tiny Recursive Model: arc-1"),
