@@ -69,11 +69,16 @@ SIZE = {"layers": 4, "width": 64, "vocab_size": 2048, "seq_len": 64, "batch_size
 """Layers and rows enough that what a lever saves is not lost among small buffers."""
 
 
+OF_A_KIND = {"puzzles": {"data": "", "vocab_size": 12, "layers": 1}}
+"""Planned without data, a model may have any size; its one layer is applied many times."""
+
+
 @cache
 def step_bytes(name, plan, size):
     recipe = RECIPES[name]()
     known = {field.name for field in fields(recipe)}
-    recipe = replace(recipe, **{name: value for name, value in (SIZE | dict(size)).items() if name in known})
+    sizes = SIZE | OF_A_KIND.get(recipe.kind, {}) | dict(size)
+    recipe = replace(recipe, **{name: value for name, value in sizes.items() if name in known})
     program = lower(
         recipe.task(plan.compute("cpu")),
         recipe.update_rule(100, plan.storage),

@@ -17,8 +17,11 @@ from plimsoll.data.loader import text_loader
 from plimsoll.data.memory_loader import memory_loader
 from plimsoll.data.mixed_chunks import mixed_loader
 from plimsoll.data.opening import open_documents
+from plimsoll.data.puzzle_sampler import puzzle_loader
+from plimsoll.data.puzzle_set import PuzzleSet
 from plimsoll.data.python_sources import python_sources
 from plimsoll.data.tokenizer import train_byte_bpe
+from puzzle_files import write_split
 
 TEXTS = [f"Ship {i} loads {i * 37 % 11} crates of {'tea ' * (i % 7)}and sails." for i in range(120)]
 BATCHES = 7
@@ -115,8 +118,17 @@ def make_from_hdf5(folder):
     return lambda: mixed_loader(rows, batch_size=4, seed=7, mix=2, prefetch=2)
 
 
-@pytest.fixture(scope="module", params=[*FILES, "python sources", "memory", "arrays", "hdf5"])
+def make_from_puzzles(folder):
+    """Puzzles of one to three examples; three batches are an iteration."""
+    write_split(folder / "train", groups=[[1, 2], [3], [1, 1, 2]], seq_len=24)
+    puzzles = PuzzleSet(folder, "train")
+    return lambda: puzzle_loader(puzzles, batch_size=4, seed=7, epochs_per_iteration=3, prefetch=2)
+
+
+@pytest.fixture(scope="module", params=[*FILES, "python sources", "memory", "arrays", "hdf5", "puzzles"])
 def make_source(request, tmp_path_factory):
+    if request.param == "puzzles":
+        return make_from_puzzles(tmp_path_factory.mktemp("source"))
     if request.param == "hdf5":
         return make_from_hdf5(tmp_path_factory.mktemp("source"))
     if request.param == "arrays":
@@ -169,13 +181,15 @@ def test_the_same_seed_gives_the_same_batches(make_source):
     assert_batches_equal(take(make_source(), BATCHES), take(make_source(), BATCHES))
 
 
-def test_batches_are_int32_arrays_of_one_shape_with_labels_one_ahead(make_source):
+def test_batches_are_int32_arrays_of_one_shape_and_those_of_a_text_have_labels_one_ahead(make_source):
     for batch in take(make_source(), BATCHES):
-        assert {name: (array.shape, array.dtype) for name, array in batch.items()} == {
-            "input_ids": ((4, 24), np.int32),
-            "labels": ((4, 24), np.int32),
-        }
-        np.testing.assert_array_equal(batch["input_ids"][:, 1:], batch["labels"][:, :-1])
+        shapes = {"labels": ((4, 24), np.int32)}
+        if "inputs" in batch:
+            shapes |= {"inputs": ((4, 24), np.int32), "puzzle_identifiers": ((4,), np.int32)}
+        else:
+            shapes |= {"input_ids": ((4, 24), np.int32)}
+            np.testing.assert_array_equal(batch["input_ids"][:, 1:], batch["labels"][:, :-1])
+        assert {name: (array.shape, array.dtype) for name, array in batch.items()} == shapes
 
 
 def test_a_source_closes_twice_and_yields_nothing_after(make_source):

@@ -51,6 +51,16 @@ def test_a_large_step_is_the_peak():
     assert found.predicted["optimizer"] == 20 * MIB
 
 
+def test_a_carry_is_a_component_of_its_own_and_part_of_what_is_saved():
+    carrying = replace(STATIC, carry_bytes=40 * MIB)
+    assert carrying.state_bytes == STATE + 40 * MIB
+    of = {"analysis": analysis(MIB), "rehearsal": REHEARSAL}
+    without, found = (ledger(plan(), problem(GIB), static=static, **of) for static in (STATIC, carrying))
+    assert found.predicted["carry"] == 40 * MIB
+    for phase in ("start", "train", "evaluate"):
+        assert found.phases[phase] == without.phases[phase] + 40 * MIB
+
+
 def test_a_process_that_needs_most_while_it_starts_has_its_peak_there():
     starting = replace(REHEARSAL, starting_bytes=400 * MIB)
     found = ledger(plan(), problem(GIB), static=STATIC, analysis=analysis(MIB), rehearsal=starting)

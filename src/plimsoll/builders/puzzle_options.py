@@ -1,0 +1,117 @@
+"""What sets of puzzles follow from: the options of `plimsoll prepare sudoku`, `maze` and `arc`.
+
+Imports no NumPy: the command line takes its options from here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from plimsoll.errors import DataError
+
+ALL_4X4, HELD_OUT_4X4 = 288, 48
+"""Complete grids of side 4, and how many of them are for testing if nothing else is said."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SudokuSet:
+    """One group for each puzzle to train on: itself and its augmentations, or, of side 4, one for each grid."""
+
+    source: str | None = None
+    """A CSV file with the columns question and answer, a folder with such a train.csv and test.csv, or a Hugging Face
+    id like sapientinc/sudoku-extreme. Without it puzzles are generated."""
+    size: Literal[4, 6, 9] = 9
+    """Rows of a puzzle."""
+    difficulty: Literal["easy", "medium", "hard", "mixed"] = "mixed"
+    """Of generated puzzles. easy: half the cells given, no guess needed; medium: no guess needed, and no given to
+    spare; hard: a guess needed, and no given to spare; mixed: any number of givens with one solution."""
+    subsample_size: int | None = None
+    """Puzzles (of side 4: grids) to train on, chosen at random, or all where there are fewer; default 1,000."""
+    num_aug: int = 1000
+    """Augmentations of each; of side 4: further puzzles of the same grid."""
+    test_size: int | None = None
+    """Puzzles (solution grids, where the source has no test split) to test on; default: the source's test split, or a
+    tenth of the source and at most 1,000, or 1,000 generated ones, or of side 4 48 of the 288 grids."""
+    seed: int = 42
+    """Of every choice."""
+
+    def __post_init__(self) -> None:
+        if self.size not in (4, 6, 9):
+            raise DataError(f"--size takes 4, 6 or 9, got {self.size}")
+        _require_counts(self, subsample_size=1, num_aug=0, test_size=1, seed=0)
+        if self.source is not None:
+            return
+        if self.size == 4 and self.difficulty == "hard":
+            raise DataError("--difficulty hard: a 4x4 puzzle with one solution hardly ever needs a guess; take medium")
+        if self.size == 4 and self.train_size + self.held_out_grids > ALL_4X4:
+            raise DataError(
+                f"there are {ALL_4X4} grids of 4x4: {self.held_out_grids} to test on leave"
+                f" {max(0, ALL_4X4 - self.held_out_grids)}, and --subsample-size asks for {self.train_size:,}. More"
+                " puzzles of each grid are asked for with --num-aug"
+            )
+
+    @property
+    def train_size(self) -> int:
+        """Groups to train on, at most."""
+        if self.subsample_size is not None:
+            return self.subsample_size
+        return ALL_4X4 - self.held_out_grids if self.size == 4 and self.source is None else 1000
+
+    @property
+    def held_out_grids(self) -> int:
+        """Of generated ones."""
+        if self.test_size is not None:
+            return self.test_size
+        return HELD_OUT_4X4 if self.size == 4 else 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class MazeSet:
+    """One group for each maze; eight puzzles in it with `--aug`."""
+
+    source: str | None = None
+    """A CSV file with the columns question and answer (characters "# SGo"), a folder with such a train.csv and
+    test.csv, or a Hugging Face id like sapientinc/maze-30x30-hard-1k. Without it mazes are generated."""
+    size: int = 30
+    """Rows of a maze."""
+    shortest: int = 110
+    """Steps that the shortest path of a generated maze has at least."""
+    subsample_size: int = 1000
+    """Mazes to train on, or all where the source has fewer."""
+    test_size: int | None = None
+    """Mazes to test on; default: the source's test split, or a tenth of it, or 1,000 generated ones."""
+    aug: bool = False
+    """Train on the eight symmetries of each maze."""
+    seed: int = 42
+    """Of every choice."""
+
+    def __post_init__(self) -> None:
+        _require_counts(self, size=5, shortest=1, subsample_size=1, test_size=1, seed=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArcSet:
+    """One group for each task; the puzzles in it are its augmentations."""
+
+    source: str
+    """A folder with ARC tasks: NAME_challenges.json with NAME_solutions.json (the Kaggle form), folders of one JSON
+    file for each task, or such files themselves."""
+    subsets: tuple[str, ...] = ()
+    """Names of the subsets that are used, like training evaluation concept; default: all that are there."""
+    test_set_name: str | None = None
+    """The subset whose test pairs are to test on; default: evaluation2, or evaluation."""
+    num_aug: int = 1000
+    """Augmentations of each task, at most."""
+    seed: int = 42
+    """Of every choice."""
+
+    def __post_init__(self) -> None:
+        _require_counts(self, num_aug=0, seed=0)
+
+
+def _require_counts(options: object, **least: int) -> None:
+    for name, smallest in least.items():
+        value = getattr(options, name)
+        if value is not None and value < smallest:
+            raise DataError(f"--{name.replace('_', '-')} must be {smallest} or more, got {value:,}")

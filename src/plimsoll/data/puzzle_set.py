@@ -1,0 +1,201 @@
+"""A data set of puzzles in the published on-disk format, checked when it is opened.
+
+`FOLDER/{train,test}/dataset.json` says its sizes; `all__inputs.npy` and `all__labels.npy` hold a row of tokens for each
+example, `all__puzzle_identifiers.npy` a number for each puzzle, `all__puzzle_indices.npy` the first example of each
+puzzle and, last, the number of examples, `all__group_indices.npy` likewise the first puzzle of each group.
+`FOLDER/identifiers.json` lists the name of each identifier. An example is one input with its label; a puzzle is one
+augmentation, with all its examples; a group is one original puzzle with all its augmentations. The format is that of
+Tiny Recursive Models, https://arxiv.org/abs/2510.04871 (puzzle_dataset.py), so that sets made for it load.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Int
+
+from plimsoll.data.token_table import TokenTable, loaded
+from plimsoll.errors import DataError
+from plimsoll.types import COUNTED, IGNORED_LABEL
+
+SPLITS = ("train", "test")
+INPUTS, LABELS, IDENTIFIERS = "inputs", "labels", "puzzle_identifiers"
+"""Arrays of a batch."""
+
+_COUNTS = ("seq_len", "vocab_size", "num_puzzle_identifiers", "total_groups")
+
+
+class PuzzleSet:
+    """One split. Offsets and identifiers stay in memory (`held_bytes`); examples are read when they are asked for."""
+
+    def __init__(self, folder: Path | str, split: Literal["train", "test"]) -> None:
+        self.folder, self.split = Path(folder).expanduser(), split
+        about = _about(self.folder, split)
+        self.seq_len: int = about["seq_len"]
+        self.vocab_size: int = about["vocab_size"]
+        self.identifiers: int = about["num_puzzle_identifiers"]
+        """How many there are, the blank one included: rows of an embedding table."""
+        self.pad_id: int = about["pad_id"]
+        self.ignore_label_id: int | None = about["ignore_label_id"]
+        """The label that is not counted; None where all are."""
+        self.blank_identifier_id: int = about["blank_identifier_id"]
+        name = about["sets"][0]
+        inside = self.folder / split
+        sizes = {"seq_len": self.seq_len, "vocab_size": self.vocab_size}
+        self.inputs = TokenTable(inside / f"{name}__inputs.npy", **sizes)
+        self.labels = TokenTable(inside / f"{name}__labels.npy", **sizes)
+        _require_length(self.labels.path, len(self.labels), len(self.inputs), "rows, as the inputs have")
+        self.puzzle_offsets = _offsets(inside / f"{name}__puzzle_indices.npy", len(self.inputs), "examples")
+        """First example of each puzzle, and the number of examples: (puzzles + 1,)."""
+        self.group_offsets = _offsets(inside / f"{name}__group_indices.npy", self.puzzles, "puzzles")
+        """First puzzle of each group, and the number of puzzles: (groups + 1,)."""
+        self.puzzle_identifiers = self._identifiers(inside / f"{name}__puzzle_identifiers.npy")
+        told = inside / "dataset.json"
+        _require_told(told, "total_groups", about["total_groups"], self.groups)
+        _require_told(told, "total_puzzles", about.get("total_puzzles", self.puzzles), self.puzzles)
+
+    @property
+    def groups(self) -> int:
+        return len(self.group_offsets) - 1
+
+    @property
+    def puzzles(self) -> int:
+        return len(self.puzzle_offsets) - 1
+
+    @property
+    def examples(self) -> int:
+        return len(self.inputs)
+
+    @property
+    def mean_puzzle_examples(self) -> float:
+        return self.examples / self.puzzles
+
+    def held_bytes(self) -> int:
+        """Of offsets and identifiers, which stay in memory."""
+        return self.puzzle_offsets.nbytes + self.group_offsets.nbytes + self.puzzle_identifiers.nbytes
+
+    def batch(self, examples: Int[np.ndarray, " batch"]) -> dict[str, np.ndarray]:
+        """`inputs` and `labels` (batch, seq_len) and `puzzle_identifiers` (batch,), int32."""
+        labels = self.labels.take(examples)
+        if self.ignore_label_id is not None:
+            labels[labels == self.ignore_label_id] = IGNORED_LABEL
+        puzzles = np.searchsorted(self.puzzle_offsets, examples, side="right") - 1
+        return {
+            INPUTS: self.inputs.take(examples),
+            LABELS: labels,
+            IDENTIFIERS: self.puzzle_identifiers[puzzles].astype(np.int32),
+        }
+
+    def test_batches(self, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
+        """Every example once, in order. What fills the last batch up is blank, and `COUNTED` says not to count it."""
+        for first in range(0, self.examples, batch_size):
+            found = self.batch(np.arange(first, min(first + batch_size, self.examples)))
+            yield self._filled_up(found, batch_size) | {COUNTED: np.arange(batch_size) < len(found[IDENTIFIERS])}
+
+    def _filled_up(self, batch: dict[str, np.ndarray], batch_size: int) -> dict[str, np.ndarray]:
+        blank = {INPUTS: self.pad_id, LABELS: IGNORED_LABEL, IDENTIFIERS: self.blank_identifier_id}
+        missing = batch_size - len(batch[IDENTIFIERS])
+        shapes = {name: (missing, *values.shape[1:]) for name, values in batch.items()}
+        return {
+            name: np.concatenate([values, np.full(shapes[name], blank[name], np.int32)])
+            for name, values in batch.items()
+        }
+
+    def check(self) -> None:
+        """Reads all of it: a token out of the vocabulary is then found before training, not in the middle."""
+        for table in (self.inputs, self.labels):
+            for _ in table.slices():
+                pass
+
+    def names(self) -> list[str]:
+        """The name of each identifier; an augmented puzzle of ARC tells there how it was augmented."""
+        found = _json(self.folder / "identifiers.json")
+        if not isinstance(found, list) or len(found) != self.identifiers:
+            count = len(found) if isinstance(found, list) else "no list of"
+            raise DataError(
+                f"{self.folder / 'identifiers.json'} has {count} names, and dataset.json says {self.identifiers:,}"
+                " (num_puzzle_identifiers): prepare the data set again"
+            )
+        return found
+
+    def _identifiers(self, path: Path) -> np.ndarray:
+        found = loaded(path)
+        if found.ndim != 1:
+            raise DataError(f"{path} has the shape {found.shape}: one identifier for each puzzle was expected")
+        _require_length(path, len(found), self.puzzles, "identifiers, one for each puzzle")
+        wrong = np.flatnonzero((found < 0) | (found >= self.identifiers))
+        if len(wrong):
+            raise DataError(
+                f"{path}: puzzle {wrong[0]:,} has the identifier {found[wrong[0]]:,}, and dataset.json says there are"
+                f" {self.identifiers:,} (0 to {self.identifiers - 1:,}). Prepare the data set again"
+            )
+        return found
+
+
+def is_puzzle_set(folder: Path | str) -> bool:
+    """Whether there is one, whole or not."""
+    return any((Path(folder).expanduser() / split / "dataset.json").is_file() for split in SPLITS)
+
+
+def _about(folder: Path, split: str) -> dict[str, Any]:
+    """What dataset.json says, with every field that is read from it."""
+    path = folder / split / "dataset.json"
+    about = _json(path)
+    needed = (*_COUNTS, "pad_id", "ignore_label_id", "blank_identifier_id", "sets")
+    missing = [name for name in needed if name not in about] if isinstance(about, dict) else list(needed)
+    if missing:
+        raise DataError(f"{path} does not say {', '.join(missing)}: it is no data set of puzzles, or not a whole one")
+    for name in needed[:-1]:
+        value = about[name]
+        least = 1 if name in _COUNTS else 0
+        if not (isinstance(value, int) and value >= least) and not (name == "ignore_label_id" and value is None):
+            raise DataError(f"{path}: {name} must be a whole number, {least} or more, got {value!r}")
+    if not isinstance(about["sets"], list) or len(about["sets"]) != 1:
+        raise DataError(f'{path}: sets must name one set of arrays, like ["all"], got {about["sets"]!r}')
+    return about
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise DataError(
+            f"there is no {path.name} in {path.parent}: no data set of puzzles is there. `plimsoll prepare sudoku --out"
+            " FOLDER` makes one (maze and arc likewise)"
+        ) from None
+    except (OSError, ValueError) as problem:
+        raise DataError(f"{path} cannot be read: {problem}. Prepare the data set again") from None
+
+
+def _offsets(path: Path, end: int, what: str) -> np.ndarray:
+    """From 0 to `end`, each larger than the one before."""
+    found = loaded(path)
+    if found.ndim != 1 or len(found) < 2:
+        raise DataError(f"{path} has the shape {found.shape}: at least two offsets, 0 first, were expected")
+    falls = np.flatnonzero(found[1:] <= found[:-1])
+    if len(falls):
+        at = int(falls[0])
+        raise DataError(
+            f"{path}: offset {at + 1:,} is {found[at + 1]:,}, and the one before it {found[at]:,}: they must ascend,"
+            f" since each is the first of its {what}. Prepare the data set again"
+        )
+    if found[0] != 0 or found[-1] != end:
+        raise DataError(
+            f"{path} goes from {found[0]:,} to {found[-1]:,}, and there are {end:,} {what}: it must go from 0 to that."
+            " Prepare the data set again"
+        )
+    return found.astype(np.int32 if end < 2**31 else np.int64)
+
+
+def _require_length(path: Path, length: int, expected: int, what: str) -> None:
+    if length != expected:
+        raise DataError(f"{path} has {length:,}, and {expected:,} {what}, were expected: prepare the data set again")
+
+
+def _require_told(path: Path, name: str, told: int, found: int) -> None:
+    if told != found:
+        raise DataError(f"{path} says {told:,} ({name}), and the arrays beside it have {found:,}: prepare it again")

@@ -1,0 +1,176 @@
+"""In an epoch one puzzle of every group; the same from one seed, whatever is made ready; exact from any position."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plimsoll.data.puzzle_sampler import PuzzleDraws, batches_per_iteration, puzzle_loader
+from plimsoll.data.puzzle_set import PuzzleSet
+from plimsoll.errors import DataError, RecipeError
+from puzzle_files import write_split
+
+
+def make_set(folder, groups):
+    """Every input names its row, so that a batch tells what was drawn."""
+    write_split(folder / "train", groups=groups, vocab_size=100_000)
+    rows = sum(map(sum, groups))
+    np.save(folder / "train/all__inputs.npy", np.repeat(np.arange(rows, dtype=np.int32)[:, None], 6, axis=1))
+    return PuzzleSet(folder, "train")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    numbers = itertools.count()
+    return lambda: tmp_path_factory.mktemp("puzzles") / str(next(numbers))
+
+
+def take(source, count):
+    try:
+        return [batch["inputs"][:, 0].copy() for batch in itertools.islice(source, count)]
+    finally:
+        source.close()
+
+
+def drawn(puzzles, count, *, batch_size=5, seed=3, epochs=4, prefetch=0):
+    how = {"batch_size": batch_size, "seed": seed, "epochs_per_iteration": epochs}
+    return take(puzzle_loader(puzzles, prefetch=prefetch, **how), count)
+
+
+sizes = st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=4), min_size=1, max_size=6)
+
+
+@given(groups=sizes, batch_size=st.integers(1, 6), epochs=st.integers(6, 9), seed=st.integers(0, 5))
+def test_a_batch_walks_through_the_groups_of_an_epoch_one_puzzle_each(folders, groups, batch_size, epochs, seed):
+    puzzles = make_set(folders(), groups)
+    draws = PuzzleDraws(puzzles, batch_size=batch_size, seed=seed, epochs_per_iteration=epochs)
+    batches = iter(draws)
+    walked, iteration = [], 0
+    for _ in range(12):
+        examples = next(batches)["inputs"][:, 0]
+        state = batches.get_state()
+        if state["iteration"] != iteration:
+            walked, iteration = [], state["iteration"]
+        chosen = np.searchsorted(puzzles.puzzle_offsets, examples, side="right") - 1
+        in_order = [puzzle for puzzle, _ in itertools.groupby(chosen.tolist())]
+        walked += in_order
+        assert len(examples) == batch_size
+        for puzzle in in_order[:-1]:  # the last one may be left out in part
+            assert (chosen == puzzle).sum() >= np.diff(puzzles.puzzle_offsets)[puzzle]
+        for puzzle, several in itertools.groupby(zip(chosen.tolist(), examples.tolist(), strict=True), lambda a: a[0]):
+            rows = [row for _, row in several]
+            visits = -(-len(rows) // int(np.diff(puzzles.puzzle_offsets)[puzzle]))
+            assert max(map(rows.count, rows)) <= visits  # without replacement
+    told = np.concatenate([draws.epoch(iteration, epoch) for epoch in range(epochs)])
+    assert [puzzle for puzzle, _ in itertools.groupby(told[: state["group"]].tolist())] == [
+        puzzle for puzzle, _ in itertools.groupby(walked)
+    ]
+
+
+@given(groups=sizes, iteration=st.integers(0, 3), epoch=st.integers(0, 3))
+def test_an_epoch_has_one_puzzle_of_every_group(folders, groups, iteration, epoch):
+    puzzles = make_set(folders(), groups)
+    order = PuzzleDraws(puzzles, batch_size=1, seed=0, epochs_per_iteration=4).epoch(iteration, epoch)
+    owners = np.searchsorted(puzzles.group_offsets, order, side="right") - 1
+    assert sorted(owners.tolist()) == list(range(len(groups)))
+
+
+@given(groups=sizes, position=st.integers(0, 25), seed=st.integers(0, 3))
+def test_the_run_goes_on_exactly_from_any_position(folders, groups, position, seed):
+    puzzles = make_set(folders(), groups)
+    how = {"batch_size": 3, "seed": seed, "epochs_per_iteration": 5}
+    undisturbed = take(puzzle_loader(puzzles, prefetch=0, **how), position + 6)
+    stopped = puzzle_loader(puzzles, prefetch=0, **how)
+    list(itertools.islice(stopped, position))
+    resumed = puzzle_loader(puzzles, prefetch=0, **how)
+    resumed.restore(json.loads(json.dumps(stopped.state())))
+    np.testing.assert_array_equal(take(resumed, 6), undisturbed[position:])
+
+
+@pytest.fixture(scope="module")
+def puzzles(tmp_path_factory):
+    return make_set(tmp_path_factory.mktemp("set"), [[1, 2, 3], [4], [2, 2], [1, 1, 1, 1], [3, 1]])
+
+
+@pytest.mark.parametrize("prefetch", [1, 2, 5])
+def test_what_is_made_ready_ahead_changes_nothing(puzzles, prefetch):
+    np.testing.assert_array_equal(drawn(puzzles, 20, prefetch=prefetch), drawn(puzzles, 20))
+
+
+def test_another_seed_draws_otherwise(puzzles):
+    assert np.any(np.array(drawn(puzzles, 5)) != np.array(drawn(puzzles, 5, seed=4)))
+
+
+def test_iterations_epochs_and_visits_of_a_puzzle_differ(tmp_path):
+    alone = make_set(tmp_path, [[7]])  # one puzzle: what differs is the choice within it
+    found = drawn(alone, 8, batch_size=6, epochs=2)
+    assert len({tuple(batch) for batch in found}) == 8
+    assert all(len(set(batch.tolist())) == 6 for batch in found)
+
+
+def test_all_puzzles_of_a_group_get_their_turn(puzzles):
+    seen = np.unique(np.concatenate(drawn(puzzles, 200)))
+    np.testing.assert_array_equal(seen, np.arange(puzzles.examples))
+
+
+def test_an_iteration_has_the_batches_that_are_full(tmp_path):
+    """Five epochs of 7 puzzles with one example: 35 examples, 4 batches of 8, and three are left out."""
+    single = make_set(tmp_path, [[1] * 3] * 7)
+    draws = iter(PuzzleDraws(single, batch_size=8, seed=0, epochs_per_iteration=5))
+    iterations = []
+    for _ in range(8):
+        next(draws)
+        iterations.append(draws.get_state()["iteration"])
+    assert iterations == [0] * 4 + [1] * 4
+    assert batches_per_iteration(single, batch_size=8, epochs_per_iteration=5) == 4
+
+
+def test_the_published_run_has_its_published_number_of_steps(tmp_path):
+    """1,000 groups of one example each: 6,510 batches of 768 in 5,000 epochs, 65,104 in 50,000."""
+    single = make_set(tmp_path, [[1]] * 1000)
+    assert batches_per_iteration(single, batch_size=768, epochs_per_iteration=5000) == 6510
+    assert batches_per_iteration(single, batch_size=768, epochs_per_iteration=50_000) == 65_104
+    draws = PuzzleDraws(single, batch_size=768, seed=0, epochs_per_iteration=5000)
+    assert draws.held_bytes() == 2 * 4 * 1000 + 2 * 4 * 1001 + 4 * 1000  # not one order for each of 5,000 epochs
+    batches = iter(draws)
+    batches.set_state({"iteration": 0, "batch": 6509, "group": 6509 * 768, "puzzles": 1000, "examples": 1000})
+    next(batches)
+    assert batches.get_state()["iteration"] == 0
+    next(batches)
+    assert (batches.get_state()["iteration"], batches.get_state()["batch"]) == (1, 1)
+
+
+def test_what_a_loader_holds_is_stated(puzzles):
+    loader = puzzle_loader(puzzles, batch_size=5, seed=0, epochs_per_iteration=4, prefetch=2)
+    offsets = 4 * (5 + 1) + 4 * (12 + 1) + 4 * 12
+    assert loader.held_bytes() == 2 * 4 * 5 + offsets + 3 * 5 * 4 * (6 + 6 + 1)
+    loader.close()
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"batch_size": 0}, "--batch-size must be 1 or more, got 0"),
+        ({"seed": -1}, "--seed must be 0 or more, got -1"),
+        ({"epochs_per_iteration": 0}, "epochs per iteration must be 1 or more"),
+        ({"batch_size": 37}, "--batch-size 37 .* 4 epochs of 5 groups .*36 examples"),
+    ],
+)
+def test_what_would_never_fill_a_batch_is_refused(puzzles, how, said):
+    with pytest.raises(RecipeError, match=said):
+        PuzzleDraws(puzzles, **{"batch_size": 5, "seed": 0, "epochs_per_iteration": 4, **how})
+
+
+def test_the_position_in_another_set_is_refused(puzzles, tmp_path):
+    loader = puzzle_loader(puzzles, batch_size=2, seed=0, epochs_per_iteration=4, prefetch=0)
+    state = loader.state()
+    loader.close()
+    other = puzzle_loader(make_set(tmp_path, [[2, 2]]), batch_size=2, seed=0, epochs_per_iteration=4, prefetch=0)
+    with pytest.raises(DataError, match="saved for 12 puzzles, and the data set has 2"):
+        other.restore(state)
+    with pytest.raises(DataError, match="another kind of loader"):
+        other.restore({"epoch": 1})
+    other.close()

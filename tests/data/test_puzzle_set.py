@@ -1,0 +1,158 @@
+"""The published format is read as it is written, and what is wrong with a file is said, with its name and the row."""
+
+import json
+
+import numpy as np
+import pytest
+
+from plimsoll.data.puzzle_set import IGNORED_LABEL, PuzzleSet, is_puzzle_set
+from plimsoll.errors import DataError
+from plimsoll.types import COUNTED
+from puzzle_files import write_split
+
+GROUPS = [[1, 3], [2], [4, 1, 2]]
+
+
+@pytest.fixture
+def written(tmp_path):
+    return tmp_path / "set", write_split(tmp_path / "set/test", groups=GROUPS)
+
+
+def test_its_sizes_are_those_of_the_arrays(written):
+    found = PuzzleSet(written[0], "test")
+    assert (found.groups, found.puzzles, found.examples) == (3, 6, 13)
+    assert (found.seq_len, found.vocab_size, found.identifiers) == (6, 9, 4)
+    assert (found.pad_id, found.ignore_label_id, found.blank_identifier_id) == (0, 0, 0)
+    assert found.mean_puzzle_examples == pytest.approx(13 / 6)
+    assert found.names() == ["<blank>", "puzzle 1", "puzzle 2", "puzzle 3"]
+    assert is_puzzle_set(written[0])
+    assert not is_puzzle_set(written[0].parent)
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 13, 20])
+def test_testing_reads_every_example_once_in_order_and_fills_the_last_batch_with_blanks(written, batch_size):
+    folder, arrays = written
+    batches = list(PuzzleSet(folder, "test").test_batches(batch_size))
+    assert all(batch["inputs"].shape == (batch_size, 6) for batch in batches)
+    assert {values.dtype for batch in batches for values in batch.values()} == {np.dtype(np.int32), np.dtype(bool)}
+    together = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+    counted = together.pop(COUNTED)
+    assert counted.sum() == 13
+    labels = np.where(arrays["labels"] == 0, IGNORED_LABEL, arrays["labels"].astype(int))
+    identifiers = np.repeat(arrays["puzzle_identifiers"], np.diff(arrays["puzzle_indices"]))
+    np.testing.assert_array_equal(together["inputs"][counted], arrays["inputs"])
+    np.testing.assert_array_equal(together["labels"][counted], labels)
+    np.testing.assert_array_equal(together["puzzle_identifiers"][counted], identifiers)
+    assert (together["inputs"][~counted] == 0).all()
+    assert (together["labels"][~counted] == IGNORED_LABEL).all()
+    assert (together["puzzle_identifiers"][~counted] == 0).all()
+
+
+def test_without_an_ignored_label_every_label_counts(written):
+    folder, arrays = written
+    change(folder, ignore_label_id=None)
+    found = np.concatenate([batch["labels"] for batch in PuzzleSet(folder, "test").test_batches(13)])
+    np.testing.assert_array_equal(found, arrays["labels"])
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int8, ">i4"])
+def test_tokens_may_be_any_whole_numbers(written, dtype):
+    folder, arrays = written
+    np.save(folder / "test/all__inputs.npy", arrays["inputs"].astype(dtype))
+    (batch,) = PuzzleSet(folder, "test").test_batches(13)
+    np.testing.assert_array_equal(batch["inputs"], arrays["inputs"])
+
+
+def change(folder, **fields):
+    path = folder / "test/dataset.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def drop_field(folder, arrays):
+    path = folder / "test/dataset.json"
+    about = json.loads(path.read_text())
+    del about["seq_len"]
+    path.write_text(json.dumps(about))
+
+
+def overwrite(name, make):
+    return lambda folder, arrays: np.save(folder / f"test/all__{name}.npy", make(arrays[name]), allow_pickle=True)
+
+
+def remove(name):
+    return lambda folder, arrays: (folder / "test" / name).unlink()
+
+
+def cut(folder, arrays):
+    path = folder / "test/all__inputs.npy"
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def put(at, value):
+    def made(array):
+        array = array.astype(np.int32)
+        array[at] = value
+        return array
+
+    return made
+
+
+BAD = {
+    "no dataset.json": (remove("dataset.json"), "no dataset.json in .*test: .*plimsoll prepare sudoku"),
+    "no labels": (remove("all__labels.npy"), "no all__labels.npy"),
+    "broken json": (lambda folder, _: (folder / "test/dataset.json").write_text("{"), "dataset.json cannot be read"),
+    "a field is missing": (drop_field, "does not say seq_len"),
+    "a field is no number": (lambda folder, _: change(folder, vocab_size="9"), "vocab_size must be .* got '9'"),
+    "two sets": (lambda folder, _: change(folder, sets=["a", "b"]), "sets must name one"),
+    "another seq_len": (lambda folder, _: change(folder, seq_len=81), r"shape \(13, 6\).*81 tokens"),
+    "other groups": (lambda folder, _: change(folder, total_groups=4), "says 4 .total_groups., .* have 3"),
+    "too few labels": (overwrite("labels", lambda a: a[:-1]), "all__labels.npy has 12, and 13 rows"),
+    "too few identifiers": (overwrite("puzzle_identifiers", lambda a: a[1:]), "has 5, and 6 identifiers"),
+    "an identifier out of range": (overwrite("puzzle_identifiers", put(2, 4)), "puzzle 2 has the identifier 4.*0 to 3"),
+    "a negative identifier": (overwrite("puzzle_identifiers", put(5, -1)), "puzzle 5 has the identifier -1"),
+    "offsets fall": (overwrite("puzzle_indices", put(3, 1)), "puzzle_indices.npy: offset 3 is 1, .* before it 4"),
+    "a puzzle without examples": (overwrite("puzzle_indices", put(1, 0)), "offset 1 is 0.* must ascend"),
+    "offsets end elsewhere": (overwrite("group_indices", put(-1, 9)), "goes from 0 to 9, and there are 6 puzzles"),
+    "offsets of two axes": (overwrite("group_indices", lambda a: a[None]), r"shape \(1, 4\)"),
+    "identifiers of two axes": (overwrite("puzzle_identifiers", lambda a: a[None]), r"shape \(1, 6\)"),
+    "pickled tokens": (overwrite("inputs", lambda a: a.astype(object)), "Python objects, which are never loaded"),
+    "pickled offsets": (overwrite("group_indices", lambda a: a.astype(object)), "Python objects, which are never"),
+    "fractions": (overwrite("inputs", lambda a: a / 2), "float64, and whole numbers"),
+    "cut off": (cut, "all__inputs.npy is no array .* cut off"),
+    "columns first": (overwrite("inputs", np.asfortranarray), "Fortran"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_is_wrong_is_said_when_the_set_is_opened(written, case):
+    folder, arrays = written
+    spoil, said = BAD[case]
+    spoil(folder, arrays)
+    with pytest.raises(DataError, match=said):
+        PuzzleSet(folder, "test")
+
+
+@pytest.mark.parametrize("token", [9, -3])
+def test_a_token_out_of_the_vocabulary_is_never_handed_out(written, token):
+    folder, arrays = written
+    np.save(folder / "test/all__labels.npy", put((7, 2), token)(arrays["labels"]))
+    found = PuzzleSet(folder, "test")
+    said = f"all__labels.npy: row 7 has the token {token} at place 2.*vocabulary of dataset.json has 9"
+    with pytest.raises(DataError, match=said):
+        found.check()
+    with pytest.raises(DataError, match=said):
+        found.batch(np.array([3, 7]))
+    found.batch(np.array([3, 8]))
+
+
+def test_names_must_be_as_many_as_identifiers(written):
+    (written[0] / "identifiers.json").write_text('["<blank>"]')
+    with pytest.raises(DataError, match=r"has 1 names, and dataset\.json says 4"):
+        PuzzleSet(written[0], "test").names()
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_noticed(written):
+    found = PuzzleSet(written[0], "test")
+    cut(*written)
+    with pytest.raises(DataError, match="ends before row 12"):
+        found.batch(np.array([12]))

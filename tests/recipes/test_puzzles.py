@@ -1,0 +1,172 @@
+"""Recipes of puzzles: what was published, what a data set must be, and what is said of an evaluation."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from plimsoll.errors import DataError, RecipeError
+from plimsoll.recipes.puzzles import Puzzles
+from plimsoll.recipes.registry import preset
+from plimsoll.types import COUNTED
+from puzzle_files import write_split
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for split, seed in (("train", 0), ("test", 1)):
+        write_split(tmp_path / split, groups=[[1, 1]] * 10, seq_len=6, vocab_size=9, identifiers=4, seed=seed)
+    return tmp_path
+
+
+def small(folder, **fields):
+    sizes = {"seq_len": 6, "vocab_size": 9, "identifiers": 4, "width": 16, "heads": 2, "puzzle_positions": 1}
+    return Puzzles(data=str(folder), batch_size=4, default_epochs=20, eval_interval=4, **(sizes | fields))
+
+
+def prepared(recipe, folder):
+    said = []
+    return recipe.prepare(folder, said.append), said
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "low_cycles", "epochs", "decay", "puzzle_rate"),
+    [
+        ("sudoku-mlp", 5_028_866, 6, 50_000, 1.0, 1e-4),
+        ("sudoku-attention", 6_828_034, 6, 50_000, 1.0, 1e-4),
+        ("maze", 6_822_914, 4, 50_000, 1.0, 1e-4),
+        ("arc-1", 6_829_058, 4, 100_000, 0.1, 1e-2),
+        ("arc-2", 6_829_058, 4, 100_000, 0.1, 1e-2),
+    ],
+)
+def test_presets_are_as_published(name, parameters, low_cycles, epochs, decay, puzzle_rate):
+    recipe = preset(name)
+    assert recipe.shape.parameters() == parameters
+    assert (recipe.high_cycles, recipe.low_cycles, recipe.halt_max_steps) == (3, low_cycles, 16)
+    assert (recipe.effective_batch, recipe.default_epochs, recipe.eval_interval) == (768, epochs, epochs // 10)
+    assert (recipe.learning_rate, recipe.weight_decay, recipe.beta1, recipe.beta2) == (1e-4, decay, 0.9, 0.95)
+    assert (recipe.puzzle_learning_rate, recipe.puzzle_weight_decay) == (puzzle_rate, decay)
+    assert (recipe.warmup_steps, recipe.final_fraction, recipe.ema_decay, recipe.seed) == (2000, 1.0, 0.999, 0)
+    assert recipe.halt_exploration == 0.1
+
+
+def test_a_published_run_has_as_many_steps_as_was_published(tmp_path):
+    write_split(tmp_path / "train", groups=[[1]] * 1000, seq_len=81, vocab_size=11, identifiers=2)
+    recipe = replace(preset("sudoku-mlp"), data=str(tmp_path), identifiers=2)
+    found, _ = prepared(recipe, tmp_path)
+    assert found.steps == 65_104
+    assert found.steps_per_epoch == 6510
+    assert prepared(replace(recipe, epochs=1000), tmp_path)[0].steps == 1302
+    assert prepared(replace(recipe, steps=7), tmp_path)[0].steps == 7
+
+
+def test_what_is_prepared_says_what_there_is(folder):
+    found, said = prepared(small(folder), folder)
+    assert found.steps == 50  # 20 epochs of 10 groups in batches of 4
+    assert found.steps_per_epoch == 10
+    assert found.facts["test_examples"] == 20
+    assert any("20 puzzles in 10 groups, 20 examples" in line and "20 test examples" in line for line in said)
+
+
+def test_training_batches_are_of_the_shapes_said(folder):
+    recipe = small(folder)
+    source = recipe.source(folder, prefetch=0)
+    batch = next(source)
+    source.close()
+    assert {name: (rows.shape, str(rows.dtype)) for name, rows in batch.items()} == recipe.batch_spec(4)
+
+
+@pytest.mark.parametrize(("most", "counted"), [(None, 20), (7, 7), (100, 20), (0, 0)])
+def test_so_many_test_examples_count(folder, most, counted):
+    recipe = small(folder, validation_examples=most)
+    batches = list(recipe.validation(folder, examples=3))
+    assert sum(int(batch[COUNTED].sum()) for batch in batches) == counted
+    assert len(batches) == -(-counted // 3)
+    for batch in batches:
+        spec = recipe.evaluation_spec(3)
+        assert {name: (rows.shape, str(rows.dtype)) for name, rows in batch.items()} == spec
+
+
+def test_without_a_test_split_nothing_is_evaluated(tmp_path):
+    write_split(tmp_path / "train", groups=[[1]] * 10, seq_len=6, vocab_size=9, identifiers=4)
+    recipe = small(tmp_path)
+    assert prepared(recipe, tmp_path)[0].facts["test_examples"] == 0
+    assert list(recipe.validation(tmp_path, examples=3)) == []
+
+
+def test_planning_needs_no_data():
+    recipe = preset("arc-1")
+    assert recipe.shape.identifiers == 960_961
+    assert recipe.host_bytes(None, prefetch=2)["data"] > 0
+    assert recipe.batch_spec(5)["inputs"] == ((5, 900), "int32")
+    with pytest.raises(RecipeError, match="--data is missing"):
+        recipe.prepare(Path(), print)
+
+
+def test_the_table_is_as_large_as_the_data_set_needs(folder):
+    assert small(folder, identifiers=1000).shape.identifiers == 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"seq_len": 81}, "--seq-len 6 where the model has 81"),
+        ({"vocab_size": 11}, "--vocab-size 9 where the model has 11"),
+        ({"identifiers": 3}, "has 4 identifiers of puzzles, and the table has 3 rows: give --identifiers 4"),
+    ],
+)
+def test_a_data_set_of_other_puzzles_is_refused(folder, fields, words):
+    with pytest.raises(DataError) as refused:
+        _ = small(folder, **fields).shape
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_too_few_puzzles_for_a_batch_are_refused(folder):
+    with pytest.raises(DataError, match="do not fill a batch of 4,000"):
+        replace(small(folder), batch_size=4000).prepare(folder, print)
+
+
+def test_published_weights_must_be_there_and_safe(folder):
+    with pytest.raises(DataError, match=r"--init-from none\.safetensors is not a file"):
+        small(folder, init_from="none.safetensors").prepare(folder, print)
+    (folder / "model.pt").write_bytes(b"")
+    with pytest.raises(DataError, match="a PyTorch checkpoint is a pickle"):
+        small(folder, init_from=str(folder / "model.pt")).prepare(folder, print)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"halt_max_steps": 0}, "--halt-max-steps must be 1 or more, got 0"),
+        ({"halt_exploration": 1.5}, "--halt-exploration must be from 0 to 1, got 1.5"),
+        ({"low_cycles": 0}, "--low-cycles must be 1 or more, got 0"),
+        ({"variant": "attention", "width": 36}, "--width 36 cannot be split over --heads 8"),
+        ({"puzzle_learning_rate": -1.0}, "--puzzle-learning-rate must be 0 or more"),
+        ({"puzzle_weight_decay": float("nan")}, "--puzzle-weight-decay must be 0 or more, got nan"),
+        ({"learning_rate": 0.0}, "--learning-rate must be above 0"),
+        ({"seq_len": 0}, "--seq-len must be 1 or more, got 0"),
+        ({"validation_examples": -1}, "--validation-examples must be 0 or more, got -1"),
+    ],
+)
+def test_a_wrong_field_is_refused_by_its_option_and_value(fields, words):
+    with pytest.raises(RecipeError) as refused:
+        Puzzles(**fields)
+    assert words in str(refused.value)
+
+
+def test_an_evaluation_is_told_in_four_words_and_a_loss():
+    metrics = {"accuracy": 0.9, "exact_accuracy": 0.5, "q_halt_accuracy": 0.7, "supervision_steps": 16.0, "loss": 1.0}
+    assert preset("sudoku-mlp").reported(metrics | {"token_loss": 0.1, "halt_loss": 0.2}) == {
+        "exact_accuracy": 0.5,
+        "token_accuracy": 0.9,
+        "q_halt_accuracy": 0.7,
+        "mean_steps": 16.0,
+        "loss": 1.0,
+    }
+
+
+def test_what_is_begun_with_is_what_was_drawn_unless_weights_are_given():
+    params = {"trainable": np.ones(3)}
+    assert preset("sudoku-mlp").begin(params) is params

@@ -1,0 +1,124 @@
+"""A run whose slots are in the middle of their puzzles is killed, and ends at the same bits: carry, table, average."""
+
+import json
+import signal
+import sys
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+from small_runs import Runs, checkpoint_steps, newest_fingerprint, rows
+
+from plimsoll.inference import evaluate
+from plimsoll.models.act import RecursiveSolver
+from plimsoll.models.trm_published import names
+from plimsoll.models.trm_shape import TRMShape
+from plimsoll.training.checkpoint import Checkpoints, read_leaves
+from plimsoll.types import Compute
+from puzzle_files import write_split
+
+STEPS = 40
+
+
+class PuzzleRuns(Runs):
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.data = folder / "puzzles"
+        for split, seed in (("train", 0), ("test", 1)):
+            write_split(self.data / split, groups=[[1, 2]] * 10, seq_len=9, identifiers=20, seed=seed)
+
+    def command(self, run, *options):
+        words = f"""
+            --data {self.data} --seq-len 9 --vocab-size 9 --identifiers 20 --width 16 --heads 2 --layers 1
+            --high-cycles 1 --low-cycles 1 --puzzle-positions 1 --halt-max-steps 5 --halt-exploration 0.2
+            --batch-size 4 --steps {STEPS} --save-every 4 --eval-every 20 --warmup-steps 2
+            --memory 900MiB --micro-batch 2 --remat none --precision float32 --prefetch 1 --log-every 1 --quiet
+        """.split()
+        command = [sys.executable, "-m", "plimsoll.cli.main", "train", "sudoku-mlp", *words]
+        return [*command, "--run", str(run), *options]
+
+
+@pytest.fixture(scope="module")
+def puzzle_runs(tmp_path_factory):
+    return PuzzleRuns(tmp_path_factory.mktemp("puzzle-runs"))
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(puzzle_runs):
+    run = puzzle_runs.prepared()
+    ended = puzzle_runs.run(run)
+    assert ended.returncode == 0, ended.stderr
+    return run
+
+
+def test_a_killed_run_ends_at_the_same_bits(puzzle_runs, uninterrupted):
+    run = puzzle_runs.prepared()
+    killed = puzzle_runs.run_until(run, lambda run: checkpoint_steps(run)[:1] >= [4])
+    assert killed.returncode == -signal.SIGKILL
+    left = checkpoint_steps(run)[0]
+    assert left < STEPS
+    saved = dict(read_leaves(Checkpoints(run / "checkpoints", in_background=False).all()[0]))
+    assert 0 < saved["['carry']['steps']"].max() < 5  # in the middle of puzzles
+    again = puzzle_runs.run(run)
+    assert again.returncode == 0, again.stderr
+    assert json.loads((run / "ledger.json").read_text())["resumed_from_step"] == left
+    assert newest_fingerprint(run) == newest_fingerprint(uninterrupted)
+    assert [(row["step"], row["loss"]) for row in rows(run) if "loss" in row] == [
+        (row["step"], row["loss"]) for row in rows(uninterrupted) if "loss" in row
+    ]
+
+
+def test_rows_of_metrics_tell_what_halted_and_nothing_of_steps_in_which_nothing_did(uninterrupted):
+    trained = [row for row in rows(uninterrupted) if "loss" in row]
+    assert len(trained) == STEPS
+    assert not any("not_finite" in row for row in trained)
+    assert "accuracy" not in trained[0]
+    told = [row for row in trained if "supervision_steps" in row]
+    assert told
+    assert all(1 <= row["supervision_steps"] <= 5 for row in told)
+    evaluated = [row for row in rows(uninterrupted) if "validation_loss" in row]
+    assert [row["step"] for row in evaluated] == [20, STEPS]
+    assert all(row["validation_supervision_steps"] == 5 for row in evaluated)
+
+
+def test_the_ledger_has_the_carry_as_a_component_to_the_byte(uninterrupted):
+    components = json.loads((uninterrupted / "ledger.json").read_text())["components"]
+    saved = Checkpoints(uninterrupted / "checkpoints", in_background=False).all()[0]
+    carried = sum(leaf.nbytes for _, leaf in read_leaves(saved, only="['carry']"))
+    assert components["carry"]["measured"] == carried
+
+
+def test_an_evaluation_reads_average_and_table(uninterrupted):
+    last = [row for row in rows(uninterrupted) if "validation_loss" in row][-1]
+    found = evaluate({"run": str(uninterrupted), "step": "last"})
+    assert found["loss"] == pytest.approx(last["validation_loss"], rel=1e-6)
+    assert found["exact_accuracy"] == last["validation_exact_accuracy"]
+    assert found["mean_steps"] == 5
+    assert found["weight"] == 30  # examples
+
+
+def test_a_run_begins_with_the_published_weights_it_is_given(puzzle_runs, tmp_path):
+    """After one step, with a rate that moves nothing by more than its thousandth."""
+    shape = TRMShape(
+        vocab=9, length=9, identifiers=20, variant="mlp", positions="none", width=16, layers=1, puzzle_positions=1
+    )
+    random, params = np.random.default_rng(0), jax.eval_shape(RecursiveSolver(shape, Compute()).init, jax.random.key(0))
+    given = jax.tree.map(lambda leaf: random.normal(0, 0.1, leaf.shape).astype(np.float32), params)
+    tensors = {}
+    for name, (place, turned) in names(shape).items():
+        leaf = given
+        for step in place:
+            leaf = leaf[step]
+        tensors[name] = np.ascontiguousarray(leaf.T if turned else leaf)
+    save_file(tensors, tmp_path / "published.safetensors")
+    options = ("--init-from", str(tmp_path / "published.safetensors"), "--learning-rate", "1e-9")
+    run = puzzle_runs.prepared(*options)
+    ended = puzzle_runs.run(run, *options, "--max-steps", "1")
+    assert ended.returncode == 0, ended.stderr
+    saved = dict(read_leaves(Checkpoints(run / "checkpoints", in_background=False).all()[0]))
+    for path, leaf in jax.tree_util.tree_leaves_with_path(given["trainable"]):
+        for entry in ("['params']['trainable']", "['ema']"):
+            np.testing.assert_allclose(saved[entry + jax.tree_util.keystr(path)], leaf, rtol=1e-5, atol=1e-7)
+    np.testing.assert_array_equal(saved["['params']['frozen']['high']"], given["frozen"]["high"])
+    assert any("--init-from" in note for note in json.loads((run / "ledger.json").read_text())["notes"])
