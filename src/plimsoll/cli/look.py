@@ -179,13 +179,25 @@ def inspect(arguments: list[str]) -> int:
         print(json.dumps(found) if options.json else _run_text(found))
         return 0
     from plimsoll.data.hdf5_survey import is_hdf5
+    from plimsoll.data.puzzle_set import is_puzzle_set
 
+    if is_puzzle_set(options.path):
+        return _inspect_puzzles(options)
     if is_hdf5(options.path):
         return _inspect_hdf5(options)
     from plimsoll.data.survey import describe_text
 
     found = describe_text(_documents(options))
     print(json.dumps(found) if options.json else _data_text(found))
+    return 0
+
+
+def _inspect_puzzles(options: InspectOptions) -> int:
+    from plimsoll.data.puzzle_survey import describe_puzzles
+    from plimsoll.report.puzzles import puzzles_table
+
+    found = describe_puzzles(options.path)
+    print(json.dumps(found) if options.json else puzzles_table(found))
     return 0
 
 
