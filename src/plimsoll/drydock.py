@@ -75,9 +75,8 @@ class Drydock(Workshop):
         long as the step.
         """
         asked = plan_of(plan)
-        init = make_init(
-            self._task(asked), self._rule(asked.storage), frozen_bits=asked.frozen_bits, precision=asked.precision
-        )
+        how: dict[str, Any] = {"frozen_bits": asked.frozen_bits, "precision": asked.precision}
+        init = make_init(self._task(asked), self._rule(asked.storage), **how, examples=self._examples)
         return self._host() | {
             "init_temp_bytes": self._starting(asked, liveness.temporary_bytes(jax.jit(init).trace(_SEED).jaxpr)),
             "evaluate_temp_bytes": self._evaluation(asked),
@@ -115,7 +114,7 @@ class Drydock(Workshop):
 
     def estimated(self, plan: Plan) -> Analysis:
         """One device's share of the work, traced; what `fsdp` splits of the gradient is taken off."""
-        devices, state = self.chip.devices, self.state(plan.storage, plan.precision)
+        devices, state = self.chip.devices, self.state(plan.storage, plan.precision, examples=self._examples)
         if plan.offload != "none":  # in the types, so that it is streamed and not counted
             lies = offload.placed(state, plan.offload, AbstractMesh((1,), ("device",)))
             state = sharding.with_shardings(state, lies)
@@ -144,6 +143,11 @@ class Drydock(Workshop):
         step = make_step(task, self._rule(plan.storage), accumulation=plan.accumulation, layerwise=plan.layerwise)
         batch = program.shapes(self._batch(self.recipe.effective_batch))
         return dot_flops(jax.jit(step).trace(self.state(plan.storage, plan.precision), batch).jaxpr)
+
+    @property
+    def _examples(self) -> int:
+        """One device's share of an effective batch."""
+        return self.recipe.effective_batch // self.chip.devices
 
     def _task(self, plan: Plan) -> Any:
         return self.recipe.task(plan.compute(BACKEND[self.chip.platform]))

@@ -29,7 +29,7 @@ from plimsoll.types import LossSum, Plan
 
 PARAMETERS = "['params']"
 """Where a state keeps them, as a checkpoint spells it."""
-AVERAGED = "['ema']", "['params']['frozen']"
+AVERAGED = "['ema']", "['params']['frozen']", "['params']['tables']"
 """The same, where an average is used instead of what is trained."""
 
 
@@ -46,7 +46,8 @@ class Trained:
     def params(self) -> Any:
         task = self.recipe.task(self.plan.compute(jax.default_backend()))
         rule = self.recipe.update_rule(self.prepared.steps, self.plan.storage)
-        init = make_init(task, rule, frozen_bits=self.plan.frozen_bits, precision=self.plan.precision)
+        how: dict[str, Any] = {"frozen_bits": self.plan.frozen_bits, "precision": self.plan.precision}
+        init = make_init(task, rule, **how, examples=self.plan.effective_batch)
         like = jax.eval_shape(init, jax.ShapeDtypeStruct((), "uint32"))
         if "ema" not in like:
             return evaluated(load_part(self.saved, {"params": like["params"]}, only=PARAMETERS))

@@ -41,7 +41,8 @@ WITHOUT_LIMIT = 1024 * TIB
 BURIAL_SECONDS = 5
 PREPARED = ".prepared"
 STATE = ("parameters", "optimizer")
-"""Components of the ledger that a checkpoint holds, and `ema` where there is one."""
+"""Components of the ledger that a checkpoint holds, and those that are not of every run."""
+STATE_TOO = ("ema", "carry")
 
 
 def climb(
@@ -252,7 +253,7 @@ class _Climbed:
 
 def _state_bytes(components: Mapping[str, int | None]) -> int | None:
     """None where the components are those of a phase before there is any state."""
-    parts = [components.get(name) for name in STATE] + ([components["ema"]] if "ema" in components else [])
+    parts = [components.get(name) for name in STATE] + [components[name] for name in STATE_TOO if name in components]
     return None if None in parts else sum(part for part in parts if part is not None)
 
 

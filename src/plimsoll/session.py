@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from plimsoll.environment import cache_folder
 from plimsoll.errors import PlimsollError, RunError
+from plimsoll.optimizers.in_place import in_place
 from plimsoll.planner import calibration
 from plimsoll.planner.estimate import LEARNED
 from plimsoll.planner.types import Rehearsal
@@ -254,7 +256,7 @@ class _Training:
             if notes:
                 self.notes.append("no checkpoint is whole: starting from the beginning")
             state = executables.init(np.uint32(self.recipe.seed % 2**32))
-            jax.block_until_ready(state)
+            state = self._begun(jax.block_until_ready(state))
         else:
             state, position = load_state(saved, executables.state)
             loader.restore(position)
@@ -263,6 +265,17 @@ class _Training:
         self.marks["before data"] = allocator.bytes_now()
         self.marks["peak before training"] = allocator.peak_bytes()
         return state, saved.step if saved is not None else None
+
+    def _begun(self, state: Any) -> Any:
+        """With the parameters that the recipe begins with, where they are not those drawn."""
+        params = self.recipe.begin(state["params"])
+        if params is state["params"]:
+            return state
+        rule = in_place(self.recipe.update_rule(self.prepared.steps, self.plan.storage))
+        params = jax.tree.map(jnp.asarray, params | {"trainable": rule.store(params["trainable"])})
+        average = {"ema": rule.average.start(params["trainable"])} if rule.average else {}
+        self.notes.append("the run began with weights that were given to it (--init-from)")
+        return jax.block_until_ready(state | {"params": params} | average)
 
     def _schedule(self) -> Schedule:
         steps, session = self.prepared.steps, self.session
@@ -291,13 +304,15 @@ class _Training:
     def _measured(self, shapes: Any, log: SessionLog, peak: int, predicted: Mapping[str, int]) -> dict[str, int | None]:
         """State by its arrays, process and temporaries by what is held between steps and at the peak."""
         state = self.marks["state"]
-        params, ema = (program.tree_bytes(tree) for tree in (shapes["params"], shapes.get("ema", {})))
+        trees = shapes["params"], shapes.get("ema", {}), shapes["carry"]
+        params, ema, carry = (program.tree_bytes(tree) for tree in trees)
         data = max(0, self.marks.get("data", 0) - self.marks["before data"])
         training = log.phase_peaks.get("train")  # None where loading had needed more
         held: dict[str, int | None] = {
             "parameters": params,
-            "optimizer": state - params - ema,
+            "optimizer": state - params - ema - carry,
             **({"ema": ema} if ema else {}),
+            **({"carry": carry} if carry else {}),
         }
         temporaries = {"step temporaries": None if training is None else max(0, training - log.between_steps)}
         if allocator.device_bytes() is not None:

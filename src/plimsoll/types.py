@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 IGNORE = -1
 """The label of a token that is not counted."""
 
+IGNORED_LABEL = -100
+"""The same in puzzles, as their published code has it; on disk it is `ignore_label_id` of the data set."""
+
 COUNTED = "counted"
 """Name of the booleans that say which rows of a validation batch count, where the last batch had to be filled up."""
 
@@ -47,7 +50,7 @@ class Task(Protocol):
     """The model and its loss, as pure functions over pytrees."""
 
     def init(self, key: jax.Array) -> Params:
-        """`{"trainable": ..., "frozen": ...}`; `frozen` may be absent."""
+        """`{"trainable": ..., "frozen": ..., "tables": ...}`; the last two may be absent (see `ReadsTables`)."""
         ...
 
     def loss(
@@ -106,6 +109,33 @@ class Layered(Protocol):
 
     def leave(self, outer: Any, hidden: jax.Array, batch: Batch) -> tuple[LossSum, Metrics]:
         """What the last layer wrote to the loss, summed over the batch."""
+        ...
+
+
+@runtime_checkable
+class Carries(Protocol):
+    """A task may have this besides: what its examples carry from step to step. A part of the training state.
+
+    `loss` takes the carry of its micro-batch and returns the next one; every leaf has a leading axis of examples. An
+    evaluation has none: `loss` is given None, and returns it.
+    """
+
+    def start(self, examples: int) -> Carry:
+        """The carry before the first step."""
+        ...
+
+
+@runtime_checkable
+class ReadsTables(Protocol):
+    """A task may have this besides: `params["tables"]`, by name, of which an example reads one row.
+
+    The step gathers those rows, differentiates for them, and updates them alone (`optimizers/sign_sgd.py`): there is
+    no gradient of a table's size. `loss` finds them in `params["rows"]`, by the same names, (examples, columns); where
+    they are not there, nobody wants their gradient, and it takes them from the tables.
+    """
+
+    def rows(self, carry: Carry, batch: Batch) -> Mapping[str, jax.Array]:
+        """Of every table, the int32 row that each example reads."""
         ...
 
 

@@ -70,15 +70,17 @@ class Workshop:
 
     def static(self, fsdp: int, storage: Storage, *, devices: int = 1) -> Static:
         state = self.state(storage)
-        trees = state["params"], state["optimizer"], state.get("ema", {}), state
-        parameters, optimizer, ema, whole = (sharding.device_bytes(tree, fsdp=fsdp) for tree in trees)
+        carry = program.tree_bytes(state["carry"]) // devices  # split by examples, as the batch is
+        trees = state["params"], state["optimizer"], state.get("ema", {}), state | {"carry": None}
+        parameters, optimizer, ema, others = (sharding.device_bytes(tree, fsdp=fsdp) for tree in trees)
         batch = program.shapes(self.recipe.batch_spec(self.recipe.effective_batch))
         return Static(
             parameters=sum(leaf.size for leaf in jax.tree.leaves(state["params"])),
             parameter_bytes=parameters,
             optimizer_bytes=optimizer,
             ema_bytes=ema,
-            other_bytes=whole - parameters - optimizer - ema,
+            carry_bytes=carry,
+            other_bytes=others - parameters - optimizer - ema,
             largest_leaf_bytes=max(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)),
             batch_bytes=program.tree_bytes(batch) // devices,
             whole_state_bytes=program.tree_bytes(state),
@@ -86,9 +88,11 @@ class Workshop:
             offloaded_ema_bytes=offload.host_bytes({"ema": state.get("ema", {})}, "optimizer"),
         )
 
-    def state(self, storage: Storage, precision: Precision = "float32") -> Any:
-        """Shapes and dtypes; no other lever changes them, and float16 only adds three numbers."""
-        how = {"frozen_bits": storage.frozen_bits, "precision": precision}
+    def state(self, storage: Storage, precision: Precision = "float32", *, examples: int | None = None) -> Any:
+        """Shapes and dtypes, with a carry of so many `examples` (default: of the effective batch); no other lever
+        changes them, and float16 only adds three numbers."""
+        how: dict[str, Any] = {"frozen_bits": storage.frozen_bits, "precision": precision}
+        how["examples"] = self.recipe.effective_batch if examples is None else examples
         init = make_init(self.recipe.task(Compute()), self._rule(storage), **how)
         return jax.eval_shape(init, jax.ShapeDtypeStruct((), jnp.uint32))
 

@@ -14,6 +14,7 @@ from control_files import write_control
 from example_tables import TABLES, written
 from plimsoll.recipes.own import OwnRecipe
 from plimsoll.recipes.registry import preset
+from puzzle_files import write_split
 
 
 def folder_of_this_process(name):
@@ -37,13 +38,44 @@ DOCS = Path(__file__).parents[2] / "docs/examples"
 OWN = {path.stem: partial(own, path) for path in sorted(DOCS.glob("*.py"))}
 """The recipes of docs/your-own.md: plain JAX, Equinox, Flax."""
 
-FROM_THEIR_DATA = ("control",)
-"""Kinds whose batches cannot be drawn at random: masks and families go together."""
+FROM_THEIR_DATA = ("control", "puzzles")
+"""Kinds whose batches cannot be drawn at random: masks and families go together, and a vocabulary is small."""
 
 
 @cache
 def control_file():
     return str(write_control(folder_of_this_process("control") / "windows.h5", rows=400, window=16))
+
+
+@cache
+def puzzle_folder(seq_len, vocab_size, identifiers):
+    folder = folder_of_this_process("puzzles")
+    for split, seed in (("train", 0), ("test", 1)):
+        sizes = {"seq_len": seq_len, "vocab_size": vocab_size, "identifiers": identifiers}
+        write_split(folder / split, groups=[[1, 1]] * 40, **sizes, seed=seed)
+    return str(folder)
+
+
+def puzzles(name, *, seq_len=9, vocab_size=12):
+    """A small one of the preset's kind; every cell of its data is drawn at random."""
+    recipe = preset(name)
+    return replace(
+        recipe,
+        data=puzzle_folder(seq_len, vocab_size, 6),
+        seq_len=seq_len,
+        vocab_size=vocab_size,
+        identifiers=6,
+        width=32,
+        heads=2,
+        layers=1,
+        low_cycles=2,
+        high_cycles=2,
+        halt_max_steps=3,
+        puzzle_positions=2,
+        warmup_steps=2,
+        batch_size=8,
+        steps=10,
+    )
 
 
 RECIPES = {
@@ -54,7 +86,19 @@ RECIPES = {
         preset("control"), data=control_file(), width=32, heads=2, layers=2, batch_size=8, steps=10
     ),
     "code": lambda: replace(preset("code"), width=32, layers=2, heads=1, vocab_size=512, seq_len=32, batch_size=2),
+    "sudoku-mlp": lambda: puzzles("sudoku-mlp"),
+    "sudoku-attention": lambda: puzzles("sudoku-attention"),
 }
+TWINS = {
+    "sudoku": "sudoku-mlp",
+    "sudoku-4x4": "sudoku-mlp",
+    "sudoku-6x6": "sudoku-mlp",
+    "maze": "sudoku-attention",
+    "arc": "sudoku-attention",
+    "arc-1": "sudoku-attention",
+    "arc-2": "sudoku-attention",
+}
+"""Presets that differ in nothing but sizes from another one, which is held instead."""
 
 
 def random_batch(recipe, examples, *, seed=0):

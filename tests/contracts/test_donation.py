@@ -40,7 +40,7 @@ def program(recipe, plan):
         recipe.update_rule(100, plan.storage),
         plan,
         batch=recipe.batch_spec(plan.effective_batch),
-        evaluation_batch=recipe.batch_spec(plan.micro_batch),
+        evaluation_batch=recipe.evaluation_spec(plan.micro_batch),
     )
 
 

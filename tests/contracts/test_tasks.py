@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from task_examples import OWN, RECIPES, random_batch
+from task_examples import OWN, RECIPES, TWINS, random_batch
 
-from plimsoll.recipes.registry import KINDS, PRESETS
+from plimsoll.recipes.registry import KINDS, PRESETS, preset
 from plimsoll.training.step import make_init, make_step
 from plimsoll.types import COUNTED, Compute, LossSum
 
@@ -15,7 +15,10 @@ EXAMPLES = 8
 
 
 def test_every_kind_and_preset_is_held_here():
-    assert set(RECIPES) == set(PRESETS)
+    assert set(RECIPES) | set(TWINS) == set(PRESETS)
+    for name, other in TWINS.items():
+        one, two = preset(name), preset(other)
+        assert (type(one), one.variant, one.uses) == (type(two), two.variant, two.uses)
     assert {make().kind for make in RECIPES.values()} == set(KINDS)
 
 
@@ -48,14 +51,16 @@ def sums(task, params):
     return of
 
 
-def test_sums_are_finite_float32_scalars_with_a_weight_above_zero(recipe, sums):
-    for name, pair in sums(random_batch(recipe, EXAMPLES)).items():
+def test_sums_are_finite_float32_scalars_and_the_loss_has_a_weight_above_zero(recipe, sums):
+    told = sums(random_batch(recipe, EXAMPLES))
+    assert told["loss"].weight > 0
+    for name, pair in told.items():
         assert isinstance(pair, LossSum), name
         for value in pair:
             assert value.shape == ()
             assert value.dtype == np.float32
             assert np.isfinite(value)
-        assert pair.weight > 0
+        assert pair.weight >= 0  # a metric may have nothing to count in this step
 
 
 def test_sums_add_up_over_an_uneven_split(recipe, sums):
@@ -87,7 +92,7 @@ def test_the_loss_moves_with_the_batch_and_with_the_parameters(recipe, task, par
 def test_the_key_decides_the_parameters(task, params):
     init = jax.jit(task.init)
     same, other = init(jax.random.key(1)), init(jax.random.key(2))
-    assert params.keys() <= {"trainable", "frozen"}
+    assert params.keys() <= {"trainable", "frozen", "tables"}
     for one, again in zip(jax.tree.leaves(params), jax.tree.leaves(same), strict=True):
         np.testing.assert_array_equal(one, again)
     assert any((a != b).any() for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(other), strict=True))

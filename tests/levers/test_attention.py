@@ -35,6 +35,11 @@ def dense(query, key, value):
     return jnp.einsum("bhlm,bhmw->bhlw", jax.nn.softmax(jnp.where(seen, scores, -jnp.inf)), value, precision="highest")
 
 
+def dense_over_all(query, key, value):
+    scores = jnp.einsum("bhlw,bhmw->bhlm", query, key, precision="highest") / query.shape[-1] ** 0.5
+    return jnp.einsum("bhlm,bhmw->bhlw", jax.nn.softmax(scores), value, precision="highest")
+
+
 def with_gradients(attend, arrays):
     """Result, and gradients for a cotangent that tells every entry apart."""
     towards = np.random.default_rng(1).normal(size=arrays[0].shape).astype(np.float32)
@@ -59,6 +64,13 @@ def test_blocks_change_neither_the_result_nor_its_gradients(length, chunk):
     arrays = heads(length)
     attend = partial(causal_attention, compute=replace(CPU, attention_chunk=chunk))
     assert_near(with_gradients(attend, arrays), with_gradients(dense, arrays), 2e-6)
+
+
+@pytest.mark.parametrize("chunk", [0, 3, 16, 100])  # of 37: whole, and with keys that were only added to fill a block
+def test_nor_do_they_where_every_position_is_seen(chunk):
+    arrays = heads(37)
+    attend = partial(attention.attention, compute=replace(CPU, attention_chunk=chunk))
+    assert_near(with_gradients(attend, arrays), with_gradients(dense_over_all, arrays), 2e-6)
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("bfloat16", 0.02), ("float16", 0.003)])

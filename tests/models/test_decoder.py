@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plimsoll.levers.chunked_loss import IGNORE
-from plimsoll.models.decoder import Decoder, rms_norm, rotary_angles, rotate
+from plimsoll.models.decoder import Decoder, rms_norm
 from plimsoll.models.language import NextToken
+from plimsoll.models.rotary import rotary_angles, rotate
 from plimsoll.models.sizing import DecoderShape, sized
 from plimsoll.types import Compute
 

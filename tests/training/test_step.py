@@ -19,6 +19,7 @@ from small_tasks import (
 from plimsoll.levers.chunked_loss import IGNORE
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.planner.flops import dot_flops
+from plimsoll.training.loop import told
 from plimsoll.training.program import compiled, lower, tree_bytes
 from plimsoll.training.step import make_evaluate, make_init, make_step
 from plimsoll.types import Plan
@@ -48,11 +49,11 @@ def taken(make_task, make_optimizer, batches, *, accumulation, seed=3):
     """State and the metrics of every step."""
     state = jitted_init(make_task, make_optimizer)(np.uint32(seed))
     step = jitted_step(make_task, make_optimizer, accumulation)
-    told = []
+    reports = []
     for batch in batches:
         state, metrics = step(state, batch)
-        told.append(jax.device_get(metrics))
-    return jax.device_get(state), told
+        reports.append(told(jax.device_get(metrics)))
+    return jax.device_get(state), reports
 
 
 @pytest.fixture(scope="module")

@@ -148,7 +148,7 @@ def puzzle_loader(
     return PuzzleLoader(draws, prefetch=prefetch)
 
 
-def batches_per_iteration(puzzles: PuzzleSet, *, batch_size: int, epochs_per_iteration: int) -> int:
+def batches_per_iteration(puzzles: PuzzleSet, *, batch_size: int, epochs_per_iteration: float) -> int:
     """Exact where all puzzles have as many examples (Sudoku, Maze); else what is to be expected.
 
     With the epochs of a whole run it is the published number of its steps: 65,104 for 50,000 epochs of 1,000 groups

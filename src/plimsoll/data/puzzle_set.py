@@ -20,10 +20,7 @@ from jaxtyping import Int
 
 from plimsoll.data.token_table import TokenTable, loaded
 from plimsoll.errors import DataError
-from plimsoll.types import COUNTED
-
-IGNORED_LABEL = -100
-"""The label of a place that is not counted, as the published code has it; on disk it is `ignore_label_id`."""
+from plimsoll.types import COUNTED, IGNORED_LABEL
 
 SPLITS = ("train", "test")
 INPUTS, LABELS, IDENTIFIERS = "inputs", "labels", "puzzle_identifiers"

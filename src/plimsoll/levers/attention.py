@@ -1,4 +1,4 @@
-"""Causal attention whose scores are never whole.
+"""Attention, causal or not, whose scores are never whole.
 
 Scores have a number for every pair of positions: 4 bytes x heads x length^2 of a sequence, and the backward pass needs
 them again, three or four times over. Two ways round it, of the same mathematics:
@@ -10,15 +10,15 @@ them again, three or four times over. Two ways round it, of the same mathematics
 * In bfloat16, cuDNN's kernel on NVIDIA GPUs and Pallas' on TPUs do the same on the chip, without scores in memory. They
   are used wherever they can be (`kernel`) and no chunk is asked for.
 
-Elsewhere `attention_chunk=0` is four blocks of queries, each beside the keys up to its end, 5/8 of the square. Leave it
-at that for sequences of 256 and less: blocks are no faster there. From 512 on they are, on a CPU, in a quarter of the
-bytes and, at 4,096, a thirtieth (docs/log.md).
+Elsewhere `attention_chunk=0` is, of causal attention, four blocks of queries, each beside the keys up to its end, 5/8
+of the square; of the other, all of it. Leave it at that for sequences of 256 and less: blocks are no faster there. From
+512 on they are, on a CPU, in a quarter of the bytes and, at 4,096, a thirtieth (docs/log.md).
 """
 
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,20 +40,44 @@ KERNEL_BLOCK = 128
 LARGEST_KERNEL_BLOCK = 512
 
 
+class Seen(NamedTuple):
+    """Which keys a query sees: hashable, so that it can be static under `custom_vjp`."""
+
+    causal: bool
+    length: int
+    """Of the sequence, before it was padded to whole blocks."""
+
+    def of(self, queries: Array, keys: Array) -> Array:
+        """Booleans of (queries, keys), from their positions."""
+        if self.causal:  # no query sees the keys after it, so what was added is not seen
+            return keys[None, :] <= queries[:, None]
+        return jnp.broadcast_to(keys[None, :] < self.length, (len(queries), len(keys)))
+
+
 def causal_attention(query: Heads, key: Heads, value: Heads, *, compute: Compute) -> Heads:
     """softmax(q k' / sqrt(width)) v over the positions up to one's own; float32 in and out."""
+    return _attention(query, key, value, compute=compute, causal=True)
+
+
+def attention(query: Heads, key: Heads, value: Heads, *, compute: Compute) -> Heads:
+    """The same over all positions."""
+    return _attention(query, key, value, compute=compute, causal=False)
+
+
+def _attention(query: Heads, key: Heads, value: Heads, *, compute: Compute, causal: bool) -> Heads:
     length, width = query.shape[2:]
-    form = Form(compute.precision, compute.platform)
+    form, seen = Form(compute.precision, compute.platform), Seen(causal, length)
+    chunked = partial(_chunked, form=form, seen=seen)
     if compute.attention_chunk:
-        return _by_rows(partial(_chunked, chunk=min(compute.attention_chunk, length), form=form), query, key, value)
+        return _by_rows(partial(chunked, chunk=min(compute.attention_chunk, length)), query, key, value)
     which = kernel(compute, length=length, width=width)
     if which == "cudnn" and not _has_cudnn():
-        return _by_rows(partial(_chunked, chunk=min(STANDS_IN, length), form=form), query, key, value)
+        return _by_rows(partial(chunked, chunk=min(STANDS_IN, length)), query, key, value)
     if which is not None:
         attend = {"cudnn": _cudnn, "splash": _splash}[which]
         q, k, v = (rounded(x, compute.precision) for x in (query, key, value))
-        return attend(q, k, v).astype(jnp.float32)
-    return _by_rows(partial(_in_query_blocks, form=form), query, key, value)
+        return attend(q, k, v, causal=causal).astype(jnp.float32)
+    return _by_rows(partial(_in_query_blocks if causal else _whole, form=form), query, key, value)
 
 
 def kernel(compute: Compute, *, length: int, width: int) -> Literal["cudnn", "splash"] | None:
@@ -101,19 +125,23 @@ def _in_query_blocks(query: Rows, key: Rows, value: Rows, *, form: Form) -> Rows
     return jnp.concatenate(blocks, axis=1)
 
 
-def _chunked(query: Rows, key: Rows, value: Rows, *, chunk: int, form: Form) -> Rows:
-    length = query.shape[1]
-    padding = ((0, 0), (0, -length % chunk), (0, 0))  # no query sees the keys after it, so what is added is not seen
+def _whole(query: Rows, key: Rows, value: Rows, *, form: Form) -> Rows:
+    weights = jax.nn.softmax(batched_dot_rows(query, key, **form._asdict()), axis=-1)
+    return batched_dot(weights, value, **form._asdict())
+
+
+def _chunked(query: Rows, key: Rows, value: Rows, *, chunk: int, form: Form, seen: Seen) -> Rows:
+    padding = ((0, 0), (0, -seen.length % chunk), (0, 0))
     query, key, value = (jnp.pad(x, padding) for x in (query, key, value))
-    return jnp.reshape(_flash(query, key, value, chunk, form), query.shape)[:, :length]
+    return jnp.reshape(_flash(query, key, value, chunk, form, seen), query.shape)[:, : seen.length]
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(3, 4))
-def _flash(query: Rows, key: Rows, value: Rows, chunk: int, form: Form) -> Rows:
-    return _flash_forward(query, key, value, chunk, form)[0]
+@partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
+def _flash(query: Rows, key: Rows, value: Rows, chunk: int, form: Form, seen: Seen) -> Rows:
+    return _flash_forward(query, key, value, chunk, form, seen)[0]
 
 
-def _flash_forward(query: Rows, key: Rows, value: Rows, chunk: int, form: Form):
+def _flash_forward(query: Rows, key: Rows, value: Rows, chunk: int, form: Form, seen: Seen):
     query, key, value = (form.operand(x) for x in (query, key, value))
     rows, length, _ = query.shape
     at = partial(_block, chunk=chunk)
@@ -121,7 +149,7 @@ def _flash_forward(query: Rows, key: Rows, value: Rows, chunk: int, form: Form):
     def add_block(sums: tuple[Array, Array, Array], pair: tuple[Array, Array]):
         i, j = pair
         highest, total, mixed = at(sums[0], i), at(sums[1], i), at(sums[2], i)
-        scores = _scores(at(query, i), at(key, j), pair, form)
+        scores = _scores(at(query, i), at(key, j), pair, form, seen)
         now = jnp.maximum(highest, jnp.max(scores, axis=-1))
         weights, before = jnp.exp(scores - now[..., None]), jnp.exp(highest - now)
         total = total * before + jnp.sum(weights, axis=-1)
@@ -129,12 +157,12 @@ def _flash_forward(query: Rows, key: Rows, value: Rows, chunk: int, form: Form):
         return (_put(sums[0], now, i), _put(sums[1], total, i), _put(sums[2], mixed, i)), None
 
     start = jnp.full((rows, length), -jnp.inf), jnp.zeros((rows, length)), jnp.zeros(query.shape)
-    (highest, total, mixed), _ = jax.lax.scan(add_block, start, _pairs(length // chunk))
+    (highest, total, mixed), _ = jax.lax.scan(add_block, start, _pairs(length // chunk, seen))
     result = mixed / total[..., None]
     return result, (query, key, value, form.operand(result), highest + jnp.log(total))
 
 
-def _flash_backward(chunk: int, form: Form, kept, towards: Rows):
+def _flash_backward(chunk: int, form: Form, seen: Seen, kept, towards: Rows):
     query, key, value, result, log_total = kept
     at = partial(_block, chunk=chunk)
     weighed = jnp.sum(towards * result.astype(towards.dtype), axis=-1)
@@ -143,7 +171,7 @@ def _flash_backward(chunk: int, form: Form, kept, towards: Rows):
     def add_block(sums: tuple[Array, Array, Array], pair: tuple[Array, Array]):
         i, j = pair
         to_query, to_key, to_value = sums
-        scores = _scores(at(query, i), at(key, j), pair, form)
+        scores = _scores(at(query, i), at(key, j), pair, form, seen)
         weights = jnp.exp(scores - at(log_total, i)[..., None])
         to_weights = form.contract(at(towards, i), at(value, j), b_axis=-1)
         to_scores = form.operand(weights * (to_weights - at(weighed, i)[..., None]))
@@ -153,26 +181,28 @@ def _flash_backward(chunk: int, form: Form, kept, towards: Rows):
         return (_add(to_query, more_query, i), _add(to_key, more_key, j), _add(to_value, more_value, j)), None
 
     zeros = jnp.zeros(query.shape)
-    sums, _ = jax.lax.scan(add_block, (zeros, zeros, zeros), _pairs(query.shape[1] // chunk))
+    sums, _ = jax.lax.scan(add_block, (zeros, zeros, zeros), _pairs(query.shape[1] // chunk, seen))
     return sums
 
 
 _flash.defvjp(_flash_forward, _flash_backward)
 
 
-def _pairs(blocks: int) -> tuple[Array, Array]:
-    """Block of queries, block of keys: all that are not above the diagonal."""
-    i, j = np.tril_indices(blocks)
+def _pairs(blocks: int, seen: Seen) -> tuple[Array, Array]:
+    """Block of queries, block of keys: all, or all that are not above the diagonal."""
+    i, j = np.tril_indices(blocks) if seen.causal else np.indices((blocks, blocks)).reshape(2, -1)
     return jnp.asarray(i, jnp.int32), jnp.asarray(j, jnp.int32)
 
 
-def _scores(query: Rows, key: Rows, pair: tuple[Array, Array], form: Form) -> Float[Array, "rows queries keys"]:
-    """-inf where a key comes after the query. Every query sees a key in each of its blocks."""
+def _scores(
+    query: Rows, key: Rows, pair: tuple[Array, Array], form: Form, seen: Seen
+) -> Float[Array, "rows queries keys"]:
+    """-inf where a key is not seen. Every query sees a key in each of its blocks."""
     i, j = pair
     chunk = query.shape[1]
     places = jnp.arange(chunk, dtype=jnp.int32)
-    seen = (j * chunk + places)[None, :] <= (i * chunk + places)[:, None]
-    return jnp.where(seen, form.contract(query, key, b_axis=-1), -jnp.inf)
+    visible = seen.of(i * chunk + places, j * chunk + places)
+    return jnp.where(visible, form.contract(query, key, b_axis=-1), -jnp.inf)
 
 
 def _block(x: Array, i: Array, *, chunk: int) -> Array:
@@ -192,12 +222,13 @@ def _has_cudnn() -> bool:
     return any(find_spec(name) is not None for name in ("jax_cuda13_plugin", "jax_cuda12_plugin"))
 
 
-def _cudnn(query: Heads, key: Heads, value: Heads) -> Heads:
+def _cudnn(query: Heads, key: Heads, value: Heads, *, causal: bool) -> Heads:
     query, key, value = (jnp.swapaxes(x, 1, 2) for x in (query, key, value))
-    return jnp.swapaxes(jax.nn.dot_product_attention(query, key, value, is_causal=True, implementation="cudnn"), 1, 2)
+    mixed = jax.nn.dot_product_attention(query, key, value, is_causal=causal, implementation="cudnn")
+    return jnp.swapaxes(mixed, 1, 2)
 
 
-def _splash(query: Heads, key: Heads, value: Heads, *, interpret: bool = False) -> Heads:
+def _splash(query: Heads, key: Heads, value: Heads, *, causal: bool = True, interpret: bool = False) -> Heads:
     # Pallas is half a second of imports that a CPU run does not need.
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
@@ -206,7 +237,8 @@ def _splash(query: Heads, key: Heads, value: Heads, *, interpret: bool = False) 
     blocks = splash.BlockSizes(
         block_q=size, block_kv=size, block_q_dkv=size, block_kv_dkv=size, block_q_dq=size, block_kv_dq=size
     )
-    mask = splash.MultiHeadMask([splash.CausalMask((length, length))] * heads)
+    one = splash.CausalMask((length, length)) if causal else splash.FullMask((length, length))
+    mask = splash.MultiHeadMask([one] * heads)
     attend: Any = splash.make_splash_mha(
         mask=mask, head_shards=1, q_seq_shards=1, block_sizes=blocks, interpret=interpret
     )

@@ -19,6 +19,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 DATA, FSDP = "data", "fsdp"
 ROWS = PartitionSpec((DATA, FSDP))
 """The first axis split over all devices."""
+CARRY = "carry"
+"""Entry of a state whose leaves have an axis of examples."""
 SMALLEST_SPLIT = 2**16
 """Elements below which a leaf is held whole: splitting a norm's scale saves nothing and costs a transfer."""
 
@@ -40,8 +42,13 @@ def leaf_spec(shape: Sequence[int], *, fsdp: int) -> PartitionSpec:
 
 
 def state_specs(tree: Any, *, fsdp: int) -> Any:
-    """A PartitionSpec for every leaf, of arrays or of shapes."""
-    return jax.tree.map(lambda leaf: leaf_spec(leaf.shape, fsdp=fsdp), tree)
+    """A PartitionSpec for every leaf, of arrays or of shapes; a state's carry is split by examples, as the batch is."""
+
+    def spec(path: tuple, leaf: Any) -> PartitionSpec:
+        carried = bool(path) and getattr(path[0], "key", None) == CARRY
+        return ROWS if carried else leaf_spec(leaf.shape, fsdp=fsdp)
+
+    return jax.tree_util.tree_map_with_path(spec, tree)
 
 
 def shardings(mesh: Mesh, specs: Any) -> Any:
@@ -58,7 +65,7 @@ def with_shardings(shapes: Any, placed: Any) -> Any:
 
 
 def device_bytes(shapes: Any, *, fsdp: int) -> int:
-    """What one device holds of it."""
+    """What one device holds of it; a carry is not looked for."""
 
     def one(leaf: Any) -> int:
         split = fsdp if FSDP in leaf_spec(leaf.shape, fsdp=fsdp) else 1

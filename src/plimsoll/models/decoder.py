@@ -1,9 +1,8 @@
 """A decoder-only language model in Llama's layout: pre-norm RMSNorm, rotary positions, SwiGLU, no biases.
 
-Touvron et al. 2023, https://arxiv.org/abs/2302.13971; rotary embedding in its rotate-half form, Su et al. 2021,
-https://arxiv.org/abs/2104.09864. Flax NNX inside, a pure function over a pytree at the door: `Decoder.init` and
-`Decoder.hidden`. The blocks are stacked along their first axis and scanned, so that compile time, and on a CPU
-rematerialisation, do not depend on the number of layers.
+Touvron et al. 2023, https://arxiv.org/abs/2302.13971. Flax NNX inside, a pure function over a pytree at the door:
+`Decoder.init` and `Decoder.hidden`. The blocks are stacked along their first axis and scanned, so that compile time,
+and on a CPU rematerialisation, do not depend on the number of layers.
 """
 
 import jax
@@ -17,10 +16,10 @@ from plimsoll.levers.precision import dot, dot_rows
 from plimsoll.levers.remat import keep, scan_blocks, unrolls
 from plimsoll.levers.sharding import by_rows
 from plimsoll.levers.weight_bits import opened, rows
+from plimsoll.models.rotary import rotary_angles, rotate
 from plimsoll.models.sizing import DecoderShape
 from plimsoll.types import Compute
 
-ROPE_BASE = 10_000.0
 NORM_EPSILON = 1e-6
 INIT_SCALE = 0.02
 """Standard deviation of every matrix; the two that write into the residual stream are divided by sqrt(2 layers)."""
@@ -51,21 +50,6 @@ class RMSNorm(nnx.Module):
 
     def __call__(self, x: Float[Array, "... width"]) -> Float[Array, "... width"]:
         return rms_norm(x, self.scale[...])
-
-
-def rotary_angles(length: int, head_width: int) -> Float[Array, "length half"]:
-    """Angle of every position and pair, in radians: position * base^(-2i / head_width)."""
-    frequencies = ROPE_BASE ** (-jnp.arange(0, head_width, 2, dtype=jnp.float32) / head_width)
-    return jnp.arange(length, dtype=jnp.float32)[:, None] * frequencies[None, :]
-
-
-def rotate(
-    x: Float[Array, "... length width"], angles: Float[Array, "length half"]
-) -> Float[Array, "... length width"]:
-    """Turns the pairs (x[i], x[i + width/2]) by their angles: a rotation, norms are kept."""
-    first, second = jnp.split(x, 2, axis=-1)
-    cos, sin = jnp.cos(angles), jnp.sin(angles)
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
 
 class Block(nnx.Module):

@@ -5,7 +5,8 @@ from jaxtyping import Array
 
 from plimsoll.levers.chunked_loss import LIFT, chunked_cross_entropy
 from plimsoll.levers.remat import restacked, unstacked
-from plimsoll.models.decoder import Decoder, rotary_angles
+from plimsoll.models.decoder import Decoder
+from plimsoll.models.rotary import rotary_angles
 from plimsoll.models.sizing import DecoderShape
 from plimsoll.types import IGNORE, Batch, Compute, LossSum, Metrics, Params
 

@@ -16,6 +16,7 @@ from jax import Array, lax
 from plimsoll.errors import RecipeError
 from plimsoll.levers.ema import Average, EmaBits
 from plimsoll.levers.offload import on_host
+from plimsoll.optimizers.sign_sgd import RowRule
 
 Apply = Callable[[Any, Any, Any], tuple[Any, Any]]
 Trees = tuple[Any, Any]
@@ -55,7 +56,7 @@ class InPlace(optax.GradientTransformation):
     give `init` the float32 parameters, too. The forward pass reads `levers.weight_bits.readable(stored)`.
     `apply(gradient, state, stored)` returns the next `(stored, state)`: donate both. `update(gradient, state, params)`
     is for what composes with optax: updates in float32, as large as the parameters. `average`, where there is one, is
-    kept of the weights beside them.
+    kept of the weights beside them; `row_rule`, where there is one, updates the tables of a task that reads some.
     """
 
     apply: Apply
@@ -63,6 +64,7 @@ class InPlace(optax.GradientTransformation):
     parts: Parts | None
     """None of a rule that wants the whole gradient at once."""
     average: Average | None
+    row_rule: RowRule | None
 
     def __new__(
         cls,
@@ -72,16 +74,33 @@ class InPlace(optax.GradientTransformation):
         store: Callable,
         parts: Parts | None = None,
         average: Average | None = None,
+        row_rule: RowRule | None = None,
     ) -> "InPlace":
         made = super().__new__(cls, init, update)
-        made.apply, made.store, made.parts, made.average = apply, store, parts, average
+        made.apply, made.store, made.parts, made.average, made.row_rule = apply, store, parts, average, row_rule
         return made
+
+    def also(self, *, average: Average | None = None, row_rule: RowRule | None = None) -> "InPlace":
+        """The same rule with one of these besides."""
+        return InPlace(
+            self.init,
+            self.update,
+            self.apply,
+            self.store,
+            self.parts,
+            average or self.average,
+            row_rule or self.row_rule,
+        )
 
 
 def averaging(optimizer: optax.GradientTransformation, *, decay: float, bits: EmaBits) -> InPlace:
     """The same optimizer, and an average of the weights: see `levers.ema.Average`."""
-    rule = in_place(optimizer)
-    return InPlace(rule.init, rule.update, rule.apply, rule.store, rule.parts, Average(decay, bits))
+    return in_place(optimizer).also(average=Average(decay, bits))
+
+
+def with_tables(optimizer: optax.GradientTransformation, row_rule: RowRule) -> InPlace:
+    """The same optimizer, and a rule for the rows of tables: see `types.ReadsTables`."""
+    return in_place(optimizer).also(row_rule=row_rule)
 
 
 def whole(optimizer: optax.GradientTransformation, parts: Parts | None = None) -> InPlace:

@@ -136,7 +136,11 @@ def _saving(state_bytes: int) -> int:
 
 def _state(static: Static) -> Parts:
     state = {"parameters": static.parameter_bytes, "optimizer": static.optimizer_bytes + static.other_bytes}
-    return state | ({"ema": static.ema_bytes} if static.ema_bytes else {})
+    if static.ema_bytes:
+        state["ema"] = static.ema_bytes
+    if static.carry_bytes:
+        state["carry"] = static.carry_bytes
+    return state
 
 
 def _sums(phases: Mapping[str, Parts]) -> dict[str, int]:

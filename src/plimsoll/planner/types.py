@@ -19,9 +19,11 @@ class Static:
     parameter_bytes: int
     optimizer_bytes: int
     other_bytes: int
-    """Step, RNG, carry."""
+    """Step, RNG."""
     ema_bytes: int = 0
     """Of the average of the weights."""
+    carry_bytes: int = 0
+    """Of what a task carries from step to step."""
     largest_leaf_bytes: int
     batch_bytes: int = 0
     """One device's share of an effective batch."""
@@ -34,7 +36,7 @@ class Static:
 
     @property
     def state_bytes(self) -> int:
-        return self.parameter_bytes + self.optimizer_bytes + self.ema_bytes + self.other_bytes
+        return self.parameter_bytes + self.optimizer_bytes + self.ema_bytes + self.carry_bytes + self.other_bytes
 
 
 @dataclass(frozen=True, kw_only=True)

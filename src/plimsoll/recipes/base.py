@@ -173,6 +173,10 @@ class Recipe(ABC):
             )
         return made
 
+    def begin(self, params: Any) -> Any:
+        """What a run begins with, from the parameters that were drawn for it: the same, or others of their shapes."""
+        return params
+
     @abstractmethod
     def prepare(self, folder: Path, say: Say) -> Prepared:
         """Once, before training: tokenizer, counting, validation set; kept in `folder`."""

@@ -20,10 +20,24 @@ PRESETS: dict[str, tuple[str, str, str]] = {
     "stories": ("plimsoll.recipes.stories", "Text", "a small language model on any text, streamed"),
     "code": ("plimsoll.recipes.code", "code", "the same on Python's own source: needs no data, the demo"),
     "control": ("plimsoll.recipes.control", "Control", "optimal controllers imitated from windows of states in HDF5"),
+    "sudoku": ("plimsoll.recipes.puzzles", "sudoku_mlp", "Sudoku by a Tiny Recursive Model: sudoku-mlp"),
+    "sudoku-mlp": (
+        "plimsoll.recipes.puzzles",
+        "sudoku_mlp",
+        "as published: Sudoku-Extreme, without attention",
+    ),
+    "sudoku-attention": ("plimsoll.recipes.puzzles", "sudoku_attention", "as published: Sudoku-Extreme, attention"),
+    "sudoku-4x4": ("plimsoll.recipes.puzzles", "sudoku_4x4", "Sudoku of four digits, learned on a laptop"),
+    "sudoku-6x6": ("plimsoll.recipes.puzzles", "sudoku_6x6", "Sudoku of six digits, for a laptop"),
+    "maze": ("plimsoll.recipes.puzzles", "maze", "as published: shortest paths through mazes of 30 x 30"),
+    "arc": ("plimsoll.recipes.puzzles", "arc_1", "ARC by a Tiny Recursive Model: arc-1"),
+    "arc-1": ("plimsoll.recipes.puzzles", "arc_1", "as published: ARC-AGI-1"),
+    "arc-2": ("plimsoll.recipes.puzzles", "arc_2", "as published: ARC-AGI-2"),
 }
 KINDS: dict[str, tuple[str, str]] = {
     "stories": ("plimsoll.recipes.stories", "Text"),
     "control": ("plimsoll.recipes.control", "Control"),
+    "puzzles": ("plimsoll.recipes.puzzles", "Puzzles"),
 }
 
 

@@ -99,8 +99,7 @@ class _Walk:
             clip = jnp.where(norm < self.clip_norm, 1.0, self.clip_norm / norm)
             trees, _, _ = self.update(trees, inputs, towards, clip, token)
         trees = self.parts.rest(trees, gradient, stacked, clip)
-        report = {name: total / weight for name, (total, weight) in metrics.items()}
-        return trees, report | {"loss": loss, "weight": weight, "gradient_norm": norm}
+        return trees, {**metrics, "loss": loss, "weight": weight, "gradient_norm": norm}
 
     def squares(self, blocks: Any, inputs: Array, towards: Array) -> tuple[Array, Array]:
         """A backward pass for the norm alone: what flows out of the first layer, and the sum of squares."""

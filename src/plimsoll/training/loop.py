@@ -17,8 +17,8 @@ from plimsoll.training import allocator, memory
 from plimsoll.training.checkpoint import Checkpoints
 from plimsoll.training.interruption import Interruption
 from plimsoll.training.program import Executables
-from plimsoll.training.step import evaluated
-from plimsoll.types import Batch, Source
+from plimsoll.training.step import Report, evaluated
+from plimsoll.types import Batch, LossSum, Source
 
 IN_FLIGHT = {"cpu": 1}
 """Steps that may be under way at once (2 where nothing is said): JAX runs ahead otherwise, and memory with it.
@@ -158,16 +158,23 @@ def summed(batches: Iterator[Batch], evaluate: Callable[[Any, Batch], Any], para
     return {f"validation_{name}": total / weight for name, (total, weight) in totals.items() if weight}
 
 
+def told(report: Mapping[str, Any]) -> dict[str, float]:
+    """A step's report as numbers: sums are divided, and left out where the step had nothing of them."""
+    pairs = {name: value for name, value in report.items() if isinstance(value, LossSum)}
+    numbers = {name: float(total) / float(weight) for name, (total, weight) in pairs.items() if weight}
+    return numbers | {name: float(value) for name, value in report.items() if name not in pairs}
+
+
 class _InFlight:
     """Holds the metrics of the steps under way, and waits for the oldest when there are too many."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._limit = IN_FLIGHT.get(jax.default_backend(), 2)
-        self._steps: deque[tuple[int, Mapping[str, jax.Array]]] = deque()
+        self._steps: deque[tuple[int, Report]] = deque()
         self.last: Mapping[str, float] = {}
 
-    def add(self, step: int, metrics: Mapping[str, jax.Array]) -> None:
+    def add(self, step: int, metrics: Report) -> None:
         self._steps.append((step, metrics))
         while len(self._steps) >= self._limit:
             self._finish(*self._steps.popleft())
@@ -179,8 +186,8 @@ class _InFlight:
         while self._steps:
             self._finish(*self._steps.popleft())
 
-    def _finish(self, step: int, metrics: Mapping[str, jax.Array]) -> None:
-        numbers = {name: float(value) for name, value in jax.device_get(metrics).items()}
+    def _finish(self, step: int, metrics: Report) -> None:
+        numbers = told(jax.device_get(metrics))
         if numbers.get("scale", 0.0) > SMALLEST and not math.isfinite(numbers["gradient_norm"]):
             del numbers["gradient_norm"]  # an overflow of float16: the step was skipped, its scale is halved
         elif not math.isfinite(numbers["loss"]) or not math.isfinite(numbers["gradient_norm"]):

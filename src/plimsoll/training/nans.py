@@ -18,7 +18,7 @@ import jax
 from plimsoll.errors import StoppedError
 from plimsoll.types import Batch
 
-Step = Callable[[Any, Batch], tuple[Any, dict[str, jax.Array]]]
+Step = Callable[[Any, Batch], tuple[Any, dict[str, Any]]]
 
 
 class Watched:
@@ -27,7 +27,7 @@ class Watched:
     def __init__(self, step: Step, compiled: Step, report: Path) -> None:
         self._step, self._compiled, self._report = step, compiled, report
 
-    def __call__(self, state: Any, batch: Batch) -> tuple[Any, dict[str, jax.Array]]:
+    def __call__(self, state: Any, batch: Batch) -> tuple[Any, dict[str, Any]]:
         new_state, metrics = self._compiled(state, batch)
         if all(math.isfinite(metrics[name]) for name in ("loss", "gradient_norm")):
             return new_state, metrics

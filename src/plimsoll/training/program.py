@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 from plimsoll.levers import offload
 from plimsoll.levers.sharding import with_shardings
 from plimsoll.training import memory
-from plimsoll.training.step import evaluated, make_evaluate, make_init, make_step
+from plimsoll.training.step import Report, evaluated, make_evaluate, make_init, make_step
 from plimsoll.types import Plan, Task
 
 COUNTED: dict[str, str | bool] = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
@@ -43,7 +43,7 @@ class Program:
 @dataclass(frozen=True)
 class Executables:
     init: jax.stages.Compiled
-    step: Callable[[Any, Any], tuple[Any, dict[str, jax.Array]]]
+    step: Callable[[Any, Any], tuple[Any, Report]]
     """Compiled, its state donated."""
     evaluate: jax.stages.Compiled
     state: Any
@@ -54,7 +54,8 @@ def lower(
     task: Task, optimizer: optax.GradientTransformation, plan: Plan, *, batch: BatchSpec, evaluation_batch: BatchSpec
 ) -> Program:
     """The run's functions for these shapes; the state is donated to the step."""
-    init = make_init(task, optimizer, frozen_bits=plan.frozen_bits, precision=plan.precision)
+    how: dict[str, Any] = {"frozen_bits": plan.frozen_bits, "precision": plan.precision}
+    init = make_init(task, optimizer, **how, examples=plan.effective_batch)
     seed = jax.ShapeDtypeStruct((), jnp.uint32)
     state = jax.eval_shape(init, seed)
     step = make_step(task, optimizer, accumulation=plan.accumulation, layerwise=plan.layerwise)

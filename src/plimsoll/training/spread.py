@@ -25,7 +25,8 @@ class Spread:
     def __init__(self, devices: Sequence[Any], task: Task, optimizer: optax.GradientTransformation, plan: Plan) -> None:
         self.mesh = sharding.mesh_of(devices, fsdp=plan.fsdp)
         self._task, self._optimizer, self._plan = task, optimizer, plan
-        self._init = make_init(task, optimizer, frozen_bits=plan.frozen_bits, precision=plan.precision)
+        how: dict[str, Any] = {"frozen_bits": plan.frozen_bits, "precision": plan.precision}
+        self._init = make_init(task, optimizer, **how, examples=plan.effective_batch)
         shaped = jax.eval_shape(self._init, jax.ShapeDtypeStruct((), jnp.uint32))
         specs = sharding.state_specs(shaped, fsdp=plan.fsdp)
         if plan.offload == "none":

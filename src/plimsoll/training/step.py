@@ -19,11 +19,13 @@ from plimsoll.levers.sharding import by_rows, like_state
 from plimsoll.levers.weight_bits import learned, parts_of, read
 from plimsoll.optimizers.in_place import in_place
 from plimsoll.training.layerwise import make_layerwise_step
-from plimsoll.types import Batch, LossSum, Precision, Task, Unstacks
+from plimsoll.types import Batch, Carries, LossSum, Precision, ReadsTables, Task, Unstacks
 
 State = dict[str, Any]
-"""`step` (int32), `key` (key data), `params`, `optimizer`, `carry`, `ema` where one is kept: all that the next step
-depends on."""
+"""`step` (int32), `key` (key data), `params`, `optimizer`, `carry` (None of most tasks), `ema` where one is kept: all
+that the next step depends on."""
+Report = dict[str, jax.Array | LossSum]
+"""What a step tells: numbers, and what is to be divided where its weight is not zero."""
 
 
 def make_init(
@@ -32,8 +34,12 @@ def make_init(
     *,
     frozen_bits: FrozenBits = 32,
     precision: Precision = "float32",
+    examples: int | None = None,
 ) -> Callable[[jax.Array], State]:
-    """A function of the seed (uint32 scalar) to the state before the first step."""
+    """A function of the seed (uint32 scalar) to the state before the first step.
+
+    `examples` are those of an effective batch: a task that carries something from step to step does so for each.
+    """
 
     def init(seed: jax.Array) -> State:
         init_key, step_key = jax.random.split(jax.random.key(seed))
@@ -52,17 +58,24 @@ def make_init(
                 "key": jax.random.key_data(step_key),
                 "params": params | {"trainable": weights},
                 "optimizer": rule.init(params["trainable"]),
-                "carry": None,
+                "carry": _start(task, examples),
             }
         )
 
     return init
 
 
+def _start(task: Task, examples: int | None) -> Any:
+    if not isinstance(task, Carries):
+        return None
+    assert examples is not None, "a carry is of so many examples"
+    return task.start(examples)
+
+
 def make_step(
     task: Task, optimizer: optax.GradientTransformation, *, accumulation: int, layerwise: int = 0
-) -> Callable[[State, Batch], tuple[State, dict[str, jax.Array]]]:
-    """State and effective batch to the next state and this step's metrics. Donate the state.
+) -> Callable[[State, Batch], tuple[State, Report]]:
+    """State and effective batch to the next state and what this step tells. Donate the state.
 
     Where the state has a `loss_scale`, a step whose gradient overflows changes nothing but that and its own number.
     `layerwise` is the plan's: more than 0, and the step is training/layerwise.py.
@@ -70,75 +83,110 @@ def make_step(
     if layerwise:
         return make_layerwise_step(task, optimizer, passes=layerwise, accumulation=accumulation)
 
-    def step(state: State, batch: Batch) -> tuple[State, dict[str, jax.Array]]:
+    def step(state: State, batch: Batch) -> tuple[State, Report]:
         examples = jax.tree.leaves(batch)[0].shape[0]
-        micro = jax.tree.map(lambda x: by_rows(x.reshape(accumulation, -1, *x.shape[1:]), axis=1), dict(batch))
         key = jax.random.fold_in(jax.random.wrap_key_data(state["key"]), state["step"])
         keys = jax.vmap(lambda example: jax.random.fold_in(key, example))(jnp.arange(examples))
-        keys = keys.reshape(accumulation, -1)
-
-        gradient, loss, metrics = _gradient(task, state, micro, keys)
+        tables, read_rows = state["params"].get("tables", {}), {}
+        if isinstance(task, ReadsTables):
+            read_rows = dict(task.rows(state["carry"], batch))
+        rows = {name: tables[name][ids] for name, ids in read_rows.items()}
+        taken = _in_micro_batches({"batch": dict(batch), "keys": keys, "rows": rows}, accumulation)
+        (gradient, of_rows), carry, loss, metrics = _gradient(
+            task, state, taken, _in_micro_batches(state["carry"], accumulation)
+        )
         scaling = state.get("loss_scale")
         finite = jnp.asarray(True)
         if scaling is not None:
-            gradient, finite = loss_scale.unscaled(gradient, scaling)
+            (gradient, of_rows), finite = loss_scale.unscaled((gradient, of_rows), scaling)
         rule = in_place(optimizer)
         weights, optimizer_state = rule.apply(gradient, state["optimizer"], state["params"]["trainable"])
         new_state = state | {
             "step": state["step"] + 1,
             "params": state["params"] | {"trainable": weights},
             "optimizer": optimizer_state,
+            "carry": jax.tree.map(_joined, carry),
         }
         if rule.average:
             new_state["ema"] = rule.average.after(state["ema"], weights, state["step"])
-        report = {name: total / weight for name, (total, weight) in metrics.items()}
-        report |= {"loss": loss.total, "weight": loss.weight, "gradient_norm": optax.tree.norm(_float32(gradient))}
+        report = {**metrics, "loss": loss.total, "weight": loss.weight}
+        report["gradient_norm"] = optax.tree.norm(_float32(gradient))
         if scaling is not None:
-            kept = {name: state[name] for name in ("params", "optimizer", "ema") if name in state}
+            kept = {name: state[name] for name in ("params", "optimizer", "ema", "carry") if name in state}
             new_state |= loss_scale.chosen(finite, {name: new_state[name] for name in kept}, kept)
             new_state["loss_scale"] = loss_scale.adjusted(scaling, finite)
             report |= {"scale": new_state["loss_scale"].scale, "skipped_steps": new_state["loss_scale"].skipped_steps}
+        if read_rows:  # after the choice above, which would hold a second copy of them
+            assert rule.row_rule is not None, "an optimizer of tables: optimizers.in_place.with_tables"
+            flowing = jax.tree.map(_joined, of_rows)
+            after = rule.row_rule.after(tables, read_rows, flowing, step=state["step"], taken=finite)
+            new_state["params"] = new_state["params"] | {"tables": after}
         return new_state, report
 
     return step
 
 
-def _gradient(task: Task, state: State, micro: Batch, keys: jax.Array) -> tuple[Any, LossSum, dict]:
-    """Gradient of the mean loss over all micro-batches; `LossSum.total` is already divided by the weight."""
+def _in_micro_batches(tree: Any, accumulation: int) -> Any:
+    return jax.tree.map(lambda x: by_rows(x.reshape(accumulation, -1, *x.shape[1:]), axis=1), tree)
+
+
+def _joined(x: jax.Array) -> jax.Array:
+    """Examples of all micro-batches along one axis again."""
+    return by_rows(x.reshape(-1, *x.shape[2:]))
+
+
+def _gradient(task: Task, state: State, taken: Any, carry: Any) -> tuple[tuple[Any, Any], Any, LossSum, dict]:
+    """Gradients of the mean loss over all micro-batches, for weights and for rows of tables; and the next carry.
+
+    `taken` (batch, keys and rows) and `carry` have a leading axis of micro-batches, and so has what is made of rows and
+    carry. `LossSum.total` is already divided by the weight.
+    """
     params, stored, in_parts = state["params"], state["params"]["trainable"], parts_of(task)
     trainable = learned(stored, in_parts)
     trainable = task.unstack(trainable) if isinstance(task, Unstacks) else trainable
 
-    def sums(trainable: Any, batch: Batch, keys: jax.Array) -> tuple[LossSum, Any, Any]:
-        weights = {"trainable": read(trainable, stored, in_parts)}
-        return task.loss(params | weights, None, batch, keys, train=True)
+    def sums(trainable: Any, rows: Any, carry: Any, given: Any) -> tuple[LossSum, Any, Any]:
+        weights = {"trainable": read(trainable, stored, in_parts)} | ({"rows": rows} if rows else {})
+        return task.loss(params | weights, carry, given["batch"], given["keys"], train=True)
 
-    def weight_of(batch: Batch, keys: jax.Array) -> jax.Array:
-        return sums(trainable, batch, keys)[0].weight
+    def weight_of(carry: Any, given: Any) -> jax.Array:
+        return sums(trainable, given["rows"], carry, given)[0].weight
 
     # The compiler drops the forward pass from this one: the weight depends on the labels only.
-    weight = jnp.sum(jax.lax.map(lambda rows: weight_of(*rows), (micro, keys)))
+    weight = jnp.sum(jax.lax.map(lambda rows: weight_of(*rows), (carry, taken)))
 
     scale = state["loss_scale"].scale if "loss_scale" in state else jnp.float32(1)
 
-    def mean_part(trainable: Any, batch: Batch, keys: jax.Array) -> tuple[jax.Array, dict]:
-        loss, _carry, metrics = sums(trainable, batch, keys)
-        return scale * (loss.total / weight), metrics
+    def mean_part(trainable: Any, rows: Any, carry: Any, given: Any) -> tuple[jax.Array, tuple[Any, dict]]:
+        loss, carry, metrics = sums(trainable, rows, carry, given)
+        return scale * (loss.total / weight), (carry, metrics)
 
-    def one(batch: Batch, keys: jax.Array) -> tuple[Any, jax.Array, dict]:
-        (loss, metrics), gradient = jax.value_and_grad(mean_part, has_aux=True)(trainable, batch, keys)
-        return like_state(gradient), loss, metrics
+    def one(carry: Any, given: Any) -> tuple[Any, Any]:
+        """What is summed over micro-batches, and what is of each."""
+        of_both = jax.value_and_grad(mean_part, argnums=(0, 1), has_aux=True)
+        (loss, (carry, metrics)), (gradient, of_rows) = of_both(trainable, given["rows"], carry, given)
+        return (like_state(gradient), loss, metrics), (of_rows, carry)
 
-    if keys.shape[0] == 1:
-        gradient, loss, metrics = one(jax.tree.map(lambda x: x[0], micro), keys[0])
+    def first(tree: Any) -> Any:
+        return jax.tree.map(lambda x: x[0], tree)
+
+    if taken["keys"].shape[0] == 1:
+        (gradient, loss, metrics), each = one(first(carry), first(taken))
+        of_rows, carry = jax.tree.map(lambda x: x[None], each)
     else:
-        first = jax.eval_shape(one, jax.tree.map(lambda x: x[0], micro), keys[0])
-        zeros = jax.tree.map(jnp.zeros_like, _float32(first))
-        (gradient, loss, metrics), _ = jax.lax.scan(
-            lambda sums, rows: (jax.tree.map(jnp.add, sums, _float32(one(*rows))), None), zeros, (micro, keys)
-        )
+
+        def add(sums: Any, numbered: Any) -> Any:
+            (total, carry), (number, given) = sums, numbered
+            part, (of_rows, new) = one(jax.tree.map(lambda x: x[number], carry), given)
+            carry = jax.tree.map(lambda whole, x: whole.at[number].set(x), carry, new)  # where it lies
+            return (jax.tree.map(jnp.add, total, _float32(part)), carry), of_rows
+
+        shapes, _ = jax.eval_shape(one, first(carry), first(taken))
+        zeros = jax.tree.map(jnp.zeros_like, _float32(shapes))
+        numbers = jnp.arange(taken["keys"].shape[0])
+        ((gradient, loss, metrics), carry), of_rows = jax.lax.scan(add, (zeros, carry), (numbers, taken))
     gradient = task.stack(gradient) if isinstance(task, Unstacks) else gradient
-    return gradient, LossSum(loss / scale, weight), metrics
+    return (gradient, of_rows), carry, LossSum(loss / scale, weight), metrics
 
 
 def _float32(tree: Any) -> Any:

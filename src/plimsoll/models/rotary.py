@@ -1,0 +1,21 @@
+"""Rotary positions in their rotate-half form. Su et al. 2021, https://arxiv.org/abs/2104.09864, section 3.4."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+BASE = 10_000.0
+
+
+def rotary_angles(length: int, head_width: int) -> Float[Array, "length half"]:
+    """Angle of every position and pair, in radians: position * base^(-2i / head_width)."""
+    frequencies = BASE ** (-jnp.arange(0, head_width, 2, dtype=jnp.float32) / head_width)
+    return jnp.arange(length, dtype=jnp.float32)[:, None] * frequencies[None, :]
+
+
+def rotate(
+    x: Float[Array, "... length width"], angles: Float[Array, "length half"]
+) -> Float[Array, "... length width"]:
+    """Turns the pairs (x[i], x[i + width/2]) by their angles: a rotation, norms are kept."""
+    first, second = jnp.split(x, 2, axis=-1)
+    cos, sin = jnp.cos(angles), jnp.sin(angles)
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)

@@ -1,0 +1,105 @@
+"""Adam whose quotient is an arctangent: no epsilon, and a step that is bounded. Everett et al. 2024.
+
+With moments m and v as Adam has them, a step is
+
+    p = p (1 - rate decay) - rate / (1 - beta1^t) * atan2(m, sqrt(v) / sqrt(1 - beta2^t))
+
+https://arxiv.org/abs/2407.05872, section 5, without the two factors of their equation, and with the correction of m
+outside of the arctangent: so the code with which the recursive models were trained has it. The first step is
+rate * 0.9967 for every gradient but zero, whatever its size; no step is longer than rate * pi / 2 / (1 - beta1^t).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from plimsoll.errors import RecipeError
+from plimsoll.optimizers.warmed import Warmed
+
+if TYPE_CHECKING:
+    import optax
+
+    from plimsoll.optimizers.in_place import InPlace
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamATan2:
+    """Decay is decoupled, and applies to every weight."""
+
+    learning_rate: float = 1e-4
+    """When warm-up ends."""
+    warmup_steps: int = 2_000
+    """Optimizer steps, not micro-batches."""
+    final_fraction: float = 1.0
+    """Of the learning rate, at the last step, where a cosine leads; 1 keeps it constant."""
+    weight_decay: float = 1.0
+    beta1: float = 0.9
+    beta2: float = 0.95
+
+    def __post_init__(self) -> None:
+        if self.warmup_steps < 0:
+            raise RecipeError(f"--warmup-steps must be 0 or more, got {self.warmup_steps}")
+        if not 0 < self.learning_rate < math.inf:
+            raise RecipeError(f"--learning-rate must be above 0 and finite, got {self.learning_rate:g}")
+        if not 0 <= self.final_fraction <= 1:
+            raise RecipeError(f"--final-fraction must be from 0 to 1, got {self.final_fraction:g}")
+        if not 0 <= self.weight_decay < math.inf:
+            raise RecipeError(f"--weight-decay must be 0 or more, got {self.weight_decay:g}")
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise RecipeError(f"--{name} must be at least 0 and below 1, got {getattr(self, name):g}")
+
+    def schedule(self, steps: int) -> Warmed:
+        return Warmed(
+            peak=self.learning_rate,
+            warmup_steps=self.warmup_steps,
+            steps=steps,
+            final_fraction=self.final_fraction,
+        )
+
+    def build(self, steps: int) -> InPlace:
+        """Over `steps` updates. Its state may lie in the host's memory."""
+        from plimsoll.optimizers.streaming import streaming
+
+        rule = adam_atan2(self.schedule(steps), beta1=self.beta1, beta2=self.beta2, weight_decay=self.weight_decay)
+        return streaming(rule)
+
+
+class AdamATan2State(NamedTuple):
+    """Optimizer state of `adam_atan2`."""
+
+    count: Any
+    """int32: updates so far."""
+    mean: Any
+    square: Any
+
+
+def adam_atan2(
+    schedule: Callable[[Any], Any], *, beta1: float, beta2: float, weight_decay: float
+) -> optax.GradientTransformation:
+    """As an optax transformation; its `update` needs the parameters."""
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    def init(params: Any) -> AdamATan2State:
+        return AdamATan2State(jnp.int32(0), jax.tree.map(jnp.zeros_like, params), jax.tree.map(jnp.zeros_like, params))
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, AdamATan2State]:
+        rate, count = schedule(state.count), state.count + 1
+        # In this form and not as 1 - beta^t, of which float32 would lose some digits at the first steps.
+        times = count.astype(jnp.float32)
+        of_mean, of_square = (-jnp.expm1(times * math.log(b)) if b else jnp.float32(1) for b in (beta1, beta2))
+        mean = jax.tree.map(lambda m, g: beta1 * m + (1 - beta1) * g, state.mean, updates)
+        square = jax.tree.map(lambda v, g: beta2 * v + (1 - beta2) * g * g, state.square, updates)
+
+        def step(m: Any, v: Any, p: Any) -> Any:
+            turned = jnp.arctan2(m, jnp.sqrt(v) / jnp.sqrt(of_square))
+            return -rate * weight_decay * p - rate / of_mean * turned
+
+        return jax.tree.map(step, mean, square, params), AdamATan2State(count, mean, square)
+
+    return optax.GradientTransformation(init, update)

@@ -1,0 +1,84 @@
+"""Sign-SGD with decoupled decay, of those rows of a table that a step has read.
+
+    row = row (1 - rate decay) - rate sign(sum of its gradients)
+
+A row that several examples have read is updated once, by the sign of the sum; rows that nobody has read stay as they
+are, to the bit: neither gradient nor update is ever of the table's size, and there is no state. signSGD: Bernstein et
+al. 2018, https://arxiv.org/abs/1802.04434; sparse as in the code with which the recursive models were trained.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from plimsoll.errors import RecipeError
+from plimsoll.optimizers.warmed import Warmed
+
+if TYPE_CHECKING:
+    from jax import Array
+    from jaxtyping import Bool, Float, Int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignSGD:
+    """Settings; `build` makes the rule of a run."""
+
+    learning_rate: float = 1e-4
+    """When warm-up ends."""
+    warmup_steps: int = 2_000
+    """Optimizer steps, not micro-batches."""
+    final_fraction: float = 1.0
+    """Of the learning rate, at the last step, where a cosine leads; 1 keeps it constant."""
+    weight_decay: float = 1.0
+    """Of rows that were read, in this step."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.learning_rate < math.inf:
+            raise RecipeError(f"--puzzle-learning-rate must be 0 or more and finite, got {self.learning_rate:g}")
+        if not 0 <= self.weight_decay < math.inf:
+            raise RecipeError(f"--puzzle-weight-decay must be 0 or more, got {self.weight_decay:g}")
+
+    def build(self, steps: int) -> RowRule:
+        """Over `steps` updates."""
+        schedule = Warmed(
+            peak=self.learning_rate,
+            warmup_steps=self.warmup_steps,
+            steps=steps,
+            final_fraction=self.final_fraction,
+        )
+        return RowRule(schedule, self.weight_decay)
+
+
+@dataclass(frozen=True)
+class RowRule:
+    """How the rows of tables that a step has read are updated: see `types.ReadsTables`."""
+
+    schedule: Warmed
+    weight_decay: float
+
+    def after(self, tables: Any, rows: Any, gradients: Any, *, step: Array, taken: Bool[Array, ""]) -> Any:
+        """The next tables, by name, after `step` (int32) earlier ones; as they were where the step is not `taken`.
+        Donate them."""
+        rate = self.schedule(step)
+        return {name: self._table(tables[name], rows[name], gradients[name], rate, taken) for name in tables}
+
+    def _table(
+        self,
+        table: Float[Array, "rows width"],
+        rows: Int[Array, " examples"],
+        gradient: Float[Array, "examples width"],
+        rate: Array,
+        taken: Bool[Array, ""],
+    ) -> Float[Array, "rows width"]:
+        import jax
+        import jax.numpy as jnp
+
+        examples, beyond = len(rows), len(table)
+        read, which = jnp.unique(rows, size=examples, fill_value=beyond, return_inverse=True)
+        summed = jax.ops.segment_sum(gradient, which.reshape(-1), num_segments=examples)
+        old = table.at[read].get(mode="fill", fill_value=0, indices_are_sorted=True)
+        new = old * (1 - rate * self.weight_decay) - rate * jnp.sign(summed)
+        # What was filled up lies beyond the end.
+        return table.at[read].set(jnp.where(taken, new, old), mode="drop", indices_are_sorted=True)
