@@ -11,7 +11,7 @@ from plimsoll.data.puzzle_set import PuzzleSet
 from plimsoll.report import read_rows
 from plimsoll.report.solution import solution_text
 
-from .conftest import answer, plimsoll
+from .conftest import PUZZLES, answer, plimsoll
 
 
 def test_evaluating_says_what_training_logged_of_the_average(puzzle_run):
@@ -126,3 +126,56 @@ def test_golden_answers_that_are_none():
     assert solution_text(arc).startswith("  12      (no grid)\n  34\n\n  not the data set's answer\n")
     wrong = about | {"box": None, "puzzle": ["S G"], "answer": ["S?G"], "valid": False, "why_not": "no path"}
     assert "\n\n  not valid: no path\n" in solution_text(wrong)
+
+
+def arc_task(*colours):
+    """Train and test pairs that swap two colours."""
+    grids = [[[colour, 0], [0, colour]] for colour in colours]
+    pairs = [{"input": one, "output": one[::-1]} for one in grids]
+    return {"train": pairs[:-1], "test": pairs[-1:]}
+
+
+@pytest.fixture(scope="module")
+def arc_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("arc")
+    (folder / "tasks/evaluation").mkdir(parents=True)
+    for number in range(3):
+        (folder / f"tasks/evaluation/task{number}.json").write_text(json.dumps(arc_task(1 + number, 4, 5)))
+    options = ["--num-aug", 2, "--source", folder / "tasks"]
+    assert plimsoll("prepare", "arc", *options, "--out", folder / "set").returncode == 0
+    small = [*PUZZLES, "--batch-size", 4, "--micro-batch", 4, "--steps", 2]
+    cycles = ["--high-cycles", 1, "--low-cycles", 1, "--layers", 1, "--halt-max-steps", 2]
+    done = plimsoll("train", "arc-1", "--data", folder / "set", *small, *cycles, "--run", folder / "run", "--quiet")
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_augmentations_vote_and_two_attempts_are_submitted(arc_run):
+    out = arc_run / "submission.json"
+    found = answer("evaluate", arc_run / "run", "--step", "last", "--submission", out)
+    logged = [row for row in read_rows(arc_run / "run/metrics.jsonl") if "validation_loss" in row][-1]
+    assert found["loss"] == pytest.approx(logged["validation_loss"], rel=1e-5)
+    assert found["exact_accuracy"] == logged["validation_exact_accuracy"]
+    assert [name for name in found if name.startswith("pass@")] == [f"pass@{k}" for k in (1, 2, 5, 10, 100, 1000)]
+    assert 0 <= found["pass@1"] <= found["pass@1000"] <= 1
+    assert (found["tasks"], found["unanswered"], found["weight"]) == (3, 0, 9)
+    submitted = json.loads(out.read_text())
+    assert list(submitted) == ["task0", "task1", "task2"]
+    assert all(list(one) == ["attempt_1", "attempt_2"] for attempts in submitted.values() for one in attempts)
+    assert "submission" not in found
+
+
+def test_an_example_of_arc_is_shown_without_its_canvas(arc_run):
+    found = answer("solve", arc_run / "run", "test:0")
+    assert (found["kind"], found["supervision_steps"]) == ("arc", 2)
+    assert [len(row) for row in found["puzzle"]] == [2, 2]
+    assert "valid" not in found
+    assert found["right"] in (True, False)
+
+
+def test_what_cannot_be_submitted_is_refused(puzzle_run, tmp_path, capsys):
+    assert main(["evaluate", str(puzzle_run), "--submission", str(tmp_path / "no/where.json")]) == 2
+    assert "cannot be written: name a file in a folder that is there" in capsys.readouterr().err
+    assert main(["evaluate", str(puzzle_run), "--submission", str(tmp_path / "a.json")]) == 2
+    assert "--submission writes answers to tasks of ARC" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
