@@ -26,6 +26,7 @@ from plimsoll.training.loop import summed
 from plimsoll.training.program import compiled
 from plimsoll.training.step import evaluated, make_init
 from plimsoll.types import LossSum, Plan
+from plimsoll.voting import poll_for
 
 PARAMETERS = "['params']"
 """Where a state keeps them, as a checkpoint spells it."""
@@ -104,15 +105,23 @@ def _all(folder: RunFolder) -> list[Saved]:
 
 
 def evaluate(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Validation metrics of a checkpoint, by the run's own executable. `asked`: `run` and `step`."""
+    """Validation metrics of a checkpoint, by the run's own executable. `asked`: `run` and `step`.
+
+    A run of ARC has `pass@K` and a `submission` besides.
+    """
     trained = Trained(asked["run"], step=asked["step"])
     recipe, plan = trained.recipe, trained.plan
-    executable = compiled(lowered(recipe, plan, steps=trained.prepared.steps).evaluate)
+    poll = poll_for(recipe, recipe.task(plan.compute(jax.default_backend())))
+    if asked.get("submission") and poll is None:
+        raise RecipeError(
+            f"--submission writes answers to tasks of ARC, and {trained.folder.path} has none: leave it out"
+        )
+    own = compiled(lowered(recipe, plan, steps=trained.prepared.steps).evaluate) if poll is None else poll.evaluate
     counted = 0.0
 
     def evaluate_and_count(params: Any, batch: Mapping[str, Any]) -> Mapping[str, LossSum]:
         nonlocal counted
-        sums = executable(params, batch)
+        sums = own(params, batch)
         counted += float(sums["loss"].weight)
         return sums
 
@@ -125,6 +134,8 @@ def evaluate(asked: Mapping[str, Any]) -> dict[str, Any]:
         found["perplexity"] = math.exp(min(found["loss"], 700.0))
     unit = "tokens" if recipe.rate_unit == "tokens" else "weight"  # a user's loss may count anything
     answer = {"run": asked["run"], "step": trained.saved.step, **found, unit: round(counted)}
+    if poll is not None:
+        answer |= poll.result()
     if asked.get("closed_loop"):
         from plimsoll.driving import closed_loop
 

@@ -149,6 +149,7 @@ def _rehearse(asked: dict[str, Any]) -> int:
 ANSWERS = {
     "evaluate": ("plimsoll.inference", "evaluate"),
     "sample": ("plimsoll.inference", "sample"),
+    "solve": ("plimsoll.solving", "solve"),
     "fingerprint": ("plimsoll.inference", "prove"),
     "prepare": ("plimsoll.builders.control", "answer"),
     "rechunk": ("plimsoll.builders.rechunk", "answer"),

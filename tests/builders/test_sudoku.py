@@ -323,10 +323,10 @@ def test_a_data_set_of_the_hub_is_read_like_files(tmp_path, monkeypatch):
     assert asked[-2:] == [("someone/sudoku", f"{split}.csv", "dataset") for split in ("train", "test")]
 
 
-@pytest.mark.parametrize("how", [{"size": 4}, {"size": 6, "subsample_size": 5, "test_size": 5}])
-def test_the_same_seed_makes_the_same_files(tmp_path, how):
+@pytest.mark.parametrize("size", [4, 6])
+def test_the_same_seed_makes_the_same_files(tmp_path, size):
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        made(tmp_path, name, num_aug=3, seed=seed, **how)
+        made(tmp_path, name, size=size, num_aug=3, subsample_size=5, test_size=5, seed=seed)
     files = sorted(path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*.npy"))
     assert len(files) == 10
     same, other = ([(tmp_path / name / file).read_bytes() for file in files] for name in ("b", "c"))

@@ -63,3 +63,27 @@ def tiny_run(tiny_command) -> Path:
     done = plimsoll(*command, "--run", folder / "tiny", "--eval-every", 3, "--save-every", 3)
     assert done.returncode == 0, done.stderr
     return folder / "tiny"
+
+
+PUZZLES = shlex.split(
+    "--width 32 --heads 1 --batch-size 8 --steps 4 --warmup-steps 2 --validation-examples 20"
+    " --micro-batch 8 --remat none --precision float32 --prefetch 0 --async-save False"
+)
+"""Every lever that a recipe of puzzles has, pinned."""
+
+
+@pytest.fixture(scope="session")
+def puzzle_command(tmp_path_factory):
+    """`train sudoku-4x4` and its arguments, but for --run; the folder of the run."""
+    folder = tmp_path_factory.mktemp("puzzles")
+    done = plimsoll("prepare", "sudoku", "--size", 4, "--num-aug", 1, "--subsample-size", 20, "--out", folder / "set")
+    assert done.returncode == 0, done.stderr
+    return ["train", "sudoku-4x4", "--data", str(folder / "set"), *PUZZLES, "--quiet"], folder
+
+
+@pytest.fixture(scope="session")
+def puzzle_run(puzzle_command) -> Path:
+    command, folder = puzzle_command
+    done = plimsoll(*command, "--run", folder / "run", "--save-every", 2)
+    assert done.returncode == 0, done.stderr
+    return folder / "run"

@@ -132,13 +132,16 @@ def _read_run(folder: RunFolder) -> dict[str, Any]:
     rows = list(read_rows(folder.metrics)) if folder.metrics.exists() else []
     steps, saved = optional["data.json"].get("steps"), max(_checkpoint_steps(folder), default=None)
     training = _is_locked(folder)
-    validations = [row["validation_loss"] for row in rows if row.get("validation_loss") is not None]
+    evaluations = [row for row in rows if row.get("validation_loss") is not None]
+    best = min(evaluations, key=lambda row: row["validation_loss"], default={})
+    exact = best.get("validation_exact_accuracy")
     return {
         "recipe": optional["plan.json"].get("recipe") or folder.read("recipe.json").get("kind"),
         "step": rows[-1]["step"] if training and rows else saved,
         "steps": steps,
         "loss": next((row["loss"] for row in reversed(rows) if row.get("loss") is not None), None),
-        "best_validation_loss": min(validations, default=None),
+        "best_validation_loss": best.get("validation_loss"),
+        **({} if exact is None else {"exact_accuracy": exact}),
         "peak_bytes": optional["ledger.json"].get("measured", {}).get("peak_bytes"),
         "budget_bytes": optional["ledger.json"].get("budget_bytes") or optional["plan.json"].get("budget_bytes"),
         "state": _state(training, saved, steps),
@@ -179,13 +182,25 @@ def inspect(arguments: list[str]) -> int:
         print(json.dumps(found) if options.json else _run_text(found))
         return 0
     from plimsoll.data.hdf5_survey import is_hdf5
+    from plimsoll.data.puzzle_set import is_puzzle_set
 
+    if is_puzzle_set(options.path):
+        return _inspect_puzzles(options)
     if is_hdf5(options.path):
         return _inspect_hdf5(options)
     from plimsoll.data.survey import describe_text
 
     found = describe_text(_documents(options))
     print(json.dumps(found) if options.json else _data_text(found))
+    return 0
+
+
+def _inspect_puzzles(options: InspectOptions) -> int:
+    from plimsoll.data.puzzle_survey import describe_puzzles
+    from plimsoll.report.puzzles import puzzles_table
+
+    found = describe_puzzles(options.path)
+    print(json.dumps(found) if options.json else puzzles_table(found))
     return 0
 
 

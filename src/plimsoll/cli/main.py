@@ -14,10 +14,11 @@ from plimsoll.errors import PlimsollError
 
 COMMANDS = {
     "plan": ("plimsoll.cli.plan", "RECIPE [--memory 2GiB] [options]", "the fastest plan that fits; allocates nothing"),
-    "train": ("plimsoll.cli.train", "RECIPE [--memory 2GiB] [--run runs/NAME]", "plan, then train; again = continue"),
+    "train": ("plimsoll.cli.train", "RECIPE [--memory 2GiB] [--run RUN]", "plan, then train; again = continue"),
     "ladder": ("plimsoll.cli.ladder", "RECIPE [--memory 2GiB] [--rungs ...]", "each lever in turn, measured"),
     "evaluate": ("plimsoll.cli.use", "RUN", "validation metrics of the best checkpoint"),
     "sample": ("plimsoll.cli.use", "RUN [--prompt TEXT]", "text from what was trained"),
+    "solve": ("plimsoll.cli.solve", "RUN PUZZLE", "a puzzle by what was trained, and the steps it took"),
     "prepare": ("plimsoll.cli.prepare", "RECIPE --out PATH", "data that is made, not downloaded"),
     "inspect": ("plimsoll.cli.look", "PATH", "what is in a data set, in bounded memory"),
     "fingerprint": ("plimsoll.cli.look", "RUN", "one checksum of all that was learned"),

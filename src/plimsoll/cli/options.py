@@ -83,6 +83,8 @@ class TrainOptions:
     """Train on this: cpu (the default), or the NVIDIA GPU of this machine, by its name in `plimsoll chips`."""
     run: str | None = None
     """Folder of the run, new or to be continued; default runs/RECIPE."""
+    runs: str | None = None
+    """Folder of several: each of the recipes that are named gets its own run in it, one after the other."""
     plan: str | None = None
     """Use this plan (a file from `plimsoll plan --json`, or a run's plan.json) instead of searching."""
     replan: bool = False

@@ -142,8 +142,8 @@ def _one_paragraph(boxed: str, program: str) -> str:
     if said := re.match(r"invalid choice (.*) for argument '(\S+)'. Expected one of \((.*)\)", found):
         choices = sorted(set(re.findall(r"'([^']*)'", said[3])) - {"None"})  # a set there: its order changes
         return f"{said[2]} takes one of {', '.join(choices)}, got {said[1]}"
-    if said := re.match(r"Missing from (.*?): (\S+) (.*?)\.? \(required\)", found):
-        return f"{said[1]} needs {said[2]}, the {said[3][0].lower()}{said[3][1:]}; {more}"
+    if said := re.match(r"Missing from (.*?): (--\S+ \S+|\S+) (?:The |An? )?(.*?)\.? \(required\)", found):
+        return f"{said[1]} needs {said[2].split()[0]}, the {said[3][0].lower()}{said[3][1:]}; {more}"
     return f"{found}; {more}" if found else f"the options cannot be read; {more}"
 
 

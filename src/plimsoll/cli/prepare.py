@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 from dataclasses import dataclass
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import tyro
 
 from plimsoll import environment
 from plimsoll.ask import ask
 from plimsoll.builders.control_set import ControlSet
+from plimsoll.builders.puzzle_options import ArcSet, MazeSet, SudokuSet
 from plimsoll.cli.parse import parse
 from plimsoll.errors import PlimsollError
 from plimsoll.recipes.base import Count
 from plimsoll.units import format_bytes, format_seconds
+
+Json = Annotated[bool, tyro.conf.arg(help="Print one JSON object and nothing else.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +29,7 @@ class ControlOptions(ControlSet):
     """Windows to make, like 1M or 100M."""
     out: str = "windows.h5"
     """The HDF5 file. The same command continues what was interrupted."""
-    json: Annotated[bool, tyro.conf.arg(help="Print one JSON object and nothing else.")] = False
+    json: Json = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,21 +40,68 @@ class RechunkOptions:
     """The new file."""
     chunk_rows: Count = 512
     """Rows of a chunk."""
-    json: Annotated[bool, tyro.conf.arg(help="Print one JSON object and nothing else.")] = False
+    json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SudokuOptions(SudokuSet):
+    subsample_size: Count | None = None
+    """Puzzles (of side 4: grids) to train on, chosen at random, or all where there are fewer; default 1,000."""
+    num_aug: Count = 1000
+    """Augmentations of each; of side 4: further puzzles of the same grid."""
+    test_size: Count | None = None
+    """Puzzles (solution grids, where the source has no test split) to test on; default: the source's test split, or a
+    tenth of the source and at most 1,000, or 1,000 generated ones, or of side 4 48 of the 288 grids."""
+    out: str
+    """The folder that is made."""
+    json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class MazeOptions(MazeSet):
+    subsample_size: Count = 1000
+    """Mazes to train on, or all where the source has fewer."""
+    test_size: Count | None = None
+    """Mazes to test on; default: the source's test split, or a tenth of it, or 1,000 generated ones."""
+    out: str
+    """The folder that is made."""
+    json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArcOptions(ArcSet):
+    num_aug: Count = 1000
+    """Augmentations of each task, at most."""
+    out: str
+    """The folder that is made."""
+    json: Json = False
+
+
+PUZZLES = {
+    "sudoku": (SudokuOptions, SudokuSet, "plimsoll.builders.sudoku"),
+    "maze": (MazeOptions, MazeSet, "plimsoll.builders.maze"),
+    "arc": (ArcOptions, ArcSet, "plimsoll.builders.arc"),
+}
+"""What is typed, what of it the set follows from, and who builds it."""
 
 
 def prepare(arguments: list[str]) -> int:
-    """Simulates and writes, or writes a file anew; progress goes to standard error."""
+    """Makes a data set, or writes a file anew; progress goes to standard error."""
     what, words = (arguments[0], arguments[1:]) if arguments and not arguments[0].startswith("-") else ("", arguments)
     if arguments[:1] == ["--rechunk"]:
         what, words = "rechunk", arguments[1:]
     if what == "rechunk":
         return _rechunk(words)
+    if what in PUZZLES:
+        return _puzzles(what, words)
     if what != "control" and words[:1] not in (["-h"], ["--help"]):
         raise PlimsollError(
-            f"plimsoll prepare needs to know what: control, whose data is made, or rechunk, got {what or 'nothing'}:"
-            " `plimsoll prepare control --samples 1M --out windows.h5`, `plimsoll prepare rechunk old.h5 --out new.h5`"
+            f"plimsoll prepare needs to know what: control, sudoku, maze or arc, whose data is made, or rechunk, got"
+            f" {what or 'nothing'}: `plimsoll prepare control --samples 1M --out windows.h5`, `plimsoll prepare sudoku"
+            " --out data/sudoku`, `plimsoll prepare rechunk old.h5 --out new.h5`"
         )
+    if what != "control":
+        print(f"`plimsoll prepare {'|'.join((*PUZZLES, 'rechunk'))} --help` lists theirs; of control:\n")
     options = parse(ControlOptions, words, program="plimsoll prepare control")
     asked = dataclasses.asdict(options)
     as_json = asked.pop("json")
@@ -69,6 +121,39 @@ def _rechunk(words: list[str]) -> int:
     )
     print(json.dumps(found) if as_json else text)
     return 0
+
+
+def _puzzles(what: str, words: list[str]) -> int:
+    options, made, builder = PUZZLES[what]
+    asked = dataclasses.asdict(parse(options, words, program=f"plimsoll prepare {what}"))
+    out, as_json = Path(asked.pop("out")), asked.pop("json")
+    chosen = made(**asked)
+    from plimsoll.builders.progress import Spoken
+
+    found = importlib.import_module(builder).build(chosen, out, Spoken("tasks" if what == "arc" else "puzzles"))
+    print(json.dumps(found) if as_json else _puzzles_text(found))
+    return 0
+
+
+REMARKS = {
+    "left_out": "left out, since the test split has them too",
+    "longer_paths": "answers whose path is not a shortest one",
+    "tasks_with_fewer_augmentations": "tasks that have fewer augmentations than were asked for",
+    "test_pairs_without_solution": "test pairs whose solution is not there: not trained on, and not scored",
+}
+
+
+def _puzzles_text(found: dict[str, Any]) -> str:
+    time = f"{format_seconds(found['seconds'])} ({found['examples_per_second']:,.0f} examples/s)"
+    sizes = f"{found['examples']:,} examples of {found['seq_len']:,} tokens, {format_bytes(found['bytes'])}"
+    lines = [f"{found['path']}: {sizes}, in {time}"]
+    for name, use in (("train", "to train on"), ("test", "to test on")):
+        counts = found[name]
+        lines.append(
+            f"  {use}: {counts['groups']:,} groups, {counts['puzzles']:,} puzzles, {counts['examples']:,} examples"
+        )
+    lines += [f"  {words}: {found[name]:,}" for name, words in REMARKS.items() if found.get(name)]
+    return "\n".join(lines)
 
 
 def _text(found: dict) -> str:

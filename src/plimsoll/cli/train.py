@@ -1,18 +1,50 @@
-"""`plimsoll train`: parse, prepare and plan here, then turn into the training process."""
+"""`plimsoll train`: parse, prepare and plan here, then turn into the training process.
+
+With `--runs DIR`, several recipes one after the other (`cli/train_several.py`).
+"""
 
 from __future__ import annotations
 
+from itertools import takewhile
+
+from plimsoll.cli.options import TrainOptions
 from plimsoll.cli.parse import parse, take_recipe
+from plimsoll.errors import RecipeError
 from plimsoll.recipes.files import short_name
 from plimsoll.units import parse_seconds
 
 
 def train(arguments: list[str]) -> int:
-    """Plans, then trains; the same command again continues. Does not return where training starts."""
-    from plimsoll.cli.options import TrainOptions
+    """Plans, then trains; the same command again continues. Does not return where one recipe's training starts."""
+    names = list(takewhile(lambda word: not word.startswith("-"), arguments))
+    shared = arguments[len(names) :]
+    if len(names) < 2:
+        name, options = _parsed(arguments)
+        if options.runs is None:
+            return _become(name, options)
+        names, shared = [name], _without_preset(arguments)
+    from plimsoll.cli.train_several import train_several
 
+    each = {name: _parsed([name, *shared])[1] for name in names}  # all of them are read before the first one starts
+    if any(options.runs is None for options in each.values()):
+        raise RecipeError(
+            f"plimsoll train {' '.join(names)} names {len(names)} recipes: give --runs FOLDER, in which each gets its"
+            " own run, or train one of them"
+        )
+    return train_several(names, each, shared)
+
+
+def _parsed(arguments: list[str]) -> tuple[str, TrainOptions]:
     name, recipe, rest = take_recipe(arguments, command="train")
-    options = parse(TrainOptions, rest, program=f"plimsoll train {name}", recipe=recipe)
+    return name, parse(TrainOptions, rest, program=f"plimsoll train {name}", recipe=recipe)
+
+
+def _without_preset(arguments: list[str]) -> list[str]:
+    """The options alone, where one recipe was named, either way."""
+    return take_recipe(arguments, command="train")[2]
+
+
+def _become(name: str, options: TrainOptions) -> int:
     from plimsoll import run
     from plimsoll.session_options import session_options
 

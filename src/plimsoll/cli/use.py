@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import tyro
@@ -13,7 +14,7 @@ import tyro
 from plimsoll.ask import ask
 from plimsoll.cli.parse import parse
 from plimsoll.errors import PlimsollError
-from plimsoll.training.folder import RunFolder
+from plimsoll.training.folder import RunFolder, replace_file
 
 Json = Annotated[bool, tyro.conf.arg(help="Print one JSON object and nothing else.")]
 
@@ -29,6 +30,8 @@ class EvaluateOptions:
     """Of a run of control: let it drive the systems, beside the optimal controllers."""
     picture: str | None = None
     """With --closed-loop: draw the journeys into this .png or .svg file."""
+    submission: str | None = None
+    """Of a run of ARC: write two attempts at every test input into this .json file, as the competition takes them."""
     json: Json = False
 
 
@@ -68,7 +71,13 @@ def evaluate(arguments: list[str]) -> int:
         if not options.closed_loop:
             raise PlimsollError("--picture draws journeys: give --closed-loop with it")
         require_picture(options.picture)
-    found = ask("evaluate", {"run": options.run, "step": options.step, "closed_loop": options.closed_loop})
+    if options.submission is not None:
+        _require_file(options.submission)
+    question = {"run": options.run, "step": options.step, "closed_loop": options.closed_loop}
+    found = ask("evaluate", question | {"submission": options.submission is not None})
+    submission = found.pop("submission", None)
+    if options.submission is not None:
+        replace_file(Path(options.submission).expanduser(), json.dumps(submission) + "\n")
     if options.picture is not None:
         from plimsoll.report.journeys import journeys_picture
 
@@ -85,14 +94,22 @@ def evaluate(arguments: list[str]) -> int:
     return 0
 
 
+def _require_file(name: str) -> None:
+    """Before hours of evaluating: what could not be written at the end."""
+    path = Path(name).expanduser()
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise PlimsollError(f"--submission {name} cannot be written: name a file in a folder that is there and yours")
+
+
 def evaluation_text(found: dict) -> str:
-    counts = ("tokens", "weight")
+    numbers = [name for name, value in found.items() if name not in ("run", "step") and not isinstance(value, dict)]
+    width = max(map(len, numbers), default=0) + 2
     lines = [f"{found['run']} at step {found['step']:,}, on its held-out set"]
     for name, value in found.items():
         if isinstance(value, dict):
             lines += ["", f"  {name}", *(f"    {part:<28}{number:8.4f}" for part, number in value.items())]
         elif name not in ("run", "step"):
-            lines.append(f"  {name:<12}{f'{value:,}' if name in counts else f'{value:.4f}'}")
+            lines.append(f"  {name:<{width}}{f'{value:,}' if isinstance(value, int) else f'{value:.4f}'}")
     return "\n".join(lines)
 
 

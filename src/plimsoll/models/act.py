@@ -137,17 +137,23 @@ class RecursiveSolver:
 
         return wants & (steps >= jax.vmap(delay)(keys))
 
-    def _evaluated(self, weights: Any, begun: Carry, x: Array, counted: Array | None) -> tuple[LossSum, Metrics]:
-        """Every slot after all its steps."""
+    def after_all_steps(self, weights: Any, high: Array, low: Array, x: Array) -> tuple[Array, Array]:
+        """Logits of the tokens and of halting, where nobody halts before the last step."""
 
         def step(latents: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], None]:
             return self.network.recursed(weights, *latents, x, learns=False), None
 
-        (high, _), _ = jax.lax.scan(step, (begun["high"], begun["low"]), length=self.halting.max_steps)
-        logits, q = self.network.answered(weights, high)
-        counted = jnp.ones(len(q), bool) if counted is None else counted
+        (high, _), _ = jax.lax.scan(step, (high, low), length=self.halting.max_steps)
+        return self.network.answered(weights, high)
+
+    def judged(self, logits: Array, q: Array, labels: Array, counted: Bool[Array, " batch"]) -> tuple[LossSum, Metrics]:
+        """The sums of an evaluation, over slots that are `counted`."""
         steps = jnp.full(len(q), self.halting.max_steps, jnp.int32)
-        return _scored(logits, q, begun["labels"], steps, halted=counted, counted=counted)
+        return _scored(logits, q, labels, steps, halted=counted, counted=counted)
+
+    def _evaluated(self, weights: Any, begun: Carry, x: Array, counted: Array | None) -> tuple[LossSum, Metrics]:
+        logits, q = self.after_all_steps(weights, begun["high"], begun["low"], x)
+        return self.judged(logits, q, begun["labels"], jnp.ones(len(q), bool) if counted is None else counted)
 
 
 def _scored(

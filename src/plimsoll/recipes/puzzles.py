@@ -172,6 +172,10 @@ class Puzzles(Recipe):
     def training_set(self) -> PuzzleSet:
         return self._opened("train")
 
+    @property
+    def test_set(self) -> PuzzleSet:
+        return self._opened("test")
+
     def _opened(self, split: Literal["train", "test"]) -> PuzzleSet:
         """Refuses a data set of another vocabulary or length than the model's."""
         from plimsoll.data.puzzle_set import PuzzleSet
@@ -259,7 +263,7 @@ class Puzzles(Recipe):
     def _test_examples(self) -> int:
         if not (Path(self.data).expanduser() / "test").is_dir():
             return 0
-        testing = self._opened("test")
+        testing = self.test_set
         testing.check()
         return testing.examples
 
@@ -285,7 +289,7 @@ class Puzzles(Recipe):
     def _tests(self, examples: int) -> Iterator[dict[str, Any]]:
         import numpy as np
 
-        most, batches = self.validation_examples, self._opened("test").test_batches(examples)
+        most, batches = self.validation_examples, self.test_set.test_batches(examples)
         if most is None:
             yield from batches
             return

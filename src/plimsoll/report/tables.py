@@ -258,12 +258,18 @@ def runs_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """What `plimsoll runs` prints: a run a line.
 
     Keys: `name`, `recipe`, `step`, `steps`, `loss`, `best_validation_loss`, `peak_bytes`, `budget_bytes`,
-    `state`; one that is missing or None prints as unknown.
+    `state`; one that is missing or None prints as unknown. Runs of puzzles have `exact_accuracy`, where the validation
+    loss was best: a column, where there are any.
     """
     if not rows:
         return "no runs here"
     header = ("run", "recipe", "step", "loss", "best validation", "peak", "budget", "used", "state")
-    return "\n".join(columns([header, *map(_run, rows)], align="llrrrrrrl", indent=0))
+    table, align = [header, *map(_run, rows)], "llrrrrrrl"
+    if any("exact_accuracy" in row for row in rows):
+        exact = ["exact there", *(_share(row.get("exact_accuracy")) for row in rows)]
+        table = [(*line[:5], cell, *line[5:]) for line, cell in zip(table, exact, strict=True)]
+        align = "llrrrrrrrl"
+    return "\n".join(columns(table, align=align, indent=0))
 
 
 def _run(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -283,6 +289,10 @@ def _run(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _count(count: int | None) -> str:
     return UNKNOWN if count is None else f"{count:,}"
+
+
+def _share(share: float | None) -> str:
+    return UNKNOWN if share is None else f"{100 * share:.1f} %"
 
 
 def _loss(loss: float | None) -> str:

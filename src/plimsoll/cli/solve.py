@@ -1,0 +1,48 @@
+"""`plimsoll solve`: a puzzle, and what a run of puzzles makes of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from plimsoll.ask import ask
+from plimsoll.cli.parse import parse
+from plimsoll.training.folder import RunFolder
+
+
+@dataclass(frozen=True, kw_only=True)
+class SolveOptions:
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN", help="Folder of the run.")]
+    puzzle: Annotated[
+        tyro.conf.Positional[str],
+        tyro.conf.arg(
+            metavar="PUZZLE",
+            help="Puzzle to solve: its characters row after row (digits, and dots or zeros for blanks; a maze in"
+            " '# SG'), a file with them, or test:17, an example of the run's test split, from 0.",
+        ),
+    ]
+    step: str = "best"
+    """Checkpoint: a step's number, `last`, or `best` (lowest validation loss, else the last)."""
+    json: Annotated[bool, tyro.conf.arg(help="Print one JSON object and nothing else.")] = False
+
+
+def solve(arguments: list[str]) -> int:
+    """Prints the puzzle beside the answer, the steps it took, and whether the answer keeps the rules."""
+    options = parse(SolveOptions, arguments, program="plimsoll solve")
+    from plimsoll.puzzle_question import question
+    from plimsoll.recipes.registry import from_dict
+
+    recipe = from_dict(RunFolder(options.run).read("recipe.json"))
+    asked = dataclasses.asdict(question(recipe, options.run, options.puzzle))  # what is no puzzle is said before JAX
+    found = ask("solve", {"run": options.run, "step": options.step, **asked})
+    if options.json:
+        print(json.dumps(found))
+    else:
+        from plimsoll.report.solution import solution_text
+
+        print(solution_text(found))
+    return 0

@@ -1,0 +1,108 @@
+"""`plimsoll train A B C --runs DIR`: one run after another, each in a process of its own, and continued as a whole.
+
+A run is what `plimsoll train A --run DIR/A` makes. What is finished is skipped; what fails stops no other one; an
+interruption stops the one that trains, which saves, and those after it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from plimsoll.cli.look import run_row
+from plimsoll.cli.options import TrainOptions
+from plimsoll.errors import RecipeError
+from plimsoll.recipes.files import short_name
+from plimsoll.recipes.registry import is_saved_as
+from plimsoll.training.folder import RunFolder
+
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+KNOWN_CODES = (0, 2, 3)
+"""Done, refused, stopped by the run itself: any other is worse."""
+
+
+def train_several(names: Sequence[str], options: Mapping[str, TrainOptions], shared: Sequence[str]) -> int:
+    """The exit code of the worst. `shared`: the options of all of them, as they were typed."""
+    folders = {name: Path(options[name].runs or "").expanduser() / short_name(name) for name in names}
+    _require_apart(names, options, folders)
+    codes = {}
+    for number, name in enumerate(names, start=1):
+        place = f"[{number}/{len(names)}] {name}"
+        if _is_finished(folders[name], options[name]):
+            print(f"{place}: finished, skipped ({folders[name]})", flush=True)
+            continue
+        print(f"{place}: {folders[name]}", flush=True)
+        command = [sys.executable, "-m", "plimsoll.cli.main", "train", name, *_for_one(shared), "--run"]
+        codes[name], interrupted = _watched([*command, str(folders[name])])
+        if codes[name]:
+            print(f"{place}: ended with code {codes[name]}", file=sys.stderr, flush=True)
+        if interrupted:
+            print("interrupted: the same command goes on from here", file=sys.stderr)
+            return codes[name]
+    _say_the_end(folders)
+    return max(codes.values(), key=lambda code: (code not in KNOWN_CODES, code), default=0)
+
+
+def _require_apart(names: Sequence[str], options: Mapping[str, TrainOptions], folders: Mapping[str, Path]) -> None:
+    if len({*folders.values()}) < len(names):
+        raise RecipeError(
+            f"two of {', '.join(names)} would have the same run in {options[names[0]].runs}: name each once, and files"
+            " of your own by different names"
+        )
+    if any(one.run is not None for one in options.values()):
+        raise RecipeError("--run names one run, and --runs the folder that several have theirs in: give one of them")
+
+
+def _is_finished(folder: Path, options: TrainOptions) -> bool:
+    """With this very recipe; one of another is for `train` to refuse."""
+    if not (folder / "recipe.json").is_file() or run_row(folder, name=folder.name)["state"] != "finished":
+        return False
+    return is_saved_as(RunFolder(folder).read("recipe.json"), options.recipe)
+
+
+def _for_one(shared: Sequence[str]) -> Iterator[str]:
+    """Without --runs and its value."""
+    words = iter(shared)
+    for word in words:
+        if word == "--runs":
+            next(words, None)
+        elif not word.startswith("--runs="):
+            yield word
+
+
+def _watched(command: Sequence[str]) -> tuple[int, bool]:
+    """Its exit code, and whether we were told to stop: it is told so too, once, and saves.
+
+    In a process group of its own, since a terminal sends Ctrl-C to all of ours, and a second one would end it at once.
+    """
+    told: list[int] = []
+    process: subprocess.Popen[bytes] | None = None
+
+    def forward(number: int, _frame: Any) -> None:
+        told.append(number)
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(number)
+
+    before = {number: signal.signal(number, forward) for number in FORWARDED}
+    try:
+        process = subprocess.Popen(command, process_group=0)
+        if told:  # while it was being started
+            process.send_signal(told[0])
+        code = process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return (128 - code if code < 0 else code), bool(told)
+
+
+def _say_the_end(folders: Mapping[str, Path]) -> None:
+    from plimsoll.report import runs_table
+
+    rows = [run_row(folder, name=folder.name) for folder in folders.values() if (folder / "recipe.json").is_file()]
+    print(f"\n{runs_table(rows)}" if rows else "no run was begun")

@@ -1,0 +1,43 @@
+"""What `plimsoll solve` prints: the puzzle beside its answer, and what is known of it. Pure: a description in, text
+out."""
+
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
+
+GAP = 6
+"""Blanks between the puzzle and its answer."""
+
+
+def solution_text(found: Mapping[str, Any]) -> str:
+    before, after = (_drawn(found[name], found["box"]) for name in ("puzzle", "answer"))
+    width = max(map(len, before)) + GAP
+    beside = [f"  {one:<{width}}{other}".rstrip() for one, other in zip_longest(before, after, fillvalue="")]
+    return "\n".join([*beside, "", *(f"  {line}" for line in _said(found))])
+
+
+def _drawn(rows: Sequence[str], box: Sequence[int] | None) -> list[str]:
+    """With white space between the boxes of a Sudoku: it can be typed in again as it is."""
+    if box is None:
+        return list(rows) or ["(no grid)"]
+    tall, wide = box
+    lines = []
+    for number, row in enumerate(rows):
+        lines += [""] if number and number % tall == 0 else []
+        lines.append(" ".join(row[first : first + wide] for first in range(0, len(row), wide)))
+    return lines
+
+
+def _said(found: Mapping[str, Any]) -> list[str]:
+    """A line each: the verdict, the data set's, the steps."""
+    lines = []
+    if "valid" in found:
+        lines.append("valid" if found["valid"] else f"not valid: {found['why_not']}")
+        if found.get("longer_than_needed"):
+            lines[-1] += f", and {found['longer_than_needed']} cells longer than a shortest path"
+    if "right" in found:
+        lines.append("the data set's answer" if found["right"] else "not the data set's answer")
+    steps, halted = found["supervision_steps"], found["would_halt_at"]
+    when = f"it would have halted after step {halted}" if halted else "it would not have halted before"
+    sure = f"{100 * found['probabilities'][-1]:.1f} % sure at the end"
+    return [*lines, f"{steps} supervision steps; {when}; {sure} (checkpoint of step {found['step']:,})"]

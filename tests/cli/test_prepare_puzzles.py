@@ -1,0 +1,102 @@
+"""`plimsoll prepare sudoku|maze|arc` and `inspect` of what they made, as they are typed."""
+
+import json
+
+import numpy as np
+import pytest
+
+from plimsoll.cli.main import main
+from plimsoll.data.puzzle_set import PuzzleSet
+
+TASK = {"train": [{"input": [[1]], "output": [[2]]}], "test": [{"input": [[3]], "output": [[4]]}]}
+
+
+def typed(capsys, *words, code=0):
+    assert main([str(word) for word in words]) == code
+    said = capsys.readouterr()
+    return said.err if code else said.out
+
+
+def arc_folder(tmp_path):
+    folder = tmp_path / "arc/evaluation"
+    folder.mkdir(parents=True)
+    (folder / "a.json").write_text(json.dumps(TASK))
+    return folder.parent
+
+
+SETS = {
+    "sudoku": (
+        ["--size", "4", "--num-aug", "2", "--subsample-size", "10"],
+        {"groups": 10, "puzzles": 30, "examples": 30},
+    ),
+    "maze": (
+        ["--size", "9", "--shortest", "6", "--subsample-size", "5", "--test-size", "3", "--aug"],
+        {"groups": 5, "puzzles": 40, "examples": 40},
+    ),
+    "arc": (["--num-aug", "3"], {"groups": 1, "puzzles": 4, "examples": 4}),
+}
+
+
+@pytest.mark.parametrize("what", SETS)
+def test_a_set_is_made_and_looked_at(what, tmp_path, capsys):
+    words, train = SETS[what]
+    more = ["--source", arc_folder(tmp_path)] if what == "arc" else []
+    out = tmp_path / "sets" / what  # the folder above it is made too
+    answer = json.loads(typed(capsys, "prepare", what, *words, *more, "--out", out, "--json"))
+    assert answer["train"] == train
+    assert {"examples", "seconds", "examples_per_second", "bytes"} <= answer.keys()
+    assert answer["bytes"] >= sum(path.stat().st_size for path in out.rglob("*.npy"))
+    found = json.loads(typed(capsys, "inspect", out, "--json"))
+    assert {name: found["splits"]["train"][name] for name in train} == train
+    assert found["seq_len"] == len(found["splits"]["test"]["first"]["inputs"])
+    text = typed(capsys, "inspect", out)
+    assert f"{found['seq_len']:,} tokens of a vocabulary of {found['vocab_size']}" in text
+    assert "--seed" in text
+    if what == "arc":
+        assert "4, like a, a|||t" in text
+
+
+def test_what_was_made_is_said_in_words_with_its_remarks(tmp_path, capsys):
+    folder = arc_folder(tmp_path)
+    (folder / "evaluation/b.json").write_text(json.dumps(TASK | {"test": [{"input": [[0]]}]}))
+    text = typed(capsys, "prepare", "arc", "--source", folder, "--num-aug", "1k", "--out", tmp_path / "set")
+    assert "examples of 900 tokens" in text
+    assert "to train on: 2 groups" in text
+    assert "tasks that have fewer augmentations than were asked for: 1" in text
+    assert "test pairs whose solution is not there: not trained on, and not scored: 1" in text
+
+
+def test_counts_may_be_typed_short(tmp_path, capsys):
+    words = ["--size", "4", "--num-aug", "0.002k", "--subsample-size", "4", "--test-size", "1"]
+    answer = json.loads(typed(capsys, "prepare", "sudoku", *words, "--out", tmp_path / "set", "--json"))
+    assert answer["train"]["puzzles"] == 12
+
+
+def test_inspecting_a_damaged_set_says_the_row_and_the_file(tmp_path, capsys):
+    words = ["--size", "4", "--num-aug", "0", "--out", tmp_path / "set"]
+    typed(capsys, "prepare", "sudoku", *words)
+    path = tmp_path / "set/train/all__inputs.npy"
+    spoiled = np.load(path)
+    spoiled[17, 3] = 200
+    np.save(path, spoiled)
+    PuzzleSet(tmp_path / "set", "train")
+    assert "all__inputs.npy: row 17 has the token 200" in typed(capsys, "inspect", tmp_path / "set", code=2)
+
+
+REFUSED = {
+    "nothing": ([], "needs to know what: control, sudoku, maze or arc"),
+    "no such thing": (["chess"], "got chess"),
+    "no out": (["sudoku"], "plimsoll prepare sudoku needs --out, the folder that is made; "),
+    "no source": (["arc", "--out", "x"], "plimsoll prepare arc needs --source, the folder with ARC tasks"),
+    "another size": (["sudoku", "--out", "x", "--size", "5"], "--size takes one of 4, 6, 9, got '5'"),
+    "not enough": (["maze", "--out", "x", "--test-size", "0"], "--test-size must be 1 or more, got 0"),
+    "no csv": (["maze", "--out", "x", "--source", "no.csv"], "--source no.csv is neither a file nor a folder"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_prepared_is_refused_in_a_paragraph(case, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words, said = REFUSED[case]
+    assert said in typed(capsys, "prepare", *words, code=2)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,181 @@
+"""`plimsoll solve` and `evaluate` of a run of puzzles that was trained a moment ago."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from plimsoll.cli.main import main
+from plimsoll.data.puzzle_set import PuzzleSet
+from plimsoll.report import read_rows
+from plimsoll.report.solution import solution_text
+
+from .conftest import PUZZLES, answer, plimsoll
+
+
+def test_evaluating_says_what_training_logged_of_the_average(puzzle_run):
+    found = answer("evaluate", puzzle_run, "--step", "last")
+    logged = [row for row in read_rows(puzzle_run / "metrics.jsonl") if "validation_loss" in row][-1]
+    assert found == {
+        "run": str(puzzle_run),
+        "step": 4,
+        "exact_accuracy": logged["validation_exact_accuracy"],
+        "token_accuracy": logged["validation_accuracy"],
+        "q_halt_accuracy": logged["validation_q_halt_accuracy"],
+        "mean_steps": 16.0,
+        "loss": logged["validation_loss"],
+        "weight": 20,
+    }
+    assert found["token_accuracy"] > 0
+
+
+def test_an_example_of_the_test_split_is_solved_as_in_an_evaluation(puzzle_run, puzzle_command):
+    _, folder = puzzle_command
+    tests = PuzzleSet(folder / "set", "test")
+    found = answer("solve", puzzle_run, "test:3", "--step", "last")
+    asked = tests.batch(np.array([3]))["inputs"][0]
+    assert "".join(found["puzzle"]) == "".join(".1234"[token - 1] for token in asked)
+    assert [len(row) for row in found["answer"]] == [4] * 4
+    assert (found["kind"], found["step"], found["supervision_steps"]) == ("sudoku", 4, 16)
+    assert len(found["probabilities"]) == 16
+    assert found["would_halt_at"] == next((at + 1 for at, p in enumerate(found["probabilities"]) if p > 0.5), None)
+    assert found["valid"] is (found["why_not"] is None)
+    assert found["right"] is found["valid"]  # one solution: who keeps the rules has it
+
+
+def test_what_is_typed_and_what_stands_in_a_file_is_solved_alike(puzzle_run, tmp_path):
+    (tmp_path / "puzzle.txt").write_text("12 ..\n.. 12\n\n2. ..\n.. ..\n")
+    typed = answer("solve", puzzle_run, "12....12\n2...\n.000")
+    assert typed == answer("solve", puzzle_run, tmp_path / "puzzle.txt")
+    assert typed["puzzle"] == ["12..", "..12", "2...", "...."]
+    assert "right" not in typed
+
+
+def test_a_run_solves_where_its_data_set_is_no_longer_there(puzzle_run, tmp_path):
+    moved = tmp_path / "moved"
+    shutil.copytree(puzzle_run, moved)
+    recipe = json.loads((moved / "recipe.json").read_text())
+    recipe["fields"]["data"] = str(tmp_path / "gone")
+    (moved / "recipe.json").write_text(json.dumps(recipe))
+    typed = "1" + "." * 15
+    assert answer("solve", moved, typed) | {"run": ""} == answer("solve", puzzle_run, typed) | {"run": ""}
+    done = plimsoll("solve", moved, "test:0")
+    assert done.returncode == 2
+    assert f"there is no dataset.json in {tmp_path / 'gone/test'}" in done.stderr
+
+
+def test_a_run_of_text_solves_nothing(tiny_run, capsys):
+    assert main(["solve", str(tiny_run), "test:0"]) == 2
+    assert "is a run of stories, which solves no puzzles: name a run of sudoku, maze or arc" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "plimsoll solve needs RUN, the folder of the run"),
+        (["RUN"], "plimsoll solve needs PUZZLE, the puzzle to solve: its characters"),
+        (["nowhere/at-all", "test:0"], "nowhere/at-all is not a run"),
+        (["RUN", "123"], "has 3 cells, and a Sudoku of 4x4 has 16"),
+        (["RUN", "test:960"], "there is no example '960'"),
+        (["RUN", "test:0", "--step", "77"], "no checkpoint of step '77'; it has 2"),
+    ],
+)
+def test_what_cannot_be_solved_is_said_in_a_paragraph(words, said, puzzle_run, capsys):
+    assert main(["solve", *(str(puzzle_run) if word == "RUN" else word for word in words)]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.splitlines()) == 1
+
+
+GOLDEN = """\
+  12 ..      12 34
+  .. 12      34 12
+
+  2. ..      21 43
+  .. ..      43 21
+
+  valid
+  the data set's answer
+  16 supervision steps; it would have halted after step 3; 97.5 % sure at the end (checkpoint of step 1,200)"""
+
+
+def test_golden_solution():
+    found = {
+        "step": 1200,
+        "box": [2, 2],
+        "puzzle": ["12..", "..12", "2...", "...."],
+        "answer": ["1234", "3412", "2143", "4321"],
+        "valid": True,
+        "right": True,
+        "supervision_steps": 16,
+        "would_halt_at": 3,
+        "probabilities": [0.1, 0.975],
+    }
+    assert solution_text(found) == GOLDEN
+
+
+def test_golden_answers_that_are_none():
+    about = {"step": 2, "supervision_steps": 16, "would_halt_at": None, "probabilities": [0.0067]}
+    maze = about | {"box": None, "puzzle": ["S G"], "answer": ["SoG"], "valid": True, "longer_than_needed": 2}
+    assert solution_text(maze) == (
+        "  S G      SoG\n\n  valid, and 2 cells longer than a shortest path\n"
+        "  16 supervision steps; it would not have halted before; 0.7 % sure at the end (checkpoint of step 2)"
+    )
+    arc = about | {"box": None, "puzzle": ["12", "34"], "answer": [], "right": False}
+    assert solution_text(arc).startswith("  12      (no grid)\n  34\n\n  not the data set's answer\n")
+    wrong = about | {"box": None, "puzzle": ["S G"], "answer": ["S?G"], "valid": False, "why_not": "no path"}
+    assert "\n\n  not valid: no path\n" in solution_text(wrong)
+
+
+def arc_task(*colours):
+    """Train and test pairs that swap two colours."""
+    grids = [[[colour, 0], [0, colour]] for colour in colours]
+    pairs = [{"input": one, "output": one[::-1]} for one in grids]
+    return {"train": pairs[:-1], "test": pairs[-1:]}
+
+
+@pytest.fixture(scope="module")
+def arc_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("arc")
+    (folder / "tasks/evaluation").mkdir(parents=True)
+    for number in range(3):
+        (folder / f"tasks/evaluation/task{number}.json").write_text(json.dumps(arc_task(1 + number, 4, 5)))
+    options = ["--num-aug", 2, "--source", folder / "tasks"]
+    assert plimsoll("prepare", "arc", *options, "--out", folder / "set").returncode == 0
+    small = [*PUZZLES, "--batch-size", 4, "--micro-batch", 4, "--steps", 2]
+    cycles = ["--high-cycles", 1, "--low-cycles", 1, "--layers", 1, "--halt-max-steps", 2]
+    done = plimsoll("train", "arc-1", "--data", folder / "set", *small, *cycles, "--run", folder / "run", "--quiet")
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_augmentations_vote_and_two_attempts_are_submitted(arc_run):
+    out = arc_run / "submission.json"
+    found = answer("evaluate", arc_run / "run", "--step", "last", "--submission", out)
+    logged = [row for row in read_rows(arc_run / "run/metrics.jsonl") if "validation_loss" in row][-1]
+    assert found["loss"] == pytest.approx(logged["validation_loss"], rel=1e-5)
+    assert found["exact_accuracy"] == logged["validation_exact_accuracy"]
+    assert [name for name in found if name.startswith("pass@")] == [f"pass@{k}" for k in (1, 2, 5, 10, 100, 1000)]
+    assert 0 <= found["pass@1"] <= found["pass@1000"] <= 1
+    assert (found["tasks"], found["unanswered"], found["weight"]) == (3, 0, 9)
+    submitted = json.loads(out.read_text())
+    assert list(submitted) == ["task0", "task1", "task2"]
+    assert all(list(one) == ["attempt_1", "attempt_2"] for attempts in submitted.values() for one in attempts)
+    assert "submission" not in found
+
+
+def test_an_example_of_arc_is_shown_without_its_canvas(arc_run):
+    found = answer("solve", arc_run / "run", "test:0")
+    assert (found["kind"], found["supervision_steps"]) == ("arc", 2)
+    assert [len(row) for row in found["puzzle"]] == [2, 2]
+    assert "valid" not in found
+    assert found["right"] in (True, False)
+
+
+def test_what_cannot_be_submitted_is_refused(puzzle_run, tmp_path, capsys):
+    assert main(["evaluate", str(puzzle_run), "--submission", str(tmp_path / "no/where.json")]) == 2
+    assert "cannot be written: name a file in a folder that is there" in capsys.readouterr().err
+    assert main(["evaluate", str(puzzle_run), "--submission", str(tmp_path / "a.json")]) == 2
+    assert "--submission writes answers to tasks of ARC" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,138 @@
+"""Votes for ARC answers: augmentations are undone, equal grids counted together, ranked by votes, then certainty."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plimsoll.data.arc_grids import drawn, placed
+from plimsoll.data.arc_votes import Votes, grid_of, key_of, scored
+
+ASKED = np.array([[1, 2], [3, 0]], np.uint8)
+OTHER = np.array([[4]], np.uint8)
+RIGHT, WRONG, WORSE = (np.array(grid, np.uint8) for grid in ([[5, 5, 5]], [[6]], [[7], [8]]))
+
+
+def logit(probability):
+    return np.log(probability / (1 - probability))
+
+
+def add(votes, predicted, probability, *, asked=ASKED, task="t", seed=None):
+    """One prediction of one augmentation, as the network would give it."""
+    if seed is None:
+        name, given, found = task, asked, predicted
+    else:
+        made = drawn(np.random.default_rng(seed))
+        name, given, found = made.named(task), made.applied(asked), made.applied(predicted)
+    votes.add([name], placed(given)[None], placed(found)[None], np.array([logit(probability)], np.float32))
+
+
+def ranked(votes, asked=ASKED, task="t"):
+    return [(one.grid.tolist(), one.votes, pytest.approx(one.probability)) for one in votes.ranked(task, asked)]
+
+
+def pairs(*both):
+    return [{"input": asked.tolist(), "output": answer.tolist()} for asked, answer in both]
+
+
+@given(rows=st.integers(1, 30), cols=st.integers(1, 30), seed=st.integers(0, 1000))
+def test_a_key_is_the_grid(rows, cols, seed):
+    grid = np.random.default_rng(seed).integers(0, 10, (rows, cols), np.uint8)
+    np.testing.assert_array_equal(grid_of(key_of(grid)), grid)
+    assert key_of(np.zeros((2, 3), np.uint8)) != key_of(np.zeros((3, 2), np.uint8))
+
+
+@given(seeds=st.lists(st.integers(0, 10**6), min_size=1, max_size=12))
+def test_augmentations_vote_for_one_answer_once_they_are_undone(seeds):
+    votes = Votes()
+    for seed in seeds:
+        add(votes, RIGHT, 0.5, seed=seed)
+    assert ranked(votes) == [(RIGHT.tolist(), len(seeds), 0.5)]
+
+
+def test_votes_count_before_certainty_and_certainty_decides_between_equals():
+    votes = Votes()
+    for seed, (predicted, probability) in enumerate(
+        [(WORSE, 0.99), (WRONG, 0.2), (RIGHT, 0.6), (WRONG, 0.4), (RIGHT, 0.8)]
+    ):
+        add(votes, predicted, probability, seed=seed)
+    assert ranked(votes) == [(RIGHT.tolist(), 2, 0.7), (WRONG.tolist(), 2, 0.3), (WORSE.tolist(), 1, 0.99)]
+
+
+@given(order=st.permutations(range(8)), split=st.integers(0, 8))
+def test_neither_the_order_nor_the_batches_change_the_ranking(order, split):
+    cases = [
+        (RIGHT, 0.9),
+        (RIGHT, 0.5),
+        (RIGHT, 0.4),
+        (WRONG, 0.7),
+        (WRONG, 0.6),
+        (WORSE, 0.3),
+        (WORSE, 0.2),
+        (OTHER, 0.1),
+    ]
+    together = Votes()
+    for part in (order[:split], order[split:]):
+        made = [drawn(np.random.default_rng(number)) for number in part]
+        together.add(
+            [by.named("t") for by in made],
+            np.array([placed(by.applied(ASKED)) for by in made]).reshape(-1, 900),
+            np.array([placed(by.applied(cases[number][0])) for by, number in zip(made, part, strict=True)]).reshape(
+                -1, 900
+            ),
+            np.array([logit(cases[number][1]) for number in part]),
+        )
+    assert [grid for grid, *_ in ranked(together)] == [each.tolist() for each in (RIGHT, WRONG, WORSE, OTHER)]
+
+
+def test_test_inputs_of_a_task_are_told_apart():
+    votes = Votes()
+    add(votes, RIGHT, 0.5, seed=1)
+    add(votes, WRONG, 0.5, asked=OTHER, seed=2)
+    add(votes, WORSE, 0.5, task="u", seed=3)
+    assert ranked(votes) == [(RIGHT.tolist(), 1, 0.5)]
+    assert ranked(votes, OTHER) == [(WRONG.tolist(), 1, 0.5)]
+    assert ranked(votes, task="u") == [(WORSE.tolist(), 1, 0.5)]
+    assert ranked(votes, RIGHT) == []
+
+
+def test_what_is_no_grid_at_all_is_a_vote_too():
+    votes = Votes()
+    votes.add(["t"], placed(ASKED)[None], np.zeros((1, 900), int), np.array([9.0]))
+    add(votes, RIGHT, 0.5)
+    assert [one.grid.size for one in votes.ranked("t", ASKED)] == [0, 3]
+    found = scored(votes, {"t": {"test": pairs((ASKED, RIGHT))}}, at=(1, 2))
+    assert found.pass_at == {1: 0.0, 2: 1.0}
+    assert found.submission == {"t": [{"attempt_1": RIGHT.tolist(), "attempt_2": RIGHT.tolist()}]}
+
+
+def test_a_score_is_the_share_of_a_tasks_inputs_among_the_first_k():
+    votes = Votes()
+    for predicted, count in ((WRONG, 3), (RIGHT, 2), (WORSE, 1)):
+        for seed in range(count):
+            add(votes, predicted, 0.5, seed=seed)
+    add(votes, WRONG, 0.5, asked=OTHER)
+    add(votes, OTHER, 0.5, task="u")
+    them = {
+        "t": {"test": pairs((ASKED, RIGHT), (OTHER, WRONG))},
+        "u": {"test": pairs((ASKED, WORSE))},
+        "v": {"test": pairs((ASKED, WORSE))},
+    }
+    found = scored(votes, them)
+    assert found.pass_at == pytest.approx({1: 0.5 / 3, 2: 1 / 3, 5: 1 / 3, 10: 1 / 3, 100: 1 / 3, 1000: 1 / 3})
+    assert found.unanswered == 1
+    assert found.submission["t"] == [
+        {"attempt_1": WRONG.tolist(), "attempt_2": RIGHT.tolist()},
+        {"attempt_1": WRONG.tolist(), "attempt_2": WRONG.tolist()},
+    ]
+    assert found.submission["v"] == [{"attempt_1": [[0]], "attempt_2": [[0]]}]
+
+
+def test_tasks_whose_answers_nobody_knows_are_submitted_and_not_scored():
+    votes = Votes()
+    add(votes, RIGHT, 0.5)
+    unknown = {"test": [{"input": ASKED.tolist()}]}
+    assert scored(votes, {"t": unknown}).pass_at == {}
+    assert scored(votes, {"t": unknown}).submission["t"][0]["attempt_1"] == RIGHT.tolist()
+    known = {"test": pairs((ASKED, WRONG))}
+    assert scored(votes, {"t": unknown, "u": known}, at=(1,)).pass_at == {1: 0.0}

@@ -1,0 +1,183 @@
+"""Puzzles as they are typed: read, written, refused; and the rules that an answer is held to."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plimsoll.builders.maze_paths import new_maze
+from plimsoll.builders.sudoku_grids import BOXES, random_grids
+from plimsoll.data.arc_grids import placed
+from plimsoll.errors import DataError, RecipeError
+from plimsoll.puzzle_question import is_right, longer_than_needed, question, why_wrong
+from plimsoll.puzzle_text import Form, form_of, rows_of, tokens_of
+from plimsoll.recipes.registry import PRESETS, preset
+from plimsoll.types import IGNORED_LABEL
+from puzzle_files import write_split
+
+FOUR, NINE, MAZE, ARC = Form("sudoku", 4), Form("sudoku", 9), Form("maze", 5), Form("arc", 30)
+SQUARE = ["#####", "#S  #", "# # #", "#  G#", "#####"]
+WALKED = ["#####", "#Soo#", "# #o#", "#  G#", "#####"]
+
+
+def grid(seed, side):
+    return random_grids(1, side, np.random.default_rng(seed))[0]
+
+
+def tokens(rows, form=MAZE):
+    return tokens_of("\n".join(rows), form, source="it")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_form_of_every_preset_of_puzzles_is_known(name):
+    recipe = preset(name)
+    if recipe.kind == "puzzles":
+        form = form_of(seq_len=recipe.seq_len, vocab_size=recipe.vocab_size)
+        assert form is not None
+        assert name.startswith(form.kind)
+
+
+@pytest.mark.parametrize(("seq_len", "vocab_size"), [(80, 11), (81, 10), (900, 11), (16, 11)])
+def test_other_sizes_are_of_no_puzzle_that_is_known(seq_len, vocab_size):
+    assert form_of(seq_len=seq_len, vocab_size=vocab_size) is None
+
+
+@given(side=st.sampled_from(sorted(BOXES)), seed=st.integers(0, 999), hidden=st.integers(0, 2**32))
+def test_a_sudoku_is_read_as_it_is_written(side, seed, hidden):
+    form = Form("sudoku", side)
+    board = np.where(np.random.default_rng(hidden).random((side, side)) < 0.5, 0, grid(seed, side))
+    written = rows_of(1 + board.ravel(), form)
+    np.testing.assert_array_equal(tokens_of("\n".join(written), form, source="it"), 1 + board.ravel())
+    assert "".join(written) == "".join(map(str, board.ravel())).replace("0", ".")
+
+
+def test_white_space_of_a_sudoku_means_nothing_and_a_zero_is_a_dot():
+    plain = tokens_of("12..34....12..43", FOUR, source="it")
+    np.testing.assert_array_equal(tokens_of(" 12 00\n34 ..\r\n\n\t00 12\n00 43\n", FOUR, source="it"), plain)
+
+
+def test_a_maze_may_have_lost_the_blanks_at_the_end_of_its_lines():
+    rows = ["S    ", "#### ", "     ", " ####", "    G"]
+    assert rows_of(tokens(rows), MAZE) == rows
+    np.testing.assert_array_equal(tokens([row.rstrip() for row in rows]), tokens(rows))
+    np.testing.assert_array_equal(tokens_of("".join(rows), MAZE, source="it"), tokens(rows))
+
+
+def test_what_a_network_wrote_in_vain_is_shown_and_the_canvas_of_arc_is_not():
+    assert rows_of(np.array([0, 1, 2, 5] * 4), FOUR) == ["?.14"] * 4
+    assert rows_of(placed(np.array([[0, 9], [3, 1]], np.uint8)), ARC) == ["09", "31"]
+    assert rows_of(np.zeros(900, int), ARC) == []
+
+
+@given(side=st.sampled_from(sorted(BOXES)), seed=st.integers(0, 999), at=st.integers(0, 80))
+def test_one_digit_more_or_less_is_no_solution(side, seed, at):
+    form, solution = Form("sudoku", side), 1 + grid(seed, side).ravel()
+    at %= side**2
+    asked = np.where(np.arange(side**2) == at, 1, solution)
+    assert why_wrong(asked, solution, form) is None
+    other = solution.copy()
+    other[at] = 2 if solution[at] != 2 else 3
+    assert why_wrong(asked, other, form) == "a row, a column or a box has a digit twice"
+    assert why_wrong(asked, asked, form) == "1 cells are left blank"
+    assert why_wrong(solution, other, form) == "1 of the digits that were given are changed"
+
+
+def test_a_path_is_held_to_the_maze():
+    asked = tokens(SQUARE)
+    assert why_wrong(asked, tokens(WALKED), MAZE) is None
+    assert longer_than_needed(asked, tokens(WALKED), MAZE) == 0
+    assert "does not lead" in why_wrong(asked, tokens([*SQUARE[:2], "# #o#", *SQUARE[3:]]), MAZE)
+    assert "another maze" in why_wrong(asked, tokens([WALKED[0], "#Soo ", *WALKED[2:]]), MAZE)
+    around = tokens(["#####", "#S  #", "#o# #", "#ooG#", "#####"])
+    assert why_wrong(asked, around, MAZE) is None
+    assert longer_than_needed(asked, tokens(["#####", "#Soo#", "#o#o#", "#ooG#", "#####"]), MAZE) == 3
+
+
+@given(seed=st.integers(0, 200))
+def test_the_path_of_a_generated_maze_is_valid_and_shortest(seed):
+    found = new_maze(9, shortest=4, random=np.random.default_rng(seed))
+    if found is not None:
+        asked, answer = (one.ravel() for one in found)
+        assert why_wrong(asked, answer, Form("maze", 9)) is None
+        assert longer_than_needed(asked, answer, Form("maze", 9)) == 0
+        np.testing.assert_array_equal(tokens(rows_of(asked, Form("maze", 9)), Form("maze", 9)), asked)
+
+
+def test_labels_that_are_ignored_may_be_anything():
+    assert is_right(np.array([1, 2, 3]), np.array([1, IGNORED_LABEL, 3]))
+    assert not is_right(np.array([1, 2, 3]), np.array([2, IGNORED_LABEL, 3]))
+
+
+REFUSED = {
+    "too short": ("12..", "the puzzle (there is no file '12..') has 4 cells, and a Sudoku of 4x4 has 16"),
+    "another size": ("." * 81, "the puzzle has 81 cells, and a Sudoku of 4x4 has 16"),
+    "a digit too high": ("5" + "." * 15, "cell 1 of the puzzle (there is no file '5...............') is '5'"),
+    "no file": ("nofile.txt", "there is no file 'nofile.txt'"),
+    "no solution": ("11" + "." * 14, "has no solution: its digits contradict each other"),
+    "nothing": ("", "the puzzle has 0 cells"),
+    "a long text": ("x" * 5000, "cell 1 of the puzzle is 'x', and a Sudoku of 4x4 is written with the digits 1 to 4"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_no_puzzle_is_refused(case):
+    typed, said = REFUSED[case]
+    with pytest.raises(DataError) as refused:
+        question(preset("sudoku-4x4"), "runs/x", typed)
+    assert said in str(refused.value)
+
+
+def test_a_file_is_read_and_named_in_what_it_is_refused_for(tmp_path):
+    path = tmp_path / "puzzle.txt"
+    path.write_text("12 ..\n.. 12\n\n.. ..\n.. ..\n")
+    found = question(preset("sudoku-4x4"), "runs/x", str(path))
+    assert (found.inputs[:8], found.identifier, found.labels) == ([2, 3, 1, 1, 1, 1, 2, 3], 0, None)
+    spoiled = {
+        b"12": f"{path} has 2 cells",
+        b"\xff": f"{path} cannot be read as text",
+        b"." * 99999: f"{path} has 99,999 bytes",
+    }
+    for content, said in spoiled.items():
+        path.write_bytes(content)
+        with pytest.raises(DataError) as refused:
+            question(preset("sudoku-4x4"), "runs/x", str(path))
+        assert said in str(refused.value)
+
+
+def test_a_maze_has_one_start_and_one_goal_and_no_path():
+    recipe = replace(preset("maze"), seq_len=25)
+    for rows, said in (
+        ([*SQUARE[:3], "#  S#", SQUARE[4]], "has no solution: it has 2 cells S, and a maze has one"),
+        ([*SQUARE[:3], "#   #", SQUARE[4]], "it has 0 cells G"),
+        (WALKED, "it has cells of a path (o), which are for the answer"),
+    ):
+        with pytest.raises(DataError) as refused:
+            question(recipe, "runs/x", "\n".join(rows))
+        assert said in str(refused.value)
+    assert question(recipe, "runs/x", "\n".join(SQUARE)).inputs == tokens(SQUARE).tolist()
+
+
+def test_an_example_of_the_test_split_comes_with_its_answer_and_identifier(tmp_path):
+    for split in ("train", "test"):
+        arrays = write_split(tmp_path / split, groups=[[2, 1]], seq_len=16, vocab_size=6, identifiers=4)
+    recipe = replace(preset("sudoku-4x4"), data=str(tmp_path), identifiers=4)
+    found = question(recipe, "runs/x", "test:2")
+    assert found.inputs == arrays["inputs"][2].tolist()
+    assert found.identifier == arrays["puzzle_identifiers"][1]
+    assert found.labels == [label or IGNORED_LABEL for label in arrays["labels"][2].tolist()]
+    for number in ("3", "-1", "x", ""):
+        with pytest.raises(DataError, match=rf"no example '{number}' in .*: it has 3, so name one of test:0 to test:2"):
+            question(recipe, "runs/x", f"test:{number}")
+    with pytest.raises(DataError, match="is a set of other puzzles than the recipe's"):
+        question(replace(preset("sudoku-6x6"), data=str(tmp_path)), "runs/x", "test:0")
+
+
+def test_arc_is_asked_by_number_and_other_runs_not_at_all():
+    with pytest.raises(DataError, match="solves ARC, whose tasks the network knows by their identifiers"):
+        question(preset("arc-1"), "runs/x", "0" * 900)
+    with pytest.raises(RecipeError, match="runs/x is a run of stories, which solves no puzzles"):
+        question(preset("stories"), "runs/x", "test:0")
+    with pytest.raises(RecipeError, match="16 tokens from a vocabulary of 7: neither Sudoku nor a maze nor ARC"):
+        question(replace(preset("sudoku-4x4"), vocab_size=7), "runs/x", "test:0")
