@@ -48,7 +48,7 @@ def _arc(*, puzzles: int) -> Puzzles:
 
 
 def sudoku_4x4() -> Puzzles:
-    """Grids of four digits: 0.4M parameters, for a laptop."""
+    """Grids of four digits: 0.4M parameters, learned in minutes on two cores."""
     return _small(digits=4)
 
 
