@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,8 @@ import time
 import h5py
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from plimsoll.builders.control import code, prepare
 from plimsoll.builders.control_set import ControlSet
@@ -289,3 +292,34 @@ def test_a_set_that_the_disk_has_no_room_for_is_refused_with_what_it_has(tmp_pat
 def test_sets_that_cannot_be_made_are_refused(changes, said):
     with pytest.raises(DataError, match=said):
         ControlSet(**{"samples": 1000, **changes})
+
+
+@settings(max_examples=60)
+@given(samples=st.integers(5_000, 600_000), held_out=st.sampled_from([0.0, 0.15, 0.5]))
+def test_every_variant_is_seen(samples, held_out):
+    made = ControlSet(samples=samples, held_out=held_out)
+    blocks = list(made.blocks())
+    assert {variant for _, variant, _, _ in blocks} == set(range(made.variants_used))
+    assert [first for _, _, first, _ in blocks[1:]] == [end for _, _, _, end in blocks[:-1]]
+    assert (blocks[0][2], blocks[-1][3]) == (0, samples)
+    training = made.variants_used - made.held_out_variants
+    assert all((variant < training) == (end <= made.train_rows) for _, variant, _, end in blocks)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"noise": float("nan")}, "--noise must be 0 or more and finite, got nan"),
+        ({"seed": -1}, "--seed must be a whole number from 0 to"),
+        ({"seed": 10**20}, "--seed must be a whole number from 0 to"),
+        ({"samples": 2_000, "variants": 2000}, "--variants 2000 are not all to be seen in 2,000 windows"),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused(options, said):
+    with pytest.raises(DataError, match=re.escape(said)):
+        ControlSet(**options)
+
+
+def test_nothing_need_be_held_out():
+    assert ControlSet(samples=20_001, held_out=0.0).train_rows == 20_001
+    assert ControlSet(samples=3_000, variants=1).train_rows == 3_000

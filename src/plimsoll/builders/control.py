@@ -293,6 +293,12 @@ class Maker:
             for column, (row, one) in enumerate(zip(group, members, strict=True)):
                 mine = np.arange(column * each, (column + 1) * each)
                 mine = mine[of_state[:, mine].max(axis=0) < DIVERGED]
+                if not len(mine):
+                    raise DataError(
+                        f"every trajectory of {members[column].family.name} reached a state of {DIVERGED:g}, of"
+                        f" {each} that were tried: lower --noise ({made.noise:g}) or --uncertainty"
+                        f" ({made.uncertainty:g})"
+                    )
                 inputs, size = one.gain.shape
                 states[row, :size] = np.maximum(of_state[:, mine].max(axis=1), 1e-8)
                 controls[row, :inputs] = np.maximum(of_control[:inputs, mine].max(axis=1), 1e-8)

@@ -53,12 +53,14 @@ class ControlSet:
             if getattr(self, name) < least:
                 raise DataError(f"--{name.replace('_', '-')} must be {least} or more, got {getattr(self, name)}")
         for name in ("horizon", "dt"):
-            if not getattr(self, name) > 0:
+            if not 0 < getattr(self, name) < math.inf:
                 raise DataError(f"--{name} must be above 0 seconds, got {getattr(self, name):g}")
         if not 0 <= self.uncertainty < 1 or not 0 <= self.held_out < 1:
             raise DataError("--uncertainty and --held-out are shares from 0 to below 1")
-        if self.noise < 0:
-            raise DataError(f"--noise must be 0 or more, got {self.noise:g}")
+        if not 0 <= self.noise < math.inf:
+            raise DataError(f"--noise must be 0 or more and finite, got {self.noise:g}")
+        if not 0 <= self.seed < 2**63:
+            raise DataError(f"--seed must be a whole number from 0 to 2^63 - 1, got {self.seed}")
         if self.compression not in ROW_BYTES:
             raise DataError(f"--compression {self.compression} is not one of {', '.join(ROW_BYTES)}")
         if self.variants is not None and self.variants < 1:
@@ -67,6 +69,12 @@ class ControlSet:
             raise DataError(
                 f"a trajectory of {self.length:,} steps ({self.horizon:g} s of {self.dt:g} s) has no window of"
                 f" {self.window}: choose a shorter --window or a longer --horizon"
+            )
+        least = (self.variants_used - 1) * self.rows_of_one
+        if self.variants and self.samples <= least:
+            raise DataError(
+                f"--variants {self.variants} are not all to be seen in {self.samples:,} windows: a trajectory of every"
+                f" system gives {self.rows_of_one:,}. Ask for more than {least:,} --samples, or fewer variants"
             )
 
     @property
@@ -97,15 +105,16 @@ class ControlSet:
 
     @property
     def train_rows(self) -> int:
-        """Whole chunks, where there is more than one."""
+        """Whole chunks, where there is more than one and something is held out."""
+        if not self.held_out_variants:
+            return self.samples
         rows = self.samples * (self.variants_used - self.held_out_variants) // self.variants_used
         return rows if rows < 2 * self.chunk_rows else rows // self.chunk_rows * self.chunk_rows
 
     @cached_property
     def together(self) -> int:
-        """Trajectories of each family in a block."""
-        rounds = math.ceil(self.samples / (self.rows_of_one * self.variants_used))
-        return min(MOST_TOGETHER, rounds)
+        """Trajectories of each family in a block: so few that every variant has its turn."""
+        return max(1, min(MOST_TOGETHER, self.samples // (self.rows_of_one * self.variants_used)))
 
     def blocks(self) -> Iterator[tuple[int, int, int, int]]:
         """(number, variant, first row, end row) of each block; training variants in turn, then those held out."""

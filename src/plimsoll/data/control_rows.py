@@ -65,12 +65,18 @@ class ControlRows:
 
     @cached_property
     def spreads(self) -> np.ndarray:
-        """(families, inputs): the root mean square of each control, in the file's units; 1 where it is not said."""
+        """(families, inputs): the root mean square of each control, in the file's units; 1 for inputs it has not."""
         found = np.ones((len(self.families), self.spec["controls"][0][0]), np.float32)
         for row, family in enumerate(self.families):
             std = self._rows.array(f"normalization/{family}/control_std")
-            if std is not None:
-                found[row, : len(std)] = np.maximum(std, LEAST_SPREAD)
+            if std is None or len(std) > found.shape[1] or not np.all(np.isfinite(std)) or not np.any(std > 0):
+                told = "missing" if std is None else np.array2string(std, max_line_width=1000)
+                raise DataError(
+                    f"{self.path} does not say how far the controls of {family} spread:"
+                    f" normalization/{family}/control_std is {told}, and should be their root mean squares, at most"
+                    f" {found.shape[1]} of them. `plimsoll prepare control` writes it"
+                )
+            found[row, : len(std)] = np.maximum(std, LEAST_SPREAD)
         return found
 
     @property
@@ -122,6 +128,12 @@ class ControlRows:
             raise DataError(
                 f"{self.path} does not say from which row on its variants are held out (attribute `train_rows`): use"
                 " --split trajectory, or none"
+            )
+        if not 0 <= int(told) <= len(self):
+            raise DataError(
+                f"{self.path} has {len(self):,} rows, and says that its variants are held out from row {int(told):,} on"
+                " (attribute `train_rows`): it is damaged, or rows are missing. Use --split trajectory, or none, or"
+                " make it anew"
             )
         return int(told)
 
@@ -195,7 +207,7 @@ class ControlRows:
         for name, axes in expected.items():
             shape, dtype = spec[name]
             place, words = COLUMNS[name], {2: "(window, features)", 1: "(inputs)", 0: "one name"}
-            wrong = len(shape) != axes or (axes and not np.issubdtype(np.dtype(dtype), np.floating))
+            wrong = len(shape) != axes or (axes and not str(dtype).startswith("float"))
             if wrong:
                 raise DataError(
                     f"{place} of {self.path} has rows of shape {shape} and type {dtype}: expected {words[axes]}"
