@@ -37,7 +37,7 @@ class FakeCompiler:
     cannot_run: Any = lambda plan: False
     temporaries: Any = lambda plan: 20 * MIB + activation_bytes(plan)  # a step dearer than a save
     seconds: dict = field(default_factory=dict)
-    """Plan levers to measured seconds; otherwise an example costs a millisecond."""
+    """Of micro-batch and remat, perhaps of the loss chunk; without an entry an example costs a millisecond."""
     compiles: int = 0
     doing: str = "compiling"
     asked: list = field(default_factory=list)
@@ -93,7 +93,11 @@ class FakeCompiler:
         self.asked += [("measure", plan) for plan in plans]
         if any(self.cannot_run(plan) for plan in plans):
             raise DoesNotCompile("the compile process was killed by signal 9")
-        return [self.seconds.get((plan.micro_batch, plan.remat), 1e-3 * plan.effective_batch) for plan in plans]
+        return [self._took(plan) for plan in plans]
+
+    def _took(self, plan: Plan) -> float:
+        levers = (plan.micro_batch, plan.remat, plan.loss_chunk)
+        return self.seconds.get(levers) or self.seconds.get(levers[:2], 1e-3 * plan.effective_batch)
 
 
 def problem(budget: int, **changes: Any) -> Problem:

@@ -85,6 +85,15 @@ def test_what_the_rates_do_not_know_the_clock_shows():
     assert found(budget, FakeCompiler(seconds=slow | fast)).plan.remat == "none"  # by the rates alone
 
 
+def test_where_plans_are_timed_a_loss_in_chunks_has_its_chance():
+    """By the rates it is never faster; on a CPU, whose cache holds a chunk, it may be."""
+    chunks = {(micro, "none", 256): 0.5 for micro in (1, 2, 4, 8, 16)}
+    whole = {(micro, "none", 0): 0.6 for micro in (1, 2, 4, 8, 16)}
+    planned = found(GIB, FakeCompiler(seconds=chunks | whole), measure=True)
+    assert (planned.plan.loss_chunk, planned.step_seconds) == (256, 0.5)
+    assert found(GIB, FakeCompiler(seconds=chunks | whole)).plan.loss_chunk == 0  # by the rates alone
+
+
 def test_nothing_is_timed_that_this_machine_cannot_hold():
     compiler = FakeCompiler()
     budget = need_of(plan(micro_batch=2, accumulation=8, precision="bfloat16"), GIB, FakeCompiler()) + MIB

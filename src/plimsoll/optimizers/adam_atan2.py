@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plimsoll.errors import RecipeError
-from plimsoll.optimizers.warmed import Warmed
+from plimsoll.optimizers.warmed import warmed
 
 if TYPE_CHECKING:
     import optax
@@ -52,9 +52,9 @@ class AdamATan2:
             if not 0 <= getattr(self, name) < 1:
                 raise RecipeError(f"--{name} must be at least 0 and below 1, got {getattr(self, name):g}")
 
-    def schedule(self, steps: int) -> Warmed:
-        return Warmed(
-            peak=self.learning_rate,
+    def schedule(self, steps: int) -> optax.Schedule:
+        return warmed(
+            self.learning_rate,
             warmup_steps=self.warmup_steps,
             steps=steps,
             final_fraction=self.final_fraction,

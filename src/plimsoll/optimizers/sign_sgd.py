@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from plimsoll.errors import RecipeError
-from plimsoll.optimizers.warmed import Warmed
+from plimsoll.optimizers.warmed import warmed
 
 if TYPE_CHECKING:
+    import optax
     from jax import Array
     from jaxtyping import Bool, Float, Int
 
@@ -42,8 +43,8 @@ class SignSGD:
 
     def build(self, steps: int) -> RowRule:
         """Over `steps` updates."""
-        schedule = Warmed(
-            peak=self.learning_rate,
+        schedule = warmed(
+            self.learning_rate,
             warmup_steps=self.warmup_steps,
             steps=steps,
             final_fraction=self.final_fraction,
@@ -55,13 +56,15 @@ class SignSGD:
 class RowRule:
     """How the rows of tables that a step has read are updated: see `types.ReadsTables`."""
 
-    schedule: Warmed
+    schedule: optax.Schedule
     weight_decay: float
 
     def after(self, tables: Any, rows: Any, gradients: Any, *, step: Array, taken: Bool[Array, ""]) -> Any:
         """The next tables, by name, after `step` (int32) earlier ones; as they were where the step is not `taken`.
         Donate them."""
-        rate = self.schedule(step)
+        import jax.numpy as jnp
+
+        rate = jnp.asarray(self.schedule(step))
         return {name: self._table(tables[name], rows[name], gradients[name], rate, taken) for name in tables}
 
     def _table(

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from jax import Array
+    from jax.typing import ArrayLike
+    from optax import Schedule
 
 
-@dataclass(frozen=True, kw_only=True)
-class Warmed:
+def warmed(peak: float, *, warmup_steps: int, steps: int, final_fraction: float = 1.0) -> Schedule:
     """`peak * step / warmup_steps` for the steps before `warmup_steps`, counted from 1; then a half cosine to
-    `final_fraction` of the peak at `steps`. A fraction of 1 is a constant."""
+    `final_fraction` of the peak at `steps`. A fraction of 1 is a constant.
 
-    peak: float
-    warmup_steps: int
-    steps: int
-    final_fraction: float = 1.0
+    A function of the updates before (int32), to the rate of the next one (float32).
+    """
+    import jax.numpy as jnp
+    import optax
 
-    def __call__(self, count: Array) -> Array:
-        """After `count` (int32) updates: the rate of the next one, float32."""
-        import jax.numpy as jnp
+    before = max(1, warmup_steps) - 1  # optax counts from 0, and would begin with a rate of 0
+    curve = optax.warmup_cosine_decay_schedule(
+        peak / max(1, warmup_steps), peak, before, max(steps - 1, before + 1), final_fraction * peak
+    )
 
-        step = (count + 1).astype(jnp.float32)
-        warming = step / max(1, self.warmup_steps)
-        through = jnp.clip((step - self.warmup_steps) / max(1, self.steps - self.warmup_steps), 0.0, 1.0)
-        fallen = self.final_fraction + (1 - self.final_fraction) * 0.5 * (1 + jnp.cos(jnp.pi * through))
-        return self.peak * jnp.where(step < self.warmup_steps, warming, fallen)
+    def rate(count: ArrayLike) -> Array:
+        return jnp.asarray(curve(jnp.asarray(count, jnp.float32)), jnp.float32)
+
+    return rate

@@ -9,24 +9,24 @@ them (`fsdp`) only where that is too much.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from plimsoll.errors import BudgetError, PlimsollError
+from plimsoll.planner.candidates import NEAR, Candidate, alternative, kind, same_step, words
+from plimsoll.planner.clock import Clock
 from plimsoll.planner.combinations import combinations, micro_batches, storages
 from plimsoll.planner.estimate import ledger, offloaded_bytes
+from plimsoll.planner.interpolation import interpolated, sample
+from plimsoll.planner.refusal import refusal
 from plimsoll.planner.speed import host_bytes, step_seconds
 from plimsoll.planner.types import Analysis, Compiler, DoesNotCompile, Problem, Rates, Rehearsal, Static
-from plimsoll.types import STORED, Alternative, HostLedger, Ledger, Plan, Planned, Storage
-from plimsoll.units import GIB, MIB, format_bytes, format_seconds
+from plimsoll.types import Ledger, Plan, Planned, Storage
+from plimsoll.units import format_bytes, format_seconds
 
-NEAR = 1.05
-"""Plans this close in time count as equal: then the one that touches the numbers least wins, then fewer bytes."""
 SLOWED = 1.15
 """A combination whose best fitting plan is this much slower than its unconstrained best sends us to the next."""
-TIMED = 3
-"""Plans timed on the chip at hand, where one combination of the other levers was enough."""
 FOLLOWING = 8
 """Times the largest micro-batch that fits: up to there is timed what would be gained by a larger one."""
 NEARLY = 1.15
@@ -42,41 +42,13 @@ NO_STEP = Analysis(argument_bytes=0, output_bytes=0, alias_bytes=0, temp_bytes=0
 """To price a process that does not train."""
 
 
-@dataclass(frozen=True)
-class Candidate:
-    plan: Plan
-    ledger: Ledger
-    seconds: float
-    confirmed: bool
-    """Compiled, not interpolated."""
-    analysis: Analysis | None = None
-    bound: bool = False
-    """Of one compile alone, for a larger micro-batch: it may need less."""
-    measured: bool = False
-
-    @property
-    def peak(self) -> int:
-        return self.ledger.predicted_peak_bytes
-
-    @property
-    def needed(self) -> int:
-        return self.ledger.needed_bytes
-
-    @property
-    def fits(self) -> bool:
-        return self.ledger.fits
-
-    def preference(self) -> tuple[int, int]:
-        return ("exact", "mixed", "compressed").index(self.plan.numerics), self.peak
-
-
 def search(problem: Problem, compiler: Compiler, say: Say) -> Planned:
     """Raises BudgetError, with the floor and what would fit, if nothing does."""
     try:
         try:
             return _Search(problem, compiler, say).run()
-        except BudgetError as refusal:
-            raise _with_a_way_out(refusal, problem, compiler, say) from None
+        except BudgetError as refused:
+            raise _with_a_way_out(refused, problem, compiler, say) from None
     except DoesNotCompile as failure:  # not on one plan, but on what all of them need
         raise PlimsollError(
             f"{problem.recipe} cannot be planned for {problem.chip}: {failure}. `plimsoll doctor` says whether this"
@@ -84,10 +56,10 @@ def search(problem: Problem, compiler: Compiler, say: Say) -> Planned:
         ) from None
 
 
-def _with_a_way_out(refusal: BudgetError, problem: Problem, compiler: Compiler, say: Say) -> BudgetError:
+def _with_a_way_out(refused: BudgetError, problem: Problem, compiler: Compiler, say: Say) -> BudgetError:
     """Pinned levers that do not fit together: which one of them, set free, would do, and to what value."""
     ways = []
-    for pin in problem.pins if refusal.floor_bytes is not None else ():
+    for pin in problem.pins if refused.floor_bytes is not None else ():
         others = {name: value for name, value in problem.pins.items() if name != pin}
         try:
             free = _Search(replace(problem, pins=others, measure=False), compiler, say).run()
@@ -96,24 +68,14 @@ def _with_a_way_out(refusal: BudgetError, problem: Problem, compiler: Compiler, 
         value = getattr(free.plan, pin)
         ways.append((pin, value, free.ledger.needed_bytes))
     if not ways:
-        return refusal
+        return refused
     pin, value, peak = max(ways, key=lambda way: way[2])
     flag = pin.replace("_", "-")
     return BudgetError(
-        f"{refusal}\n  the smallest change of what is pinned: --{flag} {value}, which needs {format_bytes(peak)}",
-        budget_bytes=refusal.budget_bytes,
-        floor_bytes=refusal.floor_bytes,
+        f"{refused}\n  the smallest change of what is pinned: --{flag} {value}, which needs {format_bytes(peak)}",
+        budget_bytes=refused.budget_bytes,
+        floor_bytes=refused.floor_bytes,
     )
-
-
-def _same_step(plan: Plan) -> Plan:
-    """What the compiler sees of it."""
-    return replace(plan, async_save=True, prefetch=0)
-
-
-def _kind(plan: Plan) -> tuple[Any, ...]:
-    """What a process weighs depends on this: whether layers are unrolled, and how much code the update is."""
-    return plan.remat, plan.storage, plan.layerwise
 
 
 class _Search:
@@ -129,34 +91,53 @@ class _Search:
         self.too_large: set[Plan] = set()
         """Estimated to fit, and found not to."""
         self.failures: list[str] = []
+        self.clock = Clock(compiler, say, self.failures)
         self.rehearsals: dict[tuple[Any, ...], Rehearsal] = {}
         """The latest of each kind."""
 
     def run(self) -> Planned:
         self._require_room_for_the_state()
         found: list[Candidate] = []
-        for combination in combinations(self.problem, self.rates):
-            other_precision = found and combination["precision"] != found[0].plan.precision
+        for tried in self._rounds():
+            other_precision = found and tried[0]["precision"] != found[0].plan.precision
             if other_precision and (planned := self._chosen(found)):
                 return planned  # rounding would gain no time here, only bytes, and those are enough
-            if not self._has_room(combination) or self._offload_is_slower(combination, found):
-                continue
-            if not self._may_fit(combination, found):
-                continue
-            candidates = self._candidates(combination)
-            found += candidates
+            before = len(found)
+            for combination in tried:
+                if self._is_worth_a_compile(combination, found):
+                    found += self._candidates(combination)
+            candidates = found[before:]
             if self._good_enough(candidates) and (planned := self._chosen(found, while_good=candidates)):
                 return planned
         if planned := self._chosen(found):
             return planned
         least = self._least(found)
         if least is not None and least.fits:  # it had been estimated too high
-            return self._planned(least, [least])
+            return self._planned(least, [least], fitting=1)
         sure = [one for one in (least, *self._ends(found)) if one is not None]
         least = min(sure, key=lambda one: one.peak, default=None)
         if least is not None and least.fits:  # what looked worse than it is
-            return self._planned(least, [least])
-        raise self._refusal(least)
+            return self._planned(least, [least], fitting=1)
+        raise refusal(self.problem, self.static, least, self.failures)
+
+    def _rounds(self) -> Iterable[list[Mapping[str, Any]]]:
+        """Combinations that are compiled together, for the clock to choose from: those that differ in the loss chunk.
+
+        By the rates a loss in chunks is never faster; on a CPU, whose cache holds a chunk, it may be by a fifth.
+        """
+        rounds: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+        for combination in combinations(self.problem, self.rates):
+            timed = {"loss_chunk"} if self.problem.measure else set[str]()
+            key = tuple(value for lever, value in combination.items() if lever not in timed)
+            rounds.setdefault(key, []).append(combination)
+        return rounds.values()
+
+    def _is_worth_a_compile(self, combination: Mapping[str, Any], found: list[Candidate]) -> bool:
+        return (
+            self._has_room(combination)
+            and not self._offload_is_slower(combination, found)
+            and self._may_fit(combination, found)
+        )
 
     def _good_enough(self, candidates: list[Candidate]) -> bool:
         """Whether these levers fit without much loss: by the rates, and where plans are timed by the clock too.
@@ -164,8 +145,8 @@ class _Search:
         The rates know badly how slow a small micro-batch is; the next ones, which do not fit, show it.
         """
         fitting = self._fitting(candidates)
-        steps = {_same_step(one.plan) for one in fitting}
-        beyond = [one for one in candidates if _same_step(one.plan) not in steps]
+        steps = {same_step(one.plan) for one in fitting}
+        beyond = [one for one in candidates if same_step(one.plan) not in steps]
         if not fitting:
             return False
         fastest = min(candidate.seconds for candidate in candidates)
@@ -177,7 +158,7 @@ class _Search:
         larger = [one for one in beyond if one.plan.micro_batch <= FOLLOWING * largest.plan.micro_batch]
         larger = [one for one in larger or beyond if one.peak <= self.problem.available_bytes]  # to be timed here
         ends = sorted(larger, key=lambda candidate: candidate.plan.micro_batch)
-        timed = self._clocked([largest, *ends[:1], *ends[1:][-1:]]) if ends else []
+        timed = self.clock.timed([largest, *ends[:1], *ends[1:][-1:]]) if ends else []
         return not timed or timed[0].seconds <= NEAR * min(one.seconds for one in timed)
 
     def _has_room(self, combination: Mapping[str, Any]) -> bool:
@@ -203,7 +184,7 @@ class _Search:
         if not combination["layerwise"]:
             return True
         ordinary = self._plan({**combination, "layerwise": 0}, self.problem.effective_batch)
-        alike = [c.peak for c in found if _same_step(c.plan) == _same_step(ordinary) and not c.bound]
+        alike = [c.peak for c in found if same_step(c.plan) == same_step(ordinary) and not c.bound]
         least = min(alike, default=0) - GRADIENT_BYTES * self._static(ordinary).parameters
         return least <= NEARLY * self.problem.budget_bytes
 
@@ -219,7 +200,7 @@ class _Search:
     def _require_room_for_the_state(self) -> None:
         """No lever helps where process and state alone are too much: refused before anything more is compiled."""
         possible = list(combinations(self.problem, self.rates))
-        first = _sample(self._micros(possible[0]))[0]  # the one that is compiled next, too
+        first = sample(self._micros(possible[0]))[0]  # the one that is compiled next, too
         try:
             rehearsal = self._any_rehearsal(self._smallest(possible[0], first))
         except DoesNotCompile as problem:
@@ -230,7 +211,8 @@ class _Search:
             return
         ends = self._ends([])
         if not any(one.fits for one in ends):
-            raise self._refusal(min(ends, key=lambda one: one.peak, default=None))
+            least = min(ends, key=lambda one: one.peak, default=None)
+            raise refusal(self.problem, self.static, least, self.failures)
 
     def _smallest(self, combination: Mapping[str, Any], micro: int) -> Plan:
         """With the levers, too, that a plan gets where it would not fit otherwise."""
@@ -252,23 +234,24 @@ class _Search:
         If not, the next best; but None where `while_good` was why nobody looked further, and is not that any more.
         """
         while fitting := self._fitting(found):
-            best = self._best(self._timed(fitting) if self.problem.measure else fitting)
+            ranked = self.clock.ranked(fitting) if self.problem.measure else fitting
+            best = self._best(ranked)
             confirmed = self._confirm(best)
             if confirmed is not None and confirmed.fits:
-                return self._planned(confirmed, fitting)
-            self.too_large.add(_same_step(best.plan))
+                return self._planned(confirmed, ranked, fitting=len(fitting))
+            self.too_large.add(same_step(best.plan))
             if while_good is not None and not self._good_enough(while_good):
                 return None
         return None
 
     def _fitting(self, found: list[Candidate]) -> list[Candidate]:
         """The fastest first."""
-        untried = [self._repriced(one) for one in found if _same_step(one.plan) not in self.too_large]
+        untried = [self._repriced(one) for one in found if same_step(one.plan) not in self.too_large]
         return sorted((one for one in untried if one.fits), key=lambda candidate: candidate.seconds)
 
     def _repriced(self, candidate: Candidate) -> Candidate:
         """With what was rehearsed of its like since it was found."""
-        rehearsal = self.rehearsals.get(_kind(candidate.plan))
+        rehearsal = self.rehearsals.get(kind(candidate.plan))
         if rehearsal is None or candidate.analysis is None:
             return candidate
         again = self._candidate(candidate.plan, candidate.analysis, confirmed=candidate.confirmed, rehearsal=rehearsal)
@@ -292,13 +275,13 @@ class _Search:
         """
         compiled: dict[int, Analysis] = {}
         micros = self._micros(combination)
-        for micro in _sample(micros):
+        for micro in sample(micros):
             if analysis := self._tried(combination, micro):
                 compiled[micro] = analysis
                 if not self._lying_on(compiled, combination, micro).fits:
                     break
         smallest = micros[0]
-        if not compiled and smallest not in _sample(micros) and (analysis := self._tried(combination, smallest)):
+        if not compiled and smallest not in sample(micros) and (analysis := self._tried(combination, smallest)):
             compiled[smallest] = analysis
         if not compiled:
             return []
@@ -313,7 +296,7 @@ class _Search:
         return list(candidates.values())
 
     def _lying_on(self, compiled: Mapping[int, Analysis], combination: Mapping[str, Any], micro: int) -> Candidate:
-        analysis = compiled.get(micro) or _interpolated(micro, compiled)
+        analysis = compiled.get(micro) or interpolated(micro, compiled)
         found = self._candidate(self._plan(combination, micro), analysis, confirmed=micro in compiled)
         return replace(found, bound=len(compiled) == 1 and micro not in compiled)
 
@@ -337,16 +320,16 @@ class _Search:
 
     def _compiled(self, plan: Plan) -> Analysis | None:
         """None where it does not compile, which is tried once."""
-        if _same_step(plan) in self.failed:
+        if same_step(plan) in self.failed:
             return None
-        words = f"micro-batch {plan.micro_batch}, {_words(vars(plan))}"
-        if _same_step(plan) not in self.analyses:
-            self.say(f"{self.compiler.doing} {words}")
+        tried = f"micro-batch {plan.micro_batch}, {words(vars(plan))}"
+        if same_step(plan) not in self.analyses:
+            self.say(f"{self.compiler.doing} {tried}")
         try:
             return self._analyse(plan)
         except DoesNotCompile as problem:
-            self.failures.append(f"{words}: {problem}")
-            self.failed.add(_same_step(plan))
+            self.failures.append(f"{tried}: {problem}")
+            self.failed.add(same_step(plan))
             return None
 
     def _candidate(
@@ -362,12 +345,12 @@ class _Search:
             if not book.fits and fewer < plan.prefetch:
                 plan = replace(plan, prefetch=fewer)
                 book = self._ledger(plan, analysis, rehearsal)
-        if not book.fits and _kind(plan) not in self.rehearsals and self._fits_once_loaded(book):
+        if not book.fits and kind(plan) not in self.rehearsals and self._fits_once_loaded(book):
             try:
                 self._rehearse(plan)
             except DoesNotCompile as problem:
                 self.failures.append(str(problem))
-                self.rehearsals[_kind(plan)] = rehearsal  # not tried again for every micro-batch
+                self.rehearsals[kind(plan)] = rehearsal  # not tried again for every micro-batch
             return self._candidate(plan, analysis, confirmed=confirmed)
         seconds = step_seconds(plan, analysis, self._static(plan), self.rates, devices=self.problem.devices)
         return Candidate(plan, book, seconds, confirmed, analysis)
@@ -376,7 +359,7 @@ class _Search:
         return ledger(plan, self.problem, static=self._static(plan), analysis=analysis, rehearsal=rehearsal)
 
     def _analyse(self, plan: Plan) -> Analysis:
-        key = _same_step(plan)
+        key = same_step(plan)
         if key not in self.analyses:
             self.analyses[key] = self.compiler.analyse(key)
         return self.analyses[key]
@@ -385,51 +368,16 @@ class _Search:
         """The process hardly depends on the plan: one rehearsal prices them all, a second confirms the chosen one."""
         if not self.rehearsals:
             self._rehearse(plan)
-        return self.rehearsals.get(_kind(plan)) or next(iter(self.rehearsals.values()))
+        return self.rehearsals.get(kind(plan)) or next(iter(self.rehearsals.values()))
 
     def _rehearse(self, plan: Plan) -> Rehearsal:
         self.say("rehearsing the training process")
-        found = self.rehearsals[_kind(plan)] = self.compiler.rehearse(plan)
+        found = self.rehearsals[kind(plan)] = self.compiler.rehearse(plan)
         return found
 
     def _fits_once_loaded(self, book: Ledger) -> bool:
         running = [peak for phase, peak in book.phases.items() if phase != "load"]
         return book.host is None and max(running) + book.spare_bytes <= self.problem.budget_bytes
-
-    def _timed(self, fitting: list[Candidate]) -> list[Candidate]:
-        """The most promising, by the clock, and then what lies beside the fastest of them, while that is faster still.
-
-        Rates rank combinations of levers well, and the micro-batches of one combination badly: what a loop costs on
-        this machine, and what stays in its cache, no rate says. Where they cannot be timed, all as they were.
-        """
-        first = _shortlist(fitting)
-        while first:
-            if timed := self._clocked(first):
-                return self._climbed(timed, fitting)
-            first.remove(max(first, key=lambda candidate: candidate.peak))  # the machine is smaller than the budget
-        return fitting
-
-    def _climbed(self, timed: list[Candidate], fitting: list[Candidate]) -> list[Candidate]:
-        """`timed`, and the next larger and smaller micro-batch of the fastest, until both are known."""
-        best = min(timed, key=lambda candidate: candidate.seconds)
-        beside = [one for one in _beside(best, fitting) if one.plan not in {other.plan for other in timed}]
-        if not beside:
-            return timed
-        again = self._clocked([best, *beside])
-        others = [candidate for candidate in timed if candidate.plan != best.plan]
-        return self._climbed([*others, *again], fitting) if again else timed
-
-    def _clocked(self, candidates: list[Candidate]) -> list[Candidate]:
-        """All of them timed in turn, or none."""
-        self.say(f"timing {len(candidates)} plans in turn")
-        try:
-            seconds = self.compiler.measure([replace(candidate.plan, async_save=True) for candidate in candidates])
-        except DoesNotCompile as problem:
-            self.failures.append(str(problem))
-            return []
-        return [
-            replace(candidate, seconds=took, measured=True) for candidate, took in zip(candidates, seconds, strict=True)
-        ]
 
     def _best(self, candidates: list[Candidate]) -> Candidate:
         fastest = min(candidate.seconds for candidate in candidates)
@@ -438,7 +386,7 @@ class _Search:
 
     def _confirm(self, best: Candidate) -> Candidate | None:
         """Compiled for itself, and rehearsed for itself."""
-        self.say(f"confirming micro-batch {best.plan.micro_batch}, {_words(vars(best.plan))}")
+        self.say(f"confirming micro-batch {best.plan.micro_batch}, {words(vars(best.plan))}")
         try:
             analysis = self._analyse(best.plan)
             rehearsal = self._rehearse(replace(best.plan, async_save=True))
@@ -467,14 +415,15 @@ class _Search:
             pinned=tuple(sorted(pins)),
         )
 
-    def _planned(self, chosen: Candidate, fitting: list[Candidate]) -> Planned:
+    def _planned(self, chosen: Candidate, ranked: list[Candidate], *, fitting: int) -> Planned:
+        """`ranked` are those of the `fitting` that fit whose times can be compared: by the clock, or by the rates."""
         problem = self.problem
-        others = [c for c in fitting if replace(c.plan, async_save=True) != replace(chosen.plan, async_save=True)]
+        others = [c for c in ranked if replace(c.plan, async_save=True) != replace(chosen.plan, async_save=True)]
         how = "timed here" if chosen.measured else "by the chip's rates"
-        fastest = min(candidate.seconds for candidate in [chosen, *fitting])
+        fastest = min(candidate.seconds for candidate in [chosen, *ranked])
         which = "the fastest" if chosen.seconds <= fastest else f"within {NEAR - 1:.0%} of the fastest, and smaller,"
         reason = (
-            f"{which} of {len(fitting)} plans that fit ({format_seconds(chosen.seconds)} a step, {how});"
+            f"{which} of {fitting} plans that fit ({format_seconds(chosen.seconds)} a step, {how});"
             f" {problem.recipe} has a peak of {format_bytes(chosen.peak)} in the phase '{chosen.ledger.phase}'"
         )
         return Planned(
@@ -495,162 +444,7 @@ class _Search:
             left_out=tuple(dict.fromkeys(self.failures)),
             devices=problem.devices,
             reason=reason,
-            alternatives=tuple(_alternative(candidate, chosen) for candidate in others[:3]),
+            alternatives=tuple(
+                alternative(candidate, chosen) for candidate in sorted(others, key=lambda c: c.seconds)[:3]
+            ),
         )
-
-    def _refusal(self, least: Candidate | None) -> BudgetError:
-        problem = self.problem
-        if least is None:
-            return BudgetError(
-                f"{problem.recipe} does not compile for {problem.chip}: {'; '.join(self.failures) or 'no plan to try'}",
-                budget_bytes=problem.budget_bytes,
-                floor_bytes=None,
-            )
-        host = least.ledger.host
-        if host is not None and not host.fits and least.needed <= problem.budget_bytes:
-            return self._host_refusal(host)
-        floor, spare = least.needed, least.ledger.spare_bytes
-        beside = f" and {format_bytes(spare)} to spare" if spare else ""
-        text = (
-            f"no plan for {problem.recipe} fits in {format_bytes(problem.budget_bytes)} on {problem.chip}\n"
-            f"  smallest found: {format_bytes(floor)} = {_made_of(least.ledger)}{beside}\n"
-            f"  already used: micro-batch {least.plan.micro_batch}, {_words(vars(least.plan))}\n"
-            f"  you could: --memory {_enough(floor)}{self._advice(least)}"
-        )
-        return BudgetError(text, budget_bytes=problem.budget_bytes, floor_bytes=floor)
-
-    def _host_refusal(self, host: HostLedger) -> BudgetError:
-        assert host.budget_bytes is not None
-        floor = host.predicted_peak_bytes
-        text = (
-            f"no plan for {self.problem.recipe} fits in {format_bytes(host.budget_bytes)} of a host's memory beside"
-            f" {self.problem.chip} (--host-memory)\n"
-            f"  smallest found: {format_bytes(floor)} = {_made_of(host)}\n"
-            f"  you could: --host-memory {_enough(floor)}"
-        )
-        return BudgetError(text, budget_bytes=host.budget_bytes, floor_bytes=floor)
-
-    def _advice(self, least: Candidate) -> str:
-        problem, over = self.problem, least.needed - self.problem.budget_bytes
-        hints = []
-        if problem.pins:
-            hints.append("leave out " + ", ".join(f"--{name.replace('_', '-')}" for name in sorted(problem.pins)))
-        if problem.numerics == "exact" and "precision" in problem.honoured:
-            hints.append("--numerics mixed")
-        if problem.numerics != "compressed" and set(STORED) & set(problem.honoured):
-            hints.append("--numerics compressed")
-        of_text = problem.rate_unit == "tokens"
-        if of_text and least.ledger.predicted.get("data", 0) > over:
-            hints.append("a smaller --shuffle-buffer-size")
-        if of_text and least.ledger.predicted.get("step temporaries", 0) > over:
-            hints.append("a shorter --seq-len")
-        if self.static.state_bytes > over:
-            saved = 1 - over / self.static.state_bytes
-            hints.append(f"a model of {self.static.parameters * saved:,.0f} parameters or fewer")
-        return "".join(f", or {hint}" for hint in hints)
-
-
-def _sample(micros: list[int]) -> list[int]:
-    """Two to compile: a small one, and one about four times as large."""
-    small = micros[min(1, len(micros) - 1)] if len(micros) > 2 else micros[0]
-    large = next((n for n in micros if n >= 4 * small), micros[-1])
-    return sorted({small, large})
-
-
-def _interpolated(micro: int, compiled: Mapping[int, Analysis]) -> Analysis:
-    """On the line through the compiled ones; below the smaller one, never less than in proportion."""
-    sizes = sorted(compiled)
-    low, high = compiled[sizes[0]], compiled[sizes[-1]]
-    if len(sizes) == 1:
-        share = micro / sizes[0]
-        return replace(
-            low,
-            temp_bytes=round(low.temp_bytes * max(1.0, share)),
-            host_temp_bytes=round(low.host_temp_bytes * share),
-        )
-    slope = (high.temp_bytes - low.temp_bytes) / (sizes[-1] - sizes[0])
-    temp = max(low.temp_bytes + slope * (micro - sizes[0]), low.temp_bytes * min(1.0, micro / sizes[0]))
-    hosted = high.host_temp_bytes * micro / sizes[-1]  # the inputs of blocks: so many for each example
-    ends = (1 / sizes[0], 1 / sizes[-1])
-    moved = _on_line(1 / micro, ends, (low.moved_bytes, high.moved_bytes))
-    dots = _on_line(1 / micro, ends, (low.dots, high.dots))
-    return replace(low, temp_bytes=round(temp), moved_bytes=moved, dots=dots, host_temp_bytes=round(hosted))
-
-
-def _on_line(at: float, ends: tuple[float, float], values: tuple[float, float]) -> float:
-    """Of the whole step, against 1 / micro-batch: one part is the same, one grows with the number of micro-batches."""
-    return values[0] + (values[1] - values[0]) * (at - ends[0]) / (ends[1] - ends[0])
-
-
-def _shortlist(fitting: list[Candidate]) -> list[Candidate]:
-    """Worth timing: of one combination of levers the first few, of several the fastest and the largest of each."""
-    groups: dict[tuple[Any, ...], list[Candidate]] = {}
-    for candidate in fitting:
-        groups.setdefault(_levers(candidate.plan), []).append(candidate)
-    if len(groups) == 1:
-        return fitting[:TIMED]
-    chosen: list[Candidate] = []
-    for group in groups.values():
-        chosen += [group[0], max(group, key=lambda candidate: candidate.plan.micro_batch)]
-    return [candidate for candidate in fitting if candidate in chosen]
-
-
-def _levers(plan: Plan) -> tuple[Any, ...]:
-    """Of a step, but for the micro-batch."""
-    return (
-        plan.remat,
-        plan.loss_chunk,
-        plan.attention_chunk,
-        plan.precision,
-        plan.fsdp,
-        plan.storage,
-        plan.layerwise,
-        plan.offload,
-    )
-
-
-def _beside(best: Candidate, fitting: list[Candidate]) -> list[Candidate]:
-    """Of the same levers, with the next smaller and the next larger micro-batch."""
-    alike = [one for one in fitting if _levers(one.plan) == _levers(best.plan)]
-    alike.sort(key=lambda candidate: candidate.plan.micro_batch)
-    sizes = [one.plan.micro_batch for one in alike]
-    at = sizes.index(best.plan.micro_batch)
-    return alike[max(0, at - 1) : at] + alike[at + 1 : at + 2]
-
-
-def _alternative(candidate: Candidate, chosen: Candidate) -> Alternative:
-    slower = candidate.seconds / chosen.seconds - 1
-    more = candidate.peak - chosen.peak
-    faster = "faster by the rates, not when timed" if chosen.measured else "faster, which counts as equal"
-    reason = f"{abs(slower):.0%} {'slower' if slower >= 0 else faster}"
-    reason += f", {format_bytes(abs(more))} {'more' if more >= 0 else 'less'}"
-    return Alternative(plan=candidate.plan, peak_bytes=candidate.peak, step_seconds=candidate.seconds, reason=reason)
-
-
-def _made_of(ledger: Ledger | HostLedger) -> str:
-    parts = sorted(ledger.predicted.items(), key=lambda item: -item[1])
-    named = " + ".join(f"{name} {size / MIB:.0f}" for name, size in parts if size >= MIB)
-    return f"{named} (MiB), in the phase '{ledger.phase}'"
-
-
-def _enough(floor: int) -> str:
-    """As an option takes it."""
-    return f"{-(-floor // MIB)}MiB" if floor < 64 * GIB else f"{-(-floor // GIB)}GiB"
-
-
-def _words(levers: Mapping[str, Any]) -> str:
-    chunk = f"loss chunk {levers['loss_chunk']}" if levers["loss_chunk"] else "loss whole"
-    split = f", state over {levers['fsdp']}" if levers["fsdp"] > 1 else ""
-    storage = levers.get("storage") or Storage(**{name: levers[name] for name in STORED})
-    blocks = f", attention in blocks of {levers['attention_chunk']}" if levers["attention_chunk"] else ""
-    layers = f", layer by layer in backward passes: {levers['layerwise']}" if levers["layerwise"] else ""
-    host = ", optimizer state on the host" if levers["offload"] != "none" else ""
-    return f"remat {levers['remat']}, {chunk}{blocks}{layers}, {levers['precision']}{_stored(storage)}{split}{host}"
-
-
-def _stored(storage: Storage) -> str:
-    return "".join(
-        f", {name.removesuffix('_bits')} in {getattr(storage, name)} bits"
-        for name in STORED
-        if getattr(storage, name) < 32
-    )

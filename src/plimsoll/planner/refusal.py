@@ -1,0 +1,74 @@
+"""No plan fits: the smallest that was found, what it is made of, and what would help."""
+
+from __future__ import annotations
+
+from plimsoll.errors import BudgetError
+from plimsoll.planner.candidates import Candidate, words
+from plimsoll.planner.types import Problem, Static
+from plimsoll.types import STORED, HostLedger, Ledger
+from plimsoll.units import GIB, MIB, format_bytes
+
+
+def refusal(problem: Problem, static: Static, least: Candidate | None, failures: list[str]) -> BudgetError:
+    """`least` is the smallest plan that was found, None where nothing compiles, which `failures` explain."""
+    if least is None:
+        return BudgetError(
+            f"{problem.recipe} does not compile for {problem.chip}: {'; '.join(failures) or 'no plan to try'}",
+            budget_bytes=problem.budget_bytes,
+            floor_bytes=None,
+        )
+    host = least.ledger.host
+    if host is not None and not host.fits and least.needed <= problem.budget_bytes:
+        return _of_the_host(problem, host)
+    floor, spare = least.needed, least.ledger.spare_bytes
+    beside = f" and {format_bytes(spare)} to spare" if spare else ""
+    text = (
+        f"no plan for {problem.recipe} fits in {format_bytes(problem.budget_bytes)} on {problem.chip}\n"
+        f"  smallest found: {format_bytes(floor)} = {_made_of(least.ledger)}{beside}\n"
+        f"  already used: micro-batch {least.plan.micro_batch}, {words(vars(least.plan))}\n"
+        f"  you could: --memory {_enough(floor)}{_advice(problem, static, least)}"
+    )
+    return BudgetError(text, budget_bytes=problem.budget_bytes, floor_bytes=floor)
+
+
+def _of_the_host(problem: Problem, host: HostLedger) -> BudgetError:
+    assert host.budget_bytes is not None
+    floor = host.predicted_peak_bytes
+    text = (
+        f"no plan for {problem.recipe} fits in {format_bytes(host.budget_bytes)} of a host's memory beside"
+        f" {problem.chip} (--host-memory)\n"
+        f"  smallest found: {format_bytes(floor)} = {_made_of(host)}\n"
+        f"  you could: --host-memory {_enough(floor)}"
+    )
+    return BudgetError(text, budget_bytes=host.budget_bytes, floor_bytes=floor)
+
+
+def _advice(problem: Problem, static: Static, least: Candidate) -> str:
+    over = least.needed - problem.budget_bytes
+    hints = []
+    if problem.pins:
+        hints.append("leave out " + ", ".join(f"--{name.replace('_', '-')}" for name in sorted(problem.pins)))
+    if problem.numerics == "exact" and "precision" in problem.honoured:
+        hints.append("--numerics mixed")
+    if problem.numerics != "compressed" and set(STORED) & set(problem.honoured):
+        hints.append("--numerics compressed")
+    of_text = problem.rate_unit == "tokens"
+    if of_text and least.ledger.predicted.get("data", 0) > over:
+        hints.append("a smaller --shuffle-buffer-size")
+    if of_text and least.ledger.predicted.get("step temporaries", 0) > over:
+        hints.append("a shorter --seq-len")
+    if static.state_bytes > over:
+        saved = 1 - over / static.state_bytes
+        hints.append(f"a model of {static.parameters * saved:,.0f} parameters or fewer")
+    return "".join(f", or {hint}" for hint in hints)
+
+
+def _made_of(ledger: Ledger | HostLedger) -> str:
+    parts = sorted(ledger.predicted.items(), key=lambda item: -item[1])
+    named = " + ".join(f"{name} {size / MIB:.0f}" for name, size in parts if size >= MIB)
+    return f"{named} (MiB), in the phase '{ledger.phase}'"
+
+
+def _enough(floor: int) -> str:
+    """As an option takes it."""
+    return f"{-(-floor // MIB)}MiB" if floor < 64 * GIB else f"{-(-floor // GIB)}GiB"
