@@ -103,7 +103,7 @@ class Decoder:
 
         params = {
             "embedding": INIT_SCALE * jax.random.normal(embedding_key, (shape.vocab, shape.width)),
-            "blocks": jax.vmap(one_block)(jax.random.split(block_key, shape.layers)),
+            "blocks": jax.lax.map(one_block, jax.random.split(block_key, shape.layers)),
             "norm": jnp.ones((shape.width,)),
         }
         if not shape.tied:
