@@ -87,7 +87,8 @@ def search(problem: Problem, compiler: Compiler, say: Say) -> Planned:
 def _with_a_way_out(refusal: BudgetError, problem: Problem, compiler: Compiler, say: Say) -> BudgetError:
     """Pinned levers that do not fit together: which one of them, set free, would do, and to what value."""
     ways = []
-    for pin in problem.pins if refusal.floor_bytes is not None else ():
+    pins = problem.pins if refusal.floor_bytes is not None and problem.pinned_by is None else ()
+    for pin in pins:
         others = {name: value for name, value in problem.pins.items() if name != pin}
         try:
             free = _Search(replace(problem, pins=others, measure=False), compiler, say).run()
@@ -533,15 +534,17 @@ class _Search:
     def _advice(self, least: Candidate) -> str:
         problem, over = self.problem, least.needed - self.problem.budget_bytes
         hints = []
-        if problem.pins:
+        if problem.pinned_by is not None:
+            hints.append(f"leave out {problem.pinned_by}, and a plan that fits is searched for")
+        elif problem.pins:
             hints.append("leave out " + ", ".join(f"--{name.replace('_', '-')}" for name in sorted(problem.pins)))
         if problem.numerics == "exact" and "precision" in problem.honoured:
             hints.append("--numerics mixed")
         if problem.numerics != "compressed" and set(STORED) & set(problem.honoured):
             hints.append("--numerics compressed")
         of_text = problem.rate_unit == "tokens"
-        if of_text and least.ledger.predicted.get("data", 0) > over:
-            hints.append("a smaller --shuffle-buffer-size")
+        if problem.data_advice and least.ledger.predicted.get("data", 0) > over:
+            hints.append(problem.data_advice)
         if of_text and least.ledger.predicted.get("step temporaries", 0) > over:
             hints.append("a shorter --seq-len")
         if self.static.state_bytes > over:
