@@ -373,3 +373,5 @@ def test_sizes_that_cannot_be_are_refused(options, said):
 def test_nothing_need_be_held_out():
     assert ControlSet(samples=20_001, held_out=0.0).train_rows == 20_001
     assert ControlSet(samples=3_000, variants=1).train_rows == 3_000
+    assert (ControlSet(samples=1).train_rows, ControlSet(samples=1).held_out_variants) == (1, 0)
+    assert (ControlSet(samples=2).train_rows, ControlSet(samples=2).held_out_variants) == (1, 1)

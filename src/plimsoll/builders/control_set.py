@@ -111,7 +111,7 @@ class ControlSet:
 
     @property
     def held_out_variants(self) -> int:
-        if self.variants_used < 2 or not self.held_out:
+        if self.variants_used < 2 or not self.held_out or self.samples < self.variants_used:
             return 0
         return min(self.variants_used - 1, max(1, round(self.held_out * self.variants_used)))
 
