@@ -26,9 +26,9 @@ class Literal(NamedTuple):
 
 
 class Repeated(NamedTuple):
-    """So many bytes like those `distance` before."""
+    """`size` bytes like those `distance` before."""
 
-    count: int
+    size: int
     distance: int
 
 
@@ -75,7 +75,7 @@ def _encoded(raw: np.ndarray, pieces: Sequence[Literal | Repeated]) -> np.ndarra
     for run in runs:
         if isinstance(run, Repeated):
             back = run.distance - 1
-            found[..., at : at + 3] = 0xE0 | back >> 8, run.count - LEAST_REPEATED, back & 0xFF
+            found[..., at : at + 3] = 0xE0 | back >> 8, run.size - LEAST_REPEATED, back & 0xFF
             at += 3
         else:
             size = run.end - run.begin

@@ -118,7 +118,7 @@ def _sampled(dataset: h5py.Dataset, random: np.random.Generator) -> tuple[np.nda
         started = time.perf_counter()
         rows = dataset[at * size : min(length, (at + 1) * size)]
         fastest = min(fastest, time.perf_counter() - started)
-        bad, read = bad + int(not_finite({dataset.name: rows}).sum()), read + len(rows)
+        bad, read = bad + int(not_finite({"rows": rows}).sum()), read + len(rows)
         parts.append(
             rows[np.sort(random.choice(len(rows), min(len(rows), SAMPLED_ROWS // len(chosen)), replace=False))]
         )
