@@ -6,6 +6,7 @@ the run's own file, made again from what the file says of itself.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -78,4 +79,5 @@ def _made_with(recipe: Control) -> ControlSet:
             f"{recipe.data} does not say which systems it was simulated with: --closed-loop needs a file of `plimsoll"
             " prepare control`"
         )
-    return ControlSet(**json.loads(str(told)))
+    then, known = json.loads(str(told)), {field.name for field in dataclasses.fields(ControlSet)}
+    return ControlSet(**{name: value for name, value in then.items() if name in known})

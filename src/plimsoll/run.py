@@ -50,6 +50,7 @@ def plan(
     numerics: str = "mixed",
     pins: Mapping[str, Any] | None = None,
     measure: bool = False,
+    pinned_by: str | None = None,
     prepared: Prepared | None = None,
     margin_bytes: int = 0,
     say: Say = lambda text: None,
@@ -57,7 +58,8 @@ def plan(
     """The fastest plan for `recipe` whose predicted peak is at most `memory`; allocates nothing unless `measure`.
 
     `memory` is per device; `host_memory` is each host's beside its accelerators. `prepared` says what is known of the
-    data; without it nothing of the data is read. `measure` times the best few, on the chip at hand only.
+    data; without it nothing of the data is read. `pinned_by` is where `pins` come from, if nobody typed them.
+    `measure` times the best few, on the chip at hand only.
     `margin_bytes` stay free, beyond the prediction, in the phases that a plan decides about: what a run that went over
     its budget has learned.
     Raises BudgetError, with the smallest peak found and what would fit, if nothing does.
@@ -75,6 +77,7 @@ def plan(
         host_budget=_host_budget(host_memory, target),
         numerics=numerics,
         pins=pins,
+        pinned_by=pinned_by,
         measure=measure,
     )
     samples = _samples(recipe.kind, chip, say)
@@ -163,6 +166,7 @@ def _problem(
     host_budget: int | None,
     numerics: str,
     pins: Mapping[str, Any] | None,
+    pinned_by: str | None,
     measure: bool,
 ) -> Problem:
     if numerics not in NUMERICS:
@@ -188,7 +192,9 @@ def _problem(
         attention_chunks=recipe.attention_chunks,
         layerwise=recipe.layerwise_passes,
         host_bytes={depth: recipe.host_bytes(prepared, prefetch=depth) for depth in prefetches},
+        data_advice=recipe.data_advice(),
         pins=pins,
+        pinned_by=pinned_by,
         measure=measure,
         available_bytes=host.available_bytes(),
     )
@@ -270,7 +276,10 @@ def prepare_data(folder: RunFolder, recipe: Recipe, say: Say) -> Prepared:
     """
     if folder.has("plan.json"):
         _require_same(folder, recipe)
-        return Prepared(**folder.read("data.json"))
+        prepared = Prepared(**folder.read("data.json"))
+        if words := recipe.data_changed(prepared):
+            say(words)
+        return prepared
     if folder.has("data.json") and folder.exists() and is_saved_as(folder.read("recipe.json"), recipe):
         return Prepared(**folder.read("data.json"))
     prepared = recipe.prepare(folder.path, say)
@@ -319,6 +328,7 @@ def _settle_plan(
             chip=target.name,
             numerics=options.numerics,
             pins=pins,
+            pinned_by=None if options.plan is None else f"--plan {options.plan}",
             measure=options.plan is None and target.platform == "cpu",
             prepared=prepared,
             margin_bytes=margin,

@@ -282,7 +282,7 @@ class _Training:
     def _schedule(self) -> Schedule:
         steps, session = self.prepared.steps, self.session
         per_epoch = self.prepared.steps_per_epoch
-        every_epoch = max(1, round(per_epoch)) if per_epoch else max(1, steps // 4)
+        every_epoch = per_epoch or max(1, steps // 4)
         return Schedule(
             steps=steps,
             stop_at=min(steps, session.max_steps or steps),

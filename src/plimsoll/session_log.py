@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -21,7 +22,7 @@ from plimsoll.report import (
 from plimsoll.report.progress import progress
 from plimsoll.training import allocator, memory
 from plimsoll.training.folder import RunFolder
-from plimsoll.training.loop import Ended, Schedule
+from plimsoll.training.loop import Ended, Schedule, times
 from plimsoll.training.profile import Profile
 
 
@@ -61,6 +62,8 @@ class SessionLog:
         self.validation_loss = _last(earlier, "validation_loss")
         self.epoch_losses: list[float] = []
         self.epoch_seconds: list[float] = []
+        self.epoch_unsaid: Epoch | None = None
+        """One that ended at a step whose evaluation is still to come: its summary waits for the validation loss."""
         self.started = self.epoch_started = self.step_ended = time.monotonic()
         self.epoch = self._epoch_of(first)
         self.window: list[float] = []
@@ -89,6 +92,7 @@ class SessionLog:
 
     def step(self, done: int, metrics: Mapping[str, float]) -> None:
         now = time.monotonic()
+        self._say_epoch()
         self.between_steps = min(self.between_steps, allocator.bytes_now())
         self._mark("save" if self.saving_beside else "train")
         self.window.append(now - self.step_ended)
@@ -102,6 +106,8 @@ class SessionLog:
             self.say(f"profile: {written}")
         if self._epoch_of(done) > self.epoch:
             self._end_epoch(self._epoch_of(done))
+            if not self.schedule.due(self.schedule.evaluate_every, done):
+                self._say_epoch()
 
     def _mark(self, phase: str) -> None:
         """Whatever raised the peak since the last mark was in this phase."""
@@ -145,6 +151,7 @@ class SessionLog:
         self.validation_loss = metrics["validation_loss"]
         self._track(done, {**metrics, "elapsed_seconds": self._elapsed()})
         self.say(f"step {done:,}: validation loss {self.validation_loss:.4f}")
+        self._say_epoch()
         self.step_ended = time.monotonic()  # the next step's time is its own
 
     def saved(self, done: int) -> None:
@@ -169,7 +176,7 @@ class SessionLog:
         now = time.monotonic()
         self.epoch_seconds.append(now - self.epoch_started)
         losses = self.epoch_losses or [self.train_loss]
-        summary = Epoch(
+        self.epoch_unsaid = Epoch(
             number=number,
             epochs=round(self.schedule.steps / (self.prepared.steps_per_epoch or self.schedule.steps)),
             train_loss=sum(losses) / len(losses),
@@ -177,11 +184,16 @@ class SessionLog:
             epoch_seconds=self.epoch_seconds[-1],
             elapsed_seconds=self._elapsed(),
         )
-        self.say(epoch_summary(summary))
         self.epoch, self.epoch_started = number, now
         self.epoch_losses.clear()
 
+    def _say_epoch(self) -> None:
+        if self.epoch_unsaid is not None:
+            self.say(epoch_summary(dataclasses.replace(self.epoch_unsaid, validation_loss=self.validation_loss)))
+            self.epoch_unsaid = None
+
     def close(self, ended: Ended | None, ledger: Mapping[str, Any], best: Mapping[str, Any] | None) -> None:
+        self._say_epoch()
         if ended is not None:
             outcome = Outcome(
                 steps=ended.step,
@@ -218,7 +230,7 @@ class SessionLog:
 
     def _epoch_of(self, step: int) -> int:
         per_epoch = self.prepared.steps_per_epoch
-        return int(step / per_epoch + 1e-9) if per_epoch else 0
+        return times(step, per_epoch) if per_epoch else 0
 
 
 def _last(rows: list[dict[str, Any]], name: str) -> float | None:

@@ -73,4 +73,5 @@ def test_doing_nothing_loses_what_falls_over_and_not_what_stands(of):
     assert hopeless["median_cost_ratio"] is None
     text = journeys_table({**hopeless, "seconds": 3.0, "held_out": True})
     assert "2 of 2" in text
-    assert "median lost" in text
+    assert "the median of all lost" in text
+    assert "below 1.2 x (excellent) 0 of" in text

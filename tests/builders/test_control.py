@@ -14,11 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plimsoll.builders.control import code, prepare
+from plimsoll.builders.control import STATES_OF_CODE, code, prepare
 from plimsoll.builders.control_set import ControlSet
 from plimsoll.builders.growing_file import Column, GrowingFile, cleared
 from plimsoll.builders.lqr_families import FAMILIES
+from plimsoll.builders.window_packing import packed_windows
+from plimsoll.cli.main import main
 from plimsoll.data.control_rows import ControlRows
+from plimsoll.data.hdf5_rows import Hdf5Rows
 from plimsoll.environment import for_processes
 from plimsoll.errors import DataError, StoppedError
 
@@ -199,7 +202,7 @@ def test_other_options_do_not_continue_what_was_begun(tmp_path):
         file.begin()
         file.append({"x": np.arange(5)})
         file.mark()
-    with pytest.raises(DataError, match=r'begun with .*"seed": 1.* and this is .*"seed": 2'):
+    with pytest.raises(DataError, match=r"begun with other options, seed 1 there and 2 here: use the same ones"):
         GrowingFile(tmp_path / "a.h5", columns, made_with={"seed": 2}, **how).__enter__()
     with GrowingFile(tmp_path / "a.h5", columns, made_with={"seed": 1}, **how) as file:
         assert file.done == 5
@@ -225,8 +228,54 @@ def test_chunks_packed_in_threads_are_those_that_h5py_would_have_written(tmp_pat
         file.finish()
     assert np.array_equal(column(tmp_path / "a.h5", "x"), values)
     with h5py.File(tmp_path / "a.h5") as file, h5py.File(tmp_path / "b.h5", "w") as plain:
-        theirs = plain.create_dataset("x", data=values, chunks=(100, 64, 19), compression="lzf")
+        theirs = plain.create_dataset("x", data=values, chunks=(100, 64, 19), compression="lzf", fletcher32=True)
         assert file["x"].id.get_storage_size() == theirs.id.get_storage_size()
+
+
+def test_a_set_that_is_finished_is_left_alone_and_that_is_no_error(made, capfd):
+    path, answer = made
+    before = path.stat().st_mtime_ns
+    again = made_by_the_command(path)
+    assert (again["finished_before"], answer["finished_before"]) == (True, False)
+    assert (again["examples"], again["bytes"]) == (6_000, answer["bytes"])
+    assert path.stat().st_mtime_ns == before
+    words = [*SMALL, "--seed", "3", "--out", str(path)]
+    assert main(["prepare", "control", *words]) == 2
+    assert "made with other options, seed 42 there and 3 here: name another --out" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("sizes", [(1, 2, 5, 8, 10, 11, 12), (4,), (12,)])
+def test_windows_packed_by_what_is_known_of_them_are_read_back_by_h5py(tmp_path, sizes):
+    random = np.random.default_rng(0)
+    windows = np.zeros((60, 9, 19), np.float32)
+    for row, size in enumerate(random.choice(sizes, 60).tolist()):
+        windows[row, :, :size] = random.standard_normal((9, size))
+        windows[row, :, 12:] = code(3, size)
+    packed = packed_windows(windows, states=12, code=STATES_OF_CODE)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        made = file.create_dataset("x", windows.shape, "float32", chunks=windows.shape, compression="lzf")
+        made.id.write_direct_chunk((0, 0, 0), packed)
+    assert np.array_equal(column(tmp_path / "a.h5", "x"), windows)
+    assert len(packed) < windows.nbytes * (4 * np.mean(sizes) + 12) / 76 + 60 * 50
+
+
+@pytest.mark.parametrize("place", [(5, 3, 11), (5, 3, 15), (5, 0, 15)])
+def test_windows_that_are_not_built_so_are_packed_as_anything_else(place):
+    windows = np.zeros((60, 9, 19), np.float32)
+    windows[:, :, :4], windows[:, :, 12:] = 1.5, code(1, 4)
+    assert packed_windows(windows, states=12, code=STATES_OF_CODE) is not None
+    windows[place] += 1
+    assert packed_windows(windows, states=12, code=STATES_OF_CODE) is None
+
+
+def test_a_damaged_chunk_of_the_set_is_noticed(made, tmp_path):
+    path = tmp_path / "damaged.h5"
+    with h5py.File(made[0]) as file:
+        at = file["input_sequences"].id.get_chunk_info(2).byte_offset
+    whole = made[0].read_bytes()
+    path.write_bytes(whole[: at + 9] + bytes([whole[at + 9] ^ 1]) + whole[at + 10 :])
+    with pytest.raises(DataError, match=r"rows 1,024 to 1,536 of .*damaged.h5 cannot be read"):
+        Hdf5Rows(path, {"x": "input_sequences"}).read(1024, 1536)
 
 
 def test_two_processes_do_not_write_one_file(tmp_path):
@@ -299,11 +348,11 @@ def test_sets_that_cannot_be_made_are_refused(changes, said):
 def test_every_variant_is_seen(samples, held_out):
     made = ControlSet(samples=samples, held_out=held_out)
     blocks = list(made.blocks())
-    assert {variant for _, variant, _, _ in blocks} == set(range(made.variants_used))
-    assert [first for _, _, first, _ in blocks[1:]] == [end for _, _, _, end in blocks[:-1]]
-    assert (blocks[0][2], blocks[-1][3]) == (0, samples)
+    assert {variant for block in blocks for variant in block.variants} == set(range(made.variants_used))
+    assert [block.first for block in blocks[1:]] == [block.end for block in blocks[:-1]]
+    assert (blocks[0].first, blocks[-1].end) == (0, samples)
     training = made.variants_used - made.held_out_variants
-    assert all((variant < training) == (end <= made.train_rows) for _, variant, _, end in blocks)
+    assert all((max(block.variants) < training) == (block.end <= made.train_rows) for block in blocks)
 
 
 @pytest.mark.parametrize(
@@ -312,7 +361,8 @@ def test_every_variant_is_seen(samples, held_out):
         ({"noise": float("nan")}, "--noise must be 0 or more and finite, got nan"),
         ({"seed": -1}, "--seed must be a whole number from 0 to"),
         ({"seed": 10**20}, "--seed must be a whole number from 0 to"),
-        ({"samples": 2_000, "variants": 2000}, "--variants 2000 are not all to be seen in 2,000 windows"),
+        ({"samples": 2_000, "variants": 200}, "--variants 200 are not all to be seen in 2,000 windows"),
+        ({"samples": 10**9, "variants": 2000}, "--variants must be from 1 to 1,000, got 2,000"),
     ],
 )
 def test_sizes_that_cannot_be_are_refused(options, said):
@@ -323,3 +373,5 @@ def test_sizes_that_cannot_be_are_refused(options, said):
 def test_nothing_need_be_held_out():
     assert ControlSet(samples=20_001, held_out=0.0).train_rows == 20_001
     assert ControlSet(samples=3_000, variants=1).train_rows == 3_000
+    assert (ControlSet(samples=1).train_rows, ControlSet(samples=1).held_out_variants) == (1, 0)
+    assert (ControlSet(samples=2).train_rows, ControlSet(samples=2).held_out_variants) == (1, 1)

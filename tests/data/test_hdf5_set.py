@@ -66,7 +66,7 @@ def test_rows_that_are_not_finite_end_it_or_are_left_out(tmp_path):
     x = np.zeros((100, 2))
     x[[7, 70]] = np.nan
     path = written(tmp_path / "w.h5", x=x)
-    with pytest.raises(DataError, match=r"not finite: 7\..*skip_bad=True"):
+    with pytest.raises(DataError, match=r"not finite: 7; 2 of its 100 rows in all\..*skip_bad=True"):
         list(Hdf5(path, COLUMNS).counted(10))
     with pytest.raises(DataError, match="not finite: 70"):
         next(Hdf5(path, COLUMNS, rows=(64, None)).loader(batch_size=30, seed=0, shuffle=True, prefetch=0))
@@ -84,6 +84,8 @@ def test_rows_that_are_not_finite_end_it_or_are_left_out(tmp_path):
         ({"columns": {"x": "x"}}, "has no dataset 'x': it has in/x, in/y"),
         ({"columns": {"x": "in/x", COUNTED: "in/y"}}, "is taken"),
         ({"rows": (90, 20)}, "has 100 rows, and rows=(90, 20)"),
+        ({"rows": (0, 1000)}, "has 100 rows, and rows=(0, 1000) reaches beyond them"),
+        ({"rows": (-101, None)}, "rows=(-101, None) reaches beyond them"),
         ({"mix": 0}, "mix"),
     ],
 )

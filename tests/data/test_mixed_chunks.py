@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from control_files import FAMILIES, places, write_control
 from plimsoll.data.control_rows import ControlRows, is_held_out
-from plimsoll.data.hdf5_rows import Hdf5Rows
-from plimsoll.data.hdf5_survey import describe, shuffle_quality
-from plimsoll.data.mixed_chunks import MixedChunks, not_finite, sampled_order
+from plimsoll.data.hdf5_rows import Hdf5Rows, not_finite
+from plimsoll.data.hdf5_survey import describe, is_hdf5, shuffle_quality
+from plimsoll.data.mixed_chunks import MixedChunks, counted_not_finite, sampled_order
 from plimsoll.errors import DataError
+from plimsoll.recipes.control import Control
 
 
 def epoch_of(rows, *, batch_size=50, mix=3, count=None, **how):
@@ -80,13 +81,46 @@ def test_controls_come_in_units_of_their_familys_spread(control):
 def test_rows_that_are_not_finite_end_the_run_or_are_left_out_and_counted(tmp_path):
     path = write_control(tmp_path / "w.h5", bad=(5, 17, 300))
     rows = ControlRows(path, split="variant")
-    with pytest.raises(DataError, match=r"rows that are not finite: \d.*--skip-bad"):
+    with pytest.raises(DataError, match=r"rows that are not finite: \d.*; 3 of its 600 rows in all\..*--skip-bad"):
         epoch_of(rows)
     loader = rows.loader(batch_size=7, seed=1, mix=3, skip_bad=True, prefetch=0)
     drawn = np.concatenate([places(next(loader)) for _ in range(71)])
     assert sorted(drawn.tolist()) == sorted({*range(500)} - {5, 17, 300})
     next(loader)
     assert loader.state()["skipped"] == 3
+
+
+def test_bad_rows_of_a_large_file_are_counted_in_some_of_its_chunks_and_that_is_said(tmp_path, monkeypatch):
+    rows = Hdf5Rows(write_control(tmp_path / "w.h5", bad=range(0, 600, 4)), {"x": "input_sequences"})
+    assert counted_not_finite(rows) == (150, 600)
+    assert counted_not_finite(rows, most_bytes=3 * 64 * rows.row_bytes) == (38, 152)  # the last chunk has 24 rows
+    monkeypatch.setattr("plimsoll.data.mixed_chunks.counted_not_finite", lambda source: (38, 152))
+    with pytest.raises(DataError, match="38 of 152 rows from all over it, which has 600"):
+        next(iter(MixedChunks(rows, batch_size=5, seed=0)))
+
+
+def test_a_damaged_chunk_ends_the_run_in_a_sentence(tmp_path):
+    path = tmp_path / "w.h5"
+    with h5py.File(path, "w") as file:
+        made = file.create_dataset("x", data=np.arange(1000.0), chunks=(100,), fletcher32=True)
+        at = made.id.get_chunk_info(3).byte_offset
+    whole = path.read_bytes()
+    path.write_bytes(whole[: at + 40] + bytes([whole[at + 40] ^ 1]) + whole[at + 41 :])
+    with pytest.raises(DataError, match=r"rows 300 to 400 of .* cannot be read .*: the file is damaged there"):
+        Hdf5Rows(path, {"x": "x"}).read(300, 400)
+
+
+@pytest.mark.parametrize("name", ["none", "empty", "text", "folder"])
+def test_what_is_called_hdf5_and_is_none_is_refused_in_a_sentence(tmp_path, name):
+    path = tmp_path / f"{name}.h5"
+    if name == "folder":
+        path.mkdir()
+    elif name != "none":
+        path.write_text("" if name == "empty" else "no HDF5")
+    said = {"none": "there is no file", "empty": "it is empty, 0 bytes", "text": "it is no HDF5 file"}
+    with pytest.raises(DataError, match=said.get(name, "is a folder: name the HDF5 file in it")):
+        Hdf5Rows(path, {"x": "x"})
+    assert is_hdf5(path) == (name in ("empty", "text"))  # so `inspect` does not read it as text
 
 
 def test_large_finite_numbers_are_not_taken_for_infinite_ones():
@@ -153,7 +187,9 @@ def test_held_out_trajectories_are_the_same_in_every_run():
 
 
 def test_an_order_is_given_a_number():
-    assert shuffle_quality(np.arange(4096), batch_size=64, chunk_rows=64)["rank_correlation"] == pytest.approx(1)
+    in_order = shuffle_quality(np.arange(4096), batch_size=64, chunk_rows=64)
+    assert in_order["rank_correlation"] == pytest.approx(1)
+    assert not in_order["well_mixed"]
     mixed = sampled_order(64 * 512, chunk_rows=512, mix=8, seed=0)
     found = shuffle_quality(mixed, batch_size=512, chunk_rows=512)
     assert sorted(mixed.tolist()) == list(range(64 * 512))
@@ -161,6 +197,8 @@ def test_an_order_is_given_a_number():
     assert found["chunks_per_batch"] == pytest.approx(8, abs=0.1)
     alone = shuffle_quality(sampled_order(64 * 512, chunk_rows=512, mix=1, seed=0), batch_size=512, chunk_rows=512)
     assert alone["chunks_per_batch"] == 1
+    assert found["well_mixed"]
+    assert not alone["well_mixed"]
 
 
 def test_a_file_is_described_from_a_few_of_its_rows(tmp_path):
@@ -168,7 +206,11 @@ def test_a_file_is_described_from_a_few_of_its_rows(tmp_path):
     inputs = next(one for one in found["datasets"] if one["name"] == "input_sequences")
     assert found["rows"] == 3000
     assert inputs["sampled_rows"] <= 200
-    assert 0.15 < inputs["sampled_rows_not_finite"] / inputs["sampled_rows"] < 0.55
+    assert inputs["rows_read"] == 8 * 64 - (64 - 3000 % 64) * (inputs["rows_read"] % 64 > 0)
+    assert 0.3 < inputs["rows_read_not_finite"] / inputs["rows_read"] < 0.36  # each that was read is counted
+    assert any(
+        f"of the {inputs['rows_read']} rows that were read, of 3,000 are not" in one for one in found["warnings"]
+    )
     assert [one["name"] for one in found["families"]] == sorted(FAMILIES)
 
 
@@ -179,4 +221,10 @@ def test_huge_packed_chunks_are_warned_of_with_what_they_cost(tmp_path):
         file.create_dataset("x", data=noise, chunks=(60_000, 64), compression="gzip")
     assert any("rows/s; by chunks" in warning for warning in describe(path)["warnings"])
     assert "each is read whole (" in Hdf5Rows(path, {"x": "x"}).warning(mix=4)
+    assert Hdf5Rows(path, {"x": "x"}).has_huge_chunks
+    small = write_control(tmp_path / "w.h5")
+    assert Control(data=str(small)).data_advice() == "a smaller --mix-chunks"
+    large = np.zeros((600, 400, 19), np.float32)
+    wide = write_control(tmp_path / "wide.h5", chunk=600, input_sequences=large)
+    assert "prepare rechunk" in Control(data=str(wide)).data_advice()
     assert "prepare rechunk" in describe(path)["warnings"][0]

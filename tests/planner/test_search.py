@@ -350,8 +350,9 @@ def test_advice_fits_the_case():
     assert "--numerics mixed" in str(refusal(MIB, numerics="exact"))
     assert "--numerics mixed" not in str(refusal(MIB))
     large_data = {2: {"data": 300 * MIB}}
-    assert "--shuffle-buffer-size" in str(refusal(200 * MIB, host_bytes=large_data))
-    assert "--shuffle-buffer-size" not in str(refusal(MIB))
+    advice = "a smaller --mix-chunks"
+    assert advice in str(refusal(200 * MIB, host_bytes=large_data, data_advice=advice))
+    assert advice not in str(refusal(MIB, data_advice=advice))
 
 
 def test_a_plan_that_does_not_compile_is_passed_over():
@@ -403,6 +404,14 @@ def test_pins_that_do_not_fit_together_are_refused_with_the_one_that_would_do():
     budget = smallest_need("float32") + 40 * MIB
     with pytest.raises(BudgetError, match=r"the smallest change of what is pinned: --micro-batch \d+, which needs"):
         found(budget, pins={"micro_batch": 16, "precision": "float32"})
+
+
+def test_pins_that_came_from_a_plan_are_not_told_to_who_did_not_type_them():
+    pins = {"micro_batch": 16, "remat": "none"}
+    said = str(refusal(200 * MIB, pins=pins, pinned_by="--plan small.json"))
+    assert "or leave out --plan small.json, and a plan that fits is searched for" in said
+    assert "--micro-batch" not in said
+    assert "--remat" not in said
 
 
 def test_the_way_out_of_a_refusal_fits():

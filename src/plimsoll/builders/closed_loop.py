@@ -159,7 +159,12 @@ def judged(of: Journeys, names: list[str], travelled: dict[str, np.ndarray]) -> 
     ratios = [one["cost_ratio"] for one in families.values()]
     known = [np.inf if one is None else one for one in ratios]
     grades = {grade: sum(one < most for one in known) for grade, most in GRADES}
-    return {"families": families, "at_least": grades, "median_cost_ratio": _plain(np.median(known))}
+    return {
+        "families": families,
+        "at_least": grades,
+        "grades": dict(GRADES),
+        "median_cost_ratio": _plain(np.median(known)),
+    }
 
 
 def _plain(value: Any) -> float | None:

@@ -1,6 +1,6 @@
 """`plimsoll prepare control`: windows of closed-loop states and the control that follows, streamed into HDF5.
 
-Simulated in blocks: a few trajectories of every family, all of one variant, whose windows are mixed and written while
+Simulated in blocks: a trajectory of every family for each of a few variants, whose windows are mixed and written while
 the next block is simulated. The last variants are held out: their rows are the last of the file, from `train_rows` on,
 so that no trajectory and no variant is in both parts. All of it follows from the seed.
 """
@@ -12,28 +12,35 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
-from plimsoll.builders.control_set import ControlSet
-from plimsoll.builders.growing_file import Column, GrowingFile
+from plimsoll.builders.control_set import Block, ControlSet
+from plimsoll.builders.growing_file import Column, GrowingFile, is_finished
 from plimsoll.builders.lqr_families import MOST_INPUTS, MOST_STATES
 from plimsoll.builders.lqr_variants import System, systems
-from plimsoll.builders.simulation import extremes, simulated
+from plimsoll.builders.simulation import Simulated, simulated
+from plimsoll.builders.window_packing import packed_windows
 from plimsoll.errors import DataError, PlimsollError
 from plimsoll.units import format_bytes, format_seconds
 
 CODE_BITS = 3, 4
 """Of the number of inputs, then of the number of states, most significant first."""
 FEATURES = MOST_STATES + sum(CODE_BITS)
+STATES_OF_CODE = np.array([0] * CODE_BITS[0] + [2**bit for bit in reversed(range(CODE_BITS[1]))], np.float32)
+"""Its product with a code is the number of states."""
+METHOD = 2
+"""Of drawing and scaling: what was begun by another one is not continued."""
 DIVERGED = 1e4
 """A trajectory with a state of this norm is simulated again from another start."""
 ATTEMPTS = 20
-PILOTS = 2
-"""Trajectories of each variant that the largest states and controls are taken from, before the first row."""
+PILOTS = 32
+"""Trajectories of each family, at least, that the largest states and controls are taken from, before the first row; and
+one of each variant."""
+LEAST_SCALE = 1e-8
 MARK_SECONDS = 2.0
 
 Progress = Callable[[int, int], None]
@@ -42,7 +49,7 @@ Progress = Callable[[int, int], None]
 
 def columns(made: ControlSet) -> dict[str, Column]:
     return {
-        "input_sequences": Column((made.window, FEATURES), "float32"),
+        "input_sequences": Column((made.window, FEATURES), "float32", quicker=_packed),
         "controls": Column((MOST_INPUTS,), "float32"),
         "control_masks": Column((MOST_INPUTS,), "float32", fill=1.0),
         "system_ids": Column((), "S50"),
@@ -51,16 +58,24 @@ def columns(made: ControlSet) -> dict[str, Column]:
     }
 
 
+def _packed(windows: np.ndarray) -> bytes | None:
+    return packed_windows(windows, states=MOST_STATES, code=STATES_OF_CODE)
+
+
 def prepare(made: ControlSet, out: Path, progress: Progress = lambda done, rows: None) -> dict[str, Any]:
     """Writes the set, or what of it is missing. The answer is what `prepare --json` prints."""
     started = time.perf_counter()
+    made_with = dataclasses.asdict(made) | {"method": METHOD}
+    if is_finished(out, made_with):
+        progress(made.samples, made.samples)
+        return _answer(made, out, begun_at=made.samples, seconds=0.0)
     require_room(made, out)
     compression = None if made.compression == "none" else made.compression
     with GrowingFile(
         out,
         columns(made),
         rows=made.samples,
-        made_with=dataclasses.asdict(made),
+        made_with=made_with,
         chunk_rows=made.chunk_rows,
         compression=compression,
     ) as file:
@@ -78,19 +93,33 @@ def prepare(made: ControlSet, out: Path, progress: Progress = lambda done, rows:
                 progress(file.done, made.samples)
         file.finish()
         progress(made.samples, made.samples)
+    again = {one.family.name: one.drawn_again for one in maker.systems if one.drawn_again}
     seconds = time.perf_counter() - started
+    return _answer(made, out, begun_at=begun_at, seconds=seconds, rejected=maker.rejected, drawn_again=again)
+
+
+def _answer(
+    made: ControlSet,
+    out: Path,
+    *,
+    begun_at: int,
+    seconds: float,
+    rejected: int = 0,
+    drawn_again: dict[str, int] | None = None,
+) -> dict[str, Any]:
     return {
         "path": str(out),
         "examples": made.samples,
         "examples_before": begun_at,
+        "finished_before": begun_at == made.samples,
         "seconds": seconds,
-        "examples_per_second": (made.samples - begun_at) / seconds,
+        "examples_per_second": (made.samples - begun_at) / seconds if seconds else None,
         "bytes": out.stat().st_size,
         "train_examples": made.train_rows,
         "variants": made.variants_used,
         "variants_held_out": made.held_out_variants,
-        "trajectories_drawn_again": maker.rejected,
-        "variants_drawn_again": {one.family.name: one.drawn_again for one in maker.systems if one.drawn_again},
+        "trajectories_drawn_again": rejected,
+        "variants_drawn_again": drawn_again or {},
     }
 
 
@@ -119,8 +148,10 @@ class Maker:
         self.systems = systems(variants=made.variants_used, uncertainty=made.uncertainty, dt=made.dt, seed=made.seed)
         sizes = sorted({one.family.states for one in self.systems})
         self.groups = [[i for i, one in enumerate(self.systems) if one.family.states == size] for size in sizes]
-        self.state_scale, self.control_scale, self.control_std = self._scales()
-        self.codes = np.array([code(one.family.inputs, one.family.states) for one in self.systems], np.float32)
+        self.state_scale, self.control_scale, self.control_std = (scale.astype(np.float32) for scale in self._scales())
+        codes = np.array([code(one.family.inputs, one.family.states) for one in self.systems], np.float32)
+        self._room = np.zeros((len(self.systems) * made.together, made.length, FEATURES), np.float32)
+        self._room[:, :, MOST_STATES:] = codes.repeat(made.together, axis=0)[:, None]
         self.names = np.array([one.family.name for one in self.systems], "S50")
         self.masks = np.zeros((len(self.systems), MOST_INPUTS), np.float32)
         self.gains = np.zeros((len(self.systems), MOST_INPUTS, MOST_STATES), np.float32)
@@ -175,64 +206,56 @@ class Maker:
 
     def chunks(self, begin: int) -> Iterator[dict[str, np.ndarray]]:
         """Rows from `begin` on, a chunk at a time; the next block is simulated meanwhile."""
-        blocks = [block for block in self.made.blocks() if block[3] > begin]
-        waiting = self._dispatched(*blocks[0][:2]) if blocks else None
+        blocks = [block for block in self.made.blocks() if block.end > begin]
         pending: list[dict[str, np.ndarray]] = []
-        for index, (number, variant, first, end) in enumerate(blocks):
-            trajectories = self._trajectories(number, variant, waiting)
-            if index + 1 < len(blocks):
-                waiting = self._dispatched(*blocks[index + 1][:2])
-            order = self._order(number, trajectories)[max(0, begin - first) : end - first]
-            while len(order):
-                room = self.made.chunk_rows - sum(len(one["variant"]) for one in pending)
-                pending.append(self._rows(number, variant, trajectories, order[:room]))
-                order = order[room:]
-                if sum(len(one["variant"]) for one in pending) == self.made.chunk_rows:
-                    yield _joined(pending)
-                    pending = []
+        with ThreadPoolExecutor(1) as ahead:
+            under_way = [ahead.submit(self._dispatched, block.number, block.variants) for block in blocks[:1]]
+            for index, block in enumerate(blocks):
+                trajectories = self._trajectories(block, under_way.pop().result())
+                under_way = [
+                    ahead.submit(self._dispatched, b.number, b.variants) for b in blocks[index + 1 : index + 2]
+                ]
+                order = self._order(block)[max(0, begin - block.first) : block.end - block.first]
+                while len(order):
+                    room = self.made.chunk_rows - sum(len(one["variant"]) for one in pending)
+                    pending.append(self._rows(block, trajectories, order[:room]))
+                    order = order[room:]
+                    if sum(len(one["variant"]) for one in pending) == self.made.chunk_rows:
+                        yield _joined(pending)
+                        pending = []
         if pending:
             yield _joined(pending)
 
-    def _dispatched(self, number: int, variant: int, attempt: int = 0) -> list[Any]:
-        """One simulation for each number of states, under way."""
-        random = np.random.default_rng([self.made.seed, 1, number, attempt])
-        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(self.made.seed % 2**32), number), attempt)
+    def _dispatched(self, number: int, variants: tuple[int, ...], attempt: int = 0, *, use: int = 1) -> list[Simulated]:
+        """One simulation for each number of states, under way: a trajectory of each of its families and variants."""
+        random = np.random.Generator(np.random.SFC64([self.made.seed, use, number, attempt]))
         found = []
-        for at, group in enumerate(self.groups):
+        for group in self.groups:
             members = [self.systems[i] for i in group]
-            steps = np.stack([one.steps[variant] for one in members], axis=-1).repeat(self.made.together, axis=-1)
-            first = _starts(members, self.made.together, random)
-            found.append(
-                simulated(
-                    steps.astype(np.float32),
-                    first,
-                    jax.random.fold_in(key, at),
-                    np.float32(self.made.noise),
-                    length=self.made.length,
-                )
-            )
+            steps = np.concatenate([one.steps[list(variants)] for one in members]).transpose(1, 2, 0)
+            first = _starts(members, len(variants), random)
+            disturbances = random.standard_normal((self.made.length, *first.shape), np.float32)
+            disturbances *= np.float32(self.made.noise)
+            found.append(simulated(steps.astype(np.float32), first, disturbances))
         return found
 
-    def _trajectories(self, number: int, variant: int, under_way: Any) -> np.ndarray:
-        """(families x together, time, 12) in units of each family's largest."""
-        together, made = self.made.together, self.made
-        found = np.zeros((len(self.systems) * together, made.length, MOST_STATES), np.float32)
+    def _trajectories(self, block: Block, under_way: list[Simulated]) -> np.ndarray:
+        """(families x variants, time, features) in units of each family's largest, in room that is used again."""
+        together, found = len(block.variants), self._room
         missing = np.ones(len(found), bool)
         for attempt in range(ATTEMPTS):
-            batch = under_way if attempt == 0 else self._dispatched(number, variant, attempt)
+            batch = under_way if attempt == 0 else self._dispatched(block.number, block.variants, attempt)
             for group, one in zip(self.groups, batch, strict=True):
                 places = (np.array(group)[:, None] * together + np.arange(together)).ravel()
                 good = np.asarray(one.largest) < DIVERGED
                 take = np.flatnonzero(missing[places] & good)
                 self.rejected += int(np.sum(missing[places] & ~good))
-                if len(take):
-                    states = np.asarray(one.states)
-                    families = places[take] // together
-                    size = states.shape[1]
-                    found[places[take], :, :size] = (
-                        states[:, :, take].transpose(2, 0, 1) / self.state_scale[families, None, :size]
-                    )
-                    missing[places[take]] = False
+                states = np.asarray(one.states)
+                size = states.shape[1]
+                for column in take.tolist():
+                    place = places[column]
+                    found[place, :, :size] = states[:, :, column] / self.state_scale[place // together, :size]
+                missing[places[take]] = False
             if not missing.any():
                 return found
         names = sorted({self.systems[place // together].family.name for place in np.flatnonzero(missing)})
@@ -241,69 +264,54 @@ class Maker:
             " --noise or --uncertainty"
         )
 
-    def _order(self, number: int, trajectories: np.ndarray) -> np.ndarray:
+    def _order(self, block: Block) -> np.ndarray:
         """Windows of a block as they lie in the file: trajectory x windows of each + window."""
-        random = np.random.default_rng([self.made.seed, 2, number])
-        return random.permutation(len(trajectories) * self.made.windows_each)
+        random = np.random.default_rng([self.made.seed, 2, block.number])
+        return random.permutation(len(self._room) * self.made.windows_each)
 
-    def _rows(self, number: int, variant: int, trajectories: np.ndarray, chosen: np.ndarray) -> dict[str, np.ndarray]:
-        made = self.made
-        windows = np.lib.stride_tricks.sliding_window_view(trajectories, made.window, axis=1)[:, :: made.stride]
+    def _rows(self, block: Block, trajectories: np.ndarray, chosen: np.ndarray) -> dict[str, np.ndarray]:
+        made, together = self.made, len(block.variants)
+        windows = np.lib.stride_tricks.sliding_window_view(trajectories, made.window, axis=1)
         trajectory, window = np.divmod(chosen, made.windows_each)
-        family = trajectory // made.together
-        seen = windows[trajectory, window].swapaxes(1, 2)
-        inputs = np.empty((len(seen), made.window, FEATURES), np.float32)
-        inputs[..., :MOST_STATES] = seen
-        inputs[..., MOST_STATES:] = self.codes[family][:, None]
+        family = trajectory // together
+        inputs = windows.swapaxes(2, 3)[trajectory, window * made.stride]
         return {
             "input_sequences": inputs,
-            "controls": np.einsum("nij,nj->ni", self.gains[family], seen[:, -1]),
+            "controls": np.einsum("nij,nj->ni", self.gains[family], inputs[:, -1, :MOST_STATES]),
             "control_masks": self.masks[family],
             "system_ids": self.names[family],
-            "trajectory": (np.int64(number) * len(trajectories) + trajectory).astype(np.int64),
-            "variant": np.full(len(seen), variant, np.int32),
+            "trajectory": (np.int64(block.number) * len(trajectories) + trajectory).astype(np.int64),
+            "variant": np.array(block.variants, np.int32)[trajectory % together],
         }
 
     def _scales(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Of each family: largest |state| and |control| of the pilots, and the control's root mean square beside its
         largest."""
         made, count = self.made, len(self.systems)
-        states, controls = np.ones((count, MOST_STATES)), np.ones((count, MOST_INPUTS))
-        std = np.ones((count, MOST_INPUTS))
-        random = np.random.default_rng([made.seed, 3])
-        each = made.variants_used * PILOTS
-        for at, group in enumerate(self.groups):
-            members = [self.systems[i] for i in group]
-            steps = np.concatenate([one.steps.repeat(PILOTS, axis=0) for one in members]).transpose(1, 2, 0)
-            gains = np.zeros((MOST_INPUTS, steps.shape[1], steps.shape[2]), np.float32)
-            for column, one in enumerate(members):
-                gains[: one.gain.shape[0], :, column * each : (column + 1) * each] = one.gain[..., None]
-            key = jax.random.fold_in(jax.random.key(made.seed % 2**32), 2**31 + at)
-            of_state, of_control, squares = map(
-                np.asarray,
-                extremes(
-                    steps.astype(np.float32),
-                    gains,
-                    _starts(members, each, random),
-                    key,
-                    np.float32(made.noise),
-                    length=made.length,
-                ),
+        states, controls = np.full((count, MOST_STATES), LEAST_SCALE), np.full((count, MOST_INPUTS), LEAST_SCALE)
+        squares, pilots = np.zeros((count, MOST_INPUTS)), np.zeros(count)
+        for number in range(-(-max(PILOTS, made.variants_used) // made.together)):
+            lanes = [number * made.together + lane for lane in range(made.together)]
+            batch = self._dispatched(number, tuple(lane % made.variants_used for lane in lanes), use=3)
+            for group, one in zip(self.groups, batch, strict=True):
+                largest, moved = np.asarray(one.largest), np.asarray(one.states)
+                for column in np.flatnonzero(largest < DIVERGED).tolist():
+                    row = group[column // made.together]
+                    inputs, size = self.systems[row].gain.shape
+                    control = moved[:, :, column] @ self.systems[row].gain.T.astype(np.float32)
+                    states[row, :size] = np.maximum(states[row, :size], np.abs(moved[:, :, column]).max(axis=0))
+                    controls[row, :inputs] = np.maximum(controls[row, :inputs], np.abs(control).max(axis=0))
+                    squares[row, :inputs] += np.mean(control**2, axis=0)
+                    pilots[row] += 1
+        if not pilots.all():
+            raise DataError(
+                f"every trajectory of {self.systems[int(np.argmin(pilots))].family.name} reached a state of"
+                f" {DIVERGED:g}: lower --noise ({made.noise:g}) or --uncertainty ({made.uncertainty:g})"
             )
-            for column, (row, one) in enumerate(zip(group, members, strict=True)):
-                mine = np.arange(column * each, (column + 1) * each)
-                mine = mine[of_state[:, mine].max(axis=0) < DIVERGED]
-                if not len(mine):
-                    raise DataError(
-                        f"every trajectory of {members[column].family.name} reached a state of {DIVERGED:g}, of"
-                        f" {each} that were tried: lower --noise ({made.noise:g}) or --uncertainty"
-                        f" ({made.uncertainty:g})"
-                    )
-                inputs, size = one.gain.shape
-                states[row, :size] = np.maximum(of_state[:, mine].max(axis=1), 1e-8)
-                controls[row, :inputs] = np.maximum(of_control[:inputs, mine].max(axis=1), 1e-8)
-                std[row, :inputs] = np.sqrt(squares[:inputs, mine].mean(axis=1)) / controls[row, :inputs]
-        return states, controls, std
+        for row, one in enumerate(self.systems):
+            inputs, size = one.gain.shape
+            states[row, size:], controls[row, inputs:] = 1, 1
+        return states, controls, np.sqrt(squares / pilots[:, None]) / controls
 
 
 def _joined(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:

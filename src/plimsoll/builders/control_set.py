@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from plimsoll.builders.lqr_families import FAMILIES
 from plimsoll.errors import DataError
@@ -17,6 +17,18 @@ from plimsoll.errors import DataError
 ROW_BYTES = {"lzf": 800, "gzip": 760, "none": 2600}
 """On disk, at most, of a row with a window of 32 (docs/log.md, "Windows of control")."""
 MOST_VARIANTS, MOST_TOGETHER = 50, 4
+REASONABLE_VARIANTS = 1_000
+"""At most: each is simulated once before the first row is written."""
+
+
+class Block(NamedTuple):
+    """Trajectories that are simulated together: one of each family for each of `variants`."""
+
+    number: int
+    variants: tuple[int, ...]
+    first: int
+    """Row of the file; `end` is the one behind its last."""
+    end: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +75,8 @@ class ControlSet:
             raise DataError(f"--seed must be a whole number from 0 to 2^63 - 1, got {self.seed}")
         if self.compression not in ROW_BYTES:
             raise DataError(f"--compression {self.compression} is not one of {', '.join(ROW_BYTES)}")
-        if self.variants is not None and self.variants < 1:
-            raise DataError(f"--variants must be 1 or more, got {self.variants}")
+        if self.variants is not None and not 1 <= self.variants <= REASONABLE_VARIANTS:
+            raise DataError(f"--variants must be from 1 to {REASONABLE_VARIANTS:,}, got {self.variants:,}")
         if not self.windows_each:
             raise DataError(
                 f"a trajectory of {self.length:,} steps ({self.horizon:g} s of {self.dt:g} s) has no window of"
@@ -99,7 +111,7 @@ class ControlSet:
 
     @property
     def held_out_variants(self) -> int:
-        if self.variants_used < 2 or not self.held_out:
+        if self.variants_used < 2 or not self.held_out or self.samples < self.variants_used:
             return 0
         return min(self.variants_used - 1, max(1, round(self.held_out * self.variants_used)))
 
@@ -113,11 +125,11 @@ class ControlSet:
 
     @cached_property
     def together(self) -> int:
-        """Trajectories of each family in a block: so few that every variant has its turn."""
-        return max(1, min(MOST_TOGETHER, self.samples // (self.rows_of_one * self.variants_used)))
+        """Trajectories of each family in a block."""
+        return max(1, min(MOST_TOGETHER, self.samples // self.rows_of_one))
 
-    def blocks(self) -> Iterator[tuple[int, int, int, int]]:
-        """(number, variant, first row, end row) of each block; training variants in turn, then those held out."""
+    def blocks(self) -> Iterator[Block]:
+        """Training variants in turn, then those held out."""
         held_out = self.held_out_variants
         training = self.variants_used - held_out
         number = 0
@@ -125,11 +137,12 @@ class ControlSet:
             (0, self.train_rows, 0, training),
             (self.train_rows, self.samples, training, held_out),
         ):
-            row = start
+            row, turn = start, 0
             while row < end:
                 stop = min(end, row + self.together * self.rows_of_one)
-                yield number, first + (number % count), row, stop
-                row, number = stop, number + 1
+                variants = tuple(first + (turn + lane) % count for lane in range(self.together))
+                yield Block(number, variants, row, stop)
+                row, number, turn = stop, number + 1, turn + self.together
 
     @property
     def trajectories(self) -> int:

@@ -16,7 +16,7 @@ import struct
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,7 +24,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from plimsoll.builders.packing import Packed, Packer
+from plimsoll.builders.packing import Packed, Packer, Quicker
+from plimsoll.data.hdf5_rows import opened
 from plimsoll.errors import DataError, StoppedError
 from plimsoll.units import MIB, format_bytes
 
@@ -40,6 +41,8 @@ class Column:
     shape: tuple[int, ...]
     dtype: str
     fill: float | None = None
+    quicker: Quicker | None = field(default=None, compare=False)
+    """How a chunk is packed with lzf without a search for what repeats."""
 
 
 class GrowingFile:
@@ -62,9 +65,12 @@ class GrowingFile:
         self.done = 0
         """Rows that are marked as good."""
         self._packer = Packer(0 if compression != "lzf" else None)
+        self._quicker = {name: one.quicker for name, one in columns.items() if one.quicker is not None}
         self._packing: deque[tuple[int, Future[dict[str, Packed]]]] = deque()
 
     def __enter__(self) -> GrowingFile:
+        if self.path.exists():
+            raise DataError(f"{self.path} is there already: name another --out, or remove it")
         self._lock = _locked(self.path)
         try:
             self._file = self._continued() if self.partial.exists() else self._begun()
@@ -107,7 +113,7 @@ class GrowingFile:
             self.mark()
             raise StoppedError(self._full())
         if self._packer.threads and count == self._chunk_rows and not self._at % count:
-            self._packing.append((self._at, self._packer.packed(self._as_stored(rows))))
+            self._packing.append((self._at, self._packer.packed(self._as_stored(rows), self._quicker)))
         else:
             for name, values in rows.items():
                 self._dataset(name)[self._at : self._at + count] = values
@@ -154,8 +160,6 @@ class GrowingFile:
         return found
 
     def _begun(self) -> h5py.File:
-        if self.path.exists():
-            raise DataError(f"{self.path} is there already: name another --out, or remove it")
         unfinished = self.partial.with_suffix(".new")
         with h5py.File(unfinished, "w", libver="latest") as file:
             for name, column in self.columns.items():
@@ -165,6 +169,7 @@ class GrowingFile:
                     column.dtype,
                     chunks=(min(self._chunk_rows, self.rows), *column.shape),
                     compression=self._compression,
+                    fletcher32=True,  # lzf unpacks what is damaged to something else, and says nothing
                     fillvalue=column.fill,
                 )
             file.attrs[DONE], file.attrs[MADE_WITH] = 0, self._made_with
@@ -177,14 +182,33 @@ class GrowingFile:
             file = h5py.File(self.partial, "r+", libver="latest")
         except OSError as problem:
             raise DataError(f"{self.partial} cannot be continued ({problem}): remove it, and begin anew") from None
-        theirs = str(file.attrs[MADE_WITH])
-        if theirs != self._made_with:
+        others = _others(file, json.loads(self._made_with))
+        if others:
             file.close()
             raise DataError(
-                f"{self.partial} was begun with {theirs}, and this is {self._made_with}: use the same options to"
-                " continue it, name another --out, or remove it"
+                f"{self.partial} was begun with other options, {others}: use the same ones to continue it, name another"
+                " --out, or remove it"
             )
         return file
+
+
+def is_finished(path: Path, made_with: Mapping[str, Any]) -> bool:
+    """Whether the file is there, whole, and made with just that. DataError where it was made with anything else."""
+    if not path.exists():
+        return False
+    with opened(path) as file:
+        others = _others(file, made_with) if MADE_WITH in file.attrs else "which it does not name"
+    if others:
+        raise DataError(f"{path} is there already, made with other options, {others}: name another --out, or remove it")
+    return True
+
+
+def _others(file: h5py.File, made_with: Mapping[str, Any]) -> str:
+    """In words, what a file was made with where it is not this; empty where it is."""
+    then = json.loads(str(file.attrs[MADE_WITH]))
+    now = json.loads(json.dumps(made_with))  # as it would be read again
+    names = [name for name in {**then, **now} if then.get(name) != now.get(name)]
+    return "; ".join(f"{name} {then.get(name, 'unknown')} there and {now.get(name)} here" for name in names)
 
 
 def cleared(path: Path) -> None:

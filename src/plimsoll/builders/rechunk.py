@@ -106,7 +106,13 @@ def _copied(source: h5py.File, file: h5py.File, partial: Path, rows: int, chunk_
             large.append(name)
             chunks = (min(chunk_rows, rows), *item.shape[1:])
             made = file.create_dataset(
-                name, item.shape, item.dtype, chunks=chunks, compression="lzf", fillvalue=item.fillvalue
+                name,
+                item.shape,
+                item.dtype,
+                chunks=chunks,
+                compression="lzf",
+                fletcher32=True,
+                fillvalue=item.fillvalue,
             )
         else:
             source.copy(item, file, name)

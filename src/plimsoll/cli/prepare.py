@@ -85,6 +85,16 @@ PUZZLES = {
 """What is typed, what of it the set follows from, and who builds it."""
 
 
+USAGE = """plimsoll prepare WHAT [options]
+
+  control                      windows of 35 controlled systems, simulated: one HDF5 file
+  sudoku, maze, arc            puzzles and their augmentations: a folder
+  rechunk OLD.h5 --out NEW.h5  any HDF5 file written anew, in chunks that are quick to read in a shuffled order
+                               (also `plimsoll prepare --rechunk OLD.h5 --out NEW.h5`)
+
+`plimsoll prepare WHAT --help` lists the options of each. What was interrupted: the same command again."""
+
+
 def prepare(arguments: list[str]) -> int:
     """Makes a data set, or writes a file anew; progress goes to standard error."""
     what, words = (arguments[0], arguments[1:]) if arguments and not arguments[0].startswith("-") else ("", arguments)
@@ -94,14 +104,15 @@ def prepare(arguments: list[str]) -> int:
         return _rechunk(words)
     if what in PUZZLES:
         return _puzzles(what, words)
-    if what != "control" and words[:1] not in (["-h"], ["--help"]):
+    if not what and words[:1] in (["-h"], ["--help"]):
+        print(USAGE)
+        return 0
+    if what != "control":
         raise PlimsollError(
             f"plimsoll prepare needs to know what: control, sudoku, maze or arc, whose data is made, or rechunk, got"
             f" {what or 'nothing'}: `plimsoll prepare control --samples 1M --out windows.h5`, `plimsoll prepare sudoku"
             " --out data/sudoku`, `plimsoll prepare rechunk old.h5 --out new.h5`"
         )
-    if what != "control":
-        print(f"`plimsoll prepare {'|'.join((*PUZZLES, 'rechunk'))} --help` lists theirs; of control:\n")
     options = parse(ControlOptions, words, program="plimsoll prepare control")
     asked = dataclasses.asdict(options)
     as_json = asked.pop("json")
@@ -158,6 +169,8 @@ def _puzzles_text(found: dict[str, Any]) -> str:
 
 def _text(found: dict) -> str:
     again = found["variants_drawn_again"]
+    if found["finished_before"]:
+        return f"{found['path']} is finished: {found['examples']:,} windows, {format_bytes(found['bytes'])}"
     held_out = f"{found['variants_held_out']} of {found['variants']} variants of each system held out"
     lines = [
         f"{found['path']}: {found['examples']:,} windows, {format_bytes(found['bytes'])}, in"

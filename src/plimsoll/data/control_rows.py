@@ -7,7 +7,7 @@ thousand times its usual one counts as much as any other.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +17,7 @@ import numpy as np
 from plimsoll.data.batch_source import BatchSource
 from plimsoll.data.hdf5_rows import Hdf5Rows, Rows
 from plimsoll.data.mixed_chunks import in_order, mixed_loader
+from plimsoll.data.same_file import identity, require_same
 from plimsoll.errors import DataError
 
 COLUMNS = {
@@ -139,6 +140,16 @@ class ControlRows:
 
     def warning(self, *, mix: int) -> str | None:
         return self._rows.warning(mix=mix)
+
+    @property
+    def has_huge_chunks(self) -> bool:
+        return self._rows.has_huge_chunks
+
+    def identity(self) -> dict[str, Any]:
+        return identity(self._rows)
+
+    def require_same(self, then: Mapping[str, Any]) -> str | None:
+        return require_same(self._rows, then)
 
     def loader(self, *, batch_size: int, seed: int, mix: int, skip_bad: bool, prefetch: int) -> BatchSource:
         return mixed_loader(

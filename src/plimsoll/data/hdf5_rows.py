@@ -90,12 +90,18 @@ class Hdf5Rows:
         return first, -(-end // rows) - first, rows
 
     def read(self, begin: int, end: int) -> Rows:
-        return {name: dataset[begin:end] for name, dataset in self._datasets.items()}
+        try:
+            return {name: dataset[begin:end] for name, dataset in self._datasets.items()}
+        except OSError as problem:
+            raise DataError(
+                f"rows {begin:,} to {end:,} of {self.path} cannot be read ({problem}): the file is damaged there, or"
+                " its disk is. Copy it again, or make it anew"
+            ) from None
 
     def warning(self, *, mix: int) -> str | None:
         """Where chunks are so large that mixing `mix` of them takes much memory: with what a chunk costs, measured."""
         for dataset in self._datasets.values():
-            size = int(np.prod(dataset.chunks or ())) * dataset.dtype.itemsize
+            size = _chunk_bytes(dataset)
             if dataset.chunks and size > HUGE_CHUNK:
                 started = time.perf_counter()
                 dataset[: dataset.chunks[0]]
@@ -107,6 +113,10 @@ class Hdf5Rows:
                     " them smaller; or lower --mix-chunks"
                 )
         return None
+
+    @property
+    def has_huge_chunks(self) -> bool:
+        return any(_chunk_bytes(dataset) > HUGE_CHUNK for dataset in self._datasets.values())
 
     def close(self) -> None:
         self._file.close()
@@ -123,6 +133,8 @@ class Hdf5Rows:
 
 def opened(path: Path) -> h5py.File:
     """Read-only. DataError where it is no HDF5 file, cut short, or written by another process."""
+    if path.is_dir():
+        raise DataError(f"{path} is a folder: name the HDF5 file in it")
     if not path.exists():
         partial = path.with_name(f"{path.name}.partial")
         beside = f"; {partial.name} is there: `plimsoll prepare` has not completed it" if partial.exists() else ""
@@ -131,13 +143,34 @@ def opened(path: Path) -> h5py.File:
         return h5py.File(path, "r", rdcc_nbytes=CACHE_BYTES)
     except OSError as problem:
         said = str(problem)
-        if "truncated file" in said:
+        if not path.stat().st_size:
+            why = "it is empty, 0 bytes"
+        elif "truncated file" in said:
             why = "it is cut short: copy it again, or make it anew"
         elif "lock" in said or "already open for write" in said or "SWMR" in said:
             why = "another process is writing it, or was killed while it did: wait, or run its `plimsoll prepare` again"
         else:
             why = f"it is no HDF5 file, or damaged ({said})"
         raise DataError(f"{path} cannot be opened: {why}") from None
+
+
+def not_finite(rows: Rows) -> np.ndarray:
+    """Which rows hold a NaN or an infinity."""
+    count = len(next(iter(rows.values())))
+    bad = np.zeros(count, bool)
+    for values in rows.values():
+        if values.dtype.kind == "f" and count:
+            flat = values.reshape(count, -1)
+            with np.errstate(invalid="ignore", over="ignore"):
+                suspect = ~np.isfinite(flat @ np.ones(flat.shape[1], flat.dtype))  # quicker than to look at each
+            if suspect.any():
+                bad[suspect] |= ~np.isfinite(flat[suspect]).all(axis=1)
+    return bad
+
+
+def _chunk_bytes(dataset: h5py.Dataset) -> int:
+    """Unpacked; 0 where it is not chunked."""
+    return int(np.prod(dataset.chunks, dtype=np.int64)) * dataset.dtype.itemsize if dataset.chunks else 0
 
 
 def _datasets(file: h5py.File) -> Sequence[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from plimsoll.data.batch_source import BatchSource
 from plimsoll.data.examples import Example, narrowed
 from plimsoll.data.hdf5_rows import Hdf5Rows, Rows
 from plimsoll.data.mixed_chunks import MIX, in_order, mixed_loader
+from plimsoll.data.same_file import identity, require_same
 from plimsoll.errors import DataError
 from plimsoll.types import COUNTED
 from plimsoll.units import MIB
@@ -49,6 +51,11 @@ class Hdf5:
         if COUNTED in columns:
             raise DataError(f"{self.called}: the name {COUNTED!r} is taken, evaluation uses it: choose another")
         self._begin, self._end, _ = slice(*rows).indices(len(self._rows))
+        if any(one is not None and abs(one) > len(self._rows) for one in rows):
+            raise DataError(
+                f"{self.called} has {len(self._rows):,} rows, and rows={rows} reaches beyond them: None stands for the"
+                " first, or for the last"
+            )
         if self._begin >= self._end:
             raise DataError(
                 f"{self.called} has {len(self._rows):,} rows, and rows={rows} asks for those from {self._begin:,} to"
@@ -96,6 +103,12 @@ class Hdf5:
         together = min(self._mix, self._rows.spans(self._begin, self._end)[1]) if training else 0
         chunks = self._rows.chunk_rows * ((together + 1) * of_row + self._rows.row_bytes)
         return chunks + (READER_BYTES if training else 0)
+
+    def identity(self) -> dict[str, Any]:
+        return identity(self._rows)
+
+    def require_same(self, then: Mapping[str, Any]) -> str | None:
+        return require_same(self._rows, then)
 
     @property
     def warning(self) -> str | None:

@@ -13,19 +13,25 @@ from typing import Any
 import h5py
 import numpy as np
 
-from plimsoll.data.hdf5_rows import DONE, opened
+from plimsoll.data.hdf5_rows import DONE, not_finite, opened
 
 SAMPLED_ROWS, SAMPLED_CHUNKS = 200, 8
 LARGEST_READ = 64 * 2**20
 """Bytes read at a time, at most: where chunks are larger, nothing is sampled of that dataset."""
 SHOWN_ATTRIBUTES = 40
+ENOUGH_CHUNKS = 8
+"""Places of the file that a batch of a good mixture holds rows of."""
 SLOW_CHUNK_SECONDS = 0.02
 """A chunk that takes longer makes reading row by row slow."""
 
 
+SUFFIXES = (".h5", ".hdf5", ".hdf")
+
+
 def is_hdf5(path: str | Path) -> bool:
+    """By what is in it, or by its name: what is called so and is none is refused when it is opened."""
     path = Path(path).expanduser()
-    return path.is_file() and h5py.is_hdf5(path)
+    return path.is_file() and (path.suffix.lower() in SUFFIXES or h5py.is_hdf5(path))
 
 
 def describe(path: str | Path, *, seed: int = 0) -> dict[str, Any]:
@@ -63,16 +69,16 @@ def _dataset(dataset: h5py.Dataset, random: np.random.Generator) -> dict[str, An
     }
     if not dataset.shape or not dataset.shape[0] or dataset.dtype.kind not in "fiub":
         return found
-    rows, seconds = _sampled(dataset, random)
+    rows, bad, read, seconds = _sampled(dataset, random)
     if rows is None:
         found["warnings"].append(f"{found['name']}: a chunk is larger than 64 MiB, nothing was sampled")
         return found
     values = rows.astype(np.float64)
     finite = values[np.isfinite(values)]
-    bad = ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
     found |= {
         "sampled_rows": len(rows),
-        "sampled_rows_not_finite": int(bad.sum()),
+        "rows_read": read,
+        "rows_read_not_finite": bad,
         "mean": float(finite.mean()) if finite.size else None,
         "std": float(finite.std()) if finite.size else None,
         "least": float(finite.min()) if finite.size else None,
@@ -80,6 +86,14 @@ def _dataset(dataset: h5py.Dataset, random: np.random.Generator) -> dict[str, An
         "zeros": float(np.mean(finite == 0)) if finite.size else None,
         "chunk_seconds": seconds,
     }
+    if bad:
+        everywhere = (
+            "all its rows" if read == len(dataset) else f"the {read:,} rows that were read, of {len(dataset):,}"
+        )
+        found["warnings"].append(
+            f"{found['name']}: {bad:,} of {everywhere} are not finite. Training ends at such a row, or leaves it out"
+            " and counts it (--skip-bad)"
+        )
     if dataset.chunks and seconds > SLOW_CHUNK_SECONDS:
         found["warnings"].append(
             f"{found['name']}: to read one row costs {seconds * 1e3:.0f} ms, since {dataset.chunks[0]:,} rows are"
@@ -89,24 +103,26 @@ def _dataset(dataset: h5py.Dataset, random: np.random.Generator) -> dict[str, An
     return found
 
 
-def _sampled(dataset: h5py.Dataset, random: np.random.Generator) -> tuple[np.ndarray | None, float]:
-    """Some rows, and the seconds that a chunk takes, the quickest of those read."""
+def _sampled(dataset: h5py.Dataset, random: np.random.Generator) -> tuple[np.ndarray | None, int, int, float]:
+    """Some rows; of all that were read for them, how many are not finite, and how many they are; and the seconds that a
+    chunk takes, the quickest of those read."""
     length = dataset.shape[0]
     size = dataset.chunks[0] if dataset.chunks else min(length, SAMPLED_ROWS // SAMPLED_CHUNKS)
     row_bytes = int(np.prod(dataset.shape[1:], dtype=np.int64)) * dataset.dtype.itemsize
     if size * row_bytes > LARGEST_READ:
-        return None, 0.0
+        return None, 0, 0, 0.0
     count = -(-length // size)
     chosen = np.sort(random.choice(count, min(count, SAMPLED_CHUNKS), replace=False))
-    parts, fastest = [], float("inf")
+    parts, bad, read, fastest = [], 0, 0, float("inf")
     for at in chosen.tolist():
         started = time.perf_counter()
         rows = dataset[at * size : min(length, (at + 1) * size)]
         fastest = min(fastest, time.perf_counter() - started)
+        bad, read = bad + int(not_finite({"rows": rows}).sum()), read + len(rows)
         parts.append(
             rows[np.sort(random.choice(len(rows), min(len(rows), SAMPLED_ROWS // len(chosen)), replace=False))]
         )
-    return np.concatenate(parts), fastest
+    return np.concatenate(parts), bad, read, fastest
 
 
 def _families(file: h5py.File, datasets: list[h5py.Dataset]) -> list[dict[str, Any]]:
@@ -134,7 +150,7 @@ def _families(file: h5py.File, datasets: list[h5py.Dataset]) -> list[dict[str, A
             row[1] += float(np.sum(np.linalg.norm(states[mine][:, -1], axis=-1)))
             row[2] += float(np.sum(outputs[mine].astype(np.float64) ** 2))
             row[3] += int(mask[mine].sum())
-            row[4] += int((~np.isfinite(outputs[mine]).all(axis=1)).sum())
+            row[4] += int(not_finite({"states": states[mine], "controls": outputs[mine]}).sum())
     return [
         {
             "name": name.decode("utf-8", "replace"),
@@ -148,11 +164,12 @@ def _families(file: h5py.File, datasets: list[h5py.Dataset]) -> list[dict[str, A
     ]
 
 
-def shuffle_quality(order: np.ndarray, *, batch_size: int, chunk_rows: int) -> dict[str, float]:
+def shuffle_quality(order: np.ndarray, *, batch_size: int, chunk_rows: int) -> dict[str, Any]:
     """How well mixed an epoch is. `order`: the rows' places in the file, in the order they are trained on.
 
     `rank_correlation`: Spearman's, of a row's place in the file and its turn; 0 is perfect, 1 is the order of the
-    file. `chunks_per_batch`: places of the file that a batch holds rows of, on average.
+    file. `chunks_per_batch`: places of the file that a batch holds rows of, on average. `well_mixed`: a correlation
+    that chance explains, and batches of `ENOUGH_CHUNKS` places, or of all there are.
     """
     turns = np.arange(len(order))
     ranks = np.argsort(np.argsort(order, kind="stable"), kind="stable")
@@ -160,10 +177,15 @@ def shuffle_quality(order: np.ndarray, *, batch_size: int, chunk_rows: int) -> d
     whole = len(order) // batch_size * batch_size
     batches = (order[:whole] // chunk_rows).reshape(-1, batch_size)
     distinct = [len(np.unique(batch)) for batch in batches]
+    mixed = float(np.mean(distinct)) if distinct else 0.0
+    chunks = len(np.unique(order // chunk_rows))
+    enough = min(ENOUGH_CHUNKS, chunks, batch_size)
+    by_chance = max(0.05, 3 / np.sqrt(chunks))  # chunks are in random order, their rows are not alone in it
     return {
         "rank_correlation": correlation,
-        "chunks_per_batch": float(np.mean(distinct)) if distinct else 0.0,
+        "chunks_per_batch": mixed,
         "batches": len(distinct),
+        "well_mixed": bool(mixed >= 0.9 * enough and abs(correlation) < by_chance),
     }
 
 

@@ -15,11 +15,14 @@ import numpy as np
 from grain.experimental import ThreadPrefetchIterDataset
 
 from plimsoll.data.batch_source import BatchSource
-from plimsoll.data.hdf5_rows import Hdf5Rows, Rows
+from plimsoll.data.hdf5_rows import Hdf5Rows, Rows, not_finite
 from plimsoll.errors import DataError, RecipeError
+from plimsoll.units import GIB
 
 MIX = 16
 """Chunks whose rows are shuffled together."""
+COUNTED_BYTES = 4 * GIB
+"""Unpacked, of what is read to count rows that are not finite once one was met: some five seconds."""
 
 Derive = Callable[[Rows], Rows]
 """From the rows of a chunk as they were read to those that are trained on; fewer, where some are left out."""
@@ -186,31 +189,33 @@ def _sound(source: Hdf5Rows, begin: int, end: int, skip_bad: bool) -> tuple[Rows
     if not bad.any():
         return rows, 0
     if not skip_bad:
-        raise DataError(_not_finite_words(source, bad, begin))
+        raise DataError(_not_finite_words(source, begin + np.flatnonzero(bad)))
     return {name: values[~bad] for name, values in rows.items()}, int(bad.sum())
 
 
-def not_finite(rows: Rows) -> np.ndarray:
-    """Which rows hold a NaN or an infinity."""
-    count = len(next(iter(rows.values())))
-    bad = np.zeros(count, bool)
-    for values in rows.values():
-        if values.dtype.kind == "f" and count:
-            flat = values.reshape(count, -1)
-            with np.errstate(invalid="ignore", over="ignore"):
-                suspect = ~np.isfinite(flat @ np.ones(flat.shape[1], flat.dtype))  # quicker than to look at each
-            if suspect.any():
-                bad[suspect] |= ~np.isfinite(flat[suspect]).all(axis=1)
-    return bad
-
-
-def _not_finite_words(source: Hdf5Rows, bad: np.ndarray, begin: int) -> str:
-    places = ", ".join(f"{begin + row:,}" for row in np.flatnonzero(bad)[:5].tolist())
-    more = int(bad.sum()) - 5
+def _not_finite_words(source: Hdf5Rows, bad: np.ndarray) -> str:
+    """`bad`: rows that were just met."""
+    places = ", ".join(f"{row:,}" for row in bad[:5].tolist())
+    found, looked_at = counted_not_finite(source)
+    everywhere = f"{found:,} of its {looked_at:,} rows in all"
+    if looked_at < len(source):
+        everywhere = f"{found:,} of {looked_at:,} rows from all over it, which has {len(source):,}"
     return (
-        f"{source.path} has rows that are not finite: {places}{f' and {more:,} more near them' if more > 0 else ''}."
-        " Mend them, or leave such rows out, which counts them: --skip-bad, or skip_bad=True of plimsoll.Hdf5"
+        f"{source.path} has rows that are not finite: {places}{', ...' if len(bad) > 5 else ''}; {everywhere}. Mend"
+        " them, or leave such rows out, which counts them: --skip-bad, or skip_bad=True of plimsoll.Hdf5"
     )
+
+
+def counted_not_finite(source: Hdf5Rows, *, most_bytes: int = COUNTED_BYTES) -> tuple[int, int]:
+    """Rows that are not finite, and rows that were looked at: all, or those of chunks from all over the file."""
+    _, count, span = source.spans()
+    wanted = min(count, max(1, most_bytes // (span * source.row_bytes)))
+    found = looked_at = 0
+    for at in np.unique(np.linspace(0, count - 1, wanted).round().astype(int)).tolist():
+        rows = source.read(at * span, min(len(source), (at + 1) * span))
+        bad = not_finite(rows)
+        found, looked_at = found + int(bad.sum()), looked_at + len(bad)
+    return found, looked_at
 
 
 def sampled_order(rows: int, *, chunk_rows: int, mix: int, seed: int, most: int = 2_000_000) -> np.ndarray:

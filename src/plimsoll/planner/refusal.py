@@ -46,15 +46,17 @@ def _of_the_host(problem: Problem, host: HostLedger) -> BudgetError:
 def _advice(problem: Problem, static: Static, least: Candidate) -> str:
     over = least.needed - problem.budget_bytes
     hints = []
-    if problem.pins:
+    if problem.pinned_by is not None:
+        hints.append(f"leave out {problem.pinned_by}, and a plan that fits is searched for")
+    elif problem.pins:
         hints.append("leave out " + ", ".join(f"--{name.replace('_', '-')}" for name in sorted(problem.pins)))
     if problem.numerics == "exact" and "precision" in problem.honoured:
         hints.append("--numerics mixed")
     if problem.numerics != "compressed" and set(STORED) & set(problem.honoured):
         hints.append("--numerics compressed")
     of_text = problem.rate_unit == "tokens"
-    if of_text and least.ledger.predicted.get("data", 0) > over:
-        hints.append("a smaller --shuffle-buffer-size")
+    if problem.data_advice and least.ledger.predicted.get("data", 0) > over:
+        hints.append(problem.data_advice)
     if of_text and least.ledger.predicted.get("step temporaries", 0) > over:
         hints.append("a shorter --seq-len")
     if static.state_bytes > over:

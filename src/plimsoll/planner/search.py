@@ -59,7 +59,8 @@ def search(problem: Problem, compiler: Compiler, say: Say) -> Planned:
 def _with_a_way_out(refused: BudgetError, problem: Problem, compiler: Compiler, say: Say) -> BudgetError:
     """Pinned levers that do not fit together: which one of them, set free, would do, and to what value."""
     ways = []
-    for pin in problem.pins if refused.floor_bytes is not None else ():
+    pins = problem.pins if refused.floor_bytes is not None and problem.pinned_by is None else ()
+    for pin in pins:
         others = {name: value for name, value in problem.pins.items() if name != pin}
         try:
             free = _Search(replace(problem, pins=others, measure=False), compiler, say).run()

@@ -186,8 +186,12 @@ class Problem:
     """Backward passes of a step that updates layer by layer; 0 where the recipe has no such step."""
     host_bytes: Mapping[int, Mapping[str, int]]
     """Prefetch depth to host components and their bytes."""
+    data_advice: str = ""
+    """What makes those of the data less."""
     pins: Mapping[str, Any] = field(default_factory=dict)
     """Levers the user set."""
+    pinned_by: str | None = None
+    """What they were taken from, where the user did not type them one by one: `--plan FILE`."""
     learned: Learned = field(default_factory=Learned)
     measure: bool = False
     """Time the best few on the chip at hand."""

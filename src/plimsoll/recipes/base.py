@@ -197,6 +197,15 @@ class Recipe(ABC):
     def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
         """What the source holds in host memory at its largest, by component; estimated while nothing is prepared."""
 
+    def data_advice(self) -> str:
+        """What makes `host_bytes` less, for a refusal; empty where nothing does."""
+        return ""
+
+    def data_changed(self, prepared: Prepared) -> str | None:
+        """What to say of data that was touched since it was prepared. DataError where it is other data, as far as that
+        is noticed."""
+        return None
+
     def imports(self) -> tuple[str, ...]:
         """Modules that the source brings into the training process."""
         return ()

@@ -67,6 +67,8 @@ class Control(AdamWRecipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.data:  # a run is continued and evaluated from other folders, too
+            object.__setattr__(self, "data", str(Path(self.data).expanduser().absolute()))
         for name in ("width", "heads", "layers", "inner", "mix_chunks"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -126,7 +128,16 @@ class Control(AdamWRecipe):
         if warning := rows.warning(mix=self.mix_chunks):
             say(warning)
         facts = {"description": description, "rows": len(rows), "training_rows": count, "families": rows.families}
+        facts |= {"file": rows.identity()}
         return Prepared(steps=steps, steps_per_epoch=per_epoch, facts=facts)
+
+    def data_changed(self, prepared: Prepared) -> str | None:
+        then = prepared.facts.get("file")
+        return self.rows.require_same(then) if then else None
+
+    def data_advice(self) -> str:
+        huge = f", or smaller chunks (`plimsoll prepare rechunk {self.data} --out NEW.h5`)"
+        return f"a smaller --mix-chunks{huge if self.rows.has_huge_chunks else ''}"
 
     def source(self, folder: Path, *, prefetch: int) -> Source:
         return self.rows.loader(

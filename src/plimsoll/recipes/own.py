@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     import optax
 
     from plimsoll.data.examples import ExampleSet
+    from plimsoll.data.hdf5_set import Hdf5
 
 MAY_HONOUR = ("precision", "remat", "loss_chunk", "optimizer_bits", "weight_bits", "offload", "frozen_bits")
 
@@ -124,8 +125,16 @@ class OwnRecipe(Recipe):
             say(warning)
         self._require_sound(examples)
         self._keep_source(folder)
-        facts = {"description": description, "examples": count, "validation_examples": len(held_out or ())}
+        facts: dict[str, Any] = {"description": description, "examples": count}
+        facts |= {"validation_examples": len(held_out or ()), "files": [one.identity() for one in self._files]}
         return Prepared(steps=steps, steps_per_epoch=per_epoch, facts=facts)
+
+    def data_changed(self, prepared: Prepared) -> str | None:
+        pairs = zip(self._files, prepared.facts.get("files", ()), strict=False)
+        return "; ".join(words for one, then in pairs if (words := one.require_same(then))) or None
+
+    def data_advice(self) -> str:
+        return "a smaller `mix` of plimsoll.Hdf5" if self._files else ""
 
     def source(self, folder: Path, *, prefetch: int) -> Source:
         return self._sets[0].loader(
@@ -167,6 +176,12 @@ class OwnRecipe(Recipe):
                 " loss needs the same names, shapes and types"
             )
         return examples, held_out
+
+    @property
+    def _files(self) -> list[Hdf5]:
+        from plimsoll.data.hdf5_set import Hdf5
+
+        return [one for one in self._sets if isinstance(one, Hdf5)]
 
     def _guard(self, what: str) -> AbstractContextManager[None]:
         file = getattr(sys.modules.get(type(self).__module__), "__file__", None)

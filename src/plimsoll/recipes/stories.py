@@ -320,6 +320,9 @@ class Text(AdamWRecipe):
         """Read over the network: not counted, and its tokens are not all seen before training."""
         return self.dataset_id != STANDARD_LIBRARY and not Path(self.dataset_id).expanduser().exists()
 
+    def data_advice(self) -> str:
+        return "a smaller --shuffle-buffer-size"
+
     def imports(self) -> tuple[str, ...]:
         return ("datasets",) if self.is_stream else self._documents().imports()
 

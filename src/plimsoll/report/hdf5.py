@@ -18,9 +18,11 @@ def hdf5_table(found: Mapping[str, Any]) -> str:
     header = ("dataset", "shape", "type", "chunk", "packed", "on disk", "mean", "std", "largest", "not finite")
     large = [one for one in found["datasets"] if math.prod(one["shape"]) > SMALL]
     shown = large or found["datasets"]
-    lines += columns([header, *map(_dataset, shown)], align="lllrlrrrrr")
+    lines += columns([header, *map(_dataset, shown)], align="lllrlrrrrr") if shown else []
     if beside := len(found["datasets"]) - len(shown):
-        lines.append(f"  and {beside} of at most {SMALL} values (--json has them)")
+        lines.append(f"  and {beside} small datasets, of {SMALL} values or fewer (--json has them)")
+    if not found["datasets"]:
+        lines.append("  no datasets: there is nothing to train on")
     if found["families"]:
         header = ("family", "rows sampled", "inputs", "norm of the last state", "control, rms", "not finite")
         lines += ["", *columns([header, *map(_family, found["families"])], align="lrrrrr")]
@@ -29,9 +31,10 @@ def hdf5_table(found: Mapping[str, Any]) -> str:
         lines += ["", *columns([("attribute", ""), *told], align="ll")]
     if "shuffle" in found:
         mixed = found["shuffle"]
+        verdict = "well mixed" if mixed["well_mixed"] else "poorly mixed, a larger --mix-chunks mixes more"
         words = (
-            f"rank correlation of place and turn {mixed['rank_correlation']:+.4f}, {mixed['chunks_per_batch']:.1f}"
-            f" chunks in a batch, over {mixed['batches']:,} batches"
+            f"{verdict}: rank correlation of place and turn {mixed['rank_correlation']:+.4f},"
+            f" {mixed['chunks_per_batch']:.1f} chunks in a batch, over {mixed['batches']:,} batches"
         )
         lines += ["", *labelled("shuffle", words)]
     lines += [f"warning: {warning}" for warning in found["warnings"]]
@@ -49,7 +52,7 @@ def _dataset(one: Mapping[str, Any]) -> tuple[str, ...]:
         one["compression"] or "-",
         format_bytes(one["stored_bytes"]),
         *(_number(one[name]) if sampled else "-" for name in ("mean", "std", "largest")),
-        f"{one['sampled_rows_not_finite']} of {one['sampled_rows']}" if sampled else "-",
+        f"{one['rows_read_not_finite']:,} of {one['rows_read']:,}" if sampled else "-",
     )
 
 

@@ -10,7 +10,7 @@ PANELS_IN_A_ROW = 5
 
 def journeys_table(found: Mapping[str, Any]) -> str:
     kind = "held-out variants" if found["held_out"] else "variants that it was trained on"
-    header = ("family", "cost, median", "worst", "lost", "end", "end, optimal")
+    header = ("family", "x optimal cost, median", "worst", "lost", "norm at the end", "optimal")
     rows = [
         (
             name,
@@ -22,12 +22,16 @@ def journeys_table(found: Mapping[str, Any]) -> str:
         )
         for name, one in found["families"].items()
     ]
-    grades = ", ".join(f"{grade} or better {count}" for grade, count in found["at_least"].items())
+    grades = "; ".join(
+        f"below {most:g} x ({grade}) {found['at_least'][grade]} of {len(rows)}"
+        for grade, most in found["grades"].items()
+    )
     return "\n".join(
         [
-            f"driving {len(rows)} systems for {found['seconds']:g} s, {kind}, costs beside the optimal controller's",
+            f"driving {len(rows)} systems for {found['seconds']:g} s, {kind}: what a journey costs, as a multiple of"
+            " what it costs the optimal controller (1 x is as good)",
             *columns([header, *rows], align="lrrrrr"),
-            f"  families: {grades}; median {_ratio(found['median_cost_ratio'])}",
+            f"  families by their median: {grades}; the median of all {_ratio(found['median_cost_ratio'])}",
         ]
     )
 

@@ -36,12 +36,17 @@ class Schedule:
     stop_at: int
     """Where this session stops: `steps`, or earlier with --max-steps."""
     stop_after_seconds: float = math.inf
-    evaluate_every: int = 0
-    """0: at the end only."""
+    evaluate_every: float = 0
+    """0: at the end only. An epoch need not be a whole number of steps."""
     save_every: int = 0
 
-    def due(self, every: int, done: int) -> bool:
-        return done == self.stop_at or (every > 0 and done % every == 0)
+    def due(self, every: float, done: int) -> bool:
+        return done == self.stop_at or (every > 0 and times(done, every) > times(done - 1, every))
+
+
+def times(done: int, every: float) -> int:
+    """How often `every` steps are over."""
+    return int(done / every + 1e-9)
 
 
 class Log(Protocol):
