@@ -84,7 +84,7 @@ def checked(side: Side, golden: File) -> dict[str, float]:
     off = {"loss": 0.0, "latents": 0.0, "gradients": 0.0}
 
     def found(what: str, distance: float) -> None:
-        off[what] = max(off[what], distance)
+        off[what] = float(np.maximum(off[what], distance))  # NaN stays, and is near nothing
 
     for number in range(GOLDEN_STEPS):
         told = golden.under(f"step{number}/")
