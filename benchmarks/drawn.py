@@ -91,6 +91,49 @@ def draw_control(seed: int, number: int, *, windows: str) -> Configuration:
     return Configuration("control", options, pins, dice.random())
 
 
+def draw_puzzles(seed: int, number: int, *, sets: Mapping[str, Mapping[str, Any]]) -> Configuration:
+    """A recipe of puzzles on one of `sets`: folder to what its train/dataset.json says."""
+    dice = random.Random(f"puzzles/{seed}/{number}")
+    folder, about = dice.choice(sorted(sets.items()))
+    while True:
+        width = dice.choice((32, 64, 96, 128, 192, 256))
+        options = {
+            "data": folder,
+            "seq_len": about["seq_len"],
+            "vocab_size": about["vocab_size"],
+            "identifiers": about["num_puzzle_identifiers"],
+            "validation_examples": 200,
+            "variant": dice.choice(("mlp", "attention")),
+            "width": width,
+            "heads": width // dice.choice((16, 32)),
+            "layers": dice.choice((1, 2, 2, 3)),
+            "high_cycles": dice.choice((1, 2, 3)),
+            "low_cycles": dice.choice((1, 2, 4, 6)),
+            "puzzle_positions": dice.choice((1, 4, 16)),
+            "halt_max_steps": dice.choice((2, 8, 16)),
+            "batch_size": dice.choice((4, 16, 64, 128, 256, 512)),
+            "gradient_accumulation_steps": dice.choice((1, 1, 2)),
+            "warmup_steps": 2,
+            "seed": dice.randrange(1000),
+            "numerics": dice.choice(("exact", "mixed", "mixed", "compressed")),
+            "ema_decay": dice.choice((0.0, 0.99, 0.999)),
+        }
+        if _puzzle_flops(options) <= STEP_FLOPS:
+            break
+    pins = _pins(dice, options)
+    others = ("loss_chunk", "weight_bits", "layerwise", "optimizer_bits")  # not of these recipes
+    for lever in (*others, *(("attention_chunk",) if options["variant"] == "mlp" else ())):
+        pins.pop(lever, None)
+    return Configuration("sudoku-mlp", options, pins, dice.random())
+
+
+def _puzzle_flops(options: Mapping[str, Any]) -> float:
+    """Of a step's larger dots, about: rounds before the last go forward only."""
+    tokens = effective_batch(options) * (options["seq_len"] + options["puzzle_positions"])
+    blocks = options["layers"] * (options["low_cycles"] + 1) * (options["high_cycles"] + 2)
+    return 2 * tokens * blocks * 12 * options["width"] ** 2
+
+
 def effective_batch(options: Mapping[str, Any]) -> int:
     return options["batch_size"] * options["gradient_accumulation_steps"]
 

@@ -13,12 +13,11 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 from peers.environment import OPTIMIZERS, OPTIMIZERS_FOLDER, ROOT, peer_python
+from peers.programs import Program
 from text_vs_trainer import conditions
 
 LEAVES = {"one of 16.8M": [[4096, 4096]], "40 of 0.4M": [[640, 640]] * 40}
@@ -28,39 +27,15 @@ GOALS = {"state": 2.15, "transient": 0.35, "time": {"one of 16.8M": 1.8, "40 of 
 """Of plimsoll-8, at most: bytes per parameter kept and while it runs, time over optax's, time over bitsandbytes'."""
 
 
-class Program:
+def started(name: str, *, threads: int) -> Program:
     """A side in its own process."""
-
-    def __init__(self, name: str, *, threads: int) -> None:
-        environment = os.environ | {"PYTHONPATH": str(ROOT / "benchmarks"), "OMP_NUM_THREADS": str(threads)}
-        if name in OURS:
-            command = [sys.executable, str(ROOT / "benchmarks/ours_optimizers.py"), name]
-        else:
-            python = peer_python(OPTIMIZERS_FOLDER, OPTIMIZERS)
-            command = [str(python), "-m", "peers.optimizers", name, f"--threads={threads}"]
-        self.name = name
-        self.process = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-
-    def ask(self, **asked: Any) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        print(json.dumps(asked), file=self.process.stdin, flush=True)
-        line = self.process.stdout.readline()
-        if not line:
-            sys.exit(f"error: {self.name} ended with code {self.process.wait()} when asked to {asked['do']}")
-        return json.loads(line)
-
-    def end(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait()
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "benchmarks"), "OMP_NUM_THREADS": str(threads)}
+    if name in OURS:
+        command = [sys.executable, str(ROOT / "benchmarks/ours_optimizers.py"), name]
+    else:
+        python = peer_python(OPTIMIZERS_FOLDER, OPTIMIZERS)
+        command = [str(python), "-m", "peers.optimizers", name, f"--threads={threads}"]
+    return Program(name, command, environment)
 
 
 def main() -> int:
@@ -71,7 +46,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: every core")
     parser.add_argument("--out", type=Path, default=ROOT / "bench-out/optimizers.json")
     options = parser.parse_args()
-    sides = [Program(name, threads=options.threads) for name in options.sides]
+    sides = [started(name, threads=options.threads) for name in options.sides]
     errors = {side.name: side.ask(do="error") for side in sides}
     results = {}
     for leaves in options.leaves:

@@ -3,6 +3,7 @@
     python benchmarks/prediction.py --seed 1 --count 100 [--runs 3] [--resume] [--cgroup]
     python benchmarks/prediction.py --seed 1 --summary
     python benchmarks/prediction.py --windows windows.h5 --count 30      # the recipe control, on this file
+    python benchmarks/prediction.py --puzzles sets --count 30     # recipes of puzzles, on the sets in this folder
     python benchmarks/prediction.py --grid [--only 0 3 4 6]
 
 Configurations are drawn at random (drawn.py). Each is planned without a budget and with none to speak of, which gives
@@ -29,7 +30,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from drawn import Configuration, draw, draw_control, effective_batch
+from drawn import Configuration, draw, draw_control, draw_puzzles, effective_batch
 from prediction_figures import line, summary, worst
 from training_process import ENVIRONMENT, MIB, PLIMSOLL, MemoryGroup, NoGroup, plan_words, prepared_copy, trained, watch
 
@@ -53,7 +54,8 @@ GRID = [
 
 def main() -> None:
     given = arguments()
-    kind = "grid" if given.grid else f"control-{given.seed}" if given.windows else str(given.seed)
+    drawn = "control-" if given.windows else "puzzles-" if given.puzzles else ""
+    kind = "grid" if given.grid else f"{drawn}{given.seed}"
     out = Path("bench-out") / f"prediction-{kind}.jsonl"
     rows = [json.loads(text) for text in out.read_text().splitlines()] if out.exists() else []
     if not given.summary:
@@ -74,6 +76,7 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--summary", action="store_true", help="run nothing: the figures of the rows that are there")
     options.add_argument("--cgroup", action="store_true", help="run each once more in a memory control group")
     options.add_argument("--windows", help="a file of `plimsoll prepare control`: draw that recipe instead")
+    options.add_argument("--puzzles", help="a folder of sets of `plimsoll prepare sudoku|maze|arc`: draw their recipes")
     options.add_argument("--grid", action="store_true", help="the fixed configurations instead")
     return options.parse_args()
 
@@ -97,20 +100,35 @@ def measure_all(given: argparse.Namespace, out: Path, rows: list[dict[str, Any]]
 
 
 def random_ones(given: argparse.Namespace) -> Iterator[tuple[int, str, Configuration, None]]:
+    sets = puzzle_sets(given.puzzles) if given.puzzles else {}
     for number in range(given.count):
         if given.windows:
             configuration = draw_control(given.seed, number, windows=given.windows)
-            sizes = configuration.options
-            label = f"control {sizes['width']}x{sizes['layers']} m{sizes['mix_chunks']} {effective_batch(sizes)}"
-            yield number, label, configuration, None
-            continue
-        configuration = draw(given.seed, number, text=given.text)
-        sizes = configuration.options
-        label = (
-            f"{configuration.preset} {sizes['width']}x{sizes['layers']} v{sizes['vocab_size']}"
-            f" {effective_batch(sizes)}x{sizes['seq_len']}"
-        )
-        yield number, label, configuration, None
+        elif given.puzzles:
+            configuration = draw_puzzles(given.seed, number, sets=sets)
+        else:
+            configuration = draw(given.seed, number, text=given.text)
+        yield number, label_of(configuration), configuration, None
+
+
+def puzzle_sets(folder: str) -> dict[str, dict[str, Any]]:
+    """Every set in the folder, and what it says of itself."""
+    found = {
+        str(path.parents[1]): json.loads(path.read_text()) for path in sorted(Path(folder).glob("*/train/dataset.json"))
+    }
+    return found or sys.exit(f"--puzzles {folder} holds no sets: make some with `plimsoll prepare sudoku --out FOLDER`")
+
+
+def label_of(configuration: Configuration) -> str:
+    sizes = configuration.options
+    size = f"{sizes['width']}x{sizes['layers']}"
+    if "variant" in sizes:
+        cycles = f"{sizes['high_cycles']}x{sizes['low_cycles']}"
+        name = f"{Path(sizes['data']).name} {sizes['variant']}"
+        return f"{name} {size} {cycles} {effective_batch(sizes)}x{sizes['seq_len']}"
+    if "mix_chunks" in sizes:
+        return f"control {size} m{sizes['mix_chunks']} {effective_batch(sizes)}"
+    return f"{configuration.preset} {size} v{sizes['vocab_size']} {effective_batch(sizes)}x{sizes['seq_len']}"
 
 
 def grid(given: argparse.Namespace) -> Iterator[tuple[int, str, Configuration, int]]:

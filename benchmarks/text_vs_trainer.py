@@ -184,13 +184,17 @@ def run(command: list[str]) -> dict:
 
 
 def _busy_and_own_seconds() -> tuple[float, float]:
-    """CPU seconds of the whole machine (Linux), and of our finished children."""
+    """CPU seconds of the whole machine, and of our finished children."""
+    own = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return busy_seconds(), own.ru_utime + own.ru_stime
+
+
+def busy_seconds() -> float:
+    """CPU seconds of the whole machine (Linux)."""
     user, nice, system, _idle, _wait, irq, softirq, steal = map(
         int, Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
     )
-    own = resource.getrusage(resource.RUSAGE_CHILDREN)
-    busy = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
-    return busy, own.ru_utime + own.ru_stime
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def summary(configuration: Configuration, rounds: list[dict[str, dict]]) -> dict:

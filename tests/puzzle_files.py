@@ -14,7 +14,7 @@ def write_split(folder, *, groups, seq_len=6, vocab_size=9, identifiers=4, seed=
     arrays = {
         "inputs": random.integers(0, vocab_size, (rows, seq_len)).astype(np.uint8),
         "labels": random.integers(0, vocab_size, (rows, seq_len)).astype(np.uint8),
-        "puzzle_identifiers": random.integers(1, identifiers, len(sizes)).astype(np.int32),
+        "puzzle_identifiers": random.integers(min(1, identifiers - 1), identifiers, len(sizes)).astype(np.int32),
         "puzzle_indices": np.cumsum([0, *sizes]).astype(np.int32),
         "group_indices": np.cumsum([0, *map(len, groups)]).astype(np.int32),
     }

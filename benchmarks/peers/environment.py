@@ -2,10 +2,10 @@
 
     PYTHONPATH=benchmarks python -m peers.environment [FOLDER]
 
-Makes `.venv-peer-trainer` (transformers) in the checkout, or FOLDER, and prints its interpreter; the benchmark of
-optimizers makes `.venv-peer-optimizers`. Safe to repeat: a finished environment is left alone, a half-made one is
-completed. About a minute and 1 GB where pip finds torch's CPU build; without one in reach, pip takes the default build
-and several GB of CUDA libraries with it.
+Makes `.venv-peer-trainer` (transformers) in the checkout, or FOLDER, and prints its interpreter; the benchmarks of
+optimizers and of puzzles make `.venv-peer-optimizers` and `.venv-peer-trm`. Safe to repeat: a finished environment is
+left alone, a half-made one is completed. About a minute and 1 GB where pip finds torch's CPU build; without one in
+reach, pip takes the default build and several GB of CUDA libraries with it.
 """
 
 import subprocess
@@ -19,6 +19,8 @@ TORCH = "torch==2.13.0"
 REQUIREMENTS = (TORCH, "transformers", "accelerate")
 OPTIMIZERS_FOLDER = ROOT / ".venv-peer-optimizers"
 OPTIMIZERS = (TORCH, "bitsandbytes==0.50.2", "torchao==0.18.0", "numpy")
+TRM_FOLDER = ROOT / ".venv-peer-trm"
+TRM = (TORCH, "numpy")
 
 
 def peer_python(folder: Path = FOLDER, requirements: Sequence[str] = REQUIREMENTS) -> Path:

@@ -1,17 +1,15 @@
-"""A program that waits for its turn: it sets up one optimizer, then makes one update whenever it is told to.
+"""What either side of benchmarks/optimizers.py does when it is told to: set up one optimizer, make an update.
 
-Both sides of benchmarks/optimizers.py are such programs, so that timings are taken in turn (A B A B) though each side
-lives in a process, and an environment, of its own. Lines of JSON on standard input and output. Imports NumPy alone.
+Imports NumPy alone.
 """
 
-import json
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from peers.programs import resident_bytes, respond
 
 LEARNING_RATE, BETA1, BETA2, EPSILON, WEIGHT_DECAY = 1e-3, 0.9, 0.999, 1e-8, 0.01
 ERROR_ELEMENTS, ERROR_STEPS = 2**20, 5
@@ -45,10 +43,7 @@ class Side(Protocol):
 
 def serve(side: Side) -> None:
     """Answers until standard input ends."""
-    answers = sys.stdout
-    sys.stdout = sys.stderr  # a library that prints must not answer for us
-    for line in sys.stdin:
-        print(json.dumps(_answer(side, json.loads(line))), file=answers, flush=True)
+    respond(lambda asked: _answer(side, asked))
 
 
 def _answer(side: Side, asked: dict[str, Any]) -> dict[str, Any]:
@@ -78,14 +73,9 @@ def resident_transient(side: Side) -> int | None:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
         return None
-    before = _status("VmRSS")
+    before = resident_bytes("VmRSS")
     side.update()
-    return max(0, _status("VmHWM") - before)
-
-
-def _status(field: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+    return max(0, resident_bytes("VmHWM") - before)
 
 
 def update_error(side: Side, spread: float) -> float:

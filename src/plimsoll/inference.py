@@ -7,7 +7,7 @@ Nothing in the run folder is written, renamed or locked: a run can be used while
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -24,7 +24,7 @@ from plimsoll.training.fingerprint import fingerprint
 from plimsoll.training.folder import RunFolder
 from plimsoll.training.loop import summed
 from plimsoll.training.program import compiled
-from plimsoll.training.step import evaluated, make_init
+from plimsoll.training.step import evaluated, make_evaluate, make_init
 from plimsoll.types import LossSum, Plan
 from plimsoll.voting import poll_for
 
@@ -44,13 +44,14 @@ class Trained:
         self.prepared = Prepared(**self.folder.read("data.json"))
         self.saved = whole(self.folder, step)
 
-    def params(self) -> Any:
+    def params(self, *, average: bool = True) -> Any:
+        """With the average of the weights where one is kept; without `average`, as they were trained."""
         task = self.recipe.task(self.plan.compute(jax.default_backend()))
         rule = self.recipe.update_rule(self.prepared.steps, self.plan.storage)
         how: dict[str, Any] = {"frozen_bits": self.plan.frozen_bits, "precision": self.plan.precision}
         init = make_init(task, rule, **how, examples=self.plan.effective_batch)
         like = jax.eval_shape(init, jax.ShapeDtypeStruct((), "uint32"))
-        if "ema" not in like:
+        if "ema" not in like or not average:
             return evaluated(load_part(self.saved, {"params": like["params"]}, only=PARAMETERS))
         frozen = {name: leaf for name, leaf in like["params"].items() if name != "trainable"}
         return evaluated(load_part(self.saved, {"ema": like["ema"], "params": frozen}, only=AVERAGED))
@@ -107,17 +108,39 @@ def _all(folder: RunFolder) -> list[Saved]:
 def evaluate(asked: Mapping[str, Any]) -> dict[str, Any]:
     """Validation metrics of a checkpoint, by the run's own executable. `asked`: `run` and `step`.
 
-    A run of ARC has `pass@K` and a `submission` besides.
+    A run of ARC has `pass@K` and a `submission` besides. `raw` asks for the same of the weights as they were trained,
+    of a run whose average of them is what is evaluated.
     """
     trained = Trained(asked["run"], step=asked["step"])
     recipe, plan = trained.recipe, trained.plan
-    poll = poll_for(recipe, recipe.task(plan.compute(jax.default_backend())))
+    task = recipe.task(plan.compute(jax.default_backend()))
+    poll = poll_for(recipe, task)
     if asked.get("submission") and poll is None:
         raise RecipeError(
             f"--submission writes answers to tasks of ARC, and {trained.folder.path} has none: leave it out"
         )
+    if asked.get("raw") and not recipe.ema_decay:
+        raise RecipeError(
+            f"--raw is for runs that keep an average of their weights, and {trained.folder.path} keeps none"
+            " (--ema-decay 0): what is evaluated are its weights as they were trained. Leave it out"
+        )
     own = compiled(lowered(recipe, plan, steps=trained.prepared.steps).evaluate) if poll is None else poll.evaluate
-    counted = 0.0
+    answer = {"run": asked["run"], "step": trained.saved.step, **_evaluated(trained, own, trained.params())}
+    if poll is not None:
+        answer |= poll.result()
+    if asked.get("raw"):
+        found = _evaluated(trained, jax.jit(make_evaluate(task)), trained.params(average=False))
+        answer["raw"] = {name: value for name, value in found.items() if isinstance(value, float)}
+    if asked.get("closed_loop"):
+        from plimsoll.driving import closed_loop
+
+        answer["closed_loop"] = closed_loop(recipe, task, trained.params())
+    return answer
+
+
+def _evaluated(trained: Trained, own: Callable[[Any, Any], Mapping[str, LossSum]], params: Any) -> dict[str, Any]:
+    """Over the held-out set, as the recipe reports it; and how much of it counted."""
+    recipe, counted = trained.recipe, 0.0
 
     def evaluate_and_count(params: Any, batch: Mapping[str, Any]) -> Mapping[str, LossSum]:
         nonlocal counted
@@ -125,23 +148,15 @@ def evaluate(asked: Mapping[str, Any]) -> dict[str, Any]:
         counted += float(sums["loss"].weight)
         return sums
 
-    batches = recipe.validation(trained.folder.path, examples=plan.micro_batch)
-    metrics = summed(iter(batches), evaluate_and_count, trained.params())
+    batches = recipe.validation(trained.folder.path, examples=trained.plan.micro_batch)
+    metrics = summed(iter(batches), evaluate_and_count, params)
     if not metrics:
-        raise RunError(f"{trained.folder.path} has no held-out set to evaluate on: {trained.recipe.without_validation}")
+        raise RunError(f"{trained.folder.path} has no held-out set to evaluate on: {recipe.without_validation}")
     found = recipe.reported({name.removeprefix("validation_"): value for name, value in metrics.items()})
     if recipe.rate_unit == "tokens":
         found["perplexity"] = math.exp(min(found["loss"], 700.0))
     unit = "tokens" if recipe.rate_unit == "tokens" else "weight"  # a user's loss may count anything
-    answer = {"run": asked["run"], "step": trained.saved.step, **found, unit: round(counted)}
-    if poll is not None:
-        answer |= poll.result()
-    if asked.get("closed_loop"):
-        from plimsoll.driving import closed_loop
-
-        task = recipe.task(plan.compute(jax.default_backend()))
-        answer["closed_loop"] = closed_loop(recipe, task, trained.params())
-    return answer
+    return {**found, unit: round(counted)}
 
 
 def sample(asked: Mapping[str, Any]) -> dict[str, Any]:

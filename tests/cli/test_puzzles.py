@@ -1,5 +1,6 @@
 """`plimsoll solve` and `evaluate` of a run of puzzles that was trained a moment ago."""
 
+import dataclasses
 import json
 import shutil
 
@@ -8,6 +9,8 @@ import pytest
 
 from plimsoll.cli.main import main
 from plimsoll.data.puzzle_set import PuzzleSet
+from plimsoll.puzzle_question import question
+from plimsoll.recipes.registry import from_dict
 from plimsoll.report import read_rows
 from plimsoll.report.solution import solution_text
 
@@ -44,22 +47,31 @@ def test_an_example_of_the_test_split_is_solved_as_in_an_evaluation(puzzle_run, 
     assert found["right"] is found["valid"]  # one solution: who keeps the rules has it
 
 
-def test_what_is_typed_and_what_stands_in_a_file_is_solved_alike(puzzle_run, tmp_path):
+TYPED = "12....12\n2...\n.000"
+
+
+@pytest.fixture(scope="module")
+def typed_answer(puzzle_run):
+    """Two processes import JAX for every answer: it is asked for once."""
+    return answer("solve", puzzle_run, TYPED)
+
+
+def test_what_is_typed_and_what_stands_in_a_file_is_the_same_question(puzzle_run, typed_answer, tmp_path):
     (tmp_path / "puzzle.txt").write_text("12 ..\n.. 12\n\n2. ..\n.. ..\n")
-    typed = answer("solve", puzzle_run, "12....12\n2...\n.000")
-    assert typed == answer("solve", puzzle_run, tmp_path / "puzzle.txt")
-    assert typed["puzzle"] == ["12..", "..12", "2...", "...."]
-    assert "right" not in typed
+    recipe = from_dict(json.loads((puzzle_run / "recipe.json").read_text()))
+    typed, written = (dataclasses.asdict(question(recipe, "RUN", one)) for one in (TYPED, str(tmp_path / "puzzle.txt")))
+    assert typed == written
+    assert typed_answer["puzzle"] == ["12..", "..12", "2...", "...."]
+    assert "right" not in typed_answer
 
 
-def test_a_run_solves_where_its_data_set_is_no_longer_there(puzzle_run, tmp_path):
+def test_a_run_solves_where_its_data_set_is_no_longer_there(puzzle_run, typed_answer, tmp_path):
     moved = tmp_path / "moved"
     shutil.copytree(puzzle_run, moved)
     recipe = json.loads((moved / "recipe.json").read_text())
     recipe["fields"]["data"] = str(tmp_path / "gone")
     (moved / "recipe.json").write_text(json.dumps(recipe))
-    typed = "1" + "." * 15
-    assert answer("solve", moved, typed) | {"run": ""} == answer("solve", puzzle_run, typed) | {"run": ""}
+    assert answer("solve", moved, TYPED) | {"run": ""} == typed_answer | {"run": ""}
     done = plimsoll("solve", moved, "test:0")
     assert done.returncode == 2
     assert f"there is no dataset.json in {tmp_path / 'gone/test'}" in done.stderr

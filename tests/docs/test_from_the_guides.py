@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,10 @@ from plimsoll.cli.ladder import LadderOptions
 from plimsoll.cli.main import COMMANDS
 from plimsoll.cli.options import PlanOptions, TrainOptions
 from plimsoll.cli.parse import parse, take_recipe
+from plimsoll.cli.prepare import PUZZLES
+from plimsoll.cli.solve import SolveOptions
+from plimsoll.cli.use import EvaluateOptions, SampleOptions
+from puzzle_files import write_split
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDES = ROOT / "docs/from-the-guides.md"
@@ -21,9 +26,13 @@ PAGES = [
     ROOT / "docs/levers.md",
     ROOT / "docs/chips.md",
     ROOT / "docs/your-own.md",
+    ROOT / "docs/puzzles.md",
     ROOT / "CONTRIBUTING.md",
 ]
 OPTIONS = {"plan": PlanOptions, "train": TrainOptions, "ladder": LadderOptions}
+USES = {"evaluate": EvaluateOptions, "sample": SampleOptions, "solve": SolveOptions}
+SETS = {"data/sudoku-4x4": (16, 6), "data/sudoku": (81, 11)}
+"""Folders of puzzles that pages name: tokens of a puzzle, and of the vocabulary."""
 
 
 def commands(page: Path) -> list[list[str]]:
@@ -40,14 +49,41 @@ def commands(page: Path) -> list[list[str]]:
 FOUND = [(page.name, words) for page in PAGES for words in commands(page)]
 
 
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Where the commands are typed: recipe files are named from the checkout, and data sets are there already."""
+    folder = tmp_path_factory.mktemp("reader")
+    (folder / "docs").symlink_to(ROOT / "docs")
+    for name, (seq_len, vocab_size) in SETS.items():
+        for split in ("train", "test"):
+            write_split(folder / name / split, groups=[[1]], seq_len=seq_len, vocab_size=vocab_size, identifiers=1)
+    return folder
+
+
 @pytest.mark.parametrize(("page", "words"), FOUND, ids=[" ".join([page, *words]) for page, words in FOUND])
-def test_every_command_in_the_docs_parses(page, words, monkeypatch):
-    monkeypatch.chdir(ROOT)  # recipe files are named from there
+def test_every_command_in_the_docs_parses(page, words, place, monkeypatch):
+    monkeypatch.chdir(place)
     name, *rest = words
     assert name in COMMANDS or name.startswith("-")
-    if name in OPTIONS and rest:  # the bare name is a mention, not a command
-        _, recipe, rest = take_recipe(rest, command=name)
-        parse(OPTIONS[name], rest, program=f"plimsoll {name}", recipe=recipe)
+    if "--help" in rest:
+        with pytest.raises(SystemExit) as stopped:
+            require_parsed(name, rest)
+        assert stopped.value.code == 0
+    elif rest:  # the bare name is a mention, not a command
+        require_parsed(name, rest)
+
+
+def require_parsed(name, rest):
+    """Raises what would be said of the options."""
+    if name in OPTIONS:
+        recipes = list(takewhile(lambda word: not word.startswith("-"), rest))
+        for typed in [[recipe, *rest[len(recipes) :]] for recipe in recipes] or [rest]:
+            _, recipe, options = take_recipe(typed, command=name)
+            parse(OPTIONS[name], options, program=f"plimsoll {name}", recipe=recipe)
+    elif name in USES:
+        parse(USES[name], rest, program=f"plimsoll {name}")
+    elif name == "prepare" and rest[0] in PUZZLES:
+        parse(PUZZLES[rest[0]][0], rest[1:], program=f"plimsoll prepare {rest[0]}")
 
 
 def test_the_guide_is_translated_command_by_command():

@@ -10,11 +10,12 @@ import pytest
 from compiled_bytes import temporary_bytes
 
 from plimsoll.errors import PlimsollError
-from plimsoll.levers.precision import batched_dot, batched_dot_rows, dot, dot_rows, operand_bytes
+from plimsoll.levers.precision import batched_dot, batched_dot_rows, dot, dot_columns, dot_rows, operand_bytes
 
 FORMS = {
     "dot": (dot, (5, 12, 24), (24, 40), lambda a, b: a @ b),
     "dot_rows": (dot_rows, (5, 12, 24), (40, 24), lambda a, b: a @ b.T),
+    "dot_columns": (dot_columns, (12, 24), (12, 5, 40), lambda a, b: np.tensordot(a, b, axes=(0, 0))),
     "batched_dot": (batched_dot, (5, 12, 24), (5, 24, 40), lambda a, b: a @ b),
     "batched_dot_rows": (batched_dot_rows, (5, 12, 24), (5, 40, 24), lambda a, b: a @ np.swapaxes(b, 1, 2)),
 }
@@ -41,11 +42,14 @@ def with_gradients(function, a, b, *, precision, platform="cpu"):
 
 def expected_from(reference, a, b, towards):
     """In float64 NumPy. The product is bilinear, so its gradients come from JAX's own dot in float32 highest."""
+
+    def product(a, b):
+        if a.ndim == 2 and b.ndim == 3:
+            return jnp.tensordot(a, b, axes=(0, 0))
+        return a @ (jnp.swapaxes(b, -1, -2) if b.shape[-1] == a.shape[-1] != b.shape[-2] else b)
+
     with jax.default_matmul_precision("highest"):
-        jax_reference = lambda a, b: (  # noqa: E731
-            a @ (jnp.swapaxes(b, -1, -2) if b.shape[-1] == a.shape[-1] != b.shape[-2] else b)
-        )
-        _, pull = jax.vjp(jax_reference, a, b)
+        _, pull = jax.vjp(product, a, b)
         return reference(np.float64(a), np.float64(b)), *pull(towards)
 
 

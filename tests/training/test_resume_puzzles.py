@@ -1,6 +1,7 @@
 """A run whose slots are in the middle of their puzzles is killed, and ends at the same bits: carry, table, average."""
 
 import json
+import shutil
 import signal
 import sys
 
@@ -10,6 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 from small_runs import Runs, checkpoint_steps, newest_fingerprint, rows
 
+from plimsoll.errors import RecipeError
 from plimsoll.inference import evaluate
 from plimsoll.models.act import RecursiveSolver
 from plimsoll.models.trm_published import names
@@ -96,6 +98,21 @@ def test_an_evaluation_reads_average_and_table(uninterrupted):
     assert found["exact_accuracy"] == last["validation_exact_accuracy"]
     assert found["mean_steps"] == 5
     assert found["weight"] == 30  # examples
+
+
+def test_the_weights_as_they_were_trained_are_evaluated_beside_their_average(uninterrupted, tmp_path):
+    found = evaluate({"run": str(uninterrupted), "step": "last", "raw": True})
+    without = tmp_path / "without"
+    shutil.copytree(uninterrupted, without)
+    recipe = json.loads((without / "recipe.json").read_text())
+    recipe["fields"]["ema_decay"] = 0.0
+    (without / "recipe.json").write_text(json.dumps(recipe))
+    expected = evaluate({"run": str(without), "step": "last"})
+    assert found["raw"] == {name: pytest.approx(expected[name], rel=1e-6) for name in found["raw"]}
+    assert found["raw"].keys() == expected.keys() - {"run", "step", "weight"}
+    assert found["raw"]["loss"] != pytest.approx(found["loss"], rel=1e-4)
+    with pytest.raises(RecipeError, match="without keeps none"):
+        evaluate({"run": str(without), "step": "last", "raw": True})
 
 
 def test_a_run_begins_with_the_published_weights_it_is_given(puzzle_runs, tmp_path):

@@ -70,15 +70,8 @@ def find_table(source: str) -> Table:
 def _csv_rows(path: Path) -> Iterator[Row]:
     with open(path, newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file)
-        header = list(reader.fieldnames or [])
-        if not set(COLUMNS) <= set(header):
-            begins = ",".join(header)
-            raise DataError(
-                f"{path} has no header with the columns question and answer: it begins with"
-                f" {begins[:60] + '...' if len(begins) > 60 else begins!r}. Put source,question,answer,rating on its"
-                " first line"
-            )
         try:
+            _require_columns(path, list(reader.fieldnames or []))
             for number, row in enumerate(reader, 1):
                 place = f"{path}, row {number:,} (line {reader.line_num:,})"
                 question, answer = row["question"], row["answer"]
@@ -87,8 +80,20 @@ def _csv_rows(path: Path) -> Iterator[Row]:
                 yield Row(place, question, answer)
         except (csv.Error, UnicodeDecodeError) as problem:
             raise DataError(
-                f"{path} is no CSV file that can be read, after line {reader.line_num:,}: {problem}"
+                f"{path} is no CSV file that can be read, after line {reader.line_num:,}: {problem}. Save it as text"
+                " in UTF-8"
             ) from None
+
+
+def _require_columns(path: Path, header: list[str]) -> None:
+    if set(COLUMNS) <= set(header):
+        return
+    begins = ",".join(header)
+    what = f"begins with {begins[:60] + '...' if len(begins) > 60 else begins!r}" if header else "is empty"
+    raise DataError(
+        f"{path} has no header with the columns question and answer: it {what}. Put source,question,answer,rating on"
+        " its first line"
+    )
 
 
 def _downloaded(name: str) -> dict[str, Path]:

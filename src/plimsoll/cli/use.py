@@ -32,6 +32,8 @@ class EvaluateOptions:
     """With --closed-loop: draw the journeys into this .png or .svg file."""
     submission: str | None = None
     """Of a run of ARC: write two attempts at every test input into this .json file, as the competition takes them."""
+    raw: bool = False
+    """Of a run that keeps an average of its weights: the metrics of the weights as they were trained, too."""
     json: Json = False
 
 
@@ -74,7 +76,7 @@ def evaluate(arguments: list[str]) -> int:
     if options.submission is not None:
         _require_file(options.submission)
     question = {"run": options.run, "step": options.step, "closed_loop": options.closed_loop}
-    found = ask("evaluate", question | {"submission": options.submission is not None})
+    found = ask("evaluate", question | {"submission": options.submission is not None, "raw": options.raw})
     submission = found.pop("submission", None)
     if options.submission is not None:
         replace_file(Path(options.submission).expanduser(), json.dumps(submission) + "\n")

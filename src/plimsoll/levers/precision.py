@@ -66,6 +66,18 @@ def dot_rows(
     return jnp.reshape(_product_rows(rows, table, Form(precision, platform)), (*x.shape[:-1], table.shape[0]))
 
 
+def dot_columns(
+    kernel: Float[Array, "inner rows"],
+    x: Float[Array, "inner ..."],
+    *,
+    precision: Precision,
+    platform: str,
+) -> Float[Array, "rows ..."]:
+    """`kernel.T @ x`: over the first axis of `x`, whose others are columns, so that none of it is turned over."""
+    columns = x.reshape(x.shape[0], -1)
+    return jnp.reshape(_product_columns(kernel, columns, Form(precision, platform)), (-1, *x.shape[1:]))
+
+
 def batched_dot(
     a: Float[Array, "batch rows inner"],
     b: Float[Array, "batch inner cols"],
@@ -161,3 +173,23 @@ def _product_rows_backward(form: Form, kept, grad: Array):
 
 
 _product_rows.defvjp(_product_rows_forward, _product_rows_backward)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _product_columns(kernel: Array, x: Array, form: Form) -> Array:
+    return form.contract(form.transposed(form.operand(kernel)), form.operand(x), b_axis=-2)
+
+
+def _product_columns_forward(kernel: Array, x: Array, form: Form):
+    x = form.operand(x)
+    return form.contract(form.transposed(form.operand(kernel)), x, b_axis=-2), (kernel, x)
+
+
+def _product_columns_backward(form: Form, kept, grad: Array):
+    kernel, x = kept
+    grad = form.operand(grad)
+    grad_x = form.contract(form.operand(kernel), grad, b_axis=-2)
+    return _like(form.contract(x, grad, b_axis=-1), kernel), grad_x
+
+
+_product_columns.defvjp(_product_columns_forward, _product_columns_backward)

@@ -7,6 +7,9 @@ nothing for the backward pass: two nested scans. `models/act.py` makes a task of
 
 Blocks are post-norm, without learned scales: `h = rms(h + mix(h))`, `h = rms(h + swiglu(h))`. Sums and norms are
 float32, whatever the plan does to the dots. Kernels are (in, out), which is the fast way round on a CPU.
+
+Where a feed-forward mixes the positions, they are the first axis of what the blocks read (`Inside`): to mix them is a
+dot from the left then, to mix features one from the right, and nothing is turned over in between.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from plimsoll.levers.attention import attention
-from plimsoll.levers.precision import dot, rounded
+from plimsoll.levers.precision import dot, dot_columns, rounded
 from plimsoll.levers.remat import keep, scan_blocks
 from plimsoll.levers.sharding import by_rows
 from plimsoll.models.rotary import rotary_angles, rotate
@@ -34,6 +37,8 @@ Q_BIAS = -5.0
 """Of both of the halting head's logits at the start: nothing halts before it has learned to."""
 
 Latent = Float[Array, "batch positions width"]
+Inside = Float[Array, "batch positions width"] | Float[Array, "positions batch width"]
+"""A latent as blocks read it: with attention the one, with a feed-forward across positions the other."""
 
 
 class Network:
@@ -83,11 +88,22 @@ class Network:
 
     def recursed(self, weights: dict, high: Latent, low: Latent, x: Latent, *, learns: bool) -> tuple[Latent, Latent]:
         """Both latents after a supervision step; with `learns`, the last round can be differentiated."""
+        if not self._positions_first:
+            return self._rounds(weights, high, low, x, learns=learns)
+        high, low, x = (jnp.swapaxes(one, 0, 1) for one in (high, low, x))
+        high, low = self._rounds(weights, high, low, x, learns=learns)
+        return jnp.swapaxes(high, 0, 1), jnp.swapaxes(low, 0, 1)
+
+    @property
+    def _positions_first(self) -> bool:
+        return self.shape.variant == "mlp"
+
+    def _rounds(self, weights: dict, high: Inside, low: Inside, x: Inside, *, learns: bool) -> tuple[Inside, Inside]:
         how, blocks = self.compute, weights["blocks"]
         fixed = jax.tree.map(lambda kernel: rounded(kernel, how.precision), jax.lax.stop_gradient(blocks))
         given = jax.lax.stop_gradient(x)
 
-        def round_(latents: tuple[Latent, Latent], _: None) -> tuple[tuple[Latent, Latent], None]:
+        def round_(latents: tuple[Inside, Inside], _: None) -> tuple[tuple[Inside, Inside], None]:
             high, low = latents
             low, _ = jax.lax.scan(
                 lambda low, _: (self.module(fixed, low, high + given), None), low, length=self.shape.low_cycles
@@ -111,21 +127,28 @@ class Network:
         # The backward pass begins with this one: what it keeps is there for no longer than if it were computed again.
         return self.module(blocks, high, low), low
 
-    def module(self, blocks: list[dict], hidden: Latent, injected: Latent) -> Latent:
+    def module(self, blocks: list[dict], hidden: Inside, injected: Inside) -> Inside:
         """One update of a latent."""
         hidden = hidden + injected
         for block in blocks:
             hidden = self.block(block, hidden)
-        return by_rows(hidden)
+        return by_rows(hidden, axis=1 if self._positions_first else 0)
 
-    def block(self, weights: dict, hidden: Latent) -> Latent:
-        if self.shape.variant == "attention":
+    def block(self, weights: dict, hidden: Inside) -> Inside:
+        if self._positions_first:  # the norm is over positions, too
+            hidden = rms(hidden + self._mixed(weights, hidden), axis=0)
+        else:
             hidden = rms(hidden + self._attended(weights, hidden))
-        else:  # the norm is over positions, too
-            across = jnp.swapaxes(hidden, 1, 2)
-            across = rms(across + self._swiglu(across, weights["mix_gate_up"], weights["mix_down"]))
-            hidden = jnp.swapaxes(across, 1, 2)
-        return rms(hidden + self._swiglu(hidden, weights["gate_up"], weights["down"]))
+        gate_up = keep(self._dot(hidden, weights["gate_up"]))
+        return rms(hidden + keep(self._dot(_gated(gate_up, axis=-1), weights["down"])))
+
+    def _mixed(
+        self, weights: dict, hidden: Float[Array, "positions batch width"]
+    ) -> Float[Array, "positions batch width"]:
+        """A SwiGLU across positions: of every feature of every example."""
+        how = {"precision": self.compute.precision, "platform": self.compute.platform}
+        gate_up = keep(dot_columns(weights["mix_gate_up"], hidden, **how))
+        return keep(dot_columns(weights["mix_down"], _gated(gate_up, axis=0), **how))
 
     def _attended(self, weights: dict, hidden: Latent) -> Latent:
         batch, length, width = hidden.shape
@@ -136,10 +159,6 @@ class Network:
             query, key = rotate(query, angles), rotate(key, angles)
         mixed = attention(query, key, value, compute=self.compute)
         return keep(self._dot(mixed.swapaxes(1, 2).reshape(batch, length, width), weights["out"]))
-
-    def _swiglu(self, x: Float[Array, "... width"], gate_up: Array, down: Array) -> Float[Array, "... width"]:
-        gate, up = jnp.split(keep(self._dot(x, gate_up)), 2, axis=-1)
-        return keep(self._dot(jax.nn.silu(gate) * up, down))
 
     def answered(
         self, weights: dict, high: Latent
@@ -155,9 +174,15 @@ class Network:
         return dot(x, kernel, precision=self.compute.precision, platform=self.compute.platform)
 
 
-def rms(x: Float[Array, "... width"]) -> Float[Array, "... width"]:
-    """x / rms(x) over the last axis. Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467, without a scale."""
-    return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + NORM_EPSILON)
+def rms(x: Array, *, axis: int = -1) -> Array:
+    """x / rms(x) over an axis. Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467, without a scale."""
+    return x * jax.lax.rsqrt(jnp.mean(x * x, axis=axis, keepdims=True) + NORM_EPSILON)
+
+
+def _gated(gate_up: Array, *, axis: int) -> Array:
+    """Half of it times silu of the other half: SwiGLU, Shazeer 2020, https://arxiv.org/abs/2002.05202."""
+    gate, up = jnp.split(gate_up, 2, axis=axis)
+    return jax.nn.silu(gate) * up
 
 
 def truncated(key: Array, shape: tuple[int, ...], *, std: float) -> Array:

@@ -1,0 +1,106 @@
+"""plimsoll's Tiny Recursive Model, forward and backward, for benchmarks/trm.py, which starts this.
+
+As a plan has it: `python benchmarks/ours_trm.py bfloat16 block 1` is dots in bfloat16, the last round computed again in
+the backward pass, and all examples at once.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from peers.trm_side import LATENTS, Arrays, File, serve
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+from plimsoll.models.act import PUZZLES, Halting, RecursiveSolver
+from plimsoll.models.trm_published import TABLE, names, placed
+from plimsoll.models.trm_shape import TRMShape
+from plimsoll.training import memory
+from plimsoll.training.program import compiled
+from plimsoll.training.step import _gradient, _in_micro_batches, _joined
+from plimsoll.types import Compute, Precision, Remat
+
+CARRIED = {"z_H": "high", "z_L": "low"}
+
+
+class Plimsoll:
+    """A `trm_side.Side`."""
+
+    def __init__(self, precision: Precision, remat: Remat, accumulation: int) -> None:
+        self.compute, self.accumulation = Compute(precision=precision, remat=remat), accumulation
+
+    def start(self, file: File) -> None:
+        examples, config = len(file.arrays["step0/batch/inputs"]), file.config
+        self.shape = shape_of(config)
+        halting = Halting(max_steps=config["halt_max_steps"], exploration=config["halt_exploration_prob"])
+        task = RecursiveSolver(self.shape, self.compute, halting)
+        buffers = {f"inner.{name}": value for name, value in file.under("buffer/").items()}
+        tensors = file.under("param/") | {TABLE if "puzzle_emb" in name else name: v for name, v in buffers.items()}
+        shapes = jax.eval_shape(task.init, jax.random.key(0))
+        self.params = jax.tree.map(jnp.asarray, placed(tensors, shapes, self.shape, source="the file"))
+        self.held = jax.jit(task.start, static_argnums=0)(examples)  # no two leaves in the same bytes: it is donated
+        self.keys = jax.vmap(jax.random.key)(jnp.arange(examples, dtype=jnp.uint32))
+        batch = file.under("step0/batch/")
+        self.run = jax.jit(forward_and_backward(task, accumulation=self.accumulation), donate_argnums=1)
+        self.run = compiled(self.run.lower(self.params, self.held, batch, self.keys))
+        memory.trim()  # as a training process does once its steps are loaded
+
+    def resume(self, carry: Arrays) -> None:
+        self.held = {CARRIED.get(name, name): jnp.asarray(value) for name, value in carry.items()}
+
+    def step(self, batch: Arrays) -> float:
+        loss, self.held, self.found = jax.block_until_ready(self.run(self.params, self.held, batch, self.keys))
+        return float(loss.total * loss.weight)
+
+    def gradients(self) -> Arrays:
+        examples = len(self.held["steps"])  # ours are of the mean
+        trainable, rows = jax.tree.map(lambda leaf: examples * np.asarray(leaf), self.found)
+        found = {"puzzle_rows": rows[PUZZLES]}
+        for name, (place, turned) in names(self.shape).items():
+            if place[0] == "trainable":
+                leaf = trainable
+                for step in place[1:]:
+                    leaf = leaf[step]
+                found[name] = leaf.T if turned else leaf
+        return found
+
+    def carry(self) -> Arrays:
+        return {name: np.asarray(self.held[CARRIED[name]]) for name in LATENTS}
+
+
+def forward_and_backward(task: RecursiveSolver, *, accumulation: int) -> Any:
+    """As a training step has it (training/step.py), but for the update: carry to loss, next carry and gradients."""
+
+    def run(params: Any, carry: Any, batch: Any, keys: Any) -> Any:
+        rows = {name: params["tables"][name][ids] for name, ids in task.rows(carry, batch).items()}
+        taken = _in_micro_batches({"batch": batch, "keys": keys, "rows": rows}, accumulation)
+        gradients, after, loss, _ = _gradient(task, {"params": params}, taken, _in_micro_batches(carry, accumulation))
+        whole = gradients[0], jax.tree.map(_joined, gradients[1])
+        return loss, jax.tree.map(_joined, after), whole
+
+    return run
+
+
+def shape_of(config: dict[str, Any]) -> TRMShape:
+    return TRMShape(
+        vocab=config["vocab_size"],
+        length=config["seq_len"],
+        identifiers=config["num_puzzle_identifiers"],
+        variant="mlp" if config["mlp_t"] else "attention",
+        positions=config["pos_encodings"],
+        width=config["hidden_size"],
+        heads=config["num_heads"],
+        layers=config["L_layers"],
+        expansion=config["expansion"],
+        high_cycles=config["H_cycles"],
+        low_cycles=config["L_cycles"],
+        puzzle_positions=config["puzzle_emb_len"],
+        puzzle_width=config["puzzle_emb_ndim"],
+    )
+
+
+if __name__ == "__main__":
+    serve(Plimsoll(sys.argv[1], sys.argv[2], int(sys.argv[3])))  # type: ignore[arg-type]

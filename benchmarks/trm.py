@@ -1,0 +1,235 @@
+"""A supervision step of the Tiny Recursive Model, forward and backward, beside the same blocks in torch.
+
+    python benchmarks/trm.py [--rounds 9] [--variants attention mlp] [--sides torch-float32 plimsoll-float32]
+
+At the published size (width 512, 3 x 6 cycles, 16 puzzles of Sudoku at a time, random weights that both sides read from
+one file). Each side is a program of its own that waits for its turn (benchmarks/peers/programs.py), torch's in an
+environment of its own; steps are timed in turn, A B C A B C. Before anything is timed, either side is checked against
+the numbers of the published code, `$PLIMSOLL_SHARED/golden/trm_*.npz`, in float32. `+remat` computes the last round
+again in the backward pass; `+4x4` takes four examples at a time, four times, which is for the plan to choose. Peaks are
+`VmHWM` of the process with everything in it; ours load the step they were compiled to, as training does. Prints a table
+for each variant and writes bench-out/trm.json.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from peers.environment import ROOT, TRM, TRM_FOLDER, peer_python
+from peers.programs import Program
+from text_vs_trainer import busy_seconds, conditions
+
+sys.path.insert(0, str(ROOT / "src"))
+
+from plimsoll.environment import for_processes
+from plimsoll.models.trm_published import TABLE, names
+from plimsoll.models.trm_shape import TRMShape
+
+EXAMPLES = 16
+BUFFERS = {TABLE: "puzzle_emb"}
+"""Published names that golden files shorten."""
+FARTHEST = {"attention": 1e-5, "mlp": 3e-5}
+"""From the golden numbers, in float32; of mlp, a single step's rounding is 1.6e-5 (tests/models/test_trm_golden.py)."""
+SIDES = (
+    "torch-float32",
+    "plimsoll-float32",
+    "plimsoll-float32+remat",
+    "torch-bfloat16",
+    "plimsoll-bfloat16",
+    "plimsoll-bfloat16+remat",
+    "plimsoll-bfloat16+4x4",
+)
+GOALS = {
+    ("attention", "plimsoll-float32"): {"time": 0.6},
+    ("mlp", "plimsoll-float32"): {"time": 0.6},
+    ("attention", "plimsoll-bfloat16"): {"time": 0.8},
+    ("mlp", "plimsoll-bfloat16"): {"time": 1.0},
+    ("attention", "plimsoll-bfloat16+remat"): {"time": 0.95, "memory": 0.5},
+}
+"""At most, over torch in the same precision."""
+
+
+def main() -> int:
+    options = parsed()
+    environment = for_processes("cpu") | {
+        "PYTHONPATH": str(ROOT / "benchmarks"),
+        "OMP_NUM_THREADS": str(options.threads),
+    }
+    results = {}
+    with tempfile.TemporaryDirectory() as folder:
+        environment["JAX_COMPILATION_CACHE_DIR"] = f"{folder}/compiled"
+        for variant in options.variants:
+            golden = options.golden / f"trm_{variant}.npz"
+            file = Path(folder) / f"{variant}.npz"
+            np.savez(file, **drawn(variant))
+            sides = {name: command(name, threads=options.threads) for name in options.sides}
+            for name in sides:
+                if name.endswith("float32"):
+                    require_golden(name, sides[name], environment, golden, variant)
+            results[variant] = measured(sides, environment, file, rounds=options.rounds)
+            print(table(variant, results[variant]), flush=True)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps({"conditions": conditions(options), "results": results}, indent=1))
+    return 0
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    shared = Path(os.environ.get("PLIMSOLL_SHARED", ROOT.parent / "shared"))
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--variants", nargs="+", choices=FARTHEST, default=list(FARTHEST), metavar="VARIANT")
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES, metavar="SIDE")
+    parser.add_argument("--golden", type=Path, default=shared / "golden", help="folder of trm_*.npz")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: every core")
+    parser.add_argument("--out", type=Path, default=ROOT / "bench-out/trm.json")
+    return parser.parse_args()
+
+
+def command(side: str, *, threads: int) -> list[str]:
+    who, _, how = side.partition("-")
+    precision, _, lever = how.partition("+")
+    if who == "torch":
+        return [str(peer_python(TRM_FOLDER, TRM)), "-m", "peers.trm", precision, f"--threads={threads}"]
+    ours = [sys.executable, str(ROOT / "benchmarks/ours_trm.py"), precision]
+    return [*ours, "block" if lever == "remat" else "none", "4" if lever == "4x4" else "1"]
+
+
+def drawn(variant: str) -> dict[str, np.ndarray]:
+    """A file of the published size, in the form of the golden ones; weights as either side would begin with them."""
+    import jax
+
+    from plimsoll.models.act import RecursiveSolver
+    from plimsoll.types import Compute
+
+    positions = "rope" if variant == "attention" else "none"
+    shape = TRMShape(vocab=11, length=81, variant=variant, positions=positions)
+    params = jax.device_get(RecursiveSolver(shape, Compute()).init(jax.random.key(0)))
+    random = np.random.default_rng(0)
+    labels = random.integers(2, shape.vocab, (EXAMPLES, shape.length), np.int32)
+    tensors = {
+        "config": np.array(json.dumps(published(shape))),
+        "step0/batch/inputs": np.where(random.random(labels.shape) < 0.7, np.int32(1), labels),
+        "step0/batch/labels": labels,
+        "step0/batch/puzzle_identifiers": np.zeros(EXAMPLES, np.int32),
+    }
+    for name, (place, turned) in names(shape).items():
+        leaf: Any = params
+        for step in place:
+            leaf = leaf[step]
+        there = f"param/{name}" if place[0] == "trainable" else f"buffer/{BUFFERS.get(name, name)}"
+        tensors[there.replace("buffer/inner.", "buffer/")] = leaf.T if turned else leaf
+    return tensors
+
+
+def published(shape: TRMShape) -> dict[str, Any]:
+    """The shape in the published names."""
+    return {
+        "batch_size": EXAMPLES,
+        "seq_len": shape.length,
+        "vocab_size": shape.vocab,
+        "num_puzzle_identifiers": shape.identifiers,
+        "puzzle_emb_len": shape.puzzle_positions,
+        "puzzle_emb_ndim": shape.row_width,
+        "H_cycles": shape.high_cycles,
+        "L_cycles": shape.low_cycles,
+        "L_layers": shape.layers,
+        "hidden_size": shape.width,
+        "num_heads": shape.heads,
+        "expansion": shape.expansion,
+        "pos_encodings": shape.positions,
+        "mlp_t": shape.variant == "mlp",
+        "halt_max_steps": 16,
+        "halt_exploration_prob": 0.0,
+    }
+
+
+def require_golden(name: str, command: list[str], environment: dict[str, str], golden: Path, variant: str) -> None:
+    """Ends the benchmark where a side computes something else."""
+    program = Program(name, command, environment)
+    off = program.ask(do="check", file=str(golden))
+    program.end()
+    words = ", ".join(f"{what} {distance:.1e}" for what, distance in off.items())
+    print(f"{name}, from the golden numbers of {variant}: {words}", flush=True)
+    if not max(off.values()) < FARTHEST[variant]:
+        sys.exit(f"error: {name} is farther than {FARTHEST[variant]:g} from the golden numbers of {variant}")
+
+
+def measured(
+    sides: dict[str, list[str]], environment: dict[str, str], file: Path, *, rounds: int
+) -> dict[str, dict[str, Any]]:
+    """Side to figures; all sides are started before the first round."""
+    programs, rows = {}, {}
+    for name, command in sides.items():
+        if not name.startswith("torch"):  # a process that only compiles, as before a training process
+            begun(name, command, environment, file)[0].end()
+        programs[name], told = begun(name, command, environment, file)
+        rows[name] = told | {"seconds": [], "cpu_seconds": [], "cores_taken_by_others": []}
+    for _ in range(rounds):
+        for name, program in programs.items():
+            before, started = busy_seconds(), time.perf_counter()
+            took = program.ask(do="step")
+            others = max(0.0, busy_seconds() - before - took["cpu_seconds"]) / (time.perf_counter() - started)
+            for figure, value in (took | {"cores_taken_by_others": others}).items():
+                rows[name][figure].append(value)
+    for name, program in programs.items():
+        rows[name] |= program.ask(do="peak")
+        program.end()
+    return rows
+
+
+def begun(name: str, command: list[str], environment: dict[str, str], file: Path) -> tuple[Program, dict[str, Any]]:
+    program = Program(name, command, environment)
+    return program, program.ask(do="start", file=str(file))
+
+
+def table(variant: str, rows: dict[str, dict[str, Any]]) -> str:
+    head = ("s", "best", "CPU s", "x torch", "peak, MiB", "x torch", "loss", "others, cores")
+    lines = [f"{variant:26}" + "".join(f"{name:>14}" for name in head)]
+    for name, row in rows.items():
+        ratios = over_torch(name, rows)
+        median = statistics.median
+        cells = (
+            f"{median(row['seconds']):.3f}",
+            f"{min(row['seconds']):.3f}",
+            f"{median(row['cpu_seconds']):.2f}",
+            f"{ratios['time']:.2f}" if ratios else "",
+            f"{row['peak_bytes'] / 2**20:,.0f}",
+            f"{ratios['memory']:.2f}" if ratios else "",
+            f"{row['losses'][0]:.5f}",
+            f"{median(row['cores_taken_by_others']):.2f}",
+        )
+        lines.append(f"  {name:24}" + "".join(f"{cell:>14}" for cell in cells))
+    return "\n".join([*lines, *goals(variant, rows)])
+
+
+def over_torch(name: str, rows: dict[str, dict[str, Any]]) -> dict[str, float]:
+    """Of time (medians) and memory, ours over torch's in the same precision; empty where there is no such pair."""
+    peer = f"torch-{name.partition('-')[2].partition('+')[0]}"
+    if name == peer or peer not in rows:
+        return {}
+    time_of = {side: statistics.median(rows[side]["seconds"]) for side in (name, peer)}
+    return {
+        "time": time_of[name] / time_of[peer],
+        "memory": rows[name]["peak_bytes"] / rows[peer]["peak_bytes"],
+    }
+
+
+def goals(variant: str, rows: dict[str, dict[str, Any]]) -> list[str]:
+    lines = []
+    for (of, name), wanted in GOALS.items():
+        ratios = over_torch(name, rows) if of == variant and name in rows else {}
+        for what, most in wanted.items() if ratios else ():
+            verdict = "met" if ratios[what] <= most else "missed"
+            lines.append(f"  goal: {name}, {what} {ratios[what]:.2f} of torch's, at most {most:g}: {verdict}")
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())
