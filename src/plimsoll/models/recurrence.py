@@ -1,0 +1,151 @@
+"""Diagonal linear recurrences, c_t = a_t c_{t-1} + x_t, over long sequences: several ways to the same states.
+
+`steps` and `matmul` cut the sequence in chunks: each chunk runs from a state of zero, all of them side by side, then
+one state is carried from chunk to chunk, and what it leaves at each position is added. `associative` is a parallel
+prefix scan (Blelloch, 1990; Smith et al., "S5", 2208.04933, section 3), `fft` a convolution with the powers of a fixed
+coefficient, padded to twice the length so that it does not wrap.
+
+The backward pass is the same recurrence from the end (`_backward`): it keeps the states and nothing else, and its
+gradients go through all chunks.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Complex
+
+Form = Literal["steps", "matmul", "associative", "fft"]
+Coefficient = Complex[Array, " states"] | Complex[Array, "batch length states"]
+"""One for all positions, or one each."""
+
+
+def states(
+    coefficient: Coefficient,
+    inputs: Complex[Array, "batch length states"],
+    initial: Complex[Array, "batch states"] | None = None,
+    *,
+    form: Form,
+    chunk: int = 256,
+) -> Complex[Array, "batch length states"]:
+    """c_t for every t; `initial` is c_{-1}, zero if it is None. `chunk` (positions) changes nothing but the cost.
+
+    Raises ValueError for `fft` or `matmul` with a coefficient for each position: they need a fixed one.
+    """
+    if form in ("fft", "matmul") and coefficient.ndim > 1:
+        raise ValueError(f"a coefficient for each position cannot go by {form}: `steps` and `associative` can")
+    if initial is None:
+        initial = jnp.zeros_like(inputs[:, 0])
+    return _states(form, min(chunk, inputs.shape[1]), coefficient, inputs, initial)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _states(form: Form, chunk: int, coefficient: Array, inputs: Array, initial: Array) -> Array:
+    return _FORMS[form](chunk, coefficient, inputs, initial)
+
+
+def _forward(form: Form, chunk: int, coefficient: Array, inputs: Array, initial: Array):
+    found = _states(form, chunk, coefficient, inputs, initial)
+    return found, (coefficient, initial, found)
+
+
+def _backward(form: Form, chunk: int, kept: tuple[Array, Array, Array], gradient: Array):
+    """Of c_t: its own and a_{t+1} times that of c_{t+1}. (JAX's gradients of complex numbers take no conjugates.)"""
+    coefficient, initial, found = kept
+    fixed = coefficient.ndim == 1
+    following = coefficient if fixed else jnp.roll(coefficient, -1, axis=1)  # the last one meets a state of zero
+    back = _FORMS[form](
+        chunk,
+        following if fixed else jnp.flip(following, axis=1),
+        jnp.flip(gradient, axis=1),
+        jnp.zeros_like(initial),
+    )
+    of_inputs = jnp.flip(back, axis=1)
+    before = jnp.concatenate([initial[:, None], found[:, :-1]], axis=1)
+    of_coefficient = jnp.einsum("btk,btk->k", before, of_inputs) if fixed else before * of_inputs
+    of_initial = of_inputs[:, 0] * (coefficient if fixed else coefficient[:, 0])
+    return of_coefficient, of_inputs, of_initial
+
+
+_states.defvjp(_forward, _backward)
+
+
+def _in_chunks(chunk: int, coefficient: Array, inputs: Array, initial: Array, *, matmul: bool) -> Array:
+    """The last chunk is filled up with inputs of zero."""
+    batch, length, width = inputs.shape
+    missing = -length % chunk
+    chunks = (length + missing) // chunk
+
+    def cut(values: Array) -> Array:  # (chunk, batch, chunks, states)
+        padded = jnp.pad(values, ((0, 0), (0, missing), (0, 0)))
+        return padded.reshape(batch, chunks, chunk, width).transpose(2, 0, 1, 3)
+
+    within = _by_matmul if matmul else _by_steps
+    local, reach = within(coefficient if coefficient.ndim == 1 else cut(coefficient), cut(inputs))
+
+    def to_next(state: Array, this: tuple[Array, Array]) -> tuple[Array, Array]:
+        reached, own = this
+        return reached * state + own, state
+
+    whole = jnp.broadcast_to(reach[-1], (batch, chunks, width))
+    _, entering = jax.lax.scan(to_next, initial, (whole.swapaxes(0, 1), local[-1].swapaxes(0, 1)))
+    found = local + reach * entering.swapaxes(0, 1)
+    return found.transpose(1, 2, 0, 3).reshape(batch, length + missing, width)[:, :length]
+
+
+def _by_steps(coefficient: Array, inputs: Array) -> tuple[Array, Array]:
+    """States of each chunk from zero, and what is left at each position of a state before the chunk."""
+    fixed = coefficient.ndim == 1
+
+    def step(now: tuple[Array, Array], this: Array | tuple[Array, Array]):
+        state, reach = now
+        a, x = (coefficient, this) if fixed else this
+        state, reach = a * state + x, a * reach
+        return (state, reach), (state, reach)
+
+    one = jnp.ones_like(coefficient if fixed else inputs[0])
+    _, (found, reach) = jax.lax.scan(step, (jnp.zeros_like(inputs[0]), one), inputs if fixed else (coefficient, inputs))
+    return found, reach[:, None, None] if fixed else reach
+
+
+def _by_matmul(coefficient: Array, inputs: Array) -> tuple[Array, Array]:
+    """As `_by_steps`: a triangular matrix of powers for each state, times all chunks at once."""
+    length = inputs.shape[0]
+    powers = _powers(coefficient, length + 1)
+    apart = jnp.arange(length)[:, None] - jnp.arange(length)
+    triangle = jnp.where(apart[..., None] >= 0, powers[jnp.maximum(apart, 0)], 0)
+    found = jnp.einsum("jik,ibgk->jbgk", triangle, inputs, precision="highest")
+    return found, powers[1:, None, None]
+
+
+def _by_prefixes(_: int, coefficient: Array, inputs: Array, initial: Array) -> Array:
+    def then(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Array, Array]:
+        return first[0] * second[0], second[0] * first[1] + second[1]
+
+    each = jnp.broadcast_to(coefficient, inputs.shape)
+    reach, found = jax.lax.associative_scan(then, (each, inputs), axis=1)
+    return found + reach * initial[:, None]
+
+
+def _by_convolution(_: int, coefficient: Array, inputs: Array, initial: Array) -> Array:
+    length = inputs.shape[1]
+    powers = _powers(coefficient, length + 1)
+    size = 2 * length
+    product = jnp.fft.fft(inputs, size, axis=1) * jnp.fft.fft(powers[:length], size, axis=0)
+    return jnp.fft.ifft(product, axis=1)[:, :length] + powers[1:] * initial[:, None]
+
+
+def _powers(coefficient: Array, count: int) -> Array:
+    """coefficient^0 up to coefficient^(count - 1), by exponents: products of thousands of factors lose digits."""
+    return jnp.exp(jnp.arange(count).astype(coefficient.dtype)[:, None] * jnp.log(coefficient))
+
+
+_FORMS = {
+    "steps": partial(_in_chunks, matmul=False),
+    "matmul": partial(_in_chunks, matmul=True),
+    "associative": _by_prefixes,
+    "fft": _by_convolution,
+}
