@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from plimsoll.errors import RunError as RunError
     from plimsoll.errors import StoppedError as StoppedError
     from plimsoll.levers.frozen import widened as widened
+    from plimsoll.levers.remat import rematerialised as rematerialised
     from plimsoll.optimizers.adamw import AdamW as AdamW
     from plimsoll.recipes.base import Recipe as Recipe
     from plimsoll.recipes.own import OwnRecipe as OwnRecipe
@@ -44,6 +45,7 @@ _MODULES = {
     "recipe": "recipes.own",
     "AdamW": "optimizers.adamw",
     "widened": "levers.frozen",
+    "rematerialised": "levers.remat",
     "Hdf5": "data.hdf5_set",
     "Recipe": "recipes.base",
     "OwnRecipe": "recipes.own",
@@ -74,6 +76,7 @@ __all__ = [
     "plan",
     "preset",
     "recipe",
+    "rematerialised",
     "train",
     "widened",
 ]

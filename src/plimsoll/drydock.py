@@ -87,7 +87,7 @@ class Drydock(Workshop):
         if plan.offload == "none":
             return traced
         if not self.compiled:
-            return traced + self.static(plan.fsdp, plan.storage).offloaded_bytes
+            return traced + self.static(plan.fsdp, plan.storage).host_bytes(plan.offload)
         stats = self._spread(plan).init().compile().memory_analysis()
         assert stats is not None
         return stats.temp_size_in_bytes
@@ -125,7 +125,7 @@ class Drydock(Workshop):
         whole = program.tree_bytes(state["params"]["trainable"])
         split = whole - whole // plan.fsdp
         static = self.static(plan.fsdp, plan.storage)
-        held = static.state_bytes - (static.offloaded_bytes if plan.offload != "none" else 0)
+        held = static.state_bytes - static.host_bytes(plan.offload)
         return Analysis(
             argument_bytes=held,
             output_bytes=held,

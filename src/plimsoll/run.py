@@ -18,7 +18,7 @@ from typing import Any
 
 from plimsoll import compilers, environment, here
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError, RunError, StoppedError
-from plimsoll.planner import calibration, chips, host
+from plimsoll.planner import calibration, chips, host, offloading
 from plimsoll.planner.child import Child, processor
 from plimsoll.planner.chips import Chip
 from plimsoll.planner.estimate_band import estimate_band
@@ -30,7 +30,7 @@ from plimsoll.recipes.registry import differences, from_dict, is_saved_as, name_
 from plimsoll.session_options import SessionOptions, session_options
 from plimsoll.training import disk, interruption, overruns
 from plimsoll.training.folder import RunFolder
-from plimsoll.types import LEVERS, Plan, Planned
+from plimsoll.types import LEVERS, OFFLOADED, Plan, Planned
 from plimsoll.units import format_bytes, parse_bytes
 
 Say = Callable[[str], None]
@@ -439,13 +439,15 @@ OFF: dict[str, Any] = {
 
 def _require_honoured(recipe: Recipe, pins: Mapping[str, Any]) -> None:
     for name, off in OFF.items():
-        if name not in recipe.uses and pins.get(name, off) != off:
+        value = pins.get(name, off)
+        asked = offloading.honours(value) if name == "offload" else [name]
+        if value != off and (unused := set(asked) - set(recipe.uses)):
             if name == "ema_bits":
                 raise RecipeError(
                     f"--ema-bits {pins[name]} would change nothing: {name_of(recipe)} keeps no average of its weights."
                     " Leave it out, or give --ema-decay"
                 )
-            whose = "optimizer" if name in ("optimizer_bits", "weight_bits", "offload") else "loss"
+            whose = "optimizer" if unused & {"optimizer_bits", "weight_bits", "offload"} else "loss"
             raise RecipeError(
                 f"--{name.replace('_', '-')} {pins[name]} would change nothing: the {whose} of {name_of(recipe)} makes"
                 " no use of that lever. Leave it out, or let the recipe honour it (docs/your-own.md)"
@@ -473,7 +475,7 @@ LEVER_VALUES: dict[str, Callable[[Any], bool]] = {
     "frozen_bits": lambda value: value in (32, 16, 8, 4) and not isinstance(value, bool),
     "ema_bits": lambda value: value in (32, 16) and not isinstance(value, bool),
     "layerwise": lambda value: value in (0, 1, 2) and not isinstance(value, bool),
-    "offload": lambda value: value in ("none", "optimizer"),
+    "offload": lambda value: value in OFFLOADED,
     "fsdp": _whole(1),
     "prefetch": _whole(0),
     "async_save": lambda value: isinstance(value, bool),

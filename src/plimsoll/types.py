@@ -24,13 +24,29 @@ IGNORED_LABEL = -100
 COUNTED = "counted"
 """Name of the booleans that say which rows of a validation batch count, where the last batch had to be filled up."""
 
+NORMS_AND_BIASES = frozenset({"scale", "bias", "norm"})
+"""Words on the path of a leaf that is few and matters much: neither decayed nor kept in fewer bits, stacked or not."""
+
 Params = Any
 Carry = Any
 Batch = Mapping[str, Any]
 Numerics = Literal["exact", "mixed", "compressed"]
 Remat = Literal["none", "dots", "block", "offload"]
 Precision = Literal["float32", "tf32", "bfloat16", "float16"]
-Offload = Literal["none", "optimizer"]
+Offload = Literal["none", "frozen", "optimizer", "all"]
+OFFLOADED: Mapping[Offload, tuple[str, ...]] = {
+    "none": (),
+    "frozen": ("frozen",),
+    "optimizer": ("optimizer", "ema"),
+    "all": ("optimizer", "ema", "frozen"),
+}
+"""Parts of a state that lie in the host's memory."""
+OFFLOAD_WORDS: Mapping[Offload, str] = {
+    "none": "nothing",
+    "frozen": "frozen weights",
+    "optimizer": "optimizer state",
+    "all": "optimizer state and frozen weights",
+}
 
 
 class LossSum(NamedTuple):
@@ -239,7 +255,7 @@ class Plan:
     """Backward passes of a step that updates layer by layer and never holds the whole gradient; 0 for a step that
     does. Two where the recipe clips to a global norm: it must be known before the first update."""
     offload: Offload = "none"
-    """What lies in the host's memory between steps, beside an accelerator: the optimizer's state."""
+    """What lies in the host's memory beside an accelerator: the optimizer's state, frozen weights, or both."""
     fsdp: int = 1
     """Devices that share one copy of the state; the batch is split over all of them either way."""
     pinned: tuple[str, ...] = ()

@@ -87,8 +87,7 @@ class Workshop:
             largest_leaf_bytes=max(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)),
             batch_bytes=program.tree_bytes(batch) // devices,
             whole_state_bytes=program.tree_bytes(state),
-            offloaded_bytes=offload.host_bytes(state, "optimizer"),
-            offloaded_ema_bytes=offload.host_bytes({"ema": state.get("ema", {})}, "optimizer"),
+            movable=offload.movable_bytes(state, fsdp=fsdp),
         )
 
     def state(self, storage: Storage, precision: Precision = "float32", *, examples: int | None = None) -> Any:

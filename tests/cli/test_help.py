@@ -55,7 +55,7 @@ def test_importing_the_package_imports_nothing_else():
 def test_planning_and_training_are_reached_without_jax():
     done = python(
         "import sys, plimsoll\n"
-        "with_jax = {'widened', 'Hdf5'}  # are called where a loss and its data are\n"
+        "with_jax = {'widened', 'rematerialised', 'Hdf5'}  # are called where a loss and its data are\n"
         "assert all(getattr(plimsoll, name) is not None for name in set(plimsoll.__all__) - with_jax)\n"
         "assert issubclass(plimsoll.BudgetError, plimsoll.PlimsollError)\n"
         "assert plimsoll.preset('code').width == 128\n"

@@ -54,6 +54,12 @@ def test_frozen_weights_take_the_bytes_that_are_claimed(bits, bytes_per_weight):
     assert kept["blocks"]["bias"].dtype == jnp.float32
 
 
+def test_norms_of_many_layers_stay_as_they_are_though_their_stack_looks_like_a_matrix():
+    kept = stored({"blocks": {"attention_norm": {"scale": jnp.ones((12, 512))}, "up": jnp.ones((12, 512, 64))}}, 4)
+    assert kept["blocks"]["attention_norm"]["scale"].dtype == jnp.float32
+    assert isinstance(kept["blocks"]["up"], Packed)
+
+
 def test_an_embedding_is_looked_up_and_stays_an_array():
     kept = stored({"embedding": jnp.zeros((512, 64)), "head": jnp.zeros((64, 512))}, 4)
     assert kept["embedding"].dtype == jnp.bfloat16

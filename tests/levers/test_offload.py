@@ -1,6 +1,6 @@
 """A state on the host is updated to the same numbers, and the device never holds all of it."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import jax
 import jax.numpy as jnp
@@ -9,18 +9,35 @@ import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.extend import core as jex
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
+import plimsoll
+from plimsoll import run
 from plimsoll.errors import RecipeError
-from plimsoll.levers.offload import DEVICE, HOST, SMALLEST_MOVED, host_bytes, memory_kinds, on_host, over_host_pieces
+from plimsoll.levers.frozen import frozen_dot
+from plimsoll.levers.lora import LoRA
+from plimsoll.levers.offload import (
+    DEVICE,
+    HOST,
+    SMALLEST_MOVED,
+    host_bytes,
+    memory_kinds,
+    movable_bytes,
+    on_host,
+    over_host_pieces,
+    placed,
+)
+from plimsoll.levers.sharding import with_shardings
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.optimizers.in_place import in_place
+from plimsoll.planner.liveness import kept_on_host_bytes, temporary_bytes
 from plimsoll.recipes.registry import preset
 from plimsoll.training.checkpoint import Checkpoints, load_state
 from plimsoll.training.fingerprint import fingerprint
 from plimsoll.training.program import compiled, lower, tree_bytes
-from plimsoll.training.step import evaluated
-from plimsoll.types import Plan
+from plimsoll.training.step import evaluated, make_init, make_step
+from plimsoll.types import Compute, Plan
 
 RECIPE = replace(
     preset("stories"), width=128, layers=3, heads=4, vocab_size=300, seq_len=32, batch_size=4, warmup_steps=2,
@@ -67,8 +84,8 @@ def batches(steps):
         }
 
 
-def trained(plan, steps):
-    program = lowered(plan)
+def trained(plan, steps, recipe=RECIPE):
+    program = lowered(plan, recipe)
     step, state, losses = compiled(program.step), compiled(program.init)(np.uint32(0)), []
     for batch in batches(steps):
         state, metrics = step(state, batch)
@@ -208,3 +225,140 @@ def test_an_optimizer_of_which_nobody_says_that_it_can_be_streamed_is_refused():
         RecipeError, match="--offload optimizer needs an optimizer that can be updated a piece at a time"
     ):
         jax.jit(rule.apply).trace(params, state, params)
+
+
+class Adapted(type(RECIPE)):
+    """What was learned is frozen, and thin matrices beside two of its kernels are learned."""
+
+    def task(self, compute):
+        return LoRA(super().task(compute), ["blocks/(query|value)/kernel"], rank=4)
+
+
+ADAPTED = Adapted(**{field.name: getattr(RECIPE, field.name) for field in fields(RECIPE)})
+
+
+@pytest.fixture(scope="module", params=[("block", 32), ("none", 4)], ids=["block, 32 bits", "unrolled, NF4"])
+def frozen_on_both(request):
+    remat, bits = request.param
+    plan = replace(PLAN, remat=remat, frozen_bits=bits)
+    return [trained(replace(plan, offload=offload), 4, ADAPTED) for offload in ("none", "frozen", "all")]
+
+
+def test_steps_with_frozen_weights_on_the_host_are_those_on_the_device(frozen_on_both):
+    plain, *others = frozen_on_both
+    _, _, device, losses = plain
+    assert losses[-1] != losses[0]
+    batch = {name: values[: PLAN.micro_batch] for name, values in next(batches(1)).items()}
+    for hosted in others:
+        _, _, state, again = hosted
+        np.testing.assert_allclose(again, losses, rtol=1e-6)
+        for (path, there), (_, here) in zip(leaves(state), leaves(device), strict=True):
+            np.testing.assert_allclose(there, here, rtol=1e-4, atol=1e-6, err_msg=path)
+        assert evaluate_of(hosted, batch) == pytest.approx(evaluate_of(plain, batch), rel=1e-6)
+
+
+def test_stacks_of_layers_that_are_frozen_lie_on_the_host_and_no_other_weights(frozen_on_both):
+    for program, step, state, _ in frozen_on_both[1:2]:
+        for path, leaf in jax.tree_util.tree_flatten_with_path(state)[0]:
+            place = jax.tree_util.keystr(path)
+            stacked = "['frozen']['base']['blocks']" in place and leaf.ndim >= 3 and leaf.size >= SMALLEST_MOVED
+            assert leaf.sharding.memory_kind == (HOST if stacked else DEVICE), place
+        assert host_bytes(program.state, "frozen") == movable_bytes(program.state)["frozen"] > 0
+        assert step.memory_analysis().alias_size_in_bytes == tree_bytes(program.state)
+        lie = [one.memory_kind for one in jax.tree.leaves(step.input_shardings[0][0])]
+        assert lie == kinds(state), "the compiled step takes them where they lie"
+
+
+def test_a_layer_of_frozen_weights_is_fetched_inside_the_loop_and_kept_for_no_backward_pass():
+    """Nothing on the device has the size of a stack, in the traced step: neither a copy of it nor what a scan keeps."""
+    for remat in ("none", "block"):
+        plan = replace(PLAN, remat=remat, offload="frozen")
+        task = ADAPTED.task(replace(plan.compute("cpu"), platform="gpu"))  # there layers are scanned without remat, too
+        step = make_step(task, ADAPTED.update_rule(20), accumulation=plan.accumulation)
+        state = jax.eval_shape(make_init(task, ADAPTED.update_rule(20)), jax.ShapeDtypeStruct((), jnp.uint32))
+        lies = placed(state, "frozen", AbstractMesh((1,), ("device",)))
+        batch = {name: jax.ShapeDtypeStruct(*spec) for name, spec in ADAPTED.batch_spec(4).items()}
+        traced = {
+            offload: jax.jit(step).trace(with_shardings(state, lies) if offload else state, batch).jaxpr
+            for offload in (False, True)
+        }
+        stacks = {leaf.shape for leaf in jax.tree.leaves(state["params"]["frozen"]) if leaf.ndim == 3}
+        fetched = {shape for shape, to in transfers(traced[True]) if to == jax.memory.Space.Device}
+        assert fetched == {shape[1:] for shape in stacks if np.prod(shape) >= SMALLEST_MOVED}
+        assert not transfers(traced[False])
+        extra = temporary_bytes(traced[True]) - temporary_bytes(traced[False])
+        assert extra <= 4 * max(np.prod(shape[1:]) for shape in stacks) * 2
+
+
+WIDTH, LAYERS = 128, 3
+
+
+def own(**given):
+    """A user's recipe: a scan over frozen layers with learned scales beside them."""
+
+    def init(key):
+        kernels = jax.random.normal(key, (LAYERS, WIDTH, WIDTH)) / WIDTH
+        return {"trainable": {"scale": jnp.ones((LAYERS, WIDTH))}, "frozen": {"kernels": kernels}}
+
+    def loss(params, batch, *, compute):
+        how = {"precision": compute.precision, "platform": compute.platform}
+
+        def block(x, layer):
+            return x + jnp.tanh(layer["scale"] * frozen_dot(x, layer["kernel"], **how))
+
+        step = plimsoll.rematerialised(block, compute.remat)
+        layers = {"scale": params["trainable"]["scale"], "kernel": params["frozen"]["kernels"]}
+        x, _ = jax.lax.scan(lambda x, layer: (step(x, layer), None), batch["x"], layers)
+        return jnp.sum(jnp.square(x - batch["x"][:, ::-1])), x.size
+
+    return plimsoll.recipe(
+        init=init, loss=loss, data=lambda: {"x": np.ones((8, WIDTH), np.float32)}, optimizer=optax.adam(1e-3),
+        batch_size=4, steps=3, **given,
+    )  # fmt: skip
+
+
+WITHOUT = own(honoured=("remat",))
+
+
+def test_a_recipe_of_ones_own_may_leave_frozen_layers_and_inputs_of_blocks_on_the_host():
+    recipe = own(honoured=("remat", "remat_offload", "frozen_offload"))
+    traced = {}
+    for remat in ("block", "offload"):
+        task, rule = recipe.task(Compute(remat=remat)), recipe.update_rule(3)
+        state = jax.eval_shape(make_init(task, rule), jax.ShapeDtypeStruct((), jnp.uint32))
+        state = with_shardings(state, placed(state, "frozen", AbstractMesh((1,), ("device",))))
+        batch = {name: jax.ShapeDtypeStruct(*spec) for name, spec in recipe.batch_spec(4).items()}
+        traced[remat] = jax.jit(make_step(task, rule, accumulation=1)).trace(state, batch).jaxpr
+    assert {shape for shape, _ in transfers(traced["block"])} == {(WIDTH, WIDTH)}, "a layer at a time"
+    assert kept_on_host_bytes(traced["block"]) == 0
+    assert kept_on_host_bytes(traced["offload"]) == LAYERS * 4 * WIDTH * 4, "each block's input"
+
+
+def test_a_recipe_of_ones_own_that_does_not_say_so_is_not_asked_to():
+    words = "--offload frozen would change nothing: the loss of"
+    with pytest.raises(RecipeError, match=words):
+        run.plan(WITHOUT, pins={"offload": "frozen"}, chip="h200")
+    with pytest.raises(RecipeError, match="--remat offload would change nothing: the loss of"):
+        run.plan(WITHOUT, pins={"remat": "offload"}, chip="h200")
+
+
+def transfers(closed):
+    """Shapes that go from one memory to another, and where to."""
+    found = []
+    for equation in equations(closed.jaxpr):
+        if equation.primitive.name == "device_put":
+            for before, after in zip(equation.invars, equation.outvars, strict=True):
+                spaces = [one.aval.memory_space for one in (before, after)]
+                if spaces[0] != spaces[1]:
+                    found.append((after.aval.shape, spaces[1]))
+    return found
+
+
+def equations(jaxpr):
+    for equation in jaxpr.eqns:
+        yield equation
+        for value in jax.tree.leaves(
+            list(equation.params.values()), is_leaf=lambda one: isinstance(one, jex.ClosedJaxpr | jex.Jaxpr)
+        ):
+            if isinstance(value, jex.ClosedJaxpr | jex.Jaxpr):
+                yield from equations(getattr(value, "jaxpr", value))

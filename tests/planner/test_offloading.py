@@ -32,7 +32,7 @@ class FakeCard(FakeCompiler):
     flops: dict | None = None
 
     def static(self, fsdp=1, storage=None):
-        return replace(super().static(fsdp, storage), offloaded_bytes=MOVED)
+        return replace(super().static(fsdp, storage), movable={"optimizer": MOVED})
 
     def rates(self):
         known = super().rates()
@@ -168,6 +168,76 @@ def test_remat_to_a_host_is_refused_where_there_is_none_to_speak_of(case):
         on_a_card(GIB, compiler, pins={"remat": "offload"}, **changes)
 
 
+FROZEN = 6 * MIB
+
+
+@dataclass
+class FakeCardWithFrozen(FakeCard):
+    """Six of its ten MiB of weights are frozen layers."""
+
+    def static(self, fsdp=1, storage=None):
+        return replace(super().static(fsdp, storage), movable={"optimizer": MOVED, "frozen": FROZEN})
+
+
+ABLE = (*HONOURED, "frozen_offload")
+
+
+def test_frozen_weights_leave_the_device_and_are_fetched_twice_for_every_micro_batch():
+    compiler = FakeCardWithFrozen()
+    books, seconds = {}, {}
+    for offload in ("none", "frozen", "optimizer", "all"):
+        one = plan(offload=offload)
+        about = {"static": compiler.static(), "analysis": compiler.analyse(one), "rehearsal": compiler.rehearse(one)}
+        books[offload] = ledger(one, problem(GIB, platform="cuda"), **about)
+        seconds[offload] = step_seconds(one, about["analysis"], compiler.static(), compiler.rates())
+    assert books["frozen"].predicted["parameters"] == 10 * MIB - FROZEN
+    assert books["frozen"].predicted["optimizer"] == 20 * MIB
+    assert books["frozen"].host.predicted["offloaded state"] == FROZEN
+    assert books["all"].predicted["optimizer"] == 8
+    assert books["none"].predicted_peak_bytes - books["all"].predicted_peak_bytes == MOVED + FROZEN
+    fetched = {offload: took - seconds["none"] for offload, took in seconds.items()}
+    assert fetched["frozen"] == pytest.approx(2 * plan().accumulation * FROZEN / LINK)
+    assert fetched["all"] == pytest.approx(fetched["frozen"] + fetched["optimizer"])
+
+
+def test_frozen_weights_move_where_the_optimizers_state_alone_is_not_enough():
+    def smallest(honoured, **pins):
+        with pytest.raises(BudgetError) as refused:
+            on_a_card(MIB, FakeCardWithFrozen(), honoured=honoured, pins=pins)
+        return refused.value.floor_bytes
+
+    with_state = smallest(HONOURED)
+    assert smallest(ABLE, offload="frozen") > with_state > smallest(ABLE)
+    chosen = on_a_card(with_state - MIB, FakeCardWithFrozen(), honoured=ABLE)
+    assert chosen.plan.offload == "all"
+    assert chosen.ledger.predicted_peak_bytes <= with_state - MIB
+    only = tuple(name for name in ABLE if name != "offload")
+    floor = smallest(only, offload="none")
+    assert on_a_card(floor - MIB, FakeCardWithFrozen(), honoured=only).plan.offload == "frozen"
+
+
+def test_frozen_weights_in_fewer_bits_and_a_state_in_8_go_with_it():
+    pins = {"offload": "frozen", "optimizer_bits": 8, "frozen_bits": 4}
+    assert on_a_card(GIB, FakeCardWithFrozen(), honoured=ABLE, pins=pins).plan.offload == "frozen"
+    with pytest.raises(RecipeError, match="--offload all is refused with --optimizer-bits 8"):
+        on_a_card(GIB, FakeCardWithFrozen(), honoured=ABLE, pins=pins | {"offload": "all"})
+
+
+@pytest.mark.parametrize("offload", ["frozen", "all"])
+def test_where_nothing_is_frozen_it_is_refused_and_not_searched(offload):
+    words = f"--offload {offload} would change nothing: toy has no frozen weights large enough .* stacked along a first"
+    with pytest.raises(RecipeError, match=words):
+        on_a_card(GIB, FakeCard(), honoured=ABLE, pins={"offload": offload})
+    compiler = FakeCard()
+    with pytest.raises(BudgetError):
+        on_a_card(MIB, compiler, honoured=ABLE)
+    assert {asked.offload for _, asked in compiler.asked} == {"none", "optimizer"}
+    with pytest.raises(RecipeError, match=f"--offload {offload} is refused on cpu, where the host's memory is the dev"):
+        search(problem(GIB, honoured=ABLE, pins={"offload": offload}), FakeCardWithFrozen(), lambda text: None)
+    with pytest.raises(RecipeError, match=f"--offload {offload} would change nothing: the loss of"):
+        run.plan(preset("stories"), name="stories", pins={"offload": offload}, chip="h200")
+
+
 REFUSED = {
     "cpu": (
         {"chip": "cpu", "platform": "cpu"},
@@ -256,14 +326,18 @@ from plimsoll.planner.topology import devices
 from plimsoll.recipes.registry import preset
 from plimsoll.training.spread import Spread
 from plimsoll.types import Plan
+from plimsoll.levers.lora import LoRA
 layers, length, batch = map(int, sys.argv[2:])
 recipe = replace(preset("stories"), width=256, layers=layers, heads=4, vocab_size=512, seq_len=length, batch_size=batch)
 plan = Plan(chip=sys.argv[1], micro_batch=batch, accumulation=1, remat="block", loss_chunk=64, precision="float32",
             prefetch=0, async_save=False)
 found, names = {}, ("argument", "host_argument", "temp", "host_temp", "alias", "host_alias")
-for where, levers in {"device": {}, "optimizer": {"offload": "optimizer"}, "remat": {"remat": "offload"}}.items():
+wheres = {"device": {}, "optimizer": {"offload": "optimizer"}, "remat": {"remat": "offload"},
+          "lora": {}, "lora, frozen": {"offload": "frozen"}}
+for where, levers in wheres.items():
     one = replace(plan, **levers)
     task = recipe.task(one.compute({"cuda": "gpu", "tpu": "tpu"}[chip(sys.argv[1]).platform]))
+    task = LoRA(task, ["blocks/(query|value)/kernel"], rank=4) if "lora" in where else task
     spread = Spread(devices(chip(sys.argv[1])), task, recipe.update_rule(10), one)
     stats = spread.step(recipe.batch_spec(batch))[0].compile().memory_analysis()
     found[where] = {name: getattr(stats, name + "_size_in_bytes") for name in names}
@@ -299,5 +373,11 @@ def test_the_real_compilers_need_fewer_bytes_of_the_device(platform):
     assert hosted["temp"] - device["temp"] < 0.5 * moved, "what is on its way is a piece, not all of it"
     inputs, kept = layers * batch * length * 256 * 4, found["remat"]  # as wide as the model, in float32
     assert (device["host_temp"], kept["host_temp"]) == (0, inputs)
+    base, frozen = found["lora"], found["lora, frozen"]
+    moved = base["argument"] - frozen["argument"]
+    assert moved == pytest.approx(frozen["host_argument"], rel=0.02)
+    assert moved > 0.8 * base["argument"]
+    assert frozen["host_alias"] == frozen["host_argument"]
+    assert frozen["temp"] - base["temp"] < 3 * moved / layers, "what is on its way is a layer, not all of them"
     if platform == "cuda":  # so small a step has all of them on the chip of a TPU, where they are not counted
         assert device["temp"] - kept["temp"] > 0.6 * inputs

@@ -39,8 +39,9 @@ class Levers:
     layerwise: Literal[0, 1, 2] | None = None
     """Update each layer as soon as it has its gradient, in so many backward passes (two under a clip); 0 for all at
     once."""
-    offload: Literal["none", "optimizer"] | None = None
-    """What lies in the host's memory between steps, beside an accelerator: the optimizer's state, and the average."""
+    offload: Literal["none", "frozen", "optimizer", "all"] | None = None
+    """What lies in the host's memory, beside an accelerator: frozen weights, the optimizer's state and the average, or
+    all of these."""
     fsdp: int | None = None
     """Devices that share one copy of the state; 1 leaves a whole copy on each."""
     prefetch: int | None = None

@@ -21,14 +21,16 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
+from plimsoll.levers.offload import fetched
 from plimsoll.levers.precision import Form, Precision
+from plimsoll.types import NORMS_AND_BIASES
 
 GROUP = 64
 """Rows that share a scale, as in QLoRA."""
 READ_BY_ROWS = "embedding"
 """A leaf on whose path this word stands is looked up, not multiplied: at least 16 bits."""
 SMALLEST = 4096
-"""Elements below which a leaf stays as it is: norms and biases are few and matter much."""
+"""Elements below which a leaf stays as it is; norms and biases do so in any number, stacked or not."""
 
 FrozenBits = Literal[32, 16, 8, 4]
 
@@ -86,7 +88,11 @@ def packed(kernel: Float[Array, "... rows cols"], bits: Literal[8, 4]) -> Packed
 
 
 def widened(leaf: Any, dtype: Any = jnp.float32) -> Any:
-    """An array of (..., rows, cols) from a packed leaf; an array as it is, in that type."""
+    """An array of (..., rows, cols) from a packed leaf; an array as it is, in that type.
+
+    What lies in the host's memory is copied to the device: widen one layer at a time, inside the loop over them.
+    """
+    leaf = fetched(leaf)
     if not isinstance(leaf, Packed):
         return leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
     *lead, groups, cols = leaf.scales.shape
@@ -106,8 +112,10 @@ def stored(tree: Any, bits: FrozenBits) -> Any:
     def one(path: Any, leaf: Array) -> Any:
         if bits == 32 or leaf.size < SMALLEST or not jnp.issubdtype(leaf.dtype, jnp.floating):
             return leaf
-        looked_up = any(str(getattr(entry, "key", entry)) == READ_BY_ROWS for entry in path)
-        return leaf.astype(jnp.bfloat16) if bits == 16 or leaf.ndim < 2 or looked_up else packed(leaf, bits)
+        words = {str(getattr(entry, "key", entry)) for entry in path}
+        if words & NORMS_AND_BIASES:  # a stack of them looks like a matrix
+            return leaf
+        return leaf.astype(jnp.bfloat16) if bits == 16 or leaf.ndim < 2 or READ_BY_ROWS in words else packed(leaf, bits)
 
     return jax.tree_util.tree_map_with_path(one, tree)
 
@@ -132,7 +140,7 @@ def _forward(x: Array, kernel: Any, form: Form):
 
 def _backward(form: Form, kernel: Any, grad: Array):
     grad_x = form.contract(form.operand(grad), _operand(kernel, form), b_axis=-1)
-    return grad_x, jax.tree.map(_no_gradient, kernel)
+    return grad_x, None  # of a kernel that is frozen
 
 
 _frozen_product.defvjp(_forward, _backward)
@@ -140,9 +148,3 @@ _frozen_product.defvjp(_forward, _backward)
 
 def _operand(kernel: Any, form: Form) -> Array:
     return form.operand(widened(kernel))
-
-
-def _no_gradient(leaf: Array) -> Any:
-    if jnp.issubdtype(leaf.dtype, jnp.floating):
-        return jnp.zeros(leaf.shape, leaf.dtype)
-    return np.zeros(leaf.shape, jax.dtypes.float0)

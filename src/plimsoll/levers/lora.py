@@ -22,6 +22,7 @@ from jaxtyping import Float
 
 from plimsoll.errors import RecipeError
 from plimsoll.levers.frozen import Packed, frozen_dot
+from plimsoll.levers.offload import on_host
 from plimsoll.levers.precision import Precision, dot
 from plimsoll.types import Batch, Carry, LossSum, Metrics, Params, Task
 
@@ -50,7 +51,8 @@ def linear(
     if isinstance(kernel, Adapted):
         beside = dot(dot(x, kernel.a, **how), kernel.b, **how)
         return frozen_dot(x, kernel.base, **how) + kernel.scale * beside
-    return frozen_dot(x, kernel, **how) if isinstance(kernel, Packed) else dot(x, kernel, **how)
+    frozen = isinstance(kernel, Packed) or on_host(kernel)
+    return (frozen_dot if frozen else dot)(x, kernel, **how)
 
 
 class LoRA:

@@ -47,7 +47,11 @@ def unscaled(gradient: Any, state: LossScale) -> tuple[Any, Bool[Array, ""]]:
 
 def chosen(finite: Bool[Array, ""], new: Any, old: Any) -> Any:
     """`new` where the step is taken, `old`, to the bit, where it is skipped."""
-    return jax.tree.map(lambda one, other: jnp.where(finite, one, other), new, old)
+
+    def one(new: Any, old: Any) -> Any:
+        return old if new is old else jnp.where(finite, new, old)  # what is frozen may lie on the host
+
+    return jax.tree.map(one, new, old)
 
 
 def adjusted(state: LossScale, finite: Bool[Array, ""]) -> LossScale:

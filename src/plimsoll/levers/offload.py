@@ -1,4 +1,4 @@
-"""Offload: the optimizer's state lies in the host's memory between steps, and is on the device a piece at a time.
+"""Offload: optimizer state, or frozen weights, lie in the host's memory, and are on the device a piece at a time.
 
 So does the average of the weights, where one is kept in float32; an evaluation fetches it whole.
 
@@ -10,6 +10,9 @@ https://arxiv.org/abs/2101.06840, section 4; there the update itself is made on 
 
 Price: the state over the link to the host twice a step, down and up. Leave it off where the state fits, and on a CPU,
 where the host's memory is the device's: it is refused there. The numbers are those of the whole update.
+
+Frozen weights can lie there, too: stacks of layers, of which each dot fetches its own kernel (`levers.frozen.widened`),
+inside the loop over layers and again in the backward pass. Price: all of them over the link twice a micro-batch.
 
 What lies where is in the types (`float32<host>`): a function of arrays sees it, and a state that lies on the device is
 updated as ever. `memory_kinds` says it for a state, of whatever leaves it has; `over_host_pieces` is the loop.
@@ -24,14 +27,15 @@ import jax
 from jax import Array, lax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from plimsoll.types import Offload
+from plimsoll.levers.sharding import device_bytes
+from plimsoll.types import OFFLOADED, Offload
 
 DEVICE, HOST = "device", "pinned_host"
 """JAX's memory kinds. Pinned: a device copies from it without asking the operating system."""
-MOVED: dict[Offload, tuple[str, ...]] = {"none": (), "optimizer": ("optimizer", "ema")}
-"""Entries of the state whose float32 leaves lie on the host."""
 SMALLEST_MOVED = 2**14
 """Elements below which a leaf stays on the device: a step's number, a norm's moments."""
+STACKED = 3
+"""Axes of a stack of matrices: the first is that of layers."""
 PIECE = 2**22
 """Elements of a piece, at most, where a row is not larger: 16 MiB of float32, a quarter of a millisecond of PCIe 5."""
 
@@ -45,17 +49,37 @@ def memory_kinds(state: Any, offload: Offload) -> Any:
     """DEVICE or HOST for every leaf of a state, of arrays or of shapes."""
 
     def kind(path: tuple, leaf: Any) -> str:
-        entry = str(getattr(path[0], "key", path[0]))
-        moves = entry in MOVED[offload] and leaf.dtype == "float32" and leaf.size >= SMALLEST_MOVED
-        return HOST if moves else DEVICE
+        return HOST if _part(path, leaf) in OFFLOADED[offload] else DEVICE
 
     return jax.tree_util.tree_map_with_path(kind, state)
 
 
+def movable_bytes(state: Any, *, fsdp: int = 1) -> dict[str, int]:
+    """By the parts in `OFFLOADED`: one device's share of the leaves that lie on the host where their part does."""
+    found = dict.fromkeys(OFFLOADED["all"], 0)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        if (part := _part(path, leaf)) is not None:
+            found[part] += device_bytes(leaf, fsdp=fsdp)
+    return found
+
+
 def host_bytes(state: Any, offload: Offload) -> int:
     """Of a state's leaves, those that lie on the host."""
-    pairs = zip(jax.tree.leaves(state), jax.tree.leaves(memory_kinds(state, offload)), strict=True)
-    return sum(leaf.size * leaf.dtype.itemsize for leaf, kind in pairs if kind == HOST)
+    movable = movable_bytes(state)
+    return sum(movable[part] for part in OFFLOADED[offload])
+
+
+def _part(path: tuple, leaf: Any) -> str | None:
+    """The part of the state that a leaf may be moved with; None where it stays on the device.
+
+    Of frozen weights, stacks of layers: other matrices are read whole, and would be on the device as a whole.
+    """
+    entry, *rest = (str(getattr(each, "key", each)) for each in path)
+    if leaf.size < SMALLEST_MOVED:
+        return None
+    if entry == "params":
+        return "frozen" if rest[:1] == ["frozen"] and leaf.ndim >= STACKED else None
+    return entry if entry in OFFLOADED["optimizer"] and leaf.dtype == "float32" else None
 
 
 def placed(state: Any, offload: Offload, mesh: Mesh | AbstractMesh, specs: Any = None) -> Any:

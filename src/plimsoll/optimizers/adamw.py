@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from plimsoll.errors import RecipeError
-from plimsoll.types import WHOLE, Storage
+from plimsoll.types import NORMS_AND_BIASES, WHOLE, Storage
 
 if TYPE_CHECKING:
     import optax
 
     from plimsoll.optimizers.in_place import InPlace
 
-UNDECAYED = frozenset({"scale", "bias", "norm"})
+UNDECAYED = NORMS_AND_BIASES
 """Leaves on whose path one of these words stands are not pulled towards zero."""
 
 

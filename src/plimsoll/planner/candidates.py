@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from plimsoll.planner.types import Analysis
-from plimsoll.types import STORED, Alternative, Ledger, Plan, Storage
+from plimsoll.types import OFFLOAD_WORDS, STORED, Alternative, Ledger, Plan, Storage
 from plimsoll.units import format_bytes
 
 NEAR = 1.05
@@ -80,7 +80,7 @@ def words(levers: Mapping[str, Any]) -> str:
     storage = levers.get("storage") or Storage(**{name: levers[name] for name in STORED})
     blocks = f", attention in blocks of {levers['attention_chunk']}" if levers["attention_chunk"] else ""
     layers = f", layer by layer in backward passes: {levers['layerwise']}" if levers["layerwise"] else ""
-    host = ", optimizer state on the host" if levers["offload"] != "none" else ""
+    host = f", {OFFLOAD_WORDS[levers['offload']]} on the host" if levers["offload"] != "none" else ""
     return f"remat {levers['remat']}, {chunk}{blocks}{layers}, {levers['precision']}{stored(storage)}{split}{host}"
 
 

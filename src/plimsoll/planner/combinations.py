@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from plimsoll.errors import RecipeError
-from plimsoll.planner import layerwise
+from plimsoll.planner import layerwise, offloading
 from plimsoll.planner.types import Problem, Rates
-from plimsoll.types import STORED, Storage
+from plimsoll.types import Storage
 
 FASTER = 1.05
 """A precision this much faster than float32 is worth its rounding."""
@@ -54,7 +54,7 @@ def combinations(problem: Problem, rates: Rates) -> Iterator[dict[str, Any]]:
     remats = remats if "remat" in problem.honoured else ["none"]
     chunks = chunks if "loss_chunk" in problem.honoured else [0]
     blocks = blocks if "attention_chunk" in problem.honoured else [0]
-    offloads = _offloads(problem, rates, precisions)
+    offloads = offloading.values(problem, rates, precisions)
     # Updates layer by layer last: their bytes are paid for in arithmetic, under a clip with 7/4 of that of the layers.
     for passes, precision, fsdp, offload, remat, chunk, block, storage in itertools.product(
         layerwise.passes(problem, precisions),
@@ -68,7 +68,7 @@ def combinations(problem: Problem, rates: Rates) -> Iterator[dict[str, Any]]:
     ):
         if passes and (remat != "block" or precision == "float16" or offload != "none"):
             continue
-        if offload != "none" and _not_with_offload(precision, storage) is not None:
+        if offloading.not_with(offload, precision, storage) is not None:
             continue
         if remat == "none" or chunk or len(chunks) == 1:  # recomputing blocks while keeping all logits saves little
             yield {
@@ -128,68 +128,15 @@ def _splits(problem: Problem) -> list[int]:
     return [pinned]
 
 
-def _offloads(problem: Problem, rates: Rates, precisions: list[str]) -> list[str]:
-    """On the device, then on the host where there is another one, and its link has a rate."""
-    pinned = problem.pins.get("offload")
-    if pinned is None:
-        may = "offload" in problem.honoured and _no_offload(problem, rates, precisions) is None
-        return ["none", "optimizer"] if may else ["none"]
-    if pinned != "none" and (reason := _no_offload(problem, rates, precisions)):
-        raise RecipeError(f"--offload {pinned} is refused {reason}")
-    return [pinned]
-
-
 def _remats(problem: Problem, rates: Rates) -> list[str]:
     """From the fastest to the smallest; to the host where there is another one, and its link has a rate."""
     pinned = problem.pins.get("remat")
-    if pinned == "offload" and (reason := _no_host(problem, rates)):
+    if pinned == "offload" and (reason := offloading.no_host(problem, rates)):
         raise RecipeError(f"--remat offload is refused {reason}")
     if pinned is not None:
         return [pinned]
-    may = "remat_offload" in problem.honoured and _no_host(problem, rates) is None
+    may = "remat_offload" in problem.honoured and offloading.no_host(problem, rates) is None
     return ["none", "dots", "block", *(["offload"] if may else [])]
-
-
-def _no_offload(problem: Problem, rates: Rates, precisions: list[str]) -> str | None:
-    if reason := _no_host(problem, rates):
-        return reason
-    pins = problem.pins
-    storage = Storage(**{name: pins[name] for name in STORED if name in pins})
-    return _not_with_offload(precisions[0], storage)  # more than one never has float16 among them
-
-
-def _no_host(problem: Problem, rates: Rates) -> str | None:
-    if problem.platform == "cpu":
-        return (
-            f"on {problem.chip}, where the host's memory is the device's: nothing would be saved. Leave it out, or plan"
-            " for an accelerator with --chip"
-        )
-    if problem.devices > 1:
-        return (
-            f"on {problem.chip}, which is several devices: nobody has tried that. --fsdp {problem.devices} splits the"
-            " state over them"
-        )
-    if not rates.host_link_bytes:
-        return (
-            f"on {problem.chip}: how fast it reaches its host's memory is not known, so neither is the time of a step."
-            " Say it as host_link_bandwidth in a chip file (docs/chips.md)"
-        )
-    return None
-
-
-def _not_with_offload(precision: str, storage: Storage) -> str | None:
-    """What else the update does with the optimizer's state, and does on the device."""
-    if (storage.optimizer_bits, storage.weight_bits) != (32, 32):
-        return (
-            f"with --optimizer-bits {storage.optimizer_bits} --weight-bits {storage.weight_bits}: a state in fewer bits"
-            " is decoded on the device, and is not streamed. Use one or the other"
-        )
-    if precision == "float16":
-        return (
-            "with --precision float16: a step that overflows puts the old state back, which would need all of it on the"
-            " device. Use bfloat16, or leave it out"
-        )
-    return None
 
 
 def _precisions(problem: Problem, rates: Rates) -> list[str]:

@@ -34,6 +34,8 @@ LOADING_BYTES = 4 * MIB
 """What two starts of the same process differ by."""
 BATCHES_ON_DEVICE = 2
 """The one of the step that runs, and the one of the step that waits: at most two are in flight."""
+OF_STATE = {"optimizer": "optimizer", "ema": "ema", "frozen": "parameters"}
+"""The component in which a part that can be offloaded is counted."""
 
 Parts = dict[str, int]
 
@@ -93,9 +95,9 @@ def _corrected(phase: str, parts: Parts, more: int) -> Parts:
 def _device(plan: Plan, static: Static, analysis: Analysis, rehearsal: Rehearsal) -> dict[str, Parts]:
     """Of an accelerator: saving copies to the host and adds nothing."""
     state = _state(static)
-    if plan.offload != "none":
-        state["optimizer"] -= static.offloaded_bytes - static.offloaded_ema_bytes
-        state |= {"ema": static.ema_bytes - static.offloaded_ema_bytes} if static.ema_bytes else {}
+    for part, moved in static.on_host(plan.offload).items():
+        if moved:
+            state[OF_STATE[part]] -= moved
     batches = {"batches": BATCHES_ON_DEVICE * static.batch_bytes}
     return {
         "start": state | {"init temporaries": rehearsal.init_temp_bytes},
@@ -111,7 +113,7 @@ def _host(
     local = problem.devices // problem.hosts
     held = min(static.whole_state_bytes, local * static.state_bytes)
     base = {"process": rehearsal.process_bytes + RUNNING_BYTES}
-    if moved := offloaded_bytes(plan, static):
+    if moved := static.host_bytes(plan.offload):
         base["offloaded state"] = local * moved
     step = {"step temporaries": local * analysis.host_temp_bytes} if analysis.host_temp_bytes else {}
     save = {"save buffers": _saving(held), "state copy while saving": held}  # fetched whole, however it is written
@@ -123,11 +125,6 @@ def _host(
     }
     dearest = _dearest(phases)
     return HostLedger(budget_bytes=problem.host_budget_bytes, predicted=phases[dearest], phase=dearest)
-
-
-def offloaded_bytes(plan: Plan, static: Static) -> int:
-    """Of one device's share of the state, what lies on its host."""
-    return 0 if plan.offload == "none" else static.offloaded_bytes
 
 
 def _saving(state_bytes: int) -> int:

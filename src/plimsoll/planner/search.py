@@ -9,7 +9,7 @@ them (`fsdp`) only where that is too much.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,8 +17,9 @@ from plimsoll.errors import BudgetError, PlimsollError
 from plimsoll.planner.candidates import NEAR, Candidate, alternative, kind, same_step, words
 from plimsoll.planner.clock import Clock
 from plimsoll.planner.combinations import combinations, micro_batches, storages
-from plimsoll.planner.estimate import ledger, offloaded_bytes
+from plimsoll.planner.estimate import ledger
 from plimsoll.planner.interpolation import interpolated, sample
+from plimsoll.planner.offloading import moves, require_moved
 from plimsoll.planner.refusal import refusal
 from plimsoll.planner.speed import host_bytes, step_seconds
 from plimsoll.planner.types import Analysis, Compiler, DoesNotCompile, Problem, Rates, Rehearsal, Static
@@ -83,6 +84,7 @@ class _Search:
     def __init__(self, problem: Problem, compiler: Compiler, say: Say) -> None:
         self.problem, self.compiler, self.say = problem, compiler, say
         self.static: Static = compiler.static()
+        require_moved(problem, self.static)
         self.statics: dict[tuple[int, Storage], Static] = {(1, Storage()): self.static}
         self.rates: Rates = compiler.rates()
         self.micros = micro_batches(problem)
@@ -127,7 +129,7 @@ class _Search:
         By the rates a loss in chunks is never faster; on a CPU, whose cache holds a chunk, it may be by a fifth.
         """
         rounds: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-        for combination in combinations(self.problem, self.rates):
+        for combination in self._combinations():
             timed = {"loss_chunk"} if self.problem.measure else set[str]()
             key = tuple(value for lever, value in combination.items() if lever not in timed)
             rounds.setdefault(key, []).append(combination)
@@ -162,6 +164,11 @@ class _Search:
         timed = self.clock.timed([largest, *ends[:1], *ends[1:][-1:]]) if ends else []
         return not timed or timed[0].seconds <= NEAR * min(one.seconds for one in timed)
 
+    def _combinations(self) -> Iterator[dict[str, Any]]:
+        """Less those that would move nothing to the host."""
+        found = combinations(self.problem, self.rates)
+        return (one for one in found if moves(self.static, one["offload"]))
+
     def _has_room(self, combination: Mapping[str, Any]) -> bool:
         """Whether a device holds its share of the state at all."""
         return self._held(self._plan(combination, self.micros[0])) <= self.problem.budget_bytes
@@ -169,14 +176,14 @@ class _Search:
     def _held(self, plan: Plan) -> int:
         """By a device, of the state."""
         static = self._static(plan)
-        return static.state_bytes - offloaded_bytes(plan, static)
+        return static.state_bytes - static.host_bytes(plan.offload)
 
     def _offload_is_slower(self, combination: Mapping[str, Any], found: list[Candidate]) -> bool:
         """Whether it cannot beat what fits, were it as fast as the fastest plan of all but for what it fetches."""
         fits = [candidate.seconds for candidate in found if candidate.fits]
         if combination["offload"] == "none" or not fits:
             return False
-        plan = self._plan(combination, self.micros[0])
+        plan = self._plan(combination, self.micros[-1])
         fetching = host_bytes(plan, self._static(plan)) / self.rates.host_link_bytes
         return min(fits) <= min(candidate.seconds for candidate in found) + fetching
 
@@ -200,7 +207,7 @@ class _Search:
 
     def _require_room_for_the_state(self) -> None:
         """No lever helps where process and state alone are too much: refused before anything more is compiled."""
-        possible = list(combinations(self.problem, self.rates))
+        possible = list(self._combinations())
         first = sample(self._micros(possible[0]))[0]  # the one that is compiled next, too
         try:
             rehearsal = self._any_rehearsal(self._smallest(possible[0], first))
@@ -222,7 +229,7 @@ class _Search:
 
     def _ends(self, found: list[Candidate]) -> list[Candidate]:
         """The smallest plan of each kind by what is known of levers, compiled for itself."""
-        possible = [one for one in combinations(self.problem, self.rates) if self._may_fit(one, found)]
+        possible = [one for one in self._combinations() if self._may_fit(one, found)]
         last = {one["layerwise"]: one for one in possible}
         plans = [self._smallest(one, self._micros(one)[0]) for one in last.values()]
         empty = self._ledger(plans[0], NO_STEP, self._any_rehearsal(plans[0]))

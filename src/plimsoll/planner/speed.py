@@ -36,11 +36,14 @@ def step_seconds(plan: Plan, analysis: Analysis, static: Static, rates: Rates, *
 
 
 def host_bytes(plan: Plan, static: Static) -> float:
-    """Between a device and its host in one step: what lies there comes and goes once, and not at the same time.
+    """Between a device and its host in one step: what is updated comes and goes once, and not at the same time; frozen
+    weights come for the forward and for the backward pass of every micro-batch.
 
     Nothing is taken to be hidden behind arithmetic: the update begins when the whole gradient is there.
     """
-    return 2.0 * static.offloaded_bytes if plan.offload != "none" else 0.0
+    moved = static.on_host(plan.offload)
+    frozen = moved.pop("frozen", 0)
+    return 2.0 * (sum(moved.values()) + plan.accumulation * frozen)
 
 
 def sent_bytes(plan: Plan, static: Static, *, devices: int) -> float:

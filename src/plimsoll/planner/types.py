@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from plimsoll.types import RUNNING, Buffer, Plan, Storage
+from plimsoll.types import OFFLOADED, RUNNING, Buffer, Offload, Plan, Storage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,14 +29,20 @@ class Static:
     """One device's share of an effective batch."""
     whole_state_bytes: int = 0
     """Of all devices that share one copy."""
-    offloaded_bytes: int = 0
-    """Of `optimizer_bytes` and `ema_bytes`, what `offload` puts into the host's memory."""
-    offloaded_ema_bytes: int = 0
-    """Of these, those of the average."""
+    movable: Mapping[str, int] = field(default_factory=dict)
+    """What `offload` can put into the host's memory, by the parts in `types.OFFLOADED`. Frozen weights are in
+    `parameter_bytes`."""
 
     @property
     def state_bytes(self) -> int:
         return self.parameter_bytes + self.optimizer_bytes + self.ema_bytes + self.carry_bytes + self.other_bytes
+
+    def on_host(self, offload: Offload) -> dict[str, int]:
+        """Of one device's share, by part, what lies there."""
+        return {part: self.movable.get(part, 0) for part in OFFLOADED[offload]}
+
+    def host_bytes(self, offload: Offload) -> int:
+        return sum(self.on_host(offload).values())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,7 +41,17 @@ if TYPE_CHECKING:
     from plimsoll.data.examples import ExampleSet
     from plimsoll.data.hdf5_set import Hdf5
 
-MAY_HONOUR = ("precision", "remat", "loss_chunk", "optimizer_bits", "weight_bits", "offload", "frozen_bits")
+MAY_HONOUR = (
+    "precision",
+    "remat",
+    "remat_offload",
+    "loss_chunk",
+    "optimizer_bits",
+    "weight_bits",
+    "offload",
+    "frozen_bits",
+    "frozen_offload",
+)
 
 LOADER_BYTES = 10 * MIB
 """Grain's code and its thread, from the first batch on: 8.7 to 9.2 MiB with five recipes (docs/log.md, "A recipe of the
@@ -229,7 +239,9 @@ def recipe(
 
     `honoured` names the levers that the loss makes use of, from the `compute` it takes (precision, remat, loss_chunk),
     those of the optimizer (optimizer_bits, weight_bits, offload), where that is a `plimsoll.AdamW`, and frozen_bits,
-    where it reads what is frozen through `plimsoll.widened`.
+    where it reads what is frozen through `plimsoll.widened`. Two more are for accelerators: remat_offload, where its
+    blocks are made by `plimsoll.rematerialised(block, compute.remat)` and scanned, and frozen_offload, where dots with
+    stacks of frozen layers are `plimsoll.levers.frozen.frozen_dot` inside that scan.
     `fields` are those of `OwnRecipe`: batch_size, steps or epochs, seed, ...; the command line overrides them.
     """
     given = {"init": init, "loss": loss, "data": data, "validation_data": validation_data or (lambda: None)}

@@ -17,7 +17,7 @@ from plimsoll.report.layout import (
     format_share,
     labelled,
 )
-from plimsoll.types import Alternative, Plan, Planned
+from plimsoll.types import OFFLOAD_WORDS, Alternative, Plan, Planned
 from plimsoll.units import format_bytes, format_count, format_seconds
 
 
@@ -62,7 +62,7 @@ def _levers(planned: Planned) -> list[str]:
         **({"update": f"layer by layer, {_backward_passes(plan)}"} if plan.layerwise else {}),
         "precision": f"{plan.precision} (numerics: {plan.numerics})",
         **_storage(plan),
-        **({"offload": "the optimizer's state, in the host's memory"} if plan.offload != "none" else {}),
+        **({"offload": f"{OFFLOAD_WORDS[plan.offload]}, in the host's memory"} if plan.offload != "none" else {}),
         "prefetch": f"{plan.prefetch} batch{'' if plan.prefetch == 1 else 'es'}",
         "save": "in the background, with a second copy of the state" if plan.async_save else "training waits",
         "devices": _devices(planned),
