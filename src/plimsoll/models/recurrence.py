@@ -100,14 +100,14 @@ def _by_steps(coefficient: Array, inputs: Array) -> tuple[Array, Array]:
     """States of each chunk from zero, and what is left at each position of a state before the chunk."""
     fixed = coefficient.ndim == 1
 
-    def step(now: tuple[Array, Array], this: Array | tuple[Array, Array]):
-        state, reach = now
-        a, x = (coefficient, this) if fixed else this
-        state, reach = a * state + x, a * reach
+    def step(now: tuple[Array, Array], this: dict[str, Array]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        (state, reach), a = now, this.get("coefficient", coefficient)
+        state, reach = a * state + this["input"], a * reach
         return (state, reach), (state, reach)
 
     one = jnp.ones_like(coefficient if fixed else inputs[0])
-    _, (found, reach) = jax.lax.scan(step, (jnp.zeros_like(inputs[0]), one), inputs if fixed else (coefficient, inputs))
+    each = {"input": inputs} if fixed else {"input": inputs, "coefficient": coefficient}
+    _, (found, reach) = jax.lax.scan(step, (jnp.zeros_like(inputs[0]), one), each)
     return found, reach[:, None, None] if fixed else reach
 
 

@@ -146,7 +146,7 @@ class Network:
         self, weights: dict, hidden: Float[Array, "positions batch width"]
     ) -> Float[Array, "positions batch width"]:
         """A SwiGLU across positions: of every feature of every example."""
-        how = {"precision": self.compute.precision, "platform": self.compute.platform}
+        how: dict[str, Any] = {"precision": self.compute.precision, "platform": self.compute.platform}
         gate_up = keep(dot_columns(weights["mix_gate_up"], hidden, **how))
         return keep(dot_columns(weights["mix_down"], _gated(gate_up, axis=0), **how))
 
