@@ -51,8 +51,9 @@ def linear(
     if isinstance(kernel, Adapted):
         beside = dot(dot(x, kernel.a, **how), kernel.b, **how)
         return frozen_dot(x, kernel.base, **how) + kernel.scale * beside
-    frozen = isinstance(kernel, Packed) or on_host(kernel)
-    return (frozen_dot if frozen else dot)(x, kernel, **how)
+    if isinstance(kernel, Packed) or on_host(kernel):
+        return frozen_dot(x, kernel, **how)
+    return dot(x, kernel, **how)
 
 
 class LoRA:
