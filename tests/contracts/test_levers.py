@@ -2,6 +2,7 @@
 
 from dataclasses import fields, replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,8 +11,9 @@ import pytest
 from task_examples import RECIPES
 
 import plimsoll.levers
-from plimsoll.training.program import compiled, lower
-from plimsoll.types import STORED, Plan
+from plimsoll.levers.lora import LoRA
+from plimsoll.training.program import compiled, lower, tree_bytes
+from plimsoll.types import STORABLE, STORED, Plan
 
 OFF = Plan(
     chip="cpu", micro_batch=16, accumulation=1, remat="none", loss_chunk=0, precision="float32", prefetch=1,
@@ -48,8 +50,8 @@ LEVERS = {
     "layerwise": Row(SMALL, replace(SMALL, layerwise=2), 0.5, size=WIDE),
 }
 ELSEWHERE = {
-    "frozen_bits": "tests/levers/test_lora.py",  # no recipe of the examples has frozen weights
-    "ema_bits": "tests/levers/test_ema.py",  # of a recipe that keeps an average
+    "frozen_bits": "tests/contracts/test_levers.py",  # below: no recipe of the examples has frozen weights
+    "ema_bits": "tests/contracts/test_levers.py",  # below: of a recipe that keeps an average
     "offload": "tests/levers/test_offload.py",  # in the kind of memory: on a CPU all of it is one
     "fsdp": "tests/levers/test_sharding.py",  # in a process that has several devices
     "prefetch": "tests/planner/test_estimate.py",  # of the host: not in the step
@@ -116,6 +118,46 @@ def test_what_the_state_saves_is_not_lost_in_temporaries(remat):
     )
     saved = whole["state"] - small["state"]
     assert small["temporaries"] - whole["temporaries"] < 0.2 * saved
+
+
+@cache
+def state_bytes(ema_decay=0.0, **levers):
+    """Of a language model that is frozen but for thin matrices beside two of its kernels."""
+    plan = replace(OFF, **levers)
+    recipe = replace(RECIPES["stories"](), **SIZE, ema_decay=ema_decay)
+    task = LoRA(recipe.task(plan.compute("cpu")), ["blocks/(query|value)/kernel"], rank=4)
+    batch = recipe.batch_spec(recipe.batch_size)
+    program = lower(task, recipe.update_rule(100, plan.storage), plan, batch=batch, evaluation_batch=batch)
+    stats = compiled(program.step).memory_analysis()
+    assert stats.alias_size_in_bytes == tree_bytes(program.state)
+    return stats.argument_size_in_bytes, stats.temp_size_in_bytes
+
+
+def test_a_frozen_base_takes_fewer_bytes_in_every_form_and_not_all_are_lost_in_temporaries():
+    sizes = [state_bytes(frozen_bits=bits) for bits in STORABLE["frozen_bits"]]
+    for (larger, before), (smaller, after) in pairwise(sizes):
+        assert smaller < 0.85 * larger
+        assert smaller + after < larger + before  # on a CPU a table of bfloat16 is widened whole where it is read
+
+
+def test_the_adapted_model_takes_fewer_bytes_than_the_one_that_is_learned():
+    whole = step_bytes("stories", OFF, ())
+    state, temporaries = state_bytes()
+    assert state < 0.5 * whole["state"]
+    assert temporaries < whole["temporaries"]
+
+
+def test_an_average_takes_fewer_bytes_in_16_bits():
+    (none, _), (whole, before), (half, after) = (
+        averaged(decay, bits) for decay, bits in ((0.0, 32), (0.9, 32), (0.9, 16))
+    )
+    assert half - none < 0.6 * (whole - none)
+    assert after - before < 0.5 * (whole - half)
+
+
+def averaged(decay, bits):
+    found = step_bytes("stories", replace(OFF, ema_bits=bits), (("ema_decay", decay),))
+    return found["state"], found["temporaries"]
 
 
 def test_every_lever_file_is_held_here():

@@ -15,8 +15,11 @@ def values(problem: Problem, rates: Rates, precisions: Sequence[str]) -> list[Of
     """Values of the lever to search, nothing first; the pinned one alone. Raises RecipeError, with the reason."""
     pinned = problem.pins.get("offload")
     if pinned is None:
-        able: list[Offload] = [one for one in SEARCHED if set(honours(one)) <= set(problem.honoured)]
-        return [one for one in able if not _why_not(problem, rates, precisions, one)]
+        return [
+            one
+            for one in SEARCHED
+            if set(honours(one)) <= set(problem.honoured) and not _why_not(problem, rates, precisions, one)
+        ]
     if reason := _why_not(problem, rates, precisions, pinned):
         raise RecipeError(f"--offload {pinned} is refused {reason}")
     return [pinned]
