@@ -16,8 +16,7 @@ from peers.trm_side import LATENTS, Arrays, File, serve
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from plimsoll.models.act import PUZZLES, Halting, RecursiveSolver
-from plimsoll.models.trm_published import TABLE, names, placed
-from plimsoll.models.trm_shape import TRMShape
+from plimsoll.models.trm_published import TABLE, names, placed, shape_of
 from plimsoll.training import memory
 from plimsoll.training.program import compiled
 from plimsoll.training.step import _gradient, _in_micro_batches, _joined
@@ -82,24 +81,6 @@ def forward_and_backward(task: RecursiveSolver, *, accumulation: int) -> Any:
         return loss, jax.tree.map(_joined, after), whole
 
     return run
-
-
-def shape_of(config: dict[str, Any]) -> TRMShape:
-    return TRMShape(
-        vocab=config["vocab_size"],
-        length=config["seq_len"],
-        identifiers=config["num_puzzle_identifiers"],
-        variant="mlp" if config["mlp_t"] else "attention",
-        positions=config["pos_encodings"],
-        width=config["hidden_size"],
-        heads=config["num_heads"],
-        layers=config["L_layers"],
-        expansion=config["expansion"],
-        high_cycles=config["H_cycles"],
-        low_cycles=config["L_cycles"],
-        puzzle_positions=config["puzzle_emb_len"],
-        puzzle_width=config["puzzle_emb_ndim"],
-    )
 
 
 if __name__ == "__main__":

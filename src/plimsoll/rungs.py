@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from plimsoll.errors import RecipeError
+from plimsoll.pins import OFF
 from plimsoll.recipes.base import Recipe
-from plimsoll.run import OFF, PREFETCH
+from plimsoll.run import PREFETCH
 from plimsoll.types import Numerics
 from plimsoll.units import MIB, format_bytes
 

@@ -137,3 +137,13 @@ def test_gradients_too_small_for_float16_survive_because_of_it():
 
     assert not np.any(gradient(jnp.float32(1)))
     np.testing.assert_allclose(gradient(jnp.float32(FIRST)), 4e-9, rtol=1e-3)
+
+
+def test_what_a_step_does_not_change_is_handed_on_as_it_is():
+    """Frozen weights may lie on the host, where a choice between two of them would bring both to the device."""
+    frozen, learned = jnp.ones(3), jnp.zeros(3)
+    found = loss_scale.chosen(
+        jnp.bool_(False), {"frozen": frozen, "new": learned + 1}, {"frozen": frozen, "new": learned}
+    )
+    assert found["frozen"] is frozen
+    assert not found["new"].any()

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plimsoll.models.act import Halting, RecursiveSolver
-from plimsoll.models.trm_published import TABLE, names, placed
-from plimsoll.models.trm_shape import TRMShape
+from plimsoll.models.trm_published import TABLE, names, placed, shape_of
 from plimsoll.types import Compute
 
 VARIANTS = ("attention", "mlp")
@@ -22,21 +21,7 @@ class Golden:
         with np.load(path, allow_pickle=False) as file:
             self.file = dict(file)
         config = json.loads(str(self.file["config"]))
-        self.shape = TRMShape(
-            vocab=config["vocab_size"],
-            length=config["seq_len"],
-            identifiers=config["num_puzzle_identifiers"],
-            variant=variant,
-            positions=config["pos_encodings"],
-            width=config["hidden_size"],
-            heads=config["num_heads"],
-            layers=config["L_layers"],
-            expansion=config["expansion"],
-            high_cycles=config["H_cycles"],
-            low_cycles=config["L_cycles"],
-            puzzle_positions=config["puzzle_emb_len"],
-            puzzle_width=config["puzzle_emb_ndim"],
-        )
+        self.shape = shape_of(config)
         self.halting = Halting(max_steps=config["halt_max_steps"], exploration=config["halt_exploration_prob"])
 
     def task(self, **levers):

@@ -10,6 +10,7 @@ from planner_examples import FakeCompiler, plan, problem
 from plimsoll import compilers, run
 from plimsoll.environment import for_processes
 from plimsoll.errors import BudgetError, RecipeError
+from plimsoll.pins import levers_of
 from plimsoll.planner import chips
 from plimsoll.planner.chips import chip
 from plimsoll.planner.estimate import ledger
@@ -306,9 +307,9 @@ def test_a_plan_from_before_the_lever_still_loads(tmp_path):
     file = tmp_path / "plan.json"
     recipe = replace(preset("stories"), batch_size=16, gradient_accumulation_steps=1)
     file.write_text(json.dumps({"plan": values}))
-    assert run._levers_of(str(file), recipe, {})["offload"] == "none"
+    assert levers_of(str(file), recipe, {})["offload"] == "none"
     with pytest.raises(RecipeError, match=r"--offload optimizer and --plan .* with none contradict each other"):
-        run._levers_of(str(file), recipe, {"offload": "optimizer"})
+        levers_of(str(file), recipe, {"offload": "optimizer"})
 
 
 def test_every_card_of_which_a_document_says_it_has_the_rate_of_its_slot():

@@ -25,6 +25,25 @@ CONVERT = (
 )
 
 
+def shape_of(config: Mapping[str, Any]) -> TRMShape:
+    """Of a published configuration, by its names for the sizes."""
+    return TRMShape(
+        vocab=config["vocab_size"],
+        length=config["seq_len"],
+        identifiers=config["num_puzzle_identifiers"],
+        variant="mlp" if config["mlp_t"] else "attention",
+        positions=config["pos_encodings"],
+        width=config["hidden_size"],
+        heads=config["num_heads"],
+        layers=config["L_layers"],
+        expansion=config["expansion"],
+        high_cycles=config["H_cycles"],
+        low_cycles=config["L_cycles"],
+        puzzle_positions=config["puzzle_emb_len"],
+        puzzle_width=config["puzzle_emb_ndim"],
+    )
+
+
 def names(shape: TRMShape) -> dict[str, tuple[Place, bool]]:
     """Published name to the place in our parameters, and whether it is stored the other way round."""
     found: dict[str, tuple[Place, bool]] = {

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
     from plimsoll.optimizers.in_place import InPlace
 
-UNDECAYED = NORMS_AND_BIASES
-"""Leaves on whose path one of these words stands are not pulled towards zero."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class AdamW:
@@ -96,6 +93,6 @@ def decayed(params: Any) -> Any:
     import jax
 
     def applies(path: tuple, _leaf: Any) -> bool:
-        return not any(str(getattr(entry, "key", entry)) in UNDECAYED for entry in path)
+        return not any(str(getattr(entry, "key", entry)) in NORMS_AND_BIASES for entry in path)
 
     return jax.tree_util.tree_map_with_path(applies, params)

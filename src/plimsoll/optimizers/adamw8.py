@@ -19,7 +19,7 @@ from jax import Array
 from plimsoll.errors import RecipeError
 from plimsoll.levers import eight_bit, weight_bits
 from plimsoll.levers.eight_bit import BLOCK, Blocks
-from plimsoll.optimizers.adamw import UNDECAYED, AdamW, decayed
+from plimsoll.optimizers.adamw import AdamW, decayed
 from plimsoll.optimizers.in_place import (
     PIECE,
     PIECE_BYTES,
@@ -32,7 +32,7 @@ from plimsoll.optimizers.in_place import (
     without,
 )
 from plimsoll.optimizers.shards import Split
-from plimsoll.types import Storage
+from plimsoll.types import NORMS_AND_BIASES, Storage
 
 SMALLEST = 4096
 """Elements below which a leaf stays float32: there is nothing to save."""
@@ -94,7 +94,7 @@ def _is_matrix(path: tuple, leaf: Any) -> bool:
     """And large enough, and whole blocks. Leaves that have been stored count as what they were."""
     large = leaf.size >= SMALLEST and eight_bit.fits_blocks(leaf.size)
     real = jnp.issubdtype(leaf.dtype, jnp.floating) or leaf.dtype == jnp.uint16
-    return large and real and leaf.ndim >= 2 and not UNDECAYED & _words(path)
+    return large and real and leaf.ndim >= 2 and not NORMS_AND_BIASES & _words(path)
 
 
 def _words(path: tuple) -> set[str]:
