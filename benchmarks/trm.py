@@ -6,9 +6,9 @@ At the published size (width 512, 3 x 6 cycles, 16 puzzles of Sudoku at a time, 
 one file). Each side is a program of its own that waits for its turn (benchmarks/peers/programs.py), torch's in an
 environment of its own; steps are timed in turn, A B C A B C. Before anything is timed, either side is checked against
 the numbers of the published code, `$PLIMSOLL_SHARED/golden/trm_*.npz`, in float32. `+remat` computes the last round
-again in the backward pass; `+4x4` takes four examples at a time, four times, which is for the plan to choose. Peaks are
-`VmHWM` of the process with everything in it; ours load the step they were compiled to, as training does. Prints a table
-for each variant and writes bench-out/trm.json.
+again in the backward pass; `+4x4` takes four examples at a time, four times, `+2x8` two, which is for the plan to
+choose. Peaks are `VmHWM` of the process with everything in it; ours load the step they were compiled to, as training
+does. Prints a table for each variant and writes bench-out/trm.json.
 """
 
 import argparse
@@ -41,10 +41,12 @@ SIDES = (
     "torch-float32",
     "plimsoll-float32",
     "plimsoll-float32+remat",
+    "plimsoll-float32+4x4",
     "torch-bfloat16",
     "plimsoll-bfloat16",
     "plimsoll-bfloat16+remat",
     "plimsoll-bfloat16+4x4",
+    "plimsoll-bfloat16+2x8",
 )
 GOALS = {
     ("attention", "plimsoll-float32"): {"time": 0.6},
@@ -55,25 +57,29 @@ GOALS = {
 }
 """At most, over torch in the same precision."""
 
+Side = tuple[list[str], dict[str, str]]
+"""Its command and its environment: torch has its own allocator's defaults, ours what training runs under."""
+
 
 def main() -> int:
     options = parsed()
-    environment = for_processes("cpu") | {
-        "PYTHONPATH": str(ROOT / "benchmarks"),
-        "OMP_NUM_THREADS": str(options.threads),
-    }
+    torch = dict(os.environ) | {"PYTHONPATH": str(ROOT / "benchmarks"), "OMP_NUM_THREADS": str(options.threads)}
+    ours = for_processes("cpu", torch)
     results = {}
     with tempfile.TemporaryDirectory() as folder:
-        environment["JAX_COMPILATION_CACHE_DIR"] = f"{folder}/compiled"
+        ours["JAX_COMPILATION_CACHE_DIR"] = f"{folder}/compiled"
         for variant in options.variants:
             golden = options.golden / f"trm_{variant}.npz"
             file = Path(folder) / f"{variant}.npz"
             np.savez(file, **drawn(variant))
-            sides = {name: command(name, threads=options.threads) for name in options.sides}
+            sides = {
+                name: (command(name, threads=options.threads), torch if name.startswith("torch") else ours)
+                for name in options.sides
+            }
             for name in sides:
                 if name.endswith("float32"):
-                    require_golden(name, sides[name], environment, golden, variant)
-            results[variant] = measured(sides, environment, file, rounds=options.rounds)
+                    require_golden(name, sides[name], golden, variant)
+            results[variant] = measured(sides, file, rounds=options.rounds)
             print(table(variant, results[variant]), flush=True)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps({"conditions": conditions(options), "results": results}, indent=1))
@@ -98,7 +104,8 @@ def command(side: str, *, threads: int) -> list[str]:
     if who == "torch":
         return [str(peer_python(TRM_FOLDER, TRM)), "-m", "peers.trm", precision, f"--threads={threads}"]
     ours = [sys.executable, str(ROOT / "benchmarks/ours_trm.py"), precision]
-    return [*ours, "block" if lever == "remat" else "none", "4" if lever == "4x4" else "1"]
+    accumulation = lever.partition("x")[2] or "1"
+    return [*ours, "block" if lever == "remat" else "none", accumulation]
 
 
 def drawn(variant: str) -> dict[str, np.ndarray]:
@@ -150,9 +157,9 @@ def published(shape: TRMShape) -> dict[str, Any]:
     }
 
 
-def require_golden(name: str, command: list[str], environment: dict[str, str], golden: Path, variant: str) -> None:
+def require_golden(name: str, side: Side, golden: Path, variant: str) -> None:
     """Ends the benchmark where a side computes something else."""
-    program = Program(name, command, environment)
+    program = Program(name, *side)
     off = program.ask(do="check", file=str(golden))
     program.end()
     words = ", ".join(f"{what} {distance:.1e}" for what, distance in off.items())
@@ -161,15 +168,13 @@ def require_golden(name: str, command: list[str], environment: dict[str, str], g
         sys.exit(f"error: {name} is farther than {FARTHEST[variant]:g} from the golden numbers of {variant}")
 
 
-def measured(
-    sides: dict[str, list[str]], environment: dict[str, str], file: Path, *, rounds: int
-) -> dict[str, dict[str, Any]]:
+def measured(sides: dict[str, Side], file: Path, *, rounds: int) -> dict[str, dict[str, Any]]:
     """Side to figures; all sides are started before the first round."""
     programs, rows = {}, {}
-    for name, command in sides.items():
+    for name, side in sides.items():
         if not name.startswith("torch"):  # a process that only compiles, as before a training process
-            begun(name, command, environment, file)[0].end()
-        programs[name], told = begun(name, command, environment, file)
+            begun(name, side, file)[0].end()
+        programs[name], told = begun(name, side, file)
         rows[name] = told | {"seconds": [], "cpu_seconds": [], "cores_taken_by_others": []}
     for _ in range(rounds):
         for name, program in programs.items():
@@ -184,8 +189,8 @@ def measured(
     return rows
 
 
-def begun(name: str, command: list[str], environment: dict[str, str], file: Path) -> tuple[Program, dict[str, Any]]:
-    program = Program(name, command, environment)
+def begun(name: str, side: Side, file: Path) -> tuple[Program, dict[str, Any]]:
+    program = Program(name, *side)
     return program, program.ask(do="start", file=str(file))
 
 
