@@ -6,6 +6,7 @@ compiler asked. Where it is not, `planner.liveness` measures the traced step, an
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -138,8 +139,8 @@ class Drydock(Workshop):
         )
 
     def _flops(self, plan: Plan) -> float:
-        """Of the whole step, from its plain form: a chip's own attention kernel shows no dots."""
-        task = self.recipe.task(plan.compute("cpu"))
+        """Of the whole step, in its plain form: a chip's own attention kernel shows no dots, and a CPU has no TF32."""
+        task = self.recipe.task(dataclasses.replace(plan.compute("cpu"), precision="float32"))
         step = make_step(task, self._rule(plan.storage), accumulation=plan.accumulation, layerwise=plan.layerwise)
         batch = program.shapes(self._batch(self.recipe.effective_batch))
         return dot_flops(jax.jit(step).trace(self.state(plan.storage, plan.precision), batch).jaxpr)

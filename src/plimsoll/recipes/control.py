@@ -23,7 +23,7 @@ from plimsoll.units import MIB
 if TYPE_CHECKING:
     from plimsoll.data.control_rows import ControlRows
 
-READER_BYTES = 20 * MIB
+READER_BYTES = 12 * MIB
 """The library, its cache, and what chunks and small arrays leave in the heap (docs/log.md, "The reader's share")."""
 BATCHES = 3
 """Besides those made ahead: one in the making, one taken, and the step's own copy of it."""

@@ -177,6 +177,7 @@ class _InFlight:
         self._log = log
         self._limit = IN_FLIGHT.get(jax.default_backend(), 2)
         self._steps: deque[tuple[int, Report]] = deque()
+        self._between = memory.BetweenSteps()
         self.last: Mapping[str, float] = {}
 
     def add(self, step: int, metrics: Report) -> None:
@@ -184,7 +185,7 @@ class _InFlight:
         while len(self._steps) >= self._limit:
             self._finish(*self._steps.popleft())
         if self._limit == 1:
-            memory.settle()
+            self._between.settle()
 
     def land(self) -> None:
         """Waits for all of them."""
