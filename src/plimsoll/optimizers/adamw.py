@@ -68,6 +68,7 @@ class AdamW:
 
         from plimsoll.optimizers.adamw8 import adamw8
         from plimsoll.optimizers.in_place import elementwise
+        from plimsoll.optimizers.norm import clip_by_norm
         from plimsoll.optimizers.streaming import streaming
 
         if (storage.optimizer_bits, storage.weight_bits) != (32, 32):
@@ -83,7 +84,7 @@ class AdamW:
         )
         if self.clip_norm is None:
             return streaming(adamw, parts=elementwise(adamw, clip_norm=None))
-        clip = optax.clip_by_global_norm(self.clip_norm)
+        clip = clip_by_norm(self.clip_norm)
         unclipped = optax.chain(optax.identity(), adamw)  # with the state of the clipped one
         return streaming(adamw, first=clip, parts=elementwise(unclipped, clip_norm=self.clip_norm))
 

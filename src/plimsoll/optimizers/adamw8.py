@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax import Array
 
 from plimsoll.errors import RecipeError
@@ -31,6 +30,7 @@ from plimsoll.optimizers.in_place import (
     over_pieces,
     without,
 )
+from plimsoll.optimizers.norm import shrinking
 from plimsoll.optimizers.shards import Split
 from plimsoll.types import NORMS_AND_BIASES, Storage
 
@@ -163,8 +163,7 @@ def adamw8(settings: AdamW, steps: int, storage: Storage, *, piece: int = PIECE)
     def clip_of(gradient: Any) -> Array:
         if settings.clip_norm is None:
             return jnp.float32(1)
-        norm = optax.tree.norm(jax.tree.map(lambda leaf: leaf.astype(jnp.float32), gradient))
-        return jnp.where(norm < settings.clip_norm, 1.0, settings.clip_norm / norm)
+        return shrinking(gradient, settings.clip_norm)
 
     def numbers(clip: Array, state: State) -> Numbers:
         count = state.step + 1

@@ -18,6 +18,7 @@ from plimsoll.levers.offload import fetched
 from plimsoll.levers.sharding import by_rows, like_state
 from plimsoll.levers.weight_bits import learned, parts_of, read
 from plimsoll.optimizers.in_place import in_place
+from plimsoll.optimizers.norm import global_norm
 from plimsoll.training.layerwise import make_layerwise_step
 from plimsoll.types import Batch, Carries, LossSum, Precision, ReadsTables, Task, Unstacks
 
@@ -110,7 +111,7 @@ def make_step(
         if rule.average:
             new_state["ema"] = rule.average.after(state["ema"], weights, state["step"])
         report = {**metrics, "loss": loss.total, "weight": loss.weight}
-        report["gradient_norm"] = optax.tree.norm(_float32(gradient))
+        report["gradient_norm"] = global_norm(gradient)
         if scaling is not None:
             kept = {name: state[name] for name in ("params", "optimizer", "ema", "carry") if name in state}
             new_state |= loss_scale.chosen(finite, {name: new_state[name] for name in kept}, kept)
