@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import socket
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,27 @@ from plimsoll.errors import PlimsollError
 
 LOCAL = "local"
 """The address of a Ray that is started for this command, on this machine."""
+CONNECT_SECONDS = 10
+
+
+def require_reachable(address: str) -> None:
+    """Before anything is read: Ray itself would knock for minutes, and name no reason."""
+    _imported()
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon:
+        return  # local, auto: Ray finds these
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+    except (OSError, ValueError, OverflowError) as problem:
+        raise _no_cluster(address, problem) from None
+
+
+def _no_cluster(address: str, problem: Exception) -> PlimsollError:
+    reason = " ".join(f"{type(problem).__name__}: {problem}".split())[:200]
+    return PlimsollError(
+        f"--ray {address}: no Ray cluster answers there ({reason}). `ray start --head` starts one, and its address is"
+        f" HOST:6379; --ray {LOCAL} uses this machine alone"
+    )
 
 
 class OnRay:
@@ -38,11 +60,7 @@ class OnRay:
                 logging_level="ERROR",
             )
         except Exception as problem:  # the library raises a dozen unrelated classes here
-            reason = " ".join(f"{type(problem).__name__}: {problem}".split())[:200]
-            raise PlimsollError(
-                f"--ray {address}: no Ray cluster answers there ({reason}). `ray start --head` starts one, and its"
-                f" address is HOST:6379; --ray {LOCAL} uses this machine alone"
-            ) from None
+            raise _no_cluster(address, problem) from None
         self._tokenizer = self._ray.put((tokenizer.to_json(), tokenizer.end_of_text_token))
         self._encode = self._ray.remote(num_cpus=1)(_encode)
         self.ahead = 2 * (workers or max(1, int(self._ray.cluster_resources().get("CPU", 1))))

@@ -55,6 +55,10 @@ def build(
     out = out.expanduser().absolute()
     if is_finished(out, made_with):
         return _answer(out, tokens_before=None, seconds=0.0)
+    if ray is not None:
+        from plimsoll.builders.ray_encoding import require_reachable
+
+        require_reachable(ray)
     documents = open_documents(
         made.dataset_id,
         config=made.dataset_config,
