@@ -5,8 +5,8 @@ through all runs in the order of a permutation; 64 of them at a time are read in
 are mixed. So a window of 64 KiB or more may follow any other; shorter ones do so within 64 places of the file.
 
 Why not a permutation of all windows of a memory map: every page that was touched would stay in the resident set, which
-is what a run on a CPU is measured by, and handing pages back (madvise) costs a page fault a window: a tenth of the rate.
-One positioned read for each window is a quarter of it. Runs come near to it in 6 MiB (figures in docs/packing.md).
+is what a run on a CPU is measured by, and handing pages back (madvise) costs a page fault a window: a tenth of the
+rate. One positioned read for each window has a quarter of it. Runs come near to it in 6 MiB (docs/packing.md).
 """
 
 from __future__ import annotations
