@@ -24,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
+ROOT = Path(__file__).parents[1]
 VOCABULARY = 8_192
 FILES = 4_096
 GOAL, SHARE = 1_000_000, 0.5
@@ -38,7 +39,7 @@ def main() -> int:
     options.add_argument("--batch", type=int, default=256)
     options.add_argument("--rounds", type=int, default=3)
     options.add_argument("--folder", help="where the files are written; default a temporary one")
-    options.add_argument("--json", help="write the figures into this file")
+    options.add_argument("--out", type=Path, default=ROOT / "bench-out/packed_loader.json")
     options.add_argument("--one", choices=WAYS, help=argparse.SUPPRESS)
     given = options.parse_args()
     if given.one:
@@ -61,9 +62,9 @@ def main() -> int:
     ours, mapped = (found[name]["rows_per_second"] for name in ("plimsoll", "memory map"))
     goal = GOAL * 1024 / given.seq_len
     print(f"of a memory map: {ours / mapped:.0%} (goal {SHARE:.0%}); of {goal:,.0f} rows/s: {ours / goal:.0%}")
-    if given.json:
-        about = {"tokens": given.tokens, "file_bytes": file_bytes, "seq_len": given.seq_len, "batch": given.batch}
-        Path(given.json).write_text(json.dumps(about | {"ways": found, "rounds": rounds}, indent=1))
+    about = {"tokens": given.tokens, "file_bytes": file_bytes, "seq_len": given.seq_len, "batch": given.batch}
+    given.out.parent.mkdir(exist_ok=True)
+    given.out.write_text(json.dumps(about | {"ways": found, "rounds": rounds}, indent=1))
     return 0 if ours >= SHARE * mapped and ours >= goal else 1
 
 
