@@ -83,7 +83,7 @@ def require_parsed(name, rest):
             parse(OPTIONS[name], options, program=f"plimsoll {name}", recipe=recipe)
     elif name in USES:
         parse(USES[name], rest, program=f"plimsoll {name}")
-    elif name == "prepare" and rest[0] == "longcontext":
+    elif name == "prepare" and rest[0] == "longcontext" and rest[1:]:
         parse(TextOptions, rest[1:], program="plimsoll prepare longcontext")
     elif name == "prepare" and rest[0] in PUZZLES:
         parse(PUZZLES[rest[0]][0], rest[1:], program=f"plimsoll prepare {rest[0]}")
