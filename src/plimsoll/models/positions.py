@@ -1,0 +1,26 @@
+"""Stretches of positions over which the loss of a long sequence is told apart. No JAX here: recipes use it."""
+
+from __future__ import annotations
+
+MOST_STRETCHES = 10
+
+
+def stretches(length: int) -> list[tuple[int, int]]:
+    """Start and end of each, every one as long as all before it, so that the last is the second half.
+
+    >>> stretches(32768)[:3], stretches(32768)[-1]
+    ([(0, 64), (64, 128), (128, 256)], (16384, 32768))
+    """
+    ends = sorted({length >> halvings for halvings in range(MOST_STRETCHES)} - {0})
+    return list(zip([0, *ends], ends, strict=False))
+
+
+def name_of(start: int) -> str:
+    """Of the metric."""
+    return f"loss_from_{start}"
+
+
+def by_position(metrics: dict[str, float], length: int) -> dict[str, float]:
+    """Positions, like "64 to 127", to the loss there: of the metrics that carry `name_of` each start."""
+    pairs = [(start, end, metrics.get(name_of(start))) for start, end in stretches(length)]
+    return {f"{start} to {end - 1}": loss for start, end, loss in pairs if loss is not None}
