@@ -11,12 +11,14 @@ import pyarrow.parquet as parquet
 import pytest
 import zstandard
 
+from packed_files import write_packed
 from plimsoll.data.examples import Examples, example_loader
 from plimsoll.data.hdf5_rows import Hdf5Rows
 from plimsoll.data.loader import text_loader
 from plimsoll.data.memory_loader import memory_loader
 from plimsoll.data.mixed_chunks import mixed_loader
 from plimsoll.data.opening import open_documents
+from plimsoll.data.packed import packed_loader
 from plimsoll.data.puzzle_sampler import puzzle_loader
 from plimsoll.data.puzzle_set import PuzzleSet
 from plimsoll.data.python_sources import python_sources
@@ -125,8 +127,16 @@ def make_from_puzzles(folder):
     return lambda: puzzle_loader(puzzles, batch_size=4, seed=7, epochs_per_iteration=3, prefetch=2)
 
 
-@pytest.fixture(scope="module", params=[*FILES, "python sources", "memory", "arrays", "hdf5", "puzzles"])
+def make_from_packed(folder):
+    """19 windows of 24 tokens, which are no multiple of the batch."""
+    write_packed(folder / "packed", np.arange(19 * 24 + 1), vocab_size=500, end_of_text=499)
+    return lambda: packed_loader(folder / "packed", seq_len=24, batch_size=4, seed=7, prefetch=2)
+
+
+@pytest.fixture(scope="module", params=[*FILES, "python sources", "memory", "arrays", "hdf5", "puzzles", "packed"])
 def make_source(request, tmp_path_factory):
+    if request.param == "packed":
+        return make_from_packed(tmp_path_factory.mktemp("source"))
     if request.param == "puzzles":
         return make_from_puzzles(tmp_path_factory.mktemp("source"))
     if request.param == "hdf5":
@@ -181,8 +191,11 @@ def test_the_same_seed_gives_the_same_batches(make_source):
     assert_batches_equal(take(make_source(), BATCHES), take(make_source(), BATCHES))
 
 
-def test_batches_are_int32_arrays_of_one_shape_and_those_of_a_text_have_labels_one_ahead(make_source):
+def test_batches_are_arrays_of_one_shape_and_those_of_a_text_have_labels_one_ahead(make_source):
     for batch in take(make_source(), BATCHES):
+        if "tokens" in batch:  # inputs and labels in one, and in the type they have on disk
+            assert (batch["tokens"].shape, batch["tokens"].dtype, len(batch)) == ((4, 25), np.uint16, 1)
+            continue
         shapes = {"labels": ((4, 24), np.int32)}
         if "inputs" in batch:
             shapes |= {"inputs": ((4, 24), np.int32), "puzzle_identifiers": ((4,), np.int32)}

@@ -1,6 +1,6 @@
 """What a text loader holds in host memory: known before it exists, without importing what it is made of."""
 
-from plimsoll.units import MIB
+from plimsoll.units import KIB, MIB
 
 _ELEMENT = 160
 """Bytes of a window in the shuffle buffer besides its ids: the array object and two list entries."""
@@ -12,6 +12,8 @@ ENCODED_BEFORE = 2 * MIB
 """Instead of it where the whole set was encoded before the first step."""
 SOURCE_FILES = 5 * MIB
 """Besides it, of text that is read from thousands of files: their paths, and what opening them leaves."""
+RUN_BYTES, RUNS_MIXED = 64 * KIB, 64
+"""Of a packed file: what is read at once, and how many such runs are mixed."""
 
 
 def tokenizer_bytes(vocab_size: int) -> int:

@@ -1,0 +1,318 @@
+"""A packed folder is refused where it is not whole; its windows come once an epoch, in little memory."""
+
+import json
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packed_files import write_packed
+from plimsoll.data.packed import (
+    Packed,
+    is_packed,
+    open_packed,
+    packed_bytes,
+    packed_loader,
+    packed_validation,
+)
+from plimsoll.errors import DataError, RecipeError
+from plimsoll.units import MIB
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_packed(tmp_path / "packed", np.arange(1000) % 256, validation=np.arange(60))
+
+
+def starts_of(batches):
+    return np.concatenate([batch["tokens"][:, 0] for batch in batches])
+
+
+def numbered(folder, *, windows, seq_len):
+    """Windows that begin with their number; the ids are those of a vocabulary of 65,536 so that many fit."""
+    tokens = np.repeat(np.arange(windows + 1), seq_len)[: windows * seq_len + 1]
+    return write_packed(folder, tokens, vocab_size=2**16, end_of_text=0)
+
+
+def test_a_folder_says_what_is_in_it(folder):
+    packed = open_packed(folder)
+    assert isinstance(packed, Packed)
+    assert (packed.dtype, packed.vocab_size, packed.end_of_text) == ("uint16", 300, 256)
+    assert (packed.tokens, packed.validation_tokens, packed.documents) == (1000, 60, 1)
+    assert packed.source == "a test"
+    assert packed.windows(99) == 10
+    assert packed.windows(100) == 9
+    assert is_packed(folder)
+    assert not is_packed(folder.parent)
+
+
+@settings(max_examples=30)
+@given(
+    st.integers(1, 40),
+    st.integers(1, 300),
+    st.integers(1, 70),
+    st.sampled_from(["uint16", "uint32"]),
+    st.integers(0, 2),
+)
+def test_every_window_comes_once_an_epoch_whatever_the_sizes(tmp_path_factory, seq_len, windows, batch, dtype, workers):
+    tokens = np.arange(windows * seq_len + 1)  # each id is its own place
+    extra = np.full(np.random.default_rng(windows).integers(seq_len), len(tokens) - 1)  # a tail that is no window
+    folder = tmp_path_factory.mktemp("packed")
+    write_packed(folder, np.concatenate([tokens, extra]), vocab_size=2**16, end_of_text=0, dtype=dtype)
+    loader = packed_loader(folder, seq_len=seq_len, batch_size=batch, seed=3, prefetch=0, workers=workers)
+    drawn = np.concatenate([next(loader)["tokens"] for _ in range(-(-3 * windows // batch))])
+    assert drawn.dtype == dtype
+    np.testing.assert_array_equal(drawn - drawn[:, :1], np.broadcast_to(np.arange(seq_len + 1), drawn.shape))
+    for epoch in range(3):
+        starts = drawn[epoch * windows : (epoch + 1) * windows, 0]
+        assert sorted((starts // seq_len).tolist()) == list(range(windows))
+
+
+def test_epochs_differ_the_seed_decides_and_neither_threads_nor_prefetch_change_the_order(tmp_path):
+    folder = numbered(tmp_path / "packed", windows=5000, seq_len=8)
+
+    def epochs(**how):
+        loader = packed_loader(folder, **({"seq_len": 8, "batch_size": 500, "seed": 1, "prefetch": 0} | how))
+        found = starts_of(next(loader) for _ in range(20))
+        loader.close()
+        return found
+
+    first = epochs()
+    assert not np.array_equal(first[:5000], first[5000:])
+    assert not np.array_equal(first, epochs(seed=2))
+    np.testing.assert_array_equal(first, epochs(prefetch=2, workers=3))
+
+
+def test_windows_that_were_neighbours_are_apart_afterwards(tmp_path):
+    """More than 64 runs of 64 KiB, so neither all windows are mixed nor are runs read in order."""
+    seq_len, windows = 1024, 4100
+    folder = numbered(tmp_path / "packed", windows=windows, seq_len=seq_len)
+    loader = packed_loader(folder, seq_len=seq_len, batch_size=windows, seed=1, prefetch=0)
+    order = next(loader)["tokens"][:, 0].astype(int)
+    assert np.mean(np.abs(np.diff(order)) == 1) < 0.01
+    batches = order[:4096].reshape(-1, 256) // 32  # which run
+    assert min(len(np.unique(batch)) for batch in batches) >= 56  # of 64 that are mixed
+    mixed_first = np.unique(order[: 64 * 32] // 32)
+    assert len(mixed_first) == 64
+    assert np.ptp(mixed_first) > 100  # out of 129: from all of the file
+
+
+def test_memory_holds_the_runs_that_are_mixed_and_the_batches_in_flight_whatever_the_size_of_the_file(tmp_path):
+    """In a process of its own, whose heap is its own: a file of 96 MiB through a loader that is charged 7 MiB."""
+    folder = numbered(tmp_path / "packed", windows=48 * 1024, seq_len=1024)
+    program = f"""
+import resource
+from plimsoll.data.packed import packed_bytes, packed_loader
+options = {{"seq_len": 1024, "batch_size": 256, "prefetch": 2}}
+loader = packed_loader({str(folder.parent / "small")!r}, seed=1, **options)
+next(loader)
+loader.close()
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+before = peak()
+loader = packed_loader({str(folder)!r}, seed=1, **options)
+for _ in range(48 * 4):
+    next(loader)
+grown = peak() - before
+loader.close()
+print(grown, packed_bytes(itemsize=2, **options))
+"""
+    numbered(tmp_path / "small", windows=300, seq_len=1024)  # brings in the code, and little data
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    grown, charged = map(int, done.stdout.split())
+    assert charged < 8 * MIB
+    assert grown < charged + 2 * MIB
+
+
+def test_what_is_charged_grows_with_the_batch_and_what_is_in_flight():
+    def charged(**how):
+        return packed_bytes(**({"seq_len": 32_768, "batch_size": 16, "prefetch": 2, "itemsize": 2} | how))
+
+    batch = 16 * 32_769 * 2
+    assert charged(prefetch=3) - charged() == batch
+    assert charged(batch_size=32) - charged() == 5 * batch
+    assert charged(itemsize=4) == 2 * charged()
+
+
+def test_a_position_of_another_file_or_window_is_refused(folder, tmp_path):
+    loader = packed_loader(folder, seq_len=8, batch_size=4, seed=1, prefetch=0)
+    state = loader.state()
+    other = write_packed(tmp_path / "other", np.arange(900) % 256)
+    with pytest.raises(DataError, match=r"saved with 1,000 tokens, and .* with 900"):
+        packed_loader(other, seq_len=8, batch_size=4, seed=1, prefetch=0).restore(state)
+    with pytest.raises(DataError, match=r"saved with 8 seq_len, and .* with 9"):
+        packed_loader(folder, seq_len=9, batch_size=4, seed=1, prefetch=0).restore(state)
+
+
+def test_validation_has_every_whole_window_once_and_says_what_only_fills_up(folder):
+    batches = list(packed_validation(folder, seq_len=10, batch_size=4))
+    assert [batch["tokens"].shape for batch in batches] == [(4, 11), (4, 11)]
+    assert batches[0]["tokens"].dtype == np.uint16
+    counted = np.concatenate([batch["counted"] for batch in batches])
+    tokens = np.concatenate([batch["tokens"] for batch in batches])
+    assert counted.tolist() == [True] * 5 + [False] * 3
+    np.testing.assert_array_equal(tokens[counted], np.arange(5)[:, None] * 10 + np.arange(11))
+    assert (tokens[~counted] == 256).all()
+
+
+def test_validation_of_fewer_tokens_than_a_window_is_none(folder):
+    assert list(packed_validation(folder, seq_len=60, batch_size=4)) == []
+    assert len(list(packed_validation(folder, seq_len=59, batch_size=4))) == 1
+
+
+def test_a_window_longer_than_the_file_is_refused_with_both_lengths(folder):
+    with pytest.raises(
+        DataError, match="has 1,000 tokens, fewer than the 1,001 of one window: use a smaller --seq-len"
+    ):
+        packed_loader(folder, seq_len=1000, batch_size=1, seed=1, prefetch=0)
+    packed_loader(folder, seq_len=999, batch_size=1, seed=1, prefetch=0).close()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("seq_len", 0), ("batch_size", 0), ("prefetch", -1), ("workers", -1), ("seed", -1)]
+)
+def test_sizes_that_cannot_be_are_refused_by_their_option(folder, name, value):
+    options = {"seq_len": 8, "batch_size": 4, "seed": 1, "prefetch": 0} | {name: value}
+    with pytest.raises(RecipeError, match=f"--{name.replace('_', '-')} must be"):
+        packed_loader(folder, **options)
+
+
+def test_a_folder_that_is_not_there_or_no_packed_one_is_told_apart_from_an_unfinished_one(tmp_path, folder):
+    with pytest.raises(DataError, match=r"there is no folder .*plimsoll prepare longcontext"):
+        open_packed(tmp_path / "nowhere")
+    with pytest.raises(DataError, match=r"is no packed folder: it has no meta\.json"):
+        open_packed(tmp_path)
+    (folder / "meta.json").unlink()
+    with pytest.raises(DataError, match=r"is not finished.* Run the same `plimsoll prepare longcontext` again"):
+        open_packed(folder)
+
+
+@pytest.mark.parametrize(("name", "bytes_there"), [("tokens.bin", 2000), ("validation.bin", 120)])
+@pytest.mark.parametrize("lost", [-2, 1, 100])
+def test_a_file_of_another_length_than_its_description_is_refused_with_both(folder, name, bytes_there, lost):
+    (folder / name).write_bytes(bytes(bytes_there - lost))
+    why = "cut short" if lost > 0 else "more was written"
+    with pytest.raises(DataError, match=rf"{name} has {bytes_there - lost:,} bytes.*{bytes_there:,} bytes: .*{why}"):
+        open_packed(folder)
+
+
+def test_a_file_of_the_folder_that_is_missing_is_named(folder):
+    for name in ("tokens.bin", "validation.bin", "documents.npy", "tokenizer.json"):
+        content = (folder / name).read_bytes()
+        (folder / name).unlink()
+        with pytest.raises(DataError, match=f"there is no {name}"):
+            open_packed(folder)
+        (folder / name).write_bytes(content)
+    open_packed(folder)
+
+
+@pytest.mark.parametrize("place", [0, 517, 999])
+def test_an_id_outside_of_the_vocabulary_is_refused_with_its_place(tmp_path, place):
+    tokens = np.arange(1000) % 256
+    tokens[place] = 300
+    folder = write_packed(tmp_path / "packed", tokens)
+    with pytest.raises(DataError, match=rf"has the id 300 at token {place:,}.*has 300 \(0 to 299\)"):
+        open_packed(folder)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_id_that_no_sample_met_is_refused_when_it_is_read(tmp_path, workers):
+    """64 places of 4 KiB are looked at beforehand; all that is read is checked."""
+    tokens = np.zeros(1_000_000, np.int64)
+    tokens[500_003] = 299
+    folder = write_packed(tmp_path / "packed", tokens, vocab_size=299, end_of_text=0)
+    loader = packed_loader(folder, seq_len=64, batch_size=16_000, seed=1, prefetch=0, workers=workers)
+    with pytest.raises(DataError, match="has the id 299 at token 500,003"):
+        next(loader)
+
+
+def test_a_file_that_is_cut_while_it_is_read_is_a_refusal_and_no_crash(folder):
+    loader = packed_loader(folder, seq_len=8, batch_size=4, seed=1, prefetch=0)
+    (folder / "tokens.bin").write_bytes(b"\0\0" * 10)
+    with pytest.raises(DataError, match="ends before token"):
+        next(loader)
+
+
+def test_an_exchanged_tokenizer_or_another_folders_documents_are_refused(folder, tmp_path):
+    meta = json.loads((folder / "meta.json").read_text())
+    (folder / "meta.json").write_text(json.dumps(meta | {"tokenizer_sha256": "0" * 64}))
+    with pytest.raises(DataError, match="is not the tokenizer"):
+        open_packed(folder)
+    (folder / "meta.json").write_text(json.dumps(meta))
+    np.save(folder / "documents.npy", np.zeros(7, np.int64))
+    with pytest.raises(DataError, match=r"holds int64 of shape \(7,\).*says 1 documents"):
+        open_packed(folder)
+
+
+def test_pickled_documents_are_never_loaded(folder):
+    np.save(folder / "documents.npy", np.array([{}], object), allow_pickle=True)
+    with pytest.raises(DataError, match=r"documents\.npy is no array of numbers"):
+        open_packed(folder)
+
+
+def test_a_vocabulary_that_does_not_fit_into_the_type_is_refused(tmp_path):
+    folder = write_packed(tmp_path / "packed", [1, 2, 3], vocab_size=2**16 + 1)
+    with pytest.raises(DataError, match="vocab_size is 65537, and a whole number from 1 to 65,536"):
+        open_packed(folder)
+    folder = write_packed(tmp_path / "packed", [1, 2, 3], vocab_size=2**16 + 1, dtype="uint32")
+    assert open_packed(folder).dtype == "uint32"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2),
+    max_leaves=4,
+)
+FIELDS = ("format", "dtype", "vocab_size", "end_of_text", "tokens", "validation_tokens", "documents", "source")
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    folder = write_packed(
+        tmp_path_factory.mktemp("damaged") / "packed", np.arange(1000) % 256, validation=np.arange(60)
+    )
+    return folder, (folder / "meta.json").read_bytes()
+
+
+@given(
+    st.dictionaries(st.sampled_from((*FIELDS, "tokenizer_sha256")), JSON, max_size=3), st.sets(st.sampled_from(FIELDS))
+)
+def test_whatever_a_description_holds_it_is_opened_or_refused_in_a_paragraph(sound, other, gone):
+    folder, meta = sound
+    damaged = {name: value for name, value in (json.loads(meta) | other).items() if name not in gone}
+    (folder / "meta.json").write_text(json.dumps(damaged))
+    opened_or_refused(folder)
+
+
+@given(st.data())
+def test_whatever_bytes_a_description_lost_or_has_instead_it_is_opened_or_refused_in_a_paragraph(sound, data):
+    folder, meta = sound
+    at = data.draw(st.integers(0, len(meta)))
+    until = data.draw(st.integers(at, len(meta)))
+    (folder / "meta.json").write_bytes(meta[:at] + data.draw(st.binary(max_size=4)) + meta[until:])
+    opened_or_refused(folder)
+
+
+def opened_or_refused(folder):
+    refusal = ""
+    try:
+        packed = open_packed(folder)
+        assert (packed.tokens, packed.validation_tokens) == (1000, 60)
+        assert packed.vocab_size >= 256
+    except DataError as problem:
+        refusal = str(problem)
+    assert "\n" not in refusal
+    assert len(refusal) < 600
+
+
+def test_the_prefetch_thread_ends_with_the_loader(folder):
+    before = threading.active_count()
+    loader = packed_loader(folder, seq_len=8, batch_size=4, seed=1, prefetch=2, workers=2)
+    next(loader)
+    loader.close()
+    assert threading.active_count() == before
