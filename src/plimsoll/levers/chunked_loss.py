@@ -66,7 +66,7 @@ def each_nats(logits: Float[Array, "tokens vocab"], labels: Int[Array, " tokens"
 def chunked_nats(
     hidden: Float[Array, "tokens width"], weights: Any, labels: Int[Array, " tokens"], *, head: Head, chunk: int
 ) -> Float[Array, " tokens"]:
-    """`-log p(label)` of each token, 0 where it is `IGNORE`, `chunk` tokens at a time: to evaluate, not to learn from."""
+    """`-log p(label)` of each token, 0 where it is `IGNORE`, `chunk` tokens at a time: to evaluate, not to learn."""
     tokens = labels.size
 
     def one_chunk(rows: tuple[Array, Array]) -> Array:

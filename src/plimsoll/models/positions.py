@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 MOST_STRETCHES = 10
+PREFIX = "loss_from_"
 
 
 def stretches(length: int) -> list[tuple[int, int]]:
@@ -16,11 +19,15 @@ def stretches(length: int) -> list[tuple[int, int]]:
 
 
 def name_of(start: int) -> str:
-    """Of the metric."""
-    return f"loss_from_{start}"
+    """Of the metric of the stretch that begins there."""
+    return f"{PREFIX}{start}"
 
 
-def by_position(metrics: dict[str, float], length: int) -> dict[str, float]:
+def is_of_a_position(metric: str) -> bool:
+    return metric.startswith(PREFIX)
+
+
+def by_position(metrics: Mapping[str, float], length: int) -> dict[str, float]:
     """Positions, like "64 to 127", to the loss there: of the metrics that carry `name_of` each start."""
     pairs = [(start, end, metrics.get(name_of(start))) for start, end in stretches(length)]
     return {f"{start} to {end - 1}": loss for start, end, loss in pairs if loss is not None}
