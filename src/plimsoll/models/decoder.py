@@ -72,18 +72,22 @@ class Block(nnx.Module):
     def __call__(
         self, x: Float[Array, "batch length width"], angles: Float[Array, "length half"]
     ) -> Float[Array, "batch length width"]:
-        return fed(self, x + self._attend(self.attention_norm(x), angles))
+        query, key, value = self.projected(x, angles)
+        return self.after_attention(x, causal_attention(query, key, value, compute=self.compute, window=self.window))
 
-    def _attend(self, x: Array, angles: Array) -> Array:
-        batch, length, width = x.shape
+    def projected(self, x: Array, angles: Array) -> tuple[Array, Array, Array]:
+        """Query, key and value of (batch, heads, length, width of a head), the first two turned by their positions."""
+        normed = self.attention_norm(x)
 
         def split(y: Array) -> Array:
-            return keep(y).reshape(batch, length, self.heads, -1).swapaxes(1, 2)
+            return keep(y).reshape(*x.shape[:2], self.heads, -1).swapaxes(1, 2)
 
-        query, key, value = split(self.query(x)), split(self.key(x)), split(self.value(x))
-        query, key = rotate(query, angles), rotate(key, angles)
-        mixed = causal_attention(query, key, value, compute=self.compute, window=self.window)
-        return keep(self.out(mixed.swapaxes(1, 2).reshape(batch, length, width)))
+        query, key, value = split(self.query(normed)), split(self.key(normed)), split(self.value(normed))
+        return rotate(query, angles), rotate(key, angles), value
+
+    def after_attention(self, x: Array, mixed: Array) -> Array:
+        """What the block gives for `x`, once its heads have attended."""
+        return fed(self, x + keep(self.out(mixed.swapaxes(1, 2).reshape(x.shape))))
 
 
 def fed(block: Any, x: Float[Array, "... width"]) -> Float[Array, "... width"]:
