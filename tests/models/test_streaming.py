@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_eigen import LENGTH, SHAPES, VOCAB, hidden_of, parameters, tokens
+from eigen_examples import LENGTH, SHAPES, VOCAB, hidden_of, parameters, tokens
 
 from plimsoll.models.long_tokens import LongTokens
 from plimsoll.models.streaming import PIECE, Stream, continued
