@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -111,6 +112,34 @@ def test_what_is_no_tokenizer_is_refused(tmp_path):
     for read in (load_tokenizer, tokenizer_vocab_size):
         with pytest.raises(DataError, match=r"is not a tokenizer"):
             read(tmp_path)
+
+
+def test_a_vocabulary_and_its_merges_in_two_files_are_one_tokenizer(tmp_path):
+    letters = {letter: place for place, letter in enumerate("abc")}
+    (tmp_path / "vocab.json").write_text(json.dumps(letters | {"ab": 3, "abc": 4, "<|endoftext|>": 5}))
+    with pytest.raises(DataError, match=r"merges\.txt is not beside it"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na b\nab c\n")
+    for path in (tmp_path, tmp_path / "vocab.json"):
+        loaded = load_tokenizer(path)
+        assert tokenizer_vocab_size(path) == loaded.size == 6
+        assert (loaded.end_of_text, loaded.end_of_text_token) == (5, "<|endoftext|>")
+        assert loaded.encode("abcabab").tolist() == [4, 3, 3]
+    (tmp_path / "mine-vocab.json").write_text("3")
+    (tmp_path / "mine-merges.txt").write_text("")
+    for read in (load_tokenizer, tokenizer_vocab_size):
+        with pytest.raises(DataError, match="is not a tokenizer"):
+            read(tmp_path / "mine-vocab.json")
+
+
+def test_the_golden_files_of_gpt_2_give_its_ids():
+    shared = Path(os.environ.get("PLIMSOLL_SHARED", "../shared")) / "data/tokenizers/gpt2_vocab.json"
+    if not shared.is_file():
+        pytest.skip(f"no {shared}: the shared files are not here")
+    tokenizer = load_tokenizer(shared)
+    assert (tokenizer.size, tokenizer.end_of_text) == (50_257, 50_256)
+    assert tokenizer.encode("Hello world").tolist() == [15496, 995]
+    assert tokenizer.end_of_text not in tokenizer.encode("a <|endoftext|> b")
 
 
 def test_one_document_in_a_hundred_is_held_out_by_its_content():

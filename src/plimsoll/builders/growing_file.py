@@ -8,8 +8,6 @@ it grows it is called `NAME.partial`; `finish` gives it its name. One process at
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import json
 import os
 import struct
@@ -24,6 +22,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from plimsoll.builders.disk import free_bytes, is_full, locked
 from plimsoll.builders.packing import Packed, Packer, Quicker
 from plimsoll.data.hdf5_rows import opened
 from plimsoll.errors import DataError, StoppedError
@@ -71,7 +70,7 @@ class GrowingFile:
     def __enter__(self) -> GrowingFile:
         if self.path.exists():
             raise DataError(f"{self.path} is there already: name another --out, or remove it")
-        self._lock = _locked(self.path)
+        self._lock = locked(self.path)
         try:
             self._file = self._continued() if self.partial.exists() else self._begun()
             self.done = self._at = int(np.asarray(self._file.attrs[DONE]))
@@ -89,7 +88,7 @@ class GrowingFile:
         self._lock.close()
         with contextlib.suppress(OSError):
             os.unlink(self._lock.name)
-        if isinstance(problem, OSError) and _is_full(problem):
+        if isinstance(problem, OSError) and is_full(problem):
             raise StoppedError(self._full()) from None
 
     def attribute(self, name: str, value: Any, *, group: str = "/") -> None:
@@ -249,26 +248,3 @@ def _lookup3(data: bytes) -> int:
         c = ((c ^ b) - turned(b, by)) & mask
         a, b, c = b, c, a
     return b
-
-
-def _locked(path: Path) -> Any:
-    place = path.with_name(f"{path.name}.lock")
-    lock = open(place, "w")  # noqa: SIM115  (held as long as the file grows)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not os.path.samestat(os.fstat(lock.fileno()), os.stat(place)):
-            raise OSError("its holder took it away, and somebody has made another")
-    except OSError:
-        lock.close()
-        raise DataError(f"another process is writing {path}: wait for it, or name another --out") from None
-    return lock
-
-
-def _is_full(problem: OSError) -> bool:
-    return problem.errno in (errno.ENOSPC, errno.EDQUOT) or "errno = 28" in str(problem)
-
-
-def free_bytes(path: Path) -> int:
-    """Of the disk that `path` is to lie on."""
-    found = os.statvfs(path.parent)
-    return found.f_bavail * found.f_frsize

@@ -22,3 +22,20 @@ class Spoken:
         self._said = now
         left = format_seconds((now - self._started) / max(done, 1) * (of - done))
         print(f"  {done:,} of {of:,} {self._what}  left {left}", file=sys.stderr, flush=True)
+
+
+class Left:
+    """Says what is done in words, and how long the rest will take where its share is known."""
+
+    def __init__(self) -> None:
+        self._first: tuple[float, float] | None = None
+
+    def __call__(self, share: float | None, words: str) -> None:
+        left = ""
+        if share is not None:
+            now = time.monotonic()
+            self._first = self._first or (now, share)
+            left = f"  {share:.0%}"
+            if (done := share - self._first[1]) > 0:
+                left += f"  left {format_seconds((now - self._first[0]) / done * (1 - share))}"
+        print(f"  {words}{left}", file=sys.stderr, flush=True)

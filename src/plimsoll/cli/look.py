@@ -231,12 +231,6 @@ def _shuffle(options: InspectOptions) -> dict[str, Any]:
 
 
 def _documents(options: InspectOptions) -> Any:
-    from plimsoll.recipes.stories import STANDARD_LIBRARY
-
-    if options.path == STANDARD_LIBRARY:
-        from plimsoll.data.python_sources import python_sources
-
-        return python_sources()
     from plimsoll.data.opening import open_documents
 
     return open_documents(

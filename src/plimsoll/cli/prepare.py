@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +16,7 @@ from plimsoll import environment
 from plimsoll.ask import ask
 from plimsoll.builders.control_set import ControlSet
 from plimsoll.builders.puzzle_options import ArcSet, MazeSet, SudokuSet
+from plimsoll.builders.text_options import TextSet
 from plimsoll.cli.parse import parse
 from plimsoll.errors import PlimsollError
 from plimsoll.recipes.base import Count
@@ -77,6 +79,21 @@ class ArcOptions(ArcSet):
     json: Json = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class TextOptions(TextSet):
+    max_examples: Count | None = None
+    """Documents to use at most."""
+    vocab_size: Count | None = None
+    """Of the trained tokenizer; default 8,192."""
+    out: str
+    """The folder that is made. The same command continues what was interrupted."""
+    workers: int | None = None
+    """Threads that encode; default: one for each core. With --ray: blocks under way on the cluster, in pairs."""
+    ray: str | None = None
+    """Encode on a Ray cluster: its address, auto for the one that is running here, or local to start one."""
+    json: Json = False
+
+
 PUZZLES = {
     "sudoku": (SudokuOptions, SudokuSet, "plimsoll.builders.sudoku"),
     "maze": (MazeOptions, MazeSet, "plimsoll.builders.maze"),
@@ -88,6 +105,7 @@ PUZZLES = {
 USAGE = """plimsoll prepare WHAT [options]
 
   control                      windows of 35 controlled systems, simulated: one HDF5 file
+  longcontext                  text, tokenised once: a folder with one flat file of ids
   sudoku, maze, arc            puzzles and their augmentations: a folder
   rechunk OLD.h5 --out NEW.h5  any HDF5 file written anew, in chunks that are quick to read in a shuffled order
                                (also `plimsoll prepare --rechunk OLD.h5 --out NEW.h5`)
@@ -104,14 +122,17 @@ def prepare(arguments: list[str]) -> int:
         return _rechunk(words)
     if what in PUZZLES:
         return _puzzles(what, words)
+    if what == "longcontext":
+        return _longcontext(words)
     if not what and words[:1] in (["-h"], ["--help"]):
         print(USAGE)
         return 0
     if what != "control":
         raise PlimsollError(
-            f"plimsoll prepare needs to know what: control, sudoku, maze or arc, whose data is made, or rechunk, got"
-            f" {what or 'nothing'}: `plimsoll prepare control --samples 1M --out windows.h5`, `plimsoll prepare sudoku"
-            " --out data/sudoku`, `plimsoll prepare rechunk old.h5 --out new.h5`"
+            f"plimsoll prepare needs to know what: control, sudoku, maze or arc, whose data is made, longcontext, whose"
+            f" text is packed, or rechunk, got {what or 'nothing'}: `plimsoll prepare control --samples 1M --out"
+            " windows.h5`, `plimsoll prepare longcontext --dataset-id my-texts/ --out packed/`, `plimsoll prepare"
+            " sudoku --out data/sudoku`, `plimsoll prepare rechunk old.h5 --out new.h5`"
         )
     options = parse(ControlOptions, words, program="plimsoll prepare control")
     asked = dataclasses.asdict(options)
@@ -132,6 +153,33 @@ def _rechunk(words: list[str]) -> int:
     )
     print(json.dumps(found) if as_json else text)
     return 0
+
+
+def _longcontext(words: list[str]) -> int:
+    asked = dataclasses.asdict(parse(TextOptions, words, program="plimsoll prepare longcontext"))
+    out, workers, ray, as_json = Path(asked.pop("out")), asked.pop("workers"), asked.pop("ray"), asked.pop("json")
+    made = TextSet(**asked)
+    from plimsoll.builders.progress import Left
+    from plimsoll.builders.text import build
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    found = build(made, out, workers=workers, ray=ray, progress=Left(), say=say)
+    print(json.dumps(found) if as_json else _longcontext_text(found))
+    return 0
+
+
+def _longcontext_text(found: dict[str, Any]) -> str:
+    rate = found["tokens_per_second"]
+    sizes = f"{found['tokens']:,} tokens of {found['documents']:,} documents, {format_bytes(found['bytes'])}"
+    if found["finished_before"]:
+        return f"{found['path']} is finished: {sizes}"
+    return (
+        f"{found['path']}: {sizes}, in {format_seconds(found['seconds'])} ({rate:,.0f} tokens/s)\n"
+        f"  for validation: {found['validation_tokens']:,} tokens of {found['validation_documents']:,} documents\n"
+        f"  ids: {found['dtype']}, of a vocabulary of {found['vocab_size']:,}"
+    )
 
 
 def _puzzles(what: str, words: list[str]) -> int:

@@ -1,7 +1,7 @@
 """Documents one after another out of a list of files, with a position from which reading continues exactly.
 
 A document longer than 64 KiB comes in pieces, so memory does not depend on what is in the files. Where the
-files come from is decided in `opening.py` and `python_sources.py`.
+files come from is decided in `opening.py`.
 """
 
 from __future__ import annotations

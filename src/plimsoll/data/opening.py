@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from plimsoll.data import STANDARD_LIBRARY
 from plimsoll.data.documents import Documents
 from plimsoll.data.formats import KNOWN, File, format_of, splitting_of
 from plimsoll.data.hub import HubStream, looks_like_hub_id
@@ -32,6 +33,10 @@ def open_documents(
     """
     if max_examples is not None and max_examples < 1:
         raise RecipeError(f"--max-examples must be 1 or more documents, got {max_examples}")
+    if dataset_id == STANDARD_LIBRARY:
+        from plimsoll.data.python_sources import python_sources
+
+        return python_sources(max_examples=max_examples)
     path = Path(dataset_id).expanduser()
     if path.is_file():
         files = [_single_file(path, text_column)]

@@ -44,14 +44,15 @@ class TextTokenizer:
 
     def encode(self, text: str) -> np.ndarray:
         """int32 ids. A text longer than 64 KiB is encoded in the pieces in which documents are read."""
-        return self._encode([piece for piece, _ in cut_string(text)])
+        return self.encode_each([piece for piece, _ in cut_string(text)])[0]
 
     def encode_pieces(self, pieces: Sequence[Piece]) -> np.ndarray:
         """int32 ids of the pieces one after another, with end-of-text after the last of a document."""
-        return self._encode([piece.text for piece in pieces], [piece.last for piece in pieces])
+        return self.encode_each([piece.text for piece in pieces], [piece.last for piece in pieces])[0]
 
-    def _encode(self, texts: list[str], ends: Sequence[bool] | None = None) -> np.ndarray:
-        encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+    def encode_each(self, texts: Sequence[str], ends: Sequence[bool] | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """int32 ids of the texts one after another, with end-of-text where `ends`; and how many each text has."""
+        encoded = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         ends = ends or [False] * len(texts)
         ids = np.empty(sum(map(len, encoded)) + sum(ends), np.int32)
         start = 0
@@ -61,7 +62,7 @@ class TextTokenizer:
             if end:
                 ids[stop] = self.end_of_text
             start = stop + end
-        return ids
+        return ids, np.fromiter(map(len, encoded), np.int64, len(texts)) + np.array(ends, np.int64)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Special tokens are shown, not dropped: a report says what the model wrote."""
@@ -69,7 +70,16 @@ class TextTokenizer:
 
     def save(self, path: str | Path) -> None:
         """One `tokenizer.json`, readable by `tokenizers` and `transformers`."""
-        Path(path).write_text(self._tokenizer.to_str(pretty=False), "utf-8")
+        Path(path).write_text(self.to_json(), "utf-8")
+
+    def to_json(self) -> str:
+        """The content of a `tokenizer.json`."""
+        return self._tokenizer.to_str(pretty=False)
+
+    @property
+    def end_of_text_token(self) -> str:
+        """As it is spelled in the vocabulary."""
+        return self._tokenizer.id_to_token(self.end_of_text) or ""
 
 
 def _end_of_text(tokenizer: Tokenizer, said: str | None, name: str) -> int:
@@ -84,13 +94,38 @@ def _end_of_text(tokenizer: Tokenizer, said: str | None, name: str) -> int:
 
 
 def load_tokenizer(path: str | Path) -> TextTokenizer:
-    """From a `tokenizer.json`, or the folder that holds one."""
+    """From a `tokenizer.json`, the folder that holds one, or a `vocab.json` beside its `merges.txt`, as GPT-2's are."""
     file = _tokenizer_file(path)
     try:
-        tokenizer = Tokenizer.from_file(str(file))
+        tokenizer = _byte_bpe_of_files(file) if _is_vocabulary(file) else Tokenizer.from_file(str(file))
+    except DataError:
+        raise
     except Exception as problem:  # the library raises bare Exceptions
         raise _unreadable(file, problem) from problem
     return TextTokenizer(tokenizer, end_of_text=_said_end_of_text(file.parent), name=str(file))
+
+
+def tokenizer_from_json(text: str, *, end_of_text: str) -> TextTokenizer:
+    """What `to_json` wrote, in another process."""
+    return TextTokenizer(Tokenizer.from_str(text), end_of_text=end_of_text)
+
+
+def _is_vocabulary(file: Path) -> bool:
+    return file.name.endswith("vocab.json")
+
+
+def _byte_bpe_of_files(vocabulary: Path) -> Tokenizer:
+    """Of the two files in which GPT-2 was published, `vocab.json` and `merges.txt`: their names may begin alike."""
+    merges = vocabulary.with_name(vocabulary.name.removesuffix("vocab.json") + "merges.txt")
+    if not merges.is_file():
+        raise DataError(
+            f"{vocabulary} is the vocabulary of a tokenizer in two files, and {merges.name} is not beside it: copy it"
+            " there, or name a tokenizer.json."
+        )
+    tokenizer = Tokenizer(models.BPE.from_file(str(vocabulary), str(merges)))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
 
 
 def _said_end_of_text(folder: Path) -> str | None:
@@ -109,6 +144,7 @@ def tokenizer_vocab_size(path: str | Path) -> int:
     file = _tokenizer_file(path)
     try:
         content = json.loads(file.read_text("utf-8"))
+        content = {"model": {"vocab": content}} if _is_vocabulary(file) else content
         vocabulary = content["model"]["vocab"]
         ids = vocabulary.values() if isinstance(vocabulary, dict) else range(len(vocabulary))
         added = (token["id"] for token in content.get("added_tokens", ()))
@@ -119,7 +155,9 @@ def tokenizer_vocab_size(path: str | Path) -> int:
 
 def _tokenizer_file(path: str | Path) -> Path:
     file = Path(path).expanduser()
-    file = file / "tokenizer.json" if file.is_dir() else file
+    if file.is_dir():
+        named = [file / name for name in ("tokenizer.json", "vocab.json")]
+        file = next((one for one in named if one.is_file()), named[0])
     if not file.is_file():
         raise DataError(f"there is no tokenizer at {file}: name a tokenizer.json, or the folder of one.")
     return file

@@ -6,7 +6,8 @@ Nothing to download: the text is the standard library, found through `sysconfig`
 docs/log.md, "The demo".
 """
 
-from plimsoll.recipes.stories import STANDARD_LIBRARY, Text
+from plimsoll.data import STANDARD_LIBRARY
+from plimsoll.recipes.stories import Text
 
 
 def code() -> Text:

@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from plimsoll.data import STANDARD_LIBRARY
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.models.sizing import DecoderShape, inner_width, sized
 from plimsoll.recipes.base import AdamWRecipe, Count, Prepared, Say
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
 
     from plimsoll.data.documents import Documents
     from plimsoll.data.tokenizer import TextTokenizer
-
-STANDARD_LIBRARY = "python:standard-library"
-"""The `--dataset-id` of the Python source that every machine with Python has."""
 
 DEFAULT_EPOCHS = 3.0
 TOKENIZER, VALIDATION = "tokenizer.json", "validation.npy"
@@ -242,10 +240,6 @@ class Text(AdamWRecipe):
         return {"data": data + text + files + tokenizer_bytes(self.vocab) + 4 * self.validation_tokens}
 
     def _documents(self) -> Documents:
-        if self.dataset_id == STANDARD_LIBRARY:
-            from plimsoll.data.python_sources import python_sources
-
-            return python_sources(max_examples=self.max_examples)
         from plimsoll.data.opening import open_documents
 
         return open_documents(

@@ -1,0 +1,53 @@
+"""What a packed folder follows from: the options of `plimsoll prepare longcontext`.
+
+Imports no NumPy: the command line takes its options from here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from plimsoll.errors import RecipeError
+
+DEFAULT_VOCABULARY = 8_192
+VOCABULARY = 257, 2**20
+"""Smallest and largest of a tokenizer that is trained: 256 bytes and an end of text are the least."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSet:
+    dataset_id: str
+    """A file or folder (.txt, .jsonl, .parquet, gzip or zstd too), a Hugging Face hub id, which is streamed, or
+    python:standard-library."""
+    dataset_config: str | None = None
+    """Configuration of a hub data set."""
+    split: str = "train"
+    """Split of a hub data set."""
+    text_column: str = "text"
+    """Column of .jsonl, .parquet and hub data sets."""
+    max_examples: int | None = None
+    """Documents to use at most."""
+    tokenizer: str | None = None
+    """A tokenizer.json, the folder of one, or a vocab.json beside its merges.txt; by default a byte-level BPE is
+    trained on the beginning of the text (8 MiB), and kept in the folder."""
+    vocab_size: int | None = None
+    """Of the trained tokenizer; default 8,192."""
+
+    def __post_init__(self) -> None:
+        if not self.dataset_id.strip():
+            raise RecipeError("--dataset-id is empty: name a file, a folder, or a Hugging Face id like org/name")
+        if self.max_examples is not None and self.max_examples < 1:
+            raise RecipeError(f"--max-examples must be 1 or more documents, got {self.max_examples:,}")
+        if self.vocab_size is None:
+            return
+        if self.tokenizer is not None:
+            raise RecipeError(
+                f"--vocab-size {self.vocab_size:,} is for a tokenizer that is trained, and --tokenizer {self.tokenizer}"
+                " names one that is there: leave one of them out"
+            )
+        smallest, largest = VOCABULARY
+        if not smallest <= self.vocab_size <= largest:
+            raise RecipeError(
+                f"--vocab-size must be from {smallest} (256 bytes and an end of text) to {largest:,}, got"
+                f" {self.vocab_size:,}"
+            )
