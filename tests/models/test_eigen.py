@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from eigen_examples import LENGTH, SCANNED, SHAPES, TINY, VOCAB, hidden_of, parameters, tokens
+from eigen_examples import LENGTH, SCANNED, SELECTIVE, SHAPES, TINY, VOCAB, hidden_of, parameters, tokens
 from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st

@@ -222,7 +222,7 @@ class LongContext(AdamWRecipe):
                 f"{self.data} has {packed.tokens:,} tokens to train on, {windows:,} windows of {self.seq_len:,}: fewer"
                 f" than the {self.effective_batch:,} of one batch. Lower --seq-len or --batch-size, or pack more text"
             )
-        (folder / TOKENIZER).write_bytes((packed.folder / TOKENIZER).read_bytes())  # a run writes text without its data
+        (folder / TOKENIZER).write_bytes((packed.folder / TOKENIZER).read_bytes())  # as every run has it
         steps = self.steps or max(1, int((self.epochs or DEFAULT_EPOCHS) * per_epoch))
         description = f"{packed.tokens:,} tokens of {packed.documents:,} documents ({packed.source}) in {self.data}"
         held_out = self._held_out_windows(packed)
