@@ -103,7 +103,7 @@ class SessionLog:
             self._write(done, metrics)
         written = self.profile.step_ended()
         if written is not None:
-            self.say(f"profile: {written}")
+            self.say(written)
         if self._epoch_of(done) > self.epoch:
             self._end_epoch(self._epoch_of(done))
             if not self.schedule.due(self.schedule.evaluate_every, done):
@@ -215,7 +215,8 @@ class SessionLog:
             )
             self.say(final_summary(outcome))
             self.say(ledger_table(ledger))
-        self.profile.close()
+        if (written := self.profile.close()) is not None:
+            self.say(written)
         for tracker in self.trackers:
             try:
                 tracker.close()

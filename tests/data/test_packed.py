@@ -34,7 +34,7 @@ def starts_of(batches):
 
 def numbered(folder, *, windows, seq_len):
     """Windows that begin with their number; the ids are those of a vocabulary of 65,536 so that many fit."""
-    tokens = np.repeat(np.arange(windows + 1), seq_len)[: windows * seq_len + 1]
+    tokens = np.repeat(np.arange(windows + 1, dtype=np.uint16), seq_len)[: windows * seq_len + 1]
     return write_packed(folder, tokens, vocab_size=2**16, end_of_text=0)
 
 
@@ -102,8 +102,8 @@ def test_windows_that_were_neighbours_are_apart_afterwards(tmp_path):
 
 
 def test_memory_holds_the_runs_that_are_mixed_and_the_batches_in_flight_whatever_the_size_of_the_file(tmp_path):
-    """In a process of its own, whose heap is its own: a file of 96 MiB through a loader that is charged 7 MiB."""
-    folder = numbered(tmp_path / "packed", windows=48 * 1024, seq_len=1024)
+    """In a process of its own, whose heap is its own: a file of 32 MiB through a loader that is charged 7 MiB."""
+    folder = numbered(tmp_path / "packed", windows=16 * 1024, seq_len=1024)
     program = f"""
 import resource
 from plimsoll.data.packed import packed_bytes, packed_loader
@@ -115,7 +115,7 @@ def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 before = peak()
 loader = packed_loader({str(folder)!r}, seed=1, **options)
-for _ in range(48 * 4):
+for _ in range(16 * 4):
     next(loader)
 grown = peak() - before
 loader.close()

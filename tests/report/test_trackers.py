@@ -43,10 +43,12 @@ def scalars(path):
 def test_tensorboard_events_can_be_read_back(tmp_path):
     tracker = open_tracker("tensorboard", tmp_path, run_name="one", config=CONFIG)
     tracker.log(10, {"loss": 2.5, "tokens_per_second": 4096.0})
-    tracker.log(20, {"loss": 1.5})
+    tracker.log(20, {"validation_loss": 1.5})
     tracker.close()
     (file,) = event_files(tmp_path)
-    assert scalars(file) == [(10, "loss", 2.5), (10, "tokens_per_second", 4096.0), (20, "loss", 1.5)]
+    ours, theirs = [(10, "loss", 2.5), (10, "tokens_per_second", 4096.0)], [(20, "validation_loss", 1.5)]
+    guides = [(10, "Loss/train", 2.5), (10, "Throughput/tokens_per_sec", 4096.0)]
+    assert scalars(file) == ours + guides + theirs
     texts = [value.tensor.string_val for event in events(file) for value in event.summary.value]
     assert any(b'"learning_rate": 0.0003' in text[0] for text in texts if text)
 
@@ -55,9 +57,19 @@ def test_tensorboard_is_not_spared_a_loss_that_is_not_a_number(tmp_path):
     tracker = open_tracker("tensorboard", tmp_path, run_name="one", config=CONFIG)
     tracker.log(10, {"loss": math.nan})
     tracker.close()
-    ((step, _, loss),) = scalars(event_files(tmp_path)[0])
-    assert step == 10
-    assert math.isnan(loss)
+    (ours, theirs) = scalars(event_files(tmp_path)[0])
+    for step, _, loss in (ours, theirs):
+        assert step == 10
+        assert math.isnan(loss)
+
+
+@pytest.mark.parametrize(("device", "gigabytes"), [({}, 2.0), ({"device_bytes": 5e8}, 0.5)])
+def test_tensorboard_has_the_memory_under_the_name_of_the_guide(tmp_path, device, gigabytes):
+    tracker = open_tracker("tensorboard", tmp_path, run_name="one", config=CONFIG)
+    tracker.log(10, {"resident_bytes": 2e9, **device})
+    tracker.close()
+    found = {name: value for _, name, value in scalars(event_files(tmp_path)[0])}
+    assert found == {"resident_bytes": 2e9, **device, "Memory/allocated_gb": gigabytes}
 
 
 def test_tensorboard_hides_what_a_killed_process_wrote_after_the_checkpoint(tmp_path):

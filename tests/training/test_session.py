@@ -43,6 +43,9 @@ def test_a_run_with_wandb_offline_and_a_profile_leaves_both(runs, monkeypatch):
     summary = (run / "profile" / "summary.txt").read_text()
     assert summary.startswith("3 steps traced")
     assert "ms a step" in summary
+    said = (run / "log.txt").read_text()  # where the time went is told, too, where the run is not --quiet
+    assert f"all of them in {run / 'profile/summary.txt'}" in said
+    assert said.count("ms a step") == min(8, summary.count("ms a step"))
     assert list(run.glob("profile/**/*.xplane.pb"))
 
 

@@ -182,8 +182,11 @@ def inspect(arguments: list[str]) -> int:
         print(json.dumps(found) if options.json else _run_text(found))
         return 0
     from plimsoll.data.hdf5_survey import is_hdf5
+    from plimsoll.data.packed import is_packed
     from plimsoll.data.puzzle_set import is_puzzle_set
 
+    if is_packed(options.path):
+        return _inspect_packed(options)
     if is_puzzle_set(options.path):
         return _inspect_puzzles(options)
     if is_hdf5(options.path):
@@ -192,6 +195,15 @@ def inspect(arguments: list[str]) -> int:
 
     found = describe_text(_documents(options))
     print(json.dumps(found) if options.json else _data_text(found))
+    return 0
+
+
+def _inspect_packed(options: InspectOptions) -> int:
+    from plimsoll.data.packed_survey import describe_packed
+    from plimsoll.report.packed import packed_table
+
+    found = describe_packed(options.path)
+    print(json.dumps(found) if options.json else packed_table(found))
     return 0
 
 

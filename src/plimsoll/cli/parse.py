@@ -23,6 +23,8 @@ ALIASES: dict[str, list[str]] = {
     "--use-8bit-optimizer": ["--optimizer-bits", "8"],
     "--no-streaming": ["--no-use-streaming"],
     "--output-dir": ["--run"],
+    "--checkpoint-dir": ["--run"],
+    "--resume": [],  # the same command continues by itself
 }
 
 
@@ -91,10 +93,11 @@ def _translated(arguments: list[str], counts: set[str]) -> list[str]:
     words: list[str] = []
     for word in arguments:
         flag, equals, value = word.partition("=")
-        if equals and (flag in ALIASES or flag.replace("_", "-") in counts):
-            words += [*ALIASES.get(flag, [flag]), value]
+        known = flag.replace("_", "-")
+        if equals and (known in ALIASES or known in counts):
+            words += [*ALIASES.get(known, [flag]), value]
         else:  # a value may have an equals sign in it: `--prompt "x = 1"`
-            words += ALIASES.get(word, [word])
+            words += ALIASES.get(word.replace("_", "-"), [word])
     for at, word in enumerate(words[:-1]):
         if word.replace("_", "-") in counts and not words[at + 1].startswith("--"):
             words[at + 1] = _count(word, words[at + 1])

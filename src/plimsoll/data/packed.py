@@ -72,6 +72,10 @@ class Packed:
         """Of `seq_len + 1` ids, `seq_len` apart: what is left at the end is dropped."""
         return count_windows(self.tokens, seq_len=seq_len, stride=seq_len)
 
+    def length(self, name: str) -> int:
+        """In tokens, of `tokens.bin` or `validation.bin`."""
+        return self.tokens if name == TOKENS else self.validation_tokens
+
     def starts(self) -> np.ndarray:
         """Of the documents, memory-mapped."""
         starts = loaded(self.folder / DOCUMENTS, mapped=True)
@@ -102,14 +106,21 @@ def open_packed(folder: str | Path) -> Packed:
     """DataError where the folder is none, not finished, cut short, or has ids outside of its vocabulary."""
     folder = Path(folder).expanduser()
     packed = _described(folder, _meta(folder))
-    for name, tokens in ((TOKENS, packed.tokens), (VALIDATION, packed.validation_tokens)):
-        _require_length(folder / name, tokens, packed)
-        for first in _sampled(tokens, SAMPLE_BYTES // packed.on_disk.itemsize):
-            ids = packed.read(name, first, SAMPLE_BYTES // packed.on_disk.itemsize)
+    for name in (TOKENS, VALIDATION):
+        _require_length(folder / name, packed.length(name), packed)
+        for first, ids in sampled(packed, name):
             packed.require_ids(ids, name=name, at=first)
     packed.starts()
     _require_tokenizer(packed)
     return packed
+
+
+def sampled(packed: Packed, name: str) -> Iterator[tuple[int, np.ndarray]]:
+    """Where in a file, and ids from there on: the beginning and the end among them."""
+    count = SAMPLE_BYTES // packed.on_disk.itemsize
+    last = max(0, packed.length(name) - count)
+    for first in sorted({last * place // (SAMPLES - 1) for place in range(SAMPLES)}):
+        yield first, packed.read(name, first, count)
 
 
 def is_packed(folder: str | Path) -> bool:
@@ -243,12 +254,6 @@ def _require_length(path: Path, tokens: int, packed: Packed) -> None:
             f"{path} has {size:,} bytes, and {META} says {tokens:,} tokens of {packed.dtype}, {expected:,} bytes:"
             f" {what}. Copy the folder again, or prepare it again"
         )
-
-
-def _sampled(tokens: int, count: int) -> list[int]:
-    """Where to look: the beginning and the end among them."""
-    last = max(0, tokens - count)
-    return sorted({last * place // (SAMPLES - 1) for place in range(SAMPLES)})
 
 
 def _require_tokenizer(packed: Packed) -> None:

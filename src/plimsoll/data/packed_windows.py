@@ -39,7 +39,8 @@ class PackedWindows(grain.IterDataset):
                 f"{packed.folder} has {packed.tokens:,} tokens, fewer than the {seq_len + 1:,} of one window: use a"
                 " smaller --seq-len, or pack more text"
             )
-        self.packed, self.seq_len, self.batch_size, self.seed, self.workers = packed, seq_len, batch_size, seed, workers
+        self.packed, self.seq_len, self.batch_size = packed, seq_len, batch_size
+        self.order_seed, self.workers = seed, workers
         self.run = run_windows(seq_len, packed.on_disk.itemsize)
         self.runs = -(-self.count // self.run)
         self.groups = -(-self.runs // RUNS_MIXED)
@@ -48,13 +49,13 @@ class PackedWindows(grain.IterDataset):
 
     def order(self, epoch: int) -> np.ndarray:
         """Of the runs: 4 bytes for each 64 KiB of the file, held for an epoch."""
-        return np.random.default_rng([self.seed, 7, epoch]).permutation(np.arange(self.runs, dtype=np.int32))
+        return np.random.default_rng([self.order_seed, 7, epoch]).permutation(np.arange(self.runs, dtype=np.int32))
 
     def order_within(self, epoch: int, number: int, runs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Of the windows of these runs: which run of them, and which window of it."""
         sizes = np.minimum(self.run, self.count - runs.astype(np.int64) * self.run)
         there = np.flatnonzero(np.arange(self.run) < sizes[:, None])
-        return np.divmod(np.random.default_rng([self.seed, 6, epoch, number]).permutation(there), self.run)
+        return np.divmod(np.random.default_rng([self.order_seed, 6, epoch, number]).permutation(there), self.run)
 
     def fill(self, room: np.ndarray, runs: np.ndarray) -> None:
         """Reads the runs into the rows of `room`."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -143,7 +143,7 @@ def tokenizer_vocab_size(path: str | Path) -> int:
     """Highest id + 1, from the file alone: the tokenizer is not built."""
     file = _tokenizer_file(path)
     try:
-        content = json.loads(file.read_text("utf-8"))
+        content: Any = json.loads(file.read_text("utf-8"))
         content = {"model": {"vocab": content}} if _is_vocabulary(file) else content
         vocabulary = content["model"]["vocab"]
         ids = vocabulary.values() if isinstance(vocabulary, dict) else range(len(vocabulary))

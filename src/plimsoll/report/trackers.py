@@ -53,6 +53,12 @@ class Nothing:
         pass
 
 
+GUIDE_SCALARS = {"loss": "Loss/train", "tokens_per_second": "Throughput/tokens_per_sec"}
+"""Names under which the published guide of `longcontext` has them, written beside ours."""
+ALLOCATED = "Memory/allocated_gb"
+"""Also the guide's: 10^9 bytes, of the device where there is one, else resident."""
+
+
 class TensorBoard:
     """Event files in the run folder, for `tensorboard --logdir runs/`."""
 
@@ -70,7 +76,11 @@ class TensorBoard:
             self._writer.add_text("recipe", f"```json\n{recipe}\n```", 0)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        for name, value in values.items():
+        theirs = {GUIDE_SCALARS[name]: value for name, value in values.items() if name in GUIDE_SCALARS}
+        held = values.get("device_bytes", values.get("resident_bytes"))
+        if held is not None:
+            theirs[ALLOCATED] = held / 1e9
+        for name, value in {**values, **theirs}.items():
             self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:

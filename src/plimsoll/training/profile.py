@@ -11,7 +11,8 @@ import jax
 
 SKIPPED = 2
 """Steps before the trace begins: the first touch their memory."""
-SHOWN = 20
+SHOWN, SAID = 20, 8
+"""Operations in the summary, and those of them that the run prints."""
 
 
 class Profile:
@@ -21,7 +22,7 @@ class Profile:
         self.folder, self._steps, self._seen, self._tracing = folder, steps, 0, False
 
     def step_ended(self) -> str | None:
-        """Called after every step; where the summary is, when it has been written."""
+        """Called after every step; the beginning of the summary and where all of it is, when it has been written."""
         self._seen += 1
         if self._steps and self._seen == SKIPPED:
             jax.profiler.start_trace(str(self.folder), create_perfetto_trace=True)
@@ -38,7 +39,8 @@ class Profile:
         jax.profiler.stop_trace()
         summary = summarise(self.folder, steps=min(self._steps, self._seen - SKIPPED))
         (self.folder / "summary.txt").write_text(summary)
-        return str(self.folder / "summary.txt")
+        head = summary.splitlines()[: 2 + SAID]
+        return "\n".join([f"profile: {head[0]}; all of them in {self.folder / 'summary.txt'}", *head[1:]])
 
 
 def summarise(folder: Path, *, steps: int) -> str:
