@@ -87,7 +87,7 @@ RECIPES = {
     ),
     "code": lambda: replace(preset("code"), width=32, layers=2, heads=1, vocab_size=512, seq_len=32, batch_size=2),
     "longcontext": lambda: replace(
-        preset("longcontext"), width=32, layers=2, states=8, vocab_size=512, seq_len=32, batch_size=8, steps=10
+        preset("longcontext"), width=32, layers=2, states=32, vocab_size=512, seq_len=32, batch_size=8, steps=10
     ),
     "sudoku-mlp": lambda: puzzles("sudoku-mlp"),
     "sudoku-attention": lambda: puzzles("sudoku-attention"),

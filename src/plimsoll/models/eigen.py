@@ -91,7 +91,7 @@ class Mixer(nnx.Module):
         self.selective, self.tbptt, self.chunk = shape.selective, shape.tbptt, shape.chunk
         if shape.selective:
             self.forgetting = Forgetting(shape, self.eigenvalues()[0], compute, rngs)
-        self.form = form_of(shape, compute)
+        self.form: Form = form_of(shape, compute)
 
     def __call__(
         self, x: Float[Array, "batch length width"], before: State | None = None
