@@ -46,8 +46,6 @@ KEYS = 32
 SHAPE = EigenShape(
     vocab=QUERY + 1, width=64, layers=2, heads=2, inner=eigen_inner(64), states=64, r_min=0.99, r_max=0.9999
 )
-TOKENS = 32_768
-"""Of a step of delayed recall, in at least 8 sequences and at most 64."""
 SOLVED = 0.99
 EXAMINED = 1024
 
@@ -166,6 +164,7 @@ def main() -> int:
     parser.add_argument("--r-min", type=float, default=SHAPE.r_min)
     parser.add_argument("--r-max", type=float, default=SHAPE.r_max)
     parser.add_argument("--max-phase", type=float, default=math.pi / 10)
+    parser.add_argument("--tokens", type=int, default=32_768, help="of a step of delayed recall, in 8 to 64 sequences")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--out", type=Path, default=ROOT / "bench-out/recall.json")
@@ -183,7 +182,7 @@ def main() -> int:
         )
 
     for lag in options.lags:
-        batch = max(8, min(64, TOKENS // lag))
+        batch = max(8, min(64, options.tokens // lag))
         sides = ([] if options.only_original else [False]) + (
             [True] if options.original or options.only_original else []
         )
