@@ -15,7 +15,10 @@ import jax
 from plimsoll.errors import CheckpointError, RecipeError, RunError
 from plimsoll.levers.weight_bits import readable
 from plimsoll.models.language import NextToken
+from plimsoll.models.long_tokens import LongTokens
 from plimsoll.models.sampling import continued, make_next_token
+from plimsoll.models.streaming import Stream
+from plimsoll.models.streaming import continued as streamed
 from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.registry import from_dict, name_of
 from plimsoll.session import lowered
@@ -170,18 +173,15 @@ def sample(asked: Mapping[str, Any]) -> dict[str, Any]:
         raise RecipeError(f"{trained.folder.path} is a run of {name_of(trained.recipe)}, which writes no text")
     tokenizer = load_tokenizer(trained.folder.path / "tokenizer.json")
     prompt = tokenizer.encode(asked["prompt"]).tolist() or [tokenizer.end_of_text]
-    next_token = make_next_token(task.decoder, known=tokenizer.size, top_k=asked["top_k"])
     options = {name: asked[name] for name in ("tokens", "temperature", "seed")}
-    ids = list(
-        continued(
-            next_token,
-            readable(trained.params()["trainable"]),
-            prompt,
-            length=trained.recipe.batch_spec(1)["input_ids"][0][1],
-            end=tokenizer.end_of_text,
-            **options,
-        )
-    )
+    options |= {"end": tokenizer.end_of_text}
+    weights, length = readable(trained.params()["trainable"]), trained.recipe.rate_per_example
+    if isinstance(task, LongTokens):
+        stream = Stream(task.decoder, context=length)
+        ids = list(streamed(stream, weights, prompt, known=tokenizer.size, top_k=asked["top_k"], **options))
+    else:
+        next_token = make_next_token(task.decoder, known=tokenizer.size, top_k=asked["top_k"])
+        ids = list(continued(next_token, weights, prompt, length=length, **options))
     return {
         **asked,
         "step": trained.saved.step,

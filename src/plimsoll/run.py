@@ -190,6 +190,7 @@ def _problem(
         numerics=numerics,
         honoured=recipe.uses,
         loss_chunks=recipe.loss_chunks,
+        loss_whole=recipe.loss_whole,
         attention_chunks=recipe.attention_chunks,
         layerwise=recipe.layerwise_passes,
         host_bytes={depth: recipe.host_bytes(prepared, prefetch=depth) for depth in prefetches},

@@ -24,7 +24,7 @@ IGNORED_LABEL = -100
 COUNTED = "counted"
 """Name of the booleans that say which rows of a validation batch count, where the last batch had to be filled up."""
 
-NORMS_AND_BIASES = frozenset({"scale", "bias", "norm"})
+NORMS_AND_BIASES = frozenset({"scale", "bias", "norm", "eigenvalues"})
 """Words on the path of a leaf that is few and matters much: neither decayed nor kept in fewer bits, stacked or not."""
 
 Params = Any

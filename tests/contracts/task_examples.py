@@ -86,6 +86,9 @@ RECIPES = {
         preset("control"), data=control_file(), width=32, heads=2, layers=2, batch_size=8, steps=10
     ),
     "code": lambda: replace(preset("code"), width=32, layers=2, heads=1, vocab_size=512, seq_len=32, batch_size=2),
+    "longcontext": lambda: replace(
+        preset("longcontext"), width=32, layers=2, states=32, vocab_size=512, seq_len=32, batch_size=8, steps=10
+    ),
     "sudoku-mlp": lambda: puzzles("sudoku-mlp"),
     "sudoku-attention": lambda: puzzles("sudoku-attention"),
 }
@@ -97,6 +100,13 @@ TWINS = {
     "arc": "sudoku-attention",
     "arc-1": "sudoku-attention",
     "arc-2": "sudoku-attention",
+    "longcontext-nano": "longcontext",
+    "longcontext-micro": "longcontext",
+    "longcontext-tiny": "longcontext",
+    "longcontext-small": "longcontext",
+    "longcontext-small-32k": "longcontext",
+    "longcontext-medium-32k": "longcontext",
+    "longcontext-large-32k": "longcontext",
 }
 """Presets that differ in nothing but sizes from another one, which is held instead."""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from packed_files import write_packed
 from plimsoll.cli.ladder import LadderOptions
 from plimsoll.cli.main import COMMANDS
 from plimsoll.cli.options import PlanOptions, TrainOptions
@@ -28,6 +29,7 @@ PAGES = [
     ROOT / "docs/chips.md",
     ROOT / "docs/your-own.md",
     ROOT / "docs/puzzles.md",
+    ROOT / "docs/longcontext.md",
     ROOT / "CONTRIBUTING.md",
 ]
 OPTIONS = {"plan": PlanOptions, "train": TrainOptions, "ladder": LadderOptions}
@@ -58,6 +60,7 @@ def place(tmp_path_factory):
     for name, (seq_len, vocab_size) in SETS.items():
         for split in ("train", "test"):
             write_split(folder / name / split, groups=[[1]], seq_len=seq_len, vocab_size=vocab_size, identifiers=1)
+    write_packed(folder / "packed", [1, 2, 256] * 10)
     return folder
 
 

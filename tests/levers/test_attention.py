@@ -73,6 +73,29 @@ def test_nor_do_they_where_every_position_is_seen(chunk):
     assert_near(with_gradients(attend, arrays), with_gradients(dense_over_all, arrays), 2e-6)
 
 
+def dense_window(query, key, value, *, window):
+    scores = jnp.einsum("bhlw,bhmw->bhlm", query, key, precision="highest") / query.shape[-1] ** 0.5
+    apart = jnp.arange(query.shape[2])[:, None] - jnp.arange(query.shape[2])
+    scores = jnp.where((apart >= 0) & (apart < window), scores, -jnp.inf)
+    return jnp.einsum("bhlm,bhmw->bhlw", jax.nn.softmax(scores), value, precision="highest")
+
+
+@pytest.mark.parametrize(("window", "chunk"), [(2, 3), (16, 16), (33, 16), (33, 0), (99, 3), (99, 100), (500, 16)])
+def test_a_window_hides_what_lies_before_it(window, chunk):
+    arrays = heads(100)
+    attend = partial(causal_attention, compute=replace(CPU, attention_chunk=chunk), window=window)
+    assert_near(with_gradients(attend, arrays), with_gradients(partial(dense_window, window=window), arrays), 2e-6)
+
+
+def test_blocks_outside_a_window_are_not_computed():
+    def flops(length, window):
+        attend = partial(causal_attention, compute=replace(CPU, attention_chunk=32), window=window)
+        return dot_flops(jax.jit(attend).trace(*heads(length)).jaxpr)
+
+    assert flops(1024, 64) < 1.1 * 2 * flops(512, 64)
+    assert flops(1024, 64) < flops(1024, 0) / 4
+
+
 @pytest.mark.parametrize(("precision", "tolerance"), [("bfloat16", 0.02), ("float16", 0.003)])
 def test_rounded_blocks_are_near(precision, tolerance):
     arrays = heads(100)

@@ -62,7 +62,8 @@ def take_recipe(arguments: list[str], *, command: str) -> tuple[str, Recipe, lis
         name = words.pop(at + 1)
         words.pop(at)
         if words and not words[0].startswith("-"):
-            words.pop(0)
+            whole = f"{words.pop(0)}-{name}"  # `longcontext --preset nano`
+            name = whole if whole in PRESETS else name
         return name, _recipe(name), words
     if words[:1] in (["-h"], ["--help"]):
         print(f"RECIPE is one of {', '.join(PRESETS)}, or a file of yours, like my_recipe.py.")

@@ -14,6 +14,7 @@ import tyro
 from plimsoll.ask import ask
 from plimsoll.cli.parse import parse
 from plimsoll.errors import PlimsollError
+from plimsoll.recipes.longcontext import BY_POSITION
 from plimsoll.training.folder import RunFolder, replace_file
 
 Json = Annotated[bool, tyro.conf.arg(help="Print one JSON object and nothing else.")]
@@ -29,7 +30,8 @@ class EvaluateOptions:
     closed_loop: bool = False
     """Of a run of control: let it drive the systems, beside the optimal controllers."""
     picture: str | None = None
-    """With --closed-loop: draw the journeys into this .png or .svg file."""
+    """With --closed-loop: draw the journeys into this .png or .svg file; of a run of longcontext: the loss by
+    position."""
     submission: str | None = None
     """Of a run of ARC: write two attempts at every test input into this .json file, as the competition takes them."""
     raw: bool = False
@@ -66,12 +68,14 @@ class SampleOptions:
 def evaluate(arguments: list[str]) -> int:
     """Prints the validation metrics of a checkpoint."""
     options = parse(EvaluateOptions, arguments, program="plimsoll evaluate")
-    RunFolder(options.run).read("recipe.json")  # what is no run is said before JAX starts
+    recipe = RunFolder(options.run).read("recipe.json")  # what is no run is said before JAX starts
     if options.picture is not None:
         from plimsoll.report import require_picture
 
-        if not options.closed_loop:
-            raise PlimsollError("--picture draws journeys: give --closed-loop with it")
+        if not options.closed_loop and recipe.get("kind") != "longcontext":
+            raise PlimsollError(
+                "--picture draws journeys, or the loss by position of a run of longcontext: give --closed-loop with it"
+            )
         require_picture(options.picture)
     if options.submission is not None:
         _require_file(options.submission)
@@ -81,19 +85,32 @@ def evaluate(arguments: list[str]) -> int:
     if options.submission is not None:
         replace_file(Path(options.submission).expanduser(), json.dumps(submission) + "\n")
     if options.picture is not None:
-        from plimsoll.report.journeys import journeys_picture
-
-        journeys_picture(found["closed_loop"], options.picture)
+        _draw(found, options.picture)
     if options.json:
         print(json.dumps(found))
         return 0
-    driven = found.pop("closed_loop", None)
+    driven, losses = found.pop("closed_loop", None), found.pop(BY_POSITION, None)
     print(evaluation_text(found))
+    if losses is not None:
+        from plimsoll.report.positions import positions_table
+
+        print(f"\n{positions_table(losses)}")
     if driven is not None:
         from plimsoll.report.journeys import journeys_table
 
         print(f"\n{journeys_table(driven)}")
     return 0
+
+
+def _draw(found: dict, path: str) -> None:
+    if BY_POSITION in found:
+        from plimsoll.report.positions import positions_picture
+
+        positions_picture(found[BY_POSITION], path)
+        return
+    from plimsoll.report.journeys import journeys_picture
+
+    journeys_picture(found["closed_loop"], path)
 
 
 def _require_file(name: str) -> None:

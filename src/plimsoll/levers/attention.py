@@ -10,6 +10,9 @@ them again, three or four times over. Two ways round it, of the same mathematics
 * In bfloat16, cuDNN's kernel on NVIDIA GPUs and Pallas' on TPUs do the same on the chip, without scores in memory. They
   are used wherever they can be (`kernel`) and no chunk is asked for.
 
+A `window` lets a query see so many positions, its own included, and goes by blocks everywhere: those outside the band
+are left out, so that time and bytes grow with the length times the window.
+
 Elsewhere `attention_chunk=0` is, of causal attention, four blocks of queries, each beside the keys up to its end, 5/8
 of the square; of the other, all of it. Leave it at that for sequences of 256 and less: blocks are no faster there. From
 512 on they are, on a CPU, in a quarter of the bytes and, at 4,096, a thirtieth (docs/log.md).
@@ -35,6 +38,8 @@ Rows = Float[Array, "rows length width"]
 
 STANDS_IN = 128
 """Block of the plain form that is traced where cuDNN is not installed, to estimate: it keeps what cuDNN's keeps."""
+WINDOW_BLOCK = 256
+"""Of a window, where no chunk is asked for."""
 KERNEL_BLOCK = 128
 """Positions of which a TPU's kernel takes a whole number."""
 LARGEST_KERNEL_BLOCK = 512
@@ -46,17 +51,21 @@ class Seen(NamedTuple):
     causal: bool
     length: int
     """Of the sequence, before it was padded to whole blocks."""
+    window: int = 0
+    """Positions that a query sees, its own included; 0 for all there are. Of causal attention."""
 
     def of(self, queries: Array, keys: Array) -> Array:
         """Booleans of (queries, keys), from their positions."""
         if self.causal:  # no query sees the keys after it, so what was added is not seen
-            return keys[None, :] <= queries[:, None]
+            before = keys[None, :] <= queries[:, None]
+            return before & (keys[None, :] > queries[:, None] - self.window) if self.window else before
         return jnp.broadcast_to(keys[None, :] < self.length, (len(queries), len(keys)))
 
 
-def causal_attention(query: Heads, key: Heads, value: Heads, *, compute: Compute) -> Heads:
-    """softmax(q k' / sqrt(width)) v over the positions up to one's own; float32 in and out."""
-    return _attention(query, key, value, compute=compute, causal=True)
+def causal_attention(query: Heads, key: Heads, value: Heads, *, compute: Compute, window: int = 0) -> Heads:
+    """softmax(q k' / sqrt(width)) v over the positions up to one's own, or the last `window` of them; float32 in and
+    out."""
+    return _attention(query, key, value, compute=compute, causal=True, window=window)
 
 
 def attention(query: Heads, key: Heads, value: Heads, *, compute: Compute) -> Heads:
@@ -64,12 +73,14 @@ def attention(query: Heads, key: Heads, value: Heads, *, compute: Compute) -> He
     return _attention(query, key, value, compute=compute, causal=False)
 
 
-def _attention(query: Heads, key: Heads, value: Heads, *, compute: Compute, causal: bool) -> Heads:
+def _attention(query: Heads, key: Heads, value: Heads, *, compute: Compute, causal: bool, window: int = 0) -> Heads:
     length, width = query.shape[2:]
-    form, seen = Form(compute.precision, compute.platform), Seen(causal, length)
+    window = window if window < length else 0
+    form, seen = Form(compute.precision, compute.platform), Seen(causal, length, window)
     chunked = partial(_chunked, form=form, seen=seen)
-    if compute.attention_chunk:
-        return _by_rows(partial(chunked, chunk=min(compute.attention_chunk, length)), query, key, value)
+    if compute.attention_chunk or window:
+        chunk = min(compute.attention_chunk or WINDOW_BLOCK, length)
+        return _by_rows(partial(chunked, chunk=chunk), query, key, value)
     which = kernel(compute, length=length, width=width)
     if which == "cudnn" and not _has_cudnn():
         return _by_rows(partial(chunked, chunk=min(STANDS_IN, length)), query, key, value)
@@ -157,7 +168,7 @@ def _flash_forward(query: Rows, key: Rows, value: Rows, chunk: int, form: Form, 
         return (_put(sums[0], now, i), _put(sums[1], total, i), _put(sums[2], mixed, i)), None
 
     start = jnp.full((rows, length), -jnp.inf), jnp.zeros((rows, length)), jnp.zeros(query.shape)
-    (highest, total, mixed), _ = jax.lax.scan(add_block, start, _pairs(length // chunk, seen))
+    (highest, total, mixed), _ = jax.lax.scan(add_block, start, _pairs(length // chunk, chunk, seen))
     result = mixed / total[..., None]
     return result, (query, key, value, form.operand(result), highest + jnp.log(total))
 
@@ -181,23 +192,27 @@ def _flash_backward(chunk: int, form: Form, seen: Seen, kept, towards: Rows):
         return (_add(to_query, more_query, i), _add(to_key, more_key, j), _add(to_value, more_value, j)), None
 
     zeros = jnp.zeros(query.shape)
-    sums, _ = jax.lax.scan(add_block, (zeros, zeros, zeros), _pairs(query.shape[1] // chunk, seen))
+    sums, _ = jax.lax.scan(add_block, (zeros, zeros, zeros), _pairs(query.shape[1] // chunk, chunk, seen))
     return sums
 
 
 _flash.defvjp(_flash_forward, _flash_backward)
 
 
-def _pairs(blocks: int, seen: Seen) -> tuple[Array, Array]:
-    """Block of queries, block of keys: all, or all that are not above the diagonal."""
-    i, j = np.tril_indices(blocks) if seen.causal else np.indices((blocks, blocks)).reshape(2, -1)
+def _pairs(blocks: int, chunk: int, seen: Seen) -> tuple[Array, Array]:
+    """Block of queries, block of keys: all, or all that are not above the diagonal, or those of them in a window."""
+    if seen.window:  # from the diagonal outwards: what follows a block in which a query sees itself may be unseen
+        firsts = [max(0, (i * chunk - seen.window + 1) // chunk) for i in range(blocks)]
+        i, j = np.array([(i, j) for i in range(blocks) for j in range(i, firsts[i] - 1, -1)]).T
+    else:
+        i, j = np.tril_indices(blocks) if seen.causal else np.indices((blocks, blocks)).reshape(2, -1)
     return jnp.asarray(i, jnp.int32), jnp.asarray(j, jnp.int32)
 
 
 def _scores(
     query: Rows, key: Rows, pair: tuple[Array, Array], form: Form, seen: Seen
 ) -> Float[Array, "rows queries keys"]:
-    """-inf where a key is not seen. Every query sees a key in each of its blocks."""
+    """-inf where a key is not seen. Every query sees a key in the first of its blocks."""
     i, j = pair
     chunk = query.shape[1]
     places = jnp.arange(chunk, dtype=jnp.int32)

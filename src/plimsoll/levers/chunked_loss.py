@@ -53,9 +53,27 @@ def chunked_cross_entropy(
 
 def nats(logits: Float[Array, "tokens vocab"], labels: Int[Array, " tokens"]) -> Float[Array, ""]:
     """Sums `-log p(label)` over the tokens whose label is not `IGNORE`."""
+    return jnp.sum(each_nats(logits, labels))
+
+
+def each_nats(logits: Float[Array, "tokens vocab"], labels: Int[Array, " tokens"]) -> Float[Array, " tokens"]:
+    """`-log p(label)` of each token, 0 where the label is `IGNORE`."""
     counted = labels != IGNORE
     picked = jnp.take_along_axis(logits, jnp.where(counted, labels, 0)[:, None], axis=-1)[:, 0]
-    return jnp.sum(jnp.where(counted, jax.nn.logsumexp(logits, axis=-1) - picked, 0.0))
+    return jnp.where(counted, jax.nn.logsumexp(logits, axis=-1) - picked, 0.0)
+
+
+def chunked_nats(
+    hidden: Float[Array, "tokens width"], weights: Any, labels: Int[Array, " tokens"], *, head: Head, chunk: int
+) -> Float[Array, " tokens"]:
+    """`-log p(label)` of each token, 0 where it is `IGNORE`, `chunk` tokens at a time: to evaluate, not to learn."""
+    tokens = labels.size
+
+    def one_chunk(rows: tuple[Array, Array]) -> Array:
+        hidden_rows, label_rows = rows
+        return each_nats(head(hidden_rows, weights), label_rows)
+
+    return jax.lax.map(one_chunk, _in_chunks(hidden, labels, min(chunk or tokens, tokens))).reshape(-1)[:tokens]
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))

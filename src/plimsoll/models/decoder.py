@@ -5,6 +5,9 @@ Touvron et al. 2023, https://arxiv.org/abs/2302.13971. Flax NNX inside, a pure f
 and on a CPU rematerialisation, do not depend on the number of layers.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -59,7 +62,7 @@ class Block(nnx.Module):
         d, f = shape.width, shape.inner
         residual = INIT_SCALE / (2 * shape.layers) ** 0.5
         options = {"compute": compute, "rngs": rngs}
-        self.heads, self.compute = shape.heads, compute
+        self.heads, self.window, self.compute = shape.heads, shape.attention_window, compute
         self.attention_norm, self.feed_norm = RMSNorm(d), RMSNorm(d)
         self.query, self.key, self.value = (Linear(d, d, scale=INIT_SCALE, **options) for _ in range(3))
         self.out = Linear(d, d, scale=residual, **options)
@@ -69,28 +72,40 @@ class Block(nnx.Module):
     def __call__(
         self, x: Float[Array, "batch length width"], angles: Float[Array, "length half"]
     ) -> Float[Array, "batch length width"]:
-        x = x + self._attend(self.attention_norm(x), angles)
-        normed = self.feed_norm(x)
-        inner = jax.nn.silu(keep(self.gate(normed))) * keep(self.up(normed))
-        return x + self.down(inner)
+        query, key, value = self.projected(x, angles)
+        return self.after_attention(x, causal_attention(query, key, value, compute=self.compute, window=self.window))
 
-    def _attend(self, x: Array, angles: Array) -> Array:
-        batch, length, width = x.shape
+    def projected(self, x: Array, angles: Array) -> tuple[Array, Array, Array]:
+        """Query, key and value of (batch, heads, length, width of a head), the first two turned by their positions."""
+        normed = self.attention_norm(x)
 
         def split(y: Array) -> Array:
-            return keep(y).reshape(batch, length, self.heads, -1).swapaxes(1, 2)
+            return keep(y).reshape(*x.shape[:2], self.heads, -1).swapaxes(1, 2)
 
-        query, key, value = split(self.query(x)), split(self.key(x)), split(self.value(x))
-        mixed = causal_attention(rotate(query, angles), rotate(key, angles), value, compute=self.compute)
-        return keep(self.out(mixed.swapaxes(1, 2).reshape(batch, length, width)))
+        query, key, value = split(self.query(normed)), split(self.key(normed)), split(self.value(normed))
+        return rotate(query, angles), rotate(key, angles), value
+
+    def after_attention(self, x: Array, mixed: Array) -> Array:
+        """What the block gives for `x`, once its heads have attended."""
+        return fed(self, x + keep(self.out(mixed.swapaxes(1, 2).reshape(x.shape))))
+
+
+def fed(block: Any, x: Float[Array, "... width"]) -> Float[Array, "... width"]:
+    """x + SwiGLU(norm(x)), with the block's `feed_norm`, `gate`, `up` and `down`."""
+    normed = block.feed_norm(x)
+    inner = jax.nn.silu(keep(block.gate(normed))) * keep(block.up(normed))
+    return x + block.down(inner)
 
 
 class Decoder:
-    """The model as pure functions: `init` makes the parameters, `hidden` and `logits` use them."""
+    """The model as pure functions: `init` makes the parameters, `hidden` and `logits` use them.
 
-    def __init__(self, shape: DecoderShape, compute: Compute) -> None:
-        self.shape, self.compute = shape, compute
-        abstract = nnx.eval_shape(lambda: Block(shape, compute, nnx.Rngs(0)))
+    `block` is the class of what is stacked: made as `Block` is, and called like it.
+    """
+
+    def __init__(self, shape: DecoderShape, compute: Compute, block: Callable[..., nnx.Module] = Block) -> None:
+        self.shape, self.compute, self._made = shape, compute, block
+        abstract = nnx.eval_shape(lambda: block(shape, compute, nnx.Rngs(0)))
         self._block, _ = nnx.split(abstract)
 
     def init(self, key: Array) -> dict:
@@ -99,11 +114,11 @@ class Decoder:
         shape = self.shape
 
         def one_block(key: Array) -> dict:
-            return nnx.to_pure_dict(nnx.state(Block(shape, self.compute, nnx.Rngs(params=key))))
+            return nnx.to_pure_dict(nnx.state(self._made(shape, self.compute, nnx.Rngs(params=key))))
 
         params = {
             "embedding": INIT_SCALE * jax.random.normal(embedding_key, (shape.vocab, shape.width)),
-            "blocks": jax.lax.map(one_block, jax.random.split(block_key, shape.layers)),
+            "blocks": jax.lax.map(one_block, jax.random.split(block_key, shape.blocks)),
             "norm": jnp.ones((shape.width,)),
         }
         if not shape.tied:
@@ -121,7 +136,7 @@ class Decoder:
             one_block,
             self.embedded(params, ids),
             params["blocks"],
-            layers=self.shape.layers,
+            layers=self.shape.blocks,
             remat=self.compute.remat,
             platform=self.compute.platform,
         )
@@ -135,7 +150,11 @@ class Decoder:
         self, params: dict, x: Float[Array, "batch length width"], angles: Float[Array, "length half"]
     ) -> Float[Array, "batch length width"]:
         """One layer, with its own weights: no axis of layers."""
-        return by_rows(nnx.merge(self._block, params)(x, angles))
+        return by_rows(self.opened_block(params)(x, angles))
+
+    def opened_block(self, params: dict) -> Any:
+        """The module of a layer's own weights."""
+        return nnx.merge(self._block, params)
 
     def normed(self, params: dict, x: Float[Array, "batch length width"]) -> Float[Array, "batch length width"]:
         """What comes out of the last block, through the final norm."""
@@ -144,7 +163,7 @@ class Decoder:
     @property
     def unrolls(self) -> bool:
         how = self.compute
-        return unrolls(layers=self.shape.layers, remat=how.remat, platform=how.platform)
+        return unrolls(layers=self.shape.blocks, remat=how.remat, platform=how.platform)
 
     def logits(self, params: dict, hidden: Float[Array, "rows width"]) -> Float[Array, "rows vocab"]:
         return self.head(hidden, self.head_weights(params))

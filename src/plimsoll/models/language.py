@@ -1,11 +1,14 @@
 """The task of predicting the next token with a `Decoder`: its parameters and its summed loss."""
 
+from collections.abc import Callable
+from typing import Any
+
 import jax.numpy as jnp
 from jaxtyping import Array
 
 from plimsoll.levers.chunked_loss import LIFT, chunked_cross_entropy
 from plimsoll.levers.remat import restacked, unstacked
-from plimsoll.models.decoder import Decoder
+from plimsoll.models.decoder import Block, Decoder
 from plimsoll.models.rotary import rotary_angles
 from plimsoll.models.sizing import DecoderShape
 from plimsoll.types import IGNORE, Batch, Compute, LossSum, Metrics, Params
@@ -16,8 +19,8 @@ class NextToken:
 
     stacked = "blocks"
 
-    def __init__(self, shape: DecoderShape, compute: Compute) -> None:
-        self.decoder, self.compute = Decoder(shape, compute), compute
+    def __init__(self, shape: DecoderShape, compute: Compute, block: Callable[..., Any] = Block) -> None:
+        self.decoder, self.compute = Decoder(shape, compute, block), compute
 
     def init(self, key: Array) -> Params:
         return {"trainable": self.decoder.init(key)}
@@ -62,7 +65,7 @@ class NextToken:
         """The blocks as a list of layers, where they are unrolled; see `types.Unstacks`."""
         if not self.decoder.unrolls:
             return trainable
-        return trainable | {"blocks": unstacked(trainable["blocks"], self.decoder.shape.layers)}
+        return trainable | {"blocks": unstacked(trainable["blocks"], self.decoder.shape.blocks)}
 
     def stack(self, gradient: dict) -> dict:
         if not self.decoder.unrolls:

@@ -1,15 +1,22 @@
 """Rotary positions in their rotate-half form. Su et al. 2021, https://arxiv.org/abs/2104.09864, section 3.4."""
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 BASE = 10_000.0
 
 
 def rotary_angles(length: int, head_width: int) -> Float[Array, "length half"]:
     """Angle of every position and pair, in radians: position * base^(-2i / head_width)."""
+    return angles_at(jnp.arange(length, dtype=jnp.float32), head_width)
+
+
+def angles_at(
+    positions: Float[Array, " length"] | Int[Array, " length"], head_width: int
+) -> Float[Array, "length half"]:
+    """The same of any positions."""
     frequencies = BASE ** (-jnp.arange(0, head_width, 2, dtype=jnp.float32) / head_width)
-    return jnp.arange(length, dtype=jnp.float32)[:, None] * frequencies[None, :]
+    return positions.astype(jnp.float32)[:, None] * frequencies[None, :]
 
 
 def rotate(

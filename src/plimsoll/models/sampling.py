@@ -36,13 +36,20 @@ def make_next_token(decoder: Decoder, *, known: int, top_k: int = 0) -> NextToke
     @jax.jit
     def next_token(params, window, last, seed, index, temperature):
         logits = next_logits(decoder, params, window, last)[:rows]
-        if 0 < top_k < rows:
-            logits = jnp.where(logits < jax.lax.top_k(logits, top_k)[0][-1], -jnp.inf, logits)
-        key = jax.random.fold_in(jax.random.key(seed), index)
-        drawn = jax.random.categorical(key, logits / jnp.maximum(temperature, 1e-6))
-        return jnp.where(temperature > 0, drawn, jnp.argmax(logits))
+        return drawn(logits, top_k=top_k, seed=seed, index=index, temperature=temperature)
 
     return next_token
+
+
+def drawn(
+    logits: Float[Array, " known"], *, top_k: int, seed: Array, index: Array, temperature: Array
+) -> Int[Array, ""]:
+    """An id among the `top_k` likeliest (0: among all); the same seed and index draw the same one."""
+    if 0 < top_k < len(logits):
+        logits = jnp.where(logits < jax.lax.top_k(logits, top_k)[0][-1], -jnp.inf, logits)
+    key = jax.random.fold_in(jax.random.key(seed), index)
+    at_random = jax.random.categorical(key, logits / jnp.maximum(temperature, 1e-6))
+    return jnp.where(temperature > 0, at_random, jnp.argmax(logits))
 
 
 def continued(

@@ -33,6 +33,8 @@ class DecoderShape:
     inner: int
     tied: bool = True
     """The output layer uses the token embedding's weights."""
+    attention_window: int = 0
+    """Tokens that one sees, its own included; 0 for all before it."""
 
     def __post_init__(self) -> None:
         if self.width % self.heads or (self.width // self.heads) % 2:
@@ -44,6 +46,11 @@ class DecoderShape:
     @property
     def head_width(self) -> int:
         return self.width // self.heads
+
+    @property
+    def blocks(self) -> int:
+        """What is stacked: layers, or groups of them where they differ."""
+        return self.layers
 
     def parameters(self) -> int:
         """Embedding, L x (4 attention dots, 3 feed-forward dots, 2 norms), final norm, output layer unless tied."""

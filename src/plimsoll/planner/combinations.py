@@ -49,7 +49,7 @@ def combinations(problem: Problem, rates: Rates) -> Iterator[dict[str, Any]]:
     pins = problem.pins
     precisions = [_possible(pins["precision"], problem, rates)] if "precision" in pins else _precisions(problem, rates)
     remats = _remats(problem, rates)
-    chunks = [pins["loss_chunk"]] if "loss_chunk" in pins else [0, *problem.loss_chunks]
+    chunks = [pins["loss_chunk"]] if "loss_chunk" in pins else _loss_chunks(problem)
     blocks = [pins["attention_chunk"]] if "attention_chunk" in pins else _attention(problem)
     remats = remats if "remat" in problem.honoured else ["none"]
     chunks = chunks if "loss_chunk" in problem.honoured else [0]
@@ -81,6 +81,11 @@ def combinations(problem: Problem, rates: Rates) -> Iterator[dict[str, Any]]:
                 "offload": offload,
                 "storage": storage,
             }
+
+
+def _loss_chunks(problem: Problem) -> list[int]:
+    whole = problem.loss_whole or not problem.loss_chunks
+    return [0, *problem.loss_chunks] if whole else list(problem.loss_chunks)
 
 
 def _attention(problem: Problem) -> list[int]:

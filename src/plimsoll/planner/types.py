@@ -187,6 +187,8 @@ class Problem:
     honoured: tuple[str, ...]
     """Levers the recipe's task makes use of: remat, loss_chunk, precision."""
     loss_chunks: tuple[int, ...]
+    loss_whole: bool = True
+    """Whether all logits at once are tried before those."""
     attention_chunks: tuple[int, ...] = ()
     layerwise: int = 0
     """Backward passes of a step that updates layer by layer; 0 where the recipe has no such step."""

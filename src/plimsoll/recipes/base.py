@@ -68,6 +68,8 @@ class Recipe(ABC):
     offload), and both (layerwise, which needs remat); `remat_offload` where its blocks go through `levers.remat`."""
     loss_chunks: ClassVar[tuple[int, ...]] = ()
     """Chunks of the loss worth trying, in tokens, besides all at once."""
+    loss_whole: ClassVar[bool] = True
+    """Whether all at once is worth trying. It can be pinned either way."""
 
     @property
     def attention_chunks(self) -> tuple[int, ...]:

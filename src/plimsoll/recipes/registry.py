@@ -37,11 +37,36 @@ PRESETS: dict[str, tuple[str, str, str]] = {
     "arc": ("plimsoll.recipes.puzzle_presets", "arc_1", "ARC by a Tiny Recursive Model: arc-1"),
     "arc-1": ("plimsoll.recipes.puzzle_presets", "arc_1", "as published: ARC-AGI-1"),
     "arc-2": ("plimsoll.recipes.puzzle_presets", "arc_2", "as published: ARC-AGI-2"),
+    "longcontext": (
+        "plimsoll.recipes.longcontext",
+        "LongContext",
+        "a language model of linear recurrences on packed text, for a laptop",
+    ),
+    "longcontext-nano": ("plimsoll.recipes.longcontext_presets", "nano", "published size: width 512, 4 layers"),
+    "longcontext-micro": ("plimsoll.recipes.longcontext_presets", "micro", "published size: width 768, 8 layers"),
+    "longcontext-tiny": ("plimsoll.recipes.longcontext_presets", "tiny", "published size: width 512, 6 layers"),
+    "longcontext-small": ("plimsoll.recipes.longcontext_presets", "small", "published size: width 1,024, 12 layers"),
+    "longcontext-small-32k": (
+        "plimsoll.recipes.longcontext_presets",
+        "small_32k",
+        "published size: 123M, windows of 32,768 tokens",
+    ),
+    "longcontext-medium-32k": (
+        "plimsoll.recipes.longcontext_presets",
+        "medium_32k",
+        "published size: width 1,536, 16 layers, 32,768 tokens",
+    ),
+    "longcontext-large-32k": (
+        "plimsoll.recipes.longcontext_presets",
+        "large_32k",
+        "published size: width 2,048, 24 layers, 32,768 tokens",
+    ),
 }
 KINDS: dict[str, tuple[str, str]] = {
     "stories": ("plimsoll.recipes.stories", "Text"),
     "control": ("plimsoll.recipes.control", "Control"),
     "puzzles": ("plimsoll.recipes.puzzles", "Puzzles"),
+    "longcontext": ("plimsoll.recipes.longcontext", "LongContext"),
 }
 
 

@@ -1,0 +1,87 @@
+"""Sizes of a language model of linear recurrences, and what they make of parameters. No JAX here: recipes use it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from plimsoll.errors import RecipeError
+from plimsoll.models.sizing import DecoderShape
+
+Mixing = Literal["auto", "steps", "matmul", "associative", "fft"]
+FIXED_ONLY = ("matmul", "fft")
+"""Forms of the recurrence that need one coefficient for all positions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EigenShape(DecoderShape):
+    """Widths and counts; `heads` are those of the layers that attend, where there are any."""
+
+    states: int
+    """Complex numbers that a layer remembers."""
+    r_min: float = 0.9
+    r_max: float = 0.9999
+    """A state is multiplied by r e^(i phase) at each token; r^2 is drawn evenly between the squares of these two."""
+    max_phase: float = 2 * math.pi
+    """Radians; phases are drawn evenly from 0 to this."""
+    selective: bool = False
+    """Every token says how much of each state is left, besides."""
+    attention_every: int = 0
+    """The last of so many layers attends instead; 0 for none."""
+    tbptt: int = 0
+    """Tokens after which gradients end; 0 for exact ones."""
+    form: Mixing = "auto"
+    chunk: int = 256
+    """Tokens that are computed side by side; changes nothing but the cost."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("width", "layers", "inner", "states", "vocab"):
+            if getattr(self, name) < 1:
+                raise RecipeError(f"--{name} must be 1 or more, got {getattr(self, name)}")
+        if self.chunk < 1:
+            raise RecipeError(f"--chunk-size must be 1 or more, got {self.chunk}")
+        for name in ("attention_every", "attention_window", "tbptt"):
+            if getattr(self, name) < 0:
+                raise RecipeError(f"--{name.replace('_', '-')} must be 0 or more, got {getattr(self, name)}")
+        if not 0 <= self.r_min < self.r_max < 1:
+            raise RecipeError(
+                f"--r-min {self.r_min:g} and --r-max {self.r_max:g} bound what is left of a state after a token: they"
+                " must be from 0 to below 1, the second above the first"
+            )
+        if not 0 < self.max_phase <= 2 * math.pi:
+            raise RecipeError(f"--max-phase must be above 0 and at most 2 pi = 6.2832, got {self.max_phase:g}")
+        if self.selective and self.form in FIXED_ONLY:
+            raise RecipeError(
+                f"--form {self.form} needs the same decay at every token, and --selective gives each its own: take"
+                " --form steps or associative"
+            )
+        if self.attention_every and self.layers % self.attention_every:
+            raise RecipeError(
+                f"--layers {self.layers} are no whole number of groups of --attention-every {self.attention_every}:"
+                f" take {self.layers // self.attention_every * self.attention_every or self.attention_every} layers"
+            )
+        if self.attention_window and not self.attention_every:
+            raise RecipeError(
+                f"--attention-window {self.attention_window} is of layers that attend, and there are none: give"
+                " --attention-every, or leave it out"
+            )
+
+    @property
+    def blocks(self) -> int:
+        """Groups of layers, each with one that attends at its end, where there are such."""
+        return self.layers // (self.attention_every or 1)
+
+    def parameters(self) -> int:
+        """Embedding, layers, final norm, output layer unless tied."""
+        d, f, k = self.width, self.inner, self.states
+        mixing = 4 * k * d + d * d + d + 2 * k + (d * k + k if self.selective else 0)
+        attending = self.blocks if self.attention_every else 0
+        layers = (self.layers - attending) * mixing + attending * 4 * d * d + self.layers * (3 * d * f + 2 * d)
+        return self.vocab * d * (1 if self.tied else 2) + layers + d
+
+
+def eigen_inner(width: int, multiple: int = 64) -> int:
+    """7/3 of the width: its three dots and the mixing layer's gate cost what a plain feed-forward of 4x would."""
+    return max(multiple, round(width * 7 / 3 / multiple) * multiple)

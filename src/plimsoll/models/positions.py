@@ -1,0 +1,33 @@
+"""Stretches of positions over which the loss of a long sequence is told apart. No JAX here: recipes use it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+MOST_STRETCHES = 10
+PREFIX = "loss_from_"
+
+
+def stretches(length: int) -> list[tuple[int, int]]:
+    """Start and end of each, every one as long as all before it, so that the last is the second half.
+
+    >>> stretches(32768)[:3], stretches(32768)[-1]
+    ([(0, 64), (64, 128), (128, 256)], (16384, 32768))
+    """
+    ends = sorted({length >> halvings for halvings in range(MOST_STRETCHES)} - {0})
+    return list(zip([0, *ends], ends, strict=False))
+
+
+def name_of(start: int) -> str:
+    """Of the metric of the stretch that begins there."""
+    return f"{PREFIX}{start}"
+
+
+def is_of_a_position(metric: str) -> bool:
+    return metric.startswith(PREFIX)
+
+
+def by_position(metrics: Mapping[str, float], length: int) -> dict[str, float]:
+    """Positions, like "64 to 127", to the loss there: of the metrics that carry `name_of` each start."""
+    pairs = [(start, end, metrics.get(name_of(start))) for start, end in stretches(length)]
+    return {f"{start} to {end - 1}": loss for start, end, loss in pairs if loss is not None}

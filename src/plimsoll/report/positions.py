@@ -1,0 +1,43 @@
+"""The loss by position: whether a model still gains from what lies thousands of tokens before. Text and a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from plimsoll.report.layout import UNKNOWN, columns
+from plimsoll.report.picture import BAR, INK, require_picture, written
+
+BARS = 40
+"""Characters of the longest."""
+
+
+def positions_table(losses: Mapping[str, float]) -> str:
+    """`losses` are nats, by stretches of positions in their order, like "64 to 127"."""
+    highest, before = max(losses.values(), default=0.0), None
+    rows = []
+    for stretch, loss in losses.items():
+        change = UNKNOWN if before is None else f"{loss - before:+.4f}"
+        bar = "#" * round(BARS * loss / highest) if highest > 0 else ""
+        rows.append((stretch, f"{loss:.4f}", change, bar))
+        before = loss
+    header = ("positions", "nats", "change", "")
+    return "\n".join(["  loss by position in the window", *columns([header, *rows], align="rrrl", indent=4)])
+
+
+def positions_picture(losses: Mapping[str, float], path: Path | str) -> Path:
+    """A step for each stretch, over a logarithmic axis of positions, into `path`: a .png or .svg."""
+    path = require_picture(path)
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.2), layout="constrained", facecolor="white")
+    axes = figure.subplots()
+    bounds = [tuple(int(word) for word in stretch.split(" to ")) for stretch in losses]
+    edges = [first + 1 for first, _ in bounds] + [bounds[-1][1] + 2]
+    axes.stairs(list(losses.values()), edges, baseline=None, color=BAR, linewidth=2)
+    axes.set_xscale("log", base=2)
+    axes.set_xlabel("position in the window, counted from 1", color=INK)
+    axes.set_ylabel("loss, nats per token", color=INK)
+    axes.set_title("Does a token gain from what lies far before it?", loc="left", fontsize=11, color=INK)
+    axes.grid(alpha=0.3)
+    return written(figure, path)

@@ -1,0 +1,76 @@
+"""Long contexts as a user has them: prepare, plan, train, evaluate, sample."""
+
+import shlex
+
+import pytest
+
+from plimsoll.report import read_rows
+
+from .conftest import answer, plimsoll
+
+TRAIN = shlex.split(
+    "--width 16 --layers 2 --states 4 --seq-len 64 --attention-every 2 --attention-window 16 --batch-size 4 --steps 6"
+    " --micro-batch 4 --remat none --loss-chunk 64 --attention-chunk 0 --precision float32 --prefetch 0"
+    " --async-save False --quiet"
+)
+"""Every lever pinned, so that little is compiled."""
+
+
+@pytest.fixture(scope="module")
+def packed(text_file, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("packed") / "packed"
+    done = plimsoll("prepare", "longcontext", "--dataset-id", text_file, "--vocab-size", 300, "--out", folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(packed, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    done = plimsoll("train", "longcontext", "--data", packed, *TRAIN, "--eval-every", 3, "--run", folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_evaluating_tells_the_loss_by_position(trained, tmp_path):
+    found = answer("evaluate", trained, "--step", "last")
+    logged = [row for row in read_rows(trained / "metrics.jsonl") if "validation_loss" in row][-1]
+    assert found["loss"] == logged["validation_loss"]
+    table = found["loss_by_position"]
+    assert list(table) == ["0 to 0", "1 to 1", "2 to 3", "4 to 7", "8 to 15", "16 to 31", "32 to 63"]
+    lengths = [1, 1, 2, 4, 8, 16, 32]
+    mean = sum(loss * length for loss, length in zip(table.values(), lengths, strict=True)) / 64
+    assert mean == pytest.approx(found["loss"], rel=1e-5)
+    picture = tmp_path / "loss.svg"
+    done = plimsoll("evaluate", trained, "--picture", picture)
+    assert done.returncode == 0, done.stderr
+    assert "loss by position in the window" in done.stdout
+    assert f"{table['32 to 63']:.4f}" in done.stdout
+    assert "<svg" in picture.read_text()
+
+
+def test_text_is_written_from_a_prompt_longer_than_a_window(trained):
+    words = ["sample", trained, "--prompt", "the cat " * 60, "--tokens", 12, "--temperature", 0.5]
+    found = answer(*words)
+    assert 1 <= found["tokens"] <= 12
+    assert (trained / "tokenizer.json").is_file()
+
+
+def test_a_preset_may_be_named_beside_its_recipe(packed):
+    found = answer("plan", "longcontext", "--preset", "nano", "--data", packed, *TRAIN[:-1], "--memory", "1GiB")
+    assert found["recipe"] == "longcontext-nano"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["train", "longcontext", "--run", "x"], "--data is missing: name a packed folder"),
+        (["train", "longcontext", "--data", "nowhere", "--run", "x"], "there is no folder"),
+        (["plan", "longcontext", "--selective", "--form", "fft"], "--form fft needs the same decay at every token"),
+    ],
+)
+def test_mistakes_are_told_in_one_paragraph(words, said, tmp_path):
+    done = plimsoll(*words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,46 @@
+"""Small models of linear recurrences, with every option, and weights that make each part of them count."""
+
+from dataclasses import replace
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plimsoll.models.eigen_shape import EigenShape
+from plimsoll.models.long_tokens import LongTokens
+from plimsoll.types import Compute
+
+LENGTH, VOCAB = 67, 50
+TINY = EigenShape(vocab=VOCAB, width=32, layers=2, heads=2, inner=48, states=5, chunk=16)
+SELECTIVE = replace(TINY, selective=True)
+ATTENDING = replace(TINY, attention_every=2)
+WINDOWED = replace(ATTENDING, attention_window=20)
+SHAPES = {"fixed": TINY, "selective": SELECTIVE, "attending": ATTENDING, "windowed": WINDOWED}
+
+
+def tokens(*, batch=2, length=LENGTH, seed=0):
+    return np.random.default_rng(seed).integers(0, VOCAB, (batch, length + 1)).astype(np.uint16)
+
+
+@cache
+def parameters(name):
+    """Larger than at the start of training, so that every part has something to say; eigenvalues as they are drawn."""
+    drawn = jax.jit(LongTokens(SHAPES[name], Compute()).init)(jax.random.key(1))["trainable"]
+    random = np.random.default_rng(2)
+
+    def larger(path, leaf):
+        if any(getattr(entry, "key", "") == "eigenvalues" for entry in path):
+            return leaf
+        return leaf + jnp.asarray(random.normal(size=leaf.shape) * 0.1, leaf.dtype)
+
+    return jax.tree_util.tree_map_with_path(larger, drawn)
+
+
+SCANNED = Compute(remat="block")
+"""One block is compiled, however many there are."""
+
+
+@cache
+def hidden_of(shape, compute=SCANNED):
+    return jax.jit(LongTokens(shape, compute).decoder.hidden)
