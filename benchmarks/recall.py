@@ -114,7 +114,7 @@ def learned(shape: EigenShape, draw: Sequences, options: Any, *, batch: int, ori
         return optax.softmax_cross_entropy_with_integer_labels(logits(params, ids), answers).mean()
 
     @jax.jit
-    def steps(state: Any, key: Array) -> tuple[Any, Array]:
+    def learn(state: Any, key: Array) -> tuple[Any, Array]:
         def one(state: Any, key: Array) -> tuple[Any, Array]:
             params, kept = state
             value, gradient = jax.value_and_grad(loss)(params, *draw(key, batch))
@@ -124,7 +124,7 @@ def learned(shape: EigenShape, draw: Sequences, options: Any, *, batch: int, ori
         return jax.lax.scan(one, state, jax.random.split(key, options.every))
 
     @jax.jit
-    def right(params: dict, key: Array) -> Array:
+    def examine(params: dict, key: Array) -> Array:
         def one(key: Array) -> Array:
             ids, answers = draw(key, batch)
             return jnp.mean(jnp.argmax(logits(params, ids), axis=-1) == answers)
@@ -132,18 +132,13 @@ def learned(shape: EigenShape, draw: Sequences, options: Any, *, batch: int, ori
         return jnp.mean(jax.lax.map(one, jax.random.split(key, max(1, EXAMINED // batch))))
 
     params = jax.jit(decoder.init)(jax.random.key(options.seed))
-    state, key, began, solved_before, done, told = (
-        (params, rule.init(params)),
-        jax.random.key(1),
-        time.monotonic(),
-        0,
-        0,
-        0.0,
-    )
+    state, key = (params, rule.init(params)), jax.random.key(1)
+    steps, right = learn.lower(state, key).compile(), examine.lower(params, key).compile()  # before the clock starts
+    began, solved_before, done, told = time.monotonic(), 0, 0, 0.0
     while solved_before < 2 and time.monotonic() - began < 60 * options.minutes and done < options.steps:
-        key, learn, examine = jax.random.split(key, 3)
-        state, losses = steps(state, learn)
-        accuracy, done = float(right(state[0], examine)), done + options.every
+        key, of_steps, of_examples = jax.random.split(key, 3)
+        state, losses = steps(state, of_steps)
+        accuracy, done = float(right(state[0], of_examples)), done + options.every
         solved_before = solved_before + 1 if accuracy > SOLVED else 0
         if options.verbose:
             print(f"    {done:6} {float(losses.mean()):.3f} {accuracy:.3f}", file=sys.stderr, flush=True)
