@@ -17,8 +17,8 @@ by 4.0 % instead of 3.3 % after 500 steps); where magnitudes differ by element i
 17.1 %), and its mean is right everywhere.
 
 Blocks of 64, because at 128 updates are off by 8 % more, for 0.06 bytes. Leave it off for embeddings, norms and small
-leaves: they are few, and a row of an embedding is as large as its token is frequent. It costs time: three times the
-arithmetic of an update over float32 state, which waits for memory instead.
+leaves: they are few, and a row of an embedding is as large as its token is frequent. It costs time: about
+twice that of an update over float32 state, which waits for memory (docs/levers.md).
 """
 
 from typing import NamedTuple

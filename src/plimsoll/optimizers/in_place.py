@@ -214,6 +214,8 @@ def over_pieces(
     pieces, left = divmod(rows, piece)
     if pieces > 1:
         changed, token = lax.fori_loop(0, pieces, lambda i, carry: one(i * piece, piece, *carry), (changed, token))
+    elif left:
+        changed, token = at_once(lambda *carry: one(jnp.int32(0), piece, *carry), changed, token)
     else:
         left = rows
     if left:
