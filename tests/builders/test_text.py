@@ -1,5 +1,6 @@
 """A packed folder is the token stream of its documents, whatever happened while it was made."""
 
+import gzip
 import json
 import os
 import signal
@@ -9,9 +10,11 @@ import time
 from collections import deque
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from plimsoll.builders import text, text_folder
@@ -168,6 +171,34 @@ def interrupted(made, out, monkeypatch, *, after=2):
             build(made, out)
     with pytest.raises(DataError, match="is not finished"):
         open_packed(out)
+
+
+def write_parquet(folder):
+    parquet.write_table(pa.table({"text": TEXTS}), folder / "a.parquet", row_group_size=50)
+    return folder / "a.parquet"
+
+
+def write_gz(folder):
+    (folder / "a.txt.gz").write_bytes(gzip.compress("<|endoftext|>".join(TEXTS).encode()))
+    return folder / "a.txt.gz"
+
+
+def write_splits(folder):
+    """Streamed through `datasets`, as a hub id is: nobody knows how much is left."""
+    for split in ("train", "test"):
+        parquet.write_table(pa.table({"text": TEXTS}), folder / f"{split}-0.parquet", row_group_size=50)
+    return folder
+
+
+@pytest.mark.parametrize("write", [write_parquet, write_gz, write_splits])
+def test_it_continues_in_every_kind_of_file(write, tmp_path, monkeypatch):
+    (tmp_path / "texts").mkdir()
+    made = TextSet(dataset_id=str(write(tmp_path / "texts")), vocab_size=400)
+    for after in (1, 9):
+        interrupted(made, tmp_path / "packed", monkeypatch, after=after)
+    assert build(made, tmp_path / "packed")["tokens_before"] > 0
+    build(made, tmp_path / "whole")
+    assert content(tmp_path / "packed") == content(tmp_path / "whole")
 
 
 def test_texts_that_changed_since_it_was_begun_are_refused(tmp_path, monkeypatch):

@@ -72,6 +72,20 @@ def test_every_window_comes_once_an_epoch_whatever_the_sizes(tmp_path_factory, s
         assert sorted((starts // seq_len).tolist()) == list(range(windows))
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_windows_longer_than_a_run_come_once_an_epoch_too(tmp_path, workers):
+    """More of them than are mixed at a time, and a batch that divides neither."""
+    seq_len, windows = 40_000, 70
+    folder = numbered(tmp_path / "packed", windows=windows, seq_len=seq_len)
+    loader = packed_loader(folder, seq_len=seq_len, batch_size=3, seed=3, prefetch=0, workers=workers)
+    drawn = np.concatenate([next(loader)["tokens"][:, [0, seq_len - 1, seq_len]] for _ in range(2 * windows // 3 + 1)])
+    assert (drawn[:, 0] == drawn[:, 1]).all()
+    assert (drawn[:, 2] == drawn[:, 0] + 1).all()
+    for epoch in range(2):
+        assert sorted(drawn[epoch * windows : (epoch + 1) * windows, 0].tolist()) == list(range(windows))
+    assert not np.array_equal(drawn[:windows], drawn[windows : 2 * windows])
+
+
 def test_epochs_differ_the_seed_decides_and_neither_threads_nor_prefetch_change_the_order(tmp_path):
     folder = numbered(tmp_path / "packed", windows=5000, seq_len=8)
 

@@ -15,7 +15,7 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks/packed_loader.py"
 def test_the_benchmark_of_the_packed_loader_measures_every_way(tmp_path):
     words = ["--tokens", "400000", "--seq-len", "64", "--batch", "100", "--rounds", "1"]
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), *words, "--folder", str(tmp_path), "--json", str(tmp_path / "found.json")],
+        [sys.executable, str(SCRIPT), *words, "--folder", str(tmp_path), "--out", str(tmp_path / "found.json")],
         capture_output=True,
         text=True,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},

@@ -12,7 +12,7 @@ from plimsoll.cli.ladder import LadderOptions
 from plimsoll.cli.main import COMMANDS
 from plimsoll.cli.options import PlanOptions, TrainOptions
 from plimsoll.cli.parse import parse, take_recipe
-from plimsoll.cli.prepare import PUZZLES
+from plimsoll.cli.prepare import PUZZLES, TextOptions
 from plimsoll.cli.solve import SolveOptions
 from plimsoll.cli.use import EvaluateOptions, SampleOptions
 from puzzle_files import write_split
@@ -23,6 +23,7 @@ PAGES = [
     GUIDES,
     ROOT / "README.md",
     ROOT / "docs/stories.md",
+    ROOT / "docs/packing.md",
     ROOT / "docs/memory.md",
     ROOT / "docs/levers.md",
     ROOT / "docs/chips.md",
@@ -85,6 +86,8 @@ def require_parsed(name, rest):
             parse(OPTIONS[name], options, program=f"plimsoll {name}", recipe=recipe)
     elif name in USES:
         parse(USES[name], rest, program=f"plimsoll {name}")
+    elif name == "prepare" and rest[0] == "longcontext" and rest[1:]:
+        parse(TextOptions, rest[1:], program="plimsoll prepare longcontext")
     elif name == "prepare" and rest[0] in PUZZLES:
         parse(PUZZLES[rest[0]][0], rest[1:], program=f"plimsoll prepare {rest[0]}")
 

@@ -140,6 +140,8 @@ def require_room(documents: Documents, tokenizer: TextTokenizer, folder: TextFol
         texts.append(piece.text)
         characters += len(piece.text)
         share = extent.share(piece.position)
+        if share is None:
+            return
         if characters >= LOOKED_AT:
             break
     if not share:

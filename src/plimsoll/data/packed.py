@@ -166,7 +166,8 @@ def packed_bytes(*, seq_len: int, batch_size: int, prefetch: int, itemsize: int)
     Those are the prefetched ones, one that waits to enter the queue, one that is held by the consumer and one that is
     being put together.
     """
-    pool = RUNS_MIXED * (run_windows(seq_len, itemsize) * seq_len + 1) * itemsize
+    run = run_windows(seq_len, itemsize)
+    pool = RUNS_MIXED * (run * seq_len + 1) * itemsize if run > 1 else 0  # one window is read into the batch
     return pool + (prefetch + 3) * batch_size * (seq_len + 1) * itemsize
 
 

@@ -2,12 +2,12 @@
 
 The file is cut into runs of 64 KiB: 32 windows of 1,024 tokens in 2 bytes, or one window of 32,768. An epoch goes
 through all runs in the order of a permutation; 64 of them at a time are read into one room of 4 MiB, and their windows
-are mixed. So a window of 64 KiB or more may follow any other; shorter ones do so within 64 places of the file.
+are mixed. Windows that are runs of their own are read into the batch, and may follow any other; shorter ones do so
+within 64 places of the file.
 
 Why not a permutation of all windows of a memory map: every page that was touched would stay in the resident set, which
-is what a run on a CPU is measured by, and handing pages back (madvise) costs a page fault a window. On one core, for
-windows of 1,024 tokens: this 1.9 to 2.7 M/s, a map 1.4 to 1.7 M/s (with all of the file resident), a map whose pages
-are handed back 0.1 to 0.2 M/s, one positioned read a window 0.3 M/s (docs/packing.md).
+is what a run on a CPU is measured by, and handing pages back (madvise) costs a page fault a window: a tenth of the
+rate. One positioned read for each window has a quarter of it. Runs come near to it in 6 MiB (docs/packing.md).
 """
 
 from __future__ import annotations
@@ -52,10 +52,16 @@ class PackedWindows(grain.IterDataset):
         return np.random.default_rng([self.order_seed, 7, epoch]).permutation(np.arange(self.runs, dtype=np.int32))
 
     def order_within(self, epoch: int, number: int, runs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of the windows of these runs: which run of them, and which window of it."""
+        """Of the windows of these runs: which of these runs, and which window of it."""
         sizes = np.minimum(self.run, self.count - runs.astype(np.int64) * self.run)
         there = np.flatnonzero(np.arange(self.run) < sizes[:, None])
         return np.divmod(np.random.default_rng([self.order_seed, 6, epoch, number]).permutation(there), self.run)
+
+    def read(self, runs: np.ndarray) -> np.ndarray:
+        """Windows that are runs of their own."""
+        found = np.empty((len(runs), self.seq_len + 1), self.packed.on_disk)
+        self.fill(found, runs)
+        return found
 
     def fill(self, room: np.ndarray, runs: np.ndarray) -> None:
         """Reads the runs into the rows of `room`."""
@@ -90,9 +96,12 @@ class _Iterator(grain.DatasetIterator):
         """An epoch, and its order of the runs."""
         self._order: tuple[np.ndarray, np.ndarray] | None = None
         """Of the windows in the room; None where they have to be read."""
-        length = of.run * of.seq_len + 1
-        self._room = np.empty((min(RUNS_MIXED, of.runs), length), of.packed.on_disk)
-        self._windows = np.lib.stride_tricks.sliding_window_view(self._room, of.seq_len + 1, axis=1)[:, :: of.seq_len]
+        self._windows: np.ndarray | None = None
+        """Of the room, run by run; None where a run is one window, which is read into the batch."""
+        if of.run > 1:
+            self._room = np.empty((min(RUNS_MIXED, of.runs), of.run * of.seq_len + 1), of.packed.on_disk)
+            windows = np.lib.stride_tricks.sliding_window_view(self._room, of.seq_len + 1, axis=1)
+            self._windows = windows[:, :: of.seq_len]
 
     def __next__(self) -> dict[str, np.ndarray]:
         self._assert_not_closed()
@@ -105,7 +114,7 @@ class _Iterator(grain.DatasetIterator):
         while wanted:
             runs, within = self._mixed()
             take = slice(self._row, self._row + wanted)
-            part = self._windows[runs[take], within[take]]
+            part = self._of.read(runs[take]) if self._windows is None else self._windows[runs[take], within[take]]
             wanted, self._row = wanted - len(part), self._row + len(part)
             yield part
             if self._row == len(runs):
@@ -118,8 +127,12 @@ class _Iterator(grain.DatasetIterator):
             if self._runs[0] != self._epoch:
                 self._runs = self._epoch, self._of.order(self._epoch)
             runs = self._runs[1][self._number * RUNS_MIXED : (self._number + 1) * RUNS_MIXED]
-            self._of.fill(self._room, runs)
-            self._order = self._of.order_within(self._epoch, self._number, runs)
+            of_group, within = self._of.order_within(self._epoch, self._number, runs)
+            if self._windows is None:
+                of_group = runs[of_group]
+            else:
+                self._of.fill(self._room, runs)
+            self._order = of_group, within
         return self._order
 
     def get_state(self) -> dict[str, Any]:
