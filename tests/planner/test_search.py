@@ -654,3 +654,16 @@ def test_where_what_was_good_enough_does_not_fit_after_all_the_search_goes_on():
     planned = found(budget, HeavierWhenConfirmed(loop_seconds=0.01))
     assert planned.plan.remat != "none"
     assert planned.ledger.needed_bytes <= budget
+
+
+@pytest.mark.parametrize("pin", [{"optimizer_bits": 8}, {"weight_bits": 24}, {"weight_bits": 16}], ids=str)
+def test_fewer_bits_for_a_model_that_has_no_leaf_for_them_are_refused(pin):
+    class Small(FakeCompiler):
+        def static(self, fsdp=1, storage=None):
+            return super().static(fsdp)
+
+    (name, bits) = next(iter(pin.items()))
+    honoured = ("optimizer_bits", "weight_bits")
+    with pytest.raises(RecipeError, match=rf"--{name.replace('_', '-')} {bits} would change nothing: .* Leave it out"):
+        search(problem(GIB, pins=pin, honoured=honoured), Small(), lambda text: None)
+    assert search(problem(GIB, pins=pin, honoured=honoured), FakeCompiler(), lambda text: None).ledger.fits

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from plimsoll.errors import RecipeError
 from plimsoll.planner import layerwise, offloading
-from plimsoll.planner.types import Problem, Rates
+from plimsoll.planner.types import Problem, Rates, Static
 from plimsoll.types import Storage
 
 FASTER = 1.05
@@ -160,3 +160,15 @@ def _possible(precision: str, problem: Problem, rates: Rates) -> str:
         f"--precision {precision} is not to be had on {problem.chip}, which has no units for it: it has"
         f" {', '.join(rates.flops)}"
     )
+
+
+def require_narrower(problem: Problem, static_of: Callable[[Storage], Static]) -> None:
+    """Raises RecipeError where weights or state are to be kept in fewer bits, and none of this model's can be."""
+    for name, what in (("optimizer_bits", "optimizer state"), ("weight_bits", "weights")):
+        bits = problem.pins.get(name, 32)
+        if bits != 32 and static_of(Storage(**{name: bits})).state_bytes >= static_of(Storage()).state_bytes:
+            raise RecipeError(
+                f"--{name.replace('_', '-')} {bits} would change nothing: {problem.recipe} has no {what} that can be"
+                " kept in fewer bits. Norms, biases, leaves of less than 4,096 weights and those that are not whole"
+                " blocks of 64 stay in float32, and so does the state of embeddings. Leave it out"
+            )

@@ -16,7 +16,7 @@ from typing import Any
 from plimsoll.errors import BudgetError, PlimsollError
 from plimsoll.planner.candidates import NEAR, Candidate, alternative, kind, same_step, words
 from plimsoll.planner.clock import Clock
-from plimsoll.planner.combinations import combinations, micro_batches, storages
+from plimsoll.planner.combinations import combinations, micro_batches, require_narrower, storages
 from plimsoll.planner.estimate import ledger
 from plimsoll.planner.interpolation import interpolated, sample
 from plimsoll.planner.offloading import moves, require_moved
@@ -86,6 +86,7 @@ class _Search:
         self.static: Static = compiler.static()
         require_moved(problem, self.static)
         self.statics: dict[tuple[int, Storage], Static] = {(1, Storage()): self.static}
+        require_narrower(problem, lambda storage: self._kept(1, storage))
         self.rates: Rates = compiler.rates()
         self.micros = micro_batches(problem)
         self.usual = storages(problem)[0]
@@ -200,7 +201,10 @@ class _Search:
         return [self.problem.effective_batch] if combination["layerwise"] else self.micros
 
     def _static(self, plan: Plan) -> Static:
-        key = plan.fsdp, plan.storage
+        return self._kept(plan.fsdp, plan.storage)
+
+    def _kept(self, *key: Any) -> Static:
+        """`key`: devices that share a copy, and how it is stored."""
         if key not in self.statics:
             self.statics[key] = self.compiler.static(*key)
         return self.statics[key]
