@@ -76,7 +76,8 @@ def measured(folder: Path, bits: int) -> dict[str, float]:
     from plimsoll.training.memory import peak_resident_bytes, resident_bytes
     from plimsoll.training.program import tree_bytes
 
-    jax.block_until_ready(jax.jit(lambda x: packed(x, 8))(jnp.ones((128, 8))))  # the compiler, and its threads
+    for form in (8, 4):  # the compiler, and its threads
+        jax.block_until_ready(jax.jit(lambda x, form=form: packed(x, form))(jnp.ones((128, 8))))
     shape = read_shape(folder)
     largest = max(tensor.shape[0] * math.prod(tensor.shape[1:]) for tensor in checked(folder, shape).values())
     before = resident_bytes()

@@ -26,7 +26,7 @@ from plimsoll.types import Compute
 
 PIECE = 2**20
 """Numbers of a tensor that are read at a time: 4 MiB of float32."""
-PACKED_PIECE = 2**17
+PACKED_PIECE = 2**16
 """The same where they are packed, which takes up to 32 times their bytes for a moment."""
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 ALIGNED = 64
