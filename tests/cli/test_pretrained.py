@@ -160,7 +160,7 @@ def test_a_hub_id_is_downloaded_without_pickles(monkeypatch, tmp_path):
     )
     assert model_folder("some/model") == tmp_path
     assert asked["name"] == "some/model"
-    assert asked["allow_patterns"] == ("*.json", "*.safetensors")
+    assert asked["allow_patterns"] == ["*.json", "*.safetensors"]
 
 
 def test_a_hub_that_cannot_be_reached_is_said_in_one_paragraph(monkeypatch, tmp_path):

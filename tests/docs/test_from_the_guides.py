@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from plimsoll.cli.export import ExportOptions
 from plimsoll.cli.ladder import LadderOptions
 from plimsoll.cli.main import COMMANDS
 from plimsoll.cli.options import PlanOptions, TrainOptions
 from plimsoll.cli.parse import parse, take_recipe
 from plimsoll.cli.prepare import PUZZLES
+from plimsoll.cli.pretrained import EvaluatePretrained, SamplePretrained, is_asked_for
 from plimsoll.cli.solve import SolveOptions
 from plimsoll.cli.use import EvaluateOptions, SampleOptions
 from puzzle_files import write_split
@@ -27,10 +29,12 @@ PAGES = [
     ROOT / "docs/chips.md",
     ROOT / "docs/your-own.md",
     ROOT / "docs/puzzles.md",
+    ROOT / "docs/pretrained.md",
     ROOT / "CONTRIBUTING.md",
 ]
 OPTIONS = {"plan": PlanOptions, "train": TrainOptions, "ladder": LadderOptions}
-USES = {"evaluate": EvaluateOptions, "sample": SampleOptions, "solve": SolveOptions}
+USES = {"evaluate": EvaluateOptions, "sample": SampleOptions, "solve": SolveOptions, "export": ExportOptions}
+OF_PRETRAINED = {"evaluate": EvaluatePretrained, "sample": SamplePretrained}
 SETS = {"data/sudoku-4x4": (16, 6), "data/sudoku": (81, 11)}
 """Folders of puzzles that pages name: tokens of a puzzle, and of the vocabulary."""
 
@@ -81,7 +85,8 @@ def require_parsed(name, rest):
             _, recipe, options = take_recipe(typed, command=name)
             parse(OPTIONS[name], options, program=f"plimsoll {name}", recipe=recipe)
     elif name in USES:
-        parse(USES[name], rest, program=f"plimsoll {name}")
+        options = OF_PRETRAINED if is_asked_for(rest) else USES
+        parse(options[name], rest, program=f"plimsoll {name}")
     elif name == "prepare" and rest[0] in PUZZLES:
         parse(PUZZLES[rest[0]][0], rest[1:], program=f"plimsoll prepare {rest[0]}")
 

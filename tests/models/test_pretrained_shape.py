@@ -68,6 +68,7 @@ def test_linear_stretching_divides_every_frequency():
         ({"hidden_size": None}, "does not say hidden_size"),
         ({"hidden_size": "wide"}, "hidden_size is 'wide', not a whole number"),
         ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000, not a whole number of 1 to 10,000"),
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps is nan, not a number above 0"),
     ],
 )

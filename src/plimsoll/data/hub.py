@@ -16,7 +16,7 @@ from plimsoll.data.formats import no_column, record_parts, text_of
 from plimsoll.data.pieces import Part
 from plimsoll.errors import DataError, PlimsollError
 
-MODEL_FILES = ("*.json", "*.safetensors")
+MODEL_FILES = ["*.json", "*.safetensors"]
 """No pickles, and no second copies in other formats."""
 
 

@@ -51,7 +51,7 @@ class TextTokenizer:
 
     def text_of(self, token: int) -> str:
         """As the vocabulary spells one token."""
-        return self._tokenizer.id_to_token(token)
+        return self._tokenizer.id_to_token(token) or ""
 
     def encode(self, text: str) -> np.ndarray:
         """int32 ids. A text longer than 64 KiB is encoded in the pieces in which documents are read."""

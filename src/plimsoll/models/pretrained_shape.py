@@ -22,6 +22,8 @@ Architecture = Literal["llama", "gemma"]
 SUPPORTED = "Llama 2 to 3.x (model_type llama) and Gemma 1 (gemma)"
 ACTIVATIONS = {"llama": ("silu",), "gemma": ("gelu", "gelu_pytorch_tanh")}
 """Gemma's first configurations say gelu, and mean its approximation by tanh, as their authors said later."""
+MOST_LAYERS = 10_000
+"""A larger number is damage, and would be a list of names as long."""
 ABSENT = {
     "attention_bias": "biases of attention",
     "mlp_bias": "biases of the feed-forward part",
@@ -169,14 +171,14 @@ def shape_of(config: Mapping[str, Any], *, source: str) -> PretrainedShape:
         architecture=architecture,
         vocab=read.count("vocab_size"),
         width=width,
-        layers=read.count("num_hidden_layers"),
+        layers=read.count("num_hidden_layers", most=MOST_LAYERS),
         heads=heads,
         key_heads=key_heads,
         head_width=head_width,
         inner=read.count("intermediate_size"),
         norm_epsilon=read.number("rms_norm_eps", 1e-6),
         rotary=_rotary(config, read),
-        tied=bool(config.get("tie_word_embeddings", architecture == "gemma")),
+        tied=architecture == "gemma" if (tied := config.get("tie_word_embeddings")) is None else bool(tied),
         positions=read.count("max_position_embeddings", 2048 if architecture == "llama" else 8192),
     )
 
@@ -187,10 +189,10 @@ class _Reader:
     def __init__(self, config: Mapping[str, Any], source: str) -> None:
         self.config, self.source = config, source
 
-    def count(self, name: str, default: int | None = None) -> int:
+    def count(self, name: str, default: int | None = None, *, most: int = 2**31 - 1) -> int:
         value = self._value(name, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise self.refused(f"{name} is {_short(value)}, not a whole number of 1 or more")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise self.refused(f"{name} is {_short(value)}, not a whole number of 1 to {most:,}")
         return value
 
     def number(self, name: str, default: float | None = None, *, of: Mapping[str, Any] | None = None) -> float:

@@ -46,7 +46,7 @@ class Tensor:
         try:
             with open(self.path, "rb") as file:
                 file.seek(self.start + first * step)
-                found = np.fromfile(file, kind, math.prod(shape))
+                found: np.ndarray = np.fromfile(file, kind, math.prod(shape))
         except OSError as problem:
             raise DataError(f"{self.path} cannot be read ({problem.strerror}): copy it again") from None
         if found.size != math.prod(shape):
