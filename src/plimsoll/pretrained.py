@@ -21,7 +21,7 @@ from plimsoll.errors import DataError, RecipeError
 from plimsoll.levers.chunked_loss import chunked_cross_entropy
 from plimsoll.models.pretrained import Pretrained
 from plimsoll.models.pretrained_shape import read_shape
-from plimsoll.models.pretrained_weights import load
+from plimsoll.models.pretrained_weights import checked, load
 from plimsoll.models.sampling import continued, make_next_token
 from plimsoll.training.memory import peak_resident_bytes
 from plimsoll.types import Compute
@@ -113,13 +113,13 @@ def _after(tokenizer: TextTokenizer, prompt: list[int], ids: list[int]) -> str:
 def _opened(asked: Mapping[str, Any]) -> _Opened:
     folder = model_folder(asked["pretrained"])
     shape = read_shape(folder)
+    checked(folder, shape)  # the headers alone: what is not to be used is said before minutes of reading
     tokenizer = load_tokenizer(folder)
     if tokenizer.size > shape.vocab:
         raise DataError(
             f"the tokenizer.json of {folder} has ids up to {tokenizer.size - 1:,}, and the model {shape.vocab:,} rows"
             " for them: they belong to different models. Copy the folder again"
         )
-    # Without a gradient nothing is kept for a backward pass: "block" or "none" is the same.
     compute = Compute(precision=asked["precision"], platform=jax.default_backend())
     params = load(folder, shape, bits=asked["frozen_bits"])
     return _Opened(Pretrained(shape, compute), jax.block_until_ready(params), tokenizer, _begin(folder, tokenizer))

@@ -144,6 +144,15 @@ def test_refusals_of_one_paragraph(exported, text, capsys, words, said):
     assert len(error.strip().splitlines()) == 1
 
 
+def test_a_folder_of_pickles_is_refused_in_one_paragraph(exported, tmp_path, capsys):
+    (tmp_path / "config.json").write_text((exported / "config.json").read_text())
+    (tmp_path / "pytorch_model.bin").write_bytes(b"not looked at")
+    assert main(["sample", "--pretrained", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert "pytorch_model.bin: pickles" in error
+    assert len(error.strip().splitlines()) == 1
+
+
 def test_help_is_of_what_was_asked_for(capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["evaluate", "--pretrained", "--help"])
