@@ -149,6 +149,9 @@ def _rehearse(asked: dict[str, Any]) -> int:
 ANSWERS = {
     "evaluate": ("plimsoll.inference", "evaluate"),
     "sample": ("plimsoll.inference", "sample"),
+    "evaluate_text": ("plimsoll.pretrained", "evaluate_text"),
+    "sample_text": ("plimsoll.pretrained", "sample_text"),
+    "export": ("plimsoll.exporting", "export"),
     "solve": ("plimsoll.solving", "solve"),
     "fingerprint": ("plimsoll.inference", "prove"),
     "prepare": ("plimsoll.builders.control", "answer"),

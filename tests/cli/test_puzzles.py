@@ -191,3 +191,9 @@ def test_what_cannot_be_submitted_is_refused(puzzle_run, tmp_path, capsys):
     assert main(["evaluate", str(puzzle_run), "--submission", str(tmp_path / "a.json")]) == 2
     assert "--submission writes answers to tasks of ARC" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_run_of_puzzles_is_not_exported(puzzle_run, tmp_path, capsys):
+    assert main(["export", str(puzzle_run), "--out", str(tmp_path / "out")]) == 2
+    assert "whose model transformers does not know" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

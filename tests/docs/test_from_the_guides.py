@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from packed_files import write_packed
+from plimsoll.cli.export import ExportOptions
 from plimsoll.cli.ladder import LadderOptions
 from plimsoll.cli.main import COMMANDS
 from plimsoll.cli.options import PlanOptions, TrainOptions
 from plimsoll.cli.parse import parse, take_recipe
 from plimsoll.cli.prepare import PUZZLES, TextOptions
+from plimsoll.cli.pretrained import EvaluatePretrained, SamplePretrained, is_asked_for
 from plimsoll.cli.solve import SolveOptions
 from plimsoll.cli.use import EvaluateOptions, SampleOptions
 from puzzle_files import write_split
@@ -30,10 +32,12 @@ PAGES = [
     ROOT / "docs/your-own.md",
     ROOT / "docs/puzzles.md",
     ROOT / "docs/longcontext.md",
+    ROOT / "docs/pretrained.md",
     ROOT / "CONTRIBUTING.md",
 ]
 OPTIONS = {"plan": PlanOptions, "train": TrainOptions, "ladder": LadderOptions}
-USES = {"evaluate": EvaluateOptions, "sample": SampleOptions, "solve": SolveOptions}
+USES = {"evaluate": EvaluateOptions, "sample": SampleOptions, "solve": SolveOptions, "export": ExportOptions}
+OF_PRETRAINED = {"evaluate": EvaluatePretrained, "sample": SamplePretrained}
 SETS = {"data/sudoku-4x4": (16, 6), "data/sudoku": (81, 11)}
 """Folders of puzzles that pages name: tokens of a puzzle, and of the vocabulary."""
 
@@ -85,7 +89,8 @@ def require_parsed(name, rest):
             _, recipe, options = take_recipe(typed, command=name)
             parse(OPTIONS[name], options, program=f"plimsoll {name}", recipe=recipe)
     elif name in USES:
-        parse(USES[name], rest, program=f"plimsoll {name}")
+        options = OF_PRETRAINED if is_asked_for(rest) else USES
+        parse(options[name], rest, program=f"plimsoll {name}")
     elif name == "prepare" and rest[0] == "longcontext" and rest[1:]:
         parse(TextOptions, rest[1:], program="plimsoll prepare longcontext")
     elif name == "prepare" and rest[0] in PUZZLES:

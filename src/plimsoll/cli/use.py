@@ -12,6 +12,7 @@ from typing import Annotated
 import tyro
 
 from plimsoll.ask import ask
+from plimsoll.cli import pretrained
 from plimsoll.cli.parse import parse
 from plimsoll.errors import PlimsollError
 from plimsoll.recipes.longcontext import BY_POSITION
@@ -19,7 +20,9 @@ from plimsoll.training.folder import RunFolder, replace_file
 
 Json = Annotated[bool, tyro.conf.arg(help="Print one JSON object and nothing else.")]
 
-Run = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN", help="Folder of the run.")]
+Run = Annotated[
+    tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN", help="Folder of the run; or give --pretrained instead.")
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,16 +60,22 @@ class SampleOptions:
     json: Json = False
 
     def __post_init__(self) -> None:
-        if self.tokens < 1:
-            raise PlimsollError(f"--tokens must be 1 or more, got {self.tokens}")
-        if not 0 <= self.temperature < float("inf"):
-            raise PlimsollError(f"--temperature must be 0 or more, got {self.temperature:g}")
-        if self.top_k < 0:
-            raise PlimsollError(f"--top-k must be 0 or more, got {self.top_k}")
+        require_drawable(tokens=self.tokens, temperature=self.temperature, top_k=self.top_k)
+
+
+def require_drawable(*, tokens: int, temperature: float, top_k: int) -> None:
+    if tokens < 1:
+        raise PlimsollError(f"--tokens must be 1 or more, got {tokens}")
+    if not 0 <= temperature < float("inf"):
+        raise PlimsollError(f"--temperature must be 0 or more, got {temperature:g}")
+    if top_k < 0:
+        raise PlimsollError(f"--top-k must be 0 or more, got {top_k}")
 
 
 def evaluate(arguments: list[str]) -> int:
     """Prints the validation metrics of a checkpoint."""
+    if pretrained.is_asked_for(arguments):
+        return pretrained.evaluate(arguments)
     options = parse(EvaluateOptions, arguments, program="plimsoll evaluate")
     recipe = RunFolder(options.run).read("recipe.json")  # what is no run is said before JAX starts
     if options.picture is not None:
@@ -134,6 +143,8 @@ def evaluation_text(found: dict) -> str:
 
 def sample(arguments: list[str]) -> int:
     """Prints the prompt and what the model writes after it."""
+    if pretrained.is_asked_for(arguments):
+        return pretrained.sample(arguments)
     options = parse(SampleOptions, arguments, program="plimsoll sample")
     RunFolder(options.run).read("recipe.json")
     question = dataclasses.asdict(options)

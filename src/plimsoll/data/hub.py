@@ -1,4 +1,5 @@
-"""Rows of a Hugging Face data set, streamed: nothing is downloaded ahead, and only a position is kept.
+"""What has an id on the Hugging Face hub. Rows of a data set are streamed: nothing is downloaded ahead, and only a
+position is kept. A model's files are downloaded once, into the cache of `huggingface_hub`.
 
 Importing `datasets` costs 136 MB of resident memory, so it is imported when the stream is opened, not before.
 """
@@ -8,11 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from plimsoll.data.formats import no_column, record_parts, text_of
 from plimsoll.data.pieces import Part
 from plimsoll.errors import DataError, PlimsollError
+
+MODEL_FILES = ["*.json", "*.safetensors"]
+"""No pickles, and no second copies in other formats."""
 
 
 def looks_like_hub_id(name: str) -> bool:
@@ -78,11 +83,37 @@ class HubStream:
             raise self._unreadable(problem) from problem
 
     def _unreadable(self, problem: Exception) -> DataError:
-        reason = " ".join(f"{type(problem).__name__}: {problem}".split())
-        reason = reason if len(reason) <= 200 else reason[:200] + "..."
+        reason = _in_short(problem)
         config = f", config {self.config!r}" if self.config else ""
         return DataError(
             f"split {self.split!r} of data set {self.name}{config} cannot be streamed ({reason}). Check the "
             "id, --dataset-config and --split, and that huggingface.co can be reached; a copy on this "
             "machine can be named by its path."
         )
+
+
+def model_folder(name: str) -> Path:
+    """A folder here, or that of a model of the hub, whose settings and safetensors are downloaded if need be."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    if path.exists() or not looks_like_hub_id(name):
+        raise DataError(
+            f"--pretrained {name} is no folder here, nor the id of a Hugging Face model, which looks like org/name:"
+            " name the folder with its config.json and .safetensors files"
+        )
+    import huggingface_hub
+
+    try:
+        return Path(huggingface_hub.snapshot_download(name, allow_patterns=MODEL_FILES, ignore_patterns=["*/*"]))
+    except Exception as problem:  # of the network, of rights, or of a name: a dozen classes
+        raise DataError(
+            f"--pretrained {name} is no folder here, and as a model of the Hugging Face hub it cannot be had"
+            f" ({_in_short(problem)}). Check the id, whether its licence was accepted, and that huggingface.co can be"
+            " reached; a copy on this machine can be named by its folder"
+        ) from problem
+
+
+def _in_short(problem: Exception) -> str:
+    reason = " ".join(f"{type(problem).__name__}: {problem}".split())
+    return reason if len(reason) <= 200 else reason[:200] + "..."

@@ -42,6 +42,17 @@ class TextTokenizer:
         """The smallest type that ids are kept in where many of them are kept."""
         return np.dtype(np.uint16 if self.size <= 2**16 else np.int32)
 
+    def beginning(self) -> int | None:
+        """The id that this tokenizer puts before a text where it is asked for special tokens; None for none."""
+        with_it = self._tokenizer.encode("a", add_special_tokens=True).ids
+        without = self._tokenizer.encode("a", add_special_tokens=False).ids
+        before = len(with_it) - len(without)
+        return with_it[0] if before and with_it[before:] == without else None
+
+    def text_of(self, token: int) -> str:
+        """As the vocabulary spells one token."""
+        return self._tokenizer.id_to_token(token) or ""
+
     def encode(self, text: str) -> np.ndarray:
         """int32 ids. A text longer than 64 KiB is encoded in the pieces in which documents are read."""
         return self.encode_each([piece for piece, _ in cut_string(text)])[0]

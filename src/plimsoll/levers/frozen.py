@@ -23,6 +23,7 @@ from jaxtyping import Float
 
 from plimsoll.levers.offload import fetched
 from plimsoll.levers.precision import Form, Precision
+from plimsoll.levers.weight_bits import as_bfloat16
 from plimsoll.types import NORMS_AND_BIASES
 
 GROUP = 64
@@ -88,12 +89,14 @@ def packed(kernel: Float[Array, "... rows cols"], bits: Literal[8, 4]) -> Packed
 
 
 def widened(leaf: Any, dtype: Any = jnp.float32) -> Any:
-    """An array of (..., rows, cols) from a packed leaf; an array as it is, in that type.
+    """An array of (..., rows, cols) from a packed leaf, or one kept as the bits of bfloat16; an array as it is, in that
+    type. What is not a number stays what it is.
 
     What lies in the host's memory is copied to the device: widen one layer at a time, inside the loop over them.
     """
     leaf = fetched(leaf)
     if not isinstance(leaf, Packed):
+        leaf = as_bfloat16(leaf) if leaf.dtype == jnp.uint16 else leaf
         return leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
     *lead, groups, cols = leaf.scales.shape
     if leaf.bits == 8:

@@ -1,0 +1,40 @@
+"""`plimsoll export`: a language model that was trained here, as a Hugging Face folder."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from plimsoll.ask import ask
+from plimsoll.cli.parse import parse
+from plimsoll.training.folder import RunFolder
+from plimsoll.units import format_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN", help="Folder of the run.")]
+    out: Annotated[
+        str, tyro.conf.arg(metavar="FOLDER", help="New or empty; config.json, model.safetensors, tokenizer.")
+    ]
+    step: str = "best"
+    """Checkpoint: a step's number, `last`, or `best` (lowest validation loss, else the last)."""
+    json: Annotated[bool, tyro.conf.arg(help="Print one JSON object and nothing else.")] = False
+
+
+def export(arguments: list[str]) -> int:
+    """Prints where the folder is."""
+    options = parse(ExportOptions, arguments, program="plimsoll export")
+    RunFolder(options.run).read("recipe.json")  # what is no run is said before JAX starts
+    found = ask("export", {"run": options.run, "step": options.step, "out": options.out})
+    if options.json:
+        print(json.dumps(found))
+    else:
+        print(
+            f"{found['out']}: {found['parameters']:,} parameters of step {found['step']:,}"
+            f" ({format_bytes(found['bytes'])}). `transformers` loads it, and so does `plimsoll sample --pretrained`"
+        )
+    return 0

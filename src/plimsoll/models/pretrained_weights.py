@@ -1,0 +1,161 @@
+"""Published weights of a Llama or a Gemma, read straight into the form they are kept in: levers/frozen.py.
+
+At no time is there more than that form and some MiB: a few rows of a tensor are read, turned over, rounded or packed,
+and written into their place in the stack of layers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plimsoll.errors import DataError
+from plimsoll.levers.frozen import FrozenBits, Packed, packed, stored
+from plimsoll.levers.weight_bits import as_bits
+from plimsoll.models.pretrained import KERNELS, NORMS, Pretrained
+from plimsoll.models.pretrained_shape import PretrainedShape
+from plimsoll.models.safetensors_folder import Tensor, require, tensors_of
+from plimsoll.types import Compute
+
+PIECE = 2**20
+"""Numbers of a tensor that are read at a time: 4 MiB of float32."""
+PACKED_PIECE = 2**16
+"""The same where they are packed, which takes up to 32 times their bytes for a moment."""
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+ALIGNED = 64
+"""Bytes to which a buffer must be aligned for JAX to take it on a CPU without a copy."""
+
+
+def stored_like(shape: PretrainedShape, bits: FrozenBits) -> Any:
+    """Shapes and types of what `load` returns; nothing is allocated."""
+    model = Pretrained(shape, Compute())
+    return jax.eval_shape(lambda: kept(model.init(jax.random.key(0)), bits))
+
+
+def kept(params: dict, bits: FrozenBits) -> dict:
+    """`levers.frozen.stored`, with the bits of what it has in bfloat16."""
+
+    def one(leaf: Any) -> Any:
+        return as_bits(leaf) if not isinstance(leaf, Packed) and leaf.dtype == jnp.bfloat16 else leaf
+
+    return jax.tree.map(one, stored(params, bits), is_leaf=lambda leaf: isinstance(leaf, Packed))
+
+
+def load(folder: str | Path, shape: PretrainedShape, *, bits: FrozenBits | None = None) -> dict:
+    """The folder's weights in the tree of `Pretrained`, each leaf as `kept` would make it.
+
+    `bits` None: as in the file, where all of it is bfloat16, else float32. Raises DataError where the tensors are not
+    those of the shape.
+    """
+    tensors = checked(folder, shape)
+    if bits is None:
+        bits = 16 if all(tensor.kind == "BF16" for tensor in tensors.values()) else 32
+    like = stored_like(shape, bits)
+    params: dict[str, Any] = {"embedding": _filled(like["embedding"], [tensors[EMBEDDING]], turned=False)}
+    params["blocks"] = {name: {} for name in like["blocks"]}
+    for ours, theirs in KERNELS.items():
+        layers = [tensors[f"model.layers.{number}.{theirs}.weight"] for number in range(shape.layers)]
+        params["blocks"][ours]["kernel"] = _filled(like["blocks"][ours]["kernel"], layers, turned=True)
+    for ours, theirs in NORMS.items():
+        layers = [tensors[f"model.layers.{number}.{theirs}.weight"] for number in range(shape.layers)]
+        params["blocks"][ours]["scale"] = _filled(like["blocks"][ours]["scale"], layers, turned=False)
+    params["norm"] = _filled(like["norm"], [tensors["model.norm.weight"]], turned=False)
+    if not shape.tied:
+        params["head"] = _filled(like["head"], [tensors[HEAD]], turned=True)
+    return params
+
+
+def checked(folder: str | Path, shape: PretrainedShape) -> dict[str, Tensor]:
+    """The folder's tensors, once they are found to be those of the shape. No number of them is read.
+
+    Of a tied embedding some save only the head. Old Llamas keep frequencies, which follow from the configuration.
+    """
+    found = tensors_of(folder)
+    found = {name: tensor for name, tensor in found.items() if not name.endswith(".rotary_emb.inv_freq")}
+    if shape.tied and HEAD in found:
+        head = found.pop(HEAD)
+        if EMBEDDING not in found:
+            found[EMBEDDING] = head
+        elif not _equal(head, found[EMBEDDING]):
+            raise DataError(
+                f"{folder} ties its head to its embedding (tie_word_embeddings), and holds two that differ,"
+                f" {EMBEDDING} and {HEAD}: correct its config.json, or take out the one that is not used"
+            )
+    require(found, shape.tensors(), source=str(folder))
+    return found
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    if (a.shape, a.kind) != (b.shape, b.kind):
+        return False
+    return all(np.array_equal(a.rows(*piece), b.rows(*piece)) for piece in _pieces(a.shape, PIECE))
+
+
+def _filled(like: Any, tensors: list[Tensor], *, turned: bool) -> Any:
+    """A leaf: of one tensor, or of a tensor for each layer. `turned`: it is (in, out) here."""
+    stacked = like.ndim > len(tensors[0].shape)
+    if isinstance(like, Packed):
+        codes, scales = (_buffer(part.shape, part.dtype) for part in (like.codes, like.scales))
+        for number, tensor in enumerate(tensors):
+            place = (number,) if stacked else ()
+            for first, last, part in _packed_pieces(tensor, like):
+                codes[place][:, first:last] = np.asarray(part.codes)[:, : last - first]
+                scales[place][:, first:last] = np.asarray(part.scales)[:, : last - first]
+        return Packed(_taken(codes), _taken(scales), like.bits, like.rows)
+    whole = _buffer(like.shape, like.dtype)
+    for number, tensor in enumerate(tensors):
+        place = whole[number] if stacked else whole
+        for first, last in _pieces(tensor.shape, PIECE):
+            numbers = _numbers(tensor, first, last)
+            if like.dtype == jnp.uint16:
+                numbers = numbers.astype(jnp.bfloat16).view(np.uint16)
+            if turned:
+                place[:, first:last] = numbers.T
+            else:
+                place[first:last] = numbers
+    return _taken(whole)
+
+
+def _packed_pieces(tensor: Tensor, like: Packed) -> Iterator[tuple[int, int, Packed]]:
+    """First and last published row, which is a column here, and the codes of those and of what fills up the piece."""
+    pieces = _pieces(tensor.shape, PACKED_PIECE)
+    together = np.zeros((pieces[0][1], tensor.shape[1]), np.float32)  # one shape, so that it is compiled once
+    for first, last in pieces:
+        together[: last - first] = _numbers(tensor, first, last)
+        yield first, last, _packed_rows(together.copy(), like.bits)  # JAX may read it where it lies, and later
+
+
+@partial(jax.jit, static_argnums=1)
+def _packed_rows(rows: jax.Array, bits: Any) -> Packed:
+    return packed(rows.T, bits)
+
+
+def _numbers(tensor: Tensor, first: int, last: int) -> np.ndarray:
+    rows = tensor.rows(first, last)
+    return rows.view(jnp.bfloat16) if tensor.kind == "BF16" else rows
+
+
+def _pieces(shape: tuple[int, ...], numbers: int) -> list[tuple[int, int]]:
+    """Of the first axis: as many rows as make so many numbers, or one."""
+    many = max(1, numbers // math.prod(shape[1:]))
+    return [(first, min(first + many, shape[0])) for first in range(0, shape[0], many)]
+
+
+def _buffer(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Not touched yet, so not resident; JAX takes it over as it is."""
+    dtype = np.dtype(dtype)
+    size = math.prod(shape) * dtype.itemsize
+    room = np.empty(size + ALIGNED, np.uint8)
+    start = -room.ctypes.data % ALIGNED
+    return room[start : start + size].view(dtype).reshape(shape)
+
+
+def _taken(buffer: np.ndarray) -> jax.Array:
+    return jax.device_put(buffer)

@@ -1,0 +1,183 @@
+"""`--pretrained` and `export`: a folder's loss and text, a run as a folder that gives the run's logits."""
+
+import json
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from plimsoll.cli.main import main
+from plimsoll.data.hub import model_folder
+from plimsoll.data.tokenizer import load_tokenizer
+from plimsoll.errors import DataError
+from plimsoll.inference import Trained
+from plimsoll.levers.weight_bits import readable
+from plimsoll.models.pretrained import Pretrained
+from plimsoll.models.pretrained_shape import read_shape
+from plimsoll.models.pretrained_weights import load
+from plimsoll.types import Compute
+
+from .conftest import answer, plimsoll
+
+
+@pytest.fixture(scope="module")
+def exported(tiny_run, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("exported") / "folder"
+    found = answer("export", tiny_run, "--out", folder)
+    assert found["out"] == str(folder)
+    assert found["parameters"] == read_shape(folder).parameters()
+    assert not folder.with_name("folder.partial").exists()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    path = tmp_path_factory.mktemp("scored") / "text.txt"
+    path.write_text("the cat sat on the mat\n\na dog ran under the tree and then saw a big red house\n")
+    return path
+
+
+def read_back(folder):
+    shape = read_shape(folder)
+    return Pretrained(shape, Compute()), load(folder, shape)
+
+
+def test_an_exported_run_read_back_gives_the_runs_logits(tiny_run, exported):
+    trained = Trained(str(tiny_run), step="best")
+    task = trained.recipe.task(trained.plan.compute("cpu"))
+    params = readable(trained.params()["trainable"])
+    model, published = read_back(exported)
+    ids = np.random.default_rng(0).integers(0, model.shape.vocab, (2, 30)).astype(np.int32)
+
+    def logits(which, params):
+        hidden = which.hidden(params, ids)
+        return which.logits(params, hidden.reshape(-1, hidden.shape[-1]))
+
+    found = jax.jit(lambda tree: logits(model, tree))(published)
+    expected = jax.jit(lambda tree: logits(task.decoder, tree))(params)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    assert np.abs(expected).max() > 0.01
+
+
+def test_an_exported_folder_has_what_transformers_asks_for(tiny_run, exported):
+    config = json.loads((exported / "config.json").read_text())
+    assert config["architectures"] == ["LlamaForCausalLM"]
+    tokenizer = load_tokenizer(exported)
+    assert config["bos_token_id"] == config["eos_token_id"] == tokenizer.end_of_text
+    assert json.loads((exported / "tokenizer_config.json").read_text())["eos_token"] == "<|endoftext|>"
+    assert (exported / "tokenizer.json").read_text() == (tiny_run / "tokenizer.json").read_text()
+
+
+def test_a_folder_that_is_not_empty_is_not_written_over(tiny_run, exported, capsys):
+    assert main(["export", str(tiny_run), "--out", str(exported)]) == 2
+    assert f"--out {exported} is there already" in capsys.readouterr().err
+
+
+def test_the_loss_of_a_text_is_that_of_its_documents_one_by_one(exported, text):
+    found = answer("evaluate", "--pretrained", exported, "--text", text, "--batch-size", 3, "--seq-len", 7)
+    model, params = read_back(exported)
+    tokenizer = load_tokenizer(exported)
+    documents = text.read_text().split("\n\n")
+    windows = []
+    for document in documents:
+        ids = tokenizer.encode(document.strip())
+        windows += [ids[first : first + 7] for first in range(0, len(ids), 7)]
+    nats = 0.0
+    for window in windows:
+        inputs = np.array([[tokenizer.end_of_text, *window[:-1]]], np.int32)
+        logits = model.logits(params, jax.jit(model.hidden)(params, inputs)[0])
+        nats -= float(jax.nn.log_softmax(logits)[np.arange(len(window)), window].sum())
+    tokens = sum(map(len, windows))
+    assert (found["tokens"], found["documents"], found["seq_len"]) == (tokens, len(documents), 7)
+    assert found["loss"] == pytest.approx(nats / tokens, rel=1e-5)
+    assert found["perplexity"] == pytest.approx(math.exp(nats / tokens), rel=1e-5)
+    size = sum(len(document.strip()) for document in documents)
+    assert found["bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-5)
+    assert found["peak_resident_bytes"] > 2**26
+
+
+def test_in_fewer_bits_the_loss_is_nearly_the_same(exported, text):
+    whole, few = (answer("evaluate", "--pretrained", exported, "--text", text, "--frozen-bits", b) for b in (32, 8))
+    assert few["loss"] != whole["loss"]
+    assert few["loss"] == pytest.approx(whole["loss"], rel=0.01)
+
+
+def test_sampling_writes_what_the_run_writes(tiny_run, exported):
+    """At temperature 0, of the same weights after the same token: an empty prompt is the end of a document."""
+    options = ("--temperature", 0, "--tokens", 12)
+    run, folder = answer("sample", tiny_run, *options), answer("sample", "--pretrained", exported, *options)
+    assert folder["text"] == run["text"]
+    assert folder["tokens"] == run["tokens"]
+
+
+def test_a_sample_prints_the_prompt_first(exported):
+    done = plimsoll("sample", "--pretrained", exported, "--prompt", "the cat", "--tokens", 5)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("the cat")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["evaluate", "--pretrained", "{folder}"], "needs --text"),
+        (
+            ["evaluate", "--pretrained", "{folder}", "--text", "{text}", "--seq-len", "1k"],
+            "--seq-len 1,000 is more than",
+        ),
+        (["evaluate", "--pretrained", "{folder}", "--text", "{text}", "--batch-size", "0"], "--batch-size must be 1"),
+        (["evaluate", "--pretrained", "{folder}", "--text", "{text}", "--seq-len", "0"], "--seq-len must be 1"),
+        (["evaluate", "--pretrained", "{folder}/nowhere", "--text", "{text}"], "is no folder here, nor the id of"),
+        (["evaluate", "--pretrained", "{folder}", "--text", "{text}.txt"], "there is no such path"),
+        (
+            ["evaluate", "--pretrained", "{folder}", "--text", "{text}", "--frozen-bits", "3"],
+            "--frozen-bits takes one of",
+        ),
+        (["sample", "--pretrained", "{folder}", "--tokens", "0"], "--tokens must be 1 or more"),
+        (["sample", "--pretrained", "{folder}", "--step", "best"], "there is no option --step"),
+    ],
+)
+def test_refusals_of_one_paragraph(exported, text, capsys, words, said):
+    assert main([word.format(folder=exported, text=text) for word in words]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_a_folder_of_pickles_is_refused_in_one_paragraph(exported, tmp_path, capsys):
+    (tmp_path / "config.json").write_text((exported / "config.json").read_text())
+    (tmp_path / "pytorch_model.bin").write_bytes(b"not looked at")
+    assert main(["sample", "--pretrained", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert "pytorch_model.bin: pickles" in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_help_is_of_what_was_asked_for(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["evaluate", "--pretrained", "--help"])
+    assert stopped.value.code == 0
+    assert "--frozen-bits" in capsys.readouterr().out
+
+
+def test_a_hub_id_is_downloaded_without_pickles(monkeypatch, tmp_path):
+    import huggingface_hub
+
+    asked = {}
+    monkeypatch.setattr(
+        huggingface_hub, "snapshot_download", lambda name, **how: asked.update(how, name=name) or tmp_path
+    )
+    assert model_folder("some/model") == tmp_path
+    assert asked["name"] == "some/model"
+    assert asked["allow_patterns"] == ["*.json", "*.safetensors"]
+
+
+def test_a_hub_that_cannot_be_reached_is_said_in_one_paragraph(monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(DataError, match="as a model of the Hugging Face hub it cannot be had") as refused:
+        model_folder("some/model")
+    assert "\n" not in str(refused.value)

@@ -1,0 +1,145 @@
+"""A pretrained model's forms: what is stored in fewer bits computes what the codes mean, and lets gradients through."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plimsoll.levers.frozen import widened
+from plimsoll.levers.lora import Adapted
+from plimsoll.levers.weight_bits import readable
+from plimsoll.models.decoder import Decoder
+from plimsoll.models.pretrained import Pretrained
+from plimsoll.models.pretrained_shape import PretrainedShape, Rotary
+from plimsoll.models.pretrained_weights import kept, stored_like
+from plimsoll.models.sizing import DecoderShape
+from plimsoll.training.program import tree_bytes
+from plimsoll.types import Compute
+
+GEMMA = PretrainedShape(
+    architecture="gemma",
+    vocab=64,
+    width=64,
+    layers=2,
+    heads=4,
+    key_heads=1,
+    head_width=32,
+    inner=128,
+    norm_epsilon=1e-6,
+)
+LARGE = PretrainedShape(
+    architecture="llama",
+    vocab=256,
+    width=256,
+    layers=8,
+    heads=4,
+    key_heads=2,
+    head_width=64,
+    inner=1024,
+    norm_epsilon=1e-5,
+)
+
+
+@pytest.fixture(scope="module")
+def params():
+    return Pretrained(GEMMA, Compute()).init(jax.random.key(0))
+
+
+@pytest.fixture(scope="module")
+def ids():
+    return np.random.default_rng(0).integers(0, GEMMA.vocab, (2, 12)).astype(np.int32)
+
+
+def wide(params):
+    """What the codes mean, in float32."""
+    packed = lambda leaf: hasattr(leaf, "codes")  # noqa: E731
+    return jax.tree.map(lambda leaf: widened(readable(leaf)), params, is_leaf=packed)
+
+
+@pytest.mark.parametrize("bits", [32, 16, 8, 4])
+def test_stored_in_fewer_bits_it_computes_what_the_codes_mean(params, ids, bits):
+    model, few = Pretrained(GEMMA, Compute()), kept(params, bits)
+    assert tree_bytes(few) < tree_bytes(params) if bits < 32 else tree_bytes(few) == tree_bytes(params)
+    hidden, logits = jax.jit(model.hidden), jax.jit(model.logits)
+    expected = hidden(wide(few), ids)
+    np.testing.assert_allclose(hidden(few, ids), expected, rtol=2e-5, atol=2e-5)
+    logits, plain = (logits(tree, expected[0]) for tree in (few, wide(few)))
+    np.testing.assert_allclose(logits, plain, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("bits", [32, 16, 8, 4])
+def test_gradients_reach_the_given_vectors_through_frozen_layers(params, bits):
+    vectors = jax.random.normal(jax.random.key(1), (2, 12, GEMMA.width))
+    few = kept(params, bits)
+
+    @partial(jax.jit, static_argnums=2)
+    @jax.grad
+    def gradient(vectors, tree, model):
+        return jnp.sum(jnp.sin(model.hidden(tree, inputs_embeds=vectors)))
+
+    found = gradient(vectors, few, Pretrained(GEMMA, Compute(remat="block")))
+    expected = gradient(vectors, wide(few), Pretrained(GEMMA, Compute(), frozen=False))
+    assert jnp.linalg.norm(expected) > 1
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_frozen_kernels_take_no_gradient_and_others_do(params, ids):
+    def total(kernels, frozen):
+        tree = params | {"blocks": params["blocks"] | {"up": kernels}}
+        return jnp.sum(jnp.sin(Pretrained(GEMMA, Compute(), frozen=frozen).hidden(tree, ids)))
+
+    kernels = params["blocks"]["up"]
+    assert not jax.jit(jax.grad(partial(total, frozen=True)))(kernels)["kernel"].any()
+    assert jnp.abs(jax.jit(jax.grad(partial(total, frozen=False)))(kernels)["kernel"]).max() > 0
+
+
+def test_what_is_adapted_beside_a_frozen_kernel_is_learned(params, ids):
+    model, few = Pretrained(GEMMA, Compute(precision="bfloat16", remat="block")), kept(params, 16)
+    base = few["blocks"]["query"]["kernel"]
+    lead, inner, cols = base.shape
+    a, b = jnp.ones((lead, inner, 2)), jnp.zeros((lead, 2, cols))
+
+    def total(b):
+        kernel = Adapted(base, a, b, 1.0)
+        tree = few | {"blocks": few["blocks"] | {"query": {"kernel": kernel}}}
+        return jnp.sum(jnp.sin(model.hidden(tree, ids)))
+
+    value, gradient = jax.jit(jax.value_and_grad(total))(b)
+    assert value == pytest.approx(float(jnp.sum(jnp.sin(jax.jit(model.hidden)(few, ids)))), rel=1e-5)
+    assert jnp.abs(gradient).max() > 0
+
+
+@pytest.mark.parametrize("bits", [32, 16, 8, 4])
+def test_no_more_than_a_few_layers_are_widened_at_once(bits):
+    """Of all layers, the bytes of a copy in float32 are 31 MB; of the two largest kernels of one, 2 MB."""
+    model, like = Pretrained(LARGE, Compute(remat="block")), stored_like(LARGE, bits)
+    vectors = jax.ShapeDtypeStruct((1, 16, LARGE.width), jnp.float32)
+    compiled = jax.jit(jax.grad(lambda x, tree: jnp.sum(model.hidden(tree, inputs_embeds=x)))).lower(vectors, like)
+    layer = 4 * (LARGE.parameters() - LARGE.vocab * LARGE.width) // LARGE.layers
+    assert compiled.compile().memory_analysis().temp_size_in_bytes < 3 * layer
+
+
+def test_an_untied_llama_of_our_decoders_shape_is_our_decoder():
+    ours = DecoderShape(vocab=50, width=32, layers=2, heads=2, inner=64, tied=False)
+    decoder = Decoder(ours, Compute())
+    params = decoder.init(jax.random.key(0))
+    shape = PretrainedShape(
+        architecture="llama",
+        vocab=50,
+        width=32,
+        layers=2,
+        heads=2,
+        key_heads=2,
+        head_width=16,
+        inner=64,
+        norm_epsilon=1e-6,
+        rotary=Rotary(),
+        tied=False,
+    )
+    model = Pretrained(shape, Compute(), frozen=False)
+    assert jax.tree.structure(model.init(jax.random.key(0))) == jax.tree.structure(params)
+    ids = np.arange(20, dtype=np.int32).reshape(2, 10)
+    found, expected = (jax.jit(which.hidden)(params, ids) for which in (model, decoder))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

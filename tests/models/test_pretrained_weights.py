@@ -1,0 +1,221 @@
+"""Folders read tensor by tensor: the stored form to the bit, and every kind of bad folder in one paragraph."""
+
+import contextlib
+import json
+import struct
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pretrained_folders import LLAMA, drawn, write, write_sharded
+from safetensors.numpy import save_file
+
+from plimsoll.errors import DataError
+from plimsoll.models import pretrained_weights
+from plimsoll.models.pretrained import KERNELS, NORMS
+from plimsoll.models.pretrained_shape import PretrainedShape, Rotary
+from plimsoll.models.pretrained_weights import kept, load, stored_like
+from plimsoll.models.safetensors_folder import tensors_of
+
+TIED = PretrainedShape(**{**LLAMA.__dict__, "tied": True})
+
+
+def expected_tree(shape, tensors):
+    """The published tensors, stacked and turned, by plain NumPy."""
+    of_layers = lambda name: [tensors[f"model.layers.{n}.{name}.weight"] for n in range(shape.layers)]  # noqa: E731
+    kernels = {ours: {"kernel": np.stack([x.T for x in of_layers(name)])} for ours, name in KERNELS.items()}
+    norms = {ours: {"scale": np.stack(of_layers(name))} for ours, name in NORMS.items()}
+    tree = {
+        "embedding": tensors["model.embed_tokens.weight"],
+        "blocks": kernels | norms,
+        "norm": tensors["model.norm.weight"],
+    }
+    tree = tree if shape.tied else tree | {"head": tensors["lm_head.weight"].T}
+    return jax.tree.map(jnp.asarray, tree)
+
+
+def require_same(found, expected):
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(found), jax.tree.leaves(expected), strict=True):
+        assert a.dtype == b.dtype, path
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b), err_msg=str(path))
+
+
+@pytest.mark.parametrize("bits", [32, 16, 8, 4])
+@pytest.mark.parametrize("piece", [2**20, 700])  # in one piece, and in several with a last one that is not full
+def test_what_is_loaded_is_what_would_be_stored(tmp_path, monkeypatch, bits, piece):
+    monkeypatch.setattr(pretrained_weights, "PIECE", piece)
+    monkeypatch.setattr(pretrained_weights, "PACKED_PIECE", piece)
+    tensors = drawn(LLAMA)
+    found = load(write(tmp_path, LLAMA, tensors), LLAMA, bits=bits)
+    require_same(found, kept(expected_tree(LLAMA, tensors), bits))
+    assert jax.tree.map(jax.typeof, found) == jax.tree.map(jax.typeof, stored_like(LLAMA, bits))
+
+
+def test_shards_give_what_one_file_gives(tmp_path):
+    one, many = write(tmp_path / "one", LLAMA), write_sharded(tmp_path / "many", LLAMA)
+    assert len(list(many.glob("*.safetensors"))) == 3
+    require_same(load(many, LLAMA), load(one, LLAMA))
+
+
+@pytest.mark.parametrize("name", ["model.embed_tokens.weight", "lm_head.weight"])
+def test_a_tied_embedding_is_read_under_either_name(tmp_path, name):
+    tensors = drawn(TIED)
+    embedding = tensors.pop("model.embed_tokens.weight")
+    found = load(write(tmp_path, TIED, tensors | {name: embedding}), TIED)
+    np.testing.assert_array_equal(found["embedding"], embedding)
+    assert "head" not in found
+
+
+def test_a_tied_embedding_that_is_there_twice_must_be_the_same(tmp_path):
+    tensors = drawn(TIED)
+    twice = tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"].copy()}
+    load(write(tmp_path, TIED, twice), TIED)
+    twice["lm_head.weight"][3, 4] += 1
+    with pytest.raises(DataError, match=r"holds two that differ, model\.embed_tokens\.weight and lm_head.weight"):
+        load(write(tmp_path, TIED, twice), TIED)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16])
+def test_halves_are_read_and_bfloat16_stays_what_it_is(tmp_path, dtype):
+    tensors = {name: x.astype(dtype) for name, x in drawn(LLAMA).items()}
+    folder = write(tmp_path, LLAMA, tensors)
+    widened = {name: x.astype(np.float32) for name, x in tensors.items()}
+    require_same(load(folder, LLAMA, bits=32), kept(expected_tree(LLAMA, widened), 32))
+    require_same(load(folder, LLAMA), kept(expected_tree(LLAMA, widened), 16 if dtype == jnp.bfloat16 else 32))
+
+
+def test_frequencies_that_old_llamas_keep_are_left_out(tmp_path):
+    old = drawn(LLAMA) | {"model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(4, np.float32)}
+    assert load(write(tmp_path, LLAMA, old), LLAMA)
+
+
+def refusal(folder, shape=LLAMA, **options):
+    with pytest.raises(DataError) as refused:
+        load(folder, shape, **options)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def test_missing_extra_and_misshapen_tensors_are_listed_with_their_shapes(tmp_path):
+    tensors = drawn(LLAMA)
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    tensors["model.layers.0.self_attn.q_proj.bias"] = np.zeros(32, np.float32)
+    tensors["model.norm.weight"] = np.zeros(16, np.float32)
+    said = refusal(write(tmp_path, LLAMA, tensors))
+    assert "1 missing: model.layers.1.mlp.up_proj.weight (72, 32)" in said
+    assert "1 not expected: model.layers.0.self_attn.q_proj.bias (32)" in said
+    assert "1 of another shape: model.norm.weight (16) instead of (32)" in said
+
+
+def test_many_missing_tensors_are_counted(tmp_path):
+    said = refusal(write(tmp_path, LLAMA, {"model.norm.weight": np.zeros(32, np.float32)}))
+    assert f"{len(LLAMA.tensors()) - 1} missing: model.embed_tokens.weight (90, 32)" in said
+    assert "and 21 more" in said
+
+
+def test_other_types_and_numbers_that_are_not_finite_are_refused(tmp_path):
+    tensors = drawn(LLAMA)
+    tensors["model.norm.weight"] = np.zeros(32, np.float64)
+    assert "of types that are not read, 1: model.norm.weight (F64)" in refusal(write(tmp_path, LLAMA, tensors))
+    for dtype in (np.float32, np.float16, jnp.bfloat16):
+        tensors = {name: x.astype(dtype) for name, x in drawn(LLAMA).items()}
+        tensors["model.layers.2.mlp.up_proj.weight"][5, 6] = np.nan if dtype != np.float16 else np.inf
+        said = refusal(write(tmp_path, LLAMA, tensors))
+        assert "model.layers.2.mlp.up_proj.weight in" in said
+        assert "not finite" in said
+
+
+def test_pickles_are_refused_and_never_opened(tmp_path):
+    (tmp_path / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'false'\ntR.")
+    said = refusal(tmp_path)
+    assert "pytorch_model.bin: pickles, which can run code" in said
+    assert "safe_serialization=True" in said
+
+
+def test_a_folder_without_weights_and_what_is_no_folder(tmp_path):
+    assert "has neither model.safetensors nor model.safetensors.index.json" in refusal(tmp_path)
+    assert "is not a folder" in refusal(tmp_path / "nowhere")
+
+
+def edited_index(folder, edit):
+    path = folder / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    edit(index["weight_map"])
+    path.write_text(json.dumps(index))
+    return folder
+
+
+def test_an_index_that_names_absent_files(tmp_path):
+    folder = write_sharded(tmp_path, LLAMA)
+    (folder / "model-00002-of-00003.safetensors").unlink()
+    assert "names 3 files, and 1 of them are not there: model-00002-of-00003.safetensors" in refusal(folder)
+
+
+@pytest.mark.parametrize("name", ["../other/model.safetensors", "/etc/passwd", "deeper/model.safetensors", "..\\x", 7])
+def test_an_index_that_leads_out_of_its_folder(tmp_path, name):
+    folder = write_sharded(tmp_path / "here", LLAMA)
+    (tmp_path / "other").mkdir()
+    save_file(drawn(LLAMA), tmp_path / "other" / "model.safetensors")
+    said = refusal(edited_index(folder, lambda names: names.update({"model.norm.weight": name})))
+    assert "outside its folder" in said or "is not an index" in said
+
+
+def test_an_index_that_names_a_tensor_where_it_is_not(tmp_path):
+    folder = write_sharded(tmp_path, LLAMA)
+
+    def moved(names):
+        other = next(file for file in names.values() if file != names["model.norm.weight"])
+        names["model.norm.weight"] = other
+
+    assert "names 1 tensors that are not there: model.norm.weight in model-0000" in refusal(edited_index(folder, moved))
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "3", "{}", '{"weight_map": 3}', '{"weight_map": {"a": []}}'])
+def test_what_is_no_index(tmp_path, content):
+    folder = write_sharded(tmp_path, LLAMA)
+    (folder / "model.safetensors.index.json").write_text(content)
+    assert "is not an index of safetensors" in refusal(folder)
+
+
+def test_a_file_that_is_cut_off(tmp_path):
+    path = write(tmp_path, LLAMA) / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    assert "cannot be read as safetensors" in refusal(tmp_path)
+
+
+def test_a_file_that_shrinks_after_its_header_was_read(tmp_path):
+    path = write(tmp_path, LLAMA) / "model.safetensors"
+    tensor = max(tensors_of(tmp_path).values(), key=lambda tensor: tensor.start)
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(DataError, match=f"ends in the middle of {tensor.name}"):
+        tensor.rows(0, tensor.shape[0])
+
+
+SMALL = drawn(PretrainedShape(**{**LLAMA.__dict__, "layers": 1, "rotary": Rotary()}))
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_damaged_file_is_refused_or_read_and_never_a_traceback(tmp_path, data):
+    shape = PretrainedShape(**{**LLAMA.__dict__, "layers": 1})
+    path = write(tmp_path, shape, SMALL) / "model.safetensors"
+    whole = bytearray(path.read_bytes())
+    header = 8 + struct.unpack("<Q", whole[:8])[0]
+    how = data.draw(st.sampled_from(["cut", "flip", "length", "header"]))
+    if how == "cut":
+        whole = whole[: data.draw(st.integers(0, len(whole) - 1))]
+    elif how == "flip":
+        for _ in range(data.draw(st.integers(1, 4))):
+            whole[data.draw(st.integers(0, header - 1))] = data.draw(st.integers(0, 255))
+    elif how == "length":
+        whole[:8] = struct.pack("<Q", data.draw(st.integers(0, 2**64 - 1)))
+    else:
+        text = data.draw(st.binary(max_size=60) | st.just(b"[" * 100_000))
+        whole = struct.pack("<Q", len(text)) + text + whole[header:]
+    path.write_bytes(whole)
+    with contextlib.suppress(DataError):
+        load(tmp_path, shape)
