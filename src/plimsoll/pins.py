@@ -93,6 +93,17 @@ def require_honoured(recipe: Recipe, pins: Mapping[str, Any]) -> None:
                 " no use of that lever. Leave it out, or let the recipe honour it (docs/your-own.md)"
             )
 
+    if recipe.rate_unit == "tokens":
+        length = recipe.rate_per_example
+        for name, most, of in (
+            ("loss_chunk", recipe.effective_batch * length, "an effective batch has"),
+            ("attention_chunk", length, "a window has"),
+        ):
+            if pins.get(name, 0) >= most:
+                raise RecipeError(
+                    f"--{name.replace('_', '-')} {pins[name]:,} would change nothing: {of} {most:,} tokens. Leave it"
+                    " out, or make it smaller"
+                )
     if pins.get("remat") == "offload" and "remat_offload" not in recipe.honoured:
         raise RecipeError(
             f"--remat offload would change nothing: the loss of {name_of(recipe)} does not say what is to lie on the"

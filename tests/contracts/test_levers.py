@@ -49,6 +49,15 @@ LEVERS = {
     ),
     "layerwise": Row(SMALL, replace(SMALL, layerwise=2), 0.5, size=WIDE),
 }
+FURTHER = {
+    "remat dots": Row(CHUNKED, replace(CHUNKED, remat="dots"), 0.95),
+    "weight_bits 24": Row(
+        replace(OFF, optimizer_bits=8), replace(OFF, optimizer_bits=8, weight_bits=24), 0.95, of="state"
+    ),
+    "layerwise 1": Row(SMALL, replace(SMALL, layerwise=1), 0.5, size=WIDE | {"clip_norm": 0.0}),
+}
+"""Other values of them, where one recipe is enough. TF32 saves time only, and float16 is for cards: what it saves there
+is in docs/levers.md, by their compiler."""
 ELSEWHERE = {
     "frozen_bits": "tests/contracts/test_levers.py",  # below: no recipe of the examples has frozen weights
     "ema_bits": "tests/contracts/test_levers.py",  # below: of a recipe that keeps an average
@@ -105,6 +114,13 @@ def _as_optax_does():
 def test_a_lever_that_is_on_saves_bytes_in_the_compiled_step(name, lever):
     row = LEVERS[lever]
     off, on = (step_bytes(name, plan, tuple(row.size.items())) for plan in (row.off, row.on))
+    assert on[row.of] < row.left * off[row.of]
+
+
+@pytest.mark.parametrize("value", FURTHER)
+def test_so_does_every_other_value_of_it(value):
+    row = FURTHER[value]
+    off, on = (step_bytes("stories", plan, tuple(row.size.items())) for plan in (row.off, row.on))
     assert on[row.of] < row.left * off[row.of]
 
 
