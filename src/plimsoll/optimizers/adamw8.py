@@ -30,7 +30,7 @@ from plimsoll.optimizers.in_place import (
     over_pieces,
     without,
 )
-from plimsoll.optimizers.norm import shrinking
+from plimsoll.optimizers.norm import global_norm, shrinking
 from plimsoll.optimizers.shards import Split
 from plimsoll.types import NORMS_AND_BIASES, Storage
 
@@ -163,7 +163,7 @@ def adamw8(settings: AdamW, steps: int, storage: Storage, *, piece: int = PIECE)
     def clip_of(gradient: Any) -> Array:
         if settings.clip_norm is None:
             return jnp.float32(1)
-        return shrinking(gradient, settings.clip_norm)
+        return shrinking(global_norm(gradient), settings.clip_norm)
 
     def numbers(clip: Array, state: State) -> Numbers:
         count = state.step + 1

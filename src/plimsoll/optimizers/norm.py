@@ -26,9 +26,8 @@ def global_norm(tree: Any) -> Float[Array, ""]:
     return jnp.sqrt(sum((_squares(leaf) for leaf in jax.tree.leaves(tree)), start=jnp.float32(0)))
 
 
-def shrinking(tree: Any, most: float) -> Float[Array, ""]:
+def shrinking(norm: Float[Array, ""], most: float) -> Float[Array, ""]:
     """What to multiply by so that the norm is `most`, where it is more."""
-    norm = global_norm(tree)
     return jnp.where(norm < most, 1.0, most / norm)
 
 
@@ -38,7 +37,7 @@ def clip_by_norm(most: float) -> optax.GradientTransformation:
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         del params
-        factor = shrinking(updates, most)
+        factor = shrinking(global_norm(updates), most)
         return jax.tree.map(lambda x: factor.astype(x.dtype) * x, updates), state
 
     return optax.GradientTransformation(optax.init_empty_state, update)

@@ -11,6 +11,7 @@ from plimsoll.errors import RecipeError
 from plimsoll.levers.layerwise import inputs_of_layers, layer_gradient
 from plimsoll.levers.weight_bits import learned, parts_of, read, readable
 from plimsoll.optimizers.in_place import Layer, Parts, Trees, in_place, without
+from plimsoll.optimizers.norm import shrinking
 from plimsoll.types import Batch, Layered, Task
 
 
@@ -96,7 +97,7 @@ class _Walk:
             gradient, norm = whole(below, squares)
         else:
             gradient, norm = whole(*self.squares(trees[0][stacked], inputs, towards))
-            clip = jnp.where(norm < self.clip_norm, 1.0, self.clip_norm / norm)
+            clip = shrinking(norm, self.clip_norm)
             trees, _, _ = self.update(trees, inputs, towards, clip, token)
         trees = self.parts.rest(trees, gradient, stacked, clip)
         return trees, {**metrics, "loss": loss, "weight": weight, "gradient_norm": norm}
