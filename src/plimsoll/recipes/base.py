@@ -85,6 +85,9 @@ class Recipe(ABC):
             return 0
         return 1 if made.clip_norm is None else 2
 
+    begins_with: ClassVar[str] = "--init-from"
+    """Where the weights come from that `begin` gives, for people."""
+
     batch_size: int = 32
     """With --gradient-accumulation-steps, the effective batch: how it is split is the plan's business."""
     gradient_accumulation_steps: int = 1
