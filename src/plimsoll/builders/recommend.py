@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,15 @@ def build(made: RecommendSet, out: Path, say: Callable[[str], None] = lambda tex
     rate = counts["interactions_read"] / seconds
     speed = {"seconds": seconds, "examples_per_second": rate, "bytes": size}
     return {"path": str(out), **sizes, **speed, **told, "titles_file": None if titles is None else str(titles)}
+
+
+def answer(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Of `{"made": the options, "out": the folder}`; what is done is said on standard error."""
+
+    def say(text: str) -> None:
+        print(f"  {text}", file=sys.stderr, flush=True)
+
+    return build(RecommendSet(**asked["made"]), Path(asked["out"]), say)
 
 
 def _places(
