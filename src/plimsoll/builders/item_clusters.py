@@ -5,6 +5,7 @@ Its cost grows with the number of clusters plus the size of the largest: a clust
 
 from __future__ import annotations
 
+import importlib.util
 import warnings
 from math import ceil, sqrt
 
@@ -15,7 +16,7 @@ from plimsoll.builders.interaction_options import Clustering
 from plimsoll.errors import DataError
 
 NEIGHBOURS = 50
-"""Of each item, in the affinity of spectral clustering."""
+"""Of each item, in the affinity of spectral clustering; fewer where a cluster has fewer members on average."""
 TIMES_MEAN = 4
 """Of the mean size: what a cluster is split above, if nothing else is said."""
 
@@ -50,15 +51,11 @@ def clustered(
 
 def require_clustering(how: Clustering) -> None:
     """Asked before anything is read."""
-    if how == "frequency":
-        return
-    try:
-        import sklearn  # noqa: F401
-    except ImportError:
+    if how != "frequency" and importlib.util.find_spec("sklearn") is None:
         raise DataError(
             f"--clustering {how} needs scikit-learn, which is not installed: `pip install 'plimsoll[recommend]'` brings"
             " it, and --clustering frequency does without"
-        ) from None
+        )
 
 
 def _kmeans(directions: np.ndarray, clusters: int, seed: int) -> np.ndarray:
@@ -76,7 +73,8 @@ def _spectral(directions: np.ndarray, clusters: int, seed: int) -> np.ndarray:
 
     if clusters == 1:
         return np.zeros(len(directions), np.int32)
-    near = kneighbors_graph(directions, min(NEIGHBOURS, len(directions) - 1), include_self=False)
+    neighbours = min(NEIGHBOURS, max(2, len(directions) // clusters), len(directions) - 1)
+    near = kneighbors_graph(directions, neighbours, include_self=False)
     cut = SpectralClustering(
         clusters, affinity="precomputed", assign_labels="kmeans", random_state=seed % 2**32, n_init=3
     )
