@@ -6,7 +6,9 @@ import sys
 
 import numpy as np
 import pytest
+from scipy import sparse
 
+from plimsoll.builders import item_clusters
 from plimsoll.builders.interaction_options import RecommendSet
 from plimsoll.builders.item_clusters import clustered, default_clusters
 from plimsoll.builders.item_embeddings import factorised, random_embeddings
@@ -96,6 +98,24 @@ def test_held_out_items_change_neither_embeddings_nor_clusters(file, tmp_path):
     assert one.targets("test").tolist() != two.targets("test").tolist()
     np.testing.assert_array_equal(one.embeddings(), two.embeddings())
     np.testing.assert_array_equal(one.cluster_of, two.cluster_of)
+
+
+@pytest.mark.parametrize("clusters", [1, 2, 30])
+@pytest.mark.parametrize("how", ["kmeans", "spectral"])
+def test_any_number_of_clusters_is_possible(how, clusters):
+    vectors = np.random.default_rng(0).normal(size=(30, 3)).astype(np.float32)
+    found = clustered(how, clusters=clusters, largest=None, popularity=np.ones(30, int), vectors=vectors, seed=0)
+    assert sorted(set(found.tolist())) == list(range(found.max() + 1))
+    assert found.max() < clusters
+
+
+def test_eigenvectors_are_the_same_by_lanczos_as_all_of_them(monkeypatch):
+    values = np.abs(np.random.default_rng(0).normal(size=(40, 40)))
+    graph = sparse.csr_matrix((values + values.T) / 80)
+    whole = item_clusters._largest_eigenvectors(graph, 4, 0)
+    monkeypatch.setattr(item_clusters, "SMALL", 1)
+    few = item_clusters._largest_eigenvectors(graph, 4, 0)
+    np.testing.assert_allclose(np.abs(whole.T @ few), np.eye(4), atol=1e-8)
 
 
 def test_frequency_deals_items_out_by_how_often_they_are_taken():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import islice
@@ -90,7 +90,7 @@ def delimiter_of(line: str) -> str:
     return max(DELIMITERS, key=line.count)
 
 
-def _table(path: Path, columns: dict[str, str | None]) -> Iterator[Row]:
+def _table(path: Path, columns: Mapping[str, str | None]) -> Iterator[Row]:
     with opened(path, "csv") as file:
         first = file.readline()
         header = header_of(first)
@@ -142,7 +142,7 @@ def _pairs(path: Path) -> Iterator[Row]:
         fields = line.split()
         if len(fields) != 2:
             raise _broken(path, number, f"{len(fields)} words, where a user and an item are 2")
-        yield Row(number, *fields, 0.0, 0.0)
+        yield Row(number, fields[0], fields[1], 0.0, 0.0)
 
 
 def _sequences(path: Path) -> Iterator[Row]:

@@ -7,6 +7,8 @@ item's right singular vector, times the square roots of the singular values.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from jaxtyping import Float32, Int32, Int64
 
@@ -38,7 +40,7 @@ def factorised(
     return found
 
 
-def _taken(sequences: np.ndarray, offsets: np.ndarray, items: int):
+def _taken(sequences: np.ndarray, offsets: np.ndarray, items: int) -> Any:
     """How often each user took each item: (users, items), sparse, in float64."""
     from scipy import sparse
 
@@ -48,10 +50,11 @@ def _taken(sequences: np.ndarray, offsets: np.ndarray, items: int):
     return counts
 
 
-def _right_singular(counts, width: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _right_singular(counts: Any, width: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Which items anybody took, and their rows, of `width` or of as many columns as there are singular values."""
-    from scipy.sparse.linalg import svds
+    from scipy.sparse import linalg
 
+    svds: Any = linalg.svds
     users, items = (np.asarray(counts.sum(axis)).ravel() for axis in (1, 0))
     counts = counts[users > 0][:, items > 0]
     scaled = counts.multiply(users[users > 0, None] ** -0.5).multiply(items[None, items > 0] ** -0.5).tocsr()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float32, Int64
@@ -22,8 +22,8 @@ from plimsoll.data.interactions import HeldOut, Interactions
 from plimsoll.data.ranking import added, means, ranks, sums
 from plimsoll.units import MIB
 
-if TYPE_CHECKING:
-    from scipy.sparse import csr_matrix
+Sparse = Any
+"""A `csr_matrix` of SciPy, whose types do not know its operators."""
 
 BASELINES = ("popularity", "item_knn", "item_knn_decayed", "item_knn_markov")
 RECENT, DECAY = 5, 0.5
@@ -80,27 +80,23 @@ class Baselines:
         return np.bincount(self._counted, minlength=self._size)
 
     @cached_property
-    def cosines(self) -> csr_matrix:
+    def cosines(self) -> Sparse:
         """Of each item with its neighbours, itself not among them: (items + 1, items + 1), float32."""
-        from scipy import sparse
-
         taken = self._taken()
         often = np.asarray(taken.sum(axis=0)).ravel()
-        columns = (taken @ sparse.diags_array(1 / np.sqrt(np.maximum(often, 1)))).astype(np.float32).tocsr()
+        columns = (taken @ _sparse().diags_array(1 / np.sqrt(np.maximum(often, 1)))).astype(np.float32).tocsr()
         rows = columns.T.tocsr()
         parts = [_nearest(rows[at : at + ROWS_TOGETHER] @ columns, at) for at in range(0, self._size, ROWS_TOGETHER)]
-        return sparse.vstack(parts, format="csr")
+        return _sparse().vstack(parts, format="csr")
 
     @cached_property
-    def followers(self) -> csr_matrix:
+    def followers(self) -> Sparse:
         """How often the item of a column came right after that of a row: (items + 1, items + 1), float32."""
-        from scipy import sparse
-
         inside = np.ones(len(self._counted), bool)
         inside[self._starts[1:] - 1] = False  # the last of each user has none
         before = np.flatnonzero(inside)
         pairs = self._counted[before], self._counted[before + 1]
-        counts = sparse.coo_matrix((np.ones(len(before), np.float32), pairs), shape=(self._size, self._size))
+        counts = _sparse().coo_matrix((np.ones(len(before), np.float32), pairs), shape=(self._size, self._size))
         return counts.tocsr()  # which adds up what stands there twice
 
     @cached_property
@@ -110,13 +106,11 @@ class Baselines:
         places = np.repeat(self.interactions.offsets[:-1] - starts[:-1], np.diff(starts)) + np.arange(starts[-1])
         return np.asarray(self.interactions.sequences[places])
 
-    def _taken(self) -> csr_matrix:
+    def _taken(self) -> Sparse:
         """1 where a user took an item: (users, items + 1)."""
-        from scipy import sparse
-
         ones = np.ones(len(self._counted), np.float32)
         parts = ones, self._counted.copy(), self._starts.copy()  # SciPy sorts what it is given in place
-        found = sparse.csr_matrix(parts, shape=(self.interactions.users, self._size))
+        found = _sparse().csr_matrix(parts, shape=(self.interactions.users, self._size))
         found.sum_duplicates()
         found.data[:] = 1
         return found
@@ -125,29 +119,32 @@ class Baselines:
         offsets, ends = self.interactions.offsets, self._ends
         return [self.interactions.sequences[offsets[user] : ends[user]] for user in users.tolist()]
 
-    def _weights(self, users: np.ndarray, *, recent: int | None) -> csr_matrix:
+    def _weights(self, users: np.ndarray, *, recent: int | None) -> Sparse:
         """1 for each item of the history, or 1, 0.5, 0.25, ... for the last ones."""
-        from scipy import sparse
-
         histories = [items if recent is None else items[-recent:] for items in self._histories(users)]
         lengths = [len(items) for items in histories]
         age = np.concatenate([np.arange(length)[::-1] for length in lengths])
         weights = np.ones(len(age)) if recent is None else DECAY**age
         parts = weights.astype(np.float32), np.concatenate(histories), np.cumsum([0, *lengths])
-        return sparse.csr_matrix(parts, shape=(len(users), self._size))
+        return _sparse().csr_matrix(parts, shape=(len(users), self._size))
 
 
-def _nearest(cosines: csr_matrix, first: int) -> csr_matrix:
-    """Of each row the `NEIGHBOURS` highest; row i is of item `first` + i, which is no neighbour of its own."""
+def _sparse() -> Any:
+    """Imported when it is used."""
     from scipy import sparse
 
+    return sparse
+
+
+def _nearest(cosines: Sparse, first: int) -> Sparse:
+    """Of each row the `NEIGHBOURS` highest; row i is of item `first` + i, which is no neighbour of its own."""
     kept = [_highest(cosines[row], first + row) for row in range(cosines.shape[0])]
     ends = np.cumsum([0, *(len(items) for items, _ in kept)])
     items, values = (np.concatenate([one[part] for one in kept]) for part in (0, 1))
-    return sparse.csr_matrix((values, items, ends), shape=cosines.shape)
+    return _sparse().csr_matrix((values, items, ends), shape=cosines.shape)
 
 
-def _highest(row: csr_matrix, own: int) -> tuple[np.ndarray, np.ndarray]:
+def _highest(row: Sparse, own: int) -> tuple[np.ndarray, np.ndarray]:
     others = row.indices != own
     items, values = row.indices[others], row.data[others]
     if len(items) <= NEIGHBOURS:
