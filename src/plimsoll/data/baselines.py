@@ -28,8 +28,8 @@ Sparse = Any
 BASELINES = ("popularity", "item_knn", "item_knn_decayed", "item_knn_markov")
 RECENT, DECAY = 5, 0.5
 """Items of a history that count with a weight, and what the weight is multiplied by with each step back."""
-NEIGHBOURS = 1000
-"""Of an item, at most: those with the highest cosine. 8 bytes each."""
+NEIGHBOUR_BYTES = 256 * MIB
+"""Of cosines, at 8 bytes each. Where that is not enough for all, each item keeps the highest of them, as many."""
 BLOCK_BYTES = 64 * MIB
 """Of scores at a time."""
 ROWS_TOGETHER = 256
@@ -86,7 +86,11 @@ class Baselines:
         often = np.asarray(taken.sum(axis=0)).ravel()
         columns = (taken @ _sparse().diags_array(1 / np.sqrt(np.maximum(often, 1)))).astype(np.float32).tocsr()
         rows = columns.T.tocsr()
-        parts = [_nearest(rows[at : at + ROWS_TOGETHER] @ columns, at) for at in range(0, self._size, ROWS_TOGETHER)]
+        most = max(1, NEIGHBOUR_BYTES // (8 * self._size))
+        parts = [
+            _nearest(rows[at : at + ROWS_TOGETHER] @ columns, at, most=most)
+            for at in range(0, self._size, ROWS_TOGETHER)
+        ]
         return _sparse().vstack(parts, format="csr")
 
     @cached_property
@@ -136,18 +140,18 @@ def _sparse() -> Any:
     return sparse
 
 
-def _nearest(cosines: Sparse, first: int) -> Sparse:
-    """Of each row the `NEIGHBOURS` highest; row i is of item `first` + i, which is no neighbour of its own."""
-    kept = [_highest(cosines[row], first + row) for row in range(cosines.shape[0])]
+def _nearest(cosines: Sparse, first: int, *, most: int) -> Sparse:
+    """Of each row the `most` highest; row i is of item `first` + i, which is no neighbour of its own."""
+    kept = [_highest(cosines[row], first + row, most) for row in range(cosines.shape[0])]
     ends = np.cumsum([0, *(len(items) for items, _ in kept)])
     items, values = (np.concatenate([one[part] for one in kept]) for part in (0, 1))
     return _sparse().csr_matrix((values, items, ends), shape=cosines.shape)
 
 
-def _highest(row: Sparse, own: int) -> tuple[np.ndarray, np.ndarray]:
+def _highest(row: Sparse, own: int, most: int) -> tuple[np.ndarray, np.ndarray]:
     others = row.indices != own
     items, values = row.indices[others], row.data[others]
-    if len(items) <= NEIGHBOURS:
+    if len(items) <= most:
         return items, values
-    top = np.argpartition(-values, NEIGHBOURS)[:NEIGHBOURS]
+    top = np.argpartition(-values, most)[:most]
     return items[top], values[top]
