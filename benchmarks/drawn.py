@@ -127,6 +127,38 @@ def draw_puzzles(seed: int, number: int, *, sets: Mapping[str, Mapping[str, Any]
     return Configuration("sudoku-mlp", options, pins, dice.random())
 
 
+def draw_longcontext(seed: int, number: int, *, packed: str, vocab_size: int) -> Configuration:
+    """The recipe `longcontext` on a folder of packed text of `vocab_size`."""
+    dice = random.Random(f"longcontext/{seed}/{number}")
+    while True:
+        width = dice.choice((64, 128, 192, 256, 384))
+        attends = dice.random() < 0.3
+        options = {
+            "data": packed,
+            "validation_tokens": 40_000,
+            "width": width,
+            "layers": dice.choice((1, 2, 4, 6)),
+            "states": dice.choice((16, 32, 64, 128)),
+            "seq_len": dice.choice((128, 512, 1024, 2048, 4096, 8192, 16384)),
+            "tied": dice.random() < 0.75,
+            "selective": dice.random() < 0.2,
+            "attention_every": 2 if attends else 0,
+            "attention_window": dice.choice((128, 256)) if attends else 0,
+            "chunk_size": dice.choice((64, 256, 256)),
+            "batch_size": dice.choice((1, 2, 4, 8, 16, 32)),
+            "gradient_accumulation_steps": dice.choice((1, 1, 2, 4)),
+            "workers": dice.choice((0, 0, 2)),
+            "seed": dice.randrange(1000),
+            "numerics": dice.choice(("exact", "mixed", "mixed", "compressed")),
+            "ema_decay": dice.choice((0.0, 0.0, 0.0, 0.99)),
+        }
+        if _small_enough(options | {"vocab_size": vocab_size}, examples=effective_batch(options)):
+            break
+    pins = _pins(dice, options)
+    pins.pop("attention_chunk", None)  # not of a window; and of these recipes only where layers attend
+    return Configuration("longcontext", options, pins, dice.random())
+
+
 def _puzzle_flops(options: Mapping[str, Any]) -> float:
     """Of a step's larger dots, about: rounds before the last go forward only."""
     tokens = effective_batch(options) * (options["seq_len"] + options["puzzle_positions"])

@@ -4,6 +4,7 @@
     python benchmarks/prediction.py --seed 1 --summary
     python benchmarks/prediction.py --windows windows.h5 --count 30      # the recipe control, on this file
     python benchmarks/prediction.py --puzzles sets --count 30     # recipes of puzzles, on the sets in this folder
+    python benchmarks/prediction.py --packed folder --count 30    # the recipe longcontext, on this packed text
     python benchmarks/prediction.py --grid [--only 0 3 4 6]
 
 Configurations are drawn at random (drawn.py). Each is planned without a budget and with none to speak of, which gives
@@ -30,7 +31,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from drawn import Configuration, draw, draw_control, draw_puzzles, effective_batch
+from drawn import Configuration, draw, draw_control, draw_longcontext, draw_puzzles, effective_batch
 from prediction_figures import line, summary, worst
 from training_process import ENVIRONMENT, MIB, PLIMSOLL, MemoryGroup, NoGroup, plan_words, prepared_copy, trained, watch
 
@@ -54,7 +55,8 @@ GRID = [
 
 def main() -> None:
     given = arguments()
-    drawn = "control-" if given.windows else "puzzles-" if given.puzzles else ""
+    others = {"control-": given.windows, "puzzles-": given.puzzles, "longcontext-": given.packed}
+    drawn = next((name for name, data in others.items() if data), "")
     kind = "grid" if given.grid else f"{drawn}{given.seed}"
     out = Path("bench-out") / f"prediction-{kind}.jsonl"
     rows = [json.loads(text) for text in out.read_text().splitlines()] if out.exists() else []
@@ -77,6 +79,7 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--cgroup", action="store_true", help="run each once more in a memory control group")
     options.add_argument("--windows", help="a file of `plimsoll prepare control`: draw that recipe instead")
     options.add_argument("--puzzles", help="a folder of sets of `plimsoll prepare sudoku|maze|arc`: draw their recipes")
+    options.add_argument("--packed", help="a folder of `plimsoll prepare longcontext`: draw that recipe instead")
     options.add_argument("--grid", action="store_true", help="the fixed configurations instead")
     return options.parse_args()
 
@@ -106,6 +109,10 @@ def random_ones(given: argparse.Namespace) -> Iterator[tuple[int, str, Configura
             configuration = draw_control(given.seed, number, windows=given.windows)
         elif given.puzzles:
             configuration = draw_puzzles(given.seed, number, sets=sets)
+        elif given.packed:
+            configuration = draw_longcontext(
+                given.seed, number, packed=given.packed, vocab_size=packed_vocabulary(given)
+            )
         else:
             configuration = draw(given.seed, number, text=given.text)
         yield number, label_of(configuration), configuration, None
@@ -119,6 +126,10 @@ def puzzle_sets(folder: str) -> dict[str, dict[str, Any]]:
     return found or sys.exit(f"--puzzles {folder} holds no sets: make some with `plimsoll prepare sudoku --out FOLDER`")
 
 
+def packed_vocabulary(folder: str) -> int:
+    return json.loads((Path(folder) / "meta.json").read_text())["vocab_size"]
+
+
 def label_of(configuration: Configuration) -> str:
     sizes = configuration.options
     size = f"{sizes['width']}x{sizes['layers']}"
@@ -128,6 +139,8 @@ def label_of(configuration: Configuration) -> str:
         return f"{name} {size} {cycles} {effective_batch(sizes)}x{sizes['seq_len']}"
     if "mix_chunks" in sizes:
         return f"control {size} m{sizes['mix_chunks']} {effective_batch(sizes)}"
+    if "states" in sizes:
+        return f"longcontext {size} s{sizes['states']} {effective_batch(sizes)}x{sizes['seq_len']}"
     return f"{configuration.preset} {size} v{sizes['vocab_size']} {effective_batch(sizes)}x{sizes['seq_len']}"
 
 

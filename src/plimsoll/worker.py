@@ -155,6 +155,7 @@ ANSWERS = {
     "solve": ("plimsoll.solving", "solve"),
     "fingerprint": ("plimsoll.inference", "prove"),
     "prepare": ("plimsoll.builders.control", "answer"),
+    "recommend": ("plimsoll.builders.recommend", "answer"),
     "rechunk": ("plimsoll.builders.rechunk", "answer"),
     "doctor": ("plimsoll.examine", "examine"),
     "accelerators": ("plimsoll.examine", "accelerators"),
