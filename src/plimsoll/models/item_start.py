@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +16,8 @@ from plimsoll.models.pretrained_weights import bits_of, load
 from plimsoll.types import Params
 
 ROW_LENGTH = 0.8
-"""Of an item's row, whatever the length of what it was made from: with the norm that the reader ends with, the likeliest
-items then begin some nats above the others (docs/log.md, "Items from a factorisation")."""
+"""Of an item's row, whatever the length of what it was made from: beside what the reader's last norm gives, the
+likeliest items then begin some nats above the others."""
 
 
 def with_items(params: Params, rows: Float[np.ndarray, "items_and_1 item_width"]) -> Params:

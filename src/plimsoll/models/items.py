@@ -83,7 +83,7 @@ class Items:
             params["clusters"] = {"embedding": _rows(clusters, shape.clusters, shape.item_width)}
         return params
 
-    def entered(self, params: dict, ids: Int[Array, "..."]) -> Float[Array, "... width"]:
+    def entered(self, params: dict, ids: Int[Array, "*any"]) -> Float[Array, "*any width"]:
         """What goes into the language model in these items' places."""
         return self._adapted(params, params["items"]["embedding"][ids])
 

@@ -1,4 +1,4 @@
-"""Complete recipes of recommendation: the guide's, where they were sound, and the small one that needs no language model.
+"""Complete recipes of recommendation: the guide's, where they were sound, and the one without a published model.
 
 A preset with a language model names its shape, which is enough to plan with: `--pretrained FOLDER` names its weights.
 """
