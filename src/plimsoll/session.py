@@ -293,6 +293,7 @@ class _Training:
             stop_after_seconds=math.inf if session.max_seconds is None else session.max_seconds,
             evaluate_every=every_epoch if session.eval_every is None else session.eval_every,
             save_every=max(1, min(1000, steps // 4)) if session.save_every is None else session.save_every,
+            judged_by=self.recipe.judged_by,
         )
 
     def _evaluate(self, params: Any, executables: program.Executables) -> Mapping[str, float]:

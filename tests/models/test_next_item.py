@@ -213,7 +213,7 @@ def test_a_model_begins_with_the_datas_clusters_and_embeddings():
     rows = np.random.default_rng(0).normal(size=(ITEMS + 1, 16)).astype(np.float32)
     rows[0] = rows[5] = 0
     cluster_of = uneven_clusters()
-    found = item_start.with_clusters(item_start.with_items(params, rows), cluster_of, task.shape)
+    found = item_start.with_clusters(item_start.with_items(params, rows.copy()), cluster_of, task.shape)
     table = np.asarray(found["trainable"]["items"]["embedding"])
     np.testing.assert_allclose(np.linalg.norm(table[6:], axis=1), item_start.ROW_LENGTH, rtol=1e-5)
     np.testing.assert_allclose(table[7] / np.linalg.norm(table[7]), rows[7] / np.linalg.norm(rows[7]), rtol=1e-5)

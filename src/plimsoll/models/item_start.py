@@ -21,13 +21,14 @@ likeliest items then begin some nats above the others."""
 
 
 def with_items(params: Params, rows: Float[np.ndarray, "items_and_1 item_width"]) -> Params:
-    """With these rows, each as long as `ROW_LENGTH`, but for rows of zeros, which stay as they were drawn."""
+    """With these rows, each as long as `ROW_LENGTH`, but for rows of zeros, which stay as they were drawn. `rows` is
+    changed."""
     trainable = params["trainable"]
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    scaled = np.where(lengths > 0, rows * (ROW_LENGTH / np.where(lengths > 0, lengths, 1)), 0)
-    drawn = np.asarray(trainable["items"]["embedding"])
-    table = np.where(lengths > 0, scaled, drawn).astype(np.float32)
-    return params | {"trainable": trainable | {"items": {"embedding": jnp.asarray(table)}}}
+    lengths = np.linalg.norm(rows, axis=1)
+    there = lengths > 0
+    rows *= np.where(there, ROW_LENGTH / np.where(there, lengths, 1), 0).astype(np.float32)[:, None]
+    rows[~there] = np.asarray(trainable["items"]["embedding"])[~there]
+    return params | {"trainable": trainable | {"items": {"embedding": jnp.asarray(rows)}}}
 
 
 def with_clusters(params: Params, cluster_of: Int[np.ndarray, " items_and_1"], shape: ItemShape) -> Params:

@@ -50,7 +50,7 @@ class Recommend(AdamWRecipe):
     without_validation: ClassVar[str] = (
         "no user of its data set has three items, or --validation-users is 0. Prepare one from longer sequences"
     )
-    begins_with: ClassVar[str] = "--data's embeddings and clusters, --pretrained"
+    judged_by: ClassVar[str] = "ndcg@10"
     honoured: ClassVar[tuple[str, ...]] = (
         "precision",
         "remat",
@@ -253,6 +253,12 @@ class Recommend(AdamWRecipe):
         if self.published is not None:
             params = with_weights(params, self._weights(), self.published)
         return params
+
+    @property
+    def begins_with(self) -> str:
+        given = ["embeddings"] * (self._embeddings() is not None) + ["clusters"] * self.shape.two_level
+        from_data = [f"the {' and '.join(given)} of --data"] if given else []
+        return ", ".join([*from_data, *(["--pretrained"] if self.published is not None else [])])
 
     def _weights(self) -> Path:
         from plimsoll.data.hub import model_folder
