@@ -98,7 +98,7 @@ class NextItem:
         """
         items = batch["items"]
         length = jnp.sum(items > 0, axis=1)
-        counted = (batch.get(COUNTED, True) & (length > 1)).astype(jnp.float32)
+        counted = (batch.get(COUNTED, jnp.bool_(True)) & (length > 1)).astype(jnp.float32)
         rows, at = jnp.arange(len(items)), jnp.maximum(length - 1, 1)
         wanted = items[rows, at]
         history = jnp.where(jnp.arange(items.shape[1]) < at[:, None], items, 0)
@@ -106,7 +106,7 @@ class NextItem:
         own = found[rows, wanted]
         others = found.at[rows[:, None], history].set(-jnp.inf).at[rows, wanted].set(-jnp.inf)
         before = jnp.sum(others >= own[:, None], axis=1)
-        hit = counted * (before < NEAR)
+        hit = jnp.where(before < NEAR, counted, 0)
         weight = jnp.sum(counted)
         gain = hit / jnp.log2(before.astype(jnp.float32) + 2)
         nats = jnp.where(counted > 0, -own, 0)
