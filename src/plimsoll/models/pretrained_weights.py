@@ -76,7 +76,7 @@ def bits_of(tree: Any) -> FrozenBits:
     leaves = jax.tree.leaves(tree, is_leaf=lambda leaf: isinstance(leaf, Packed))
     packed_bits = {leaf.bits for leaf in leaves if isinstance(leaf, Packed)}
     if packed_bits:
-        return packed_bits.pop()
+        return 8 if 8 in packed_bits else 4
     return 16 if any(leaf.dtype == jnp.uint16 for leaf in leaves) else 32
 
 

@@ -33,7 +33,7 @@ NONE = "none"
 PLANNED_ITEMS = 3_260
 """Without a data set: those of MovieLens-1M in the published port."""
 PLANNED_WIDTH = 64
-DEFAULT_EPOCHS = 100.0
+DEFAULT_EPOCHS = 60.0
 READER_BYTES = 6 * MIB
 """NumPy's reader and its generators, and what small arrays leave in the heap."""
 BATCHES = 3
@@ -93,7 +93,7 @@ class Recommend(AdamWRecipe):
     """First among clusters of items and then within one, or among all items at once."""
     cluster_vectors: ClusterVectors = "learned"
     """What stands for a cluster: rows of their own, or the means of its items' rows."""
-    dropout: float = 0.3
+    dropout: float = 0.5
     """Of what goes into the model, and of what each layer adds where it is learned along."""
 
     width: int | None = None
@@ -104,7 +104,7 @@ class Recommend(AdamWRecipe):
 
     batch_size: int = 256
     epochs: float | None = None
-    """Passes over the users instead of --steps; default 100."""
+    """Passes over the users instead of --steps; default 60."""
     learning_rate: float = 1e-3
     """Peak, when warm-up ends."""
     warmup_steps: int = 100
