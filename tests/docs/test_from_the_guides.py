@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from interaction_files import write_small
 from packed_files import write_packed
 from plimsoll.cli.export import ExportOptions
 from plimsoll.cli.ladder import LadderOptions
@@ -15,8 +16,10 @@ from plimsoll.cli.options import PlanOptions, TrainOptions
 from plimsoll.cli.parse import parse, take_recipe
 from plimsoll.cli.prepare import PUZZLES, RecommendOptions, TextOptions
 from plimsoll.cli.pretrained import EvaluatePretrained, SamplePretrained, is_asked_for
+from plimsoll.cli.rank import RankOptions
 from plimsoll.cli.solve import SolveOptions
 from plimsoll.cli.use import EvaluateOptions, SampleOptions
+from pretrained_folders import LLAMA, write
 from puzzle_files import write_split
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,6 +41,7 @@ PAGES = [
 ]
 OPTIONS = {"plan": PlanOptions, "train": TrainOptions, "ladder": LadderOptions}
 USES = {"evaluate": EvaluateOptions, "sample": SampleOptions, "solve": SolveOptions, "export": ExportOptions}
+USES |= {"rank": RankOptions}
 OF_PRETRAINED = {"evaluate": EvaluatePretrained, "sample": SamplePretrained}
 SETS = {"data/sudoku-4x4": (16, 6), "data/sudoku": (81, 11)}
 """Folders of puzzles that pages name: tokens of a puzzle, and of the vocabulary."""
@@ -62,6 +66,9 @@ def place(tmp_path_factory):
     """Where the commands are typed: recipe files are named from the checkout, and data sets are there already."""
     folder = tmp_path_factory.mktemp("reader")
     (folder / "docs").symlink_to(ROOT / "docs")
+    write_small(folder / "data", [[1, 2, 3, 4], [2, 3, 1]])
+    for model in ("Llama-3.2-1B", "gemma-2b"):
+        write(folder / model, LLAMA)
     for name, (seq_len, vocab_size) in SETS.items():
         for split in ("train", "test"):
             write_split(folder / name / split, groups=[[1]], seq_len=seq_len, vocab_size=vocab_size, identifiers=1)

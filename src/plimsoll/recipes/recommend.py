@@ -112,10 +112,11 @@ class Recommend(AdamWRecipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("data", "pretrained"):  # a run is continued and evaluated from other folders, too
-            value = getattr(self, name)
-            if value and (name == "data" or Path(value).expanduser().is_dir()) and value != NONE:
-                object.__setattr__(self, name, str(Path(value).expanduser().absolute()))
+        named = {"data": bool(self.data), "pretrained": self.pretrained not in (NONE, *KNOWN)}
+        for name, is_named in named.items():  # a run is continued and evaluated from other folders, too
+            path = Path(getattr(self, name)).expanduser()
+            if is_named and (name == "data" or (path.is_dir() and self.pretrained.strip())):
+                object.__setattr__(self, name, str(path.absolute()))
         if not self.pretrained.strip():
             raise RecipeError("--pretrained is empty: name a folder, or say none")
         sizes = ("num_items", "num_clusters", "largest_cluster", "seq_len", "item_embedding_dim", "width", "layers")

@@ -54,8 +54,6 @@ def _published(
     """The port's settings of a frozen model."""
     return Recommend(
         pretrained=name,
-        num_items=3260,
-        num_clusters=100,
         item_embedding_dim=item_embedding_dim,
         adapter_inner=1536,
         seq_len=seq_len,
