@@ -6,13 +6,13 @@ import numpy as np
 import optax
 import pytest
 from item_examples import ITEMS, LLAMA, histories, keys_of, task_of, uneven_clusters
-from pretrained_folders import drawn, write
 
 from plimsoll.models import item_start
 from plimsoll.models.pretrained_weights import bits_of, load
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.training.step import make_init, make_step
 from plimsoll.types import COUNTED, STORABLE, Compute
+from pretrained_folders import drawn, write
 
 
 @pytest.fixture(autouse=True)
@@ -222,3 +222,12 @@ def test_a_model_begins_with_the_datas_clusters_and_embeddings():
         found["trainable"]["clusters"]["embedding"][1], table[13], rtol=1e-6
     )  # the mean of its only item
     np.testing.assert_array_equal(found["frozen"]["clusters"]["cluster"][1:], cluster_of[1:])
+
+
+@pytest.mark.parametrize(
+    "changed", [{}, {"softmax": "full"}, {"cluster_vectors": "means"}, {"inner": 0, "item_width": 32}]
+)
+def test_what_is_learned_beside_a_frozen_model_is_counted(changed):
+    task = task_of(published=True, **changed)
+    learned = jax.eval_shape(task.init, jax.random.key(0))["trainable"]
+    assert task.shape.parameters() == sum(leaf.size for leaf in jax.tree.leaves(learned))

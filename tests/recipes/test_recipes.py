@@ -26,6 +26,9 @@ def test_a_preset_is_complete_and_survives_json(name):
     if recipe.kind == "longcontext":  # inputs and labels are of the same ids
         assert recipe.batch_spec(3) == {"tokens": ((3, recipe.seq_len + 1), "uint16")}
         return
+    if recipe.kind == "recommend":
+        assert recipe.batch_spec(3) == {"items": ((3, recipe.seq_len + 1), "int32")}
+        return
     tokens = "inputs" if recipe.kind == "puzzles" else "input_ids"
     assert recipe.batch_spec(3)[tokens] == ((3, recipe.seq_len), "int32")
 
