@@ -46,7 +46,7 @@ and looks at data sets, limits and run folders; it must not import JAX, which an
 JOINT = {
     "run", "session", "session_line", "session_log", "session_options", "worker", "workshop", "drydock", "compilers",
     "environment", "ask", "here", "driving", "batches", "examine", "inference", "settings", "ladder", "rungs",
-    "pins", "puzzle_text", "puzzle_question", "solving", "voting", "pretrained", "exporting",
+    "pins", "mesh", "puzzle_text", "puzzle_question", "solving", "voting", "pretrained", "exporting",
 }  # fmt: skip
 """Modules that bring the rooms together, and may import all of them but the command line."""
 

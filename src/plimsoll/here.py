@@ -58,10 +58,13 @@ def _missing(target: Chip, why: str) -> str:
     )
 
 
-def training_environment(target: Chip, card: Card | None, budget_bytes: int, say: Say) -> dict[str, str]:
-    """Of the training process. On a GPU its allocator gets the budget as its limit, before JAX starts."""
+def training_environment(
+    target: Chip, card: Card | None, budget_bytes: int, say: Say, *, devices: int = 1
+) -> dict[str, str]:
+    """Of the training process. On a GPU its allocator gets the budget as its limit, before JAX starts; a CPU is taken
+    for so many `devices`."""
     if card is None:
-        return environment.for_processes("cpu")
+        return environment.for_processes("cpu", devices=devices)
     if card.memory_bytes < budget_bytes:
         raise RecipeError(
             f"the {card.kind} of this machine gives a process {format_bytes(card.memory_bytes)}, and the budget for"

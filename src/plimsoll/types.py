@@ -258,6 +258,8 @@ class Plan:
     """What lies in the host's memory beside an accelerator: the optimizer's state, frozen weights, or both."""
     fsdp: int = 1
     """Devices that share one copy of the state; the batch is split over all of them either way."""
+    devices: int = 1
+    """Over which the batch is split: no lever, it says what the plan was made for."""
     pinned: tuple[str, ...] = ()
     """Levers the user set; the others were found."""
 
@@ -396,6 +398,8 @@ class Planned:
     compiles: int
     devices: int
     reason: str
+    hosts: int = 1
+    """Processes that the devices belong to."""
     alternatives: tuple[Alternative, ...] = ()
     largest_buffers: tuple[Buffer, ...] = ()
     """Of the step's temporaries, the largest; empty where the compiler does not say."""
@@ -438,6 +442,7 @@ class Planned:
             "examples_per_step": self.examples_per_step,
             "source": self.ledger.source,
             "devices": self.devices,
+            "hosts": self.hosts,
             "compiles": self.compiles,
             "reason": self.reason,
             "alternatives": [

@@ -51,6 +51,7 @@ def _become(name: str, options: TrainOptions) -> int:
     given = run.TrainOptions(
         memory=options.memory,
         chip=options.chip,
+        mesh=options.mesh,
         numerics=options.levers.numerics,
         run=options.run or f"runs/{short_name(name)}",
         name=short_name(name),

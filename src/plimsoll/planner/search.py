@@ -364,7 +364,9 @@ class _Search:
                 self.failures.append(str(problem))
                 self.rehearsals[kind(plan)] = rehearsal  # not tried again for every micro-batch
             return self._candidate(plan, analysis, confirmed=confirmed)
-        seconds = step_seconds(plan, analysis, self._static(plan), self.rates, devices=self.problem.devices)
+        devices, problem = self.problem.devices, self.problem
+        shared = devices // problem.hosts if problem.platform == "cpu" else 1  # the cores of a CPU: no more of them
+        seconds = step_seconds(plan, analysis, self._static(plan), self.rates, devices=devices, sharing=shared)
         return Candidate(plan, book, seconds, confirmed, analysis)
 
     def _ledger(self, plan: Plan, analysis: Analysis, rehearsal: Rehearsal) -> Ledger:
@@ -422,6 +424,7 @@ class _Search:
             layerwise=combination["layerwise"],
             offload=combination["offload"],
             fsdp=combination["fsdp"],
+            devices=self.problem.devices,
             prefetch=pins.get("prefetch", max(self.problem.host_bytes)),
             async_save=pins.get("async_save", True),
             pinned=tuple(sorted(pins)),
@@ -455,6 +458,7 @@ class _Search:
             compiles=self.compiler.compiles,
             left_out=tuple(dict.fromkeys(self.failures)),
             devices=problem.devices,
+            hosts=problem.hosts,
             reason=reason,
             alternatives=tuple(
                 alternative(candidate, chosen) for candidate in sorted(others, key=lambda c: c.seconds)[:3]

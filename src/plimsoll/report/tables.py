@@ -25,7 +25,8 @@ def plan_table(planned: Planned) -> str:
     """What `plimsoll plan` prints: the plan, its bytes, its time, the reasons."""
     ledger = planned.ledger
     peak, budget = ledger.predicted_peak_bytes, ledger.budget_bytes
-    where = "" if planned.devices == 1 else f" x {planned.devices}, bytes of each device"
+    whose = "process" if planned.plan.chip == "cpu" else "device"  # the devices of a CPU have one memory
+    where = "" if planned.devices == 1 else f" x {planned.devices}, bytes of each {whose}"
     return "\n".join(
         [
             f"plan for {planned.recipe} on {planned.plan.chip}{where}: "
