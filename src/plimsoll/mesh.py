@@ -69,12 +69,21 @@ def cpu_devices(environment: Mapping[str, str] = os.environ) -> int:
     return max(1, int(forced[-1])) if forced else 1
 
 
-def over_devices(target: Chip, asked: Mesh | None, *, batch: int, processes: int = 1) -> Chip:
-    """`target` with the devices that are used of it: as asked, else as many as every one gets rows of `batch` on.
+def over_devices(
+    target: Chip, asked: Mesh | None, *, examples: int, micro_batch: int | None = None, processes: int = 1
+) -> Chip:
+    """`target` with the devices that are used of it: as asked, else as many as get equal parts of a micro-batch.
 
-    `batch` is the micro-batch where it is pinned, else the effective one. Only a CPU's number is open: a chip's is in
-    its name. Raises RecipeError where the devices are not here.
+    `examples` are those of an effective batch; `micro_batch` is the one that is pinned. Only a CPU's number is open: a
+    chip's is in its name. Raises RecipeError where the devices are not here.
     """
+    batch = examples if micro_batch is None else micro_batch
+    if asked is not None and batch % asked.devices:
+        pinned = "--batch-size x --gradient-accumulation-steps" if micro_batch is None else "--micro-batch"
+        raise RecipeError(
+            f"--mesh {asked} gives each of {asked.devices} devices as many examples of a micro-batch, and {batch}"
+            f" examples ({pinned}) are no multiple of {asked.devices}: take a multiple of it, or another mesh"
+        )
     if target.platform != "cpu":
         if asked is not None and asked.devices != target.devices:
             raise RecipeError(
@@ -113,10 +122,13 @@ def elsewhere(planned: Mapping[str, Any], asked: Mesh | None, target: Chip, *, p
         return f"was planned for a mesh of {theirs}, and --mesh says {asked}"
     here = cpu_devices() * processes
     if devices > here or hosts != processes:
-        return f"was planned for {_devices(devices, hosts)}, and there are {_devices(here, processes)} now"
+        return f"was planned for {_devices(devices, hosts)}, and there are {_count(here, processes)} now"
     return None
 
 
 def _devices(count: int, processes: int) -> str:
-    of = "" if processes == 1 else f" of {processes} processes"
-    return f"{count} device{'' if count == 1 else 's'}{of}"
+    return f"{count} device{'' if count == 1 else 's'}" + ("" if processes == 1 else f" of {processes} processes")
+
+
+def _count(count: int, processes: int) -> str:
+    return f"{count}" + ("" if processes == 1 else f" of {processes} processes")

@@ -72,8 +72,8 @@ def plan(
     name, recipe = named(recipe, name)
     asked = None if mesh is None else parse_mesh(mesh)
     pins = with_mesh({name: value for name, value in (pins or {}).items() if value is not None}, asked)
-    batch = pins.get("micro_batch", recipe.effective_batch)
-    target = over_devices(chips.chip(chip), asked, batch=batch, processes=processes)
+    of_batch = {"examples": recipe.effective_batch, "micro_batch": pins.get("micro_batch")}
+    target = over_devices(chips.chip(chip), asked, **of_batch, processes=processes)
     if measure and target.platform != "cpu":
         raise RecipeError(f"--measure times plans on the chip at hand, and {chip} is not: leave it out")
     problem = _problem(
@@ -251,6 +251,7 @@ def prepare_run(recipe: Recipe, options: TrainOptions, say: Say, *, lock: int | 
     lock = folder.lock() if lock is None else lock
     try:
         target = _target(folder, options)
+        _require_devices(target, recipe, options)
         card = here.card_for(target)
         prepared = prepare_data(folder, recipe, say)
         budget = _settle_plan(folder, recipe, options, prepared, target, say)
@@ -269,6 +270,19 @@ def prepare_run(recipe: Recipe, options: TrainOptions, say: Say, *, lock: int | 
     }
     command = [sys.executable, "-m", "plimsoll.worker", "train", json.dumps(session)]
     return Ready(command, variables, lock)
+
+
+def _require_devices(target: Chip, recipe: Recipe, options: TrainOptions) -> None:
+    """Before anything is prepared."""
+    asked = None if options.mesh is None else parse_mesh(options.mesh)
+    with_mesh(options.pins, asked)
+    of_batch = {"examples": recipe.effective_batch, "micro_batch": options.pins.get("micro_batch")}
+    found = over_devices(target, asked, **of_batch)
+    if options.debug_nans and found.devices > 1:
+        raise RecipeError(
+            f"--debug-nans takes a step again, one operation at a time on one device, and this run has {found.devices}:"
+            " add --mesh data=1, or leave it out"
+        )
 
 
 def _target(folder: RunFolder, options: TrainOptions) -> Chip:

@@ -350,7 +350,9 @@ class _Training:
         plan = self.plan
         if plan.devices == 1:
             return {}
-        share = jax.tree.map(lambda leaf: math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize, shapes)
+        share = jax.tree.map(
+            lambda leaf: math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize, shapes
+        )
         return {
             "per_device": {
                 "devices": plan.devices,

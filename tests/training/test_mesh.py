@@ -36,7 +36,7 @@ def test_each_device_holds_its_share_of_what_is_split_and_the_rest_whole(runs, r
     assert found["held"] == [whole + found["split"] // FSDP + found["by_rows"] // DEVICES] * DEVICES
 
 
-@pytest.mark.parametrize("recipe", ("stories", "longcontext", "control"))
+@pytest.mark.parametrize("recipe", ["stories", "longcontext", "control"])
 def test_most_of_the_state_is_split(runs, recipe):
     assert runs[recipe]["split"] > 0.9 * runs[recipe]["whole"]
 
