@@ -91,6 +91,16 @@ def for_processes(
     return environment
 
 
+def for_several(platform: str) -> dict[str, str]:
+    """Of a process that trains with others: it plans, too, and looks for its cluster itself."""
+    if platform == "cpu":
+        environment = for_processes("cpu")
+        environment["XLA_FLAGS"] = f"{WAITS} {environment.get('XLA_FLAGS', '')}".strip()
+        return environment
+    environment = for_processes("several")
+    return environment | {"JAX_PLATFORMS": f"{platform},cpu"}
+
+
 def _tunables(environment: Mapping[str, str], ours: Mapping[str, int]) -> str:
     """What the user has set goes before ours."""
     tunables = [t for t in environment.get("GLIBC_TUNABLES", "").split(":") if t]

@@ -63,7 +63,7 @@ def training_environment(
 ) -> dict[str, str]:
     """Of the training process. On a GPU its allocator gets the budget as its limit, before JAX starts; a CPU is taken
     for so many `devices`."""
-    if card is None:
+    if card is None:  # the CPU, or processes that have their environment already
         return environment.for_processes("cpu", devices=devices)
     if card.memory_bytes < budget_bytes:
         raise RecipeError(

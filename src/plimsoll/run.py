@@ -237,10 +237,12 @@ class Ready:
     lock: int
 
 
-def prepare_run(recipe: Recipe, options: TrainOptions, say: Say, *, lock: int | None = None) -> Ready:
+def prepare_run(
+    recipe: Recipe, options: TrainOptions, say: Say, *, lock: int | None = None, processes: int = 1
+) -> Ready:
     """Everything up to training: folder, data, plan. Whoever starts the command closes the lock after it.
 
-    `lock` is the run's, where this process holds it already.
+    `lock` is the run's, where this process holds it already. `processes` train it together: each has devices.
     """
     from plimsoll.report import require_tracker
 
@@ -251,12 +253,12 @@ def prepare_run(recipe: Recipe, options: TrainOptions, say: Say, *, lock: int | 
     lock = folder.lock() if lock is None else lock
     try:
         target = _target(folder, options)
-        _require_devices(target, recipe, options)
-        card = here.card_for(target)
+        _require_devices(target, recipe, options, processes)
+        card = here.card_for(target) if processes == 1 else None
         prepared = prepare_data(folder, recipe, say)
-        budget = _settle_plan(folder, recipe, options, prepared, target, say)
+        budget = _settle_plan(folder, recipe, options, prepared, target, say, processes)
         devices = folder.read("plan.json")["plan"].get("devices", 1)
-        variables = here.training_environment(target, card, budget, say, devices=devices)
+        variables = here.training_environment(target, card, budget, say, devices=devices // processes)
     except BaseException:
         os.close(lock)
         raise
@@ -272,12 +274,12 @@ def prepare_run(recipe: Recipe, options: TrainOptions, say: Say, *, lock: int | 
     return Ready(command, variables, lock)
 
 
-def _require_devices(target: Chip, recipe: Recipe, options: TrainOptions) -> None:
+def _require_devices(target: Chip, recipe: Recipe, options: TrainOptions, processes: int) -> None:
     """Before anything is prepared."""
     asked = None if options.mesh is None else parse_mesh(options.mesh)
     with_mesh(options.pins, asked)
     of_batch = {"examples": recipe.effective_batch, "micro_batch": options.pins.get("micro_batch")}
-    found = over_devices(target, asked, **of_batch)
+    found = over_devices(target, asked, **of_batch, processes=processes)
     if options.debug_nans and found.devices > 1:
         raise RecipeError(
             f"--debug-nans takes a step again, one operation at a time on one device, and this run has {found.devices}:"
@@ -330,7 +332,7 @@ def _require_same(folder: RunFolder, recipe: Recipe) -> None:
 
 
 def _settle_plan(
-    folder: RunFolder, recipe: Recipe, options: TrainOptions, prepared: Prepared, target: Chip, say: Say
+    folder: RunFolder, recipe: Recipe, options: TrainOptions, prepared: Prepared, target: Chip, say: Say, processes: int
 ) -> int:
     """The budget in force. A started run keeps its plan, unless it went over its budget with it; --replan looks for
     another, which continues it."""
@@ -339,7 +341,7 @@ def _settle_plan(
     asked = None if options.mesh is None else parse_mesh(options.mesh)
     if folder.has("plan.json") and not options.replan:
         planned = folder.read("plan.json")
-        moved = elsewhere(planned, asked, target)
+        moved = elsewhere(planned, asked, target, processes=processes)
         if moved is None and (options.keep_plan or margin <= planned.get("margin_bytes", 0)):
             _say_what_is_kept(planned, options, say)
             if planned.get("disk"):
@@ -359,10 +361,11 @@ def _settle_plan(
             memory=options.memory,
             chip=target.name,
             mesh=options.mesh,
+            processes=processes,
             numerics=options.numerics,
             pins=pins,
             pinned_by=None if options.plan is None else f"--plan {options.plan}",
-            measure=options.plan is None and target.platform == "cpu",
+            measure=options.plan is None and target.platform == "cpu" and processes == 1,
             prepared=prepared,
             margin_bytes=margin,
             say=say,

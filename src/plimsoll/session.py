@@ -32,8 +32,8 @@ from plimsoll.recipes.registry import from_dict
 from plimsoll.session_line import Line
 from plimsoll.session_log import SessionLog
 from plimsoll.session_options import SessionOptions, session_options
-from plimsoll.training import allocator, memory, overruns, program
-from plimsoll.training.checkpoint import Checkpoints, load_state
+from plimsoll.training import allocator, distributed, memory, overruns, program
+from plimsoll.training.checkpoint import Checkpoints
 from plimsoll.training.folder import RunFolder
 from plimsoll.training.interruption import Interruption
 from plimsoll.training.loop import Ended, Schedule, run_steps, summed
@@ -82,7 +82,7 @@ def lowered(recipe: Recipe, plan: Plan, *, steps: int) -> program.Program:
     task, rule = recipe.task(plan.compute(jax.default_backend())), recipe.update_rule(steps, plan.storage)
     batch, evaluation = recipe.batch_spec(recipe.effective_batch), recipe.evaluation_spec(plan.micro_batch)
     if plan.devices > 1:
-        spread = Spread(jax.devices()[: plan.devices], task, rule, plan)
+        spread = Spread(distributed.devices(plan.devices), task, rule, plan)
         return spread.program(batch=batch, evaluation_batch=evaluation)
     return program.lower(task, rule, plan, batch=batch, evaluation_batch=evaluation)
 
@@ -175,16 +175,19 @@ class _Training:
         if ended.signal is not None:
             return Ending(128 + ended.signal)
         left = self._seconds_left()
+        if ended.over and distributed.processes() > 1:
+            return Ending(3)
         if not ended.over or (left is not None and left <= 0):
             return Ending(0)
         return Ending(0, again=self._again(left))
 
     def _train(self) -> Ended:
         executables = self._load()
-        if self.interruption.signal is not None:
+        if self.interruption.signal is not None and distributed.processes() == 1:
             print("interrupted before the first step", flush=True)
             return Ended(0, self.interruption.signal, False, {})
-        checkpoints = Checkpoints(self.folder.checkpoints, in_background=self.plan.async_save)
+        beside = self.plan.async_save and distributed.processes() == 1  # while steps send, nothing else may
+        checkpoints = Checkpoints(self.folder.checkpoints, in_background=beside)
         loader = self.recipe.source(self.folder.path, prefetch=self.plan.prefetch)
         try:
             state, resumed = self._start(executables, checkpoints, loader)
@@ -217,7 +220,7 @@ class _Training:
             finally:
                 self._write_ledger(executables, resumed, log)
                 self._calibrate(log)
-                plans_again = ended is not None and ended.over
+                plans_again = ended is not None and ended.over and distributed.processes() == 1
                 if self.line.overrun is not None:
                     log.say(self.line.words(plans_again=plans_again), important=True)
                 log.close(None if plans_again else ended, self.folder.read("ledger.json"), checkpoints.best())
@@ -263,21 +266,20 @@ class _Training:
     def _start(
         self, executables: program.Executables, checkpoints: Checkpoints, loader: Source
     ) -> tuple[Any, int | None]:
-        saved, notes = checkpoints.latest_whole()
+        step, state, position, notes = checkpoints.newest(executables.state)
         self.notes += notes
-        if saved is None:
+        if step is None:
             if notes:
                 self.notes.append("no checkpoint is whole: starting from the beginning")
             state = executables.init(np.uint32(self.recipe.seed % 2**32))
             state = self._begun(jax.block_until_ready(state), executables.state)
         else:
-            state, position = load_state(saved, executables.state)
             loader.restore(position)
         memory.trim()
         self.held = _held(state)
         self.marks["before data"] = allocator.bytes_now()
         self.marks["peak before training"] = allocator.peak_bytes()
-        return state, saved.step if saved is not None else None
+        return state, step
 
     def _begun(self, state: Any, like: Any) -> Any:
         """With the parameters that the recipe begins with, where they are not those drawn."""
@@ -420,6 +422,8 @@ class _Training:
         over = (
             self.line.overrun is not None and self.line.overrun.what == "resident set"
         )  # a lower bound, and what matters most
+        if distributed.processes() > 1:  # what one of them needed says little of what a process alone needs
+            return
         if not calibration.is_on() or not self.line.counts or self.session.tracker != "none" or not (seen or over):
             return
         learned, margin = self.planned.get("learned", {}), self.planned.get("margin_bytes", 0)

@@ -86,6 +86,13 @@ class TrainOptions:
     """Train on this: cpu (the default), or the NVIDIA GPU of this machine, by its name in `plimsoll chips`."""
     mesh: str | None = None
     """Devices that share the work, and the state, like data=8 or data=4,fsdp=2; default: all that are here."""
+    coordinator: str | None = None
+    """HOST:PORT of the first of several processes that train this run, each started with this command; Slurm, MPI and
+    TPUs say it themselves."""
+    processes: int | None = None
+    """How many there are."""
+    process: int | None = None
+    """Which of them this is, from 0."""
     run: str | None = None
     """Folder of the run, new or to be continued; default runs/RECIPE."""
     runs: str | None = None
