@@ -21,7 +21,7 @@ AXES = ("data", "fsdp")
 
 @dataclass(frozen=True)
 class Mesh:
-    """What `--mesh` asks for: every device has its own rows of a batch, `fsdp` neighbours share one copy of the state."""
+    """What `--mesh` asks for: every device has its rows of a batch, `fsdp` neighbours share one copy of the state."""
 
     data: int
     fsdp: int
@@ -77,21 +77,15 @@ def over_devices(
     `examples` are those of an effective batch; `micro_batch` is the one that is pinned. Only a CPU's number is open: a
     chip's is in its name. Raises RecipeError where the devices are not here.
     """
-    batch = examples if micro_batch is None else micro_batch
-    if asked is not None and batch % asked.devices:
-        pinned = "--batch-size x --gradient-accumulation-steps" if micro_batch is None else "--micro-batch"
-        raise RecipeError(
-            f"--mesh {asked} gives each of {asked.devices} devices as many examples of a micro-batch, and {batch}"
-            f" examples ({pinned}) are no multiple of {asked.devices}: take a multiple of it, or another mesh"
-        )
     if target.platform != "cpu":
         if asked is not None and asked.devices != target.devices:
             raise RecipeError(
                 f"--mesh {asked} is {asked.devices} devices, and {target.name} has {target.devices}: name a mesh of as"
                 " many, or a chip of as many (`plimsoll chips`; h100x8 is eight of them in one machine)"
             )
+        _require_equal_parts(asked, examples, micro_batch)
         return target
-    each = cpu_devices()
+    each, batch = cpu_devices(), examples if micro_batch is None else micro_batch
     here = each * processes
     if asked is None:
         found = max((n for n in range(processes, here + 1, processes) if batch % n == 0), default=processes)
@@ -108,7 +102,19 @@ def over_devices(
             f"--mesh {asked} is {asked.devices} devices, which {processes} processes cannot have in equal parts: take a"
             f" multiple of {processes}"
         )
+    _require_equal_parts(asked, examples, micro_batch)
     return replace(target, devices=asked.devices, hosts=processes)
+
+
+def _require_equal_parts(asked: Mesh | None, examples: int, micro_batch: int | None) -> None:
+    batch = examples if micro_batch is None else micro_batch
+    if asked is None or batch % asked.devices == 0:
+        return
+    what = "--batch-size x --gradient-accumulation-steps" if micro_batch is None else "--micro-batch"
+    raise RecipeError(
+        f"--mesh {asked} gives each of {asked.devices} devices as many examples of a micro-batch, and {batch}"
+        f" examples ({what}) are no multiple of {asked.devices}: take a multiple of it, or another mesh"
+    )
 
 
 def elsewhere(planned: Mapping[str, Any], asked: Mesh | None, target: Chip, *, processes: int = 1) -> str | None:

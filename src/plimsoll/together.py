@@ -110,6 +110,7 @@ def train_together(question: Mapping[str, Any], interruption: Any) -> NoReturn:
     from plimsoll.training import allocator, distributed
 
     code, scratch = 1, []
+    _mute_libraries()
     try:
         distributed.join(question["coordinator"], question["processes"], question["process"])
         code = _train(question, interruption, scratch)
@@ -130,6 +131,15 @@ def train_together(question: Mapping[str, Any], interruption: Any) -> NoReturn:
     os._exit(code)
 
 
+def _mute_libraries() -> None:
+    """Gloo prints a line for each device whenever devices meet for the first time: what Python prints goes on."""
+    ours = os.dup(1)
+    sys.stdout = os.fdopen(ours, "w", buffering=1)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+
+
 def _train(question: Mapping[str, Any], interruption: Any, scratch: list[Path]) -> int:
     from plimsoll.session import train_here
     from plimsoll.training import distributed
@@ -142,6 +152,7 @@ def _train(question: Mapping[str, Any], interruption: Any, scratch: list[Path]) 
     else:
         session = board.read("session")
         if "refused" in session:
+            board.heard("session")
             refusal = PlimsollError(f"the first process says: {session['refused']}")
             refusal.exit_code = session["exit_code"]
             raise refusal
@@ -164,6 +175,7 @@ def _prepared(recipe: Recipe, options: Mapping[str, Any], board: Any) -> dict[st
         ready = run.prepare_run(recipe, run.TrainOptions(**options), say, processes=processes())
     except PlimsollError as problem:
         board.write("session", {"refused": str(problem), "exit_code": problem.exit_code})
+        board.heard("session")
         raise
     session = json.loads(ready.command[-1])
     folder = RunFolder(session["run"])
@@ -183,9 +195,10 @@ def _require_alike(board: Any, question: Mapping[str, Any]) -> None:
             "differences", [words for number, one in enumerate(each) for words in _differences(each, number, one)]
         )
     if differences := board.read("differences"):
+        board.heard("differences")
         raise RunError(
-            f"the processes of this run were not started alike: {'; '.join(differences)}. Start all of them with the same"
-            " command and the same code"
+            f"the processes of this run were not started alike: {'; '.join(differences)}. Start all of them with the"
+            " same command and the same code"
         )
 
 

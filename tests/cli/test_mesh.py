@@ -1,4 +1,4 @@
-"""`--mesh` as a user gives it: refused where it does not fit, and a run that moves from one number of devices to another."""
+"""`--mesh` as a user gives it: refused where it does not fit; a run that moves to another number of devices."""
 
 import json
 import os
@@ -19,8 +19,9 @@ from plimsoll.types import Plan
 from .conftest import plimsoll
 
 SMALL = shlex.split(
-    "--width 32 --layers 1 --heads 1 --vocab-size 300 --ema-decay 0.9 --seq-len 32 --batch-size 16 --steps 4 --shuffle-buffer-size 16"
-    " --micro-batch 8 --remat none --loss-chunk 0 --precision float32 --prefetch 0 --async-save False --eval-every 0"
+    "--width 32 --layers 1 --heads 1 --vocab-size 300 --ema-decay 0.9 --seq-len 32 --batch-size 16 --steps 4"
+    " --shuffle-buffer-size 16 --micro-batch 8 --remat none --loss-chunk 0 --precision float32 --prefetch 0"
+    " --async-save False --eval-every 0"
 )
 
 

@@ -21,14 +21,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from contracts.task_examples import OWN, RECIPES, random_batch  # noqa: E402
 from plimsoll.levers import sharding  # noqa: E402
 from plimsoll.session import lowered  # noqa: E402
-from plimsoll.training.program import compile_all, held_bytes, tree_bytes  # noqa: E402
+from plimsoll.training.program import compiled, held_bytes, tree_bytes  # noqa: E402
 from plimsoll.types import Plan  # noqa: E402
 from training.small_tasks import relative_distance  # noqa: E402
 
 sharding.SMALLEST_SPLIT = 256  # leaves of a test's size are split too
 CALM = {"control": {"learning_rate": 5e-4}}
-"""Fields under which a recipe of a test's size is not chaotic: at its own rate of 2e-3, one device with its batch in two
-micro-batches is after 30 steps 6e-5 from itself with the batch in one."""
+"""Fields under which a recipe of a test's size is not chaotic: at its own rate of 2e-3, one device with its batch in
+two micro-batches is after 30 steps 6e-5 from itself with the batch in one."""
 EXAMPLES = 16
 
 
@@ -75,23 +75,22 @@ def main(names) -> None:
         recipe = replace(recipe, **CALM.get(name, {}))
         steps = 1 if recipe.kind == "puzzles" else 30
         batches = [random_batch(recipe, EXAMPLES, seed=seed) for seed in range(steps)]
-        states = {}
-        for devices, fsdp in ((1, 1), (8, 2)):
-            made = compile_all(lowered(recipe, plan(devices, fsdp), steps=steps))
-            state = made.init(np.uint32(7))
-            for step in range(steps):
-                state, report = made.step(state, batches[step])
-            states[devices] = state
-        split = states[8]
+        whole, spread = (lowered(recipe, plan(devices, fsdp), steps=steps) for devices, fsdp in ((1, 1), (8, 2)))
+        begun = compiled(whole.init)(np.uint32(7))
+        split = jax.tree.map(lambda leaf, like: jax.device_put(np.asarray(leaf), like.sharding), begun, spread.state)
+        alone, together = compiled(whole.step), compiled(spread.step)
+        for batch in batches:
+            begun, _ = alone(begun, batch)
+            split, report = together(split, spread.put(batch))
         sharded = [leaf for leaf in jax.tree.leaves(split) if not leaf.sharding.is_fully_replicated]
         found[name] = {
-            "distance": relative_distance(split["params"], states[1]["params"]),
+            "distance": relative_distance(split["params"], begun["params"]),
             "finite": bool(np.isfinite(float(report["gradient_norm"]))),
             "held": sorted(held_bytes(split).values()),
             "whole": tree_bytes(split),
             "split": sum(leaf.nbytes for leaf in sharded if leaf.sharding.spec != sharding.ROWS),
             "by_rows": sum(leaf.nbytes for leaf in sharded if leaf.sharding.spec == sharding.ROWS),
-            "sums": sums(made.step.executable),
+            "sums": sums(together),
             "split_parameters": sum(
                 leaf.size
                 for leaf in jax.tree.leaves(split["params"]["trainable"])

@@ -49,8 +49,8 @@ def join(coordinator: str | None, processes: int | None, process: int | None) ->
         where = coordinator or "the coordinator that this cluster names"
         raise RunError(
             f"the processes of this run did not find one another at {where} in {CONNECT_SECONDS} s:"
-            f" {str(problem).splitlines()[0][:200]}. Start all of them with the same --coordinator and --processes, each"
-            " with its own --process from 0, and let the port through"
+            f" {str(problem).splitlines()[0][:200]}. Start all of them with the same --coordinator and --processes,"
+            " each with its own --process from 0, and let the port through"
         ) from None
 
 
@@ -107,6 +107,11 @@ class Board:
             if (number := self._told()) is not None:
                 raise SystemExit(128 + number)
             time.sleep(POLL_SECONDS)
+
+    def heard(self, name: str) -> None:
+        """Waits until all have read what was written, so that none is ended by another one's end before."""
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # one is gone: it will not hear it
+            self._client.wait_at_barrier(f"plimsoll/heard-{name}", HEARTBEAT_SECONDS * 1000)
 
     def write_files(self, name: str, folder: Path, paths: list[str]) -> None:
         packed = io.BytesIO()
@@ -172,5 +177,5 @@ def alone() -> Iterator[None]:
     if processes() == 1:
         yield
         return
-    with mock.patch.object(jax, "process_count", lambda: 1):
+    with mock.patch.object(jax, "process_count", return_value=1):
         yield
