@@ -63,8 +63,8 @@ def plan(
 
     `mesh` says how many devices share the work and the state, like "data=4,fsdp=2"; without it all that are there do.
     `processes` of a CPU have as many each. `memory` is per device; `host_memory` is each host's beside its
-    accelerators. `prepared` says what is known of the data; without it nothing of the data is read. `pinned_by` is where `pins`
-    come from, if nobody typed them. `measure` times the best few, on the chip at hand only.
+    accelerators. `prepared` says what is known of the data; without it nothing of the data is read. `pinned_by` is
+    where `pins` come from, if nobody typed them. `measure` times the best few, on the chip at hand only.
     `margin_bytes` stay free, beyond the prediction, in the phases that a plan decides about: what a run that went over
     its budget has learned.
     Raises BudgetError, with the smallest peak found and what would fit, if nothing does.

@@ -33,16 +33,19 @@ PATIENCE = 600
 """Seconds until processes that neither end nor train count as stuck."""
 
 
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
 class Several:
     """Processes that train one run together, each started by the command a user types."""
 
     def __init__(self, text: Path, run: Path, *, options=((), ())) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
         environment = os.environ | {CPU_DEVICES: "4", "PYTHONPATH": os.pathsep.join(sys.path)}
         command = [sys.executable, "-m", "plimsoll.cli.main", "train", "stories", "--dataset-id", str(text), *SMALL]
-        where = ["--coordinator", f"127.0.0.1:{port}", "--processes", "2", "--run", str(run)]
+        where = ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", "2", "--run", str(run)]
         self.run = run
         self.started = [
             subprocess.Popen(
@@ -154,7 +157,7 @@ def test_processes_that_were_started_differently_are_refused_each(text_file, tmp
 def test_what_the_first_one_refuses_is_said_by_all(text_file, tmp_path):
     codes, said = Several(text_file, tmp_path / "run", options=(("--mesh", "data=16"),) * 2).ended()
     assert codes == [2, 2]
-    assert "--mesh data=16 needs 16 devices, and there are 8 here in 2 processes, 4 in each" in said[0][1]
+    assert "--mesh data=16 needs 16 devices, and there are 8 in 2 processes, 4 in each" in said[0][1]
     assert "the first process says: --mesh data=16 needs 16 devices" in said[1][1]
 
 
@@ -192,3 +195,17 @@ def test_half_an_address_is_refused(given, words):
 
 def test_one_process_is_alone():
     assert asked("host:1", 1, 0, variables={}) is None
+
+
+def test_doctor_reports_the_devices_of_every_process():
+    environment = os.environ | {CPU_DEVICES: "4", "PYTHONPATH": os.pathsep.join(sys.path)}
+    where = ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", "2", "--json"]
+    command = [sys.executable, "-m", "plimsoll.cli.main", "doctor", *where, "--process"]
+    started = [
+        subprocess.Popen([*command, str(number)], env=environment, stdout=subprocess.PIPE, text=True)
+        for number in range(2)
+    ]
+    found = [json.loads(one.communicate(timeout=PATIENCE)[0])["jax"]["processes"] for one in started]
+    assert found[0] == found[1]
+    assert [len(one["devices"]) for one in found[0]] == [4, 4]
+    assert {one["host"] for one in found[0]} == {socket.gethostname()}
