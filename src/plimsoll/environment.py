@@ -92,13 +92,13 @@ def for_processes(
 
 
 def for_several(platform: str) -> dict[str, str]:
-    """Of a process that trains with others: it plans, too, and looks for its cluster itself."""
+    """Of a process that trains with others: it plans, too, and looks for its cluster itself. No accelerator's allocator
+    has a limit then."""
     if platform == "cpu":
         environment = for_processes("cpu")
         environment["XLA_FLAGS"] = f"{WAITS} {environment.get('XLA_FLAGS', '')}".strip()
         return environment
-    environment = for_processes("several")
-    return environment | {"JAX_PLATFORMS": f"{platform},cpu"}
+    return on_card(1.0) if platform == "cuda" else for_processes("several") | {"JAX_PLATFORMS": f"{platform},cpu"}
 
 
 def _tunables(environment: Mapping[str, str], ours: Mapping[str, int]) -> str:

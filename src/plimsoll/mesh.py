@@ -84,7 +84,8 @@ def over_devices(
                 " many, or a chip of as many (`plimsoll chips`; h100x8 is eight of them in one machine)"
             )
         _require_equal_parts(asked, examples, micro_batch)
-        return target
+        several = target.platform == "cuda" and target.devices % processes == 0  # a TPU's hosts are in its name
+        return replace(target, hosts=processes) if several else target
     each, batch = cpu_devices(), examples if micro_batch is None else micro_batch
     here = each * processes
     if asked is None:

@@ -21,9 +21,10 @@ from plimsoll.planner.estimate import ledger
 from plimsoll.planner.interpolation import interpolated, sample
 from plimsoll.planner.offloading import moves, require_moved
 from plimsoll.planner.refusal import refusal
+from plimsoll.planner.scaling import scaling
 from plimsoll.planner.speed import host_bytes, step_seconds
 from plimsoll.planner.types import Analysis, Compiler, DoesNotCompile, Problem, Rates, Rehearsal, Static
-from plimsoll.types import Ledger, Plan, Planned, Storage
+from plimsoll.types import Ledger, Plan, Planned, Scaled, Storage
 from plimsoll.units import format_bytes, format_seconds
 
 SLOWED = 1.15
@@ -430,6 +431,12 @@ class _Search:
             pinned=tuple(sorted(pins)),
         )
 
+    def _scaling(self, plan: Plan) -> tuple[Scaled, ...]:
+        """Of accelerators: more devices of one CPU are no more of anything."""
+        if self.problem.platform == "cpu" or self.problem.devices == 1:
+            return ()
+        return scaling(plan, self._analyse(plan), self._static(plan), self.rates)
+
     def _planned(self, chosen: Candidate, ranked: list[Candidate], *, fitting: int) -> Planned:
         """`ranked` are those of the `fitting` that fit whose times can be compared: by the clock, or by the rates."""
         problem = self.problem
@@ -455,6 +462,7 @@ class _Search:
                 problem.effective_batch * problem.rate_per_example if problem.rate_unit == "tokens" else None
             ),
             examples_per_step=problem.effective_batch,
+            scaling=self._scaling(chosen.plan),
             compiles=self.compiler.compiles,
             left_out=tuple(dict.fromkeys(self.failures)),
             devices=problem.devices,

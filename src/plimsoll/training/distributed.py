@@ -81,6 +81,11 @@ def _state() -> Any:
 def devices(count: int) -> list[jax.Device]:
     """`count` of them, as many of every process: the first of each."""
     each = count // processes()
+    if each * processes() != count or jax.device_count() < count:
+        raise RunError(
+            f"the plan is for {count} devices, and JAX finds {jax.device_count()} in {processes()} processes: start as"
+            " many as the plan has hosts, or add --replan and a --mesh or --chip of what is here"
+        )
     by_process: dict[int, list[jax.Device]] = {}
     for device in jax.devices():
         by_process.setdefault(device.process_index, []).append(device)
