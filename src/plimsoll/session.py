@@ -183,6 +183,7 @@ class _Training:
 
     def _train(self) -> Ended:
         executables = self._load()
+        distributed.meet("loaded")
         if self.interruption.signal is not None and distributed.processes() == 1:
             print("interrupted before the first step", flush=True)
             return Ended(0, self.interruption.signal, False, {})
@@ -422,7 +423,7 @@ class _Training:
         over = (
             self.line.overrun is not None and self.line.overrun.what == "resident set"
         )  # a lower bound, and what matters most
-        if distributed.processes() > 1:  # what one of them needed says little of what a process alone needs
+        if self.plan.devices > 1:  # what several need together says little of what one needs
             return
         if not calibration.is_on() or not self.line.counts or self.session.tracker != "none" or not (seen or over):
             return

@@ -84,8 +84,11 @@ class Checkpoints:
         """Refuses a state that is not finite. Waits for the save before this one."""
         self.wait()
         leaves = _leaves(state)  # of several processes: all of them give what they hold, and the first one writes
-        if not distributed.is_first() or any(saved.step == step for saved in self.all()):
-            return
+        if distributed.is_first() and all(saved.step != step for saved in self.all()):
+            self._write(step, leaves, loader_state)
+        distributed.meet("saved")
+
+    def _write(self, step: int, leaves: list[tuple[str, np.ndarray]], loader_state: dict[str, Any]) -> None:
         require_finite(leaves, step)
         partial = self.folder / f".partial-{step:08d}"
         try:

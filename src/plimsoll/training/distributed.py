@@ -9,16 +9,13 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import tarfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 
 from plimsoll.errors import RunError
@@ -26,6 +23,7 @@ from plimsoll.errors import RunError
 HEARTBEAT_SECONDS = 30
 """A process that was not heard for so long counts as gone, and ends the others."""
 CONNECT_SECONDS = 300
+PATIENCE_MILLISECONDS = 24 * 3600 * 1000
 POLL_SECONDS = 0.2
 """Between two looks for what the first process prepares: it makes data and compiles plans meanwhile."""
 PIECE_BYTES = 16 * 2**20
@@ -56,7 +54,19 @@ def join(coordinator: str | None, processes: int | None, process: int | None) ->
 
 def leave() -> None:
     """When all have come to the end."""
+    meet("end")
     jax.distributed.shutdown()
+
+
+def meet(place: str) -> None:
+    """Waits until all have come to `place`, each time once. Where one may take minutes (compiling, writing), so that
+    none waits for it in a collective, which gives up."""
+    if processes() > 1:
+        _met[place] = _met.get(place, 0) + 1
+        _state().client.wait_at_barrier(f"plimsoll/{place}-{_met[place]}", PATIENCE_MILLISECONDS)
+
+
+_met: dict[str, int] = {}
 
 
 def processes() -> int:
@@ -119,6 +129,8 @@ class Board:
             self._client.wait_at_barrier(f"plimsoll/heard-{name}", HEARTBEAT_SECONDS * 1000)
 
     def write_files(self, name: str, folder: Path, paths: list[str]) -> None:
+        import tarfile
+
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w") as archive:
             for path in paths:
@@ -129,6 +141,8 @@ class Board:
         self.write(name, len(pieces))
 
     def read_files(self, name: str, folder: Path) -> None:
+        import tarfile
+
         pieces = range(self.read(name))
         packed = b"".join(self._client.key_value_try_get_bytes(f"plimsoll/{name}/{number}") for number in pieces)
         with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
@@ -161,11 +175,15 @@ def gathered(leaf: jax.Array) -> np.ndarray:
     """The whole of it, on every process."""
     if leaf.is_fully_addressable or leaf.is_fully_replicated:
         return np.asarray(leaf)
+    from jax.experimental import multihost_utils  # here, as below: a process that trains alone stays lean
+
     return np.asarray(multihost_utils.process_allgather(leaf, tiled=True))
 
 
 def from_first(whole: np.ndarray | None, like: Any) -> jax.Array:
     """Of `like`'s shape, and where it lies: what the first process gives, bit for bit."""
+    from jax.experimental import multihost_utils
+
     size = int(np.prod(like.shape)) * np.dtype(like.dtype).itemsize
     sent = np.zeros(size, np.uint8) if whole is None else np.ascontiguousarray(whole).reshape(-1).view(np.uint8)
     received = np.empty(size, np.uint8)
@@ -182,5 +200,7 @@ def alone() -> Iterator[None]:
     if processes() == 1:
         yield
         return
+    from unittest import mock
+
     with mock.patch.object(jax, "process_count", return_value=1):
         yield

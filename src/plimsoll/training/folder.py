@@ -27,6 +27,8 @@ OF_TRAINING = (
     "overruns",
     "nan.txt",
     "wandb",
+    "mlruns",
+    "trackio",
 )
 """How the names of what training writes begin."""
 
