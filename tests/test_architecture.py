@@ -26,6 +26,8 @@ MAY_IMPORT = {
     "recipes": {"models", "data", "optimizers"},
     "cli": {
         "run",
+        "together",
+        "watching",
         "session_options",
         "report",
         "recipes",
@@ -46,7 +48,8 @@ and looks at data sets, limits and run folders; it must not import JAX, which an
 JOINT = {
     "run", "session", "session_line", "session_log", "session_options", "worker", "workshop", "drydock", "compilers",
     "environment", "ask", "here", "driving", "batches", "examine", "inference", "settings", "ladder", "rungs",
-    "pins", "puzzle_text", "puzzle_question", "solving", "voting", "pretrained", "exporting",
+    "pins", "puzzle_text", "puzzle_question", "solving", "voting", "pretrained", "exporting", "mesh", "together",
+    "watching",
 }  # fmt: skip
 """Modules that bring the rooms together, and may import all of them but the command line."""
 

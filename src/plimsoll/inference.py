@@ -6,6 +6,7 @@ Nothing in the run folder is written, renamed or locked: a run can be used while
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -120,6 +121,7 @@ def evaluate(asked: Mapping[str, Any]) -> dict[str, Any]:
     recipe, plan = trained.recipe, trained.plan
     changed = recipe.data_changed(trained.prepared)
     task = recipe.task(plan.compute(jax.default_backend()))
+    alone = dataclasses.replace(plan, devices=1, fsdp=1)  # however many it was trained on
     poll = poll_for(recipe, task)
     if asked.get("submission") and poll is None:
         raise RecipeError(
@@ -130,7 +132,7 @@ def evaluate(asked: Mapping[str, Any]) -> dict[str, Any]:
             f"--raw is for runs that keep an average of their weights, and {trained.folder.path} keeps none"
             " (--ema-decay 0): what is evaluated are its weights as they were trained. Leave it out"
         )
-    own = compiled(lowered(recipe, plan, steps=trained.prepared.steps).evaluate) if poll is None else poll.evaluate
+    own = compiled(lowered(recipe, alone, steps=trained.prepared.steps).evaluate) if poll is None else poll.evaluate
     answer = {"run": asked["run"], "step": trained.saved.step, **_evaluated(trained, own, trained.params())}
     if changed is not None:
         answer["note"] = changed

@@ -258,6 +258,8 @@ class Plan:
     """What lies in the host's memory beside an accelerator: the optimizer's state, frozen weights, or both."""
     fsdp: int = 1
     """Devices that share one copy of the state; the batch is split over all of them either way."""
+    devices: int = 1
+    """Over which the batch is split: no lever, it says what the plan was made for."""
     pinned: tuple[str, ...] = ()
     """Levers the user set; the others were found."""
 
@@ -365,6 +367,18 @@ class Alternative:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Scaled:
+    """The same step on another number of devices, by the rates of the chip."""
+
+    devices: int
+    sent_bytes: int
+    """By each device in a step, to the others."""
+    step_seconds: float
+    efficiency: float
+    """The time of one device over the time of all of them together."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Buffer:
     """A temporary of the compiled step, and where it comes from."""
 
@@ -396,11 +410,15 @@ class Planned:
     compiles: int
     devices: int
     reason: str
+    hosts: int = 1
+    """Processes that the devices belong to."""
     alternatives: tuple[Alternative, ...] = ()
     largest_buffers: tuple[Buffer, ...] = ()
     """Of the step's temporaries, the largest; empty where the compiler does not say."""
     left_out: tuple[str, ...] = ()
     """What does not compile here, with the reason: plans like it were not considered."""
+    scaling: tuple[Scaled, ...] = ()
+    """On 1 to 32 devices, where the chip's links have a rate."""
     margin_bytes: int = 0
     """Of the run's own overruns, in `ledger.learned`."""
     error_band: Mapping[str, int] | None = None
@@ -438,6 +456,7 @@ class Planned:
             "examples_per_step": self.examples_per_step,
             "source": self.ledger.source,
             "devices": self.devices,
+            "hosts": self.hosts,
             "compiles": self.compiles,
             "reason": self.reason,
             "alternatives": [
@@ -449,6 +468,7 @@ class Planned:
                 }
                 for other in self.alternatives
             ],
+            "scaling": [dataclasses.asdict(one) for one in self.scaling],
             "left_out": list(self.left_out),
             "largest_buffers": [dataclasses.asdict(buffer) for buffer in self.largest_buffers],
         }

@@ -29,6 +29,7 @@ PAGES = [
     ROOT / "docs/memory.md",
     ROOT / "docs/levers.md",
     ROOT / "docs/chips.md",
+    ROOT / "docs/scale.md",
     ROOT / "docs/your-own.md",
     ROOT / "docs/puzzles.md",
     ROOT / "docs/longcontext.md",

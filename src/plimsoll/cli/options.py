@@ -63,6 +63,8 @@ class PlanOptions:
     """Budget of a host beside its accelerators."""
     chip: str = "cpu"
     """The chip to plan for: one of `plimsoll chips`."""
+    mesh: str | None = None
+    """Devices that share the work, and the state, like data=8 or data=4,fsdp=2; default: all of the chip's."""
     measure: bool = False
     """Time the best few here (allocates, in a process of its own)."""
     settings: bool = False
@@ -82,6 +84,15 @@ class TrainOptions:
     """Budget, like 768MiB or 2GB; default: what is available, less a margin, or what the chip has."""
     chip: str | None = None
     """Train on this: cpu (the default), or the NVIDIA GPU of this machine, by its name in `plimsoll chips`."""
+    mesh: str | None = None
+    """Devices that share the work, and the state, like data=8 or data=4,fsdp=2; default: all that are here."""
+    coordinator: str | None = None
+    """HOST:PORT of the first of several processes that train this run, each started with this command; Slurm, MPI and
+    TPUs say it themselves."""
+    processes: int | None = None
+    """How many there are."""
+    process: int | None = None
+    """Which of them this is, from 0."""
     run: str | None = None
     """Folder of the run, new or to be continued; default runs/RECIPE."""
     runs: str | None = None

@@ -21,9 +21,10 @@ from plimsoll.planner.estimate import ledger
 from plimsoll.planner.interpolation import interpolated, sample
 from plimsoll.planner.offloading import moves, require_moved
 from plimsoll.planner.refusal import refusal
+from plimsoll.planner.scaling import scaling
 from plimsoll.planner.speed import host_bytes, step_seconds
 from plimsoll.planner.types import Analysis, Compiler, DoesNotCompile, Problem, Rates, Rehearsal, Static
-from plimsoll.types import Ledger, Plan, Planned, Storage
+from plimsoll.types import Ledger, Plan, Planned, Scaled, Storage
 from plimsoll.units import format_bytes, format_seconds
 
 SLOWED = 1.15
@@ -364,7 +365,9 @@ class _Search:
                 self.failures.append(str(problem))
                 self.rehearsals[kind(plan)] = rehearsal  # not tried again for every micro-batch
             return self._candidate(plan, analysis, confirmed=confirmed)
-        seconds = step_seconds(plan, analysis, self._static(plan), self.rates, devices=self.problem.devices)
+        devices, problem = self.problem.devices, self.problem
+        shared = devices // problem.hosts if problem.platform == "cpu" else 1  # the cores of a CPU: no more of them
+        seconds = step_seconds(plan, analysis, self._static(plan), self.rates, devices=devices, sharing=shared)
         return Candidate(plan, book, seconds, confirmed, analysis)
 
     def _ledger(self, plan: Plan, analysis: Analysis, rehearsal: Rehearsal) -> Ledger:
@@ -422,10 +425,17 @@ class _Search:
             layerwise=combination["layerwise"],
             offload=combination["offload"],
             fsdp=combination["fsdp"],
+            devices=self.problem.devices,
             prefetch=pins.get("prefetch", max(self.problem.host_bytes)),
             async_save=pins.get("async_save", True),
             pinned=tuple(sorted(pins)),
         )
+
+    def _scaling(self, plan: Plan) -> tuple[Scaled, ...]:
+        """Of accelerators: more devices of one CPU are no more of anything."""
+        if self.problem.platform == "cpu" or self.problem.devices == 1:
+            return ()
+        return scaling(plan, self._analyse(plan), self._static(plan), self.rates)
 
     def _planned(self, chosen: Candidate, ranked: list[Candidate], *, fitting: int) -> Planned:
         """`ranked` are those of the `fitting` that fit whose times can be compared: by the clock, or by the rates."""
@@ -452,9 +462,11 @@ class _Search:
                 problem.effective_batch * problem.rate_per_example if problem.rate_unit == "tokens" else None
             ),
             examples_per_step=problem.effective_batch,
+            scaling=self._scaling(chosen.plan),
             compiles=self.compiler.compiles,
             left_out=tuple(dict.fromkeys(self.failures)),
             devices=problem.devices,
+            hosts=problem.hosts,
             reason=reason,
             alternatives=tuple(
                 alternative(candidate, chosen) for candidate in sorted(others, key=lambda c: c.seconds)[:3]

@@ -10,10 +10,27 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
 from plimsoll.errors import RunError
+
+OF_TRAINING = (
+    ".",
+    "checkpoints",
+    "ledger",
+    "metrics",
+    "log.txt",
+    "events.out",
+    "profile",
+    "overruns",
+    "nan.txt",
+    "wandb",
+    "mlruns",
+    "trackio",
+)
+"""How the names of what training writes begin."""
 
 
 class RunFolder:
@@ -60,16 +77,25 @@ class RunFolder:
     def write(self, name: str, value: Any) -> None:
         replace_file(self.path / name, json.dumps(value, indent=2) + "\n")
 
+    def prepared(self) -> list[str]:
+        """What was there before training, and the best so far: what another process needs to train the same run."""
+        best = "checkpoints/best.json"
+        found = [path.name for path in self.path.iterdir() if not path.name.startswith(OF_TRAINING)]
+        return sorted(found) + ([best] if self.has(best) else [])
+
     def lock(self) -> int:
         """Held until the process ends, across `exec`. Two processes in one run would overwrite each other."""
         descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
+            holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
             os.close(descriptor)
             raise RunError(
-                f"{self.path} is being trained by another process: wait for it, stop it, or name another --run"
+                f"{self.path} is being trained by {holder}: wait for it, stop it, or name another --run"
             ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
         os.set_inheritable(descriptor, True)
         return descriptor
 
