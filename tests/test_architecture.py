@@ -41,6 +41,7 @@ MAY_IMPORT = {
         "settings",
         "ladder",
         "puzzle_question",
+        "history_question",
     },
 }
 """Besides the ground (errors, units, tree, types), which every room may import. The command line parses recipes,
@@ -48,8 +49,8 @@ and looks at data sets, limits and run folders; it must not import JAX, which an
 JOINT = {
     "run", "session", "session_line", "session_log", "session_options", "worker", "workshop", "drydock", "compilers",
     "environment", "ask", "here", "driving", "batches", "examine", "inference", "settings", "ladder", "rungs",
-    "pins", "puzzle_text", "puzzle_question", "solving", "voting", "pretrained", "exporting", "mesh", "together",
-    "watching",
+    "pins", "puzzle_text", "puzzle_question", "history_question", "recommending", "solving", "voting", "pretrained",
+    "exporting", "mesh", "together", "watching",
 }  # fmt: skip
 """Modules that bring the rooms together, and may import all of them but the command line."""
 

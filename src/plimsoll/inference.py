@@ -22,6 +22,7 @@ from plimsoll.models.streaming import Stream
 from plimsoll.models.streaming import continued as streamed
 from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.longcontext import LongContext
+from plimsoll.recipes.recommend import Recommend
 from plimsoll.recipes.registry import from_dict, name_of
 from plimsoll.session import lowered
 from plimsoll.training.checkpoint import Checkpoints, Saved, damage, load_part, loader_position, read_leaves
@@ -131,6 +132,14 @@ def evaluate(asked: Mapping[str, Any]) -> dict[str, Any]:
         raise RecipeError(
             f"--raw is for runs that keep an average of their weights, and {trained.folder.path} keeps none"
             " (--ema-decay 0): what is evaluated are its weights as they were trained. Leave it out"
+        )
+    if isinstance(recipe, Recommend):
+        from plimsoll.recommending import judged
+
+        return judged(trained, keep_seen=bool(asked.get("keep_seen")), average=not asked.get("raw"))
+    if asked.get("keep_seen"):
+        raise RecipeError(
+            f"--keep-seen is for runs of recommend, and {trained.folder.path} is one of {name_of(recipe)}: leave it out"
         )
     own = compiled(lowered(recipe, alone, steps=trained.prepared.steps).evaluate) if poll is None else poll.evaluate
     answer = {"run": asked["run"], "step": trained.saved.step, **_evaluated(trained, own, trained.params())}

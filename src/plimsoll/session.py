@@ -23,6 +23,7 @@ import numpy as np
 
 from plimsoll.environment import cache_folder
 from plimsoll.errors import PlimsollError, RunError
+from plimsoll.levers.weight_bits import widen
 from plimsoll.optimizers.in_place import in_place
 from plimsoll.planner import calibration
 from plimsoll.planner.estimate import LEARNED
@@ -284,19 +285,25 @@ class _Training:
 
     def _begun(self, state: Any, like: Any) -> Any:
         """With the parameters that the recipe begins with, where they are not those drawn."""
-        params = self.recipe.begin(state["params"])
-        if params is state["params"]:
+        drawn = state["params"] | {"trainable": jax.tree.map(_float32, state["params"]["trainable"])}
+        params = self.recipe.begin(drawn)
+        if params is drawn:
             return state
         rule = in_place(self.recipe.update_rule(self.prepared.steps, self.plan.storage))
-        weights = rule.store(jax.tree.map(jnp.asarray, params["trainable"]))
-        average = {"ema": rule.average.start(weights)} if rule.average else {}
-        begun = {"params": params | {"trainable": weights}, **average}
-        begun = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), begun)  # each donated: no two share their bytes
+        ours = {id(leaf) for leaf in jax.tree.leaves(drawn)}
+        whole = jax.tree.map(lambda leaf: _owned(leaf, ours), params)
+        begun: dict[str, Any] = {}
+        if self.plan.weight_bits != 32:  # the optimizer keeps the bits that the weights lack
+            begun["optimizer"] = jax.jit(rule.init)(whole["trainable"])
+        weights = rule.store(whole["trainable"])
+        if rule.average:
+            begun["ema"] = jax.tree.map(_copied, rule.average.start(weights))
+        begun["params"] = whole | {"trainable": weights}
         if self.plan.devices > 1:
             begun = jax.tree.map(
                 lambda leaf, lies: jax.device_put(leaf, lies.sharding), begun, {name: like[name] for name in begun}
             )
-        self.notes.append("the run began with weights that were given to it (--init-from)")
+        self.notes.append(f"the run began with weights that were given to it ({self.recipe.begins_with})")
         return jax.block_until_ready(state | begun)
 
     def _schedule(self) -> Schedule:
@@ -309,6 +316,7 @@ class _Training:
             stop_after_seconds=math.inf if session.max_seconds is None else session.max_seconds,
             evaluate_every=every_epoch if session.eval_every is None else session.eval_every,
             save_every=max(1, min(1000, steps // 4)) if session.save_every is None else session.save_every,
+            judged_by=self.recipe.judged_by,
         )
 
     def _evaluate(self, params: Any, executables: program.Executables) -> Mapping[str, float]:
@@ -442,6 +450,24 @@ class _Training:
             problem = f"nothing was learned from this session for the next prediction: {failure}"
         if problem is not None:
             log.say(problem, important=True)
+
+
+def _float32(leaf: Any) -> Any:
+    return widen(leaf) if leaf.dtype == jnp.uint16 else leaf
+
+
+def _copied(leaf: Any) -> Any:
+    return jax.block_until_ready(jnp.array(leaf, copy=True))
+
+
+def _owned(leaf: Any, ours: set[int]) -> Any:
+    """A copy in the bytes of nobody else, since it will be donated; what it was copied from is given back at once."""
+    if id(leaf) in ours:
+        return leaf
+    copy = _copied(leaf)
+    if isinstance(leaf, jax.Array):
+        leaf.delete()
+    return copy
 
 
 class _Timed:

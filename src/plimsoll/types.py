@@ -155,6 +155,16 @@ class ReadsTables(Protocol):
         ...
 
 
+@runtime_checkable
+class StoresFrozen(Protocol):
+    """A task may have this besides: the form in which its frozen weights are kept in so many bits.
+
+    Otherwise it is that of `levers.frozen.stored`.
+    """
+
+    def stored(self, frozen: Any, bits: Literal[32, 16, 8, 4]) -> Any: ...
+
+
 class Source(Protocol):
     """Where batches come from, with a position that fits into JSON."""
 

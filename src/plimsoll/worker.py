@@ -159,6 +159,7 @@ ANSWERS = {
     "sample_text": ("plimsoll.pretrained", "sample_text"),
     "export": ("plimsoll.exporting", "export"),
     "solve": ("plimsoll.solving", "solve"),
+    "rank": ("plimsoll.recommending", "rank"),
     "fingerprint": ("plimsoll.inference", "prove"),
     "prepare": ("plimsoll.builders.control", "answer"),
     "recommend": ("plimsoll.builders.recommend", "answer"),

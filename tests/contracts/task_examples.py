@@ -14,6 +14,7 @@ from control_files import write_control
 from example_tables import TABLES, written
 from plimsoll.recipes.own import OwnRecipe
 from plimsoll.recipes.registry import preset
+from pretrained_folders import LLAMA, write
 from puzzle_files import write_split
 
 
@@ -78,6 +79,28 @@ def puzzles(name, *, seq_len=9, vocab_size=12):
     )
 
 
+@cache
+def model_folder():
+    return str(write(folder_of_this_process("pretrained"), LLAMA))
+
+
+def recommend(name):
+    """Of 511 items: what random batches name."""
+    return replace(
+        preset(name),
+        num_items=511,
+        num_clusters=20,
+        largest_cluster=40,
+        item_embedding_dim=32,
+        adapter_inner=48,
+        seq_len=32,
+        dropout=0.2,
+        batch_size=8,
+        gradient_accumulation_steps=1,
+        steps=10,
+    )
+
+
 RECIPES = {
     "stories": lambda: replace(
         preset("stories"), width=32, layers=2, heads=1, vocab_size=512, seq_len=32, batch_size=8, steps=10
@@ -89,6 +112,8 @@ RECIPES = {
     "longcontext": lambda: replace(
         preset("longcontext"), width=32, layers=2, states=32, vocab_size=512, seq_len=32, batch_size=8, steps=10
     ),
+    "recommend": lambda: recommend("recommend"),
+    "recommend-gemma-2b": lambda: replace(recommend("recommend-gemma-2b"), pretrained=model_folder()),
     "sudoku-mlp": lambda: puzzles("sudoku-mlp"),
     "sudoku-attention": lambda: puzzles("sudoku-attention"),
 }
@@ -107,6 +132,10 @@ TWINS = {
     "longcontext-small-32k": "longcontext",
     "longcontext-medium-32k": "longcontext",
     "longcontext-large-32k": "longcontext",
+    "recommend-no-lm": "recommend",
+    "recommend-debug": "recommend",
+    "recommend-llama-3.2-1b": "recommend-gemma-2b",
+    "recommend-tpu-optimized": "recommend-gemma-2b",
 }
 """Presets that differ in nothing but sizes from another one, which is held instead."""
 

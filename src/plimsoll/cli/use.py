@@ -29,7 +29,8 @@ Run = Annotated[
 class EvaluateOptions:
     run: Run
     step: str = "best"
-    """Checkpoint: a step's number, `last`, or `best` (lowest validation loss, else the last)."""
+    """Checkpoint: a step's number, `last`, or `best` (lowest validation loss; of a run of recommend, highest
+    NDCG@10), else the last."""
     closed_loop: bool = False
     """Of a run of control: let it drive the systems, beside the optimal controllers."""
     picture: str | None = None
@@ -39,6 +40,8 @@ class EvaluateOptions:
     """Of a run of ARC: write two attempts at every test input into this .json file, as the competition takes them."""
     raw: bool = False
     """Of a run that keeps an average of its weights: the metrics of the weights as they were trained, too."""
+    keep_seen: bool = False
+    """Of a run of recommend: rank the items that a user has already taken, too."""
     json: Json = False
 
 
@@ -89,7 +92,8 @@ def evaluate(arguments: list[str]) -> int:
     if options.submission is not None:
         _require_file(options.submission)
     question = {"run": options.run, "step": options.step, "closed_loop": options.closed_loop}
-    found = ask("evaluate", question | {"submission": options.submission is not None, "raw": options.raw})
+    question |= {"submission": options.submission is not None, "raw": options.raw, "keep_seen": options.keep_seen}
+    found = ask("evaluate", question)
     submission = found.pop("submission", None)
     if options.submission is not None:
         replace_file(Path(options.submission).expanduser(), json.dumps(submission) + "\n")
@@ -97,6 +101,11 @@ def evaluate(arguments: list[str]) -> int:
         _draw(found, options.picture)
     if options.json:
         print(json.dumps(found))
+        return 0
+    if "baselines" in found:
+        from plimsoll.report.recommendations import recommendation_tables
+
+        print(recommendation_tables(found))
         return 0
     driven, losses = found.pop("closed_loop", None), found.pop(BY_POSITION, None)
     print(evaluation_text(found))

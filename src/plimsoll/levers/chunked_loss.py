@@ -13,7 +13,7 @@ al. 2024, https://arxiv.org/abs/2411.09009, never write even a chunk of logits t
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,8 @@ LIFT = 2.0**14
 
 Head = Callable[[Float[Array, "tokens width"], Any], Float[Array, "tokens vocab"]]
 """Rows and the head's weights to logits. It may close over settings, but over no array: those would get no gradient."""
+Rule = Callable[[Float[Array, "tokens width"], Any, Int[Array, " tokens"], Any], Float[Array, ""]]
+"""Rows, weights, labels and what is fixed to nats, summed over the tokens whose label is not `IGNORE`. Likewise."""
 
 
 def chunked_cross_entropy(
@@ -47,8 +49,38 @@ def chunked_cross_entropy(
     rounds it to float16 would lose those below 6e-8, so it is multiplied by `lift` on the way in and what comes out is
     divided by it: `LIFT` there, a power of two, so that it changes nothing else.
     """
+    return chunked_sum(hidden, weights, labels, rule=_NatsOf(head), chunk=chunk, lift=lift)
+
+
+class _NatsOf(NamedTuple):
+    """The rule of one softmax."""
+
+    head: Head
+
+    def __call__(self, rows: Array, weights: Any, labels: Array, fixed: None) -> Array:
+        del fixed
+        return nats(self.head(rows, weights), labels)
+
+
+def chunked_sum(
+    hidden: Float[Array, "tokens width"],
+    weights: Any,
+    labels: Int[Array, " tokens"],
+    *,
+    rule: Rule,
+    fixed: Any = None,
+    chunk: int,
+    lift: float = 1.0,
+    skip: bool = False,
+) -> Float[Array, ""]:
+    """`rule` summed over `chunk` tokens at a time, in the same way: for a loss that is no plain softmax.
+
+    `fixed` is handed to it as it is: integers that it looks up. `skip` leaves out chunks in which no label is counted:
+    worth it where most are not, and those that are come first.
+    """
     tokens, _ = hidden.shape
-    return _summed(hidden, weights, labels, head, min(chunk, tokens) if chunk else tokens, lift)
+    how = _How(rule, min(chunk, tokens) if chunk else tokens, lift, skip)
+    return _summed(hidden, weights, labels, fixed, how)
 
 
 def nats(logits: Float[Array, "tokens vocab"], labels: Int[Array, " tokens"]) -> Float[Array, ""]:
@@ -76,39 +108,55 @@ def chunked_nats(
     return jax.lax.map(one_chunk, _in_chunks(hidden, labels, min(chunk or tokens, tokens))).reshape(-1)[:tokens]
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
-def _summed(hidden: Array, weights: Any, labels: Array, head: Head, chunk: int, lift: float) -> Array:
-    del lift
+class _How(NamedTuple):
+    """Hashable, so that it can be static under `custom_vjp`."""
 
+    rule: Rule
+    chunk: int
+    lift: float
+    skip: bool
+
+    def where_counted(self, compute: Callable[..., Any], otherwise: Callable[..., Any], sums: Any, rows: Any) -> Any:
+        if not self.skip:
+            return compute(sums, rows)
+        return jax.lax.cond(jnp.any(rows[1] != IGNORE), compute, otherwise, sums, rows)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(4,))
+def _summed(hidden: Array, weights: Any, labels: Array, fixed: Any, how: _How) -> Array:
     def add_chunk(total: Array, rows: tuple[Array, Array]) -> tuple[Array, None]:
         hidden_rows, label_rows = rows
-        return total + nats(head(hidden_rows, weights), label_rows), None
+        return total + how.rule(hidden_rows, weights, label_rows, fixed), None
 
-    total, _ = jax.lax.scan(add_chunk, jnp.float32(0), _in_chunks(hidden, labels, chunk))
+    def chunk_of(total: Array, rows: tuple[Array, Array]) -> tuple[Array, None]:
+        return how.where_counted(add_chunk, lambda total, _: (total, None), total, rows)
+
+    total, _ = jax.lax.scan(chunk_of, jnp.float32(0), _in_chunks(hidden, labels, how.chunk))
     return total
 
 
-def _summed_forward(hidden: Array, weights: Any, labels: Array, head: Head, chunk: int, lift: float):
+def _summed_forward(hidden: Array, weights: Any, labels: Array, fixed: Any, how: _How):
     def add_chunk(sums: tuple[Array, Any], rows: tuple[Array, Array]):
         hidden_rows, label_rows = rows
-        logits, pull = jax.vjp(head, hidden_rows, weights)
-        more, towards_logits = jax.value_and_grad(nats)(logits, label_rows)
-        towards_rows, towards_weights = pull(lift * towards_logits)
+        more, pull = jax.vjp(lambda rows, weights: how.rule(rows, weights, label_rows, fixed), hidden_rows, weights)
+        towards_rows, towards_weights = pull(jnp.full_like(more, how.lift))
         total, so_far = sums
         added = jax.tree.map(lambda sum, one: sum + one.astype(jnp.float32), so_far, towards_weights)
         return (total + more, added), towards_rows
 
+    def chunk_of(sums: tuple[Array, Any], rows: tuple[Array, Array]):
+        return how.where_counted(add_chunk, lambda sums, rows: (sums, jnp.zeros_like(rows[0])), sums, rows)
+
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), weights)
-    sums, towards_rows = jax.lax.scan(add_chunk, (jnp.float32(0), nothing), _in_chunks(hidden, labels, chunk))
+    sums, towards_rows = jax.lax.scan(chunk_of, (jnp.float32(0), nothing), _in_chunks(hidden, labels, how.chunk))
     total, towards_weights = sums
     towards_weights = jax.tree.map(lambda sum, leaf: sum.astype(leaf.dtype), towards_weights, weights)
     return total, (towards_rows.reshape(-1, hidden.shape[1])[: hidden.shape[0]], towards_weights)
 
 
-def _summed_backward(head: Head, chunk: int, lift: float, kept: tuple[Array, Any], towards_total: Array):
-    del head, chunk
-    towards_hidden, towards_weights = jax.tree.map(lambda x: x * (towards_total / lift).astype(x.dtype), kept)
-    return towards_hidden, towards_weights, None
+def _summed_backward(how: _How, kept: tuple[Array, Any], towards_total: Array):
+    towards_hidden, towards_weights = jax.tree.map(lambda x: x * (towards_total / how.lift).astype(x.dtype), kept)
+    return towards_hidden, towards_weights, None, None
 
 
 _summed.defvjp(_summed_forward, _summed_backward)

@@ -18,6 +18,7 @@ from plimsoll.levers.attention import causal_attention
 from plimsoll.levers.precision import dot
 from plimsoll.levers.remat import keep, restacked, scan_blocks, unrolls, unstacked
 from plimsoll.levers.sharding import by_rows
+from plimsoll.models.dropout import dropped
 from plimsoll.types import Batch, Compute, LossSum, Metrics, Params
 
 NORM_EPSILON = 1e-6
@@ -124,12 +125,7 @@ class Imitator:
         return keep(self._dot(mixed.swapaxes(1, 2).reshape(batch, length, width), block["out"]))
 
     def _dropped(self, x: Array, keys: Array | None, place: Any) -> Array:
-        if keys is None or not self.shape.dropout:
-            return x
-        left = 1 - self.shape.dropout
-        here = jax.vmap(lambda key: jax.random.fold_in(key, place))(keys)
-        kept = jax.vmap(lambda key: jax.random.bernoulli(key, left, x.shape[1:]))(here)
-        return jnp.where(kept, x / left, 0)
+        return dropped(x, keys, place, share=self.shape.dropout)
 
     def _dot(self, x: Array, kernel: Any) -> Array:
         weights, bias = (kernel["kernel"], kernel["bias"]) if isinstance(kernel, dict) else (kernel, 0)

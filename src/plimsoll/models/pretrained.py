@@ -44,6 +44,11 @@ KERNELS = {
 NORMS = {"attention_norm": "input_layernorm", "feed_norm": "post_attention_layernorm"}
 
 
+def norm_start(shape: PretrainedShape) -> float:
+    """Weight of a norm that changes no scale."""
+    return 0.0 if shape.architecture == "gemma" else 1.0
+
+
 class Pretrained:
     """The model of a shape. `frozen`: no weight is to be learned, and none takes a gradient; what is adapted beside a
     kernel (levers/lora.py) still does, and so do vectors that go in."""
@@ -59,7 +64,7 @@ class Pretrained:
         def drawn(number: int, *lead: int, rows: int, cols: int) -> Array:
             return INIT_SCALE * jax.random.normal(jax.random.fold_in(key, number), (*lead, rows, cols))
 
-        one = 0.0 if shape.architecture == "gemma" else 1.0
+        one = norm_start(shape)
         blocks: dict[str, dict[str, Array]] = {}
         for number, (ours, name) in enumerate(KERNELS.items()):
             cols, rows = published[f"model.layers.0.{name}.weight"]

@@ -19,10 +19,10 @@ import numpy as np
 from plimsoll.errors import DataError
 from plimsoll.levers.frozen import FrozenBits, Packed, packed, stored
 from plimsoll.levers.weight_bits import as_bits
-from plimsoll.models.pretrained import KERNELS, NORMS, Pretrained
+from plimsoll.models.pretrained import KERNELS, NORMS, Pretrained, norm_start
 from plimsoll.models.pretrained_shape import PretrainedShape
 from plimsoll.models.safetensors_folder import Tensor, require, tensors_of
-from plimsoll.types import Compute
+from plimsoll.types import NORMS_AND_BIASES, Compute
 
 PIECE = 2**20
 """Numbers of a tensor that are read at a time: 4 MiB of float32."""
@@ -48,17 +48,54 @@ def kept(params: dict, bits: FrozenBits) -> dict:
     return jax.tree.map(one, stored(params, bits), is_leaf=lambda leaf: isinstance(leaf, Packed))
 
 
-def load(folder: str | Path, shape: PretrainedShape, *, bits: FrozenBits | None = None) -> dict:
+def blank(shape: PretrainedShape) -> dict:
+    """Blocks and last norm in the tree of `Pretrained`, before any weights are there: every layer passes on what it is
+    given. Words are left out. Zeros are cheap to make in every form."""
+    like = jax.eval_shape(Pretrained(shape, Compute()).init, jax.random.key(0))
+    one = norm_start(shape)
+
+    def leaf(path: Any, shape: Any) -> jax.Array:
+        is_norm = {str(getattr(entry, "key", entry)) for entry in path} & NORMS_AND_BIASES
+        return jnp.full(shape.shape, one if is_norm else 0.0, jnp.float32)
+
+    return jax.tree_util.tree_map_with_path(leaf, {name: like[name] for name in ("blocks", "norm")})
+
+
+def blank_kept(tree: dict, bits: FrozenBits) -> dict:
+    """`kept` of what `blank` has made, without computing codes of zeros."""
+
+    def one(leaf: Any, like: Any) -> Any:
+        same = not isinstance(like, Packed) and like.dtype == leaf.dtype
+        return leaf if same else jax.tree.map(lambda part: jnp.zeros(part.shape, part.dtype), like)
+
+    return jax.tree.map(one, tree, jax.eval_shape(lambda tree: kept(tree, bits), tree))
+
+
+def bits_of(tree: Any) -> FrozenBits:
+    """In which `kept` has kept a tree."""
+    leaves = jax.tree.leaves(tree, is_leaf=lambda leaf: isinstance(leaf, Packed))
+    packed_bits = {leaf.bits for leaf in leaves if isinstance(leaf, Packed)}
+    if packed_bits:
+        return packed_bits.pop()
+    return 16 if any(leaf.dtype == jnp.uint16 for leaf in leaves) else 32
+
+
+def load(
+    folder: str | Path, shape: PretrainedShape, *, bits: FrozenBits | None = None, words: bool = True
+) -> dict[str, Any]:
     """The folder's weights in the tree of `Pretrained`, each leaf as `kept` would make it.
 
-    `bits` None: as in the file, where all of it is bfloat16, else float32. Raises DataError where the tensors are not
-    those of the shape.
+    `bits` None: as in the file, where all of it is bfloat16, else float32. `words` False leaves out the embedding of
+    tokens and the head: for a model that is given vectors. Raises DataError where the tensors are not those of the
+    shape.
     """
     tensors = checked(folder, shape)
     if bits is None:
         bits = 16 if all(tensor.kind == "BF16" for tensor in tensors.values()) else 32
     like = stored_like(shape, bits)
-    params: dict[str, Any] = {"embedding": _filled(like["embedding"], [tensors[EMBEDDING]], turned=False)}
+    params: dict[str, Any] = {}
+    if words:
+        params["embedding"] = _filled(like["embedding"], [tensors[EMBEDDING]], turned=False)
     params["blocks"] = {name: {} for name in like["blocks"]}
     for ours, theirs in KERNELS.items():
         layers = [tensors[f"model.layers.{number}.{theirs}.weight"] for number in range(shape.layers)]
@@ -67,7 +104,7 @@ def load(folder: str | Path, shape: PretrainedShape, *, bits: FrozenBits | None 
         layers = [tensors[f"model.layers.{number}.{theirs}.weight"] for number in range(shape.layers)]
         params["blocks"][ours]["scale"] = _filled(like["blocks"][ours]["scale"], layers, turned=False)
     params["norm"] = _filled(like["norm"], [tensors["model.norm.weight"]], turned=False)
-    if not shape.tied:
+    if words and not shape.tied:
         params["head"] = _filled(like["head"], [tensors[HEAD]], turned=True)
     return params
 

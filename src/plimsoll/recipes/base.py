@@ -85,6 +85,9 @@ class Recipe(ABC):
             return 0
         return 1 if made.clip_norm is None else 2
 
+    judged_by: ClassVar[str] = "loss"
+    """Metric of an evaluation by which a checkpoint is the best: the lowest loss, or the most of anything else."""
+
     batch_size: int = 32
     """With --gradient-accumulation-steps, the effective batch: how it is split is the plan's business."""
     gradient_accumulation_steps: int = 1
@@ -178,6 +181,11 @@ class Recipe(ABC):
     def begin(self, params: Any) -> Any:
         """What a run begins with, from the parameters that were drawn for it: the same, or others of their shapes."""
         return params
+
+    @property
+    def begins_with(self) -> str:
+        """Where the weights come from that `begin` gives, for people."""
+        return "--init-from"
 
     @abstractmethod
     def prepare(self, folder: Path, say: Say) -> Prepared:

@@ -61,12 +61,31 @@ PRESETS: dict[str, tuple[str, str, str]] = {
         "large_32k",
         "published size: width 2,048, 24 layers, 32,768 tokens",
     ),
+    "recommend": ("plimsoll.recipes.recommend", "Recommend", "the next item, by a small transformer or a frozen Llama"),
+    "recommend-no-lm": ("plimsoll.recipes.recommend_presets", "no_lm", "the same: a transformer that is learned along"),
+    "recommend-debug": ("plimsoll.recipes.recommend_presets", "debug", "for a look: 64 and 128 wide, 200 steps"),
+    "recommend-gemma-2b": (
+        "plimsoll.recipes.recommend_presets",
+        "gemma_2b",
+        "a frozen Gemma 2B, histories of 256 items",
+    ),
+    "recommend-llama-3.2-1b": (
+        "plimsoll.recipes.recommend_presets",
+        "llama_3_2_1b",
+        "a frozen Llama 3.2 1B, histories of 128 items",
+    ),
+    "recommend-tpu-optimized": (
+        "plimsoll.recipes.recommend_presets",
+        "tpu_optimized",
+        "a frozen Gemma 2B, histories of 128 items",
+    ),
 }
 KINDS: dict[str, tuple[str, str]] = {
     "stories": ("plimsoll.recipes.stories", "Text"),
     "control": ("plimsoll.recipes.control", "Control"),
     "puzzles": ("plimsoll.recipes.puzzles", "Puzzles"),
     "longcontext": ("plimsoll.recipes.longcontext", "LongContext"),
+    "recommend": ("plimsoll.recipes.recommend", "Recommend"),
 }
 
 

@@ -69,16 +69,25 @@ class Checkpoints:
         return sorted(found, key=lambda saved: saved.step, reverse=True)
 
     def best(self) -> dict[str, Any] | None:
-        """`step` and `validation_loss` of the best one, None before the first evaluation."""
+        """`step` and `validation_loss` of the best one, and the `standing` it was chosen by; None before the first
+        evaluation."""
         path = self.folder / "best.json"
         try:
             found = json.loads(path.read_text())
-            return {"step": int(found["step"]), "validation_loss": float(found["validation_loss"])}
+            loss = float(found["validation_loss"])
+            return {
+                "step": int(found["step"]),
+                "validation_loss": loss,
+                "standing": float(found.get("standing", -loss)),
+            }
         except (OSError, ValueError, KeyError, TypeError):  # not there, or damaged: the next evaluation writes another
             return None
 
-    def mark_best(self, step: int, validation_loss: float) -> None:
-        replace_file(self.folder / "best.json", json.dumps({"step": step, "validation_loss": validation_loss}))
+    def mark_best(self, step: int, validation_loss: float, *, standing: float | None = None) -> None:
+        """`standing`: what is higher is better; the loss, its sign turned, where nothing else is said."""
+        marked = {"step": step, "validation_loss": validation_loss}
+        marked |= {} if standing is None else {"standing": standing}
+        replace_file(self.folder / "best.json", json.dumps(marked))
 
     def save(self, step: int, state: Any, loader_state: dict[str, Any]) -> None:
         """Refuses a state that is not finite. Waits for the save before this one."""

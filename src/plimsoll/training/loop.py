@@ -44,6 +44,8 @@ class Schedule:
     evaluate_every: float = 0
     """0: at the end only. An epoch need not be a whole number of steps."""
     save_every: int = 0
+    judged_by: str = "loss"
+    """Metric of an evaluation by which a checkpoint is the best: the lowest loss, or the most of anything else."""
 
     def due(self, every: float, done: int) -> bool:
         return done == self.stop_at or (every > 0 and times(done, every) > times(done - 1, every))
@@ -114,7 +116,7 @@ def run_steps(
                 flight.land()
                 memory.trim()  # what steps left would sit under the evaluation's peak
                 evaluated_at = step
-                _evaluate(state, step, loader, evaluate, checkpoints, log)
+                _evaluate(state, step, loader, evaluate, checkpoints, log, schedule.judged_by)
             if schedule.due(schedule.save_every, step) or _is_best(checkpoints, step):
                 flight.land()
                 saved_at = step
@@ -125,7 +127,7 @@ def run_steps(
         if agreed.alone:
             why = why or interruption.signal or 0
         if step > evaluated_at and why in (0, TIME_IS_UP):
-            _evaluate(state, step, loader, evaluate, checkpoints, log)
+            _evaluate(state, step, loader, evaluate, checkpoints, log, schedule.judged_by)
         if step > saved_at:
             checkpoints.save(step, state, loader.state())
             log.saved(step)
@@ -142,6 +144,7 @@ def _evaluate(
     evaluate: Callable[[Any], Mapping[str, float]],
     checkpoints: Checkpoints,
     log: Log,
+    judged_by: str,
 ) -> None:
     try:
         metrics = evaluate(evaluated(state))
@@ -153,9 +156,10 @@ def _evaluate(
     if not metrics:
         return
     log.evaluation(step, metrics)
-    best = checkpoints.best()
-    if best is None or metrics["validation_loss"] < best["validation_loss"]:
-        checkpoints.mark_best(step, metrics["validation_loss"])
+    best, loss = checkpoints.best(), metrics["validation_loss"]
+    standing = -loss if judged_by == "loss" else metrics[f"validation_{judged_by}"]
+    if best is None or standing > best["standing"]:
+        checkpoints.mark_best(step, loss, standing=standing)
 
 
 def _is_best(checkpoints: Checkpoints, step: int) -> bool:

@@ -21,7 +21,7 @@ from plimsoll.levers.weight_bits import learned, parts_of, read
 from plimsoll.optimizers.in_place import in_place
 from plimsoll.optimizers.norm import global_norm
 from plimsoll.training.layerwise import make_layerwise_step
-from plimsoll.types import Batch, Carries, LossSum, Precision, ReadsTables, Task, Unstacks
+from plimsoll.types import Batch, Carries, LossSum, Precision, ReadsTables, StoresFrozen, Task, Unstacks
 
 State = dict[str, Any]
 """`step` (int32), `key` (key data), `params`, `optimizer`, `carry` (None of most tasks), `ema` where one is kept: all
@@ -47,7 +47,8 @@ def make_init(
         init_key, step_key = jax.random.split(jax.random.key(seed))
         params = task.init(init_key)
         if "frozen" in params:
-            params = params | {"frozen": stored(params["frozen"], frozen_bits)}
+            keep = task.stored if isinstance(task, StoresFrozen) else stored
+            params = params | {"frozen": keep(params["frozen"], frozen_bits)}
         rule = in_place(optimizer)
         scale = {"loss_scale": loss_scale.start()} if precision == "float16" else {}
         weights = rule.store(params["trainable"])

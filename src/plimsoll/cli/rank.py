@@ -1,0 +1,51 @@
+"""`plimsoll rank`: a history of items, and what a run of recommend puts after it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from plimsoll.ask import ask
+from plimsoll.cli.parse import parse
+from plimsoll.errors import PlimsollError
+from plimsoll.training.folder import RunFolder
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankOptions:
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN", help="Folder of the run.")]
+    history: str
+    """Items that were taken, oldest first, separated by commas, as the file that was prepared calls them."""
+    top: int = 10
+    """Items to name."""
+    keep_seen: bool = False
+    """Rank the history's own items, too."""
+    step: str = "best"
+    """Checkpoint: a step's number, `last`, or `best` (highest NDCG@10 in validation, else the last)."""
+    json: Annotated[bool, tyro.conf.arg(help="Print one JSON object and nothing else.")] = False
+
+    def __post_init__(self) -> None:
+        if self.top < 1:
+            raise PlimsollError(f"--top must be 1 or more, got {self.top}")
+
+
+def rank(arguments: list[str]) -> int:
+    """Prints the likeliest items, their titles and how likely each one is."""
+    options = parse(RankOptions, arguments, program="plimsoll rank")
+    from plimsoll.history_question import history_of
+    from plimsoll.recipes.registry import from_dict
+
+    recipe = from_dict(RunFolder(options.run).read("recipe.json"))
+    history = history_of(recipe, options.run, options.history)  # what is no item is said before JAX starts
+    asked = {"run": options.run, "step": options.step, "history": history}
+    found = ask("rank", asked | {"top": options.top, "keep_seen": options.keep_seen})
+    if options.json:
+        print(json.dumps(found))
+    else:
+        from plimsoll.report.recommendations import ranking_text
+
+        print(ranking_text(found))
+    return 0

@@ -1,0 +1,101 @@
+"""Recommendation from the command line: trained, evaluated beside the baselines, and asked what comes next."""
+
+import json
+import shutil
+
+import pytest
+
+from interaction_files import write_random
+from pretrained_folders import LLAMA, write
+
+from .conftest import plimsoll
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Of a frozen model, in 16 bits; ids of the file are 101 to 120."""
+    folder = tmp_path_factory.mktemp("recommend")
+    write_random(folder / "data", users=60, items=20, shortest=4)
+    write(folder / "model", LLAMA)
+    options = ["--frozen-bits", "16", "--seq-len", "8", "--batch-size", "16", "--steps", "6", "--memory", "2GiB"]
+    done = plimsoll(
+        "train", "recommend", "--data", "data", "--pretrained", "model", *options, "--run", "run", cwd=folder
+    )
+    assert done.returncode == 0, done.stderr
+    assert "the run began with weights that were given to it (the embeddings and clusters of --data, --pretrained)" in (
+        done.stdout
+    )
+    return folder
+
+
+def test_the_ledger_has_no_moments_of_what_is_frozen(trained):
+    plan = json.loads((trained / "run/plan.json").read_text())
+    state = plan["components"]
+    frozen = 2 * LLAMA.layers * (2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 72)  # kernels, in 16 bits
+    assert plan["plan"]["frozen_bits"] == 16
+    assert state["parameters"] > frozen
+    learned = state["parameters"] - frozen
+    assert state["optimizer"] < 2.1 * learned
+
+
+def test_an_evaluation_has_both_splits_and_the_baselines_beside_them(trained):
+    done = plimsoll("evaluate", "run", "--json", cwd=trained)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    for split in ("validation", "test"):
+        names = {f"{measure}@{cut}" for measure in ("hr", "ndcg") for cut in (1, 5, 10, 20)}
+        assert found[split].keys() == names | {"mrr", "users"}
+        assert found[split]["users"] == 60
+        assert found[split]["hr@20"] == 1  # of 20 items, less those already seen
+        assert found["baselines"][split].keys() == {"popularity", "item_knn", "item_knn_decayed", "item_knn_markov"}
+    seen = json.loads(plimsoll("evaluate", "run", "--json", "--keep-seen", cwd=trained).stdout)
+    assert seen["test"]["mrr"] < found["test"]["mrr"]
+    assert "item_knn_markov" in plimsoll("evaluate", "run", cwd=trained).stdout
+
+
+def test_a_history_of_the_files_own_names_is_ranked(trained):
+    done = plimsoll("rank", "run", "--history", "112, 118,101", "--top", "5", "--json", cwd=trained)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [one["original"] for one in found["history"]] == ["112", "118", "101"]
+    assert len({one["id"] for one in found["items"]} - {0, 12, 18, 1}) == 5
+    scores = [one["score"] for one in found["items"]]
+    assert scores == sorted(scores, reverse=True)
+    assert 0 < sum(one["probability"] for one in found["items"]) < 1
+    said = plimsoll("rank", "run", "--history", "112,118", "--top", "2", cwd=trained).stdout
+    assert "after 112 (Item 112), 118 (Item 118)" in said
+    everything = json.loads(
+        plimsoll("rank", "run", "--history", "112", "--top", "99", "--keep-seen", "--json", cwd=trained).stdout
+    )
+    assert len(everything["items"]) == 20
+    assert sum(one["probability"] for one in everything["items"]) == pytest.approx(1, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("history", "words"),
+    [("112,999,x", "--history has '999', 'x', which"), (",", "names no item: give some of the 20")],
+)
+def test_what_is_no_item_is_said_before_anything_is_read(trained, history, words):
+    done = plimsoll("rank", "run", "--history", history, cwd=trained)
+    assert done.returncode == 2
+    assert words in done.stderr
+
+
+def test_a_run_of_something_else_ranks_nothing(trained):
+    (trained / "other").mkdir()
+    recipe = json.loads((trained / "run/recipe.json").read_text())
+    (trained / "other/recipe.json").write_text(json.dumps({"kind": "control", "fields": {}}))
+    done = plimsoll("rank", "other", "--history", "112", cwd=trained)
+    assert done.returncode == 2
+    assert "other is a run of control, which ranks no items" in done.stderr
+    assert recipe["kind"] == "recommend"
+    shutil.rmtree(trained / "other")
+
+
+def test_a_shape_is_planned_without_weights_and_data(tmp_path):
+    options = ["--preset", "llama-3.2-1b", "--chip", "l4", "--frozen-bits", "4", "--micro-batch", "1", "--json"]
+    done = plimsoll("plan", "recommend", *options, "--remat", "block", "--loss-chunk", "32", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["parameters"] == pytest.approx(973.2e6 + 3261 * 512 + 512 * 1536 + 1536 * 2048, rel=0.01)
+    assert found["components"]["parameters"] < 0.7 * 2**30

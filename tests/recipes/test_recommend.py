@@ -1,0 +1,148 @@
+"""The recipe of recommendation: what it takes from its data, what it begins with, and what it refuses."""
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+from interaction_files import write_random, write_small
+from plimsoll.errors import DataError, PlimsollError, RecipeError
+from plimsoll.models.item_start import ROW_LENGTH
+from plimsoll.recipes.registry import from_dict, preset
+from plimsoll.types import COUNTED, Compute
+from pretrained_folders import LLAMA, write
+
+SEQUENCES = [[1, 2, 3, 4, 5, 6, 7], [3, 4, 5], [7, 1, 2, 4], [5, 6], [6, 5, 4, 3, 2, 1]]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_small(tmp_path_factory.mktemp("recommend") / "data", SEQUENCES, width=8, clusters=3)
+
+
+@pytest.fixture
+def recipe(data):
+    return replace(preset("recommend"), data=str(data), seq_len=4, batch_size=2, width=16)
+
+
+def test_sizes_are_those_of_the_data(recipe):
+    shape = recipe.shape
+    assert (shape.items, shape.clusters, shape.largest_cluster, shape.item_width) == (7, 3, 3, 8)
+    assert (shape.width, shape.inner) == (16, 32)
+    assert recipe.batch_spec(2) == {"items": ((2, 5), "int32")}
+
+
+def test_without_data_it_is_planned_by_what_is_said():
+    shape = replace(preset("recommend"), num_items=900).shape
+    assert (shape.items, shape.clusters, shape.largest_cluster) == (900, 30, 60)
+    assert preset("recommend-gemma-2b").shape.width == 2048
+
+
+def test_sizes_that_are_not_those_of_the_data_are_refused(recipe, data):
+    with pytest.raises(RecipeError, match=rf"--num-items 8 is not what {data} has, 7: leave it out"):
+        _ = replace(recipe, num_items=8).shape
+
+
+def test_an_evaluation_asks_for_the_validation_item_after_what_was_trained_on(recipe, data):
+    batches = list(recipe.validation(data, examples=3))
+    rows = np.concatenate([batch["items"] for batch in batches])
+    counted = np.concatenate([batch[COUNTED] for batch in batches])
+    assert [batch["items"].shape for batch in batches] == [(3, 5)] * 2
+    expected = [[2, 3, 4, 5, 6], [3, 4, 0, 0, 0], [7, 1, 2, 0, 0], [6, 5, 4, 3, 2][-5:]]
+    np.testing.assert_array_equal(rows[counted], expected)
+    assert replace(recipe, validation_users=0).validation(data, examples=3) == ()
+
+
+def test_no_item_that_is_held_out_is_trained_on(recipe, data):
+    rows = np.stack([recipe.rows[at] for at in range(len(recipe.rows))])
+    assert sorted(tuple(row[row > 0].tolist()) for row in rows) == [(1, 2, 3, 4, 5), (5, 6), (6, 5, 4, 3), (7, 1)]
+
+
+def test_training_begins_with_the_datas_embeddings_and_clusters(recipe):
+    task = recipe.task(Compute())
+    found = recipe.begin(task.init(jax.random.key(0)))
+    rows = recipe.interactions.embeddings()
+    table = np.asarray(found["trainable"]["items"]["embedding"])
+    np.testing.assert_allclose(table[3], rows[3] / np.linalg.norm(rows[3]) * ROW_LENGTH, rtol=1e-5)
+    np.testing.assert_array_equal(found["frozen"]["clusters"]["cluster"][1:], recipe.interactions.cluster_of[1:])
+    assert recipe.begins_with == "the embeddings and clusters of --data"
+
+
+def test_items_of_another_width_begin_at_random_and_that_is_said(recipe, tmp_path):
+    other, said = replace(recipe, item_embedding_dim=12), []
+    other.prepare(tmp_path, said.append)
+    assert "items begin at random" in said[-1]
+    params = other.task(Compute()).init(jax.random.key(0))
+    np.testing.assert_array_equal(
+        other.begin(params)["trainable"]["items"]["embedding"], params["trainable"]["items"]["embedding"]
+    )
+
+
+def test_a_shape_without_weights_is_to_plan_with(recipe, tmp_path):
+    with pytest.raises(
+        RecipeError, match=r"--pretrained gemma-2b is a shape to plan with, without weights: name the f"
+    ):
+        replace(recipe, width=None, pretrained="gemma-2b").prepare(tmp_path, print)
+
+
+def test_a_pretrained_model_is_frozen_unless_it_is_not(recipe, tmp_path):
+    frozen = replace(recipe, width=None, pretrained=str(write(tmp_path / "model", LLAMA)))
+    params = frozen.begin(frozen.task(Compute()).init(jax.random.key(0)))
+    assert "frozen_bits" in frozen.uses
+    assert params["frozen"]["model"]["blocks"]["query"]["kernel"].any()
+    learned = replace(frozen, freeze=False)
+    params = learned.begin(learned.task(Compute()).init(jax.random.key(0)))
+    assert "frozen_bits" not in learned.uses
+    assert params["trainable"]["model"]["blocks"]["query"]["kernel"].any()
+
+
+def test_it_is_saved_and_read_back(recipe):
+    assert from_dict(recipe.to_dict()) == recipe
+
+
+def test_another_data_set_in_its_place_is_noticed(recipe, tmp_path):
+    prepared = recipe.prepare(tmp_path, print)
+    assert recipe.data_changed(prepared) is None
+    other = replace(recipe, data=str(write_random(tmp_path / "other", items=7)))
+    with pytest.raises(DataError, match=r"is not the data of this run any more: .*users was 5 and is 30"):
+        other.data_changed(prepared)
+
+
+WRONG = {
+    "eval_interval": (0.0, "--eval-interval must be above 0"),
+    "validation_users": (-1, "--validation-users must be 0 or more"),
+    "seq_len": (0, "--seq-len must be 1 or more"),
+    "pretrained": (" ", "--pretrained is empty"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_values_that_mean_nothing_are_refused(recipe, name):
+    value, words = WRONG[name]
+    with pytest.raises(RecipeError, match=words):
+        replace(recipe, **{name: value})
+
+
+REFUSED = {
+    "dropout": ({"dropout": 1.0}, "--dropout must be from 0 to below 1"),
+    "adapter": ({"adapter_inner": 0}, "--adapter-inner 0 puts items of --item-embedding-dim 8 straight into a model"),
+    "clusters": ({"data": "", "num_items": 5, "num_clusters": 6}, "6 clusters are more than the 5 items"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_sizes_that_contradict_one_another_are_refused(recipe, name):
+    changed, words = REFUSED[name]
+    with pytest.raises(RecipeError, match=words):
+        _ = replace(recipe, **changed).shape
+
+
+def test_a_batch_larger_than_the_data_is_refused(recipe, tmp_path):
+    with pytest.raises(PlimsollError, match=r"4 rows of users to train on, fewer than the 9 of one batch"):
+        replace(recipe, batch_size=9).prepare(tmp_path, print)
+
+
+def test_data_that_is_missing_is_asked_for(tmp_path):
+    with pytest.raises(RecipeError, match=r"--data is missing: .*plimsoll prepare recommend"):
+        preset("recommend").prepare(tmp_path, print)
