@@ -25,6 +25,7 @@ from plimsoll.planner.chips import Chip
 from plimsoll.planner.estimate_band import estimate_band
 from plimsoll.planner.search import search
 from plimsoll.planner.types import Learned, Problem
+from plimsoll.provenance import note_session
 from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.recipes.files import short_name
 from plimsoll.recipes.registry import differences, from_dict, is_saved_as, name_of, preset
@@ -245,6 +246,7 @@ def prepare_run(recipe: Recipe, options: TrainOptions, say: Say, *, lock: int | 
         prepared = prepare_data(folder, recipe, say)
         budget = _settle_plan(folder, recipe, options, prepared, target, say)
         variables = here.training_environment(target, card, budget, say)
+        note_session(folder)
     except BaseException:
         os.close(lock)
         raise
