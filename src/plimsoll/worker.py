@@ -153,6 +153,7 @@ ANSWERS = {
     "sample_text": ("plimsoll.pretrained", "sample_text"),
     "export": ("plimsoll.exporting", "export"),
     "solve": ("plimsoll.solving", "solve"),
+    "show": ("plimsoll.showing", "show"),
     "fingerprint": ("plimsoll.inference", "prove"),
     "prepare": ("plimsoll.builders.control", "answer"),
     "rechunk": ("plimsoll.builders.rechunk", "answer"),

@@ -1,0 +1,86 @@
+"""What a recipe makes, drawn: texts, puzzles before and after, curves, bars, tables. The recipe says what, in plain
+values (`Recipe.exhibits`, `showing.py`), and knows nothing of pages:
+
+    {"kind": "texts", "title", "caption", "items": [{"prompt", "text"}]}
+    {"kind": "grids", "title", "caption", "items": [{"name", "before": [rows], "after": [rows], "said": [lines]}]}
+    {"kind": "curves", "title", "caption", "x_label", "y_label", "x": [...], "y": {name: [...]}, "logarithmic": bool}
+    {"kind": "table", "title", "caption", "header": [...], "rows": [[...]]}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from plimsoll.report.page.chart import Chart, Line, figure
+from plimsoll.report.page.markup import Markup, element, shortened
+from plimsoll.report.page.palette import SERIES
+
+MOST_ITEMS, MOST_ROWS, MOST_TEXT = 6, 60, 4000
+
+Exhibit = Mapping[str, Any]
+
+
+def drawn(exhibit: Exhibit) -> Markup | None:
+    """None of a kind that this version does not know, and of a curve without a finite point."""
+    draw = {"texts": _texts, "grids": _grids, "curves": _curves, "table": _table}.get(exhibit["kind"])
+    return draw(exhibit) if draw else None
+
+
+def _texts(exhibit: Exhibit) -> Markup:
+    items = [
+        element(
+            "pre", element("b", shortened(item["prompt"])), shortened(item["text"], most=MOST_TEXT), class_="wrapped"
+        )
+        for item in exhibit["items"][:MOST_ITEMS]
+    ]
+    return _framed(exhibit, *items)
+
+
+def _grids(exhibit: Exhibit) -> Markup:
+    return _framed(exhibit, element("div", *(_grid(item) for item in exhibit["items"][:MOST_ITEMS]), class_="grids"))
+
+
+def _grid(item: Mapping[str, Any]) -> Markup:
+    before, after = ("\n".join(shortened(row) for row in item[side]) for side in ("before", "after"))
+    name = shortened(item["name"])
+    return element(
+        "div",
+        element("h4", name, class_="quiet"),
+        element("pre", before, role="img", aria_label=f"{name}, before: {before}"),
+        element("pre", after, role="img", aria_label=f"{name}, the answer: {after}"),
+        element("p", "; ".join(shortened(line) for line in item["said"]), class_="quiet"),
+    )
+
+
+def _curves(exhibit: Exhibit) -> Markup | None:
+    lines = [Line(name=name, xs=exhibit["x"], ys=ys) for name, ys in list(exhibit["y"].items())[: len(SERIES)]]
+    return figure(
+        Chart(
+            title=exhibit["title"],
+            caption=exhibit["caption"],
+            x_label=exhibit["x_label"],
+            y_label=exhibit["y_label"],
+            lines=lines,
+            logarithmic_x=bool(exhibit.get("logarithmic")),
+            may_be_logarithmic=bool(exhibit.get("may_be_logarithmic")),
+        )
+    )
+
+
+def _table(exhibit: Exhibit) -> Markup:
+    head = element("tr", *(element("th", shortened(title), scope="col") for title in exhibit["header"]))
+    rows = [
+        element(
+            "tr", element("th", shortened(row[0]), scope="row"), *(element("td", shortened(cell)) for cell in row[1:])
+        )
+        for row in exhibit["rows"][:MOST_ROWS]
+    ]
+    table = element("table", element("thead", head), element("tbody", *rows))
+    inside = element("div", table, class_="scroll", tabindex="0", role="region", aria_label=shortened(exhibit["title"]))
+    return _framed(exhibit, inside)
+
+
+def _framed(exhibit: Exhibit, *content: Markup) -> Markup:
+    title, caption = (shortened(exhibit[name]) for name in ("title", "caption"))
+    return element("figure", element("h3", title), *content, element("figcaption", caption), class_="whole")
