@@ -44,6 +44,15 @@ def test_a_gib_less_gives_a_plan_within_it():
     assert less.peak_bytes <= less.budget_bytes
 
 
+def test_what_the_clock_found_slower_is_not_bought_by_more_memory():
+    compiler = FakeCompiler(loop_seconds=0.05, seconds={(16, "none"): 1.0, (8, "none"): 1.0})
+    timed = search(problem(4 * GIB, measure=True), compiler, lambda text: None)
+    assert timed.plan.micro_batch < 8  # by the rates 16 at once is fastest
+    less, more = timed.other_budgets
+    assert (less.plan, more.plan) == (timed.plan, timed.plan)
+    assert more.step_ratio == 1
+
+
 def test_nothing_is_compiled_or_rehearsed_for_it(monkeypatch):
     with_it, compiler = found(PROCESS + 300 * MIB)
     asked = list(compiler.asked)

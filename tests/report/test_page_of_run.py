@@ -87,7 +87,7 @@ def test_waiting_for_data_comes_with_advice_only_where_it_is_much():
 
 def test_nan_is_said_and_marked():
     said = text_of(run_page(run(columns=columns_of(rows(loss={9: NAN, 30: NAN}))), made=""))
-    assert "training loss: 2 values are not finite (NaN or infinite), the first at 9 (optimizer step)" in said
+    assert "Of training loss, 2 of 40 values are NaN or infinite, the first at 9 (optimizer step)" in said
 
 
 def test_a_run_that_only_saw_nan_has_a_page():

@@ -50,6 +50,7 @@ def test_nan_breaks_the_line_and_is_counted():
     assert found.pieces == (((1, 1.0),), ((4, 2.0),))
     assert found.not_finite == (2, 3)
     assert found.not_finite_count == 2
+    assert thinned(range(1000), [0.0] * 703 + [math.nan] * 297, stretches=10).not_finite[0] == 703
 
 
 @given(

@@ -22,12 +22,22 @@ Price = Callable[[Candidate, Plan, Problem], Ledger]
 def other_budgets(
     problem: Problem, found: Iterable[Candidate], chosen: Candidate, price: Price
 ) -> tuple[OtherBudget, ...]:
-    """`chosen` is one of `found`, but for a time by the clock and bytes that were compiled for itself."""
+    """`chosen` is one of `found`, but for a time by the clock and bytes that were compiled for itself.
+
+    What fits here and was not chosen is not bought by more memory, whatever the rates say of it: the clock knew better.
+    """
     candidates = [one for one in found if one.analysis is not None]
-    by_rates = next((one.seconds for one in candidates if same_step(one.plan) == same_step(chosen.plan)), None)
-    if by_rates is None:
+    mine = next((one for one in candidates if same_step(one.plan) == same_step(chosen.plan)), None)
+    if mine is None:
         return ()
-    return tuple(_at(replace(problem, budget_bytes=budget), candidates, by_rates, price) for budget in _around(problem))
+    mine = replace(chosen, seconds=mine.seconds, analysis=chosen.analysis or mine.analysis)
+    too_large = [one for one in candidates if _inside(one, problem, price) is None]
+    less, more = (replace(problem, budget_bytes=budget) for budget in _around(problem))
+    stays = _inside(mine, less, price) is not None
+    return (
+        _at(less, [mine] if stays else candidates, mine.seconds, price),
+        _at(more, [mine, *too_large], mine.seconds, price),
+    )
 
 
 def _around(problem: Problem) -> tuple[int, int]:

@@ -18,7 +18,7 @@ WIDTH, HEIGHT = 480, 280
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 22, 46
 ROWS = 9
 """Of the table behind "The numbers"."""
-FEW = 30
+FEW = 16
 """Points up to which each is marked."""
 
 
@@ -56,6 +56,7 @@ class Chart:
     from_zero: bool = False
     may_be_logarithmic: bool = False
     logarithmic_x: bool = False
+    x_from_zero: bool = False
     share: bool = False
     """Values from 0 to 1: the axis shows all of that."""
     filled: bool = False
@@ -93,7 +94,7 @@ def figure(chart: Chart) -> Markup | None:
 def _axes(chart: Chart, points: Sequence[tuple[float, float]]) -> tuple[Axis, Axis]:
     xs, ys = [x for x, _ in points], [y for _, y in points] + [level.y for level in chart.levels]
     steep = chart.may_be_logarithmic and spans_decades(ys)
-    x = axis(chart.x_label, xs, room=0.0, logarithmic=chart.logarithmic_x)
+    x = axis(chart.x_label, [*xs, *([0] if chart.x_from_zero else [])], room=0.0, logarithmic=chart.logarithmic_x)
     if chart.share and min(ys) >= 0 and max(ys) <= 1:
         return x, Axis(chart.y_label, 0.0, 1.0)
     label = f"{chart.y_label} (logarithmic)" if steep else chart.y_label
@@ -175,8 +176,8 @@ def _legend(chart: Chart) -> Markup:
 
 def _said_of_nan(drawn: Sequence[tuple[Line, Thinned]], chart: Chart) -> str | None:
     said = [
-        f" {line.name}: {found.not_finite_count:,} values are not finite (NaN or infinite), the first at"
-        f" {found.not_finite[0]:,.6g} ({chart.x_label}); each stretch with one is marked by a cross."
+        f" Of {line.name}, {found.not_finite_count:,} of {len(line.ys):,} values are NaN or infinite, the first at"
+        f" {found.not_finite[0]:,.6g} ({chart.x_label}): see the crosses."
         for line, found in drawn
         if found.not_finite
     ]

@@ -112,7 +112,11 @@ def _charts(runs: Sequence[Recorded], names: Sequence[str]) -> list[Markup]:
 
     def chart(title: str, caption: str, y_label: str, lines: list[Line], *, in_time: bool = False, **more: Any) -> Any:
         label = f"time since the start, {unit}" if in_time else "optimizer step"
-        return figure(Chart(title=title, caption=caption, x_label=label, y_label=y_label, lines=lines, **more))
+        return figure(
+            Chart(
+                title=title, caption=caption, x_label=label, y_label=y_label, lines=lines, x_from_zero=in_time, **more
+            )
+        )
 
     def lines(column: str, *, scale: float = 1.0, in_time: bool = False, marked: bool = False) -> list[Line]:
         return [

@@ -30,11 +30,17 @@ def drawn(exhibit: Exhibit) -> Markup | None:
 def _texts(exhibit: Exhibit) -> Markup:
     items = [
         element(
-            "pre", element("b", shortened(item["prompt"])), shortened(item["text"], most=MOST_TEXT), class_="wrapped"
+            "pre",
+            element("b", shortened(item["prompt"])),
+            shortened(item["text"], most=MOST_TEXT),
+            class_="wrapped sample",
+            tabindex="0",
+            role="region",
+            aria_label=f"{shortened(exhibit['title'])}, {number} of {len(exhibit['items'])}",
         )
-        for item in exhibit["items"][:MOST_ITEMS]
+        for number, item in enumerate(exhibit["items"][:MOST_ITEMS], start=1)
     ]
-    return _framed(exhibit, *items)
+    return _framed(exhibit, element("div", *items, class_="pair"))
 
 
 def _grids(exhibit: Exhibit) -> Markup:

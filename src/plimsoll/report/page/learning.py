@@ -59,6 +59,7 @@ def memory_under_the_line(run: Recorded) -> Markup | None:
             y_label=f"{'device' if run.on_device else 'resident'} memory, {unit_name}",
             lines=lines,
             levels=levels,
+            x_from_zero=True,
             from_zero=True,
             filled=True,
         )
@@ -95,7 +96,7 @@ def _loss(run: Recorded) -> Markup | None:
     lines += [by_step("validation loss", validation, marked=True)] if validation else []
     best = run.best()
     seen = f" Validation was best at step {best[0]:,}, with {best[1]:.4f}." if best else ""
-    later = " From there on it learned by heart." if best and validation and _rose(validation, best[1]) else ""
+    later = " It has risen since." if best and validation and _rose(validation, best[1]) else ""
     falls = "both curves still fall" if len(lines) > 1 else "it still falls"
     return figure(
         Chart(

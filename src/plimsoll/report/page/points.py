@@ -17,7 +17,7 @@ class Thinned:
     pieces: tuple[tuple[tuple[float, float], ...], ...]
     """Of (x, y), finite, x ascending; a line is broken between pieces."""
     not_finite: tuple[float, ...]
-    """The first x of every stretch that has values which are NaN or infinite."""
+    """The x of the first of them in every stretch that has values which are NaN or infinite."""
     not_finite_count: int
 
 
@@ -32,7 +32,7 @@ def thinned(xs: Sequence[float], ys: Sequence[float], *, stretches: int = STRETC
         finite = [at for at in stretch if math.isfinite(ys[at]) and math.isfinite(xs[at])]
         if len(finite) < len(stretch):
             count += len(stretch) - len(finite)
-            bad.append(xs[start])
+            bad.append(xs[next(at for at in stretch if at not in finite)])
             pieces.append([])
         if finite:
             ends = {min(finite, key=ys.__getitem__), max(finite, key=ys.__getitem__)}

@@ -60,6 +60,7 @@ dl.levers dt {{ color: var(--quiet); }} dl.levers dd {{ margin: 0; overflow-wrap
 pre {{ background: var(--panel); border-radius: 6px; padding: 10px 12px; overflow-x: auto; margin: 6px 0 12px; }}
 pre {{ font-size: .85rem; }}
 pre.wrapped {{ white-space: pre-wrap; overflow-wrap: anywhere; }}
+pre.sample {{ max-height: 20em; overflow: auto; }}
 .grids {{ display: flex; flex-wrap: wrap; gap: 16px 36px; }}
 .whole {{ grid-column: 1 / -1; }}
 h4 {{ font-size: .9rem; margin: 4px 0; font-weight: 400; }}
@@ -68,7 +69,9 @@ summary {{ cursor: pointer; font-size: .85rem; padding: 3px 0; }}
 footer {{ margin-top: 40px; padding-bottom: 30px; font-size: .85rem; color: var(--quiet); }}
 @media (max-width: 560px) {{
   body {{ font-size: 15px; }}
-  dl.levers {{ grid-template-columns: 1fr; }} dl.levers dd {{ margin-bottom: 6px; }}
+  dl.levers {{ grid-template-columns: minmax(0, 8.5em) 1fr; gap: 2px 10px; font-size: .9rem; }}
+  dl.levers dt {{ overflow-wrap: anywhere; }}
+  .facts {{ grid-template-columns: 1fr 1fr; }}
   th, td {{ padding-right: 8px; }}
   svg text, svg text.label {{ font-size: 15px; }}
 }}
@@ -88,6 +91,7 @@ footer {{ margin-top: 40px; padding-bottom: 30px; font-size: .85rem; color: var(
   pre {{ padding: 3px 5px; margin: 2px 0; white-space: pre-wrap; overflow-wrap: anywhere; }}
   figure, .facts div, pre, tr {{ break-inside: avoid; }} h2, h3 {{ break-after: avoid; }}
   details, .skip {{ display: none; }} .scroll {{ overflow: visible; }}
+  pre.sample {{ max-height: 12em; overflow: hidden; }}
   .grids {{ gap: 4px 14px; }} footer {{ margin-top: 6px; padding: 0; }}
   * {{ -webkit-print-color-adjust: exact; print-color-adjust: exact; }}
 }}
