@@ -40,6 +40,7 @@ MAY_IMPORT = {
         "ladder",
         "puzzle_question",
         "reporting",
+        "comparing",
     },
 }
 """Besides the ground (errors, units, tree, types), which every room may import. The command line parses recipes,
@@ -48,7 +49,7 @@ JOINT = {
     "run", "session", "session_line", "session_log", "session_options", "worker", "workshop", "drydock", "compilers",
     "environment", "ask", "here", "driving", "batches", "examine", "inference", "settings", "ladder", "rungs",
     "pins", "puzzle_text", "puzzle_question", "solving", "voting", "pretrained", "exporting",
-    "provenance", "repeating", "reporting", "showing",
+    "comparing", "provenance", "repeating", "reporting", "showing",
 }  # fmt: skip
 """Modules that bring the rooms together, and may import all of them but the command line."""
 

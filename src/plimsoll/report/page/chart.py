@@ -18,8 +18,8 @@ WIDTH, HEIGHT = 480, 280
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 22, 46
 ROWS = 9
 """Of the table behind "The numbers"."""
-FEW = 16
-"""Points up to which each is marked."""
+FEW, DENSE = 16, 200
+"""Points up to which each is marked, and from which a line is drawn whole."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,8 +130,13 @@ def _path(points: Iterable[tuple[float, float]], x: Axis, y: Axis) -> str:
     return "M" + "L".join(f"{_x(x, one):g} {_y(y, other):g}" for one, other in points)
 
 
+def _dashes(line: Line, at: int) -> str | None:
+    """None of a line so dense that it would look torn."""
+    return DASHES[at] or None if len(line.xs) <= DENSE else None
+
+
 def _curve(line: Line, found: Thinned, x: Axis, y: Axis, at: int) -> Markup:
-    style = {"class_": f"curve {SERIES[at]}", "stroke_dasharray": DASHES[at] or None}
+    style = {"class_": f"curve {SERIES[at]}", "stroke_dasharray": _dashes(line, at)}
     parts = [element("path", d=_path(piece, x, y), **style) for piece in found.pieces if len(piece) > 1]
     every = [point for piece in found.pieces for point in piece]
     alone = [piece[0] for piece in found.pieces if len(piece) == 1]
@@ -166,11 +171,13 @@ def _broken(found: Thinned, x: Axis) -> Markup:
 
 
 def _legend(chart: Chart) -> Markup:
-    def swatch(at: int) -> Markup:
-        stroke = element("path", d="M0 5H26", class_=f"curve {SERIES[at]}", stroke_dasharray=DASHES[at] or None)
+    def swatch(line: Line, at: int) -> Markup:
+        stroke = element("path", d="M0 5H26", class_=f"curve {SERIES[at]}", stroke_dasharray=_dashes(line, at))
         return element("svg", stroke, viewBox="0 0 26 10", width=26, height=10, aria_hidden="true")
 
-    entries = [element("li", swatch(at), " ", shortened(line.name, most=80)) for at, line in enumerate(chart.lines)]
+    entries = [
+        element("li", swatch(line, at), " ", shortened(line.name, most=80)) for at, line in enumerate(chart.lines)
+    ]
     return element("ul", *entries, class_="legend")
 
 

@@ -40,14 +40,19 @@ def names_of(runs: Sequence[Recorded]) -> list[str]:
 
 def _verdict(runs: Sequence[Recorded], names: Sequence[str]) -> str:
     """Who learned more, in words, where validation says it."""
-    best = [(found[1], name) for run, name in zip(runs, names, strict=True) if (found := run.best()) is not None]
-    peaks = [(peak, name) for run, name in zip(runs, names, strict=True) if (peak := run.measured_peak_bytes)]
+    losses = [(f"{found[1]:.4f}", name) for run, name in zip(runs, names, strict=True) if (found := run.best())]
+    peaks = [(run.measured_peak_bytes, name) for run, name in zip(runs, names, strict=True)]
     said = []
-    if len(best) > 1:
-        said.append(f"The lowest validation loss is that of {min(best)[1]}, {min(best)[0]:.4f}")
-    if len(peaks) > 1:
-        said.append(f"the least memory was taken by {min(peaks)[1]}, {format_bytes(min(peaks)[0])}")
-    text = "; ".join(said) or f"{len(runs)} runs, of which nothing can be compared yet"
+    if len({loss for loss, _ in losses}) > 1:
+        loss, name = min(losses, key=lambda pair: float(pair[0]))
+        said.append(f"the lowest validation loss is that of {name}, {loss}")
+    if len({format_bytes(peak) for peak, _ in peaks if peak}) > 1:
+        peak, name = min((peak, name) for peak, name in peaks if peak)
+        said.append(f"the least memory was taken by {name}, {format_bytes(peak)}")
+    text = (
+        "; ".join(said)
+        or f"{len(runs)} runs that differ neither in memory nor in validation loss, as far as they were measured"
+    )
     return f"{text[0].upper()}{text[1:]}."
 
 
@@ -151,7 +156,8 @@ def _memory(runs: Sequence[Recorded], chart: Callable[..., Any], lines: Callable
     budgets = {run.budget_bytes for run in runs if run.budget_bytes}
     largest = max([*budgets, *(run.measured_peak_bytes or 0 for run in runs)], default=0)
     unit, name = (GIB, "GiB") if largest >= 3 * GIB else (MIB, "MiB")
-    levels = [Level(name=f"a line: {format_bytes(size)}", y=size / unit, is_line=True) for size in sorted(budgets)]
+    which = "the line" if len(budgets) == 1 else "a line"
+    levels = [Level(name=f"{which}: {format_bytes(size)}", y=size / unit, is_line=True) for size in sorted(budgets)]
     caption = "Each as it was logged; the red lines are the budgets."
     drawn = lines(f"{kind}_bytes", scale=unit, in_time=True)
     return chart(

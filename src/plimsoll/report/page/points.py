@@ -32,7 +32,7 @@ def thinned(xs: Sequence[float], ys: Sequence[float], *, stretches: int = STRETC
         finite = [at for at in stretch if math.isfinite(ys[at]) and math.isfinite(xs[at])]
         if len(finite) < len(stretch):
             count += len(stretch) - len(finite)
-            bad.append(xs[next(at for at in stretch if at not in finite)])
+            bad += [xs[at] for at in stretch if not math.isfinite(ys[at]) and math.isfinite(xs[at])][:1]
             pieces.append([])
         if finite:
             ends = {min(finite, key=ys.__getitem__), max(finite, key=ys.__getitem__)}

@@ -27,7 +27,7 @@ a {{ color: var(--one); }}
 .facts div {{ background: var(--panel); border-radius: 6px; padding: 8px 12px; }}
 .facts dt {{ color: var(--quiet); font-size: .85rem; }}
 .facts dd {{ margin: 0; font-size: 1.1rem; font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }}
-.pair {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 400px), 1fr)); gap: 20px 28px; }}
+.pair {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 340px), 1fr)); gap: 20px 28px; }}
 .pair > * {{ min-width: 0; }}
 figure {{ margin: 0; }}
 figure svg[role] {{ width: 100%; height: auto; display: block; }}
@@ -89,7 +89,7 @@ footer {{ margin-top: 40px; padding-bottom: 30px; font-size: .85rem; color: var(
   .pair {{ grid-template-columns: repeat(3, 1fr); gap: 6px 10px; }} .pair.wide {{ grid-template-columns: 1fr 1.3fr; }}
   th, td {{ padding: 0 6px 0 0; }} .bars {{ height: 9px; min-width: 50px; }}
   pre {{ padding: 3px 5px; margin: 2px 0; white-space: pre-wrap; overflow-wrap: anywhere; }}
-  figure, .facts div, pre, tr {{ break-inside: avoid; }} h2, h3 {{ break-after: avoid; }}
+  figure, .facts div, pre, tr, dl.levers, .beside {{ break-inside: avoid; }} h2, h3 {{ break-after: avoid; }}
   details, .skip {{ display: none; }} .scroll {{ overflow: visible; }}
   pre.sample {{ max-height: 12em; overflow: hidden; }}
   .grids {{ gap: 4px 14px; }} footer {{ margin-top: 6px; padding: 0; }}
