@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from plimsoll.report.layout import UNKNOWN, columns, format_known_bytes, format_rate, labelled
+from plimsoll.report.layout import UNKNOWN, WIDTH, columns, format_known_bytes, format_rate, labelled
 from plimsoll.report.picture import BAR, INK, LINE, QUIET_INK, ROOM, byte_axis, quieten, require_picture, written
 from plimsoll.report.tables import plan_words
 from plimsoll.types import Planned
@@ -55,7 +56,7 @@ def beside_table(rows: Sequence[Row]) -> str:
     notes = [line for row in rows for line in labelled(row.chip, _note(row))]
     ends = "bytes are of one device, rates of all of them; times are by the chips' rates, not timed"
     paid = "; prices are the ones given, of all devices of a chip's name" if priced else ""
-    return "\n".join([*lines, "", *notes, "", ends + paid])
+    return "\n".join([*lines, "", *notes, "", *textwrap.wrap(ends + paid, WIDTH)])
 
 
 def _cells(row: Row, priced: bool) -> list[str]:
@@ -151,6 +152,8 @@ def _draw_speed(axes: Axes, rows: Sequence[Row]) -> None:
         text = format_rate(rate, row.rate_unit) if rate else "no plan, or no rate known"
         axes.text(rate, place, f"  {text}", va="center", fontsize=8, color=INK)
     axes.set_xlim(0, 1.45 * max([*rates, 1e-9]))
+    axes.xaxis.set_major_formatter(lambda value, _place: format_count(value))
+    axes.locator_params(axis="x", nbins=5)
     axes.set_xlabel(f"{rows[0].rate_unit} per second, all devices", fontsize=9, color=QUIET_INK)
     axes.set_title("how fast, by the chips' rates", loc="left", fontsize=10, color=INK)
     quieten(axes)
