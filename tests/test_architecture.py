@@ -49,7 +49,7 @@ JOINT = {
     "run", "session", "session_line", "session_log", "session_options", "worker", "workshop", "drydock", "compilers",
     "environment", "ask", "here", "driving", "batches", "examine", "inference", "settings", "ladder", "rungs",
     "pins", "puzzle_text", "puzzle_question", "solving", "voting", "pretrained", "exporting",
-    "comparing", "provenance", "repeating", "reporting", "showing",
+    "comparing", "notebook", "provenance", "repeating", "reporting", "showing",
 }  # fmt: skip
 """Modules that bring the rooms together, and may import all of them but the command line."""
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from plimsoll import compilers, environment, here
+from plimsoll import compilers, environment, here, notebook
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError, RunError, StoppedError
 from plimsoll.pins import levers_of, require_honoured, require_levers
 from plimsoll.planner import calibration, chips, host
@@ -92,7 +92,7 @@ def plan(
     with Child(command, variables, about=about, answers=answers) as compiler:
         found = search(problem, compiler, say)
         return dataclasses.replace(
-            found,
+            notebook.ShownPlan.of(found),
             margin_bytes=margin_bytes,
             error_band=None if samples is None else calibration.error_band(samples),
             estimate_band=estimate_band(found.ledger),
@@ -385,7 +385,10 @@ def train(recipe: Recipe | str, *, say: Say = print, **options: Any) -> RunFolde
     given = TrainOptions(**{"run": f"runs/{name}", **options}, name=name)
     ready = prepare_run(recipe, given, say)
     try:
-        code = subprocess.run(ready.command, env=ready.environment, check=False, pass_fds=[ready.lock]).returncode
+        if notebook.is_here():
+            code = notebook.watched(ready.command, ready.environment, lock=ready.lock, show=notebook.output())
+        else:
+            code = subprocess.run(ready.command, env=ready.environment, check=False, pass_fds=[ready.lock]).returncode
     finally:
         os.close(ready.lock)
     if code:

@@ -9,7 +9,7 @@ from typing import Any
 from plimsoll.report.layout import UNKNOWN, format_rate, format_share
 from plimsoll.report.page import exhibits, learning
 from plimsoll.report.page.markup import Markup, element, joined, shortened
-from plimsoll.report.page.plan_sections import the_plan, used_of, where_the_bytes_go
+from plimsoll.report.page.plan_sections import line_picture, the_plan, used_of, where_the_bytes_go
 from plimsoll.report.page.recorded import Recorded
 from plimsoll.report.page.shell import Section, page
 from plimsoll.report.tables import overrun_words
@@ -36,7 +36,9 @@ def plan_page(planned: Mapping[str, Any], *, name: str, made: str) -> str:
         "p", f"A plan that was never run: it expects {used_of(peak, budget)} of the budget.", class_="verdict"
     )
     sections = [
-        Section("The line", where_the_bytes_go(planned, None)),
+        Section(
+            "The line", element("div", line_picture(planned), where_the_bytes_go(planned, None), class_="pair wide")
+        ),
         Section("The plan", the_plan(planned)),
     ]
     title = f"{planned.get('recipe') or 'a plan'} on {planned['plan']['chip']}"

@@ -27,6 +27,27 @@ def plan_of(planned: Facts) -> Plan:
     return Plan.from_dict(planned["plan"])
 
 
+def line_picture(planned: Facts) -> Markup:
+    """The predicted peak under the line, to scale."""
+    peak, budget = planned["predicted_peak_bytes"], planned["budget_bytes"]
+    to_scale = 460 / (1.06 * max(peak, budget, 1))
+    line, end = round(10 + budget * to_scale, 1), round(peak * to_scale, 1)
+    words = f"predicted peak {format_bytes(peak)}, the line {format_bytes(budget)}"
+    return element(
+        "svg",
+        element("rect", x=10, y=24, width=round(budget * to_scale, 1), height=26, class_="bar room"),
+        element("rect", x=10, y=24, width=end, height=26, class_="bar"),
+        element("path", d=f"M{line} 16V58", class_="level line"),
+        element("text", f"the line: {format_bytes(budget)}", x=line - 4, y=14, text_anchor="end", class_="on line"),
+        element("text", f"predicted peak: {format_bytes(peak)}", x=10, y=70),
+        viewBox="0 0 480 78",
+        width="100%",
+        role="img",
+        aria_label=f"A bar to scale: {words}.",
+        style="max-width: 640px",
+    )
+
+
 def where_the_bytes_go(planned: Facts, ledger: Facts | None) -> Markup:
     """Component by component, predicted and, where the run has a ledger, measured."""
     both = ledger["components"] if ledger else {name: {"predicted": of} for name, of in planned["components"].items()}

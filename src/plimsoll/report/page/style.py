@@ -54,7 +54,8 @@ td.words {{ white-space: normal; overflow-wrap: anywhere; min-width: 11ch; }}
 tr.sum th, tr.sum td {{ font-weight: 600; }}
 .scroll {{ overflow-x: auto; max-width: 100%; }}
 .bars {{ display: block; width: 100%; min-width: 70px; height: 18px; }}
-.bar {{ fill: var(--one); }} .bar.predicted {{ fill: none; stroke: var(--ink); stroke-width: 1.4; }}
+.bar {{ fill: var(--one); }} .bar.room {{ fill: var(--rule); }}
+.bar.predicted {{ fill: none; stroke: var(--ink); stroke-width: 1.4; }}
 dl.levers {{ display: grid; grid-template-columns: max-content 1fr; gap: 2px 18px; margin: 8px 0; }}
 dl.levers dt {{ color: var(--quiet); }} dl.levers dd {{ margin: 0; overflow-wrap: anywhere; }}
 pre {{ background: var(--panel); border-radius: 6px; padding: 10px 12px; overflow-x: auto; margin: 6px 0 12px; }}
