@@ -29,7 +29,7 @@ from plimsoll.report.metrics import encode_row
 
 TRAIN = shlex.split("train code --width 32 --layers 1 --heads 2 --seq-len 64 --steps 30 --log-every 1 --memory 600MiB")
 LONG = 100_000
-CHECKED = ("color-contrast", "document-title", "html-has-lang", "scrollable-region-focusable", "svg-img-alt")
+CHECKED = ("color-contrast", "document-title", "html-has-lang", "landmark-one-main", "svg-img-alt")
 """Rules that every page must have been held against, so that a checker that sees nothing is noticed."""
 MOST_BYTES, MOST_MILLISECONDS, MOST_SHEETS = 2_000_000, 2000, 2
 

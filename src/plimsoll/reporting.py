@@ -23,6 +23,7 @@ from plimsoll.report.metrics import read_rows
 from plimsoll.report.page.recorded import Recorded, columns_of
 from plimsoll.training.folder import RunFolder
 from plimsoll.types import Plan
+from plimsoll.units import GIB, format_bytes
 
 Say = Callable[[str], None]
 Facts = dict[str, Any]
@@ -36,7 +37,7 @@ def made_by() -> str:
     return f"Made by plimsoll {plimsoll.__version__}, {now}. It holds all it shows: nothing is fetched from anywhere."
 
 
-def recorded(run: str, *, ask_model: bool = True, say: Say = lambda text: None) -> Recorded:
+def recorded(run: str, *, ask_model: bool = True, closed_loop: bool = False, say: Say = lambda text: None) -> Recorded:
     """All that its folder says, and what its model makes. Raises PlimsollError for what is no run."""
     folder = RunFolder(run)
     recipe = folder.read("recipe.json")
@@ -52,7 +53,7 @@ def recorded(run: str, *, ask_model: bool = True, say: Say = lambda text: None) 
         )
     left_out: list[str] = []
     commands = _commands(folder, recipe, planned, left_out)
-    made = _made(folder, recipe, data, last, left_out, ask_model=ask_model, say=say)
+    made = _made(folder, recipe, data, last, left_out, ask_model=ask_model, closed_loop=closed_loop, say=say)
     rates = made.get("learning_rate")
     return Recorded(
         name=folder.path.name,
@@ -116,19 +117,24 @@ def _made(
     left_out: list[str],
     *,
     ask_model: bool,
+    closed_loop: bool,
     say: Say,
 ) -> Facts:
     """`exhibits` and `learning_rate`, from the model where it may be asked; else what the files alone say."""
     why_not = _why_not(folder, data, ask_model)
     if why_not is None:
         say("asking the model what it makes")
-        question = {"run": str(folder.path), "metrics": metrics, "limit_bytes": _limit_bytes(folder)}
-        try:
-            found = ask("show", question)
+        limit = _limit_bytes(folder)
+        asked = {"run": str(folder.path), "metrics": metrics, "limit_bytes": limit, "closed_loop": closed_loop}
+        for model in (True, False):
+            try:
+                found = ask("show", asked | {"model": model})
+            except (PlimsollError, RuntimeError) as problem:
+                why_not = f"{problem}. It may use {format_bytes(limit)}"
+                continue
             left_out += found["left_out"]
+            left_out += [] if model else [f"what the model makes: {why_not}"]
             return found
-        except (PlimsollError, RuntimeError) as problem:
-            why_not = str(problem)
     left_out.append(f"what the model makes, and its learning rate: {why_not}")
     if recipe["kind"] == FROM_FILE or data is None:
         return {}
@@ -149,13 +155,13 @@ def _why_not(folder: RunFolder, data: Facts | None, ask_model: bool) -> str | No
 
 
 def _limit_bytes(folder: RunFolder) -> int:
-    """On a CPU what training may take; beside an accelerator, what is free here less the usual margin."""
+    """What training may take, or a GiB if that is more; at most what is free here less the usual margin."""
     free = host.available_bytes()
     free -= host.margin_bytes(free)
     planned = _optional(folder, "plan.json")
     if planned is None or planned["plan"]["chip"] != "cpu":
         return free
-    return min(free, planned["budget_bytes"])
+    return min(free, max(planned["budget_bytes"], GIB))
 
 
 def plan_of_file(path: str) -> Facts:

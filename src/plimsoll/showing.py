@@ -32,7 +32,8 @@ Exhibit = dict[str, Any]
 
 
 def show(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """`asked`: `run`, `limit_bytes` of resident memory, and `metrics`, the means of its last evaluation."""
+    """`asked`: `run`, `limit_bytes` of resident memory, `metrics` (the means of its last evaluation), `model` (whether it
+    is asked at all), and `closed_loop` (whether it is to drive, which takes minutes)."""
     folder = RunFolder(asked["run"])
     recipe = from_dict(folder.read("recipe.json"))
     prepared = Prepared(**folder.read("data.json"))
@@ -51,7 +52,10 @@ def show(asked: Mapping[str, Any]) -> dict[str, Any]:
             left_out.append(f"{what}: it takes more than the {format_bytes(asked['limit_bytes'])} that it may use here")
 
     tried("the last evaluation", lambda: recipe.exhibits(asked["metrics"], prepared.facts))
-    for name in recipe.shown:
+    for name in recipe.shown if asked["model"] else ():
+        if name == "drive" and not asked["closed_loop"]:
+            left_out.append("how it drives: ask for it with --closed-loop, it takes minutes")
+            continue
         tried(WORDS[name], lambda name=name: MAKERS[name](recipe, prepared, asked["run"]))
     return {"exhibits": exhibits, "left_out": left_out, "learning_rate": learning_rate(recipe, prepared.steps)}
 

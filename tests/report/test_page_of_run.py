@@ -223,7 +223,17 @@ def test_the_name_of_a_script_is_shown_and_not_run():
 
 def test_a_plan_that_was_never_run_has_a_page():
     said = text_of(plan_page(PLANNED.to_dict(), name="plan.json", made=""))
-    assert "A plan that was never run: it expects 1.5 GiB of 2.0 GiB (75.0 %) of the budget." in said
+    assert "A plan that was never run: it expects 1.5 GiB of 2.0 GiB, 75.0 % of the budget." in said
     assert "stories-small on cpu" in said
     assert "All of it is predicted." in said
     assert "throughput, predicted 32,768 tokens/s" in said
+
+
+def test_a_long_table_stands_in_pieces_side_by_side():
+    rows = [[f"system {number}", str(number)] for number in range(30)]
+    long = {"kind": "table", "title": "Systems", "caption": "", "header": ["a", "b"], "rows": rows}
+    page = run_page(run(exhibits=[long]), made="").partition('aria-label="Systems"')[2].partition("</figure>")[0]
+    assert page.count("<table>") == 3
+    assert page.count("system ") == 30
+    empty = run_page(run(exhibits=[long | {"rows": []}]), made="")
+    assert 'aria-label="Systems"' in empty

@@ -12,7 +12,7 @@ from plimsoll.errors import PlimsollError
 from plimsoll.provenance import SESSIONS
 from plimsoll.recipes.registry import preset
 from plimsoll.training.folder import RunFolder
-from plimsoll.units import MIB
+from plimsoll.units import GIB, MIB
 
 ROWS = [
     {"step": 1, "loss": 3.0, "elapsed_seconds": 0.5, "step_seconds": 0.5, "peak_resident_bytes": 300 * MIB},
@@ -123,3 +123,23 @@ def test_a_plan_is_read_as_it_was_printed(tmp_path):
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(PLANNED.to_dict()))
     assert reporting.plan_of_file(str(path))["predicted_peak_bytes"] == 1536 * MIB
+
+
+def test_a_model_that_takes_too_much_costs_what_it_makes_and_not_the_learning_rate(run, monkeypatch):
+    """The process dies at once where a library of C++ is refused memory."""
+    questions = []
+
+    def ask(verb, question):
+        questions.append((verb, question["model"], question["limit_bytes"]))
+        if question["model"]:
+            raise PlimsollError("the process that was to show was killed by signal 6")
+        return {"exhibits": [], "left_out": [], "learning_rate": {"steps": [1], "rates": [0.5]}}
+
+    monkeypatch.setattr(reporting, "ask", ask)
+    (run.checkpoints / "step-00000002").mkdir()
+    found = reporting.recorded(str(run.path))
+    assert questions == [("show", True, 2 * GIB), ("show", False, 2 * GIB)]
+    assert found.learning_rate == ([1], [0.5])
+    assert found.left_out == [
+        "what the model makes: the process that was to show was killed by signal 6. It may use 2.0 GiB"
+    ]

@@ -28,6 +28,8 @@ class ReportOptions:
     """Show this plan, which was never run: a file from `plimsoll plan ... --json`, or a run's plan.json."""
     model: bool = True
     """Ask the trained model what it makes, in a process of its own, within the budget of the run."""
+    closed_loop: bool = False
+    """Of a run of control: let it drive the systems, which takes minutes."""
 
 
 def report(arguments: list[str]) -> int:
@@ -42,7 +44,8 @@ def report(arguments: list[str]) -> int:
     if options.plan is not None:
         page = plan_page(reporting.plan_of_file(options.plan), name=Path(options.plan).name, made=made)
     elif len(options.runs) == 1:
-        page = run_page(reporting.recorded(options.runs[0], ask_model=options.model, say=_progress), made=made)
+        asked = {"ask_model": options.model, "closed_loop": options.closed_loop}
+        page = run_page(reporting.recorded(options.runs[0], **asked, say=_progress), made=made)
     else:
         from plimsoll.report.page.compared import comparison_page
 

@@ -9,7 +9,7 @@ values (`Recipe.exhibits`, `showing.py`), and knows nothing of pages:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plimsoll.report.page.chart import Chart, Line, figure
@@ -17,6 +17,7 @@ from plimsoll.report.page.markup import Markup, element, shortened
 from plimsoll.report.page.palette import SERIES
 
 MOST_ITEMS, MOST_ROWS, MOST_TEXT = 6, 60, 4000
+MOST_PIECES, ROWS_OF_A_PIECE = 3, 12
 
 Exhibit = Mapping[str, Any]
 
@@ -75,16 +76,25 @@ def _curves(exhibit: Exhibit) -> Markup | None:
 
 
 def _table(exhibit: Exhibit) -> Markup:
-    head = element("tr", *(element("th", shortened(title), scope="col") for title in exhibit["header"]))
-    rows = [
-        element(
-            "tr", element("th", shortened(row[0]), scope="row"), *(element("td", shortened(cell)) for cell in row[1:])
-        )
-        for row in exhibit["rows"][:MOST_ROWS]
+    """A long one in pieces side by side."""
+    rows = exhibit["rows"][:MOST_ROWS]
+    pieces = min(MOST_PIECES, -(-len(rows) // ROWS_OF_A_PIECE)) or 1
+    size = -(-len(rows) // pieces) or 1
+    head = element(
+        "thead", element("tr", *(element("th", shortened(title), scope="col") for title in exhibit["header"]))
+    )
+    tables = [
+        element("table", head, element("tbody", *map(_row, rows[start : start + size])))
+        for start in range(0, len(rows), size)
     ]
-    table = element("table", element("thead", head), element("tbody", *rows))
-    inside = element("div", table, class_="scroll", tabindex="0", role="region", aria_label=shortened(exhibit["title"]))
+    title = shortened(exhibit["title"])
+    inside = element("div", *tables, class_="scroll grids", tabindex="0", role="region", aria_label=title)
     return _framed(exhibit, inside)
+
+
+def _row(row: Sequence[Any]) -> Markup:
+    first, *others = (shortened(cell) for cell in row)
+    return element("tr", element("th", first, scope="row"), *(element("td", cell) for cell in others))
 
 
 def _framed(exhibit: Exhibit, *content: Markup) -> Markup:

@@ -8,7 +8,8 @@ from typing import Any
 
 from plimsoll.report.page.markup import Markup, element, shortened
 from plimsoll.report.page.palette import DARK, LIGHT, variables
-from plimsoll.report.page.plan_sections import line_picture, the_plan, used_of, where_the_bytes_go
+from plimsoll.report.page.plan_sections import line_picture, the_plan, where_the_bytes_go
+from plimsoll.units import format_bytes
 
 STYLE = f"""
 .plimsoll {{ {variables(LIGHT)} background: var(--page); color: var(--ink); padding: 10px 14px; max-width: 900px; }}
@@ -33,7 +34,9 @@ STYLE = f"""
 def plan_html(planned: Mapping[str, Any]) -> str:
     """`planned` is `Planned.to_dict()`."""
     peak, budget = planned["predicted_peak_bytes"], planned["budget_bytes"]
-    title = f"{planned['recipe']} on {planned['plan']['chip']}: {used_of(peak, budget)} of the budget, predicted"
+    title = (
+        f"{planned['recipe']} on {planned['plan']['chip']}: {format_bytes(peak)} of {format_bytes(budget)}, predicted"
+    )
     return _piece(
         element("h3", title),
         line_picture(planned),

@@ -32,9 +32,8 @@ def plan_page(planned: Mapping[str, Any], *, name: str, made: str) -> str:
     """`planned` is what `plimsoll plan --json` printed."""
     peak, budget = planned["predicted_peak_bytes"], planned["budget_bytes"]
     known = Recorded(name=name, path="", state="never run", recipe={}, planned=planned)
-    said = element(
-        "p", f"A plan that was never run: it expects {used_of(peak, budget)} of the budget.", class_="verdict"
-    )
+    share = f"{format_bytes(peak)} of {format_bytes(budget)}, {format_share(peak, budget)} of the budget"
+    said = element("p", f"A plan that was never run: it expects {share}.", class_="verdict")
     sections = [
         Section(
             "The line", element("div", line_picture(planned), where_the_bytes_go(planned, None), class_="pair wide")

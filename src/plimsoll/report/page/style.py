@@ -62,7 +62,7 @@ pre {{ background: var(--panel); border-radius: 6px; padding: 10px 12px; overflo
 pre {{ font-size: .85rem; }}
 pre.wrapped {{ white-space: pre-wrap; overflow-wrap: anywhere; }}
 pre.sample {{ max-height: 20em; overflow: auto; }}
-.grids {{ display: flex; flex-wrap: wrap; gap: 16px 36px; }}
+.grids {{ display: flex; flex-wrap: wrap; align-items: start; gap: 16px 36px; }}
 .whole {{ grid-column: 1 / -1; }}
 h4 {{ font-size: .9rem; margin: 4px 0; font-weight: 400; }}
 .grids pre {{ display: inline-block; margin: 4px 10px 4px 0; line-height: 1.25; }}
@@ -90,7 +90,8 @@ footer {{ margin-top: 40px; padding-bottom: 30px; font-size: .85rem; color: var(
   .pair {{ grid-template-columns: repeat(3, 1fr); gap: 6px 10px; }} .pair.wide {{ grid-template-columns: 1fr 1.3fr; }}
   th, td {{ padding: 0 6px 0 0; }} .bars {{ height: 9px; min-width: 50px; }}
   pre {{ padding: 3px 5px; margin: 2px 0; white-space: pre-wrap; overflow-wrap: anywhere; }}
-  figure, .facts div, pre, tr, dl.levers, .beside {{ break-inside: avoid; }} h2, h3 {{ break-after: avoid; }}
+  figure, .facts div, pre, tr, .grids > *, dl.levers, .beside {{ break-inside: avoid; }}
+  h2, h3 {{ break-after: avoid; }}
   details, .skip {{ display: none; }} .scroll {{ overflow: visible; }}
   pre.sample {{ max-height: 12em; overflow: hidden; }}
   .grids {{ gap: 4px 14px; }} footer {{ margin-top: 6px; padding: 0; }}
