@@ -32,8 +32,8 @@ Exhibit = dict[str, Any]
 
 
 def show(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """`asked`: `run`, `limit_bytes` of resident memory, `metrics` (the means of its last evaluation), `model` (whether it
-    is asked at all), and `closed_loop` (whether it is to drive, which takes minutes)."""
+    """`asked`: `run`, `limit_bytes` of resident memory, `metrics` (the means of its last evaluation), `model` (whether
+    it is asked at all), and `closed_loop` (whether it is to drive, which takes minutes)."""
     folder = RunFolder(asked["run"])
     recipe = from_dict(folder.read("recipe.json"))
     prepared = Prepared(**folder.read("data.json"))

@@ -19,7 +19,7 @@ from plimsoll.units import MIB, format_bytes, format_count, format_seconds
 def run_page(run: Recorded, *, made: str) -> str:
     sections = [
         Section("The line", _the_line(run)),
-        Section("What it learned", joined(learning.learning(run), _out_of_sight(run), learning.other_metrics(run))),
+        Section("What it learned", joined(learning.learning(run), learning.other_metrics(run))),
         *([Section("What it makes", made_of)] if (made_of := _makes(run)) is not None else []),
         Section("How fast", learning.speed(run)),
         Section("The plan", the_plan(run.planned) if run.planned else element("p", "This run has no plan yet.")),
@@ -119,15 +119,16 @@ def _the_line(run: Recorded) -> Markup:
     )
 
 
-def _out_of_sight(run: Recorded) -> Markup | None:
-    """What could not be shown, a sentence each."""
-    items = [element("li", shortened(text)) for text in run.left_out]
-    return joined(element("h3", "Left out"), element("ul", *items)) if items else None
-
-
 def _makes(run: Recorded) -> Markup | None:
+    """And what could not be shown, a sentence each."""
     shown = [found for exhibit in run.exhibits if (found := exhibits.drawn(exhibit)) is not None]
-    return element("div", *shown, class_="pair") if shown else None
+    missing = [element("li", shortened(text)) for text in run.left_out]
+    if not shown and not missing:
+        return None
+    return joined(
+        element("div", *shown, class_="pair") if shown else None,
+        joined(element("h3", "Left out"), element("ul", *missing)) if missing else None,
+    )
 
 
 def _again(run: Recorded) -> Markup:

@@ -73,7 +73,7 @@ footer {{ margin-top: 40px; padding-bottom: 30px; font-size: .85rem; color: var(
   dl.levers {{ grid-template-columns: minmax(0, 8.5em) 1fr; gap: 2px 10px; font-size: .9rem; }}
   dl.levers dt {{ overflow-wrap: anywhere; }}
   .facts {{ grid-template-columns: 1fr 1fr; }}
-  th, td {{ padding-right: 8px; }}
+  table {{ font-size: .84rem; }} th, td {{ padding-right: 7px; }} td:has(> .bars) {{ display: none; }}
   svg text, svg text.label {{ font-size: 15px; }}
 }}
 @media print {{
