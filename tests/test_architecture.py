@@ -42,6 +42,8 @@ MAY_IMPORT = {
         "ladder",
         "puzzle_question",
         "history_question",
+        "reporting",
+        "comparing",
     },
 }
 """Besides the ground (errors, units, tree, types), which every room may import. The command line parses recipes,
@@ -51,6 +53,7 @@ JOINT = {
     "environment", "ask", "here", "driving", "batches", "examine", "inference", "settings", "ladder", "rungs",
     "pins", "puzzle_text", "puzzle_question", "history_question", "recommending", "solving", "voting", "pretrained",
     "exporting", "mesh", "together", "watching",
+    "comparing", "notebook", "provenance", "repeating", "reporting", "showing",
 }  # fmt: skip
 """Modules that bring the rooms together, and may import all of them but the command line."""
 

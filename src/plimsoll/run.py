@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from plimsoll import compilers, environment, here
+from plimsoll import compilers, environment, here, notebook
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError, RunError, StoppedError
 from plimsoll.mesh import elsewhere, over_devices, parse_mesh, with_mesh
 from plimsoll.pins import levers_of, require_honoured, require_levers
@@ -26,6 +26,7 @@ from plimsoll.planner.chips import Chip
 from plimsoll.planner.estimate_band import estimate_band
 from plimsoll.planner.search import search
 from plimsoll.planner.types import Learned, Problem
+from plimsoll.provenance import note_session
 from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.recipes.files import short_name
 from plimsoll.recipes.registry import differences, from_dict, is_saved_as, name_of, preset
@@ -99,7 +100,7 @@ def plan(
     with Child(command, variables, about=about, answers=answers) as compiler:
         found = search(problem, compiler, say)
         return dataclasses.replace(
-            found,
+            notebook.ShownPlan.of(found),
             margin_bytes=margin_bytes,
             error_band=None if samples is None else calibration.error_band(samples),
             estimate_band=estimate_band(found.ledger),
@@ -259,6 +260,7 @@ def prepare_run(
         budget = _settle_plan(folder, recipe, options, prepared, target, say, processes)
         devices = folder.read("plan.json")["plan"].get("devices", 1)
         variables = here.training_environment(target, card, budget, say, devices=devices // processes)
+        note_session(folder)
     except BaseException:
         os.close(lock)
         raise
@@ -422,7 +424,10 @@ def train(recipe: Recipe | str, *, say: Say = print, **options: Any) -> RunFolde
     given = TrainOptions(**{"run": f"runs/{name}", **options}, name=name)
     ready = prepare_run(recipe, given, say)
     try:
-        code = subprocess.run(ready.command, env=ready.environment, check=False, pass_fds=[ready.lock]).returncode
+        if notebook.is_here():
+            code = notebook.watched(ready.command, ready.environment, lock=ready.lock, show=notebook.output())
+        else:
+            code = subprocess.run(ready.command, env=ready.environment, check=False, pass_fds=[ready.lock]).returncode
     finally:
         os.close(ready.lock)
     if code:

@@ -389,6 +389,18 @@ class Scaled:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OtherBudget:
+    """The best of the plans that were looked at, had the budget been another."""
+
+    budget_bytes: int
+    plan: Plan | None
+    """None where none of them fits."""
+    peak_bytes: int | None
+    step_ratio: float | None
+    """Its time per step over the chosen plan's, both by the chip's rates."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Buffer:
     """A temporary of the compiled step, and where it comes from."""
 
@@ -423,6 +435,8 @@ class Planned:
     hosts: int = 1
     """Processes that the devices belong to."""
     alternatives: tuple[Alternative, ...] = ()
+    other_budgets: tuple[OtherBudget, ...] = ()
+    """A smaller one and a larger one."""
     largest_buffers: tuple[Buffer, ...] = ()
     """Of the step's temporaries, the largest; empty where the compiler does not say."""
     left_out: tuple[str, ...] = ()
@@ -479,6 +493,15 @@ class Planned:
                 for other in self.alternatives
             ],
             "scaling": [dataclasses.asdict(one) for one in self.scaling],
+            "other_budgets": [
+                {
+                    "budget_bytes": other.budget_bytes,
+                    "plan": None if other.plan is None else other.plan.to_dict(),
+                    "predicted_peak_bytes": other.peak_bytes,
+                    "step_ratio": other.step_ratio,
+                }
+                for other in self.other_budgets
+            ],
             "left_out": list(self.left_out),
             "largest_buffers": [dataclasses.asdict(buffer) for buffer in self.largest_buffers],
         }

@@ -160,6 +160,7 @@ ANSWERS = {
     "export": ("plimsoll.exporting", "export"),
     "solve": ("plimsoll.solving", "solve"),
     "rank": ("plimsoll.recommending", "rank"),
+    "show": ("plimsoll.showing", "show"),
     "fingerprint": ("plimsoll.inference", "prove"),
     "prepare": ("plimsoll.builders.control", "answer"),
     "recommend": ("plimsoll.builders.recommend", "answer"),

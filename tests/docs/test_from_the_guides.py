@@ -15,6 +15,7 @@ from plimsoll.cli.options import PlanOptions, TrainOptions
 from plimsoll.cli.parse import parse, take_recipe
 from plimsoll.cli.prepare import PUZZLES, RecommendOptions, TextOptions
 from plimsoll.cli.pretrained import EvaluatePretrained, SamplePretrained, is_asked_for
+from plimsoll.cli.report import ReportOptions
 from plimsoll.cli.solve import SolveOptions
 from plimsoll.cli.use import EvaluateOptions, SampleOptions
 from puzzle_files import write_split
@@ -35,10 +36,17 @@ PAGES = [
     ROOT / "docs/longcontext.md",
     ROOT / "docs/pretrained.md",
     ROOT / "docs/recommend.md",
+    ROOT / "docs/report.md",
     ROOT / "CONTRIBUTING.md",
 ]
 OPTIONS = {"plan": PlanOptions, "train": TrainOptions, "ladder": LadderOptions}
-USES = {"evaluate": EvaluateOptions, "sample": SampleOptions, "solve": SolveOptions, "export": ExportOptions}
+USES = {
+    "evaluate": EvaluateOptions,
+    "sample": SampleOptions,
+    "solve": SolveOptions,
+    "export": ExportOptions,
+    "report": ReportOptions,
+}
 OF_PRETRAINED = {"evaluate": EvaluatePretrained, "sample": SamplePretrained}
 SETS = {"data/sudoku-4x4": (16, 6), "data/sudoku": (81, 11)}
 """Folders of puzzles that pages name: tokens of a puzzle, and of the vocabulary."""

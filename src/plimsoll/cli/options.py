@@ -69,6 +69,10 @@ class PlanOptions:
     """Time the best few here (allocates, in a process of its own)."""
     settings: bool = False
     """A plan for each of the guide's machines (8, 12 and 32 GiB, a TPU) instead of one for --memory and --chip."""
+    compare: str | None = None
+    """Several chips side by side instead of one for --chip, like h200,a100-40,rtx4090,tpu-v4-64."""
+    price: str | None = None
+    """With --compare: what an hour costs, of all devices of a chip's name, like h200=3.5,rtx4090=0.4."""
     buffers: bool = False
     """Print the largest temporaries of the step, and the lines they come from."""
     picture: str | None = None

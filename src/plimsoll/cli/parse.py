@@ -112,6 +112,8 @@ def _translated(arguments: list[str], counts: set[str]) -> list[str]:
 def _count(flag: str, text: str) -> str:
     if text.removeprefix("-").isdigit():
         return text  # a negative one is for the recipe to refuse: it knows why
+    if text == "None":
+        return text
     try:
         return str(parse_count(text))
     except RecipeError as problem:

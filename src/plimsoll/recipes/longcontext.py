@@ -42,6 +42,7 @@ class LongContext(AdamWRecipe):
 
     kind: ClassVar[str] = "longcontext"
     rate_unit: ClassVar[str] = "tokens"
+    shown: ClassVar[tuple[str, ...]] = ("sample",)
     without_validation: ClassVar[str] = (
         "its held-out documents have fewer tokens than one window, or --validation-tokens is 0. Pack more text, or take"
         " a smaller --seq-len"
@@ -292,6 +293,24 @@ class LongContext(AdamWRecipe):
         """The loss, and a table of it by position."""
         rest = {name: value for name, value in metrics.items() if not is_of_a_position(name)}
         return rest | {BY_POSITION: by_position(metrics, self.seq_len)}
+
+    def exhibits(self, metrics: Mapping[str, float], facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+        losses = by_position(metrics, self.seq_len)
+        if len(losses) < 2:
+            return []
+        return [
+            {
+                "kind": "curves",
+                "title": "Loss by position",
+                "caption": "Does a token gain from what lies far before it? Where the curve still falls, it does. Means"
+                " over stretches of positions, at the last evaluation.",
+                "x_label": "position in the window, counted from 1 (logarithmic)",
+                "y_label": "loss, nats per token",
+                "x": [int(stretch.split(" to ")[0]) + 1 for stretch in losses],
+                "y": {"held-out documents": list(losses.values())},
+                "logarithmic": True,
+            }
+        ]
 
     def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
         from plimsoll.data.packed import packed_bytes

@@ -53,9 +53,18 @@ def plan_table(planned: Planned) -> str:
 
 
 def _levers(planned: Planned) -> list[str]:
-    plan = planned.plan
     rows = {
         "parameters": format_count(planned.parameters),
+        **lever_rows(planned.plan),
+        "devices": _devices(planned),
+        "pinned": ", ".join(planned.plan.pinned) or "nothing",
+    }
+    return [line for label, text in rows.items() for line in labelled(label, text)]
+
+
+def lever_rows(plan: Plan) -> dict[str, str]:
+    """Each lever's name and value in words; of those that most plans leave off, only what is on."""
+    return {
         "effective batch": f"{plan.effective_batch} = micro-batch {plan.micro_batch}"
         f" x accumulation {plan.accumulation}",
         "rematerialisation": plan.remat,
@@ -67,10 +76,7 @@ def _levers(planned: Planned) -> list[str]:
         **({"offload": f"{OFFLOAD_WORDS[plan.offload]}, in the host's memory"} if plan.offload != "none" else {}),
         "prefetch": f"{plan.prefetch} batch{'' if plan.prefetch == 1 else 'es'}",
         "save": "in the background, with a second copy of the state" if plan.async_save else "training waits",
-        "devices": _devices(planned),
-        "pinned": ", ".join(plan.pinned) or "nothing",
     }
-    return [line for label, text in rows.items() for line in labelled(label, text)]
 
 
 def _backward_passes(plan: Plan) -> str:

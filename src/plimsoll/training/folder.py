@@ -83,6 +83,31 @@ class RunFolder:
         found = [path.name for path in self.path.iterdir() if not path.name.startswith(OF_TRAINING)]
         return sorted(found) + ([best] if self.has(best) else [])
 
+    def saved_steps(self) -> list[int]:
+        names = (path.name.removeprefix("step-") for path in self.checkpoints.glob("step-*"))
+        return sorted(int(name) for name in names if name.isdigit())
+
+    def is_trained_now(self) -> bool:
+        """Whether a process trains there: its lock is tried, and given back at once."""
+        if not self.has(".lock"):
+            return False
+        try:
+            os.close(self.lock())
+        except RunError:
+            return True
+        except OSError:  # a folder that is not ours to lock: whoever trains there, we cannot know
+            return False
+        return False
+
+    def state(self, steps: int | None) -> str:
+        """In words; `steps` are those of the whole run, where they are known."""
+        if self.is_trained_now():
+            return "training now"
+        saved = max(self.saved_steps(), default=None)
+        if saved is None:
+            return "nothing saved"
+        return "finished" if steps is not None and saved >= steps else f"stopped at step {saved:,}"
+
     def lock(self) -> int:
         """Held until the process ends, across `exec`. Two processes in one run would overwrite each other."""
         descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
