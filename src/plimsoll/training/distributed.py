@@ -88,7 +88,7 @@ def _state() -> Any:
     return distributed.global_state
 
 
-def devices(count: int) -> list[jax.Device]:
+def devices(count: int) -> list[Any]:
     """`count` of them, as many of every process: the first of each."""
     each = count // processes()
     if each * processes() != count or jax.device_count() < count:
@@ -96,7 +96,7 @@ def devices(count: int) -> list[jax.Device]:
             f"the plan is for {count} devices, and JAX finds {jax.device_count()} in {processes()} processes: start as"
             " many as the plan has hosts, or add --replan and a --mesh or --chip of what is here"
         )
-    by_process: dict[int, list[jax.Device]] = {}
+    by_process: dict[int, list[Any]] = {}
     for device in jax.devices():
         by_process.setdefault(device.process_index, []).append(device)
     return [device for number in sorted(by_process) for device in by_process[number][:each]]
