@@ -11,7 +11,7 @@ from plimsoll.builders.maze_paths import new_maze
 from plimsoll.builders.sudoku_grids import BOXES, random_grids
 from plimsoll.data.arc_grids import placed
 from plimsoll.errors import DataError, RecipeError
-from plimsoll.puzzle_question import is_right, longer_than_needed, question, why_wrong
+from plimsoll.puzzle_question import is_right, longer_than_needed, question, solutions, why_wrong
 from plimsoll.puzzle_text import Form, form_of, rows_of, tokens_of
 from plimsoll.recipes.registry import PRESETS, preset
 from plimsoll.types import IGNORED_LABEL
@@ -80,7 +80,7 @@ def test_one_digit_more_or_less_is_no_solution(side, seed, at):
     other = solution.copy()
     other[at] = 2 if solution[at] != 2 else 3
     assert why_wrong(asked, other, form) == "a row, a column or a box has a digit twice"
-    assert why_wrong(asked, asked, form) == "1 cells are left blank"
+    assert why_wrong(asked, asked, form) == "1 cells have no digit"
     assert why_wrong(solution, other, form) == "1 of the digits that were given are changed"
 
 
@@ -127,6 +127,12 @@ def test_what_is_no_puzzle_is_refused(case):
     with pytest.raises(DataError) as refused:
         question(preset("sudoku-4x4"), "runs/x", typed)
     assert said in str(refused.value)
+
+
+def test_a_sudoku_with_several_solutions_is_asked_and_known_for_it():
+    four = Form("sudoku", 4)
+    assert solutions(tokens_of("." * 16, four, source="it"), four) == 2
+    assert solutions(tokens_of("12343412214343.1", four, source="it"), four) == 1
 
 
 def test_a_file_is_read_and_named_in_what_it_is_refused_for(tmp_path):

@@ -109,13 +109,15 @@ def _all(folder: RunFolder) -> list[Saved]:
 
 
 def evaluate(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Validation metrics of a checkpoint, by the run's own executable. `asked`: `run` and `step`.
+    """Validation metrics of a checkpoint, by the run's own executable. `asked`: `run` and `step`. Raises DataError
+    where the data is not the run's any more; `note` says what else was noticed of it.
 
     A run of ARC has `pass@K` and a `submission` besides. `raw` asks for the same of the weights as they were trained,
     of a run whose average of them is what is evaluated.
     """
     trained = Trained(asked["run"], step=asked["step"])
     recipe, plan = trained.recipe, trained.plan
+    changed = recipe.data_changed(trained.prepared)
     task = recipe.task(plan.compute(jax.default_backend()))
     poll = poll_for(recipe, task)
     if asked.get("submission") and poll is None:
@@ -129,6 +131,8 @@ def evaluate(asked: Mapping[str, Any]) -> dict[str, Any]:
         )
     own = compiled(lowered(recipe, plan, steps=trained.prepared.steps).evaluate) if poll is None else poll.evaluate
     answer = {"run": asked["run"], "step": trained.saved.step, **_evaluated(trained, own, trained.params())}
+    if changed is not None:
+        answer["note"] = changed
     if poll is not None:
         answer |= poll.result()
     if asked.get("raw"):

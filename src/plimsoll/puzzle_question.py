@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from plimsoll.builders.maze_paths import GOAL, PATH, START, fault, steps_to_spare
-from plimsoll.builders.sudoku_grids import candidates, propagated, valid
+from plimsoll.builders.sudoku_grids import solved, valid
 from plimsoll.data.puzzle_set import IDENTIFIERS, INPUTS, LABELS, PuzzleSet
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.puzzle_text import Form, Tokens, form_of, tokens_of
@@ -96,10 +96,8 @@ def _text(puzzle: str) -> tuple[str, str]:
 
 
 def _why_unsolvable(tokens: Tokens, form: Form) -> str | None:
-    """What shows without a search: contradictions that follow from single cells, a maze that is none."""
     if form.kind == "sudoku":
-        _, alive = propagated(candidates(_board(tokens, form)))
-        return None if alive[0] else "its digits contradict each other"
+        return None if solutions(tokens, form) else "its digits contradict each other"
     grid = tokens.reshape(form.side, form.side)
     for token, name in ((START, "S"), (GOAL, "G")):
         if (count := int((grid == token).sum())) != 1:
@@ -107,6 +105,11 @@ def _why_unsolvable(tokens: Tokens, form: Form) -> str | None:
     if (grid == PATH).any():
         return "it has cells of a path (o), which are for the answer"
     return None
+
+
+def solutions(tokens: Tokens, form: Form) -> int:
+    """Of a Sudoku: none, 1, or 2 for several."""
+    return int(solved(_board(tokens, form)).counts[0])
 
 
 def _board(tokens: Tokens, form: Form) -> np.ndarray:
@@ -124,7 +127,7 @@ def why_wrong(asked: Tokens, answered: Tokens, form: Form) -> str | None:
     if changed:
         return f"{changed} of the digits that were given are changed"
     if blank:
-        return f"{blank} cells are left blank"
+        return f"{blank} cells have no digit"
     return None if valid(found)[0] else "a row, a column or a box has a digit twice"
 
 

@@ -18,7 +18,14 @@ from plimsoll.inference import Trained
 from plimsoll.levers.weight_bits import readable
 from plimsoll.models.act import RecursiveSolver
 from plimsoll.models.act_answers import every_step
-from plimsoll.puzzle_question import is_right, longer_than_needed, solvable, why_wrong, without_data
+from plimsoll.puzzle_question import (
+    is_right,
+    longer_than_needed,
+    solutions,
+    solvable,
+    why_wrong,
+    without_data,
+)
 from plimsoll.puzzle_text import Form, Tokens, rows_of
 from plimsoll.recipes.puzzles import Puzzles
 
@@ -63,6 +70,8 @@ def _checked(inputs: Tokens, answer: Tokens, form: Form) -> dict[str, Any]:
         return {}
     wrong = why_wrong(inputs, answer, form)
     found: dict[str, Any] = {"valid": wrong is None, "why_not": wrong}
+    if form.kind == "sudoku":
+        found["several_solutions"] = solutions(inputs, form) > 1
     if form.kind == "maze" and wrong is None:
         found["longer_than_needed"] = longer_than_needed(inputs, answer, form)
     return found

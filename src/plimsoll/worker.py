@@ -156,6 +156,7 @@ ANSWERS = {
     "show": ("plimsoll.showing", "show"),
     "fingerprint": ("plimsoll.inference", "prove"),
     "prepare": ("plimsoll.builders.control", "answer"),
+    "recommend": ("plimsoll.builders.recommend", "answer"),
     "rechunk": ("plimsoll.builders.rechunk", "answer"),
     "doctor": ("plimsoll.examine", "examine"),
     "accelerators": ("plimsoll.examine", "accelerators"),

@@ -11,9 +11,12 @@ import pyarrow.parquet as parquet
 import pytest
 import zstandard
 
+from interaction_files import write_random
 from packed_files import write_packed
 from plimsoll.data.examples import Examples, example_loader
 from plimsoll.data.hdf5_rows import Hdf5Rows
+from plimsoll.data.interaction_rows import TrainingRows, interaction_loader
+from plimsoll.data.interactions import Interactions
 from plimsoll.data.loader import text_loader
 from plimsoll.data.memory_loader import memory_loader
 from plimsoll.data.mixed_chunks import mixed_loader
@@ -133,8 +136,20 @@ def make_from_packed(folder):
     return lambda: packed_loader(folder / "packed", seq_len=24, batch_size=4, seed=7, prefetch=2)
 
 
-@pytest.fixture(scope="module", params=[*FILES, "python sources", "memory", "arrays", "hdf5", "puzzles", "packed"])
+def make_from_interactions(folder):
+    """19 users and more rows, which are no multiple of the batch."""
+    folder = write_random(folder / "set", users=19, items=60, shortest=4, longest=40)
+    rows = TrainingRows(Interactions.open(folder), length=24)
+    return lambda: interaction_loader(rows, batch_size=4, seed=7, prefetch=2)
+
+
+OTHERS = ["python sources", "memory", "arrays", "hdf5", "puzzles", "packed", "interactions"]
+
+
+@pytest.fixture(scope="module", params=[*FILES, *OTHERS])
 def make_source(request, tmp_path_factory):
+    if request.param == "interactions":
+        return make_from_interactions(tmp_path_factory.mktemp("source"))
     if request.param == "packed":
         return make_from_packed(tmp_path_factory.mktemp("source"))
     if request.param == "puzzles":
@@ -195,6 +210,9 @@ def test_batches_are_arrays_of_one_shape_and_those_of_a_text_have_labels_one_ahe
     for batch in take(make_source(), BATCHES):
         if "tokens" in batch:  # inputs and labels in one, and in the type they have on disk
             assert (batch["tokens"].shape, batch["tokens"].dtype, len(batch)) == ((4, 25), np.uint16, 1)
+            continue
+        if "items" in batch:  # likewise
+            assert (batch["items"].shape, batch["items"].dtype, len(batch)) == ((4, 25), np.int32, 1)
             continue
         shapes = {"labels": ((4, 24), np.int32)}
         if "inputs" in batch:

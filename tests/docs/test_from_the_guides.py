@@ -13,7 +13,7 @@ from plimsoll.cli.ladder import LadderOptions
 from plimsoll.cli.main import COMMANDS
 from plimsoll.cli.options import PlanOptions, TrainOptions
 from plimsoll.cli.parse import parse, take_recipe
-from plimsoll.cli.prepare import PUZZLES, TextOptions
+from plimsoll.cli.prepare import PUZZLES, RecommendOptions, TextOptions
 from plimsoll.cli.pretrained import EvaluatePretrained, SamplePretrained, is_asked_for
 from plimsoll.cli.report import ReportOptions
 from plimsoll.cli.solve import SolveOptions
@@ -34,6 +34,7 @@ PAGES = [
     ROOT / "docs/puzzles.md",
     ROOT / "docs/longcontext.md",
     ROOT / "docs/pretrained.md",
+    ROOT / "docs/recommend.md",
     ROOT / "docs/report.md",
     ROOT / "CONTRIBUTING.md",
 ]
@@ -101,6 +102,8 @@ def require_parsed(name, rest):
         parse(options[name], rest, program=f"plimsoll {name}")
     elif name == "prepare" and rest[0] == "longcontext" and rest[1:]:
         parse(TextOptions, rest[1:], program="plimsoll prepare longcontext")
+    elif name == "prepare" and rest[0] == "recommend" and rest[1:]:
+        parse(RecommendOptions, rest[1:], program="plimsoll prepare recommend")
     elif name == "prepare" and rest[0] in PUZZLES:
         parse(PUZZLES[rest[0]][0], rest[1:], program=f"plimsoll prepare {rest[0]}")
 

@@ -1,10 +1,12 @@
 """Recipes of puzzles: what was published, what a data set must be, and what is said of an evaluation."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.recipes.puzzles import Puzzles
@@ -123,6 +125,33 @@ def test_a_data_set_of_other_puzzles_is_refused(folder, fields, words):
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_a_data_set_that_was_made_anew_is_not_the_one_that_a_run_began_with(folder, split):
+    begun, _ = prepared(small(folder), folder)
+    assert small(folder).data_changed(begun) is None
+    shutil.rmtree(folder / split)
+    write_split(folder / split, groups=[[1, 2]] * 10, seed=77)
+    with pytest.raises(DataError, match=r"is not the data of this run any more: .* may have been trained on"):
+        small(folder).data_changed(begun)
+
+
+def test_a_run_of_arc_needs_the_names_of_its_puzzles_before_it_trains(tmp_path):
+    for name in ("train", "test"):
+        write_split(tmp_path / name, groups=[[1, 1]] * 4, seq_len=900, vocab_size=12)
+    recipe = small(tmp_path, seq_len=900, vocab_size=12)
+    (tmp_path / "identifiers.json").unlink()
+    with pytest.raises(DataError, match=r"no identifiers.json in"):
+        prepared(recipe, tmp_path)
+    (tmp_path / "identifiers.json").write_text('["<blank>"]')
+    with pytest.raises(DataError, match=r"has 1 names, and dataset.json says 4"):
+        prepared(recipe, tmp_path)
+
+
+def test_a_data_set_is_named_by_its_whole_path(folder, monkeypatch):
+    monkeypatch.chdir(folder.parent)
+    assert small(Path(folder.name)).data == str(folder)
+
+
 def test_too_few_puzzles_for_a_batch_are_refused(folder):
     with pytest.raises(DataError, match="do not fill a batch of 4,000"):
         replace(small(folder), batch_size=4000).prepare(folder, print)
@@ -134,6 +163,16 @@ def test_published_weights_must_be_there_and_safe(folder):
     (folder / "model.pt").write_bytes(b"")
     with pytest.raises(DataError, match="a PyTorch checkpoint is a pickle"):
         small(folder, init_from=str(folder / "model.pt")).prepare(folder, print)
+
+
+def test_published_weights_of_another_model_are_refused_before_anything_is_planned(folder):
+    weights = folder / "weights.safetensors"
+    weights.write_bytes(bytes(100))
+    with pytest.raises(DataError, match="cannot be read as safetensors"):
+        small(folder, init_from=str(weights)).prepare(folder, print)
+    save_file({"inner.H_init": np.zeros(4, np.float32), "inner.more": np.zeros(4, np.float32)}, weights)
+    with pytest.raises(DataError, match=r"is of another model: it has no .* and it has inner.more, which"):
+        small(folder, init_from=str(weights)).prepare(folder, print)
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,14 @@ def choose(
     """`marks` of every row of a split. At most so many rows to train on, and rows, or where the table has no test split
     marks, to test on; a tenth and at most 1,000 if it is not said."""
     known = marks("train")
+
+    def require(there: int, what: str) -> None:
+        if test_size is not None and test_size > there:
+            raise DataError(f"--test-size {test_size:,} is more than {what}: ask for fewer, or leave it out")
+
     if table.has_test:
         held_out = marks("test")
+        require(len(held_out), f"the {len(held_out):,} rows of {table.files['test']}")
         to_test = _some(np.ones(len(held_out), bool), len(held_out) if test_size is None else test_size, random)
     else:
         each = np.unique(known)
@@ -50,6 +56,7 @@ def choose(
                 f"{table.files['train']} has {len(each):,} different puzzles, too few to hold some out for testing:"
                 " give it more rows (ten, or --test-size and one more), or a test.csv beside a train.csv"
             )
+        require(count, f"{count:,} of the {len(each):,} different puzzles, which leave one to train on")
         held_out = random.choice(each, count, replace=False)
         to_test = np.isin(known, held_out)
     free = ~np.isin(known, held_out)

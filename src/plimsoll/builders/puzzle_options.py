@@ -41,14 +41,17 @@ class SudokuSet:
             raise DataError(f"--size takes 4, 6 or 9, got {self.size}")
         _require_counts(self, subsample_size=1, num_aug=0, test_size=1, seed=0)
         if self.source is not None:
+            if self.difficulty != SudokuSet.difficulty:
+                raise DataError(_without_effect("--difficulty", self.difficulty))
             return
         if self.size == 4 and self.difficulty == "hard":
             raise DataError("--difficulty hard: a 4x4 puzzle with one solution hardly ever needs a guess; take medium")
-        if self.size == 4 and self.train_size + self.held_out_grids > ALL_4X4:
+        left = max(0, ALL_4X4 - self.held_out_grids)
+        if self.size == 4 and not 1 <= self.train_size <= left:
+            asked = "one at least" if self.subsample_size is None else f"{self.train_size:,} (--subsample-size)"
             raise DataError(
-                f"there are {ALL_4X4} grids of 4x4: {self.held_out_grids} to test on leave"
-                f" {max(0, ALL_4X4 - self.held_out_grids)}, and --subsample-size asks for {self.train_size:,}. More"
-                " puzzles of each grid are asked for with --num-aug"
+                f"there are {ALL_4X4} grids of 4x4: {self.held_out_grids} to test on leave {left} to train on, and"
+                f" {asked} would be needed. More puzzles of each grid are asked for with --num-aug"
             )
 
     @property
@@ -88,6 +91,8 @@ class MazeSet:
 
     def __post_init__(self) -> None:
         _require_counts(self, size=5, shortest=1, subsample_size=1, test_size=1, seed=0)
+        if self.source is not None and self.shortest != MazeSet.shortest:
+            raise DataError(_without_effect("--shortest", self.shortest))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +113,10 @@ class ArcSet:
 
     def __post_init__(self) -> None:
         _require_counts(self, num_aug=0, seed=0)
+
+
+def _without_effect(option: str, value: object) -> str:
+    return f"{option} {value} is of generated puzzles, and --source names those there are: leave one of the two out"
 
 
 def _require_counts(options: object, **least: int) -> None:

@@ -43,7 +43,7 @@ def _why_not(puzzle: np.ndarray) -> str:
     """What is wrong with a row whose answer is not right."""
     count = int(solved(puzzle[None]).counts[0])
     if not count:
-        return "the puzzle has no solution: two of its digits contradict each other. Leave the row out, or mend it"
+        return "the puzzle has no solution. Leave the row out, or mend it"
     if count == 1:
         return "the answer does not solve the puzzle, which has one solution. Mend the answer"
     return "the puzzle has several solutions, and the answer is none of them. Leave the row out, or mend it"

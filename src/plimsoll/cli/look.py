@@ -156,6 +156,7 @@ def inspect(arguments: list[str]) -> int:
         print(json.dumps(found) if options.json else _run_text(found))
         return 0
     from plimsoll.data.hdf5_survey import is_hdf5
+    from plimsoll.data.interactions import is_interactions
     from plimsoll.data.packed import is_packed
     from plimsoll.data.puzzle_set import is_puzzle_set
 
@@ -163,6 +164,8 @@ def inspect(arguments: list[str]) -> int:
         return _inspect_packed(options)
     if is_puzzle_set(options.path):
         return _inspect_puzzles(options)
+    if is_interactions(options.path):
+        return _inspect_interactions(options)
     if is_hdf5(options.path):
         return _inspect_hdf5(options)
     from plimsoll.data.survey import describe_text
@@ -187,6 +190,15 @@ def _inspect_puzzles(options: InspectOptions) -> int:
 
     found = describe_puzzles(options.path)
     print(json.dumps(found) if options.json else puzzles_table(found))
+    return 0
+
+
+def _inspect_interactions(options: InspectOptions) -> int:
+    from plimsoll.data.interaction_survey import describe_interactions
+    from plimsoll.report.interactions import interactions_table
+
+    found = describe_interactions(options.path)
+    print(json.dumps(found) if options.json else interactions_table(found))
     return 0
 
 

@@ -15,6 +15,7 @@ import tyro
 from plimsoll import environment
 from plimsoll.ask import ask
 from plimsoll.builders.control_set import ControlSet
+from plimsoll.builders.interaction_options import RecommendSet
 from plimsoll.builders.puzzle_options import ArcSet, MazeSet, SudokuSet
 from plimsoll.builders.text_options import TextSet
 from plimsoll.cli.parse import parse
@@ -94,6 +95,15 @@ class TextOptions(TextSet):
     json: Json = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class RecommendOptions(RecommendSet):
+    clusters: Count | None = None
+    """Of items, for a two-level softmax; default the square root of their number, rounded up."""
+    out: str
+    """The folder that is made."""
+    json: Json = False
+
+
 PUZZLES = {
     "sudoku": (SudokuOptions, SudokuSet, "plimsoll.builders.sudoku"),
     "maze": (MazeOptions, MazeSet, "plimsoll.builders.maze"),
@@ -107,6 +117,7 @@ USAGE = """plimsoll prepare WHAT [options]
   control                      windows of 35 controlled systems, simulated: one HDF5 file
   longcontext                  text, tokenised once: a folder with one flat file of ids
   sudoku, maze, arc            puzzles and their augmentations: a folder
+  recommend                    who took which item after which, from a file of interactions: a folder
   rechunk OLD.h5 --out NEW.h5  any HDF5 file written anew, in chunks that are quick to read in a shuffled order
                                (also `plimsoll prepare --rechunk OLD.h5 --out NEW.h5`)
 
@@ -124,15 +135,18 @@ def prepare(arguments: list[str]) -> int:
         return _puzzles(what, words)
     if what == "longcontext":
         return _longcontext(words)
+    if what == "recommend":
+        return _recommend(words)
     if not what and words[:1] in (["-h"], ["--help"]):
         print(USAGE)
         return 0
     if what != "control":
         raise PlimsollError(
             f"plimsoll prepare needs to know what: control, sudoku, maze or arc, whose data is made, longcontext, whose"
-            f" text is packed, or rechunk, got {what or 'nothing'}: `plimsoll prepare control --samples 1M --out"
-            " windows.h5`, `plimsoll prepare longcontext --dataset-id my-texts/ --out packed/`, `plimsoll prepare"
-            " sudoku --out data/sudoku`, `plimsoll prepare rechunk old.h5 --out new.h5`"
+            f" text is packed, recommend, whose interactions are read from a file, or rechunk, got {what or 'nothing'}:"
+            " `plimsoll prepare control --samples 1M --out windows.h5`, `plimsoll prepare longcontext --dataset-id"
+            " my-texts/ --out packed/`, `plimsoll prepare sudoku --out data/sudoku`, `plimsoll prepare recommend"
+            " --interactions ratings.csv --out data/`, `plimsoll prepare rechunk old.h5 --out new.h5`"
         )
     options = parse(ControlOptions, words, program="plimsoll prepare control")
     asked = dataclasses.asdict(options)
@@ -180,6 +194,16 @@ def _longcontext_text(found: dict[str, Any]) -> str:
         f"  for validation: {found['validation_tokens']:,} tokens of {found['validation_documents']:,} documents\n"
         f"  ids: {found['dtype']}, of a vocabulary of {found['vocab_size']:,}"
     )
+
+
+def _recommend(words: list[str]) -> int:
+    asked = dataclasses.asdict(parse(RecommendOptions, words, program="plimsoll prepare recommend"))
+    out, as_json = Path(asked.pop("out")), asked.pop("json")
+    found = ask("recommend", {"made": asked, "out": str(out)}, under=environment.for_making())
+    from plimsoll.report.interactions import prepared_text
+
+    print(json.dumps(found) if as_json else prepared_text(found))
+    return 0
 
 
 def _puzzles(what: str, words: list[str]) -> int:

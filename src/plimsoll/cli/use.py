@@ -130,9 +130,10 @@ def _require_file(name: str) -> None:
 
 
 def evaluation_text(found: dict) -> str:
+    note = found.pop("note", None)
     numbers = [name for name, value in found.items() if name not in ("run", "step") and not isinstance(value, dict)]
     width = max(map(len, numbers), default=0) + 2
-    lines = [f"{found['run']} at step {found['step']:,}, on its held-out set"]
+    lines = [f"{found['run']} at step {found['step']:,}, on its held-out set", *([note] if note else [])]
     for name, value in found.items():
         if isinstance(value, dict):
             lines += ["", f"  {name}", *(f"    {part:<28}{number:8.4f}" for part, number in value.items())]

@@ -10,6 +10,7 @@ Tiny Recursive Models, https://arxiv.org/abs/2510.04871 (puzzle_dataset.py), so 
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,9 @@ from plimsoll.types import COUNTED, IGNORED_LABEL
 SPLITS = ("train", "test")
 INPUTS, LABELS, IDENTIFIERS = "inputs", "labels", "puzzle_identifiers"
 """Arrays of a batch."""
+
+LOOKED_AT = 64
+"""Examples from all over a split that tell it from another."""
 
 _COUNTS = ("seq_len", "vocab_size", "num_puzzle_identifiers", "total_groups")
 
@@ -110,6 +114,16 @@ class PuzzleSet:
         for table in (self.inputs, self.labels):
             for _ in table.slices():
                 pass
+
+    def digest(self) -> str:
+        """What tells it from another set: its sizes, all its offsets and identifiers, and some of its examples."""
+        found = hashlib.sha256(f"{self.examples} {self.seq_len} {self.vocab_size} {self.identifiers}".encode())
+        for values in (self.puzzle_offsets, self.group_offsets, self.puzzle_identifiers):
+            found.update(np.ascontiguousarray(values).tobytes())
+        some = np.unique(np.linspace(0, self.examples - 1, LOOKED_AT).round().astype(int))
+        for table in (self.inputs, self.labels):
+            found.update(table.take(some).tobytes())
+        return found.hexdigest()
 
     def names(self) -> list[str]:
         """The name of each identifier; an augmented puzzle of ARC tells there how it was augmented."""

@@ -22,8 +22,9 @@ SLICE_BYTES = 4 * MIB
 """Read at a time where all of a file is read."""
 
 
-def loaded(path: Path, *, mapped: bool = False) -> np.ndarray:
-    """The whole numbers of a `.npy` file. Pickled objects are refused: to load one is to run it."""
+def loaded(path: Path, *, mapped: bool = False, kinds: str = "iu") -> np.ndarray:
+    """The numbers of a `.npy` file, whole ones unless `kinds` says otherwise (NumPy's letters). Pickled objects are
+    refused: to load one is to run it."""
     if not path.is_file():
         raise DataError(f"there is no {path.name} in {path.parent}: the data set is not whole. Prepare it again")
     try:
@@ -33,9 +34,9 @@ def loaded(path: Path, *, mapped: bool = False) -> np.ndarray:
             f"{path} is no array of numbers that can be read ({' '.join(str(problem).split())}): it was cut off, or"
             " holds Python objects, which are never loaded. Prepare the data set again"
         ) from None
-    if not isinstance(values, np.ndarray) or values.dtype.kind not in "iu":
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in kinds:
         kind = values.dtype if isinstance(values, np.ndarray) else "an archive"
-        raise DataError(f"{path} holds {kind}, and whole numbers were expected")
+        raise DataError(f"{path} holds {kind}, and {'fractions' if kinds == 'f' else 'whole numbers'} were expected")
     return values
 
 

@@ -7,7 +7,8 @@ off, and what is not a weight of the model's is refused by name. No JAX here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Set
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -79,19 +80,47 @@ def require_file(path: str | Path) -> Path:
     return path
 
 
+def require_names(path: str | Path, shape: TRMShape) -> None:
+    """Raises DataError for a file that cannot be read, or is of another model by the names in it: its header says."""
+    with _opened(path) as file:
+        found = {_plain(name) for name in list(file.keys())}
+    _require_same_names(found, shape, source=str(path))
+
+
 def read(path: str | Path) -> dict[str, np.ndarray]:
     """Every tensor of a safetensors file, by its published name, in float32. Raises DataError for another file."""
+    with _opened(path) as file:
+        return {_plain(name): file.get_tensor(name).astype(np.float32) for name in list(file.keys())}
+
+
+@contextmanager
+def _opened(path: str | Path) -> Iterator[Any]:
     from safetensors import SafetensorError, safe_open
 
     path = require_file(path)
     try:
         with safe_open(path, framework="numpy") as file:
-            theirs = {name: f"inner.{name.rpartition('inner.')[2]}" for name in list(file.keys())}
-            return {ours: file.get_tensor(name).astype(np.float32) for name, ours in theirs.items()}
+            yield file
     except (SafetensorError, ValueError, TypeError) as problem:
         raise DataError(
             f"--init-from {path} cannot be read as safetensors ({problem}): copy it or convert it again"
         ) from None
+
+
+def _plain(name: str) -> str:
+    return f"inner.{name.rpartition('inner.')[2]}"
+
+
+def _require_same_names(found: Set[str], shape: TRMShape, *, source: str) -> None:
+    expected = names(shape).keys()
+    missing, unknown = sorted(expected - found - {TABLE}), sorted(found - expected)
+    if missing or unknown:
+        words = [f"it has no {missing[0]}"] if missing else []
+        words += [f"it has {unknown[0]}, which this model has not"] if unknown else []
+        raise DataError(
+            f"--init-from {source} is of another model: {' and '.join(words)} ({len(missing)} missing, {len(unknown)}"
+            f" unknown). This one is --variant {shape.variant} --layers {shape.layers} --positions {shape.positions}"
+        )
 
 
 def placed(tensors: Mapping[str, np.ndarray], params: Any, shape: TRMShape, *, source: str) -> Any:
@@ -101,14 +130,7 @@ def placed(tensors: Mapping[str, np.ndarray], params: Any, shape: TRMShape, *, s
     Raises DataError where a weight is missing, unknown or of another shape.
     """
     expected = names(shape)
-    missing, unknown = sorted(expected.keys() - tensors.keys() - {TABLE}), sorted(tensors.keys() - expected.keys())
-    if missing or unknown:
-        words = [f"it has no {missing[0]}"] if missing else []
-        words += [f"it has {unknown[0]}, which this model has not"] if unknown else []
-        raise DataError(
-            f"--init-from {source} is of another model: {' and '.join(words)} ({len(missing)} missing, {len(unknown)}"
-            f" unknown). This one is --variant {shape.variant} --layers {shape.layers} --positions {shape.positions}"
-        )
+    _require_same_names(tensors.keys(), shape, source=source)
     params = _copied(params)
     for name, tensor in tensors.items():
         place, turned = expected[name]

@@ -110,6 +110,8 @@ class Puzzles(Recipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.data:  # a run is continued and evaluated from other folders, too
+            object.__setattr__(self, "data", str(Path(self.data).expanduser().absolute()))
         for name in ("seq_len", "vocab_size", "identifiers", "halt_max_steps", "default_epochs", "eval_interval"):
             if getattr(self, name) < 1:
                 raise RecipeError(f"--{name.replace('_', '-')} must be 1 or more, got {getattr(self, name)}")
@@ -235,14 +237,17 @@ class Puzzles(Recipe):
         return trm_published.placed(tensors, params, self.shape, source=self.init_from)
 
     def prepare(self, folder: Path, say: Say) -> Prepared:
+        from plimsoll.data.arc_grids import CANVAS, VOCABULARY
         from plimsoll.data.puzzle_sampler import batches_per_iteration
 
         training = self.training_set
         training.check()
+        if (self.seq_len, self.vocab_size) == (CANVAS**2, VOCABULARY):
+            _ = training.names()  # which an evaluation of ARC needs: missing ones are found now, not then
         if self.init_from is not None:
             from plimsoll.models import trm_published
 
-            trm_published.require_file(self.init_from)
+            trm_published.require_names(self.init_from, self.shape)
 
         def steps_of(epochs: float) -> int:
             return batches_per_iteration(training, batch_size=self.effective_batch, epochs_per_iteration=epochs)
@@ -261,8 +266,22 @@ class Puzzles(Recipe):
         return Prepared(
             steps=steps,
             steps_per_epoch=max(1, steps_of(self.eval_interval)),
-            facts=facts | {"test_examples": tested},
+            facts=facts | {"test_examples": tested, "digests": self._digests()},
         )
+
+    def data_changed(self, prepared: Prepared) -> str | None:
+        then = prepared.facts.get("digests")
+        if then and then != self._digests():
+            raise DataError(
+                f"{self.data} is not the data of this run any more: it holds other puzzles than when the run began, so"
+                " that some which are held out now may have been trained on. Put the old set back, or start a new --run"
+            )
+        return None
+
+    def _digests(self) -> dict[str, str]:
+        """Of the splits that are there."""
+        has_test = (Path(self.data).expanduser() / "test").is_dir()
+        return {"train": self.training_set.digest()} | ({"test": self.test_set.digest()} if has_test else {})
 
     def _test_examples(self) -> int:
         if not (Path(self.data).expanduser() / "test").is_dir():

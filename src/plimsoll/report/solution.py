@@ -35,6 +35,8 @@ def said_of(found: Mapping[str, Any]) -> list[str]:
         lines.append("valid" if found["valid"] else f"not valid: {found['why_not']}")
         if found.get("longer_than_needed"):
             lines[-1] += f", and {found['longer_than_needed']} cells longer than a shortest path"
+    if found.get("several_solutions"):
+        lines.append("the puzzle has several solutions: any of them is valid")
     if "right" in found:
         lines.append("the data set's answer" if found["right"] else "not the data set's answer")
     steps, halted = found["supervision_steps"], found["would_halt_at"]

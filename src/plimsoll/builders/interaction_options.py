@@ -1,0 +1,78 @@
+"""What a set of interactions follows from: the options of `plimsoll prepare recommend`.
+
+Imports no NumPy: the command line takes its options from here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from plimsoll.errors import DataError
+
+Form = Literal["movielens-csv", "movielens-dat", "pairs", "sequences", "csv"]
+Clustering = Literal["frequency", "kmeans", "spectral"]
+Embeddings = Literal["factorisation", "random", "none"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecommendSet:
+    """Users, their items in the order of time, and what the items begin with."""
+
+    interactions: str
+    """The file to read."""
+    format: Form | None = None
+    """What it looks like; by default its content says it. movielens-csv: ratings.csv with its header; movielens-dat:
+    user::item::rating::time; pairs: a user and an item on each line, in the order of time; sequences: a user and all of
+    their items on each line; csv: any other table, with --user-column and --item-column."""
+    user_column: str | None = None
+    """Of a CSV file with a header."""
+    item_column: str | None = None
+    """Likewise."""
+    time_column: str | None = None
+    """Numbers, or dates like 2024-01-31 12:00; without it the order of the rows is the order of time."""
+    rating_column: str | None = None
+    """For --min-rating."""
+    min_rating: float | None = None
+    """Interactions that are rated lower are left out."""
+    keep_repeats: bool = False
+    """Keep an item that a user takes again. Otherwise the first time counts, so that nothing is to be found in
+    testing that was trained on."""
+    k_core: int = 5
+    """Users and items with fewer interactions are left out, until none is left that has fewer."""
+    items: str | None = None
+    """Titles: a CSV file with a column title, or MovieLens' movies.dat; by default the movies.csv or movies.dat beside
+    --interactions, where they are MovieLens'."""
+    clusters: int | None = None
+    """Of items, for a two-level softmax; default the square root of their number, rounded up."""
+    clustering: Clustering = "kmeans"
+    """kmeans and spectral put items together that the same users took; frequency deals them out in the order of how
+    often they are taken. The first two need scikit-learn."""
+    max_cluster_size: int | None = None
+    """A larger cluster is split in two, so that there may be more than --clusters; default four times their mean."""
+    embeddings: Embeddings = "factorisation"
+    """What items begin with: the singular vectors of who took what for training, or random numbers, or nothing."""
+    embedding_size: int = 64
+    """Numbers of an embedding."""
+    seed: int = 42
+    """Of every choice."""
+
+    def __post_init__(self) -> None:
+        for name, least in {"k_core": 0, "clusters": 1, "max_cluster_size": 1, "embedding_size": 1, "seed": 0}.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise DataError(f"--{name.replace('_', '-')} must be {least} or more, got {value:,}")
+        columns = {"--user-column": self.user_column, "--item-column": self.item_column}
+        columns |= {"--time-column": self.time_column, "--rating-column": self.rating_column}
+        named = [option for option, column in columns.items() if column is not None]
+        if named and self.format not in (None, "csv"):
+            raise DataError(f"{', '.join(named)}: columns are named with --format csv only, got --format {self.format}")
+        if (named or self.format == "csv") and (self.user_column is None or self.item_column is None):
+            raise DataError(
+                "a CSV file of one's own needs both --user-column and --item-column, got"
+                f" {', '.join(named) or 'neither'}"
+            )
+        if self.rating_column is not None and self.min_rating is None:
+            raise DataError(f"--rating-column {self.rating_column} is for --min-rating, which is not given")
+        if self.min_rating is not None and self.user_column is not None and self.rating_column is None:
+            raise DataError(f"--min-rating {self.min_rating:g} needs --rating-column, the column that has the ratings")

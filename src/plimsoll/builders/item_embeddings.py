@@ -1,0 +1,69 @@
+"""What items begin with: a truncated singular value decomposition of who took what, or random numbers.
+
+Only interactions for training are seen; held-out items of users are not. Each is divided by the square roots of how
+often its user and its item occur, so that neither busy users nor popular items are all there is to see. A row is the
+item's right singular vector, times the square roots of the singular values.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32, Int32, Int64
+
+_RANDOM, _START = 31, 32
+"""Streams of random numbers of one seed."""
+
+
+def random_embeddings(items: int, *, width: int, seed: int) -> Float32[np.ndarray, "items_and_1 width"]:
+    """Normal, of length 1 on average; zeros for padding."""
+    random = np.random.default_rng([seed, _RANDOM])
+    found = random.normal(scale=width**-0.5, size=(items + 1, width)).astype(np.float32)
+    found[0] = 0
+    return found
+
+
+def factorised(
+    sequences: Int32[np.ndarray, " interactions"],
+    offsets: Int64[np.ndarray, " users_and_1"],
+    *,
+    items: int,
+    width: int,
+    seed: int,
+) -> Float32[np.ndarray, "items_and_1 width"]:
+    """Of `sequences` for training, ids from 1. Columns beyond the rank, and items that nobody took, are random."""
+    found = random_embeddings(items, width=width, seed=seed)
+    taken, vectors = _right_singular(_taken(sequences, offsets, items), width, seed)
+    vectors /= np.sqrt(np.mean(np.sum(vectors**2, axis=1))) or 1.0
+    found[1 + taken, : vectors.shape[1]] = vectors
+    return found
+
+
+def _taken(sequences: np.ndarray, offsets: np.ndarray, items: int) -> Any:
+    """How often each user took each item: (users, items), sparse, in float64."""
+    from scipy import sparse
+
+    ones = np.ones(len(sequences))
+    counts = sparse.csr_matrix((ones, sequences - 1, offsets.copy()), shape=(len(offsets) - 1, items))
+    counts.sum_duplicates()
+    return counts
+
+
+def _right_singular(counts: Any, width: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Which items anybody took, and their rows, of `width` or of as many columns as there are singular values."""
+    from scipy.sparse import linalg
+
+    svds: Any = linalg.svds
+    users, items = (np.asarray(counts.sum(axis)).ravel() for axis in (1, 0))
+    counts = counts[users > 0][:, items > 0]
+    scaled = counts.multiply(users[users > 0, None] ** -0.5).multiply(items[None, items > 0] ** -0.5).tocsr()
+    smaller = min(scaled.shape)
+    if width < smaller:
+        start = np.random.default_rng([seed, _START]).normal(size=smaller)
+        _, values, vectors = svds(scaled, k=width, v0=start, return_singular_vectors="vh")
+        values, vectors = values[::-1], vectors[::-1]
+    else:
+        _, values, vectors = np.linalg.svd(scaled.toarray(), full_matrices=False)
+    vectors = vectors * np.sign(vectors[np.arange(len(vectors)), np.abs(vectors).argmax(1)])[:, None]
+    return np.flatnonzero(items > 0), (vectors * np.sqrt(np.maximum(values, 0))[:, None]).T.astype(np.float32)

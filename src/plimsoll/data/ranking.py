@@ -1,0 +1,73 @@
+"""How far up the item to be found stands, among all items of the catalogue, and what is said of that.
+
+A rank counts from 0. Ties count against the item: all that score as high stand before it, and so does a score that is
+no number. With one item to be found the share of hits among the first k is also the recall, and NDCG@k is
+1 / log2(rank + 2) for a rank below k, else 0. All are sums over users here, which can be added; `means` divides them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from jaxtyping import Float, Int
+
+CUTS = (1, 5, 10, 20)
+USERS = "users"
+"""What the sums are divided by."""
+
+
+def ranks(
+    scores: Float[np.ndarray, "users items_and_1"],
+    targets: Int[np.ndarray, " users"],
+    *,
+    seen: Sequence[Int[np.ndarray, " items"]] | None = None,
+) -> Int[np.ndarray, " users"]:
+    """Column 0 is padding, and no candidate. Nor are the items that each user has `seen`, but for the target.
+
+    `scores` is changed where that is said.
+    """
+    own = scores[np.arange(len(targets)), targets]
+    without_seen(scores, seen)
+    ahead = ~(scores < own[:, None])
+    ahead[:, 0] = False
+    for row, items in zip(ahead, seen or (), strict=seen is not None):
+        row[items] = False  # though the target may be as low as they are
+    ahead[np.arange(len(targets)), targets] = False
+    return ahead.sum(axis=1)
+
+
+def without_seen(scores: Float[np.ndarray, "users items_and_1"], seen: Sequence[np.ndarray] | None) -> None:
+    """Padding, and what each user has seen, score minus infinity from now on."""
+    scores[:, 0] = -np.inf
+    for row, items in zip(scores, seen or (), strict=seen is not None):
+        row[items] = -np.inf
+
+
+def best(scores: Float[np.ndarray, " items_and_1"], count: int) -> list[int]:
+    """Ids of the highest scores, highest first, of ties the lowest id; none that scores minus infinity, nor padding."""
+    order = 1 + np.argsort(-scores[1:], kind="stable")[:count]
+    return [int(item) for item in order if scores[item] > -np.inf]
+
+
+def sums(found: Int[np.ndarray, " users"]) -> dict[str, float]:
+    """Of ranks: hits and NDCG at each of `CUTS`, reciprocal ranks (of `rank + 1`), and users."""
+    gains = 1 / np.log2(found + 2.0)
+    hits = {f"hr@{cut}": float((found < cut).sum()) for cut in CUTS}
+    ndcg = {f"ndcg@{cut}": float(gains[found < cut].sum()) for cut in CUTS}
+    return hits | ndcg | {"mrr": float((1 / (found + 1.0)).sum()), USERS: float(len(found))}
+
+
+def added(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    total = sums(np.empty(0, np.int64))
+    for part in parts:
+        total = {name: value + part[name] for name, value in total.items()}
+    return total
+
+
+def means(total: Mapping[str, float]) -> dict[str, float]:
+    """Of one user, with their number; 0 where there is none."""
+    users = total[USERS]
+    return {name: value / users if users else 0.0 for name, value in total.items() if name != USERS} | {
+        USERS: int(users)
+    }

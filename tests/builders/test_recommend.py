@@ -1,0 +1,252 @@
+"""From a file to a folder: what is kept, what items begin with, and which are put together."""
+
+import errno
+import json
+import sys
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from plimsoll.builders import item_clusters
+from plimsoll.builders.interaction_options import RecommendSet
+from plimsoll.builders.item_clusters import clustered, default_clusters
+from plimsoll.builders.item_embeddings import factorised, random_embeddings
+from plimsoll.builders.recommend import build
+from plimsoll.data.interactions import Interactions
+from plimsoll.errors import DataError, StoppedError
+
+HOBBIES, ITEMS_OF_EACH = 4, 12
+
+
+def write_hobbies(folder, *, users=80, seed=0):
+    """Everybody takes items of one hobby: 0 to 11, 12 to 23 and so on, with times that are out of order."""
+    random = np.random.default_rng(seed)
+    lines = []
+    for user in range(users):
+        items = random.permutation(ITEMS_OF_EACH)[:8] + user % HOBBIES * ITEMS_OF_EACH
+        order = random.permutation(8)
+        lines += [f"{user},{1000 + items[at]},4.5,{at}" for at in order]
+    (folder / "ratings.csv").write_text("\n".join(["userId,movieId,rating,timestamp", *lines]))
+    titles = [f'{1000 + item},"Book {item}, The (1999)",Drama' for item in range(0, HOBBIES * ITEMS_OF_EACH, 2)]
+    (folder / "movies.csv").write_text("\n".join(["movieId,title,genres", *titles]))
+    return folder / "ratings.csv"
+
+
+def made(path, **options):
+    return RecommendSet(interactions=str(path), **({"clusters": HOBBIES, "embedding_size": 6} | options))
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    return write_hobbies(tmp_path_factory.mktemp("hobbies"))
+
+
+def test_a_file_becomes_a_folder_that_opens(file, tmp_path):
+    told = build(made(file), tmp_path / "set")
+    found = Interactions.open(tmp_path / "set")
+    found.check()
+    assert (found.users, found.items, len(found)) == (80, 48, 640) == (told["users"], told["items"], told["examples"])
+    assert told["titles"] == 24
+    assert found.catalogue.titles[:2] == ["Book 0, The (1999)", None]
+    assert found.catalogue.originals[:2] == ["1000", "1001"]
+    assert found.about["counts"] == told["counts"]
+    rows = [line.split(",") for line in file.read_text().splitlines()[1:]]
+    for user in range(80):
+        mine = sorted((int(time), int(item) - 999) for who, item, _, time in rows if int(who) == user)
+        assert found.sequence(user).tolist() == [item for _, item in mine]
+    assert told["counts"]["out_of_order"] > 0
+    assert told["bytes"] == sum(path.stat().st_size for path in (tmp_path / "set").iterdir())
+
+
+@pytest.mark.parametrize("clustering", ["kmeans", "spectral"])
+def test_what_the_same_users_take_is_put_together(file, tmp_path, clustering):
+    build(made(file, clustering=clustering), tmp_path / "set")
+    found = Interactions.open(tmp_path / "set").cluster_of[1:].reshape(HOBBIES, ITEMS_OF_EACH)
+    assert (found == found[:, :1]).all()
+    assert sorted(found[:, 0]) == list(range(HOBBIES))
+
+
+@pytest.mark.parametrize("clustering", ["frequency", "kmeans", "spectral"])
+def test_the_same_seed_makes_the_same_files(file, tmp_path, clustering):
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        build(made(file, clustering=clustering, clusters=7), folder)
+    names = sorted(path.name for path in folders[0].iterdir())
+    assert "embeddings.npy" in names
+    for name in names:
+        assert (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes()
+    build(made(file, clustering=clustering, clusters=7, embeddings="random", seed=1), tmp_path / "three")
+    assert (folders[0] / "embeddings.npy").read_bytes() != (tmp_path / "three/embeddings.npy").read_bytes()
+
+
+def test_held_out_items_change_neither_embeddings_nor_clusters(file, tmp_path):
+    build(made(file), tmp_path / "one")
+    folder = tmp_path / "other"
+    folder.mkdir()
+    lines = file.read_text().splitlines()
+    held_out = [at for at, line in enumerate(lines) if line.endswith((",6", ",7"))]
+    for user in range(0, len(held_out), 4):  # two users of one hobby after the other: they swap what is held out
+        mine, theirs = held_out[user : user + 2], held_out[user + 2 : user + 4]
+        for one, other in zip(mine, theirs, strict=True):
+            first, second = lines[one].split(","), lines[other].split(",")
+            first[1], second[1] = second[1], first[1]
+            lines[one], lines[other] = ",".join(first), ",".join(second)
+    (folder / "ratings.csv").write_text("\n".join(lines))
+    build(made(folder / "ratings.csv", keep_repeats=True), tmp_path / "two")
+    one, two = Interactions.open(tmp_path / "one"), Interactions.open(tmp_path / "two")
+    assert one.targets("test").tolist() != two.targets("test").tolist()
+    np.testing.assert_array_equal(one.embeddings(), two.embeddings())
+    np.testing.assert_array_equal(one.cluster_of, two.cluster_of)
+
+
+@pytest.mark.parametrize("clusters", [1, 2, 30])
+@pytest.mark.parametrize("how", ["kmeans", "spectral"])
+def test_any_number_of_clusters_is_possible(how, clusters):
+    vectors = np.random.default_rng(0).normal(size=(30, 3)).astype(np.float32)
+    found = clustered(how, clusters=clusters, largest=None, popularity=np.ones(30, int), vectors=vectors, seed=0)
+    assert sorted(set(found.tolist())) == list(range(found.max() + 1))
+    assert found.max() < clusters
+
+
+def test_eigenvectors_are_the_same_by_lanczos_as_all_of_them(monkeypatch):
+    values = np.abs(np.random.default_rng(0).normal(size=(40, 40)))
+    graph = sparse.csr_matrix((values + values.T) / 80)
+    whole = item_clusters._largest_eigenvectors(graph, 4, 0)
+    monkeypatch.setattr(item_clusters, "SMALL", 1)
+    few = item_clusters._largest_eigenvectors(graph, 4, 0)
+    np.testing.assert_allclose(np.abs(whole.T @ few), np.eye(4), atol=1e-8)
+
+
+def test_frequency_deals_items_out_by_how_often_they_are_taken():
+    popularity = np.array([5, 9, 1, 7, 7, 0])
+    found = clustered(
+        "frequency", clusters=3, largest=None, popularity=popularity, vectors=np.zeros((6, 1), np.float32), seed=0
+    )
+    assert found.tolist() == [0, 0, 1, 1, 2, 2]  # in the order 1, 3, 4, 0, 2, 5
+
+
+def test_a_cluster_that_is_too_large_is_split_and_none_is_empty():
+    vectors = np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32)
+    vectors[:200] = vectors[0]  # of one direction: k-means keeps them together
+    found = clustered("kmeans", clusters=5, largest=30, popularity=np.ones(300, int), vectors=vectors, seed=0)
+    sizes = np.bincount(found)
+    assert sizes.max() <= 30
+    assert sizes.min() >= 1
+    assert len(sizes) > 5
+
+
+def test_the_number_of_clusters_is_the_square_root_rounded_up():
+    assert [default_clusters(items) for items in (1, 9, 10, 11_924)] == [1, 3, 4, 110]
+
+
+def test_embeddings_are_the_singular_vectors_of_what_was_taken():
+    random = np.random.default_rng(0)
+    sequences = [random.permutation(9)[:5] + 1 for _ in range(12)]
+    flat, offsets = np.concatenate(sequences).astype(np.int32), np.arange(0, 61, 5)
+    taken = np.zeros((12, 9))
+    for user, items in enumerate(sequences):
+        taken[user, items - 1] = 1
+    scaled = taken / np.sqrt(taken.sum(1, keepdims=True)) / np.sqrt(taken.sum(0))
+    _, values, vectors = np.linalg.svd(scaled)
+    for width in (3, 9):  # by Lanczos, and all of them
+        found = factorised(flat, offsets, items=9, width=width, seed=0)
+        expected = (vectors[:width].T * np.sqrt(values[:width])).astype(np.float32)
+        assert not found[0].any()
+        scale = np.linalg.norm(found[1:]) / np.linalg.norm(expected)
+        np.testing.assert_allclose(found[1:] @ found[1:].T, scale**2 * expected @ expected.T, atol=1e-5)
+        assert np.mean(np.sum(found[1:] ** 2, axis=1)) == pytest.approx(1, rel=1e-5)
+
+
+def test_what_nobody_took_for_training_begins_at_random():
+    flat, offsets = np.array([1, 2, 4, 1, 4], np.int32), np.array([0, 3, 5])
+    found, random = factorised(flat, offsets, items=4, width=5, seed=3), random_embeddings(4, width=5, seed=3)
+    np.testing.assert_array_equal(found[3], random[3])
+    np.testing.assert_array_equal(found[:, 2:], random[:, 2:])  # beyond the two singular values of two users
+    assert not np.array_equal(found[1, :2], random[1, :2])
+
+
+REFUSED = {
+    "too many clusters": ({"clusters": 49}, "--clusters 49 is more than the 48 items that are left"),
+    "too high a core": ({"k_core": 30}, "has 640 interactions, and no users and items with 30 .*lower --k-core"),
+    "too high a rating": ({"min_rating": 5}, "no users and items with 5 .*--min-rating"),
+    "titles of another": ({"items": "{folder}/other.csv"}, "has a title for none of the 48 items of .*like '1000'"),
+    "titles without a column": (
+        {"items": "{folder}/no-titles.csv"},
+        "no column title; its first line has movieId, name",
+    ),
+    "no titles": ({"items": "{folder}/absent.csv"}, "absent.csv cannot be read: .*--items"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_made_is_refused_and_leaves_nothing(file, tmp_path, case):
+    options, said = REFUSED[case]
+    (tmp_path / "other.csv").write_text("movieId,title\n7,Seven\n")
+    (tmp_path / "no-titles.csv").write_text("movieId,name\n1000,One\n")
+    options = {name: value.format(folder=tmp_path) if name == "items" else value for name, value in options.items()}
+    with pytest.raises(DataError, match=said):
+        build(made(file, **options), tmp_path / "set")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["no-titles.csv", "other.csv"]
+
+
+def test_an_empty_file_is_refused(tmp_path):
+    (tmp_path / "empty.csv").write_text("userId,movieId,rating,timestamp\n")
+    with pytest.raises(DataError, match=r"empty\.csv is empty: it has no interactions"):
+        build(made(tmp_path / "empty.csv"), tmp_path / "set")
+
+
+def test_without_scikit_learn_it_is_said_before_anything_is_read(file, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(DataError, match=r"--clustering kmeans needs scikit-learn.*plimsoll\[recommend\].*frequency"):
+        build(made(tmp_path / "absent.csv"), tmp_path / "set")
+    build(made(file, clustering="frequency"), tmp_path / "set")
+
+
+def test_titles_may_come_from_a_dat_file(file, tmp_path):
+    (tmp_path / "movies.dat").write_bytes("1000::Amélie (2001)::Comedy\n".encode("latin-1"))
+    build(made(file, items=str(tmp_path / "movies.dat"), clustering="frequency"), tmp_path / "set")
+    assert Interactions.open(tmp_path / "set").catalogue.titles[:2] == ["Amélie (2001)", None]
+
+
+def test_repeats_are_left_out_or_kept(tmp_path):
+    (tmp_path / "edits.txt").write_text("".join(f"{user} {page}\n" for user in range(6) for page in (1, 1, 2, 3, 1, 2)))
+    options = {"clustering": "frequency", "clusters": 2, "embeddings": "none", "k_core": 2}
+    told = build(made(tmp_path / "edits.txt", **options), tmp_path / "set")
+    assert told["counts"]["repeats"] == 18
+    assert Interactions.open(tmp_path / "set").sequence(3).tolist() == [1, 2, 3]
+    assert Interactions.open(tmp_path / "set").embeddings() is None
+    build(made(tmp_path / "edits.txt", keep_repeats=True, **options), tmp_path / "kept")
+    assert Interactions.open(tmp_path / "kept").sequence(3).tolist() == [1, 1, 2, 3, 1, 2]
+
+
+def test_golden_counts_of_the_real_sets(shared, tmp_path):
+    expected = {
+        "ml-latest-small/ratings.csv": ("movielens-csv", 671, 3_496, 90_072),
+        "amazon_toys.txt": ("sequences", 19_412, 11_924, 167_597),
+        "wikipedia.txt": ("pairs", 566, 527, 6_424),
+    }
+    for number, (name, sizes) in enumerate(expected.items()):
+        options = RecommendSet(
+            interactions=str(shared / "data/interactions" / name), clustering="frequency", embeddings="none"
+        )
+        told = build(options, tmp_path / str(number))
+        assert (told["form"], told["users"], told["items"], told["examples"]) == sizes
+
+
+def test_a_disk_that_becomes_full_stops_it(file, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(np, "save", fail)
+    with pytest.raises(StoppedError, match="the disk became full"):
+        build(made(file), tmp_path / "set")
+    assert not list(tmp_path.iterdir())
+
+
+def test_catalogue_json_says_what_it_was_made_with(file, tmp_path):
+    build(made(file, min_rating=1, seed=5), tmp_path / "set")
+    told = json.loads((tmp_path / "set/catalogue.json").read_text())
+    assert told["made_with"]["seed"] == 5
+    assert told["made_with"]["interactions"] == str(file)
+    assert (told["form"], told["clustering"], told["embeddings"]) == ("movielens-csv", "kmeans", "factorisation")

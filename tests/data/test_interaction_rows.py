@@ -1,0 +1,99 @@
+"""Every item for training but a user's first is a label once in an epoch, and no held-out item is ever drawn."""
+
+from collections import Counter
+from itertools import islice, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from interaction_files import write_random, write_small
+from plimsoll.data.interaction_rows import TrainingRows, histories, interaction_loader
+from plimsoll.data.interactions import Interactions
+from plimsoll.errors import DataError, RecipeError
+
+
+def opened(folder, sequences, **options):
+    return Interactions.open(write_small(folder / "set", sequences, **options))
+
+
+def test_a_user_is_a_row_and_a_long_one_is_several_that_share_an_item(tmp_path):
+    found = opened(tmp_path, [[1, 2, 3, 4, 5, 6, 7, 8], [5, 6, 7, 8], [1, 2, 3], [4, 3], [8]])
+    rows = TrainingRows(found, length=3)
+    assert [row.tolist() for row in rows] == [[1, 2, 3, 4], [4, 5, 6, 0], [5, 6, 0, 0], [4, 3, 0, 0]]
+    assert {row.dtype for row in rows} == {np.dtype(np.int32)}
+    assert rows.labels == 5 + 1 + 1
+    assert rows.held_bytes() >= 12 * len(rows)
+
+
+@settings(max_examples=60)
+@given(
+    lengths=st.lists(st.integers(1, 14), min_size=1, max_size=8).filter(
+        lambda found: any(n == 2 or n > 3 for n in found)
+    ),
+    length=st.integers(1, 9),
+)
+def test_every_transition_of_training_is_there_once(tmp_path_factory, lengths, length):
+    random = np.random.default_rng(0)
+    sequences = [(random.permutation(14)[:size] + 1).tolist() for size in lengths]
+    found = opened(tmp_path_factory.mktemp("rows"), sequences, items=14)
+    wanted = Counter()
+    for user in range(found.users):
+        items = found.train(user).tolist()
+        wanted.update(pairwise(items))
+    rows = TrainingRows(found, length=length)
+    drawn = Counter()
+    for row in rows:
+        size = int((row > 0).sum())
+        assert (row[size:] == 0).all()
+        drawn.update(zip(row[: size - 1].tolist(), row[1:size].tolist(), strict=True))
+    assert drawn == wanted
+    assert rows.labels == wanted.total()
+
+
+def test_no_held_out_item_is_trained_on(tmp_path):
+    found = Interactions.open(write_random(tmp_path / "set", users=40, items=50, shortest=4, longest=30))
+    drawn = interaction_loader(TrainingRows(found, length=40), batch_size=8, seed=3)
+    rows = np.concatenate([batch["items"] for batch in islice(drawn, 5)])
+    drawn.close()
+    users = {tuple(found.train(user).tolist()): user for user in range(found.users)}
+    for row in rows:
+        user = users.pop(tuple(row[row > 0].tolist()))
+        assert not {found.validation(user)[1], found.test(user)[1]} & set(row.tolist())
+    assert not users  # an epoch is every user once
+
+
+def test_each_epoch_has_an_order_of_its_own_and_each_seed_too(tmp_path):
+    rows = TrainingRows(Interactions.open(write_random(tmp_path / "set", users=12, shortest=5)), length=16)
+    assert len(rows) == 12
+    first, second = (batch["items"] for batch in islice(interaction_loader(rows, batch_size=12, seed=1), 2))
+    other = next(interaction_loader(rows, batch_size=12, seed=2))["items"]
+    assert sorted(map(tuple, first)) == sorted(map(tuple, second)) == sorted(map(tuple, other))
+    assert not np.array_equal(first, second)
+    assert not np.array_equal(first, other)
+
+
+def test_a_position_of_other_data_is_refused(tmp_path):
+    rows = TrainingRows(Interactions.open(write_random(tmp_path / "one", users=12)), length=16)
+    other = TrainingRows(Interactions.open(write_random(tmp_path / "two", users=11)), length=16)
+    state = interaction_loader(rows, batch_size=2, seed=1).state()
+    with pytest.raises(DataError, match=r"saved for .* rows, and the data set has .*: it changed"):
+        interaction_loader(other, batch_size=2, seed=1).restore(state)
+
+
+def test_histories_are_the_last_items_before_the_one_to_be_found(tmp_path):
+    found = opened(tmp_path, [[1, 2, 3, 4, 5, 6], [4, 5], [6, 5, 4]])
+    assert histories(found, found.evaluated, "test", length=3).tolist() == [[3, 4, 5], [6, 5, 0]]
+    assert histories(found, found.evaluated, "validation", length=5).tolist() == [[1, 2, 3, 4, 0], [6, 0, 0, 0, 0]]
+
+
+def test_what_cannot_be_drawn_is_refused(tmp_path):
+    found = opened(tmp_path, [[1, 2, 3], [4]])
+    with pytest.raises(DataError, match="no user with two items for training"):
+        TrainingRows(found, length=4)
+    with pytest.raises(RecipeError, match="--seq-len must be 1 or more items, got 0"):
+        TrainingRows(found, length=0)
+    rows = TrainingRows(Interactions.open(write_random(tmp_path / "more")), length=4)
+    with pytest.raises(RecipeError, match="--batch-size must be 1 or more users, got 0"):
+        interaction_loader(rows, batch_size=0, seed=1)

@@ -1,0 +1,31 @@
+"""Small sets of interactions, written as `plimsoll prepare recommend` writes them."""
+
+import numpy as np
+
+from plimsoll.builders.interaction_folder import InteractionSet, write_interactions
+from plimsoll.data.catalogue import Catalogue
+
+
+def write_small(folder, sequences, *, items=None, clusters=2, width=4, titles=True, seed=0):
+    """`sequences`: ids from 1, a list for each user. Clusters go round; embeddings are random."""
+    items = max(map(max, sequences)) if items is None else items
+    embeddings = np.random.default_rng(seed).normal(size=(items + 1, width)).astype(np.float32)
+    embeddings[0] = 0
+    originals = [str(100 + item) for item in range(1, items + 1)]
+    made = InteractionSet(
+        sequences=[np.array(sequence, np.int32) for sequence in sequences],
+        cluster_of=np.concatenate([[-1], np.arange(items) % clusters]).astype(np.int32),
+        catalogue=Catalogue(originals, [f"Item {one}" if titles else None for one in originals]),
+        embeddings=embeddings if width else None,
+        told={"clustering": "frequency"},
+    )
+    write_interactions(folder, made)
+    return folder
+
+
+def write_random(folder, *, users=30, items=20, shortest=2, longest=12, seed=0, **options):
+    """Users with different items each; every item has a user."""
+    random = np.random.default_rng(seed)
+    lengths = random.integers(shortest, longest + 1, users)
+    sequences = [(random.permutation(items)[:length] + 1).tolist() for length in lengths]
+    return write_small(folder, sequences, items=items, **options)
