@@ -110,6 +110,7 @@ def _puzzles(recipe: Recipe, prepared: Prepared, run: str) -> list[Exhibit]:
     from plimsoll.report.solution import drawn_rows, said_of
     from plimsoll.solving import solve
 
+    recipe.data_changed(prepared)  # refuses another set: what it says besides is for those who train on it
     items, step = [], 0
     for number in range(PUZZLES):
         asked = question(recipe, run, f"{TEST}{number}")
