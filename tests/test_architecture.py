@@ -26,6 +26,8 @@ MAY_IMPORT = {
     "recipes": {"models", "data", "optimizers"},
     "cli": {
         "run",
+        "together",
+        "watching",
         "session_options",
         "report",
         "recipes",
@@ -40,6 +42,8 @@ MAY_IMPORT = {
         "ladder",
         "puzzle_question",
         "history_question",
+        "reporting",
+        "comparing",
     },
 }
 """Besides the ground (errors, units, tree, types), which every room may import. The command line parses recipes,
@@ -47,8 +51,9 @@ and looks at data sets, limits and run folders; it must not import JAX, which an
 JOINT = {
     "run", "session", "session_line", "session_log", "session_options", "worker", "workshop", "drydock", "compilers",
     "environment", "ask", "here", "driving", "batches", "examine", "inference", "settings", "ladder", "rungs",
-    "pins", "puzzle_text", "puzzle_question", "history_question", "recommending", "solving", "voting",
-    "pretrained", "exporting",
+    "pins", "puzzle_text", "puzzle_question", "history_question", "recommending", "solving", "voting", "pretrained",
+    "exporting", "mesh", "together", "watching",
+    "comparing", "notebook", "provenance", "repeating", "reporting", "showing",
 }  # fmt: skip
 """Modules that bring the rooms together, and may import all of them but the command line."""
 

@@ -48,10 +48,16 @@ def test_a_card_smaller_than_the_budget_is_refused_and_another_kind_is_said():
     assert "has a NVIDIA L4" in said[0]
 
 
-@pytest.mark.parametrize(("name", "why"), [("tpu-v5e-8", "is a TPU"), ("h100x8", "is 8 devices")])
-def test_what_training_cannot_run_on_is_refused_at_once(name, why):
-    with pytest.raises(RecipeError, match=why):
-        here.card_for(chip(name))
+def test_what_is_several_machines_is_not_trained_on_by_one_command():
+    with pytest.raises(RecipeError, match=r"tpu-v4-64 is 32 devices in 8 machines, .* start it on each of them"):
+        here.card_for(chip("tpu-v4-64"))
+
+
+def test_as_many_devices_as_the_chip_has_must_be_here(monkeypatch):
+    monkeypatch.setattr(here, "ask", lambda *_, **__: {"backend": "gpu", "devices": 4 * [dataclasses.asdict(CARD)]})
+    assert here.card_for(chip("h200x4")) == CARD
+    with pytest.raises(RecipeError, match=r"needs 8 devices in this machine .* JAX finds 4 of its 8"):
+        here.card_for(chip("h200x8"))
 
 
 def test_a_card_that_is_not_here_is_refused_before_anything_is_made(tmp_path, monkeypatch):

@@ -3,9 +3,9 @@
     PYTHONPATH=benchmarks python -m peers.environment [FOLDER]
 
 Makes `.venv-peer-trainer` (transformers) in the checkout, or FOLDER, and prints its interpreter; the benchmarks of
-optimizers and of puzzles make `.venv-peer-optimizers` and `.venv-peer-trm`. Safe to repeat: a finished environment is
-left alone, a half-made one is completed. About a minute and 1 GB where pip finds torch's CPU build; without one in
-reach, pip takes the default build and several GB of CUDA libraries with it.
+optimizers, puzzles and the report make `.venv-peer-optimizers`, `.venv-peer-trm` and `.venv-peer-browser`. Safe to
+repeat: a finished environment is left alone, a half-made one is completed. About a minute and 1 GB where pip finds
+torch's CPU build; without one in reach, pip takes the default build and several GB of CUDA libraries with it.
 """
 
 import subprocess
@@ -21,6 +21,9 @@ OPTIMIZERS_FOLDER = ROOT / ".venv-peer-optimizers"
 OPTIMIZERS = (TORCH, "bitsandbytes==0.50.2", "torchao==0.18.0", "numpy")
 TRM_FOLDER = ROOT / ".venv-peer-trm"
 TRM = (TORCH, "numpy")
+BROWSER_FOLDER = ROOT / ".venv-peer-browser"
+BROWSER = ("playwright==1.65.2", "axe-playwright-python==0.1.8")
+"""Drives the system's own Chromium, which `apt-get install chromium` brings; axe-core is inside."""
 
 
 def peer_python(folder: Path = FOLDER, requirements: Sequence[str] = REQUIREMENTS) -> Path:
@@ -33,7 +36,8 @@ def peer_python(folder: Path = FOLDER, requirements: Sequence[str] = REQUIREMENT
         _run(sys.executable, "-m", "venv", str(folder))
         (folder / ".gitignore").write_text("*\n")
     # torch alone and first: asked for together, pip may weigh newer builds and download them to look inside.
-    _run(str(python), "-m", "pip", "install", TORCH)
+    if TORCH in requirements:
+        _run(str(python), "-m", "pip", "install", TORCH)
     _run(str(python), "-m", "pip", "install", *requirements)
     finished.write_text(wanted)  # last, so that an interrupted install is taken up again
     return python

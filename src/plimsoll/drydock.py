@@ -22,11 +22,11 @@ from plimsoll.planner import chips, liveness, topology
 from plimsoll.planner.buffers import largest_temporaries
 from plimsoll.planner.child import plan_of
 from plimsoll.planner.flops import dot_bytes, dot_flops
-from plimsoll.planner.types import Analysis, Rates, Static
+from plimsoll.planner.types import Analysis, Rates
 from plimsoll.training import memory, program
 from plimsoll.training.spread import Spread
 from plimsoll.training.step import evaluated, make_evaluate, make_init, make_step
-from plimsoll.types import Plan, Storage
+from plimsoll.types import Plan
 from plimsoll.workshop import Workshop
 
 BACKEND = {"cuda": "gpu", "tpu": "tpu"}
@@ -39,15 +39,12 @@ class Drydock(Workshop):
     def __init__(self, about: Mapping[str, Any]) -> None:
         super().__init__(about)
         self.chip = chips.Chip(**about["chip"])
+        self._devices = self.chip.devices
         self.compiled = about["compiled"]
         self.devices = topology.devices(self.chip) if self.compiled else []
 
     def rates(self) -> Rates:
         return chips.rates(self.chip)
-
-    def static(self, fsdp: int, storage: Storage, *, devices: int = 1) -> Static:
-        del devices
-        return super().static(fsdp, storage, devices=self.chip.devices)
 
     def analyse(self, plan: Plan) -> Analysis:
         if not self.compiled:

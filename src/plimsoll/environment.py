@@ -55,8 +55,20 @@ AHEAD_OF_TIME = {
 """Of children that compile for a chip that is not here (`planner/topology.py`): their own backend is the CPU."""
 
 
-def for_processes(platform: str, base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The variables a compile child and a training process run under. `tpu` and `cuda`: a child that only compiles."""
+CPU_DEVICES = "JAX_NUM_CPU_DEVICES"
+FORCED_DEVICES = "--xla_force_host_platform_device_count"
+"""The variable, and the older one of XLA_FLAGS, by which JAX takes one CPU for several devices."""
+WAITS = "--xla_cpu_collective_call_terminate_timeout_seconds=1800"
+"""Devices that are one CPU wait for one another while others have its cores; XLA ends the process after 40 s."""
+
+
+def for_processes(
+    platform: str, base: Mapping[str, str] | None = None, *, devices: int | None = None
+) -> dict[str, str]:
+    """The variables a compile child and a training process run under. `tpu` and `cuda`: a child that only compiles.
+
+    `devices`: how many a CPU is taken for in one process; as the user's environment says where it is not given.
+    """
     environment = dict(os.environ if base is None else base)
     environment |= {
         "JAX_COMPILATION_CACHE_DIR": str(cache_folder() / "compiled"),
@@ -72,7 +84,21 @@ def for_processes(platform: str, base: Mapping[str, str] | None = None) -> dict[
     if platform == "cpu":
         environment["JAX_PLATFORMS"] = "cpu"
         environment["GLIBC_TUNABLES"] = _tunables(environment, ALLOCATOR)
+        if devices is not None and (devices > 1 or CPU_DEVICES in environment or "XLA_FLAGS" in environment):
+            environment[CPU_DEVICES] = str(devices)
+        if devices is not None and devices > 1:
+            environment["XLA_FLAGS"] = f"{WAITS} {environment.get('XLA_FLAGS', '')}".strip()
     return environment
+
+
+def for_several(platform: str) -> dict[str, str]:
+    """Of a process that trains with others: it plans, too, and looks for its cluster itself. No accelerator's allocator
+    has a limit then."""
+    if platform == "cpu":
+        environment = for_processes("cpu")
+        environment["XLA_FLAGS"] = f"{WAITS} {environment.get('XLA_FLAGS', '')}".strip()
+        return environment
+    return on_card(1.0) if platform == "cuda" else for_processes("several") | {"JAX_PLATFORMS": f"{platform},cpu"}
 
 
 def _tunables(environment: Mapping[str, str], ours: Mapping[str, int]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -10,26 +11,45 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plimsoll.training import memory
+from plimsoll.training import distributed, memory
 from plimsoll.units import MIB
 from plimsoll.workshop import cpu_rates
 
 TRANSFER_BYTES = 64 * MIB
 
 
-def examine(_asked: Mapping[str, Any]) -> dict[str, Any]:
-    """About two seconds. Rates are the best of a few: what the machine can do, not what it does under load."""
+def examine(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """About two seconds. Rates are the best of a few: what the machine can do, not what it does under load.
+
+    With `together`, `together.Asked` as a dictionary, every process says what it has, and hears it of all.
+    """
+    everyone = _everyone(asked["together"]) if asked.get("together") else None
     process_bytes = memory.resident_bytes()
     rates = cpu_rates()
     return {
         "backend": jax.default_backend(),
-        "devices": [{"kind": device.device_kind, "name": str(device)} for device in jax.devices()],
+        "devices": _local(),
+        **({} if everyone is None else {"processes": everyone}),
         "process_bytes": process_bytes,
         "flops": dict(rates.flops),
         "copy_bytes_per_second": rates.copy_bytes,
         "transfer_bytes_per_second": transfer_rate(),
         "step_seconds": step_seconds(),
     }
+
+
+def _local() -> list[dict[str, str]]:
+    return [{"kind": device.device_kind, "name": str(device)} for device in jax.local_devices()]
+
+
+def _everyone(together: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Host and devices of every process, in the order of their numbers."""
+    distributed.join(together["coordinator"], together["processes"], together["process"])
+    board = distributed.Board()
+    board.write(f"devices-{distributed.process()}", {"host": socket.gethostname(), "devices": _local()})
+    found = [board.read(f"devices-{number}") for number in range(distributed.processes())]
+    distributed.leave()  # when all have heard it
+    return found
 
 
 def accelerators(_asked: Mapping[str, Any]) -> dict[str, Any]:

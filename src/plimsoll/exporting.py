@@ -26,6 +26,7 @@ from plimsoll.models.rotary import BASE
 from plimsoll.models.safetensors_folder import SINGLE
 from plimsoll.models.sizing import DecoderShape
 from plimsoll.recipes.registry import name_of
+from plimsoll.recipes.stories import Text
 from plimsoll.training.folder import replace_file
 
 
@@ -33,7 +34,8 @@ def export(asked: Mapping[str, Any]) -> dict[str, Any]:
     """Writes the folder whole or not at all. `asked`: `run`, `step`, `out`."""
     out = require_new(asked["out"])
     trained = Trained(asked["run"], step=asked["step"])
-    task = trained.recipe.task(trained.plan.compute(jax.default_backend()))
+    is_text = isinstance(trained.recipe, Text)
+    task = trained.recipe.task(trained.plan.compute(jax.default_backend())) if is_text else None
     if not (isinstance(task, NextToken) and isinstance(task.decoder, Decoder)):
         raise RecipeError(
             f"{trained.folder.path} is a run of {name_of(trained.recipe)}, whose model transformers does not know: only"

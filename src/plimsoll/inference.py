@@ -6,6 +6,7 @@ Nothing in the run folder is written, renamed or locked: a run can be used while
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,6 +21,7 @@ from plimsoll.models.sampling import continued, make_next_token
 from plimsoll.models.streaming import Stream
 from plimsoll.models.streaming import continued as streamed
 from plimsoll.recipes.base import Prepared
+from plimsoll.recipes.longcontext import LongContext
 from plimsoll.recipes.recommend import Recommend
 from plimsoll.recipes.registry import from_dict, name_of
 from plimsoll.session import lowered
@@ -120,6 +122,7 @@ def evaluate(asked: Mapping[str, Any]) -> dict[str, Any]:
     recipe, plan = trained.recipe, trained.plan
     changed = recipe.data_changed(trained.prepared)
     task = recipe.task(plan.compute(jax.default_backend()))
+    alone = dataclasses.replace(plan, devices=1, fsdp=1)  # however many it was trained on
     poll = poll_for(recipe, task)
     if asked.get("submission") and poll is None:
         raise RecipeError(
@@ -138,7 +141,7 @@ def evaluate(asked: Mapping[str, Any]) -> dict[str, Any]:
         raise RecipeError(
             f"--keep-seen is for runs of recommend, and {trained.folder.path} is one of {name_of(recipe)}: leave it out"
         )
-    own = compiled(lowered(recipe, plan, steps=trained.prepared.steps).evaluate) if poll is None else poll.evaluate
+    own = compiled(lowered(recipe, alone, steps=trained.prepared.steps).evaluate) if poll is None else poll.evaluate
     answer = {"run": asked["run"], "step": trained.saved.step, **_evaluated(trained, own, trained.params())}
     if changed is not None:
         answer["note"] = changed
@@ -180,6 +183,8 @@ def sample(asked: Mapping[str, Any]) -> dict[str, Any]:
     from plimsoll.data.tokenizer import load_tokenizer
 
     trained = Trained(asked["run"], step=asked["step"])
+    if isinstance(trained.recipe, LongContext):
+        trained.recipe = trained.recipe.without_data(trained.prepared)
     compute = trained.plan.compute(jax.default_backend())
     task = trained.recipe.task(compute)
     if not isinstance(task, NextToken):

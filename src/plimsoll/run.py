@@ -16,8 +16,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from plimsoll import compilers, environment, here
+from plimsoll import compilers, environment, here, notebook
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError, RunError, StoppedError
+from plimsoll.mesh import elsewhere, over_devices, parse_mesh, with_mesh
 from plimsoll.pins import levers_of, require_honoured, require_levers
 from plimsoll.planner import calibration, chips, host
 from plimsoll.planner.child import Child, processor
@@ -25,13 +26,14 @@ from plimsoll.planner.chips import Chip
 from plimsoll.planner.estimate_band import estimate_band
 from plimsoll.planner.search import search
 from plimsoll.planner.types import Learned, Problem
+from plimsoll.provenance import note_session
 from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.recipes.files import short_name
 from plimsoll.recipes.registry import differences, from_dict, is_saved_as, name_of, preset
 from plimsoll.session_options import SessionOptions, session_options
 from plimsoll.training import disk, interruption, overruns
 from plimsoll.training.folder import RunFolder
-from plimsoll.types import Plan, Planned
+from plimsoll.types import STORED, Plan, Planned
 from plimsoll.units import format_bytes, parse_bytes
 
 Say = Callable[[str], None]
@@ -48,6 +50,8 @@ def plan(
     memory: str | int | None = None,
     host_memory: str | int | None = None,
     chip: str = "cpu",
+    mesh: str | None = None,
+    processes: int = 1,
     numerics: str = "mixed",
     pins: Mapping[str, Any] | None = None,
     measure: bool = False,
@@ -58,15 +62,19 @@ def plan(
 ) -> Planned:
     """The fastest plan for `recipe` whose predicted peak is at most `memory`; allocates nothing unless `measure`.
 
-    `memory` is per device; `host_memory` is each host's beside its accelerators. `prepared` says what is known of the
-    data; without it nothing of the data is read. `pinned_by` is where `pins` come from, if nobody typed them.
-    `measure` times the best few, on the chip at hand only.
+    `mesh` says how many devices share the work and the state, like "data=4,fsdp=2"; without it all that are there do.
+    `processes` of a CPU have as many each. `memory` is per device; `host_memory` is each host's beside its
+    accelerators. `prepared` says what is known of the data; without it nothing of the data is read. `pinned_by` is
+    where `pins` come from, if nobody typed them. `measure` times the best few, on the chip at hand only.
     `margin_bytes` stay free, beyond the prediction, in the phases that a plan decides about: what a run that went over
     its budget has learned.
     Raises BudgetError, with the smallest peak found and what would fit, if nothing does.
     """
     name, recipe = named(recipe, name)
-    target = chips.chip(chip)
+    asked = None if mesh is None else parse_mesh(mesh)
+    pins = with_mesh({name: value for name, value in (pins or {}).items() if value is not None}, asked)
+    of_batch = {"examples": recipe.effective_batch, "micro_batch": pins.get("micro_batch")}
+    target = over_devices(chips.chip(chip), asked, **of_batch, processes=processes)
     if measure and target.platform != "cpu":
         raise RecipeError(f"--measure times plans on the chip at hand, and {chip} is not: leave it out")
     problem = _problem(
@@ -86,12 +94,13 @@ def plan(
     problem = dataclasses.replace(problem, learned=Learned(corrections=corrections, margin_bytes=margin_bytes))
     steps = prepared.steps if prepared is not None else recipe.steps
     about: dict[str, Any] = {"recipe": recipe.to_dict(), "steps": steps or UNKNOWN_STEPS}
+    about |= {"devices": target.devices} if target.platform == "cpu" and target.devices > 1 else {}
     command, variables = _compile_process(target, about, say)
     answers = environment.cache_folder() / "answers"
     with Child(command, variables, about=about, answers=answers) as compiler:
         found = search(problem, compiler, say)
         return dataclasses.replace(
-            found,
+            notebook.ShownPlan.of(found),
             margin_bytes=margin_bytes,
             error_band=None if samples is None else calibration.error_band(samples),
             estimate_band=estimate_band(found.ledger),
@@ -122,7 +131,8 @@ def _compile_process(target: Chip, about: dict[str, Any], say: Say) -> tuple[lis
             )
         about |= {"chip": dataclasses.asdict(target), "compiled": python is not None}
         command = [str(python or sys.executable), "-m", "plimsoll.worker", "drydock"]
-    return [*command, json.dumps(about)], environment.for_processes(target.platform)
+    devices = target.devices if target.platform == "cpu" else None  # of all processes: one child compiles for them
+    return [*command, json.dumps(about)], environment.for_processes(target.platform, devices=devices)
 
 
 def budget_bytes(memory: str | int | None, target: Chip | None = None) -> int:
@@ -166,13 +176,12 @@ def _problem(
     budget: int,
     host_budget: int | None,
     numerics: str,
-    pins: Mapping[str, Any] | None,
+    pins: Mapping[str, Any],
     pinned_by: str | None,
     measure: bool,
 ) -> Problem:
     if numerics not in NUMERICS:
         raise RecipeError(f"--numerics {numerics} is not one of {', '.join(NUMERICS)}")
-    pins = {name: value for name, value in (pins or {}).items() if value is not None}
     require_levers(pins)
     require_honoured(recipe, pins)
     prefetches = [pins["prefetch"]] if "prefetch" in pins else PREFETCH
@@ -210,6 +219,8 @@ class TrainOptions(SessionOptions):
     """What the user calls the recipe; its kind if it is not said."""
     chip: str | None = None
     """What to train on; if it is not said, what the run has been on, else the CPU."""
+    mesh: str | None = None
+    """Devices that share the work, and the state: like "data=4,fsdp=2"; if it is not said, all that are here work."""
     memory: str | int | None = None
     numerics: str = "mixed"
     run: str | None = None
@@ -227,10 +238,12 @@ class Ready:
     lock: int
 
 
-def prepare_run(recipe: Recipe, options: TrainOptions, say: Say, *, lock: int | None = None) -> Ready:
+def prepare_run(
+    recipe: Recipe, options: TrainOptions, say: Say, *, lock: int | None = None, processes: int = 1
+) -> Ready:
     """Everything up to training: folder, data, plan. Whoever starts the command closes the lock after it.
 
-    `lock` is the run's, where this process holds it already.
+    `lock` is the run's, where this process holds it already. `processes` train it together: each has devices.
     """
     from plimsoll.report import require_tracker
 
@@ -241,10 +254,13 @@ def prepare_run(recipe: Recipe, options: TrainOptions, say: Say, *, lock: int | 
     lock = folder.lock() if lock is None else lock
     try:
         target = _target(folder, options)
-        card = here.card_for(target)
+        _require_devices(target, recipe, options, processes)
+        card = here.card_for(target) if processes == 1 else None
         prepared = prepare_data(folder, recipe, say)
-        budget = _settle_plan(folder, recipe, options, prepared, target, say)
-        variables = here.training_environment(target, card, budget, say)
+        budget = _settle_plan(folder, recipe, options, prepared, target, say, processes)
+        devices = folder.read("plan.json")["plan"].get("devices", 1)
+        variables = here.training_environment(target, card, budget, say, devices=devices // processes)
+        note_session(folder)
     except BaseException:
         os.close(lock)
         raise
@@ -258,6 +274,19 @@ def prepare_run(recipe: Recipe, options: TrainOptions, say: Say, *, lock: int | 
     }
     command = [sys.executable, "-m", "plimsoll.worker", "train", json.dumps(session)]
     return Ready(command, variables, lock)
+
+
+def _require_devices(target: Chip, recipe: Recipe, options: TrainOptions, processes: int) -> None:
+    """Before anything is prepared."""
+    asked = None if options.mesh is None else parse_mesh(options.mesh)
+    with_mesh(options.pins, asked)
+    of_batch = {"examples": recipe.effective_batch, "micro_batch": options.pins.get("micro_batch")}
+    found = over_devices(target, asked, **of_batch, processes=processes)
+    if options.debug_nans and found.devices > 1:
+        raise RecipeError(
+            f"--debug-nans takes a step again, one operation at a time on one device, and this run has {found.devices}:"
+            " add --mesh data=1, or leave it out"
+        )
 
 
 def _target(folder: RunFolder, options: TrainOptions) -> Chip:
@@ -305,22 +334,27 @@ def _require_same(folder: RunFolder, recipe: Recipe) -> None:
 
 
 def _settle_plan(
-    folder: RunFolder, recipe: Recipe, options: TrainOptions, prepared: Prepared, target: Chip, say: Say
+    folder: RunFolder, recipe: Recipe, options: TrainOptions, prepared: Prepared, target: Chip, say: Say, processes: int
 ) -> int:
     """The budget in force. A started run keeps its plan, unless it went over its budget with it; --replan looks for
     another, which continues it."""
     went_over = overruns.read(folder)
     margin = overruns.margin_bytes(went_over)
+    asked = None if options.mesh is None else parse_mesh(options.mesh)
     if folder.has("plan.json") and not options.replan:
         planned = folder.read("plan.json")
-        if options.keep_plan or margin <= planned.get("margin_bytes", 0):
+        moved = elsewhere(planned, asked, target, processes=processes)
+        if moved is None and (options.keep_plan or margin <= planned.get("margin_bytes", 0)):
             _say_what_is_kept(planned, options, say)
             if planned.get("disk"):
                 disk.require_room(folder.checkpoints, planned["disk"])
             advice = "add --replan to look for a smaller plan"
             return _require_room(planned, options, target, f"the plan of {folder.path}", advice)
-        say(f"{folder.path} went over its budget: planning again with a margin of {format_bytes(margin)}")
+        why = moved or f"went over its budget, and gets a margin of {format_bytes(margin)}"
+        say(f"{folder.path} {why}: planning again")
         options = dataclasses.replace(options, memory=options.memory or planned["budget_bytes"])
+        if moved is not None and options.plan is None:  # the numbers stay what they are
+            options = dataclasses.replace(options, pins=_numbers(planned) | dict(options.pins))
     pins = options.pins if options.plan is None else levers_of(options.plan, recipe, options.pins)
     try:
         found = plan(
@@ -328,10 +362,12 @@ def _settle_plan(
             name=options.name,
             memory=options.memory,
             chip=target.name,
+            mesh=options.mesh,
+            processes=processes,
             numerics=options.numerics,
             pins=pins,
             pinned_by=None if options.plan is None else f"--plan {options.plan}",
-            measure=options.plan is None and target.platform == "cpu",
+            measure=options.plan is None and target.platform == "cpu" and processes == 1,
             prepared=prepared,
             margin_bytes=margin,
             say=say,
@@ -346,6 +382,11 @@ def _settle_plan(
     disk.require_room(folder.checkpoints, found.disk)
     folder.write("plan.json", found.to_dict())
     return found.ledger.budget_bytes
+
+
+def _numbers(planned: Mapping[str, Any]) -> dict[str, Any]:
+    """The levers of a plan that touch them: a checkpoint fits no other storage."""
+    return {name: planned["plan"][name] for name in ("precision", *STORED) if name in planned["plan"]}
 
 
 def _no_way_on(folder: RunFolder, last: overruns.Overrun, refusal: BudgetError) -> str:
@@ -383,7 +424,10 @@ def train(recipe: Recipe | str, *, say: Say = print, **options: Any) -> RunFolde
     given = TrainOptions(**{"run": f"runs/{name}", **options}, name=name)
     ready = prepare_run(recipe, given, say)
     try:
-        code = subprocess.run(ready.command, env=ready.environment, check=False, pass_fds=[ready.lock]).returncode
+        if notebook.is_here():
+            code = notebook.watched(ready.command, ready.environment, lock=ready.lock, show=notebook.output())
+        else:
+            code = subprocess.run(ready.command, env=ready.environment, check=False, pass_fds=[ready.lock]).returncode
     finally:
         os.close(ready.lock)
     if code:

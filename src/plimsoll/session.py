@@ -33,12 +33,13 @@ from plimsoll.recipes.registry import from_dict
 from plimsoll.session_line import Line
 from plimsoll.session_log import SessionLog
 from plimsoll.session_options import SessionOptions, session_options
-from plimsoll.training import allocator, memory, overruns, program
-from plimsoll.training.checkpoint import Checkpoints, load_state
+from plimsoll.training import allocator, distributed, memory, overruns, program
+from plimsoll.training.checkpoint import Checkpoints
 from plimsoll.training.folder import RunFolder
 from plimsoll.training.interruption import Interruption
 from plimsoll.training.loop import Ended, Schedule, run_steps, summed
 from plimsoll.training.nans import Watched
+from plimsoll.training.spread import Spread
 from plimsoll.training.step import make_step
 from plimsoll.types import Plan, Source
 from plimsoll.units import format_bytes
@@ -79,13 +80,12 @@ def import_everything(recipe: Recipe, *, tracker: str = "none") -> None:
 
 def lowered(recipe: Recipe, plan: Plan, *, steps: int) -> program.Program:
     """The run's executables, not yet compiled: the same in the compile child and in the training process."""
-    return program.lower(
-        recipe.task(plan.compute(jax.default_backend())),
-        recipe.update_rule(steps, plan.storage),
-        plan,
-        batch=recipe.batch_spec(recipe.effective_batch),
-        evaluation_batch=recipe.evaluation_spec(plan.micro_batch),
-    )
+    task, rule = recipe.task(plan.compute(jax.default_backend())), recipe.update_rule(steps, plan.storage)
+    batch, evaluation = recipe.batch_spec(recipe.effective_batch), recipe.evaluation_spec(plan.micro_batch)
+    if plan.devices > 1:
+        spread = Spread(distributed.devices(plan.devices), task, rule, plan)
+        return spread.program(batch=batch, evaluation_batch=evaluation)
+    return program.lower(task, rule, plan, batch=batch, evaluation_batch=evaluation)
 
 
 def load(recipe: Recipe, plan: Plan, *, steps: int) -> program.Executables:
@@ -115,7 +115,7 @@ def rehearse(recipe: Recipe, plan: Plan, *, steps: int) -> Rehearsal:
     )
 
 
-def _temp_bytes(executable: jax.stages.Compiled) -> int:
+def _temp_bytes(executable: jax.stages.Compiled | program.Fed) -> int:
     stats = executable.memory_analysis()
     return stats.temp_size_in_bytes if stats is not None else 0
 
@@ -126,6 +126,18 @@ def train_here(options: Mapping[str, Any], interruption: Interruption) -> Ending
     if session.profiler_port is not None:
         jax.profiler.start_server(session.profiler_port)
     return _Training(session, interruption).run()
+
+
+def _mesh_of(plan: Plan) -> str | None:
+    """Where the user asked for it."""
+    asked = plan.devices > 1 and "fsdp" in plan.pinned
+    return f"data={plan.devices // plan.fsdp},fsdp={plan.fsdp}" if asked else None
+
+
+def _held(state: Any) -> dict[str, dict[int, int]]:
+    """By device: of the whole state, and of the entries that a ledger tells apart."""
+    entries = {name: state.get(name) for name in ("params", "ema", "carry")}
+    return {name: program.held_bytes(tree) for name, tree in {"state": state, **entries}.items()}
 
 
 def _on_device(phases: Mapping[str, int]) -> dict[str, int]:
@@ -164,16 +176,20 @@ class _Training:
         if ended.signal is not None:
             return Ending(128 + ended.signal)
         left = self._seconds_left()
+        if ended.over and distributed.processes() > 1:
+            return Ending(3)
         if not ended.over or (left is not None and left <= 0):
             return Ending(0)
         return Ending(0, again=self._again(left))
 
     def _train(self) -> Ended:
         executables = self._load()
-        if self.interruption.signal is not None:
+        distributed.meet("loaded")
+        if self.interruption.signal is not None and distributed.processes() == 1:
             print("interrupted before the first step", flush=True)
             return Ended(0, self.interruption.signal, False, {})
-        checkpoints = Checkpoints(self.folder.checkpoints, in_background=self.plan.async_save)
+        beside = self.plan.async_save and distributed.processes() == 1  # while steps send, nothing else may
+        checkpoints = Checkpoints(self.folder.checkpoints, in_background=beside)
         loader = self.recipe.source(self.folder.path, prefetch=self.plan.prefetch)
         try:
             state, resumed = self._start(executables, checkpoints, loader)
@@ -206,7 +222,7 @@ class _Training:
             finally:
                 self._write_ledger(executables, resumed, log)
                 self._calibrate(log)
-                plans_again = ended is not None and ended.over
+                plans_again = ended is not None and ended.over and distributed.processes() == 1
                 if self.line.overrun is not None:
                     log.say(self.line.words(plans_again=plans_again), important=True)
                 log.close(None if plans_again else ended, self.folder.read("ledger.json"), checkpoints.best())
@@ -227,6 +243,7 @@ class _Training:
             "name": self.session.name,
             "numerics": self.session.numerics,
             "memory": self.session.budget_bytes,
+            "mesh": _mesh_of(self.plan),
             "pins": {name: getattr(self.plan, name) for name in self.plan.pinned},
             "max_seconds": seconds_left,
             "lock": self.session.lock,
@@ -251,23 +268,22 @@ class _Training:
     def _start(
         self, executables: program.Executables, checkpoints: Checkpoints, loader: Source
     ) -> tuple[Any, int | None]:
-        saved, notes = checkpoints.latest_whole()
+        step, state, position, notes = checkpoints.newest(executables.state)
         self.notes += notes
-        if saved is None:
+        if step is None:
             if notes:
                 self.notes.append("no checkpoint is whole: starting from the beginning")
             state = executables.init(np.uint32(self.recipe.seed % 2**32))
-            state = self._begun(jax.block_until_ready(state))
+            state = self._begun(jax.block_until_ready(state), executables.state)
         else:
-            state, position = load_state(saved, executables.state)
             loader.restore(position)
         memory.trim()
-        self.marks["state"] = program.tree_bytes(state)
+        self.held = _held(state)
         self.marks["before data"] = allocator.bytes_now()
         self.marks["peak before training"] = allocator.peak_bytes()
-        return state, saved.step if saved is not None else None
+        return state, step
 
-    def _begun(self, state: Any) -> Any:
+    def _begun(self, state: Any, like: Any) -> Any:
         """With the parameters that the recipe begins with, where they are not those drawn."""
         drawn = state["params"] | {"trainable": jax.tree.map(_float32, state["params"]["trainable"])}
         params = self.recipe.begin(drawn)
@@ -276,12 +292,19 @@ class _Training:
         rule = in_place(self.recipe.update_rule(self.prepared.steps, self.plan.storage))
         ours = {id(leaf) for leaf in jax.tree.leaves(drawn)}
         whole = jax.tree.map(lambda leaf: _owned(leaf, ours), params)
+        begun: dict[str, Any] = {}
         if self.plan.weight_bits != 32:  # the optimizer keeps the bits that the weights lack
-            state = state | {"optimizer": jax.jit(rule.init)(whole["trainable"])}
+            begun["optimizer"] = jax.jit(rule.init)(whole["trainable"])
         weights = rule.store(whole["trainable"])
-        average = {"ema": jax.tree.map(_copied, rule.average.start(weights))} if rule.average else {}
+        if rule.average:
+            begun["ema"] = jax.tree.map(_copied, rule.average.start(weights))
+        begun["params"] = whole | {"trainable": weights}
+        if self.plan.devices > 1:
+            begun = jax.tree.map(
+                lambda leaf, lies: jax.device_put(leaf, lies.sharding), begun, {name: like[name] for name in begun}
+            )
         self.notes.append(f"the run began with weights that were given to it ({self.recipe.begins_with})")
-        return jax.block_until_ready(state | average | {"params": whole | {"trainable": weights}})
+        return jax.block_until_ready(state | begun)
 
     def _schedule(self) -> Schedule:
         steps, session = self.prepared.steps, self.session
@@ -308,11 +331,9 @@ class _Training:
         phases = {"load": loaded} | ({first: started} if started > loaded else {}) | log.phase_peaks
         return phases if allocator.device_bytes() is None else _on_device(phases)
 
-    def _measured(self, shapes: Any, log: SessionLog, peak: int, predicted: Mapping[str, int]) -> dict[str, int | None]:
+    def _measured(self, log: SessionLog, peak: int, predicted: Mapping[str, int]) -> dict[str, int | None]:
         """State by its arrays, process and temporaries by what is held between steps and at the peak."""
-        state = self.marks["state"]
-        trees = shapes["params"], shapes.get("ema", {}), shapes["carry"]
-        params, ema, carry = (program.tree_bytes(tree) for tree in trees)
+        state, params, ema, carry = (self._counted(name) for name in ("state", "params", "ema", "carry"))
         data = max(0, self.marks.get("data", 0) - self.marks["before data"])
         training = log.phase_peaks.get("train")  # None where loading had needed more
         held: dict[str, int | None] = {
@@ -330,6 +351,32 @@ class _Training:
             measured[beyond[0]] = max(0, peak - sum(size or 0 for size in measured.values()))
         return measured
 
+    def _counted(self, name: str) -> int:
+        """Bytes of the state, or of an entry of it: of the fullest device, or of all devices that are one CPU."""
+        by_device = self.held[name].values()
+        return sum(by_device) if allocator.device_bytes() is None else max(by_device, default=0)
+
+    def _split(self, shapes: Any) -> dict[str, Any]:
+        """Over several devices: what each holds of the state, by its shards, beside what it is to hold."""
+        plan = self.plan
+        if plan.devices == 1:
+            return {}
+        share = jax.tree.map(
+            lambda leaf: math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize, shapes
+        )
+        return {
+            "per_device": {
+                "devices": plan.devices,
+                "data": plan.devices // plan.fsdp,
+                "fsdp": plan.fsdp,
+                "whole_state_bytes": program.tree_bytes(shapes),
+                "state_bytes": {
+                    "predicted": sum(jax.tree.leaves(share)),
+                    "measured": max(self.held["state"].values()),
+                },
+            }
+        }
+
     def _earlier_ledger(self) -> dict[str, Any]:
         """Of the sessions before this one: their peak counts, and their notes are kept."""
         try:
@@ -343,7 +390,7 @@ class _Training:
         earlier = self._earlier_ledger()
         before = (earlier.get("measured") or {}).get("peak_bytes") or 0
         predicted: dict[str, int] = self.planned["components"]
-        measured = self._measured(executables.state, log, peak, predicted)
+        measured = self._measured(log, peak, predicted)
         names = dict.fromkeys([*predicted, *measured])
         if peak > self.session.budget_bytes and self.line.overrun is None:
             self.notes.append(
@@ -361,6 +408,7 @@ class _Training:
                 "components": {
                     name: {"predicted": predicted.get(name, 0), "measured": measured.get(name)} for name in names
                 },
+                **self._split(executables.state),
                 **self._host_ledger(earlier),
                 "resumed_from_step": resumed,
                 "overruns": [one.to_dict() for one in overruns.read(self.folder)],
@@ -383,6 +431,8 @@ class _Training:
         over = (
             self.line.overrun is not None and self.line.overrun.what == "resident set"
         )  # a lower bound, and what matters most
+        if self.plan.devices > 1:  # what several need together says little of what one needs
+            return
         if not calibration.is_on() or not self.line.counts or self.session.tracker != "none" or not (seen or over):
             return
         learned, margin = self.planned.get("learned", {}), self.planned.get("margin_bytes", 0)

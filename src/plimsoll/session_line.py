@@ -52,7 +52,7 @@ class Line:
 
     def session_ended(self, ended: Ended) -> None:
         """Keeps it in the run, where steps are left for another plan: it counts even if this process is killed."""
-        if ended.step < self._steps and self._over():
+        if ended.step < self._steps and (ended.over or self._over()):  # another process, it may be
             self._keep("resident set", ended.step, memory.peak_resident_bytes())
 
     def refused(self, problem: BaseException, checkpoints: Path) -> Ended:

@@ -268,6 +268,8 @@ class Plan:
     """What lies in the host's memory beside an accelerator: the optimizer's state, frozen weights, or both."""
     fsdp: int = 1
     """Devices that share one copy of the state; the batch is split over all of them either way."""
+    devices: int = 1
+    """Over which the batch is split: no lever, it says what the plan was made for."""
     pinned: tuple[str, ...] = ()
     """Levers the user set; the others were found."""
 
@@ -375,6 +377,30 @@ class Alternative:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Scaled:
+    """The same step on another number of devices, by the rates of the chip."""
+
+    devices: int
+    sent_bytes: int
+    """By each device in a step, to the others."""
+    step_seconds: float
+    efficiency: float
+    """The time of one device over the time of all of them together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherBudget:
+    """The best of the plans that were looked at, had the budget been another."""
+
+    budget_bytes: int
+    plan: Plan | None
+    """None where none of them fits."""
+    peak_bytes: int | None
+    step_ratio: float | None
+    """Its time per step over the chosen plan's, both by the chip's rates."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Buffer:
     """A temporary of the compiled step, and where it comes from."""
 
@@ -406,11 +432,17 @@ class Planned:
     compiles: int
     devices: int
     reason: str
+    hosts: int = 1
+    """Processes that the devices belong to."""
     alternatives: tuple[Alternative, ...] = ()
+    other_budgets: tuple[OtherBudget, ...] = ()
+    """A smaller one and a larger one."""
     largest_buffers: tuple[Buffer, ...] = ()
     """Of the step's temporaries, the largest; empty where the compiler does not say."""
     left_out: tuple[str, ...] = ()
     """What does not compile here, with the reason: plans like it were not considered."""
+    scaling: tuple[Scaled, ...] = ()
+    """On 1 to 32 devices, where the chip's links have a rate."""
     margin_bytes: int = 0
     """Of the run's own overruns, in `ledger.learned`."""
     error_band: Mapping[str, int] | None = None
@@ -448,6 +480,7 @@ class Planned:
             "examples_per_step": self.examples_per_step,
             "source": self.ledger.source,
             "devices": self.devices,
+            "hosts": self.hosts,
             "compiles": self.compiles,
             "reason": self.reason,
             "alternatives": [
@@ -458,6 +491,16 @@ class Planned:
                     "reason": other.reason,
                 }
                 for other in self.alternatives
+            ],
+            "scaling": [dataclasses.asdict(one) for one in self.scaling],
+            "other_budgets": [
+                {
+                    "budget_bytes": other.budget_bytes,
+                    "plan": None if other.plan is None else other.plan.to_dict(),
+                    "predicted_peak_bytes": other.peak_bytes,
+                    "step_ratio": other.step_ratio,
+                }
+                for other in self.other_budgets
             ],
             "left_out": list(self.left_out),
             "largest_buffers": [dataclasses.asdict(buffer) for buffer in self.largest_buffers],

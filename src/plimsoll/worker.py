@@ -32,6 +32,12 @@ def main(arguments: list[str]) -> int:
         return _rehearse(json.loads(arguments[1]))
     if arguments[:1] == ["again"]:
         return _again(json.loads(arguments[1]))
+    if arguments[:1] == ["together"]:
+        from plimsoll.together import train_together
+
+        with Interruption() as interruption:
+            release()
+            train_together(json.loads(arguments[1]), interruption)
     if arguments[:1] != ["train"]:
         return _answer(arguments[0])
     with Interruption() as interruption:
@@ -154,6 +160,7 @@ ANSWERS = {
     "export": ("plimsoll.exporting", "export"),
     "solve": ("plimsoll.solving", "solve"),
     "rank": ("plimsoll.recommending", "rank"),
+    "show": ("plimsoll.showing", "show"),
     "fingerprint": ("plimsoll.inference", "prove"),
     "prepare": ("plimsoll.builders.control", "answer"),
     "recommend": ("plimsoll.builders.recommend", "answer"),

@@ -30,6 +30,7 @@ from plimsoll.planner.types import Analysis, Rates, Static
 from plimsoll.recipes.registry import from_dict
 from plimsoll.session import lowered
 from plimsoll.training import memory, program
+from plimsoll.training.spread import Spread
 from plimsoll.training.step import make_init, make_step
 from plimsoll.types import Compute, Plan, Precision, Storage
 
@@ -42,11 +43,13 @@ TOUCHED = 64 * 2**20
 
 
 class Workshop:
-    """One recipe's questions, for the CPU it runs on. `about`: `recipe` (as saved) and `steps`."""
+    """One recipe's questions, for the CPU it runs on. `about`: `recipe` (as saved), `steps`, and `devices`
+    where they are several."""
 
     def __init__(self, about: Mapping[str, Any]) -> None:
         self._about = about
         self.recipe, self.steps = from_dict(about["recipe"]), about["steps"]
+        self._devices: int = about.get("devices", 1)
 
     def answer(
         self,
@@ -71,8 +74,8 @@ class Workshop:
     def rates(self) -> Rates:
         return cpu_rates()
 
-    def static(self, fsdp: int, storage: Storage, *, devices: int = 1) -> Static:
-        state = self.state(storage)
+    def static(self, fsdp: int, storage: Storage) -> Static:
+        state, devices = self.state(storage), self._devices
         carry = program.tree_bytes(state["carry"]) // devices  # split by examples, as the batch is
         trees = state["params"], state["optimizer"], state.get("ema", {}), state | {"carry": None}
         parameters, optimizer, ema, others = (sharding.device_bytes(tree, fsdp=fsdp) for tree in trees)
@@ -99,7 +102,7 @@ class Workshop:
         return jax.eval_shape(init, jax.ShapeDtypeStruct((), jnp.uint32))
 
     def analyse(self, plan: Plan) -> Analysis:
-        program_, traced = self._step(plan)
+        program_, jaxpr = self._step(plan)
         compiled = program.compiled(program_)
         stats, largest = compiled.memory_analysis(), largest_temporaries(compiled)
         assert stats is not None
@@ -109,17 +112,21 @@ class Workshop:
             output_bytes=stats.output_size_in_bytes,
             alias_bytes=stats.alias_size_in_bytes,
             temp_bytes=stats.temp_size_in_bytes,
-            flops=dot_flops(traced.jaxpr),
-            dots=dots(traced.jaxpr),
+            flops=dot_flops(jaxpr),
+            dots=dots(jaxpr),
             largest=tuple(largest),
         )
 
-    def _step(self, plan: Plan) -> tuple[jax.stages.Lowered, jax.stages.Traced]:
+    def _step(self, plan: Plan) -> tuple[jax.stages.Lowered, Any]:
+        """And its jaxpr."""
         task = self.recipe.task(plan.compute(jax.default_backend()))
+        spec = self.recipe.batch_spec(self.recipe.effective_batch)
+        if plan.devices > 1:
+            return Spread(jax.devices()[: plan.devices], task, self._rule(plan.storage), plan).step(spec)
         step = make_step(task, self._rule(plan.storage), accumulation=plan.accumulation, layerwise=plan.layerwise)
-        batch = program.shapes(self.recipe.batch_spec(self.recipe.effective_batch))
-        traced = jax.jit(step, donate_argnums=0).trace(self.state(plan.storage, plan.precision), batch)
-        return traced.lower(), traced
+        state = self.state(plan.storage, plan.precision)
+        traced = jax.jit(step, donate_argnums=0).trace(state, program.shapes(spec))
+        return traced.lower(), traced.jaxpr
 
     def _rule(self, storage: Storage) -> optax.GradientTransformation:
         return self.recipe.update_rule(self.steps, storage)
@@ -130,10 +137,10 @@ class Workshop:
         In turn, A B C A B C, so that what else the machine does meets all of them alike; of each the median.
         """
         executables = [program.compile_all(lowered(self.recipe, plan, steps=self.steps)) for plan in plans]
-        states: dict[Storage, Any] = {}  # one for all plans that keep it alike, handed from one to the next
+        states: dict[tuple[Storage, int], Any] = {}  # one for all plans that keep it alike, handed on
         for plan, each in zip(plans, executables, strict=True):
-            if plan.storage not in states:
-                states[plan.storage] = each.init(np.uint32(0))
+            if (plan.storage, plan.fsdp) not in states:
+                states[plan.storage, plan.fsdp] = each.init(np.uint32(0))
         random = np.random.default_rng(0)
         spec = self.recipe.batch_spec(self.recipe.effective_batch)
         batch = {name: random.integers(0, 2, shape).astype(dtype) for name, (shape, dtype) in spec.items()}
@@ -143,9 +150,9 @@ class Workshop:
             if rounds > TIMED_ROUNDS and time.perf_counter() - begun > TIMED_SECONDS * len(plans):
                 break
             for plan, each, taken in zip(plans, executables, seconds, strict=True):
-                started = time.perf_counter()
-                states[plan.storage], metrics = each.step(states[plan.storage], batch)
-                jax.block_until_ready((states[plan.storage], metrics))
+                started, kept = time.perf_counter(), (plan.storage, plan.fsdp)
+                states[kept], metrics = each.step(states[kept], batch)
+                jax.block_until_ready((states[kept], metrics))
                 taken.append(time.perf_counter() - started)
         return [statistics.median(taken[1:]) for taken in seconds]
 
@@ -186,6 +193,7 @@ def cpu_rates() -> Rates:
     return Rates(
         flops=flops,
         copy_bytes=copied,
+        link_bytes=copied,  # between devices that are parts of it
         first_touch_bytes=first_touch,
         loop_seconds=0.0,
         dot_seconds=_dot_seconds(flops["float32"]),

@@ -37,15 +37,16 @@ def test_evaluating_tells_the_loss_by_position(trained, tmp_path):
     logged = [row for row in read_rows(trained / "metrics.jsonl") if "validation_loss" in row][-1]
     assert found["loss"] == logged["validation_loss"]
     table = found["loss_by_position"]
-    assert list(table) == ["0 to 0", "1 to 1", "2 to 3", "4 to 7", "8 to 15", "16 to 31", "32 to 63"]
-    lengths = [1, 1, 2, 4, 8, 16, 32]
+    doubling = ["0 to 0", "1 to 1", "2 to 3", "4 to 7", "8 to 15", "16 to 31"]
+    assert list(table) == [*doubling, "32 to 39", "40 to 47", "48 to 55", "56 to 63"]
+    lengths = [1, 1, 2, 4, 8, 16, 8, 8, 8, 8]
     mean = sum(loss * length for loss, length in zip(table.values(), lengths, strict=True)) / 64
     assert mean == pytest.approx(found["loss"], rel=1e-5)
     picture = tmp_path / "loss.svg"
     done = plimsoll("evaluate", trained, "--picture", picture)
     assert done.returncode == 0, done.stderr
     assert "loss by position in the window" in done.stdout
-    assert f"{table['32 to 63']:.4f}" in done.stdout
+    assert f"{table['56 to 63']:.4f}" in done.stdout
     assert "<svg" in picture.read_text()
 
 
@@ -54,6 +55,18 @@ def test_text_is_written_from_a_prompt_longer_than_a_window(trained):
     found = answer(*words)
     assert 1 <= found["tokens"] <= 12
     assert (trained / "tokenizer.json").is_file()
+
+
+def test_a_run_is_sampled_where_its_packed_folder_is_gone_and_not_exported(trained, packed, tmp_path):
+    packed.rename(packed.with_name("moved"))
+    try:
+        assert answer("sample", trained, "--tokens", 3)["tokens"] >= 1
+        done = plimsoll("export", trained, "--out", tmp_path / "out")
+    finally:
+        packed.with_name("moved").rename(packed)
+    assert done.returncode == 2
+    assert "whose model transformers does not know" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_preset_may_be_named_beside_its_recipe(packed):
@@ -66,6 +79,8 @@ def test_a_preset_may_be_named_beside_its_recipe(packed):
     [
         (["train", "longcontext", "--run", "x"], "--data is missing: name a packed folder"),
         (["train", "longcontext", "--data", "nowhere", "--run", "x"], "there is no folder"),
+        (["plan", "longcontext", "--preset", "sudoku"], "is no preset of longcontext: it has nano, micro"),
+        (["plan", "longcontext", "--heads", "4"], "--heads 4 is of layers that attend, and there are none"),
         (["plan", "longcontext", "--selective", "--form", "fft"], "--form fft needs the same decay at every token"),
     ],
 )

@@ -17,6 +17,7 @@ from plimsoll.cli.parse import parse, take_recipe
 from plimsoll.cli.prepare import PUZZLES, RecommendOptions, TextOptions
 from plimsoll.cli.pretrained import EvaluatePretrained, SamplePretrained, is_asked_for
 from plimsoll.cli.rank import RankOptions
+from plimsoll.cli.report import ReportOptions
 from plimsoll.cli.solve import SolveOptions
 from plimsoll.cli.use import EvaluateOptions, SampleOptions
 from pretrained_folders import LLAMA, write
@@ -32,16 +33,24 @@ PAGES = [
     ROOT / "docs/memory.md",
     ROOT / "docs/levers.md",
     ROOT / "docs/chips.md",
+    ROOT / "docs/scale.md",
     ROOT / "docs/your-own.md",
     ROOT / "docs/puzzles.md",
     ROOT / "docs/longcontext.md",
     ROOT / "docs/pretrained.md",
     ROOT / "docs/recommend.md",
+    ROOT / "docs/report.md",
     ROOT / "CONTRIBUTING.md",
 ]
 OPTIONS = {"plan": PlanOptions, "train": TrainOptions, "ladder": LadderOptions}
-USES = {"evaluate": EvaluateOptions, "sample": SampleOptions, "solve": SolveOptions, "export": ExportOptions}
-USES |= {"rank": RankOptions}
+USES = {
+    "evaluate": EvaluateOptions,
+    "sample": SampleOptions,
+    "solve": SolveOptions,
+    "export": ExportOptions,
+    "report": ReportOptions,
+    "rank": RankOptions,
+}
 OF_PRETRAINED = {"evaluate": EvaluatePretrained, "sample": SamplePretrained}
 SETS = {"data/sudoku-4x4": (16, 6), "data/sudoku": (81, 11)}
 """Folders of puzzles that pages name: tokens of a puzzle, and of the vocabulary."""

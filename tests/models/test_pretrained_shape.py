@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 import pytest
-from pretrained_folders import LLAMA, config_of
 
 from plimsoll.errors import DataError
 from plimsoll.models.pretrained_shape import GEMMA_2B, KNOWN, LLAMA_3_2_1B, Rotary, read_shape, shape_of
+from pretrained_folders import LLAMA, config_of
 
 
 def test_known_shapes_have_the_published_number_of_parameters():

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pretrained_folders import LLAMA, drawn, write, write_sharded
 from safetensors.numpy import save_file
 
 from plimsoll.errors import DataError
@@ -19,6 +18,7 @@ from plimsoll.models.pretrained import KERNELS, NORMS
 from plimsoll.models.pretrained_shape import PretrainedShape, Rotary
 from plimsoll.models.pretrained_weights import kept, load, stored_like
 from plimsoll.models.safetensors_folder import tensors_of
+from pretrained_folders import LLAMA, drawn, write, write_sharded
 
 TIED = PretrainedShape(**{**LLAMA.__dict__, "tied": True})
 

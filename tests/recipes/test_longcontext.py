@@ -118,8 +118,8 @@ def test_the_learning_rate_warms_up_for_a_tenth_and_ends_at_nothing():
 
 def test_the_loss_by_position_becomes_a_table():
     recipe = LongContext(seq_len=128)
-    metrics = {"loss": 3.0, "loss_from_0": 4.0, "loss_from_64": 2.0}
-    assert recipe.reported(metrics) == {"loss": 3.0, BY_POSITION: {"0 to 0": 4.0, "64 to 127": 2.0}}
+    metrics = {"loss": 3.0, "loss_from_0": 4.0, "loss_from_80": 2.0}
+    assert recipe.reported(metrics) == {"loss": 3.0, BY_POSITION: {"0 to 0": 4.0, "80 to 95": 2.0}}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import platform
 import shutil
@@ -28,12 +29,27 @@ LEAST_DISK = GIB
 class DoctorOptions:
     run: str = "runs"
     """Folder where runs are to be kept: its free disk is reported."""
+    chip: str = "cpu"
+    """Ask JAX for this chip's devices: one of `plimsoll chips`."""
+    coordinator: str | None = None
+    """HOST:PORT of the first of several processes, each started with this command: every one reports all."""
+    processes: int | None = None
+    """How many there are."""
+    process: int | None = None
+    """Which of them this is, from 0."""
     json: Annotated[bool, tyro.conf.arg(help="Print one JSON object and nothing else.")] = False
 
 
 def doctor(arguments: list[str]) -> int:
     """Prints devices, versions, rates, memory and disk, and ends with `ready` or what to mend."""
     options = parse(DoctorOptions, arguments, program="plimsoll doctor")
+    from plimsoll import environment, together
+    from plimsoll.planner import chips
+
+    backend = chips.chip(options.chip).platform
+    others = together.asked(options.coordinator, options.processes, options.process, chip=options.chip)
+    under = None if backend == "cpu" and others is None else environment.for_several(backend)
+    question = {} if others is None else {"together": dataclasses.asdict(others)}
     found: dict[str, Any] = {
         "versions": versions(),
         "memory": memory(),
@@ -43,7 +59,7 @@ def doctor(arguments: list[str]) -> int:
     try:
         from plimsoll.ask import ask
 
-        found["jax"] = ask("doctor", {})
+        found["jax"] = ask("doctor", question, under=under)
     except (PlimsollError, RuntimeError) as problem:  # what does not work here is what is asked
         found["jax"] = {"failed": str(problem)}
     found["mend"] = to_mend(found)
@@ -56,6 +72,16 @@ def versions() -> dict[str, str | None]:
     """None for what is not installed."""
     found: dict[str, str | None] = {"python": platform.python_version(), "plimsoll": _version("plimsoll")}
     return found | {name: _version(name) for name in PACKAGES}
+
+
+def _processes(everyone: list[dict[str, Any]]) -> list[str]:
+    from plimsoll.report.layout import labelled
+
+    lines = []
+    for number, one in enumerate(everyone):
+        kinds = ", ".join(device["kind"] for device in one["devices"])
+        lines += labelled(f"process {number}", f"{len(one['devices'])} on {one['host']}: {kinds}")
+    return lines
 
 
 def _version(package: str) -> str | None:
@@ -147,6 +173,7 @@ def report(found: Mapping[str, Any]) -> str:
         kinds = ", ".join(device["kind"] for device in jax["devices"])
         lines += [
             *labelled("devices", f"{len(jax['devices'])} on the backend {jax['backend']}: {kinds}"),
+            *_processes(jax.get("processes", [])),
             *labelled("a jitted step", format_seconds(jax["step_seconds"])),
             *labelled("dots", rates),
             *labelled("memory speed", f"{format_bytes(copied)}/s, host to device {format_bytes(moved)}/s"),

@@ -130,48 +130,22 @@ def _read_run(folder: RunFolder) -> dict[str, Any]:
         file: folder.read(file) if folder.has(file) else {} for file in ("data.json", "plan.json", "ledger.json")
     }
     rows = list(read_rows(folder.metrics)) if folder.metrics.exists() else []
-    steps, saved = optional["data.json"].get("steps"), max(_checkpoint_steps(folder), default=None)
-    training = _is_locked(folder)
+    steps = optional["data.json"].get("steps")
+    state, saved = folder.state(steps), max(folder.saved_steps(), default=None)
     evaluations = [row for row in rows if row.get("validation_loss") is not None]
     best = min(evaluations, key=lambda row: row["validation_loss"], default={})
     exact = best.get("validation_exact_accuracy")
     return {
         "recipe": optional["plan.json"].get("recipe") or folder.read("recipe.json").get("kind"),
-        "step": rows[-1]["step"] if training and rows else saved,
+        "step": rows[-1]["step"] if state == "training now" and rows else saved,
         "steps": steps,
         "loss": next((row["loss"] for row in reversed(rows) if row.get("loss") is not None), None),
         "best_validation_loss": best.get("validation_loss"),
         **({} if exact is None else {"exact_accuracy": exact}),
         "peak_bytes": optional["ledger.json"].get("measured", {}).get("peak_bytes"),
         "budget_bytes": optional["ledger.json"].get("budget_bytes") or optional["plan.json"].get("budget_bytes"),
-        "state": _state(training, saved, steps),
+        "state": state,
     }
-
-
-def _state(training: bool, saved: int | None, steps: int | None) -> str:
-    if training:
-        return "training now"
-    if saved is None:
-        return "nothing saved"
-    return "finished" if steps is not None and saved >= steps else f"stopped at step {saved:,}"
-
-
-def _checkpoint_steps(folder: RunFolder) -> list[int]:
-    names = (path.name.removeprefix("step-") for path in folder.checkpoints.glob("step-*"))
-    return sorted(int(name) for name in names if name.isdigit())
-
-
-def _is_locked(folder: RunFolder) -> bool:
-    """Whether a process trains there: its lock is tried, and given back at once."""
-    if not folder.has(".lock"):
-        return False
-    try:
-        os.close(folder.lock())
-    except PlimsollError:
-        return True
-    except OSError:  # a folder that is not ours to lock: whoever trains there, we cannot know
-        return False
-    return False
 
 
 def inspect(arguments: list[str]) -> int:
@@ -269,7 +243,7 @@ def describe_run(folder: RunFolder) -> dict[str, Any]:
         "fields": _chosen_fields(folder.read("recipe.json")),
         "data": folder.read("data.json")["facts"] if folder.has("data.json") else None,
         "plan": folder.read("plan.json")["plan"] if folder.has("plan.json") else None,
-        "checkpoints": _checkpoint_steps(folder),
+        "checkpoints": folder.saved_steps(),
     }
 
 

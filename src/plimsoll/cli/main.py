@@ -21,6 +21,7 @@ COMMANDS = {
     "export": ("plimsoll.cli.export", "RUN --out FOLDER", "a language model, as a Hugging Face folder"),
     "solve": ("plimsoll.cli.solve", "RUN PUZZLE", "a puzzle by what was trained, and the steps it took"),
     "rank": ("plimsoll.cli.rank", "RUN --history 12,88,401", "the items that come next, by what was trained"),
+    "report": ("plimsoll.cli.report", "RUN | RUN1 RUN2 | --plan FILE", "one page to look at and to share"),
     "prepare": ("plimsoll.cli.prepare", "RECIPE --out PATH", "data that is made, not downloaded"),
     "inspect": ("plimsoll.cli.look", "PATH", "what is in a data set, in bounded memory"),
     "fingerprint": ("plimsoll.cli.look", "RUN", "one checksum of all that was learned"),

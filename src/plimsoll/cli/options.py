@@ -63,10 +63,16 @@ class PlanOptions:
     """Budget of a host beside its accelerators."""
     chip: str = "cpu"
     """The chip to plan for: one of `plimsoll chips`."""
+    mesh: str | None = None
+    """Devices that share the work, and the state, like data=8 or data=4,fsdp=2; default: all of the chip's."""
     measure: bool = False
     """Time the best few here (allocates, in a process of its own)."""
     settings: bool = False
     """A plan for each of the guide's machines (8, 12 and 32 GiB, a TPU) instead of one for --memory and --chip."""
+    compare: str | None = None
+    """Several chips side by side instead of one for --chip, like h200,a100-40,rtx4090,tpu-v4-64."""
+    price: str | None = None
+    """With --compare: what an hour costs, of all devices of a chip's name, like h200=3.5,rtx4090=0.4."""
     buffers: bool = False
     """Print the largest temporaries of the step, and the lines they come from."""
     picture: str | None = None
@@ -82,6 +88,15 @@ class TrainOptions:
     """Budget, like 768MiB or 2GB; default: what is available, less a margin, or what the chip has."""
     chip: str | None = None
     """Train on this: cpu (the default), or the NVIDIA GPU of this machine, by its name in `plimsoll chips`."""
+    mesh: str | None = None
+    """Devices that share the work, and the state, like data=8 or data=4,fsdp=2; default: all that are here."""
+    coordinator: str | None = None
+    """HOST:PORT of the first of several processes that train this run, each started with this command; Slurm, MPI and
+    TPUs say it themselves."""
+    processes: int | None = None
+    """How many there are."""
+    process: int | None = None
+    """Which of them this is, from 0."""
     run: str | None = None
     """Folder of the run, new or to be continued; default runs/RECIPE."""
     runs: str | None = None

@@ -62,8 +62,13 @@ def take_recipe(arguments: list[str], *, command: str) -> tuple[str, Recipe, lis
         name = words.pop(at + 1)
         words.pop(at)
         if words and not words[0].startswith("-"):
-            whole = f"{words.pop(0)}-{name}"  # `longcontext --preset nano`
-            name = whole if whole in PRESETS else name
+            first = words.pop(0)
+            whole = f"{first}-{name}"  # `longcontext --preset nano`
+            if whole not in PRESETS:
+                known = [preset.removeprefix(f"{first}-") for preset in PRESETS if preset.startswith(f"{first}-")]
+                some = f"it has {', '.join(known)}" if known else "it has none"
+                raise RecipeError(f"--preset {name} is no preset of {first}: {some}; `plimsoll recipes` lists all")
+            name = whole
         return name, _recipe(name), words
     if words[:1] in (["-h"], ["--help"]):
         print(f"RECIPE is one of {', '.join(PRESETS)}, or a file of yours, like my_recipe.py.")
@@ -107,6 +112,8 @@ def _translated(arguments: list[str], counts: set[str]) -> list[str]:
 def _count(flag: str, text: str) -> str:
     if text.removeprefix("-").isdigit():
         return text  # a negative one is for the recipe to refuse: it knows why
+    if text == "None":
+        return text
     try:
         return str(parse_count(text))
     except RecipeError as problem:

@@ -22,6 +22,12 @@ def plan(arguments: list[str]) -> int:
     options = parse(PlanOptions, rest, program=f"plimsoll plan {name}", recipe=recipe)
     if options.settings:
         return _settings(name, options)
+    if options.compare is not None:
+        return _compare(name, options)
+    if options.price is not None:
+        raise RecipeError(
+            "--price is for --compare, which says what the same costs on several chips: add it, or leave it out"
+        )
     from plimsoll import report, run
 
     if options.picture is not None:
@@ -33,6 +39,7 @@ def plan(arguments: list[str]) -> int:
             memory=options.memory,
             host_memory=options.host_memory,
             chip=options.chip,
+            mesh=options.mesh,
             numerics=options.levers.numerics,
             pins=options.levers.pins(),
             measure=options.measure,
@@ -72,12 +79,50 @@ def _settings(name: str, options: PlanOptions) -> int:
     return 0
 
 
+def _compare(name: str, options: PlanOptions) -> int:
+    assert options.compare is not None
+    _require_several(options)
+    from plimsoll import report
+    from plimsoll.comparing import chips_named, compared, prices_named
+
+    names = chips_named(options.compare)
+    prices = prices_named(options.price, names)
+    if options.picture is not None:
+        report.require_picture(options.picture)
+    found = compared(
+        options.recipe,
+        names,
+        name=short_name(name),
+        prices=prices,
+        memory=options.memory,
+        host_memory=options.host_memory,
+        numerics=options.levers.numerics,
+        pins=options.levers.pins(),
+        say=_progress,
+    )
+    print(json.dumps({"compared": [row.to_dict() for row in found]}) if options.json else report.beside_table(found))
+    if options.picture is not None:
+        report.beside_picture(found, options.picture)
+    return 0 if any(row.planned is not None for row in found) else 2
+
+
+def _require_several(options: PlanOptions) -> None:
+    of_one = {"--chip": options.chip != "cpu", "--measure": options.measure, "--buffers": options.buffers}
+    if given := [flag for flag, there in of_one.items() if there]:
+        raise RecipeError(
+            f"--compare plans for several chips, and {', '.join(given)} asks for one: leave out {' and '.join(given)},"
+            " or --compare"
+        )
+
+
 def _require_alone(options: PlanOptions) -> None:
     """--settings makes several plans, for machines that are not here: what asks for one of them has no answer."""
     of_one = {
+        "--compare": options.compare is not None,
         "--memory": options.memory is not None,
         "--host-memory": options.host_memory is not None,
         "--chip": options.chip != "cpu",
+        "--mesh": options.mesh is not None,
         "--measure": options.measure,
         "--buffers": options.buffers,
         "--picture": options.picture is not None,

@@ -45,12 +45,13 @@ def _without_preset(arguments: list[str]) -> list[str]:
 
 
 def _become(name: str, options: TrainOptions) -> int:
-    from plimsoll import run
+    from plimsoll import run, together
     from plimsoll.session_options import session_options
 
     given = run.TrainOptions(
         memory=options.memory,
         chip=options.chip,
+        mesh=options.mesh,
         numerics=options.levers.numerics,
         run=options.run or f"runs/{short_name(name)}",
         name=short_name(name),
@@ -60,6 +61,9 @@ def _become(name: str, options: TrainOptions) -> int:
         max_seconds=_minutes(options.max_minutes),
         **session_options(options),
     )
+    found = together.asked(options.coordinator, options.processes, options.process, chip=options.chip)
+    if found is not None:
+        return together.start(options.recipe, given, found)
     quietly = (lambda text: None) if options.quiet else (lambda text: print(text, flush=True))
     run.become(run.prepare_run(options.recipe, given, quietly))
     raise AssertionError("exec returned")

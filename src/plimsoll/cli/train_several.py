@@ -6,13 +6,9 @@ interruption stops the one that trains, which saves, and those after it.
 
 from __future__ import annotations
 
-import contextlib
-import signal
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from plimsoll.cli.look import run_row
 from plimsoll.cli.options import TrainOptions
@@ -20,8 +16,8 @@ from plimsoll.errors import RecipeError
 from plimsoll.recipes.files import short_name
 from plimsoll.recipes.registry import is_saved_as
 from plimsoll.training.folder import RunFolder
+from plimsoll.watching import watched as _watched
 
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 KNOWN_CODES = (0, 2, 3)
 """Done, refused, stopped by the run itself: any other is worse."""
 
@@ -73,32 +69,6 @@ def _for_one(shared: Sequence[str]) -> Iterator[str]:
             next(words, None)
         elif not word.startswith("--runs="):
             yield word
-
-
-def _watched(command: Sequence[str]) -> tuple[int, bool]:
-    """Its exit code, and whether we were told to stop: it is told so too, once, and saves.
-
-    In a process group of its own, since a terminal sends Ctrl-C to all of ours, and a second one would end it at once.
-    """
-    told: list[int] = []
-    process: subprocess.Popen[bytes] | None = None
-
-    def forward(number: int, _frame: Any) -> None:
-        told.append(number)
-        if process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(number)
-
-    before = {number: signal.signal(number, forward) for number in FORWARDED}
-    try:
-        process = subprocess.Popen(command, process_group=0)
-        if told:  # while it was being started
-            process.send_signal(told[0])
-        code = process.wait()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    return (128 - code if code < 0 else code), bool(told)
 
 
 def _say_the_end(folders: Mapping[str, Path]) -> None:

@@ -29,7 +29,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from plimsoll.levers.precision import Form, batched_dot, batched_dot_rows, rounded
-from plimsoll.levers.sharding import ROWS, in_mesh
+from plimsoll.levers.sharding import in_mesh, rows_spec
 from plimsoll.types import Compute
 
 Heads = Float[Array, "batch heads length width"]
@@ -259,5 +259,9 @@ def _splash(query: Heads, key: Heads, value: Heads, *, causal: bool = True, inte
     )
     over_examples = jax.vmap(attend)
     if in_mesh():  # a kernel cannot be split by the partitioner: each device runs it on its own examples
-        over_examples = jax.shard_map(over_examples, in_specs=(ROWS,) * 3, out_specs=ROWS, check_vma=False)
+        rows = rows_spec()
+        axes = {name for names in rows for name in (names if isinstance(names, tuple) else (names,))}
+        over_examples = jax.shard_map(
+            over_examples, axis_names=axes, in_specs=(rows,) * 3, out_specs=rows, check_vma=False
+        )
     return over_examples(query * jnp.asarray(width**-0.5, query.dtype), key, value)

@@ -57,7 +57,7 @@ class Packed:
     """int8 of (..., groups x 64, cols), or uint8 of half as many rows, two codes a byte."""
     scales: Array
     """bfloat16 of (..., groups, cols): what the largest of the group was."""
-    bits: int = field(default=8)
+    bits: Literal[8, 4] = field(default=8)
     rows: int = field(default=0)
     """Before they were filled up to whole groups."""
 

@@ -8,7 +8,7 @@ state, and a layer's weights are gathered while they are needed: fewer bytes for
 Leave `fsdp` at 1 where the state fits: gathering weights takes time. Outside a mesh everything here changes nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -78,7 +78,61 @@ def by_rows(x: Array, *, axis: int = 0) -> Array:
     """Keeps `x` split by examples, so that the partitioner gathers weights and not activations."""
     if not in_mesh():
         return x
-    return jax.lax.with_sharding_constraint(x, PartitionSpec(*[None] * axis, *ROWS))
+    return jax.lax.with_sharding_constraint(x, PartitionSpec(*[None] * axis, *rows_spec()))
+
+
+def rows_spec() -> PartitionSpec:
+    """How the first axis of what has examples lies where this is traced: split over all devices, or for `each_copy`
+    over those of one."""
+    return PartitionSpec(FSDP) if DATA in jax.sharding.get_abstract_mesh().manual_axes else ROWS
+
+
+def each_copy(function: Callable[[Any, Any], tuple[Any, Any]], whole: Any, split: Any) -> tuple[Any, Any]:
+    """`function(whole, split)` for every copy of the state, with its own examples, which are the second axis of `split`
+    and of the second result; the first result is the same of all: what it needs of others, `over_copies` sums.
+
+    So it is written, not found by the partitioner, that a loop over micro-batches sends nothing from copy to copy.
+    """
+    if copies() == 1:
+        return function(whole, split)
+    everything, rows = PartitionSpec(), PartitionSpec(None, DATA)
+    spread = jax.shard_map(
+        function, axis_names={DATA}, in_specs=(everything, rows), out_specs=(everything, rows), check_vma=False
+    )
+    return spread(whole, split)
+
+
+def over_copies(tree: Any) -> Any:
+    """Sums over the copies of the state, in `each_copy`."""
+    if DATA not in jax.sharding.get_abstract_mesh().manual_axes:
+        return tree
+    return jax.lax.psum(tree, DATA)
+
+
+def copies() -> int:
+    """Of the state, each on `fsdp` devices."""
+    return jax.sharding.get_abstract_mesh().shape[DATA] if in_mesh() else 1
+
+
+def in_micro_batches(x: Array, accumulation: int) -> Array:
+    """(examples, ...) to (micro-batches, examples, ...). In a mesh each takes some of every device's own examples, so
+    that none moves; whose turn an example has changes no sum."""
+    if not in_mesh():
+        return x.reshape(accumulation, -1, *x.shape[1:])
+    of_devices = x.reshape(_devices(), accumulation, -1, *x.shape[1:])
+    return by_rows(of_devices.swapaxes(0, 1).reshape(accumulation, -1, *x.shape[1:]), axis=1)
+
+
+def joined(x: Array) -> Array:
+    """The other way round."""
+    if not in_mesh():
+        return x.reshape(-1, *x.shape[2:])
+    of_devices = x.reshape(x.shape[0], _devices(), -1, *x.shape[2:])
+    return by_rows(of_devices.swapaxes(0, 1).reshape(-1, *x.shape[2:]))
+
+
+def _devices() -> int:
+    return jax.sharding.get_abstract_mesh().size
 
 
 def like_state(tree: Any) -> Any:

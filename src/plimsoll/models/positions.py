@@ -9,12 +9,13 @@ PREFIX = "loss_from_"
 
 
 def stretches(length: int) -> list[tuple[int, int]]:
-    """Start and end of each, every one as long as all before it, so that the last is the second half.
+    """Start and end of each, every one as long as all before it, and the second half in quarters of itself.
 
-    >>> stretches(32768)[:3], stretches(32768)[-1]
-    ([(0, 64), (64, 128), (128, 256)], (16384, 32768))
+    >>> stretches(32768)[:3], stretches(32768)[-2:]
+    ([(0, 64), (64, 128), (128, 256)], [(24576, 28672), (28672, 32768)])
     """
-    ends = sorted({length >> halvings for halvings in range(MOST_STRETCHES)} - {0})
+    doubling = {length >> halvings for halvings in range(MOST_STRETCHES)}
+    ends = sorted((doubling | {length * eighths // 8 for eighths in (5, 6, 7)}) - {0})
     return list(zip([0, *ends], ends, strict=False))
 
 

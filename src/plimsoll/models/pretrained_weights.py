@@ -74,9 +74,9 @@ def blank_kept(tree: dict, bits: FrozenBits) -> dict:
 def bits_of(tree: Any) -> FrozenBits:
     """In which `kept` has kept a tree."""
     leaves = jax.tree.leaves(tree, is_leaf=lambda leaf: isinstance(leaf, Packed))
-    packed_bits = {leaf.bits for leaf in leaves if isinstance(leaf, Packed)}
-    if packed_bits:
-        return 8 if 8 in packed_bits else 4
+    for leaf in leaves:
+        if isinstance(leaf, Packed):
+            return leaf.bits
     return 16 if any(leaf.dtype == jnp.uint16 for leaf in leaves) else 32
 
 

@@ -44,7 +44,8 @@ def ledger(plan: Plan, problem: Problem, *, static: Static, analysis: Analysis, 
     """Every phase priced; the ledger holds the components of the dearest."""
     data = dict(problem.host_bytes[plan.prefetch])
     if problem.platform == "cpu":
-        phases, host = _one_memory(plan, static, analysis, rehearsal, data), None
+        local = problem.devices // problem.hosts
+        phases, host = _one_memory(plan, static, analysis, rehearsal, data, local=local), None
     else:
         phases = _device(plan, static, analysis, rehearsal)
         host = _host(plan, problem, static, analysis, rehearsal, data)
@@ -66,19 +67,24 @@ def ledger(plan: Plan, problem: Problem, *, static: Static, analysis: Analysis, 
     )
 
 
-def _one_memory(plan: Plan, static: Static, analysis: Analysis, rehearsal: Rehearsal, data: Parts) -> dict[str, Parts]:
+def _one_memory(
+    plan: Plan, static: Static, analysis: Analysis, rehearsal: Rehearsal, data: Parts, *, local: int
+) -> dict[str, Parts]:
+    """`local` devices of a CPU are one process's: it holds what all of them hold."""
     process = rehearsal.process_bytes + RUNNING_BYTES
-    base = {"process": process} | _state(static)
-    step = {"step temporaries": analysis.beyond_state_bytes}
-    save = {"save buffers": _saving(static.state_bytes)}
+    base = {"process": process} | {name: local * size for name, size in _state(static).items()}
+    step = {"step temporaries": local * analysis.beyond_state_bytes}
+    save = {"save buffers": _saving(static.whole_state_bytes or static.state_bytes)}
+    if plan.devices > 1:
+        save["state gathered for saving"] = static.whole_state_bytes
     if plan.async_save:
-        save["state copy while saving"] = static.state_bytes
+        save["state copy while saving"] = static.state_bytes if plan.devices == 1 else static.whole_state_bytes
     return {
         "load": {"process": rehearsal.starting_bytes + LOADING_BYTES},
-        "start": base | {"process": process + STARTING_BYTES, "init temporaries": rehearsal.init_temp_bytes},
+        "start": base | {"process": process + STARTING_BYTES, "init temporaries": local * rehearsal.init_temp_bytes},
         "restore": base | {"restore buffers": RESTORE_BYTES + 2 * static.largest_leaf_bytes},
         "train": base | step | data,
-        "evaluate": base | {"evaluation temporaries": rehearsal.evaluate_temp_bytes} | data,
+        "evaluate": base | {"evaluation temporaries": local * rehearsal.evaluate_temp_bytes} | data,
         "save": base | save | data | (step if plan.async_save else {}),
     }
 

@@ -20,10 +20,12 @@ from plimsoll.planner.combinations import combinations, micro_batches, require_n
 from plimsoll.planner.estimate import ledger
 from plimsoll.planner.interpolation import interpolated, sample
 from plimsoll.planner.offloading import moves, require_moved
+from plimsoll.planner.other_budgets import other_budgets
 from plimsoll.planner.refusal import refusal
+from plimsoll.planner.scaling import scaling
 from plimsoll.planner.speed import host_bytes, step_seconds
 from plimsoll.planner.types import Analysis, Compiler, DoesNotCompile, Problem, Rates, Rehearsal, Static
-from plimsoll.types import Ledger, Plan, Planned, Storage
+from plimsoll.types import Ledger, Plan, Planned, Scaled, Storage
 from plimsoll.units import format_bytes, format_seconds
 
 SLOWED = 1.15
@@ -117,11 +119,11 @@ class _Search:
             return planned
         least = self._least(found)
         if least is not None and least.fits:  # it had been estimated too high
-            return self._planned(least, [least], fitting=1)
+            return self._planned(least, [least], fitting=1, found=[*found, least])
         sure = [one for one in (least, *self._ends(found)) if one is not None]
         least = min(sure, key=lambda one: one.peak, default=None)
         if least is not None and least.fits:  # what looked worse than it is
-            return self._planned(least, [least], fitting=1)
+            return self._planned(least, [least], fitting=1, found=[*found, least])
         raise refusal(self.problem, self.static, least, self.failures)
 
     def _rounds(self) -> Iterable[list[Mapping[str, Any]]]:
@@ -250,7 +252,7 @@ class _Search:
             best = self._best(ranked)
             confirmed = self._confirm(best)
             if confirmed is not None and confirmed.fits:
-                return self._planned(confirmed, ranked, fitting=len(fitting))
+                return self._planned(confirmed, ranked, fitting=len(fitting), found=found)
             self.too_large.add(same_step(best.plan))
             if while_good is not None and not self._good_enough(while_good):
                 return None
@@ -364,11 +366,19 @@ class _Search:
                 self.failures.append(str(problem))
                 self.rehearsals[kind(plan)] = rehearsal  # not tried again for every micro-batch
             return self._candidate(plan, analysis, confirmed=confirmed)
-        seconds = step_seconds(plan, analysis, self._static(plan), self.rates, devices=self.problem.devices)
+        devices, problem = self.problem.devices, self.problem
+        shared = devices // problem.hosts if problem.platform == "cpu" else 1  # the cores of a CPU: no more of them
+        seconds = step_seconds(plan, analysis, self._static(plan), self.rates, devices=devices, sharing=shared)
         return Candidate(plan, book, seconds, confirmed, analysis)
 
     def _ledger(self, plan: Plan, analysis: Analysis, rehearsal: Rehearsal) -> Ledger:
         return ledger(plan, self.problem, static=self._static(plan), analysis=analysis, rehearsal=rehearsal)
+
+    def _price(self, candidate: Candidate, plan: Plan, problem: Problem) -> Ledger:
+        """Of a candidate elsewhere, saved and read as `plan` says: no compile, no rehearsal."""
+        assert candidate.analysis is not None
+        rehearsal = self._any_rehearsal(plan)
+        return ledger(plan, problem, static=self._static(plan), analysis=candidate.analysis, rehearsal=rehearsal)
 
     def _analyse(self, plan: Plan) -> Analysis:
         key = same_step(plan)
@@ -422,12 +432,19 @@ class _Search:
             layerwise=combination["layerwise"],
             offload=combination["offload"],
             fsdp=combination["fsdp"],
+            devices=self.problem.devices,
             prefetch=pins.get("prefetch", max(self.problem.host_bytes)),
             async_save=pins.get("async_save", True),
             pinned=tuple(sorted(pins)),
         )
 
-    def _planned(self, chosen: Candidate, ranked: list[Candidate], *, fitting: int) -> Planned:
+    def _scaling(self, plan: Plan) -> tuple[Scaled, ...]:
+        """Of accelerators: more devices of one CPU are no more of anything."""
+        if self.problem.platform == "cpu" or self.problem.devices == 1:
+            return ()
+        return scaling(plan, self._analyse(plan), self._static(plan), self.rates)
+
+    def _planned(self, chosen: Candidate, ranked: list[Candidate], *, fitting: int, found: list[Candidate]) -> Planned:
         """`ranked` are those of the `fitting` that fit whose times can be compared: by the clock, or by the rates."""
         problem = self.problem
         others = [c for c in ranked if replace(c.plan, async_save=True) != replace(chosen.plan, async_save=True)]
@@ -452,10 +469,13 @@ class _Search:
                 problem.effective_batch * problem.rate_per_example if problem.rate_unit == "tokens" else None
             ),
             examples_per_step=problem.effective_batch,
+            scaling=self._scaling(chosen.plan),
             compiles=self.compiler.compiles,
             left_out=tuple(dict.fromkeys(self.failures)),
             devices=problem.devices,
+            hosts=problem.hosts,
             reason=reason,
+            other_budgets=other_budgets(problem, found, chosen, self._price),
             alternatives=tuple(
                 alternative(candidate, chosen) for candidate in sorted(others, key=lambda c: c.seconds)[:3]
             ),

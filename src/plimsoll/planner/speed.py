@@ -17,18 +17,20 @@ MOVES_PER_OPERAND = 1.5
 """Between two dots what the first wrote is read and written once more: norms, activations, softmax."""
 
 
-def step_seconds(plan: Plan, analysis: Analysis, static: Static, rates: Rates, *, devices: int = 1) -> float:
-    """Of one optimizer step."""
-    arithmetic = analysis.flops / (devices * rates.flops[plan.precision])
+def step_seconds(
+    plan: Plan, analysis: Analysis, static: Static, rates: Rates, *, devices: int = 1, sharing: int = 1
+) -> float:
+    """Of one optimizer step. `sharing`: devices for which `rates` are all they have together, as those of one CPU."""
+    arithmetic = analysis.flops * sharing / (devices * rates.flops[plan.precision])
     gradient = static.parameter_bytes if plan.accumulation > 1 else 0
     activations = max(0, analysis.temp_bytes - gradient)
     if analysis.moved_bytes:
         touched = MOVES_PER_OPERAND * analysis.moved_bytes / devices
     else:
         touched = plan.accumulation * MOVES_PER_BYTE * activations
-    moved = touched + plan.accumulation * 3 * gradient + 3 * static.state_bytes
-    first_touch = analysis.temp_bytes / rates.first_touch_bytes
-    sent = 0.0 if devices == 1 else sent_bytes(plan, static, devices=devices) / rates.link_bytes
+    moved = sharing * (touched + plan.accumulation * 3 * gradient + 3 * static.state_bytes)
+    first_touch = sharing * analysis.temp_bytes / rates.first_touch_bytes
+    sent = 0.0 if devices == 1 else sharing * sent_bytes(plan, static, devices=devices) / rates.link_bytes
     between = host_bytes(plan, static) + 2.0 * plan.accumulation * analysis.host_temp_bytes
     fetched = between / rates.host_link_bytes if between else 0.0
     started = analysis.dots * rates.dot_seconds + plan.accumulation * rates.loop_seconds
@@ -50,10 +52,10 @@ def sent_bytes(plan: Plan, static: Static, *, devices: int) -> float:
     """By one device in one step, in rings: a sum over n devices sends 2 (n-1)/n of its bytes, a gather (n-1)/n.
 
     Every micro-batch gathers the weights twice (forward, backward) and scatters their gradient over the `fsdp`
-    devices that share them, and sums what is left over the others. Rajbhandari et al. 2019, section 7.
+    devices that share them; what is left is summed over the others once a step. Rajbhandari et al. 2019, section 7.
     """
     copies = devices // plan.fsdp
     shared = static.parameter_bytes * plan.fsdp
     gathered = 3 * shared * (plan.fsdp - 1) / plan.fsdp
     summed = 2 * static.parameter_bytes * (copies - 1) / copies
-    return plan.accumulation * (gathered + summed)
+    return plan.accumulation * gathered + summed

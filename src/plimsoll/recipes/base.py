@@ -60,6 +60,9 @@ class Recipe(ABC):
     rate_unit: ClassVar[str] = "examples"
     """What throughput counts: tokens or examples."""
 
+    shown: ClassVar[tuple[str, ...]] = ()
+    """What a report asks the trained model to make: names of `showing.py`."""
+
     without_validation: ClassVar[str] = "its data set was too small for one. Train on some hundred documents or more"
     """Why there may be no held-out set, and what to do."""
 
@@ -202,6 +205,16 @@ class Recipe(ABC):
     def reported(self, metrics: Mapping[str, float]) -> dict[str, Any]:
         """What `evaluate` says of the means over the held-out set."""
         return dict(metrics)
+
+    def exhibits(self, metrics: Mapping[str, float], facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """What a report shows of the last evaluation's means, besides curves: dictionaries as `report/page/exhibits.py`
+        draws them. `facts` are the run's own (`Prepared.facts`); reads no data."""
+        return []
+
+    def schedule(self, steps: int) -> Callable[[Any], Any] | None:
+        """Of a run of so many steps, from the number of a step to its learning rate; None where nobody says it."""
+        made = self.optimizer(steps)
+        return made.schedule(steps) if isinstance(made, AdamW) else None
 
     @abstractmethod
     def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:

@@ -36,6 +36,7 @@ class Control(AdamWRecipe):
 
     kind: ClassVar[str] = "control"
     without_validation: ClassVar[str] = "it was trained with --split none. Train with --split variant, or trajectory"
+    shown: ClassVar[tuple[str, ...]] = ("drive",)
     honoured: ClassVar[tuple[str, ...]] = ("precision", "remat", "remat_offload", "optimizer_bits", "offload")
 
     data: str = ""
@@ -161,6 +162,22 @@ class Control(AdamWRecipe):
         }
         rest = {name: value for name, value in metrics.items() if not name.startswith("unexplained_")}
         return rest | {"macro_r2": sum(r2.values()) / len(r2), "r2": r2}
+
+    def exhibits(self, metrics: Mapping[str, float], facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+        names = facts.get("families", ())
+        rows = [(name, 1 - metrics[key]) for i, name in enumerate(names) if (key := f"unexplained_{i}") in metrics]
+        if not rows:
+            return []
+        return [
+            {
+                "kind": "table",
+                "title": "How much of each system's control it explains",
+                "caption": "R^2 about zero, of held-out windows at the last evaluation: 1 is the optimal controller"
+                " itself, 0 is no better than doing nothing. The best first.",
+                "header": ["system", "R^2"],
+                "rows": [[name, f"{r2:.3f}"] for name, r2 in sorted(rows, key=lambda row: -row[1])],
+            }
+        ]
 
     def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
         rows = self.rows

@@ -42,6 +42,7 @@ class LongContext(AdamWRecipe):
 
     kind: ClassVar[str] = "longcontext"
     rate_unit: ClassVar[str] = "tokens"
+    shown: ClassVar[tuple[str, ...]] = ("sample",)
     without_validation: ClassVar[str] = (
         "its held-out documents have fewer tokens than one window, or --validation-tokens is 0. Pack more text, or take"
         " a smaller --seq-len"
@@ -95,9 +96,10 @@ class LongContext(AdamWRecipe):
     tbptt: Count = 0
     """Tokens after which gradients end; 0 for exact ones through the whole window."""
     form: Mixing = "auto"
-    """How states are computed; the numbers are the same. auto: in steps on a CPU, by matrices elsewhere."""
+    """How states are computed; the numbers are the same but for rounding. auto: in steps on a CPU, by matrices
+    elsewhere, and by a prefix scan with --selective."""
     chunk_size: int = 256
-    """Tokens whose states are computed side by side; changes nothing but the cost."""
+    """Of --form steps and matmul: tokens of a chunk; changes nothing but the cost."""
 
     batch_size: int = 8
     epochs: float | None = None
@@ -108,6 +110,9 @@ class LongContext(AdamWRecipe):
     """Optimizer steps; 0 for --warmup-fraction of the run."""
     warmup_fraction: float = 0.1
     """Of the run; then a cosine to zero."""
+
+    seed: int = 0
+    """Of the parameters and the order of the data."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -125,6 +130,11 @@ class LongContext(AdamWRecipe):
         if not 0 <= self.warmup_fraction < 1:
             raise RecipeError(f"--warmup-fraction must be from 0 to below 1, got {self.warmup_fraction:g}")
         _ = self._shape(1)  # its own checks
+        if self.heads is not None and not self.attention_every:
+            raise RecipeError(
+                f"--heads {self.heads} is of layers that attend, and there are none: give --attention-every, or leave"
+                " it out"
+            )
 
     @property
     def uses(self) -> tuple[str, ...]:
@@ -245,6 +255,10 @@ class LongContext(AdamWRecipe):
             )
         return None
 
+    def without_data(self, prepared: Prepared) -> LongContext:
+        """The same model, for where its packed folder is no longer there."""
+        return replace(self, data="", vocab_size=self.vocab_size or prepared.facts["packed"]["vocab_size"])
+
     def source(self, folder: Path, *, prefetch: int) -> Source:
         from plimsoll.data.packed import packed_loader
 
@@ -280,6 +294,24 @@ class LongContext(AdamWRecipe):
         rest = {name: value for name, value in metrics.items() if not is_of_a_position(name)}
         return rest | {BY_POSITION: by_position(metrics, self.seq_len)}
 
+    def exhibits(self, metrics: Mapping[str, float], facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+        losses = by_position(metrics, self.seq_len)
+        if len(losses) < 2:
+            return []
+        return [
+            {
+                "kind": "curves",
+                "title": "Loss by position",
+                "caption": "Does a token gain from what lies far before it? Where the curve still falls, it does. Means"
+                " over stretches of positions, at the last evaluation.",
+                "x_label": "position in the window, counted from 1 (logarithmic)",
+                "y_label": "loss, nats per token",
+                "x": [int(stretch.split(" to ")[0]) + 1 for stretch in losses],
+                "y": {"held-out documents": list(losses.values())},
+                "logarithmic": True,
+            }
+        ]
+
     def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
         from plimsoll.data.packed import packed_bytes
 
@@ -296,7 +328,7 @@ def _heads(width: int) -> int:
 
 
 def _identity(packed: Packed) -> dict[str, Any]:
-    """What tells one folder from another, wherever it lies."""
+    """What tells one folder from another that has taken its place."""
     return {
         "tokens": packed.tokens,
         "documents": packed.documents,

@@ -37,7 +37,9 @@ def large_32k() -> LongContext:
 
 
 def _long(*, width: int, layers: int, states: int) -> LongContext:
+    """States that begin slower than the default: a tenth of them reach beyond 1,000 tokens, with 0.9 a hundredth."""
     return LongContext(
+        r_min=0.99,
         width=width,
         layers=layers,
         states=states,

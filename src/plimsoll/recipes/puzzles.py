@@ -9,7 +9,7 @@ recipes/puzzle_presets.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -43,6 +43,7 @@ class Puzzles(Recipe):
 
     kind: ClassVar[str] = "puzzles"
     without_validation: ClassVar[str] = "its data set has no test split. Prepare one that has"
+    shown: ClassVar[tuple[str, ...]] = ("solve",)
     honoured: ClassVar[tuple[str, ...]] = ("precision", "remat", "offload")
 
     data: str = ""
@@ -217,6 +218,9 @@ class Puzzles(Recipe):
 
     def optimizer(self, steps: int) -> optax.GradientTransformation:
         return self.adam_atan2.build(steps)
+
+    def schedule(self, steps: int) -> Callable[[Any], Any]:
+        return self.adam_atan2.schedule(steps)
 
     def update_rule(self, steps: int, storage: Storage = WHOLE) -> optax.GradientTransformation:
         from plimsoll.optimizers.in_place import with_tables

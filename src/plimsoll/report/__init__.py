@@ -9,6 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from plimsoll.report.beside import beside_picture as beside_picture
+    from plimsoll.report.beside import beside_table as beside_table
     from plimsoll.report.ladder import ladder_picture as ladder_picture
     from plimsoll.report.ladder import ladder_table as ladder_table
     from plimsoll.report.logfile import LogFile as LogFile
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from plimsoll.report.trackers import require_tracker as require_tracker
 
 _MODULES = {
+    "beside_picture": "beside",
+    "beside_table": "beside",
     "LogFile": "logfile",
     "MetricsLog": "metrics",
     "read_rows": "metrics",

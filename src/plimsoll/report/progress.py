@@ -13,6 +13,7 @@ A terminal that goes away (a closed window, a broken pipe) ends the showing, not
 `metrics.jsonl` hold everything.
 """
 
+import json
 import os
 import sys
 import time
@@ -22,6 +23,8 @@ from typing import Protocol, TextIO
 from plimsoll.report.layout import UNKNOWN, format_rate
 from plimsoll.units import format_bytes, format_seconds
 
+TOLD, TOLD_AS_JSON = "PLIMSOLL_PROGRESS", "json"
+"""The environment variable, and its value, that make a run tell what it does to a program that shows it."""
 REFRESH_SECONDS = 0.25
 NARROW = 100  # columns
 
@@ -61,6 +64,8 @@ def progress(
     if quiet:
         return _Quiet(stream)
     pace = _Pace(total_steps, start_step=start_step, clock=clock)
+    if os.environ.get(TOLD) == TOLD_AS_JSON:
+        return _Told(stream, pace)
     if stream.isatty() and os.environ.get("TERM") != "dumb":
         return _Bar(stream, pace)
     return _Lines(stream, pace)
@@ -167,6 +172,37 @@ class _Lines:
 
     def close(self) -> None:
         pass
+
+
+class _Told:
+    """A line of JSON per update and message, for a program that draws them: a notebook."""
+
+    def __init__(self, stream: TextIO, pace: _Pace) -> None:
+        self._writer, self._pace = _Writer(stream), pace
+
+    def update(
+        self,
+        step: int,
+        *,
+        loss: float,
+        rate: float,
+        rate_unit: str,
+        resident_bytes: int,
+        device_bytes: int | None = None,
+    ) -> None:
+        elapsed, left = self._pace.at(step)
+        facts = _fields(loss, rate, rate_unit, resident_bytes, device_bytes)
+        facts += [f"elapsed {format_seconds(elapsed)}", f"left {_left(left)}"]
+        self._tell({"step": step, "total": self._pace.total_steps, "facts": "  ".join(facts)})
+
+    def message(self, text: str, *, important: bool = False) -> None:
+        self._tell({"message": text})
+
+    def close(self) -> None:
+        pass
+
+    def _tell(self, what: dict[str, object]) -> None:
+        self._writer.line(json.dumps({TOLD: what}))
 
 
 class _Bar:

@@ -10,13 +10,13 @@ GAP = 6
 
 
 def solution_text(found: Mapping[str, Any]) -> str:
-    before, after = (_drawn(found[name], found["box"]) for name in ("puzzle", "answer"))
+    before, after = (drawn_rows(found[name], found["box"]) for name in ("puzzle", "answer"))
     width = max(map(len, before)) + GAP
     beside = [f"  {one:<{width}}{other}".rstrip() for one, other in zip_longest(before, after, fillvalue="")]
-    return "\n".join([*beside, "", *(f"  {line}" for line in _said(found))])
+    return "\n".join([*beside, "", *(f"  {line}" for line in said_of(found))])
 
 
-def _drawn(rows: Sequence[str], box: Sequence[int] | None) -> list[str]:
+def drawn_rows(rows: Sequence[str], box: Sequence[int] | None) -> list[str]:
     """With white space between the boxes of a Sudoku: it can be typed in again as it is."""
     if box is None:
         return list(rows) or ["(no grid)"]
@@ -28,7 +28,7 @@ def _drawn(rows: Sequence[str], box: Sequence[int] | None) -> list[str]:
     return lines
 
 
-def _said(found: Mapping[str, Any]) -> list[str]:
+def said_of(found: Mapping[str, Any]) -> list[str]:
     """A line each: the verdict, the data set's, the steps."""
     lines = []
     if "valid" in found:

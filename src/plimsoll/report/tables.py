@@ -17,7 +17,7 @@ from plimsoll.report.layout import (
     format_share,
     labelled,
 )
-from plimsoll.types import OFFLOAD_WORDS, Alternative, Plan, Planned
+from plimsoll.types import OFFLOAD_WORDS, Alternative, Plan, Planned, Scaled
 from plimsoll.units import format_bytes, format_count, format_seconds
 
 
@@ -25,7 +25,8 @@ def plan_table(planned: Planned) -> str:
     """What `plimsoll plan` prints: the plan, its bytes, its time, the reasons."""
     ledger = planned.ledger
     peak, budget = ledger.predicted_peak_bytes, ledger.budget_bytes
-    where = "" if planned.devices == 1 else f" x {planned.devices}, bytes of each device"
+    whose = "process" if planned.plan.chip == "cpu" else "device"  # the devices of a CPU have one memory
+    where = "" if planned.devices == 1 else f" x {planned.devices}, bytes of each {whose}"
     return "\n".join(
         [
             f"plan for {planned.recipe} on {planned.plan.chip}{where}: "
@@ -43,6 +44,7 @@ def plan_table(planned: Planned) -> str:
             *_error_band(planned),
             *_disk(planned.disk),
             *_speed(planned),
+            *_scaling(planned.scaling),
             *labelled("why", planned.reason),
             *(line for text in planned.left_out for line in labelled("does not compile", text)),
             *_alternatives(planned),
@@ -51,9 +53,18 @@ def plan_table(planned: Planned) -> str:
 
 
 def _levers(planned: Planned) -> list[str]:
-    plan = planned.plan
     rows = {
         "parameters": format_count(planned.parameters),
+        **lever_rows(planned.plan),
+        "devices": _devices(planned),
+        "pinned": ", ".join(planned.plan.pinned) or "nothing",
+    }
+    return [line for label, text in rows.items() for line in labelled(label, text)]
+
+
+def lever_rows(plan: Plan) -> dict[str, str]:
+    """Each lever's name and value in words; of those that most plans leave off, only what is on."""
+    return {
         "effective batch": f"{plan.effective_batch} = micro-batch {plan.micro_batch}"
         f" x accumulation {plan.accumulation}",
         "rematerialisation": plan.remat,
@@ -65,10 +76,7 @@ def _levers(planned: Planned) -> list[str]:
         **({"offload": f"{OFFLOAD_WORDS[plan.offload]}, in the host's memory"} if plan.offload != "none" else {}),
         "prefetch": f"{plan.prefetch} batch{'' if plan.prefetch == 1 else 'es'}",
         "save": "in the background, with a second copy of the state" if plan.async_save else "training waits",
-        "devices": _devices(planned),
-        "pinned": ", ".join(plan.pinned) or "nothing",
     }
-    return [line for label, text in rows.items() for line in labelled(label, text)]
 
 
 def _backward_passes(plan: Plan) -> str:
@@ -92,6 +100,17 @@ def _devices(planned: Planned) -> str:
         return "1"
     state = "a whole copy of the state on each" if fsdp == 1 else f"the state split over {fsdp} of them"
     return f"{devices}: {planned.plan.micro_batch // devices} examples of a micro-batch on each, {state}"
+
+
+def _scaling(scaled: Sequence[Scaled]) -> list[str]:
+    if not scaled:
+        return []
+    rows = [
+        (str(one.devices), format_bytes(one.sent_bytes), format_seconds(one.step_seconds), f"{one.efficiency:.0%}")
+        for one in scaled
+    ]
+    head = ("devices", "each sends", "step", "efficiency")
+    return ["", "the same step on other numbers of them, by the rates", *columns([head, *rows], align="rrrr"), ""]
 
 
 def _host(planned: Planned) -> list[str]:

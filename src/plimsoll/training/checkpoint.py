@@ -27,7 +27,7 @@ import jax
 import numpy as np
 
 from plimsoll.errors import CheckpointError, StoppedError
-from plimsoll.training import allocator
+from plimsoll.training import allocator, distributed
 from plimsoll.training.disk import KEPT
 from plimsoll.training.folder import replace_file
 from plimsoll.units import MIB, format_bytes
@@ -69,17 +69,13 @@ class Checkpoints:
         return sorted(found, key=lambda saved: saved.step, reverse=True)
 
     def best(self) -> dict[str, Any] | None:
-        """`step` and `validation_loss` of the best one, and the `standing` it was chosen by; None before the first
-        evaluation."""
+        """`step` and `validation_loss` of the best one, and the `standing` it was chosen by where that is another
+        number; None before the first evaluation."""
         path = self.folder / "best.json"
         try:
             found = json.loads(path.read_text())
-            loss = float(found["validation_loss"])
-            return {
-                "step": int(found["step"]),
-                "validation_loss": loss,
-                "standing": float(found.get("standing", -loss)),
-            }
+            standing = {"standing": float(found["standing"])} if "standing" in found else {}
+            return {"step": int(found["step"]), "validation_loss": float(found["validation_loss"])} | standing
         except (OSError, ValueError, KeyError, TypeError):  # not there, or damaged: the next evaluation writes another
             return None
 
@@ -92,9 +88,12 @@ class Checkpoints:
     def save(self, step: int, state: Any, loader_state: dict[str, Any]) -> None:
         """Refuses a state that is not finite. Waits for the save before this one."""
         self.wait()
-        if any(saved.step == step for saved in self.all()):
-            return
-        leaves = _leaves(state)
+        leaves = _leaves(state)  # of several processes: all of them give what they hold, and the first one writes
+        if distributed.is_first() and all(saved.step != step for saved in self.all()):
+            self._write(step, leaves, loader_state)
+        distributed.meet("saved")
+
+    def _write(self, step: int, leaves: list[tuple[str, np.ndarray]], loader_state: dict[str, Any]) -> None:
         require_finite(leaves, step)
         partial = self.folder / f".partial-{step:08d}"
         try:
@@ -140,6 +139,26 @@ class Checkpoints:
             notes.append(f"checkpoint {saved.step} is damaged ({problem}): set aside as {aside.name}")
         return None, notes
 
+    def newest(self, like: Any) -> tuple[int | None, Any, dict[str, Any], list[str]]:
+        """Step, state and loader's position of the newest that is whole, and what was set aside, in words. None for the
+        step where there is none. Of several processes the first one reads, leaf by leaf, and the others get it."""
+        if distributed.processes() == 1:
+            saved, notes = self.latest_whole()
+            return (saved.step, *load_state(saved, like), notes) if saved else (None, None, {}, notes)
+        board = distributed.Board()
+        if distributed.is_first():
+            saved, notes = self.latest_whole()
+            leaves = None if saved is None else _fitting(saved, like)
+            board.write("newest", [saved and saved.step, saved and loader_position(saved), notes])
+        else:
+            leaves = None
+        step, position, notes = board.read("newest")
+        if step is None:
+            return None, None, {}, notes
+        shapes, tree = jax.tree.flatten(like)
+        loaded = [distributed.from_first(next(leaves)[1] if leaves else None, shape) for shape in shapes]
+        return step, jax.tree.unflatten(tree, loaded), position, notes
+
     def _complete(self, partial: Path, step: int, finish: Any) -> None:
         try:
             finish()
@@ -177,6 +196,14 @@ def load_part(saved: Saved, like: Any, *, only: str | tuple[str, ...] = "") -> A
     Using what was trained needs `only="['params']"`, and not the optimizer, which is twice as large.
     """
     paths = [path for path, _ in _leaves(like)]
+    lies = {path: getattr(leaf, "sharding", None) for path, leaf in _leaves(like)}
+    read = _fitting(saved, like, only=only)
+    loaded = {path: jax.device_put(leaf, lies[path], may_alias=False) for path, leaf in read}
+    return jax.tree.unflatten(jax.tree.structure(like), [loaded[path] for path in paths])
+
+
+def _fitting(saved: Saved, like: Any, *, only: str | tuple[str, ...] = "") -> Iterator[tuple[str, np.ndarray]]:
+    """`read_leaves`, where they are of the shapes of `like`."""
     have = {leaf["path"]: (tuple(leaf["shape"]), leaf["dtype"]) for leaf in _described(saved, only)}
     want = {path: (tuple(leaf.shape), str(leaf.dtype)) for path, leaf in _leaves(like)}
     if have != want:
@@ -185,9 +212,7 @@ def load_part(saved: Saved, like: Any, *, only: str | tuple[str, ...] = "") -> A
             f"checkpoint {saved.step} does not fit the recipe: {path} is {have.get(path)} there and {want.get(path)}"
             " here. Name another --run to start anew"
         )
-    lies = {path: getattr(leaf, "sharding", None) for path, leaf in _leaves(like)}
-    loaded = {path: jax.device_put(leaf, lies[path], may_alias=False) for path, leaf in read_leaves(saved, only=only)}
-    return jax.tree.unflatten(jax.tree.structure(like), [loaded[path] for path in paths])
+    return read_leaves(saved, only=only)
 
 
 def read_leaves(saved: Saved, *, only: str | tuple[str, ...] = "") -> Iterator[tuple[str, np.ndarray]]:
@@ -251,7 +276,8 @@ def require_finite(leaves: list[tuple[str, np.ndarray]], step: int) -> None:
 def _leaves(tree: Any) -> list[tuple[str, Any]]:
     flat, _ = jax.tree_util.tree_flatten_with_path(tree)
     return [
-        (jax.tree_util.keystr(path), np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf) for path, leaf in flat
+        (jax.tree_util.keystr(path), distributed.gathered(leaf) if isinstance(leaf, jax.Array) else leaf)
+        for path, leaf in flat
     ]
 
 
@@ -290,7 +316,7 @@ def _start_writing(path: Path, slices: dict[str, np.ndarray], *, in_background: 
     # As JAX arrays over the same memory: NumPy arrays are copied, all at once, whatever the limits say.
     host = jax.local_devices(backend="cpu")[0]
     arrays = {name: jax.device_put(piece, host) for name, piece in slices.items()}
-    with _context():
+    with _context(), distributed.alone():
         if in_background:
             return ocp.save_async(str(path), arrays).result
         ocp.save(str(path), arrays)
@@ -300,7 +326,7 @@ def _start_writing(path: Path, slices: dict[str, np.ndarray], *, in_background: 
 def _load(path: Path, wanted: dict[str, Any]) -> dict[str, Any]:
     from orbax.checkpoint import v1 as ocp
 
-    with _context():
+    with _context(), distributed.alone():
         return ocp.load(str(path), wanted)
 
 

@@ -10,10 +10,27 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
 from plimsoll.errors import RunError
+
+OF_TRAINING = (
+    ".",
+    "checkpoints",
+    "ledger",
+    "metrics",
+    "log.txt",
+    "events.out",
+    "profile",
+    "overruns",
+    "nan.txt",
+    "wandb",
+    "mlruns",
+    "trackio",
+)
+"""How the names of what training writes begin."""
 
 
 class RunFolder:
@@ -60,16 +77,50 @@ class RunFolder:
     def write(self, name: str, value: Any) -> None:
         replace_file(self.path / name, json.dumps(value, indent=2) + "\n")
 
+    def prepared(self) -> list[str]:
+        """What was there before training, and the best so far: what another process needs to train the same run."""
+        best = "checkpoints/best.json"
+        found = [path.name for path in self.path.iterdir() if not path.name.startswith(OF_TRAINING)]
+        return sorted(found) + ([best] if self.has(best) else [])
+
+    def saved_steps(self) -> list[int]:
+        names = (path.name.removeprefix("step-") for path in self.checkpoints.glob("step-*"))
+        return sorted(int(name) for name in names if name.isdigit())
+
+    def is_trained_now(self) -> bool:
+        """Whether a process trains there: its lock is tried, and given back at once."""
+        if not self.has(".lock"):
+            return False
+        try:
+            os.close(self.lock())
+        except RunError:
+            return True
+        except OSError:  # a folder that is not ours to lock: whoever trains there, we cannot know
+            return False
+        return False
+
+    def state(self, steps: int | None) -> str:
+        """In words; `steps` are those of the whole run, where they are known."""
+        if self.is_trained_now():
+            return "training now"
+        saved = max(self.saved_steps(), default=None)
+        if saved is None:
+            return "nothing saved"
+        return "finished" if steps is not None and saved >= steps else f"stopped at step {saved:,}"
+
     def lock(self) -> int:
         """Held until the process ends, across `exec`. Two processes in one run would overwrite each other."""
         descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
+            holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
             os.close(descriptor)
             raise RunError(
-                f"{self.path} is being trained by another process: wait for it, stop it, or name another --run"
+                f"{self.path} is being trained by {holder}: wait for it, stop it, or name another --run"
             ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
         os.set_inheritable(descriptor, True)
         return descriptor
 

@@ -15,7 +15,8 @@ from plimsoll.errors import StoppedError
 from plimsoll.levers.loss_scale import SMALLEST
 from plimsoll.training import allocator, memory
 from plimsoll.training.checkpoint import Checkpoints
-from plimsoll.training.interruption import Interruption
+from plimsoll.training.distributed import Agreement
+from plimsoll.training.interruption import NUMBERS, Interruption
 from plimsoll.training.program import Executables
 from plimsoll.training.step import Report, evaluated
 from plimsoll.types import Batch, LossSum, Source
@@ -25,6 +26,10 @@ IN_FLIGHT = {"cpu": 1}
 
 On a CPU one: the next step would touch its temporaries while the kernel still takes back those of the last, which
 showed as a fifth of them on top of the peak, now and then (docs/log.md, "Two steps at once")."""
+
+
+TIME_IS_UP, OVER_THE_LINE = 100, 101
+"""Why a session stops, besides the numbers of signals; of what several processes wish, the largest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +89,8 @@ def run_steps(
 ) -> tuple[Any, Ended]:
     """Takes the steps that are left. `interruption` is in force already.
 
-    Where the line was crossed it saves and stops, between steps, as at a signal.
+    Where the line was crossed it saves and stops, between steps, as at a signal; of several processes all do, where one
+    of them is told to.
 
     Checkpoint n holds the state after n updates and a loader about to yield batch n, so we save after the update
     and before the next draw. Moving either line breaks exact resumption, which tests/training/test_resume.py
@@ -92,15 +98,17 @@ def run_steps(
     """
     first = int(state["step"])
     deadline = time.monotonic() + schedule.stop_after_seconds
-    flight = _InFlight(log)
+    flight, agreed = _InFlight(log), Agreement()
     evaluated_at = saved_at = first
     step = first
-    over = False
+    why = 0
+
+    def wish() -> int:
+        late = TIME_IS_UP if time.monotonic() >= deadline else 0
+        return interruption.signal or late or (OVER_THE_LINE if over_the_line() else 0)
 
     with checkpoints:  # however it ends, a save that was begun is finished
-        while step < schedule.stop_at and not interruption.signal and time.monotonic() < deadline:
-            if over := over_the_line():
-                break
+        while step < schedule.stop_at and not (why := agreed(wish())):
             state, metrics = executables.step(state, next(loader))  # the old state's buffers are reused
             step += 1
             flight.add(step, metrics)
@@ -116,12 +124,17 @@ def run_steps(
                 log.saved(step)
                 memory.trim()  # what evaluating and saving left in the heap would sit under the next step's peak
         flight.land()
-        if step > evaluated_at and not interruption.signal and not over:
+        if agreed.alone:
+            why = why or interruption.signal or 0
+        if step > evaluated_at and why in (0, TIME_IS_UP):
             _evaluate(state, step, loader, evaluate, checkpoints, log, schedule.judged_by)
         if step > saved_at:
             checkpoints.save(step, state, loader.state())
             log.saved(step)
-    return state, Ended(step, interruption.signal, over, flight.last)
+    if agreed.alone:
+        why = why or interruption.signal or 0
+    told_to = why if why in NUMBERS else None
+    return state, Ended(step, told_to, why == OVER_THE_LINE, flight.last)
 
 
 def _evaluate(
@@ -144,9 +157,10 @@ def _evaluate(
         return
     log.evaluation(step, metrics)
     best, loss = checkpoints.best(), metrics["validation_loss"]
-    standing = -loss if judged_by == "loss" else metrics[f"validation_{judged_by}"]
-    if best is None or standing > best["standing"]:
-        checkpoints.mark_best(step, loss, standing=standing)
+    other = None if judged_by == "loss" else metrics[f"validation_{judged_by}"]
+    standing = -loss if other is None else other
+    if best is None or standing > best.get("standing", -best["validation_loss"]):
+        checkpoints.mark_best(step, loss, standing=other)
 
 
 def _is_best(checkpoints: Checkpoints, step: int) -> bool:

@@ -20,7 +20,7 @@ from plimsoll.levers import offload
 from plimsoll.levers.sharding import with_shardings
 from plimsoll.training import memory
 from plimsoll.training.step import Report, evaluated, make_evaluate, make_init, make_step
-from plimsoll.types import Plan, Task
+from plimsoll.types import Batch, Plan, Task
 
 COUNTED: dict[str, str | bool] = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
 """On a CPU, XLA hands whole groups of operations to a library, which allocates what lies between them where no compiler
@@ -38,6 +38,8 @@ class Program:
     step: jax.stages.Lowered
     evaluate: jax.stages.Lowered
     state: Any
+    put: Callable[[Batch], Any] | None = None
+    """Where a batch of NumPy arrays must be laid over several devices first."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,23 @@ class Executables:
     init: jax.stages.Compiled
     step: Callable[[Any, Any], tuple[Any, Report]]
     """Compiled, its state donated."""
-    evaluate: jax.stages.Compiled
+    evaluate: jax.stages.Compiled | Fed
     state: Any
-    """Shapes and dtypes of the state; where some of it is offloaded, where it lies, too."""
+    """Shapes and dtypes of the state; where it is offloaded or split over devices, where it lies, too."""
+
+
+@dataclass(frozen=True)
+class Fed:
+    """An executable whose second argument, a batch of NumPy arrays, is laid over the devices first."""
+
+    executable: jax.stages.Compiled
+    put: Callable[[Batch], Any]
+
+    def __call__(self, state: Any, batch: Batch) -> Any:
+        return self.executable(state, self.put(batch))
+
+    def memory_analysis(self) -> Any:
+        return self.executable.memory_analysis()
 
 
 def lower(
@@ -79,7 +95,10 @@ def compile_all(program: Program) -> Executables:
     memory.trim()  # loading one leaves tens of MiB that the next would come on top of
     evaluate = compiled(program.evaluate)
     memory.trim()
-    return Executables(init=init, step=compiled(program.step), evaluate=evaluate, state=program.state)
+    step = compiled(program.step)
+    if program.put is not None:
+        evaluate, step = Fed(evaluate, program.put), Fed(step, program.put)
+    return Executables(init=init, step=step, evaluate=evaluate, state=program.state)
 
 
 def compiled(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
@@ -89,6 +108,15 @@ def compiled(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
 
 def shapes(spec: BatchSpec) -> dict[str, jax.ShapeDtypeStruct]:
     return {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in spec.items()}
+
+
+def held_bytes(tree: Any) -> dict[int, int]:
+    """Of arrays: what each device of this process really holds of them, by its number."""
+    held: dict[int, int] = {}
+    for leaf in jax.tree.leaves(tree):
+        for shard in leaf.addressable_shards:
+            held[shard.device.id] = held.get(shard.device.id, 0) + shard.data.nbytes
+    return held
 
 
 def tree_bytes(tree: Any) -> int:

@@ -14,7 +14,7 @@ import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from plimsoll.levers import offload, sharding
-from plimsoll.training.program import BatchSpec, shapes
+from plimsoll.training.program import BatchSpec, Program, shapes
 from plimsoll.training.step import evaluated, make_evaluate, make_init, make_step
 from plimsoll.types import Plan, Task
 
@@ -37,6 +37,13 @@ class Spread:
         self._whole = NamedSharding(self._on, PartitionSpec(), memory_kind=self._kind)
         self.state = sharding.with_shardings(shaped, self._lies)
 
+    def program(self, *, batch: BatchSpec, evaluation_batch: BatchSpec) -> Program:
+        """All of them, for a run."""
+        step, _ = self.step(batch)
+        return Program(
+            init=self.init(), step=step, evaluate=self.evaluate(evaluation_batch), state=self.state, put=self.put
+        )
+
     def init(self) -> jax.stages.Lowered:
         seed = jax.ShapeDtypeStruct((), jnp.uint32, sharding=self._whole)
         with jax.set_mesh(self.mesh):
@@ -54,12 +61,16 @@ class Spread:
 
     def evaluate(self, batch: BatchSpec) -> jax.stages.Lowered:
         with jax.set_mesh(self.mesh):
-            return jax.jit(make_evaluate(self._task)).lower(evaluated(self.state), self._rows(batch))
+            evaluate = jax.jit(make_evaluate(self._task), out_shardings=self._whole)
+            return evaluate.lower(evaluated(self.state), self._rows(batch))
 
     def put(self, batch: Mapping[str, Any]) -> dict[str, jax.Array]:
-        """A batch of NumPy arrays, split by rows."""
+        """A batch of NumPy arrays, split by rows. Every process draws the whole batch and takes the rows of its own
+        devices from it: none twice, none lost, however many processes there are."""
         rows = NamedSharding(self.mesh, sharding.ROWS)
-        return {name: jax.device_put(values, rows) for name, values in batch.items()}
+        return {
+            name: jax.make_array_from_callback(values.shape, rows, values.__getitem__) for name, values in batch.items()
+        }
 
     def _rows(self, batch: BatchSpec) -> dict[str, jax.ShapeDtypeStruct]:
         rows = NamedSharding(self._on, sharding.ROWS, memory_kind=self._kind)

@@ -6,6 +6,7 @@ order of a sum.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ import optax
 from plimsoll.levers import loss_scale
 from plimsoll.levers.frozen import FrozenBits, stored
 from plimsoll.levers.offload import fetched
-from plimsoll.levers.sharding import by_rows, like_state
+from plimsoll.levers.sharding import each_copy, in_micro_batches, joined, like_state, over_copies
 from plimsoll.levers.weight_bits import learned, parts_of, read
 from plimsoll.optimizers.in_place import in_place
 from plimsoll.optimizers.norm import global_norm
@@ -93,10 +94,10 @@ def make_step(
         if isinstance(task, ReadsTables):
             read_rows = dict(task.rows(state["carry"], batch))
         rows = {name: tables[name][ids] for name, ids in read_rows.items()}
-        taken = _in_micro_batches({"batch": dict(batch), "keys": keys, "rows": rows}, accumulation)
-        (gradient, of_rows), carry, loss, metrics = _gradient(
-            task, state, taken, _in_micro_batches(state["carry"], accumulation)
-        )
+        taken = {"batch": dict(batch), "keys": keys, "rows": rows}
+        given = jax.tree.map(lambda x: in_micro_batches(x, accumulation), {"taken": taken, "carry": state["carry"]})
+        read = {name: state[name] for name in ("params", "loss_scale") if name in state}
+        (gradient, loss, metrics), (of_rows, carry) = each_copy(partial(_gradient, task), read, given)
         scaling = state.get("loss_scale")
         finite = jnp.asarray(True)
         if scaling is not None:
@@ -107,7 +108,7 @@ def make_step(
             "step": state["step"] + 1,
             "params": state["params"] | {"trainable": weights},
             "optimizer": optimizer_state,
-            "carry": jax.tree.map(_joined, carry),
+            "carry": jax.tree.map(joined, carry),
         }
         if rule.average:
             new_state["ema"] = rule.average.after(state["ema"], weights, state["step"])
@@ -120,7 +121,7 @@ def make_step(
             report |= {"scale": new_state["loss_scale"].scale, "skipped_steps": new_state["loss_scale"].skipped_steps}
         if read_rows:  # after the choice above, which would hold a second copy of them
             assert rule.row_rule is not None, "an optimizer of tables: optimizers.in_place.with_tables"
-            flowing = jax.tree.map(_joined, of_rows)
+            flowing = jax.tree.map(joined, of_rows)
             after = rule.row_rule.after(tables, read_rows, flowing, step=state["step"], taken=finite)
             new_state["params"] = new_state["params"] | {"tables": after}
         return new_state, report
@@ -128,21 +129,14 @@ def make_step(
     return step
 
 
-def _in_micro_batches(tree: Any, accumulation: int) -> Any:
-    return jax.tree.map(lambda x: by_rows(x.reshape(accumulation, -1, *x.shape[1:]), axis=1), tree)
+def _gradient(task: Task, state: State, split: Any) -> tuple[tuple[Any, LossSum, dict], tuple[Any, Any]]:
+    """Of the mean loss over all micro-batches: the gradient for weights, the loss and metrics; for each example the
+    gradient for its rows of tables, and the next carry.
 
-
-def _joined(x: jax.Array) -> jax.Array:
-    """Examples of all micro-batches along one axis again."""
-    return by_rows(x.reshape(-1, *x.shape[2:]))
-
-
-def _gradient(task: Task, state: State, taken: Any, carry: Any) -> tuple[tuple[Any, Any], Any, LossSum, dict]:
-    """Gradients of the mean loss over all micro-batches, for weights and for rows of tables; and the next carry.
-
-    `taken` (batch, keys and rows) and `carry` have a leading axis of micro-batches, and so has what is made of rows and
-    carry. `LossSum.total` is already divided by the weight.
+    `split` has `taken` (batch, keys and rows) and `carry`, with a leading axis of micro-batches, and so has what is
+    made of rows and carry. `LossSum.total` is already divided by the weight.
     """
+    taken, carry = split["taken"], split["carry"]
     params, stored, in_parts = state["params"], state["params"]["trainable"], parts_of(task)
     trainable = learned(stored, in_parts)
     trainable = task.unstack(trainable) if isinstance(task, Unstacks) else trainable
@@ -155,7 +149,7 @@ def _gradient(task: Task, state: State, taken: Any, carry: Any) -> tuple[tuple[A
         return sums(trainable, given["rows"], carry, given)[0].weight
 
     # The compiler drops the forward pass from this one: the weight depends on the labels only.
-    weight = jnp.sum(jax.lax.map(lambda rows: weight_of(*rows), (carry, taken)))
+    weight = over_copies(jnp.sum(jax.lax.map(lambda rows: weight_of(*rows), (carry, taken))))
 
     scale = state["loss_scale"].scale if "loss_scale" in state else jnp.float32(1)
 
@@ -187,8 +181,9 @@ def _gradient(task: Task, state: State, taken: Any, carry: Any) -> tuple[tuple[A
         zeros = jax.tree.map(jnp.zeros_like, _float32(shapes))
         numbers = jnp.arange(taken["keys"].shape[0])
         ((gradient, loss, metrics), carry), of_rows = jax.lax.scan(add, (zeros, carry), (numbers, taken))
+    gradient, loss, metrics = over_copies((gradient, loss, metrics))
     gradient = task.stack(gradient) if isinstance(task, Unstacks) else gradient
-    return (gradient, of_rows), carry, LossSum(loss / scale, weight), metrics
+    return (gradient, LossSum(loss / scale, weight), metrics), (of_rows, carry)
 
 
 def _float32(tree: Any) -> Any:

@@ -1,0 +1,99 @@
+"""`plimsoll report`: one page of a run, of several beside one another, or of a plan that was never run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from plimsoll.cli.parse import parse
+from plimsoll.errors import PlimsollError
+
+SUFFIXES = (".html", ".htm")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions:
+    runs: Annotated[
+        tyro.conf.Positional[tuple[str, ...]],
+        tyro.conf.arg(metavar="RUN ...", help="Folder of a run; of several, which are compared."),
+    ] = ()
+    out: str | None = None
+    """File of the page; default report.html in the folder of the run, of several runs or of a plan in this one."""
+    plan: str | None = None
+    """Show this plan, which was never run: a file from `plimsoll plan ... --json`, or a run's plan.json."""
+    model: bool = True
+    """Ask the trained model what it makes, in a process of its own, within the budget of the run."""
+    closed_loop: bool = False
+    """Of a run of control: let it drive the systems, which takes minutes."""
+
+
+def report(arguments: list[str]) -> int:
+    """Writes the page, and prints where it is."""
+    options = parse(ReportOptions, arguments, program="plimsoll report")
+    _require_one_question(options)
+    out = _writable(options)
+    from plimsoll import reporting
+    from plimsoll.report.page.of_run import plan_page, run_page
+
+    made = reporting.made_by()
+    if options.plan is not None:
+        page = plan_page(reporting.plan_of_file(options.plan), name=Path(options.plan).name, made=made)
+    elif len(options.runs) == 1:
+        asked = {"ask_model": options.model, "closed_loop": options.closed_loop}
+        page = run_page(reporting.recorded(options.runs[0], **asked, say=_progress), made=made)
+    else:
+        from plimsoll.report.page.compared import comparison_page
+
+        runs = [reporting.recorded(run, ask_model=False) for run in options.runs]
+        page = comparison_page(runs, made=made)
+    try:
+        out.write_text(page, encoding="utf-8")
+    except OSError as problem:
+        raise PlimsollError(_refused(out, str(problem.strerror or problem))) from None
+    print(out)
+    return 0
+
+
+def _require_one_question(options: ReportOptions) -> None:
+    if bool(options.runs) == (options.plan is not None):
+        which = "RUN and --plan ask for two pages" if options.runs else "there is nothing to show"
+        raise PlimsollError(
+            f"{which}: name a run, like `plimsoll report runs/code`, several to compare them, or a plan with --plan"
+            " plan.json"
+        )
+    from plimsoll.report.page.palette import SERIES
+
+    if len(options.runs) > len(SERIES):
+        raise PlimsollError(f"{len(options.runs)} runs on one page cannot be told apart: name at most {len(SERIES)}")
+
+
+def _writable(options: ReportOptions) -> Path:
+    """Before anything is read or asked: what could not be written at the end."""
+    folder = Path(options.runs[0]).expanduser() if len(options.runs) == 1 else Path()
+    out = Path(options.out).expanduser() if options.out is not None else folder / "report.html"
+    if out.suffix.lower() not in SUFFIXES:
+        raise PlimsollError(f"--out {out} is to be a page: give it a name that ends in .html")
+    if options.out is None and not folder.is_dir():
+        return out  # what is no run is said by whoever reads it
+    if out.is_dir():
+        why = "it is a folder"
+    elif not out.parent.is_dir():
+        why = f"there is no folder {out.parent}"
+    elif not os.access(out if out.exists() else out.parent, os.W_OK):
+        why = "you may not write there"
+    else:
+        return out
+    raise PlimsollError(_refused(out, why))
+
+
+def _refused(out: Path, why: str) -> str:
+    return f"the page {out} cannot be written, {why}: name a file in a folder that is yours with --out"
+
+
+def _progress(text: str) -> None:
+    print(f"  {text} ...", file=sys.stderr)

@@ -1,0 +1,165 @@
+"""The page of several runs beside one another: what differs in what was asked, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from plimsoll.report.layout import UNKNOWN, format_known_bytes
+from plimsoll.report.page.chart import Chart, Level, Line, figure
+from plimsoll.report.page.learning import clock
+from plimsoll.report.page.markup import Markup, element, joined, shortened
+from plimsoll.report.page.of_run import facts
+from plimsoll.report.page.plan_sections import plan_of
+from plimsoll.report.page.recorded import Recorded
+from plimsoll.report.page.shell import Section, page
+from plimsoll.report.tables import lever_rows
+from plimsoll.units import GIB, MIB, format_bytes
+
+MOST_FIELDS = 60
+
+
+def comparison_page(runs: Sequence[Recorded], *, made: str) -> str:
+    names = names_of(runs)
+    sections = [
+        Section("What came of it", _table(names, _outcomes(runs), "Outcomes")),
+        Section("Side by side", element("div", *_charts(runs, names), class_="pair")),
+        Section("What was asked", _asked(runs, names)),
+    ]
+    verdict = element("p", _verdict(runs, names), class_="verdict")
+    return page(title=" and ".join(names), verdict=verdict, facts=[], sections=sections, made=made)
+
+
+def names_of(runs: Sequence[Recorded]) -> list[str]:
+    """The folders' own, as long as they tell the runs apart; else their paths, and if it is one run twice, numbers."""
+    for names in ([run.name for run in runs], [run.path for run in runs]):
+        if len({*names}) == len(names):
+            return [shortened(name, most=80) for name in names]
+    return [f"{run.name} ({number})" for number, run in enumerate(runs, start=1)]
+
+
+def _verdict(runs: Sequence[Recorded], names: Sequence[str]) -> str:
+    """Who learned more, in words, where validation says it."""
+    losses = [(f"{found[1]:.4f}", name) for run, name in zip(runs, names, strict=True) if (found := run.best())]
+    peaks = [(run.measured_peak_bytes, name) for run, name in zip(runs, names, strict=True)]
+    said = []
+    if len({loss for loss, _ in losses}) > 1:
+        loss, name = min(losses, key=lambda pair: float(pair[0]))
+        said.append(f"the lowest validation loss is that of {name}, {loss}")
+    if len({format_bytes(peak) for peak, _ in peaks if peak}) > 1:
+        peak, name = min((peak, name) for peak, name in peaks if peak)
+        said.append(f"the least memory was taken by {name}, {format_bytes(peak)}")
+    text = (
+        "; ".join(said)
+        or f"{len(runs)} runs that differ neither in memory nor in validation loss, as far as they were measured"
+    )
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _outcomes(runs: Sequence[Recorded]) -> list[tuple[str, list[str]]]:
+    rows = [(name, [dict(facts(run))[name] for run in runs]) for name, _ in facts(runs[0])]
+    parts = dict.fromkeys(name for run in runs for name in (run.ledger or {}).get("components", {}))
+    return [
+        ("recipe", [str((run.planned or {}).get("recipe") or run.recipe.get("kind", UNKNOWN)) for run in runs]),
+        ("state", [run.state for run in runs]),
+        *rows,
+        ("peak, predicted", [format_known_bytes(run.predicted_peak_bytes) for run in runs]),
+        *((f"of it {part}, measured", [_measured(run, part) for run in runs]) for part in parts),
+    ]
+
+
+def _measured(run: Recorded, part: str) -> str:
+    return format_known_bytes((run.ledger or {}).get("components", {}).get(part, {}).get("measured"))
+
+
+def _asked(runs: Sequence[Recorded], names: Sequence[str]) -> Markup:
+    """Only what differs: two runs agree in most of what they were asked."""
+    fields = [run.recipe.get("fields") or {} for run in runs]
+    rows = [(f"--{name.replace('_', '-')}", values) for name, values in _differing(fields)]
+    levers = [lever_rows(plan_of(run.planned)) if run.planned else {} for run in runs]
+    rows += _differing(levers)
+    last = [run.sessions[-1] if run.sessions else {} for run in runs]
+    rows += [(name, values) for name, values in _differing(last) if name != "started"]
+    if not rows:
+        return element("p", "Nothing: recipe, plan and versions are the same.")
+    return joined(
+        element("p", "Only what differs: of the recipe, the plan, the versions and the machine."),
+        _table(names, rows[:MOST_FIELDS], "What was asked"),
+    )
+
+
+def _differing(of_runs: Sequence[Any]) -> list[tuple[str, list[str]]]:
+    keys = dict.fromkeys(key for one in of_runs for key in one)
+    rows = [(key, [str(one.get(key, UNKNOWN)) for one in of_runs]) for key in keys]
+    return [(key, values) for key, values in rows if len({*values}) > 1]
+
+
+def _table(names: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], title: str) -> Markup:
+    head = element("tr", element("td"), *(element("th", name, scope="col", class_="words") for name in names))
+    body = [
+        element(
+            "tr",
+            element("th", shortened(name), scope="row"),
+            *(element("td", shortened(value, most=120), class_="words") for value in values),
+        )
+        for name, values in rows
+    ]
+    table = element("table", element("thead", head), element("tbody", *body))
+    return element("div", table, class_="scroll", tabindex="0", role="region", aria_label=title)
+
+
+def _charts(runs: Sequence[Recorded], names: Sequence[str]) -> list[Markup]:
+    longest = max((run.elapsed_seconds or 0 for run in runs), default=0)
+    size, unit = clock(longest)
+    units = {run.rate_unit for run in runs} - {None}
+    in_nats = "loss, nats" if units == {"tokens"} else "loss"
+    seen = "See which curve lies lower, and whether it falls further."
+
+    def chart(title: str, caption: str, y_label: str, lines: list[Line], *, in_time: bool = False, **more: Any) -> Any:
+        label = f"time since the start, {unit}" if in_time else "optimizer step"
+        return figure(
+            Chart(
+                title=title, caption=caption, x_label=label, y_label=y_label, lines=lines, x_from_zero=in_time, **more
+            )
+        )
+
+    def lines(column: str, *, scale: float = 1.0, in_time: bool = False, marked: bool = False) -> list[Line]:
+        return [
+            Line(
+                name=name,
+                xs=[at / size for at in found.seconds] if in_time else found.steps,
+                ys=[value / scale for value in found.values],
+                marked=marked,
+            )
+            for run, name in zip(runs, names, strict=True)
+            if (found := run.columns.get(column)) is not None
+        ]
+
+    rate = f"{next(iter(units))}_per_second" if len(units) == 1 else None
+    validation = lines("validation_loss", marked=True)
+    earlier = "The same by the clock: a faster run is further to the left."
+    drawn = [
+        chart("Training loss", f"By step. {seen}", in_nats, lines("loss"), may_be_logarithmic=True),
+        chart("Validation loss", f"By step. {seen}", in_nats, validation, may_be_logarithmic=True),
+        chart("Loss in time", earlier, in_nats, lines("loss", in_time=True), in_time=True, may_be_logarithmic=True),
+        _memory(runs, chart, lines),
+    ]
+    if len(units) == 1:
+        rate = f"{next(iter(units))}_per_second"
+        caption = "See which one is faster, and where it dips."
+        drawn.append(chart("Throughput", caption, rate.replace("_", " "), lines(rate), from_zero=True))
+    return [one for one in drawn if one is not None]
+
+
+def _memory(runs: Sequence[Recorded], chart: Callable[..., Any], lines: Callable[..., list[Line]]) -> Any:
+    kind = "device" if all(run.on_device for run in runs) else "resident"
+    budgets = {run.budget_bytes for run in runs if run.budget_bytes}
+    largest = max([*budgets, *(run.measured_peak_bytes or 0 for run in runs)], default=0)
+    unit, name = (GIB, "GiB") if largest >= 3 * GIB else (MIB, "MiB")
+    which = "the line" if len(budgets) == 1 else "a line"
+    levels = [Level(name=f"{which}: {format_bytes(size)}", y=size / unit, is_line=True) for size in sorted(budgets)]
+    caption = "Each as it was logged; the red lines are the budgets."
+    drawn = lines(f"{kind}_bytes", scale=unit, in_time=True)
+    return chart(
+        f"{kind.title()} memory", caption, f"{kind} memory, {name}", drawn, in_time=True, levels=levels, from_zero=True
+    )

@@ -1,0 +1,159 @@
+"""The page of one run, and the page of a plan that was never run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import median
+from typing import Any
+
+from plimsoll.report.layout import UNKNOWN, format_rate, format_share
+from plimsoll.report.page import exhibits, learning
+from plimsoll.report.page.markup import Markup, element, joined, shortened
+from plimsoll.report.page.plan_sections import line_picture, the_plan, used_of, where_the_bytes_go
+from plimsoll.report.page.recorded import Recorded
+from plimsoll.report.page.shell import Section, page
+from plimsoll.report.tables import overrun_words
+from plimsoll.units import MIB, format_bytes, format_count, format_seconds
+
+
+def run_page(run: Recorded, *, made: str) -> str:
+    sections = [
+        Section("The line", _the_line(run)),
+        Section("What it learned", joined(learning.learning(run), learning.other_metrics(run))),
+        *([Section("What it makes", made_of)] if (made_of := _makes(run)) is not None else []),
+        Section("How fast", learning.speed(run)),
+        Section("The plan", the_plan(run.planned) if run.planned else element("p", "This run has no plan yet.")),
+        Section("Again", _again(run)),
+    ]
+    return page(title=run.name, verdict=_verdict(run), facts=facts(run), sections=sections, made=made)
+
+
+def plan_page(planned: Mapping[str, Any], *, name: str, made: str) -> str:
+    """`planned` is what `plimsoll plan --json` printed."""
+    peak, budget = planned["predicted_peak_bytes"], planned["budget_bytes"]
+    known = Recorded(name=name, path="", state="never run", recipe={}, planned=planned)
+    share = f"{format_bytes(peak)} of {format_bytes(budget)}, {format_share(peak, budget)} of the budget"
+    said = element("p", f"A plan that was never run: it expects {share}.", class_="verdict")
+    sections = [
+        Section(
+            "The line", element("div", line_picture(planned), where_the_bytes_go(planned, None), class_="pair wide")
+        ),
+        Section("The plan", the_plan(planned)),
+    ]
+    title = f"{planned.get('recipe') or 'a plan'} on {planned['plan']['chip']}"
+    return page(title=title, verdict=said, facts=_facts_of_plan(known), sections=sections, made=made)
+
+
+def _verdict(run: Recorded) -> Markup:
+    """Whether the line held comes first, because that is the question."""
+    peak, budget, predicted = run.measured_peak_bytes, run.budget_bytes, run.predicted_peak_bytes
+    recipe = (run.planned or {}).get("recipe") or run.recipe.get("kind") or UNKNOWN
+    state = element("p", f"{recipe}: {_progress(run)}.", class_="quiet")
+    if peak is None or not budget:
+        return joined(state, element("p", "Its memory was not measured yet.", class_="verdict"))
+    share = f"{format_bytes(peak)} of {format_bytes(budget)}"
+    beside = f" That is {_beside(peak, predicted)}." if predicted else ""
+    if peak > budget:
+        line = f"Over the line by {format_bytes(peak - budget)}: it took {share} at its peak.{beside}"
+        return joined(state, element("p", line, class_="verdict over"))
+    line = f"Under the line: {share} at its peak, {format_share(peak, budget)} of the budget.{beside}"
+    return joined(state, element("p", line, class_="verdict"))
+
+
+def _beside(peak: float, predicted: int) -> str:
+    if round(peak / MIB, 1) == round(predicted / MIB, 1):
+        return "what was predicted"
+    more = format_share(abs(peak - predicted), predicted)
+    return f"{more} {'more' if peak > predicted else 'less'} than the {format_bytes(predicted)} that were predicted"
+
+
+def _progress(run: Recorded) -> str:
+    of = f" of {run.steps:,}" if run.steps else ""
+    if run.state.startswith("stopped"):
+        return f"{run.state}{of}"
+    return f"{run.state}, step {run.last_step:,}{of}" if run.last_step is not None else f"{run.state}, no step logged"
+
+
+def facts(run: Recorded) -> list[tuple[str, str]]:
+    """The figures that stand first on a page, and side by side where runs are compared."""
+    loss, best, unit = run.columns.get("loss"), run.best(), run.rate_unit
+    rate = run.columns.get(f"{unit}_per_second")
+    usual = median(rate.finite()) if rate and rate.finite() else None
+    return [
+        ("peak, measured", used_of(run.measured_peak_bytes, run.budget_bytes)),
+        ("training loss, last", UNKNOWN if loss is None or loss.last is None else f"{loss.last:.4f}"),
+        ("validation loss, best", f"{best[1]:.4f} at step {best[0]:,}" if best else "no validation yet"),
+        ("throughput, median", format_rate(usual, str(unit)) if usual else UNKNOWN),
+        ("time", format_seconds(run.elapsed_seconds) if run.elapsed_seconds else UNKNOWN),
+        ("parameters", format_count(run.planned["parameters"]) if run.planned else UNKNOWN),
+    ]
+
+
+def _facts_of_plan(run: Recorded) -> list[tuple[str, str]]:
+    planned = run.planned or {}
+    seconds, tokens = planned.get("step_seconds"), planned.get("tokens_per_step")
+    rate, unit = (tokens, "tokens") if tokens else (planned.get("examples_per_step"), "examples")
+    return [
+        ("peak, predicted", used_of(run.predicted_peak_bytes, run.budget_bytes)),
+        ("bytes", str(planned.get("source", UNKNOWN))),
+        ("a step, predicted", format_seconds(seconds) if seconds else UNKNOWN),
+        ("throughput, predicted", format_rate(rate / seconds, unit) if seconds and rate else UNKNOWN),
+        ("parameters", format_count(planned["parameters"])),
+        ("devices", f"{planned.get('devices', 1):,}"),
+    ]
+
+
+def _the_line(run: Recorded) -> Markup:
+    chart = learning.memory_under_the_line(run) or element("p", "No row of metrics says how much memory was used yet.")
+    if run.planned is None:
+        return chart
+    notes = [element("li", overrun_words(overrun)) for overrun in (run.ledger or {}).get("overruns", ())]
+    notes += [element("li", shortened(note)) for note in (run.ledger or {}).get("notes", ())]
+    missing = None
+    if run.ledger is None:
+        missing = element("p", "What each part took is measured when a session ends (ledger.json), and none has yet.")
+    bytes_of = element("div", where_the_bytes_go(run.planned, run.ledger), missing)
+    return joined(
+        element("div", chart, bytes_of, class_="pair wide"),
+        joined(element("h3", "Where it went over, and what was noted"), element("ul", *notes)) if notes else None,
+    )
+
+
+def _makes(run: Recorded) -> Markup | None:
+    """And what could not be shown, a sentence each."""
+    shown = [found for exhibit in run.exhibits if (found := exhibits.drawn(exhibit)) is not None]
+    missing = [element("li", shortened(text)) for text in run.left_out]
+    if not shown and not missing:
+        return None
+    return joined(
+        element("div", *shown, class_="pair") if shown else None,
+        joined(element("h3", "Left out"), element("ul", *missing)) if missing else None,
+    )
+
+
+def _again(run: Recorded) -> Markup:
+    parts = []
+    for title, command in (
+        ("Continues it", run.continue_command),
+        ("Repeats it, with the same plan", run.repeat_command),
+        ("Uses it", "\n".join(run.use_commands) or None),
+    ):
+        if command:
+            parts += [element("h3", title), element("pre", shortened(command, most=4000), class_="wrapped")]
+    return element("div", element("div", *parts), element("div", _conditions(run)), class_="pair wide")
+
+
+def _conditions(run: Recorded) -> Markup:
+    fields = run.recipe.get("fields") or {}
+    rows = [("run", run.path), ("chip", (run.planned or {}).get("plan", {}).get("chip", UNKNOWN))]
+    rows += [("seed", str(fields.get("seed", UNKNOWN)))]
+    rows += [("data", str(((run.data or {}).get("facts") or {}).get("description", UNKNOWN)))]
+    rows += [(name.replace("_", " "), str(value)) for name, value in run.chosen.items()]
+    last = run.sessions[-1] if run.sessions else None
+    if last is None:
+        rows.append(("versions", "this run does not say: it was begun by a version that did not keep them"))
+    else:
+        rows += [(name.replace("_", " "), UNKNOWN if value is None else str(value)) for name, value in last.items()]
+        rows.append(("sessions", f"{len(run.sessions):,}, the last of them above"))
+    listed = [joined(element("dt", shortened(name)), element("dd", shortened(value))) for name, value in rows]
+    return joined(element("h3", "Under these conditions"), element("dl", *listed, class_="levers"))

@@ -1,0 +1,60 @@
+"""The colours of a page, for light and for dark, by what they are for. A test computes their contrast.
+
+Text must reach 4.5 to 1 against what it stands on, lines and bars 3 to 1 (WCAG 2.2, 1.4.3 and 1.4.11,
+https://www.w3.org/TR/WCAG22/). Series differ by dashes too, for those who see no difference between the colours.
+"""
+
+LIGHT = {
+    "page": "#ffffff",
+    "panel": "#f3f6f9",
+    "ink": "#17222d",
+    "quiet": "#53606c",
+    "rule": "#d5dce3",
+    "one": "#1c5f9c",
+    "two": "#a84a06",
+    "three": "#1f7048",
+    "four": "#7a3f98",
+    "five": "#8a6100",
+    "six": "#4a5560",
+    "line": "#b3261e",
+    "faint": "#b9cfe4",
+}
+DARK = {
+    "page": "#10161d",
+    "panel": "#18212b",
+    "ink": "#e7edf3",
+    "quiet": "#9fadba",
+    "rule": "#2f3b47",
+    "one": "#74b3ee",
+    "two": "#f0a467",
+    "three": "#6fcf9b",
+    "four": "#cf9ee8",
+    "five": "#dfc05a",
+    "six": "#b4bfca",
+    "line": "#ff8a80",
+    "faint": "#2d4a66",
+}
+SERIES = ("one", "two", "three", "four", "five", "six")
+DASHES = ("", "7 4", "2 3", "9 3 2 3", "12 5", "5 2")
+"""Of the lines of a chart, in the same order."""
+
+TEXT_ON = [(ink, page) for ink in ("ink", "quiet", "line", *SERIES) for page in ("page", "panel")]
+"""Pairs in which the first is text."""
+DRAWN_ON = [(ink, "page") for ink in (*SERIES, "line")]
+"""Pairs in which the first is a line or a bar."""
+
+
+def variables(colours: dict[str, str]) -> str:
+    return " ".join(f"--{name}: {value};" for name, value in colours.items())
+
+
+def contrast(one: str, other: str) -> float:
+    """From 1 to 21, of two colours like `#1c5f9c`: the definition of WCAG 2.2."""
+    lighter, darker = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

@@ -1,0 +1,37 @@
+"""A process that is started, watched to its end, and told once what its parent is told. Part of the joint."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def watched(command: Sequence[str], environment: Mapping[str, str] | None = None) -> tuple[int, bool]:
+    """Its exit code, and whether we were told to stop: it is told so too, once, and saves.
+
+    In a process group of its own, since a terminal sends Ctrl-C to all of ours, and a second one would end it at once.
+    """
+    told: list[int] = []
+    process: subprocess.Popen[bytes] | None = None
+
+    def forward(number: int, _frame: Any) -> None:
+        told.append(number)
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(number)
+
+    before = {number: signal.signal(number, forward) for number in FORWARDED}
+    try:
+        process = subprocess.Popen(command, env=environment, process_group=0)
+        if told:  # while it was being started
+            process.send_signal(told[0])
+        code = process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return (128 - code if code < 0 else code), bool(told)

@@ -1,0 +1,78 @@
+"""`plimsoll plan RECIPE --compare CHIP,CHIP`: a plan for each, or why there is none."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from plimsoll import run
+from plimsoll.cli.main import main
+from plimsoll.errors import BudgetError
+from plimsoll.units import GIB
+
+from .test_settings import PLANNED
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What the planner is asked for; nothing fits a T4."""
+    questions = []
+
+    def plan(recipe, *, chip, memory, host_memory, pins, **_):
+        questions.append((chip, memory, host_memory, dict(pins)))
+        if chip == "t4":
+            raise BudgetError(
+                "no plan for stories fits in 14.6 GiB on t4\n  more", budget_bytes=GIB, floor_bytes=2 * GIB
+            )
+        return replace(PLANNED, plan=replace(PLANNED.plan, chip=chip))
+
+    monkeypatch.setattr(run, "plan", plan)
+    return questions
+
+
+def test_each_chip_is_planned_for_with_the_same_levers(asked, capsys):
+    words = ["plan", "stories", "--compare", "h200,t4,cpu", "--micro-batch", "4", "--host-memory", "8GiB"]
+    assert main([*words, "--price", "h200=3.6"]) == 0
+    assert asked == [
+        ("h200", None, "8GiB", {"micro_batch": 4}),
+        ("t4", None, "8GiB", {"micro_batch": 4}),
+        ("cpu", None, None, {"micro_batch": 4}),
+    ]
+    text = capsys.readouterr().out
+    assert "stories: 10M parameters, effective batch 32 everywhere" in text
+    assert "no plan for stories fits in 14.6 GiB on t4" in text
+    assert "3.60" in text
+
+
+def test_json_is_one_object(asked, capsys):
+    assert main(["plan", "stories", "--compare", "h200,t4", "--json"]) == 0
+    fits, refused = json.loads(capsys.readouterr().out)["compared"]
+    assert (fits["fits"], fits["plan"]["plan"]["chip"]) == (True, "h200")
+    assert (refused["fits"], refused["floor_bytes"]) == (False, 2 * GIB)
+
+
+def test_where_nothing_fits_the_table_is_printed_and_the_code_is_2(asked, capsys):
+    assert main(["plan", "stories", "--compare", "t4"]) == 2
+    assert "no plan for stories fits" in capsys.readouterr().out
+
+
+def test_a_picture_is_drawn(asked, tmp_path):
+    assert main(["plan", "stories", "--compare", "h200,t4", "--picture", str(tmp_path / "chips.svg")]) == 0
+    assert "does not fit" in (tmp_path / "chips.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--compare", "h200,rtx4091"], "there is no chip called 'rtx4091': did you mean rtx4090"),
+        (["--compare", ","], "names no chip"),
+        (["--compare", "h200", "--price", "h200"], "'h200' is no price"),
+        (["--compare", "h200", "--chip", "h200", "--measure"], "leave out --chip and --measure, or --compare"),
+        (["--compare", "h200", "--settings"], "--compare asks for one plan"),
+        (["--price", "h200=1"], "--price is for --compare"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_before_anything_is_planned(asked, capsys, words, said):
+    assert main(["plan", "stories", *words]) == 2
+    assert said in capsys.readouterr().err
+    assert asked == []

@@ -1,0 +1,111 @@
+"""`--mesh` as a user gives it: refused where it does not fit; a run that moves to another number of devices."""
+
+import json
+import os
+import shlex
+
+import jax
+import numpy as np
+import pytest
+
+from plimsoll.environment import CPU_DEVICES
+from plimsoll.recipes.base import Prepared
+from plimsoll.recipes.registry import from_dict
+from plimsoll.session import load
+from plimsoll.training.checkpoint import Checkpoints, loader_position, read_leaves
+from plimsoll.training.folder import RunFolder
+from plimsoll.types import Plan
+
+from .conftest import plimsoll
+
+SMALL = shlex.split(
+    "--width 32 --layers 1 --heads 1 --vocab-size 300 --ema-decay 0.9 --seq-len 32 --batch-size 16 --steps 4"
+    " --shuffle-buffer-size 16 --micro-batch 8 --remat none --loss-chunk 0 --precision float32 --prefetch 0"
+    " --async-save False --eval-every 0"
+)
+
+
+@pytest.fixture(scope="module")
+def devices():
+    """Sets how many devices this machine's CPU is taken for."""
+    before = os.environ.get(CPU_DEVICES)
+
+    def set_to(count):
+        os.environ[CPU_DEVICES] = str(count)
+
+    yield set_to
+    os.environ.pop(CPU_DEVICES)
+    if before is not None:
+        os.environ[CPU_DEVICES] = before
+
+
+@pytest.fixture(scope="module")
+def moved(text_file, tmp_path_factory, devices):
+    """One step on eight devices, one on one, and one on eight again: what the sessions said, and their ledgers."""
+    folder = tmp_path_factory.mktemp("moved")
+    command = ["train", "stories", "--dataset-id", str(text_file), *SMALL, "--run", folder]
+    said, ledgers = [], []
+    for step, (count, mesh) in enumerate(((8, "data=4,fsdp=2"), (1, None), (8, "data=4,fsdp=2")), start=1):
+        devices(count)
+        asked = ["--mesh", mesh] if mesh else []
+        done = plimsoll(*command, *asked, "--max-steps", step)
+        assert done.returncode == 0, done.stderr
+        said.append(done.stdout)
+        ledgers.append(json.loads((folder / "ledger.json").read_text()))
+    return folder, said, ledgers
+
+
+def test_a_run_that_moves_between_devices_learns_what_it_learns_on_one(moved):
+    folder, _, ledgers = moved
+    assert [ledger["resumed_from_step"] for ledger in ledgers] == [None, 1, 2]
+    run = RunFolder(folder)
+    recipe, prepared = from_dict(run.read("recipe.json")), Prepared(**run.read("data.json"))
+    plan = Plan.from_dict({**run.read("plan.json")["plan"], "devices": 1, "fsdp": 1})
+    alone, source = load(recipe, plan, steps=prepared.steps), recipe.source(folder, prefetch=0)
+    state = alone.init(np.uint32(recipe.seed))
+    for _ in range(3):
+        state, _ = alone.step(state, next(source))
+    saved = Checkpoints(folder / "checkpoints", in_background=False).all()[0]
+    assert saved.step == 3
+    assert loader_position(saved) == source.state()
+    expected = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
+    for path, leaf in read_leaves(saved, only="['params']"):
+        assert np.linalg.norm(leaf - expected[path]) <= 1e-5 * np.linalg.norm(expected[path]), path
+
+
+def test_it_says_why_it_plans_again(moved):
+    _, said, _ = moved
+    assert "was planned for 8 devices, and there are 1 now: planning again" in said[1]
+    assert "was planned for a mesh of data=1, and --mesh says data=4,fsdp=2: planning again" in said[2]
+
+
+def test_the_ledger_says_what_each_device_held(moved):
+    _, _, (first, alone, _) = moved
+    split = first["per_device"]
+    assert (split["devices"], split["data"], split["fsdp"]) == (8, 4, 2)
+    assert split["state_bytes"]["measured"] == split["state_bytes"]["predicted"] <= split["whole_state_bytes"]
+    assert "per_device" not in alone
+
+
+@pytest.mark.parametrize(
+    ("count", "options", "words"),
+    [
+        (1, "--mesh data=8", ("--mesh data=8 needs 8 devices, and there is 1 here", f"{CPU_DEVICES}=8")),
+        (8, "--mesh data=16", ("needs 16 devices, and there are 8 here",)),
+        (8, "--mesh rows=8", ("--mesh rows=8 is no mesh", "--mesh data=4,fsdp=2")),
+        (8, "--mesh data=4,data=2", ("each at most once",)),
+        (8, "--mesh data=8 --fsdp 2", ("--mesh data=8 and --fsdp 2 contradict each other",)),
+        (8, "--mesh data=6", ("16 examples (--batch-size x --gradient-accumulation-steps) are no multiple of 6",)),
+        (8, "--mesh data=8 --micro-batch 4", ("4 examples (--micro-batch) are no multiple of 8",)),
+        (8, "--mesh data=8 --debug-nans", ("--debug-nans", "one device")),
+        (1, "--mesh data=4 --chip h100", ("--mesh data=4 is 4 devices, and h100 has 1", "h100x8")),
+    ],
+)
+def test_a_mesh_that_does_not_fit_is_refused(text_file, tmp_path, devices, count, options, words):
+    devices(count)
+    command = ["train", "stories", "--dataset-id", text_file, "--steps", 4, "--batch-size", 16, "--run", tmp_path / "r"]
+    done = plimsoll(*command, *options.split())
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    for word in words:
+        assert word in done.stderr

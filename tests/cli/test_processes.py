@@ -1,0 +1,211 @@
+"""Two processes with four devices each train one run; what stops one stops both, and one alone continues."""
+
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from plimsoll.environment import CPU_DEVICES
+from plimsoll.errors import RecipeError
+from plimsoll.recipes.base import Prepared
+from plimsoll.recipes.registry import from_dict
+from plimsoll.session import load
+from plimsoll.together import Asked, asked
+from plimsoll.training.checkpoint import Checkpoints, loader_position, read_leaves
+from plimsoll.training.folder import RunFolder
+from plimsoll.types import Plan
+
+SMALL = shlex.split(
+    "--width 32 --layers 1 --heads 1 --vocab-size 300 --seq-len 32 --batch-size 16 --steps 1000"
+    " --shuffle-buffer-size 16 --micro-batch 8 --remat none --loss-chunk 0 --precision float32 --prefetch 0"
+    " --async-save False --eval-every 0 --save-every 4 --log-every 1"
+)
+PATIENCE = 600
+"""Seconds until processes that neither end nor train count as stuck."""
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+class Several:
+    """Processes that train one run together, each started by the command a user types."""
+
+    def __init__(self, text: Path, run: Path, *, options=((), ())) -> None:
+        environment = os.environ | {CPU_DEVICES: "4", "PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [sys.executable, "-m", "plimsoll.cli.main", "train", "stories", "--dataset-id", str(text), *SMALL]
+        where = ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", "2", "--run", str(run)]
+        self.run = run
+        self.started = [
+            subprocess.Popen(
+                [*command, *where, "--process", str(number), *more],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for number, more in enumerate(options)
+        ]
+
+    def until_step(self, step):
+        deadline = time.monotonic() + PATIENCE
+        while last_step(self.run) < step:
+            for number, one in enumerate(self.started):
+                assert one.poll() is None, f"{number} ended with {one.returncode}: {one.communicate()}"
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    def ended(self):
+        said = [one.communicate(timeout=PATIENCE) for one in self.started]
+        return [one.returncode for one in self.started], said
+
+
+def last_step(run):
+    path = run / "metrics.jsonl"
+    rows = path.read_text().rpartition("\n")[0].splitlines() if path.exists() else []
+    return json.loads(rows[-1])["step"] if rows else 0
+
+
+def steps_saved(run):
+    return [saved.step for saved in Checkpoints(run / "checkpoints", in_background=False).all()]
+
+
+@pytest.fixture(scope="module")
+def told(text_file, tmp_path_factory):
+    """Trained until the second of them was told to stop."""
+    run = tmp_path_factory.mktemp("together") / "run"
+    several = Several(text_file, run)
+    several.until_step(2)
+    several.started[1].send_signal(signal.SIGTERM)
+    return run, *several.ended()
+
+
+@pytest.fixture(scope="module")
+def killed(told, text_file):
+    """Started again, until the process that trains under the second command was killed."""
+    run = told[0]
+    several = Several(text_file, run)
+    several.until_step(steps_saved(run)[0] + 5)
+    parent = several.started[1].pid
+    child = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    os.kill(int(child[0]), signal.SIGKILL)
+    return run, *several.ended()
+
+
+def test_what_is_told_to_one_is_saved_by_all_at_the_same_step(told):
+    run, codes, said = told
+    assert codes == [143, 143], said
+    assert steps_saved(run)[0] == last_step(run)
+    assert "plan for stories on cpu x 8" in said[0][0]
+    assert not said[1][0]
+
+
+def test_only_the_first_writes_into_the_run(told):
+    run = told[0]
+    steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert steps == sorted(set(steps))
+    ledger = json.loads((run / "ledger.json").read_text())
+    assert ledger["per_device"]["devices"] == 8
+    assert len(list(run.glob("events.out*"))) == 1
+
+
+def test_where_one_is_gone_the_other_stops_and_says_so(killed):
+    run, codes, said = killed
+    assert codes == [3, 137]
+    assert "a process that trains with this one is gone" in said[0][1]
+    assert "start all of them again with the same command" in said[0][1]
+    assert json.loads((run / "plan.json").read_text())["hosts"] == 2
+
+
+def test_what_was_saved_is_what_one_device_learns_from_the_same_batches(killed):
+    """Through two sessions of two processes: no row twice, none lost."""
+    run = RunFolder(killed[0])
+    recipe, prepared = from_dict(run.read("recipe.json")), Prepared(**run.read("data.json"))
+    plan = Plan.from_dict({**run.read("plan.json")["plan"], "devices": 1, "fsdp": 1})
+    alone, source = load(recipe, plan, steps=prepared.steps), recipe.source(run.path, prefetch=0)
+    saved = Checkpoints(run.checkpoints, in_background=False).all()[0]
+    state = alone.init(np.uint32(recipe.seed))
+    for _ in range(saved.step):
+        state, _ = alone.step(state, next(source))
+    assert loader_position(saved) == source.state()
+    expected = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
+    for path, leaf in read_leaves(saved, only="['params']"):
+        assert np.linalg.norm(leaf - expected[path]) <= 1e-5 * np.linalg.norm(expected[path]), path
+
+
+def test_processes_that_were_started_differently_are_refused_each(text_file, tmp_path):
+    codes, said = Several(text_file, tmp_path / "run", options=(("--seed", "1"), ("--seed", "2"))).ended()
+    assert codes == [2, 2]
+    for _, errors in said:
+        assert "were not started alike: --seed is 2 on process 1" in errors
+        assert "and 1 on process 0" in errors
+        assert "Traceback" not in errors
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_the_first_one_refuses_is_said_by_all(text_file, tmp_path):
+    codes, said = Several(text_file, tmp_path / "run", options=(("--mesh", "data=16"),) * 2).ended()
+    assert codes == [2, 2]
+    assert "--mesh data=16 needs 16 devices, and there are 8 in 2 processes, 4 in each" in said[0][1]
+    assert "the first process says: --mesh data=16 needs 16 devices" in said[1][1]
+
+
+SLURM = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "found"),
+    [
+        ({}, None),
+        (SLURM | {"SLURM_NTASKS": "1"}, None),
+        (SLURM | {"SLURM_NTASKS": "2"}, Asked()),
+        ({"SLURM_NTASKS": "2", "SLURM_JOB_ID": "7"}, None),
+        ({"OMPI_COMM_WORLD_SIZE": "4", "OMPI_MCA_orte_hnp_uri": "1;tcp://n1:9"}, Asked()),
+        ({"TPU_WORKER_HOSTNAMES": "a,b"}, Asked()),
+        ({"TPU_WORKER_HOSTNAMES": "localhost"}, None),
+    ],
+)
+def test_others_are_looked_for_only_where_a_cluster_says_that_there_are_some(variables, found):
+    assert asked(None, None, None, variables=variables) == found
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (("host:1", None, None), "go together"),
+        (("host", 2, 0), "is not HOST:PORT"),
+        (("host:1", 2, 2), "--process 2 is none of --processes 2"),
+    ],
+)
+def test_half_an_address_is_refused(given, words):
+    with pytest.raises(RecipeError, match=words):
+        asked(*given, variables={})
+
+
+def test_one_process_is_alone():
+    assert asked("host:1", 1, 0, variables={}) is None
+
+
+def test_doctor_reports_the_devices_of_every_process():
+    environment = os.environ | {CPU_DEVICES: "4", "PYTHONPATH": os.pathsep.join(sys.path)}
+    where = ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", "2", "--json"]
+    command = [sys.executable, "-m", "plimsoll.cli.main", "doctor", *where, "--process"]
+    started = [
+        subprocess.Popen([*command, str(number)], env=environment, stdout=subprocess.PIPE, text=True)
+        for number in range(2)
+    ]
+    found = [json.loads(one.communicate(timeout=PATIENCE)[0])["jax"]["processes"] for one in started]
+    assert found[0] == found[1]
+    assert [len(one["devices"]) for one in found[0]] == [4, 4]
+    assert {one["host"] for one in found[0]} == {socket.gethostname()}

@@ -1,0 +1,111 @@
+"""`plimsoll report`, as a user types it: pages of runs that were trained a moment ago, and the refusals."""
+
+import json
+import os
+import shutil
+
+import pytest
+
+from plimsoll.cli import report as command
+from plimsoll.cli.main import main
+from plimsoll.errors import PlimsollError
+from plimsoll.showing import bound_memory
+
+from .conftest import plimsoll
+
+
+def test_a_run_becomes_one_page_with_what_it_writes(tiny_run, tmp_path):
+    done = plimsoll("report", tiny_run, "--out", tmp_path / "page.html")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{tmp_path / 'page.html'}\n"
+    page = (tmp_path / "page.html").read_text()
+    for words in ("Memory under the line", "What it writes", "Learning rate", "there is no runner-up", "Throughput"):
+        assert words.lower() in page.lower()
+    assert f"--plan {tiny_run}/plan.json" in page
+    (session,) = json.loads((tiny_run / "sessions.json").read_text())
+    assert session["jax"] in page
+    assert "Left out" not in page
+
+
+def test_puzzles_are_shown_before_and_after(puzzle_run, tmp_path):
+    done = plimsoll("report", puzzle_run, "--out", tmp_path / "page.html")
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "page.html").read_text()
+    assert "What it solves" in page
+    assert "test:2, the answer" in page
+
+
+def test_the_page_lies_in_the_run_unless_it_is_told_otherwise(tiny_run, tmp_path):
+    run = shutil.copytree(tiny_run, tmp_path / "<b>run & co")
+    assert main(["report", str(run), "--no-model"]) == 0
+    page = (run / "report.html").read_text()
+    assert "<b>run" not in page
+    assert "&lt;b&gt;run &amp; co" in page
+
+
+def test_a_damaged_checkpoint_costs_what_needs_it_and_no_more(tiny_run, tmp_path):
+    run = shutil.copytree(tiny_run, tmp_path / "run")
+    for checkpoint in (run / "checkpoints").glob("step-*"):
+        (checkpoint / "manifest.json").write_text("{}")
+    done = plimsoll("report", run)
+    assert done.returncode == 0, done.stderr
+    page = (run / "report.html").read_text()
+    assert "Left out" in page
+    assert "what it writes: checkpoint 6" in page
+    assert "Learning rate" in page
+
+
+def test_a_plan_that_was_never_run(tiny_run, tmp_path):
+    out = str(tmp_path / "plan.html")
+    assert main(["report", "--plan", str(tiny_run / "plan.json"), "--out", out]) == 0
+    assert "A plan that was never run" in (tmp_path / "plan.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "there is nothing to show: name a run, like `plimsoll report runs/code`"),
+        (["a", "--plan", "b"], "RUN and --plan ask for two pages"),
+        (["no-such-run"], "no-such-run is not a run: it has no recipe.json"),
+        (["no-such-run", "--out", "page.txt"], "give it a name that ends in .html"),
+        (["no-such-run", "--out", "nowhere/page.html"], "there is no folder nowhere"),
+        (["--plan", "no-such-plan.json"], "--plan no-such-plan.json cannot be read"),
+        (["a", "b", "c", "d", "e", "f", "g"], "7 runs on one page cannot be told apart: name at most 6"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused_in_one_paragraph(arguments, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", *arguments]) == 2
+    printed = capsys.readouterr()
+    assert said in printed.err
+    assert len(printed.err.splitlines()) == 1
+    assert printed.out == ""
+
+
+def test_a_folder_that_may_not_be_written_to_is_said_before_anything_is_asked(tiny_run, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(PlimsollError, match=r"you may not write there: name a file .* with --out"):
+        command.report([str(tiny_run)])
+
+
+def test_a_narrow_terminal_changes_nothing(tiny_run, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    done = plimsoll("report", tiny_run, "--no-model", "--out", tmp_path / "page.html")
+    assert done.returncode == 0, done.stderr
+    done = plimsoll("report", tiny_run, "--oout", tmp_path / "page.html")
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_process_that_is_larger_than_its_bound_already_says_so():
+    with pytest.raises(PlimsollError, match=r"has only started JAX takes .* MiB, and it may use 1\.0 MiB"):
+        bound_memory(2**20)
+
+
+def test_two_runs_are_compared(tiny_run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    other = shutil.copytree(tiny_run, tmp_path / "other")
+    assert main(["report", str(tiny_run), str(other)]) == 0
+    page = (tmp_path / "report.html").read_text()
+    assert "<h1>tiny and other</h1>" in page
+    assert "Side by side" in page

@@ -1,0 +1,115 @@
+"""Chips side by side: every row says whether it fits, how fast it is, and where its figures come from."""
+
+import dataclasses
+
+import pytest
+from report_examples import PLANNED
+
+from plimsoll.comparing import Beside, chips_named, prices_named
+from plimsoll.errors import PlimsollError, RecipeError
+from plimsoll.report.beside import beside_figure, beside_picture, beside_table
+from plimsoll.units import GIB, MIB
+
+FITS = Beside(chip="h200", rate_unit="tokens", planned=PLANNED, memory_bytes=140 * GIB, price_per_hour=3.6)
+ESTIMATED = dataclasses.replace(
+    FITS,
+    chip="tpu-v4-64",
+    price_per_hour=None,
+    planned=dataclasses.replace(
+        PLANNED,
+        devices=32,
+        ledger=dataclasses.replace(PLANNED.ledger, source="estimated"),
+        estimate_band={"lowest_peak_bytes": GIB, "highest_peak_bytes": 3 * GIB},
+    ),
+)
+REFUSED = Beside(
+    chip="rtx4090",
+    rate_unit="tokens",
+    why_not="no plan for stories fits in 22.6 GiB on rtx4090",
+    floor_bytes=31 * GIB,
+    memory_bytes=22 * GIB,
+)
+
+
+def cells(text, chip):
+    return next(line for line in text.splitlines() if line.startswith(chip)).split("  ")
+
+
+def test_a_row_says_what_fits_how_fast_and_what_is_left():
+    row = [cell.strip() for cell in cells(beside_table([FITS]), "h200") if cell.strip()]
+    assert row == ["h200", "yes", "16 x 4", "500 ms", "32,768", "1.5 GiB", "512.0 MiB", "compiled", "3.60", "30.52"]
+
+
+def test_a_price_of_many_is_that_of_the_hours_they_take():
+    hours = 1e9 / (16_384 / 0.5) / 3600
+    assert FITS.price_of_many == pytest.approx(3.6 * hours)
+    assert ESTIMATED.price_of_many is None
+
+
+def test_without_prices_there_are_no_columns_for_them():
+    assert "an hour" not in beside_table([ESTIMATED, REFUSED])
+
+
+def test_what_does_not_fit_says_why_and_how_much_it_takes():
+    text = beside_table([FITS, REFUSED])
+    assert [cell.strip() for cell in cells(text, "rtx4090") if cell.strip()][1:6] == ["no", "-", "-", "-", "31.0 GiB"]
+    assert "no plan for stories fits in 22.6 GiB on rtx4090" in text
+
+
+def test_an_estimate_says_so_in_its_row_and_how_far_it_may_be_off():
+    text = " ".join(beside_table([ESTIMATED]).split())
+    assert "512.0 MiB estimated" in text
+    assert "32 devices. Estimated, no compiler was asked: its peak may lie between 1.0 GiB and 3.0 GiB" in text
+    assert "which would be 1.0 GiB too much" in text
+
+
+def test_json_has_what_the_table_has():
+    found = FITS.to_dict()
+    assert (found["fits"], found["left_bytes"], found["tokens_per_second"]) == (True, 512 * MIB, 32_768)
+    assert found["plan"]["source"] == "compiled"
+    assert REFUSED.to_dict()["floor_bytes"] == 31 * GIB
+    assert REFUSED.to_dict()["why_not"].startswith("no plan")
+
+
+def test_the_picture_has_units_and_says_what_does_not_fit(tmp_path):
+    figure = beside_figure([FITS, ESTIMATED, REFUSED])
+    memory, speed = figure.axes
+    assert memory.get_xlabel() == "GiB of one device"
+    assert speed.get_xlabel() == "tokens per second, all devices"
+    said = [text.get_text() for axes in figure.axes for text in axes.texts]
+    assert any("31.0 GiB: does not fit" in text for text in said)
+    assert beside_picture([FITS, REFUSED], tmp_path / "beside.svg").stat().st_size > 1000
+
+
+def test_all_may_be_refused():
+    assert "does not fit" in "".join(text.get_text() for text in beside_figure([REFUSED]).axes[0].texts)
+    assert "no" in cells(beside_table([REFUSED]), "rtx4090")[1]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [("", "names no chip"), (" , ", "names no chip"), ("h200,rtx4090,h200", "names h200 twice")],
+)
+def test_chips_that_cannot_be_compared_are_refused(asked, said):
+    with pytest.raises(RecipeError, match=said):
+        chips_named(asked)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("h200", "'h200' is no price"),
+        ("h200=much", "'h200=much' is no price"),
+        ("h200=-1", "is no price"),
+        ("h200=nan", "is no price"),
+        ("t4=1", "names 't4', which --compare does not"),
+    ],
+)
+def test_prices_that_cannot_be_read_are_refused(asked, said):
+    with pytest.raises(PlimsollError, match=said):
+        prices_named(asked, ["h200", "rtx4090"])
+
+
+def test_prices_are_the_users_own():
+    assert prices_named("h200=3.5, rtx4090=0.4", ["h200", "rtx4090"]) == {"h200": 3.5, "rtx4090": 0.4}
+    assert prices_named(None, ["h200"]) == {}

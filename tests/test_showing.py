@@ -1,0 +1,88 @@
+"""What is asked of a trained model for a page, and what is left out of it."""
+
+import dataclasses
+
+import pytest
+
+from plimsoll import showing
+from plimsoll.errors import DataError
+from plimsoll.recipes.base import Prepared
+from plimsoll.recipes.registry import PRESETS, preset
+from plimsoll.showing import MAKERS, WORDS, learning_rate, show
+from plimsoll.training.folder import RunFolder
+
+
+def asked(run, **changes):
+    return {"run": str(run.path), "metrics": {}, "limit_bytes": 2**40, "model": True, "closed_loop": False, **changes}
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    folder = RunFolder(tmp_path / "run")
+    folder.create()
+    folder.write("recipe.json", preset("control").to_dict())
+    folder.write(
+        "data.json", dataclasses.asdict(Prepared(steps=100, steps_per_epoch=None, facts={"families": ["A", "B"]}))
+    )
+    monkeypatch.setattr(showing, "bound_memory", lambda limit: None)  # of this very process
+    return folder
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_what_a_recipe_shows_is_known_by_name(name):
+    assert {*preset(name).shown} <= {*MAKERS}
+    assert {*MAKERS} == {*WORDS}
+
+
+def test_driving_is_left_out_unless_it_is_asked_for(run, monkeypatch):
+    drawn = {"kind": "table", "title": "driven"}
+    monkeypatch.setitem(MAKERS, "drive", lambda recipe, prepared, run: [drawn])
+    without = show(asked(run))
+    assert without["exhibits"] == []
+    assert without["left_out"] == ["how it drives: ask for it with --closed-loop, it takes minutes"]
+    assert show(asked(run, closed_loop=True))["exhibits"] == [drawn]
+
+
+def test_the_last_evaluation_is_shown_whether_or_not_the_model_is_asked(run):
+    found = show(asked(run, model=False, metrics={"unexplained_0": 0.25, "unexplained_1": 0.1}))
+    assert found["exhibits"][0]["rows"] == [["B", "0.900"], ["A", "0.750"]]
+    assert found["left_out"] == []
+
+
+@pytest.mark.parametrize(
+    ("problem", "said"),
+    [
+        (DataError("its file is gone"), "how it drives: its file is gone"),
+        (MemoryError(), "it takes more than the 1.0 TiB"),
+    ],
+)
+def test_what_cannot_be_shown_is_said_and_the_rest_is_shown(run, monkeypatch, problem, said):
+    def fails(recipe, prepared, run):
+        raise problem
+
+    monkeypatch.setitem(MAKERS, "drive", fails)
+    found = show(asked(run, closed_loop=True))
+    assert said in found["left_out"][0]
+    assert found["learning_rate"] is not None
+
+
+def test_a_defect_is_not_hidden(run, monkeypatch):
+    monkeypatch.setitem(MAKERS, "drive", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        show(asked(run, closed_loop=True))
+
+
+@pytest.mark.parametrize("name", ["code", "longcontext", "control", "sudoku-4x4"])
+def test_the_learning_rate_is_the_recipes_own_schedule(name):
+    recipe = preset(name)
+    found = learning_rate(recipe, 1000)
+    schedule = recipe.schedule(1000)
+    assert len(found["steps"]) == 200
+    assert (found["steps"][0], found["steps"][-1]) == (1, 1000)
+    for at in (0, 57, 199):
+        assert found["rates"][at] == pytest.approx(float(schedule(found["steps"][at] - 1)), rel=1e-6)
+    assert max(found["rates"]) == pytest.approx(recipe.learning_rate, rel=0.01)
+
+
+def test_a_schedule_of_one_step_has_one():
+    assert learning_rate(preset("code"), 1)["steps"] == [1]

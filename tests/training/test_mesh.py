@@ -1,0 +1,50 @@
+"""Every recipe over eight devices learns what it learns on one, and a device holds its share."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DEVICES, FSDP = 8, 2
+RECIPES = ("stories", "control", "longcontext", "sudoku-mlp", "plain_jax")
+
+
+@pytest.fixture(scope="module")
+def runs():
+    """Thirty steps of each, on one device and on eight; of puzzles, whose halting is discontinuous, one step."""
+    script = Path(__file__).with_name("mesh_runs.py")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, str(script), *RECIPES]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_parameters_agree_with_those_of_one_device(runs, recipe):
+    assert runs[recipe]["distance"] < 1e-5
+    assert runs[recipe]["finite"]
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_each_device_holds_its_share_of_what_is_split_and_the_rest_whole(runs, recipe):
+    found = runs[recipe]
+    whole = found["whole"] - found["split"] - found["by_rows"]
+    assert found["held"] == [whole + found["split"] // FSDP + found["by_rows"] // DEVICES] * DEVICES
+
+
+@pytest.mark.parametrize("recipe", ["stories", "longcontext", "control"])
+def test_most_of_the_state_is_split(runs, recipe):
+    assert runs[recipe]["split"] > 0.9 * runs[recipe]["whole"]
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_copies_of_the_state_sum_their_gradients_once_a_step(runs, recipe):
+    """In the loop over micro-batches nothing is summed but over the devices that share one copy."""
+    sums = runs[recipe]["sums"]
+    assert all(parties <= FSDP for _elements, parties in sums["loop"])
+    summed = sum(elements for elements, parties in sums["once"] if parties == DEVICES // FSDP)
+    assert summed * FSDP >= 0.9 * runs[recipe]["split_parameters"]
