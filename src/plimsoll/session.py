@@ -23,7 +23,6 @@ import numpy as np
 
 from plimsoll.environment import cache_folder
 from plimsoll.errors import PlimsollError, RunError
-from plimsoll.levers.weight_bits import widen
 from plimsoll.optimizers.in_place import in_place
 from plimsoll.planner import calibration
 from plimsoll.planner.estimate import LEARNED
@@ -284,21 +283,23 @@ class _Training:
         return state, step
 
     def _begun(self, state: Any, like: Any) -> Any:
-        """With the parameters that the recipe begins with, where they are not those drawn."""
-        drawn = state["params"] | {"trainable": jax.tree.map(_float32, state["params"]["trainable"])}
+        """With the parameters that the recipe begins with, where they are not those drawn.
+
+        In NumPy: nothing is compiled in this process, which would take more than a small model. Of weights in 24 bits
+        the last 8, which the optimizer keeps, stay those drawn: less than half a step of the bfloat16 beside them.
+        """
+        kept = state["params"]["trainable"]
+        drawn = state["params"] | {"trainable": jax.tree.map(_float32, kept)}
         params = self.recipe.begin(drawn)
         if params is drawn:
             return state
+        ours = {id(leaf) for leaf in jax.tree.leaves(state["params"])}
+        weights = jax.tree.map(_like, params["trainable"], kept)
+        whole = jax.tree.map(lambda leaf: _owned(leaf, ours), params | {"trainable": weights})
         rule = in_place(self.recipe.update_rule(self.prepared.steps, self.plan.storage))
-        ours = {id(leaf) for leaf in jax.tree.leaves(drawn)}
-        whole = jax.tree.map(lambda leaf: _owned(leaf, ours), params)
-        begun: dict[str, Any] = {}
-        if self.plan.weight_bits != 32:  # the optimizer keeps the bits that the weights lack
-            begun["optimizer"] = jax.jit(rule.init)(whole["trainable"])
-        weights = rule.store(whole["trainable"])
+        begun = {"params": whole}
         if rule.average:
-            begun["ema"] = jax.tree.map(_copied, rule.average.start(weights))
-        begun["params"] = whole | {"trainable": weights}
+            begun["ema"] = jax.tree.map(_copied, rule.average.start(whole["trainable"]))
         if self.plan.devices > 1:
             begun = jax.tree.map(
                 lambda leaf, lies: jax.device_put(leaf, lies.sharding), begun, {name: like[name] for name in begun}
@@ -453,7 +454,12 @@ class _Training:
 
 
 def _float32(leaf: Any) -> Any:
-    return widen(leaf) if leaf.dtype == jnp.uint16 else leaf
+    return leaf if leaf.dtype != jnp.uint16 else np.asarray(leaf).view(jnp.bfloat16).astype(np.float32)
+
+
+def _like(leaf: Any, kept: Any) -> Any:
+    """In the form in which the state keeps it."""
+    return leaf if kept.dtype != jnp.uint16 else np.asarray(leaf).astype(jnp.bfloat16).view(np.uint16)
 
 
 def _copied(leaf: Any) -> Any:

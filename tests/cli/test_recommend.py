@@ -22,7 +22,7 @@ def trained(tmp_path_factory):
     write_random(folder / "data", users=60, items=20, shortest=4)
     write(folder / "model", LLAMA)
     options = ["--frozen-bits", "16", "--seq-len", "8", "--batch-size", "16", "--steps", "6", "--memory", "2GiB"]
-    options += ["--item-embedding-dim", "4", "--adapter-inner", "8", "--quiet", *PINNED]
+    options += ["--item-embedding-dim", "4", "--adapter-inner", "8", "--eval-every", "2", "--quiet", *PINNED]
     done = plimsoll(
         "train", "recommend", "--data", "data", "--pretrained", "model", *options, "--run", "run", cwd=folder
     )
@@ -43,6 +43,14 @@ def test_the_ledger_has_no_moments_of_what_is_frozen(trained):
     learned = held["parameters"] - frozen
     assert 0 < learned < frozen
     assert held["optimizer"] < 2.1 * learned
+
+
+def test_the_best_checkpoint_is_that_of_the_highest_ndcg(trained):
+    rows = [json.loads(line) for line in (trained / "run/metrics.jsonl").read_text().splitlines()]
+    found = {row["step"]: row["validation_ndcg@10"] for row in rows if "validation_ndcg@10" in row}
+    assert found.keys() == {2, 4, 6}
+    best = json.loads((trained / "run/checkpoints/best.json").read_text())
+    assert best["standing"] == max(found.values()) == found[best["step"]]
 
 
 def test_an_evaluation_has_both_splits_and_the_baselines_beside_them(trained):
