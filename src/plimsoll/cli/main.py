@@ -48,8 +48,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     name, *rest = arguments
     if name not in COMMANDS:
-        near = difflib.get_close_matches(name, COMMANDS, n=2)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
         print(f"error: there is no command {name!r}: there are {', '.join(COMMANDS)}{hint}", file=sys.stderr)
         return 2
     module = importlib.import_module(COMMANDS[name][0])
