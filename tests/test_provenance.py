@@ -47,6 +47,7 @@ def test_a_run_of_a_newer_version_is_refused_and_both_are_said(folder, version):
 def test_a_run_of_this_version_or_an_older_one_is_read(folder, version):
     folder.write(SESSIONS, [{"plimsoll": version}])
     require_known_version(folder)
+    assert sessions(folder) == [{"plimsoll": version}]
 
 
 def test_the_commit_is_that_of_our_checkout_and_says_what_differs(tmp_path):

@@ -21,7 +21,6 @@ from plimsoll.models.sampling import continued, make_next_token
 from plimsoll.models.streaming import Stream
 from plimsoll.models.streaming import continued as streamed
 from plimsoll.recipes.base import Prepared
-from plimsoll.recipes.longcontext import LongContext
 from plimsoll.recipes.recommend import Recommend
 from plimsoll.recipes.registry import from_dict, name_of
 from plimsoll.session import lowered
@@ -183,8 +182,7 @@ def sample(asked: Mapping[str, Any]) -> dict[str, Any]:
     from plimsoll.data.tokenizer import load_tokenizer
 
     trained = Trained(asked["run"], step=asked["step"])
-    if isinstance(trained.recipe, LongContext):
-        trained.recipe = trained.recipe.without_data(trained.prepared)
+    trained.recipe = trained.recipe.without_data(trained.prepared)
     compute = trained.plan.compute(jax.default_backend())
     task = trained.recipe.task(compute)
     if not isinstance(task, NextToken):

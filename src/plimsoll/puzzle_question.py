@@ -3,7 +3,6 @@ cannot be solved is said at once."""
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -139,8 +138,3 @@ def longer_than_needed(asked: Tokens, answered: Tokens, form: Form) -> int:
 def is_right(answered: Tokens, labels: Tokens) -> bool:
     """Whether every token that was asked for is the data set's."""
     return bool(((answered == labels) | (labels == IGNORED_LABEL)).all())
-
-
-def without_data(recipe: Puzzles, identifiers: int) -> Puzzles:
-    """The same model, without its data set: a run can be used where that is no longer there."""
-    return dataclasses.replace(recipe, data="", identifiers=identifiers)

@@ -18,14 +18,7 @@ from plimsoll.inference import Trained
 from plimsoll.levers.weight_bits import readable
 from plimsoll.models.act import RecursiveSolver
 from plimsoll.models.act_answers import every_step
-from plimsoll.puzzle_question import (
-    is_right,
-    longer_than_needed,
-    solutions,
-    solvable,
-    why_wrong,
-    without_data,
-)
+from plimsoll.puzzle_question import is_right, longer_than_needed, solutions, solvable, why_wrong
 from plimsoll.puzzle_text import Form, Tokens, rows_of
 from plimsoll.recipes.puzzles import Puzzles
 
@@ -35,7 +28,7 @@ def solve(asked: Mapping[str, Any]) -> dict[str, Any]:
     trained = Trained(asked["run"], step=asked["step"])
     form = solvable(trained.recipe, asked["run"])
     assert isinstance(trained.recipe, Puzzles)
-    trained.recipe = without_data(trained.recipe, trained.prepared.facts["identifiers"])
+    trained.recipe = trained.recipe.without_data(trained.prepared)
     inputs = np.array(asked["inputs"], np.int32)
     tokens, logits = _answers(trained, inputs, asked["identifier"])
     halting = np.flatnonzero(logits > 0)

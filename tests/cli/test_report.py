@@ -98,7 +98,7 @@ def test_a_narrow_terminal_changes_nothing(tiny_run, tmp_path, monkeypatch):
 
 
 def test_a_process_that_is_larger_than_its_bound_already_says_so():
-    with pytest.raises(PlimsollError, match=r"has only started JAX takes .* MiB, and it may use 1\.0 MiB"):
+    with pytest.raises(PlimsollError, match=r"has only started JAX takes .* [MG]iB, and it may use 1\.0 MiB"):
         bound_memory(2**20)
 
 

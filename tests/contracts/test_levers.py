@@ -96,6 +96,8 @@ def step_bytes(name, plan, size):
     known = {field.name for field in fields(recipe)}
     if getattr(recipe, "pretrained", "none") != "none":
         known -= {"width", "layers"}  # they are the published model's
+    if getattr(recipe, "attention_every", 1) == 0:
+        known -= {"heads"}  # of layers that attend, and none does
     sizes = SIZE | OF_A_KIND.get(recipe.kind, {}) | dict(size)
     recipe = replace(recipe, **{name: value for name, value in sizes.items() if name in known})
     program = lower(

@@ -151,7 +151,7 @@ def test_a_run_over_its_budget_saves_plans_again_and_ends_at_the_same_losses(who
     run, options = prepared(whole), uses(HOLDS, tmp_path, monkeypatch)
     process = whole.start(run, *options)
     becomes(process, b"again")
-    with pytest.raises(RunError, match="being trained by another process"):
+    with pytest.raises(RunError, match=f"being trained by process {process.pid} on "):
         RunFolder(run).lock()
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=PATIENCE)

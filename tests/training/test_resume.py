@@ -237,7 +237,7 @@ def test_two_processes_do_not_train_the_same_run(runs):
         process.kill()
         process.communicate()
     assert other.returncode == 2
-    assert "is being trained by another process" in other.stderr
+    assert f"is being trained by process {process.pid} on " in other.stderr
 
 
 def test_a_loss_that_becomes_nan_stops_the_run_and_keeps_the_last_good_checkpoint(runs):

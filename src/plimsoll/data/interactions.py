@@ -12,7 +12,6 @@ validation; what stands before is for training. Users with fewer are only traine
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +21,7 @@ import numpy as np
 from jaxtyping import Float32, Int32, Int64
 
 from plimsoll.data.catalogue import Catalogue
+from plimsoll.data.read_json import read_json
 from plimsoll.data.token_table import loaded
 from plimsoll.errors import DataError
 
@@ -208,15 +208,11 @@ _COUNTS = ("items", "users", "interactions", "clusters")
 def _about(folder: Path) -> dict[str, Any]:
     """What catalogue.json says, with every field that is read from it."""
     path = folder / ABOUT
-    try:
-        about = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise DataError(
-            f"there is no {ABOUT} in {folder}: no data set of interactions is there. `plimsoll prepare recommend"
-            " --interactions FILE --out FOLDER` makes one"
-        ) from None
-    except (OSError, ValueError) as problem:
-        raise DataError(f"{path} cannot be read: {problem}. Prepare the data set again") from None
+    absent = (
+        f"there is no {ABOUT} in {folder}: no data set of interactions is there. `plimsoll prepare recommend"
+        " --interactions FILE --out FOLDER` makes one"
+    )
+    about = read_json(path, absent=absent, again="Prepare the data set again")
     needed = (*_COUNTS, "catalogue", "clusters_sha256", "embedding_size")
     missing = [name for name in needed if name not in about] if isinstance(about, dict) else list(needed)
     if missing:

@@ -11,7 +11,6 @@ Tiny Recursive Models, https://arxiv.org/abs/2510.04871 (puzzle_dataset.py), so 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Int
 
+from plimsoll.data.read_json import read_json
 from plimsoll.data.token_table import TokenTable, loaded
 from plimsoll.errors import DataError
 from plimsoll.types import COUNTED, IGNORED_LABEL
@@ -174,15 +174,11 @@ def _about(folder: Path, split: str) -> dict[str, Any]:
 
 
 def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise DataError(
-            f"there is no {path.name} in {path.parent}: no data set of puzzles is there. `plimsoll prepare sudoku --out"
-            " FOLDER` makes one (maze and arc likewise)"
-        ) from None
-    except (OSError, ValueError) as problem:
-        raise DataError(f"{path} cannot be read: {problem}. Prepare the data set again") from None
+    absent = (
+        f"there is no {path.name} in {path.parent}: no data set of puzzles is there. `plimsoll prepare sudoku --out"
+        " FOLDER` makes one (maze and arc likewise)"
+    )
+    return read_json(path, absent=absent, again="Prepare the data set again")
 
 
 def _offsets(path: Path, end: int, what: str) -> np.ndarray:

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from plimsoll.errors import RecipeError
 from plimsoll.optimizers.adamw import AdamW
@@ -228,6 +228,10 @@ class Recipe(ABC):
         """What to say of data that was touched since it was prepared. DataError where it is other data, as far as that
         is noticed."""
         return None
+
+    def without_data(self, prepared: Prepared) -> Self:
+        """The same model, for where its data is no longer there; what was known of it is in `prepared`."""
+        return self
 
     def imports(self) -> tuple[str, ...]:
         """Modules that the source brings into the training process."""

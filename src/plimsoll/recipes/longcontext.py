@@ -256,7 +256,6 @@ class LongContext(AdamWRecipe):
         return None
 
     def without_data(self, prepared: Prepared) -> LongContext:
-        """The same model, for where its packed folder is no longer there."""
         return replace(self, data="", vocab_size=self.vocab_size or prepared.facts["packed"]["vocab_size"])
 
     def source(self, folder: Path, *, prefetch: int) -> Source:

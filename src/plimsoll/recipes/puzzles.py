@@ -10,7 +10,7 @@ recipes/puzzle_presets.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -277,6 +277,9 @@ class Puzzles(Recipe):
                 " that some which are held out now may have been trained on. Put the old set back, or start a new --run"
             )
         return None
+
+    def without_data(self, prepared: Prepared) -> Puzzles:
+        return replace(self, data="", identifiers=prepared.facts["identifiers"])
 
     def _digests(self) -> dict[str, str]:
         """Of the splits that are there."""

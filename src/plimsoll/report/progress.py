@@ -161,11 +161,13 @@ class _Lines:
         resident_bytes: int,
         device_bytes: int | None = None,
     ) -> None:
-        total = self._pace.total_steps
         elapsed, left = self._pace.at(step)
-        fields = _fields(loss, rate, rate_unit, resident_bytes, device_bytes)
+        facts = _fields(loss, rate, rate_unit, resident_bytes, device_bytes)
         times = [f"elapsed {format_seconds(elapsed)}", f"left {_left(left)}"]
-        self._writer.line("  ".join([f"step {step:>{len(str(total))}}/{total}", *fields, *times]))
+        self._step(step, self._pace.total_steps, "  ".join([*facts, *times]))
+
+    def _step(self, step: int, total: int, facts: str) -> None:
+        self._writer.line(f"step {step:>{len(str(total))}}/{total}  {facts}")
 
     def message(self, text: str, *, important: bool = False) -> None:
         self._writer.line(text)
@@ -174,32 +176,14 @@ class _Lines:
         pass
 
 
-class _Told:
+class _Told(_Lines):
     """A line of JSON per update and message, for a program that draws them: a notebook."""
 
-    def __init__(self, stream: TextIO, pace: _Pace) -> None:
-        self._writer, self._pace = _Writer(stream), pace
-
-    def update(
-        self,
-        step: int,
-        *,
-        loss: float,
-        rate: float,
-        rate_unit: str,
-        resident_bytes: int,
-        device_bytes: int | None = None,
-    ) -> None:
-        elapsed, left = self._pace.at(step)
-        facts = _fields(loss, rate, rate_unit, resident_bytes, device_bytes)
-        facts += [f"elapsed {format_seconds(elapsed)}", f"left {_left(left)}"]
-        self._tell({"step": step, "total": self._pace.total_steps, "facts": "  ".join(facts)})
+    def _step(self, step: int, total: int, facts: str) -> None:
+        self._tell({"step": step, "total": total, "facts": facts})
 
     def message(self, text: str, *, important: bool = False) -> None:
         self._tell({"message": text})
-
-    def close(self) -> None:
-        pass
 
     def _tell(self, what: dict[str, object]) -> None:
         self._writer.line(json.dumps({TOLD: what}))

@@ -88,15 +88,19 @@ class RunFolder:
         return sorted(int(name) for name in names if name.isdigit())
 
     def is_trained_now(self) -> bool:
-        """Whether a process trains there: its lock is tried, and given back at once."""
-        if not self.has(".lock"):
+        """Whether a process trains there: its lock is tried, shared and unwritten, and given back at once."""
+        try:
+            descriptor = os.open(self.path / ".lock", os.O_RDONLY)
+        except OSError:  # none, or a folder that is not ours to look into: whoever trains there, we cannot know
             return False
         try:
-            os.close(self.lock())
-        except RunError:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
             return True
-        except OSError:  # a folder that is not ours to lock: whoever trains there, we cannot know
+        except OSError:  # a file system without locks
             return False
+        finally:
+            os.close(descriptor)
         return False
 
     def state(self, steps: int | None) -> str:

@@ -107,6 +107,10 @@ def run_steps(
         late = TIME_IS_UP if time.monotonic() >= deadline else 0
         return interruption.signal or late or (OVER_THE_LINE if over_the_line() else 0)
 
+    def heard() -> int:
+        """Why it stopped, a signal since the last step included; several processes hear only what they agreed on."""
+        return why or (interruption.signal or 0 if agreed.alone else 0)
+
     with checkpoints:  # however it ends, a save that was begun is finished
         while step < schedule.stop_at and not (why := agreed(wish())):
             state, metrics = executables.step(state, next(loader))  # the old state's buffers are reused
@@ -124,15 +128,12 @@ def run_steps(
                 log.saved(step)
                 memory.trim()  # what evaluating and saving left in the heap would sit under the next step's peak
         flight.land()
-        if agreed.alone:
-            why = why or interruption.signal or 0
-        if step > evaluated_at and why in (0, TIME_IS_UP):
+        if step > evaluated_at and heard() in (0, TIME_IS_UP):
             _evaluate(state, step, loader, evaluate, checkpoints, log, schedule.judged_by)
         if step > saved_at:
             checkpoints.save(step, state, loader.state())
             log.saved(step)
-    if agreed.alone:
-        why = why or interruption.signal or 0
+    why = heard()
     told_to = why if why in NUMBERS else None
     return state, Ended(step, told_to, why == OVER_THE_LINE, flight.last)
 
