@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll.errors import RecipeError
-from plimsoll.models.eigen import FORGETS_WITHIN, Eigenvalues, Mixer, form_of
+from plimsoll.models.eigen import FORGETS_WITHIN, Eigenvalues, Mixer, beginning, form_of
 from plimsoll.models.eigen_shape import eigen_inner
 from plimsoll.models.long_tokens import LongTokens
 from plimsoll.models.positions import by_position, name_of, stretches
@@ -69,11 +69,12 @@ def reference_hidden(params, ids):
     def sigmoid(x):
         return 1 / (1 + np.exp(-x))
 
+    rate, phase = beginning(TINY)
     x = p["embedding"][ids]
     for layer in range(TINY.layers):
         b = jax.tree.map(lambda leaf, layer=layer: leaf[layer], p["blocks"])
         m, h = b["mixer"], norm(x, b["mixer_norm"]["scale"])
-        lam = np.exp(-np.exp(m["eigenvalues"]["nu"] / 4) + 1j * m["eigenvalues"]["theta"] / 4)
+        lam = np.exp(-rate * np.exp(m["eigenvalues"]["nu"] / 4) + 1j * (phase + rate * m["eigenvalues"]["theta"] / 4))
         enter = h @ m["enter"]["kernel"]
         beta = np.sqrt(1 - np.abs(lam) ** 2) * (enter[..., : TINY.states] + 1j * enter[..., TINY.states :])
         state, states = np.zeros_like(beta[:, 0]), []
@@ -162,7 +163,7 @@ def test_an_eigenvalue_never_leaves_the_unit_disc(nu, theta):
 
 @cache
 def _rates():
-    graph, _ = nnx.split(nnx.eval_shape(lambda: Eigenvalues(TINY, nnx.Rngs(0))))
+    graph, _ = nnx.split(nnx.eval_shape(lambda: Eigenvalues(TINY)))
     return jax.jit(lambda nu, theta: nnx.merge(graph, {"nu": nu, "theta": theta})())
 
 
@@ -173,14 +174,23 @@ def test_gradients_are_finite_where_an_eigenvalue_was_driven_to_an_end(nu):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(mixer_of(TINY)(weights, x)))
 
 
-def test_eigenvalues_begin_where_they_are_drawn_from():
+def test_eigenvalues_begin_spread_over_their_ring():
     shape = replace(TINY, states=4000, r_min=0.9, r_max=0.999, max_phase=0.5)
-    rate, phase = Eigenvalues(shape, nnx.Rngs(0))()
-    square = np.exp(-2 * np.asarray(rate))
-    low, high = 0.9**2, 0.999**2
+    rate, phase = (np.asarray(each) for each in Eigenvalues(shape)())
+    square, (low, high) = np.exp(-2 * rate), (0.9**2, 0.999**2)
     assert low <= square.min() < square.max() <= high + 1e-6
-    assert np.mean(square) == pytest.approx((low + high) / 2, abs=0.01)
-    assert 0 <= phase.min() < 0.01 < 0.49 < phase.max() <= 0.5
+    assert 0 <= phase.min() < phase.max() <= 0.5
+    cells, *_ = np.histogram2d(square, phase, bins=10, range=((low, high), (0, 0.5)))
+    assert cells.min() >= 35  # 40 of 4,000 in each of 100
+    assert cells.max() <= 45
+
+
+def test_a_step_of_adam_turns_no_state_far_over_the_tokens_that_it_remembers():
+    eigenvalues = Eigenvalues(replace(TINY, states=64, r_min=0.99, r_max=0.9999))
+    eigenvalues.theta[...] = jnp.full(64, 100.0)  # many steps, so that single precision shows them
+    rate, phase = (np.asarray(each, np.float64) for each in eigenvalues())
+    turned = (phase - beginning(eigenvalues.shape)[1]) / rate
+    assert turned == pytest.approx(25.0, abs=0.01)  # a quarter, of what is forgotten at a token
 
 
 def test_states_stay_in_single_precision_under_bfloat16_and_the_loss_is_near():

@@ -18,8 +18,9 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
-from jaxtyping import Array, Complex, Float
+from jaxtyping import Array, Complex, Float, Float64
 
 from plimsoll.levers.remat import keep
 from plimsoll.models.decoder import INIT_SCALE, Block, Linear, RMSNorm, fed
@@ -30,6 +31,7 @@ from plimsoll.types import Compute
 SLOWER = 4.0
 """nu and theta are kept times this, and so learn at a quarter of the learning rate: a step of Adam is as long whatever
 the scale of a parameter is."""
+GOLDEN = (math.sqrt(5) - 1) / 2
 FORGETS_WITHIN = 1e-6, 20.0
 """Least and most of exp(nu), the share of a state that is lost at a token: float32 ends not far from the first, and
 the second loses all of it. Beyond them nu is not followed."""
@@ -38,20 +40,31 @@ State = Complex[Array, "batch states"]
 
 
 class Eigenvalues(nnx.Module):
-    """nu and theta of `states` complex numbers."""
+    """nu and theta of `states` complex numbers, as what was learned beyond where they began.
 
-    def __init__(self, shape: EigenShape, rngs: nnx.Rngs) -> None:
-        low, high = shape.r_min**2, shape.r_max**2
-        square = low + (high - low) * jax.random.uniform(rngs.params(), (shape.states,))
-        rate = jnp.clip(-jnp.log(square) / 2, *FORGETS_WITHIN)
-        phase = shape.max_phase * jax.random.uniform(rngs.params(), (shape.states,))
-        self.nu, self.theta = nnx.Param(SLOWER * jnp.log(rate)), nnx.Param(SLOWER * phase)
+    A phase is learned in units of what its state forgets at a token: what it is turned by adds up over all the tokens
+    that the state remembers. In radians, a step of Adam at 2e-3 would turn what is 4,096 tokens old by 2.
+    """
+
+    def __init__(self, shape: EigenShape) -> None:
+        self.shape = shape
+        self.nu, self.theta = (nnx.Param(jnp.zeros((shape.states,))) for _ in range(2))
 
     def __call__(self) -> tuple[Float[Array, " states"], Float[Array, " states"]]:
         """-log |lambda|, and its phase in radians."""
-        least, most = FORGETS_WITHIN
-        rate = jnp.exp(jnp.clip(self.nu[...] / SLOWER, math.log(least), math.log(most)))
-        return rate, self.theta[...] / SLOWER
+        rate, phase = beginning(self.shape)
+        least, most = (math.log(end) for end in FORGETS_WITHIN)
+        grown = jnp.clip(np.log(rate).astype(np.float32) + self.nu[...] / SLOWER, least, most)
+        unit = (np.minimum(rate, 1) / SLOWER).astype(np.float32)
+        return jnp.exp(grown), phase.astype(np.float32) + unit * self.theta[...]
+
+
+def beginning(shape: EigenShape) -> tuple[Float64[np.ndarray, " states"], Float64[np.ndarray, " states"]]:
+    """-log |lambda| and phase of each state at first: |lambda|^2 evenly spaced, the phases by the golden ratio, so that
+    neighbours in the one are far apart in the other."""
+    number, (low, high) = np.arange(shape.states), (shape.r_min**2, shape.r_max**2)
+    square = low + (high - low) * (number + 0.5) / shape.states
+    return np.clip(-np.log(square) / 2, *FORGETS_WITHIN), shape.max_phase * (number * GOLDEN % 1)
 
 
 class Forgetting(nnx.Module):
@@ -83,7 +96,7 @@ class Mixer(nnx.Module):
     def __init__(self, shape: EigenShape, compute: Compute, rngs: nnx.Rngs) -> None:
         d, k = shape.width, shape.states
         options = {"compute": compute, "rngs": rngs}
-        self.eigenvalues = Eigenvalues(shape, rngs)
+        self.eigenvalues = Eigenvalues(shape)
         self.enter = Linear(d, 2 * k, scale=(2 * d) ** -0.5, **options)
         self.leave = Linear(2 * k, d, scale=(4 * k * shape.layers) ** -0.5, **options)
         self.gate = Linear(d, d, scale=INIT_SCALE, **options)

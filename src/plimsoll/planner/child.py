@@ -25,8 +25,8 @@ from plimsoll.errors import PlimsollError
 from plimsoll.planner.types import Analysis, ChildDied, DoesNotCompile, Rates, Rehearsal, Static
 from plimsoll.types import Buffer, Plan, Storage
 
-SECONDS_PER_ANSWER = 300
-"""Beyond which a compile counts as failed."""
+SECONDS_PER_ANSWER = 1200
+"""Beyond which a compile counts as failed. That of `arc-1` for a TPU takes 210 s of a core that others use too."""
 
 
 class Child:
