@@ -56,7 +56,7 @@ class Eigenvalues(nnx.Module):
         least, most = (math.log(end) for end in FORGETS_WITHIN)
         grown = jnp.clip(np.log(rate).astype(np.float32) + self.nu[...] / SLOWER, least, most)
         unit = (np.minimum(rate, 1) / SLOWER).astype(np.float32)
-        return jnp.exp(grown), phase.astype(np.float32) + unit * self.theta[...]
+        return jnp.exp(grown), jnp.asarray(phase, jnp.float32) + unit * self.theta[...]
 
 
 def beginning(shape: EigenShape) -> tuple[Float64[np.ndarray, " states"], Float64[np.ndarray, " states"]]:

@@ -22,7 +22,7 @@ class EigenShape(DecoderShape):
     """Complex numbers that a layer remembers."""
     r_min: float = 0.9
     r_max: float = 0.9999
-    """A state is multiplied by r e^(i phase) at each token; r^2 begins evenly spaced between the squares of these two."""
+    """A state is multiplied by r e^(i phase) at each token; r^2 begins evenly spaced between these two squared."""
     max_phase: float = 2 * math.pi
     """Radians; phases are evenly spread from 0 to this."""
     selective: bool = False

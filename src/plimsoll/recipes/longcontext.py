@@ -81,8 +81,8 @@ class LongContext(AdamWRecipe):
     """The output layer uses the token embedding's weights."""
     r_min: float = 0.9
     r_max: float = 0.9999
-    """At each token a state keeps r of itself; r^2 begins evenly spaced between --r-min^2 and --r-max^2. What is left of it
-    after n tokens is r^n."""
+    """At each token a state keeps r of itself; r^2 begins evenly spaced between --r-min^2 and --r-max^2. What is left
+    of it after n tokens is r^n."""
     max_phase: float = 2 * math.pi
     """Radians that a state turns at each token: at first evenly spread from 0 to this."""
     selective: bool = False
