@@ -159,6 +159,35 @@ def draw_longcontext(seed: int, number: int, *, packed: str, vocab_size: int) ->
     return Configuration("longcontext", options, pins, dice.random())
 
 
+def draw_recommend(seed: int, number: int, *, data: str, pretrained: str | None) -> Configuration:
+    """The recipe `recommend` on a prepared folder; where a pretrained model is named, half of them stand on it."""
+    dice = random.Random(f"recommend/{seed}/{number}")
+    stands = pretrained is not None and dice.random() < 0.5
+    width = dice.choice((32, 64, 64, 128))
+    plain = {"width": width, "layers": dice.choice((1, 2, 2, 4)), "heads": width // dice.choice((16, 32))}
+    options = {
+        "data": data,
+        "validation_users": 1000,
+        **({"pretrained": pretrained, "freeze": dice.random() < 0.8} if stands else plain),
+        "seq_len": dice.choice((16, 32, 50)),
+        "softmax": dice.choice(("two-level", "two-level", "full")),
+        "cluster_vectors": dice.choice(("learned", "learned", "means")),
+        "dropout": dice.choice((0.0, 0.2, 0.5)),
+        "batch_size": dice.choice((32, 64, 128, 256, 512)),
+        "gradient_accumulation_steps": dice.choice((1, 1, 2)),
+        "seed": dice.randrange(1000),
+        "numerics": dice.choice(("exact", "mixed", "mixed", "compressed")),
+        "ema_decay": dice.choice((0.0, 0.0, 0.0, 0.99)),
+    }
+    if options["softmax"] == "full":  # without clusters nothing stands for one
+        options.pop("cluster_vectors")
+    pins = _pins(dice, options)
+    pins.pop("layerwise", None)  # not of this recipe
+    if pins.get("loss_chunk") == 0:
+        pins["loss_chunk"] = 32
+    return Configuration("recommend", options, pins, dice.random())
+
+
 def _puzzle_flops(options: Mapping[str, Any]) -> float:
     """Of a step's larger dots, about: rounds before the last go forward only."""
     tokens = effective_batch(options) * (options["seq_len"] + options["puzzle_positions"])

@@ -5,6 +5,7 @@
     python benchmarks/prediction.py --windows windows.h5 --count 30      # the recipe control, on this file
     python benchmarks/prediction.py --puzzles sets --count 30     # recipes of puzzles, on the sets in this folder
     python benchmarks/prediction.py --packed folder --count 30    # the recipe longcontext, on this packed text
+    python benchmarks/prediction.py --interactions folder --pretrained model --count 30    # the recipe recommend
     python benchmarks/prediction.py --grid [--only 0 3 4 6]
 
 Configurations are drawn at random (drawn.py). Each is planned without a budget and with none to speak of, which gives
@@ -31,7 +32,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from drawn import Configuration, draw, draw_control, draw_longcontext, draw_puzzles, effective_batch
+from drawn import (
+    Configuration,
+    draw,
+    draw_control,
+    draw_longcontext,
+    draw_puzzles,
+    draw_recommend,
+    effective_batch,
+)
 from prediction_figures import line, summary, worst
 from training_process import ENVIRONMENT, MIB, PLIMSOLL, MemoryGroup, NoGroup, plan_words, prepared_copy, trained, watch
 
@@ -55,7 +64,12 @@ GRID = [
 
 def main() -> None:
     given = arguments()
-    others = {"control-": given.windows, "puzzles-": given.puzzles, "longcontext-": given.packed}
+    others = {
+        "control-": given.windows,
+        "puzzles-": given.puzzles,
+        "longcontext-": given.packed,
+        "recommend-": given.interactions,
+    }
     drawn = next((name for name, data in others.items() if data), "")
     kind = "grid" if given.grid else f"{drawn}{given.seed}"
     out = Path("bench-out") / f"prediction-{kind}.jsonl"
@@ -80,6 +94,8 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--windows", help="a file of `plimsoll prepare control`: draw that recipe instead")
     options.add_argument("--puzzles", help="a folder of sets of `plimsoll prepare sudoku|maze|arc`: draw their recipes")
     options.add_argument("--packed", help="a folder of `plimsoll prepare longcontext`: draw that recipe instead")
+    options.add_argument("--interactions", help="a folder of `plimsoll prepare recommend`: draw that recipe instead")
+    options.add_argument("--pretrained", help="a folder of a Llama or a Gemma that half of those stand on")
     options.add_argument("--grid", action="store_true", help="the fixed configurations instead")
     return options.parse_args()
 
@@ -111,8 +127,10 @@ def random_ones(given: argparse.Namespace) -> Iterator[tuple[int, str, Configura
             configuration = draw_puzzles(given.seed, number, sets=sets)
         elif given.packed:
             configuration = draw_longcontext(
-                given.seed, number, packed=given.packed, vocab_size=packed_vocabulary(given)
+                given.seed, number, packed=given.packed, vocab_size=packed_vocabulary(given.packed)
             )
+        elif given.interactions:
+            configuration = draw_recommend(given.seed, number, data=given.interactions, pretrained=given.pretrained)
         else:
             configuration = draw(given.seed, number, text=given.text)
         yield number, label_of(configuration), configuration, None
@@ -132,7 +150,9 @@ def packed_vocabulary(folder: str) -> int:
 
 def label_of(configuration: Configuration) -> str:
     sizes = configuration.options
-    size = f"{sizes['width']}x{sizes['layers']}"
+    size = f"{sizes['width']}x{sizes['layers']}" if "width" in sizes else "pretrained"
+    if "validation_users" in sizes:
+        return f"recommend {size} {sizes['softmax']} {effective_batch(sizes)}x{sizes['seq_len']}"
     if "variant" in sizes:
         cycles = f"{sizes['high_cycles']}x{sizes['low_cycles']}"
         name = f"{Path(sizes['data']).name} {sizes['variant']}"

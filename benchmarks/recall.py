@@ -5,7 +5,9 @@
 Delayed recall: the first token is one of 16 symbols, then come `lag` tokens of noise from another 16, then a mark, at
 which the symbol has to be said; 1 in 16 is chance. `--original` runs the same with the parametrisation of the published
 model instead (systems of 3.1: |lambda| = 0.1 + 0.89 sigmoid(alpha) with alpha from -3 to 0, evenly spaced phases, a
-real input that is not normalised, the real part read), everything else alike. Key-value recall (`--pairs`): so many
+real input that is not normalised, the real part read), everything else alike. With `--longer` each lag goes on with
+the weights of the one before it: at first noise drowns a symbol that is 4,096 tokens old, and what tells the two apart
+is the same for every lag. Key-value recall (`--pairs`): so many
 pairs of a key and its value, then one of the keys again, whose value has to be said; for the fixed recurrence, the
 selective one, and each with a last layer that attends.
 
@@ -102,8 +104,10 @@ def pairs_of(pairs: int) -> Sequences:
     return draw
 
 
-def learned(shape: EigenShape, draw: Sequences, options: Any, *, batch: int, original: bool = False) -> dict[str, Any]:
-    """Trains until it is solved or the minutes are over."""
+def learned(
+    shape: EigenShape, draw: Sequences, options: Any, *, batch: int, original: bool = False, params: Any = None
+) -> tuple[dict[str, Any], Any]:
+    """Trains until it is solved or the minutes are over; from `params`, or from new ones. Also what it ended with."""
     decoder = Decoder(shape, Compute(), OriginalBlock if original else block_of(shape))
     rule = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(options.learning_rate))
 
@@ -131,7 +135,7 @@ def learned(shape: EigenShape, draw: Sequences, options: Any, *, batch: int, ori
 
         return jnp.mean(jax.lax.map(one, jax.random.split(key, max(1, EXAMINED // batch))))
 
-    params = jax.jit(decoder.init)(jax.random.key(options.seed))
+    params = jax.jit(decoder.init)(jax.random.key(options.seed)) if params is None else params
     state, key = (params, rule.init(params)), jax.random.key(1)
     steps, right = learn.lower(state, key).compile(), examine.lower(params, key).compile()  # before the clock starts
     began, solved_before, done, told = time.monotonic(), 0, 0, 0.0
@@ -143,7 +147,8 @@ def learned(shape: EigenShape, draw: Sequences, options: Any, *, batch: int, ori
         if options.verbose:
             print(f"    {done:6} {float(losses.mean()):.3f} {accuracy:.3f}", file=sys.stderr, flush=True)
         told = accuracy
-    return {"accuracy": told, "solved": solved_before == 2, "steps": done, "seconds": time.monotonic() - began}
+    seconds = time.monotonic() - began
+    return {"accuracy": told, "solved": solved_before == 2, "steps": done, "seconds": seconds}, state[0]
 
 
 def main() -> int:
@@ -151,6 +156,7 @@ def main() -> int:
     parser.add_argument("--lags", type=int, nargs="*", default=[64, 512, 4096])
     parser.add_argument("--original", action="store_true", help="the published parametrisation, beside ours")
     parser.add_argument("--only-original", action="store_true")
+    parser.add_argument("--longer", action="store_true", help="each lag goes on with what the one before it learned")
     parser.add_argument("--pairs", type=int, default=8, help="of key-value recall; 0 for none")
     parser.add_argument("--minutes", type=float, default=10.0, help="of each cell, at most")
     parser.add_argument("--steps", type=int, default=10**9, help="of each cell, at most")
@@ -176,13 +182,15 @@ def main() -> int:
             flush=True,
         )
 
+    ended: dict[bool, Any] = {}
     for lag in options.lags:
         batch = max(8, min(64, options.tokens // lag))
         sides = ([] if options.only_original else [False]) + (
             [True] if options.original or options.only_original else []
         )
         for original in sides:
-            found = learned(shape, delayed(lag), options, batch=batch, original=original)
+            known = ended.get(original) if options.longer else None
+            found, ended[original] = learned(shape, delayed(lag), options, batch=batch, original=original, params=known)
             tell(f"lag {lag:,}", "original" if original else "ours", **found)
     if options.pairs:
         wide = replace(shape, vocab=2 * KEYS, r_min=0.5, r_max=0.999, max_phase=2 * math.pi)
@@ -190,7 +198,8 @@ def main() -> int:
             for every in (0, 2):
                 of = replace(wide, selective=selective, attention_every=every)
                 name = ("selective" if selective else "fixed") + (" and attention" if every else "")
-                tell(f"{options.pairs} pairs", name, **learned(of, pairs_of(options.pairs), options, batch=64))
+                found, _ = learned(of, pairs_of(options.pairs), options, batch=64)
+                tell(f"{options.pairs} pairs", name, **found)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps({"conditions": conditions(options), "rows": rows}, indent=1))
     return 0
