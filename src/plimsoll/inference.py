@@ -135,7 +135,7 @@ def evaluate(asked: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(recipe, Recommend):
         from plimsoll.recommending import judged
 
-        return judged(trained, keep_seen=bool(asked.get("keep_seen")), average=not asked.get("raw"))
+        return judged(trained, keep_seen=bool(asked.get("keep_seen")), raw=bool(asked.get("raw")))
     if asked.get("keep_seen"):
         raise RecipeError(
             f"--keep-seen is for runs of recommend, and {trained.folder.path} is one of {name_of(recipe)}: leave it out"

@@ -34,17 +34,23 @@ Scorer = Callable[[np.ndarray], np.ndarray]
 """Histories (users, length), padded on the right, to the log-probabilities of all items (users, items + 1)."""
 
 
-def judged(trained: Trained, *, keep_seen: bool, average: bool = True) -> dict[str, Any]:
-    """Metrics of validation and of test, and those of the baselines beside them. `average`: see `Trained.params`."""
+def judged(trained: Trained, *, keep_seen: bool, raw: bool = False) -> dict[str, Any]:
+    """Metrics of validation and of test, and those of the baselines beside them; `raw` asks for those of the weights as
+    they were trained besides those of their average."""
     recipe = _recipe(trained)
     data = recipe.interactions
     if not len(data.evaluated):
         raise RunError(f"{trained.folder.path} has no held-out set to evaluate on: {recipe.without_validation}")
     users = max(1, min(MOST_USERS, BLOCK_BYTES // (4 * (data.items + 1)), len(data.evaluated)))
-    score = scorer(trained, users=users, average=average)
+
+    def by(score: Scorer) -> dict[str, dict[str, float]]:
+        how: dict[str, Any] = {"users": users, "length": recipe.seq_len, "keep_seen": keep_seen}
+        return {split: _ranked(score, data, split, **how) for split in SPLITS}
+
     found: dict[str, Any] = {"run": str(trained.folder.path), "step": trained.saved.step, "keep_seen": keep_seen}
-    for split in SPLITS:
-        found[split] = _ranked(score, data, split, users=users, length=recipe.seq_len, keep_seen=keep_seen)
+    found |= by(scorer(trained, users=users))
+    if raw:
+        found["raw"] = by(scorer(trained, users=users, average=False))
     found["baselines"] = {split: Baselines(data, split).evaluate(keep_seen=keep_seen) for split in SPLITS}
     return found
 

@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from interaction_files import write_random
+from plimsoll.report.recommendations import recommendation_tables
 from pretrained_folders import LLAMA, write
 
 from .conftest import plimsoll
@@ -23,6 +24,7 @@ def trained(tmp_path_factory):
     write(folder / "model", LLAMA)
     options = ["--frozen-bits", "16", "--seq-len", "8", "--batch-size", "16", "--steps", "6", "--memory", "2GiB"]
     options += ["--item-embedding-dim", "4", "--adapter-inner", "8", "--eval-every", "2", "--quiet", *PINNED]
+    options += ["--ema-decay", "0.5"]
     done = plimsoll(
         "train", "recommend", "--data", "data", "--pretrained", "model", *options, "--run", "run", cwd=folder
     )
@@ -66,6 +68,16 @@ def test_an_evaluation_has_both_splits_and_the_baselines_beside_them(trained):
     seen = json.loads(plimsoll("evaluate", "run", "--json", "--keep-seen", cwd=trained).stdout)
     assert seen["test"]["mrr"] < found["test"]["mrr"]
     assert "item_knn_markov" in plimsoll("evaluate", "run", cwd=trained).stdout
+
+
+def test_raw_weights_are_judged_beside_their_average(trained):
+    done = plimsoll("evaluate", "run", "--raw", "--step", "last", "--json", cwd=trained)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["raw"].keys() == {"validation", "test"}
+    assert found["raw"]["test"].keys() == found["test"].keys()
+    assert found["raw"] != {split: found[split] for split in ("validation", "test")}
+    assert "its raw weights" in recommendation_tables(found)
 
 
 def test_a_history_of_the_files_own_names_is_ranked(trained):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-MODEL = "this run"
+MODEL, RAW = "this run", "its raw weights"
 SPLITS = "validation", "test"
 
 
@@ -33,7 +33,8 @@ def recommendation_tables(found: Mapping[str, Any]) -> str:
         f"{found['run']} at step {found['step']:,}: all items ranked, those already seen {kept}, ties count against"
     ]
     for split in SPLITS:
-        rows = {MODEL: found[split], **found["baselines"][split]}
+        raw = {RAW: found["raw"][split]} if "raw" in found else {}
+        rows = {MODEL: found[split], **raw, **found["baselines"][split]}
         names = [name for name in found[split] if name != "users"]
         width = max(map(len, rows)) + 2
         lines += ["", f"  {split}, {found[split]['users']:,} users"]
