@@ -156,6 +156,8 @@ def draw_longcontext(seed: int, number: int, *, packed: str, vocab_size: int) ->
             break
     pins = _pins(dice, options)
     pins.pop("attention_chunk", None)  # not of a window; and of these recipes only where layers attend
+    if pins.get("loss_chunk", 0) >= effective_batch(options) * options["seq_len"]:  # it would change nothing
+        pins.pop("loss_chunk")
     return Configuration("longcontext", options, pins, dice.random())
 
 
@@ -185,6 +187,8 @@ def draw_recommend(seed: int, number: int, *, data: str, pretrained: str | None)
     pins.pop("layerwise", None)  # not of this recipe
     if pins.get("loss_chunk") == 0:
         pins["loss_chunk"] = 32
+    if pins.get("loss_chunk", 0) >= effective_batch(options) * options["seq_len"]:
+        pins.pop("loss_chunk")
     return Configuration("recommend", options, pins, dice.random())
 
 

@@ -35,23 +35,26 @@ Scorer = Callable[[np.ndarray], np.ndarray]
 
 
 def judged(trained: Trained, *, keep_seen: bool, raw: bool = False) -> dict[str, Any]:
-    """Metrics of validation and of test, and those of the baselines beside them; `raw` asks for those of the weights as
-    they were trained besides those of their average."""
+    """Metrics of validation, if it was not learned from, and of test, and those of the baselines beside them.
+
+    `raw` asks for those of the weights as they were trained besides those of their average."""
     recipe = _recipe(trained)
     data = recipe.interactions
     if not len(data.evaluated):
         raise RunError(f"{trained.folder.path} has no held-out set to evaluate on: {recipe.without_validation}")
     users = max(1, min(MOST_USERS, BLOCK_BYTES // (4 * (data.items + 1)), len(data.evaluated)))
 
+    splits = SPLITS[1:] if recipe.learn_validation else SPLITS
+
     def by(score: Scorer) -> dict[str, dict[str, float]]:
         how: dict[str, Any] = {"users": users, "length": recipe.seq_len, "keep_seen": keep_seen}
-        return {split: _ranked(score, data, split, **how) for split in SPLITS}
+        return {split: _ranked(score, data, split, **how) for split in splits}
 
     found: dict[str, Any] = {"run": str(trained.folder.path), "step": trained.saved.step, "keep_seen": keep_seen}
     found |= by(scorer(trained, users=users))
     if raw:
         found["raw"] = by(scorer(trained, users=users, average=False))
-    found["baselines"] = {split: Baselines(data, split).evaluate(keep_seen=keep_seen) for split in SPLITS}
+    found["baselines"] = {split: Baselines(data, split).evaluate(keep_seen=keep_seen) for split in splits}
     return found
 
 

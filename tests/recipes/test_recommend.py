@@ -59,6 +59,14 @@ def test_no_item_that_is_held_out_is_trained_on(recipe, data):
     assert sorted(tuple(row[row > 0].tolist()) for row in rows) == [(1, 2, 3, 4, 5), (5, 6), (6, 5, 4, 3), (7, 1)]
 
 
+def test_with_validation_nothing_but_the_items_of_testing_is_held_out(recipe, data):
+    whole = replace(recipe, learn_validation=True)
+    rows = np.stack([whole.rows[at] for at in range(len(whole.rows))])
+    assert {tuple(row[row > 0].tolist()) for row in rows} > {(3, 4), (7, 1, 2)}
+    assert whole.validation(data, examples=3) == ()
+    assert "--learn-validation" in whole.without_validation
+
+
 def test_training_begins_with_the_datas_embeddings_and_clusters(recipe):
     task = recipe.task(Compute())
     found = recipe.begin(task.init(jax.random.key(0)))

@@ -26,13 +26,16 @@ ITEMS = "items"
 
 
 class TrainingRows(Sequence[np.ndarray]):
-    """Rows by number, in the order of users. 12 bytes a row stay in memory, besides what `interactions` holds."""
+    """Rows by number, in the order of users. 12 bytes a row stay in memory, besides what `interactions` holds.
 
-    def __init__(self, interactions: Interactions, *, length: int) -> None:
+    With `validation`, the items of validation are trained on, too.
+    """
+
+    def __init__(self, interactions: Interactions, *, length: int, validation: bool = False) -> None:
         if length < 1:
             raise RecipeError(f"--seq-len must be 1 or more items, got {length}")
         self.interactions, self.length = interactions, length
-        firsts, ends = interactions.offsets[:-1], interactions.ends("train")
+        firsts, ends = interactions.offsets[:-1], interactions.ends("test" if validation else "train")
         rows_of = -(-(ends - firsts - 1) // length)  # none for a single item
         if not rows_of.any():
             raise DataError(

@@ -48,7 +48,8 @@ class Recommend(AdamWRecipe):
 
     kind: ClassVar[str] = "recommend"
     without_validation: ClassVar[str] = (
-        "no user of its data set has three items, or --validation-users is 0. Prepare one from longer sequences"
+        "no user of its data set has three items, or --validation-users is 0, or --learn-validation learned from it."
+        " Prepare one from longer sequences, or leave these out"
     )
     judged_by: ClassVar[str] = "ndcg@10"
     honoured: ClassVar[tuple[str, ...]] = (
@@ -76,6 +77,9 @@ class Recommend(AdamWRecipe):
     """Items of a history that the model reads; longer ones are several rows of training."""
     validation_users: Count | None = None
     """Users to evaluate on while training, from the first; default all. `plimsoll evaluate` takes all of them."""
+    learn_validation: bool = False
+    """Learn from the items of validation, too, as a last run when everything else is chosen: nothing is evaluated while
+    training then, and the newest checkpoint is what is used."""
     eval_interval: float = 5.0
     """Epochs from one evaluation to the next."""
 
@@ -164,7 +168,7 @@ class Recommend(AdamWRecipe):
     def rows(self) -> TrainingRows:
         from plimsoll.data.interaction_rows import TrainingRows
 
-        return TrainingRows(self.interactions, length=self.seq_len)
+        return TrainingRows(self.interactions, length=self.seq_len, validation=self.learn_validation)
 
     @cached_property
     def published(self) -> PretrainedShape | None:
@@ -323,7 +327,7 @@ class Recommend(AdamWRecipe):
         return interaction_loader(self.rows, batch_size=self.effective_batch, seed=self.seed, prefetch=prefetch)
 
     def validation(self, folder: Path, *, examples: int) -> Iterable[dict[str, Any]]:
-        users = self.interactions.evaluated[: self.validation_users]
+        users = self.interactions.evaluated[: 0 if self.learn_validation else self.validation_users]
         return self._held_out(users, examples) if len(users) else ()
 
     def _held_out(self, users: Any, examples: int) -> Iterator[dict[str, Any]]:

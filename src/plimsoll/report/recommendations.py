@@ -27,12 +27,12 @@ def _name(one: Mapping[str, Any]) -> str:
 
 
 def recommendation_tables(found: Mapping[str, Any]) -> str:
-    """A table of validation and one of test: the run, and the baselines below it."""
+    """A table of validation, where it was not learned from, and one of test: the run, and the baselines below it."""
     kept = "kept" if found["keep_seen"] else "left out"
     lines = [
         f"{found['run']} at step {found['step']:,}: all items ranked, those already seen {kept}, ties count against"
     ]
-    for split in SPLITS:
+    for split in (split for split in SPLITS if split in found):
         raw = {RAW: found["raw"][split]} if "raw" in found else {}
         rows = {MODEL: found[split], **raw, **found["baselines"][split]}
         names = [name for name in found[split] if name != "users"]
