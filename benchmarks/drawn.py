@@ -137,7 +137,7 @@ def draw_longcontext(seed: int, number: int, *, packed: str, vocab_size: int) ->
             "data": packed,
             "validation_tokens": 40_000,
             "width": width,
-            "layers": dice.choice((1, 2, 4, 6)),
+            "layers": dice.choice((2, 4, 6) if attends else (1, 2, 4, 6)),
             "states": dice.choice((16, 32, 64, 128)),
             "seq_len": dice.choice((128, 512, 1024, 2048, 4096, 8192, 16384)),
             "tied": dice.random() < 0.75,
