@@ -1,0 +1,104 @@
+"""A language model of linear recurrences beside a transformer: the same text, tokens, parameters and processor time.
+
+    python benchmarks/longcontext_language.py [--minutes 6] [--text python:standard-library] [--seq-len 1024]
+
+Both read the same documents with the same tokenizer and hold out the same ones. `longcontext` has the sizes given here,
+`code` (the transformer) as many layers, and the width that comes nearest to its parameters. What a step of each costs
+in processor time is taken from two short runs of it; then each trains for as many steps as fit into the minutes of the
+machine's cores, with its preset's optimizer and a schedule of that length. Losses are those at the end, per token of
+the held-out documents. Writes bench-out/longcontext_language.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from training_process import ENVIRONMENT, PLIMSOLL
+
+SHORT = 10, 30
+"""Steps of the runs that say what a step costs."""
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--minutes", type=float, default=6.0, help="of all cores, for each side")
+    options.add_argument("--text", default="python:standard-library")
+    options.add_argument("--documents", default="600")
+    options.add_argument("--vocab-size", default="4096")
+    options.add_argument("--seq-len", default="1024")
+    options.add_argument("--width", type=int, default=128)
+    options.add_argument("--layers", type=int, default=4)
+    options.add_argument("--batch-size", default="8")
+    options.add_argument("--learning-rate", default="2e-3")
+    options.add_argument("--folder", type=Path, help="to keep; default one that is removed")
+    given = options.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        found = compared(given, given.folder or Path(temporary))
+    out = Path("bench-out/longcontext_language.json")
+    out.parent.mkdir(exist_ok=True)
+    out.write_text(json.dumps(found, indent=1))
+
+
+def compared(given: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
+    packed = folder / "packed"
+    text = ["--dataset-id", given.text, "--max-examples", given.documents]
+    if not (packed / "meta.json").exists():
+        plimsoll("prepare", "longcontext", *text, "--vocab-size", given.vocab_size, "--out", packed)
+    common = ["--seq-len", given.seq_len, "--batch-size", given.batch_size, "--learning-rate", given.learning_rate]
+    common += ["--memory", "2GiB", "--eval-every", "0", "--quiet"]
+    ours = ["longcontext", "--data", packed, "--width", given.width, "--layers", given.layers, *common]
+    wanted = parameters(ours)
+    theirs: list[Any] = ["code", *text, "--tokenizer", packed / "tokenizer.json", "--layers", given.layers, *common]
+    widths = {width: parameters([*theirs, *sized(width)]) for width in range(64, 3 * given.width, 32)}
+    nearest = min(widths, key=lambda width: abs(widths[width] - wanted))
+    rows = []
+    for name, words in {"longcontext": ours, "transformer": [*theirs, *sized(nearest)]}.items():
+        first, second = (trained(words, folder / f"{name}-{steps}", steps)["cpu_seconds"] for steps in SHORT)
+        per_step = (second - first) / (SHORT[1] - SHORT[0])
+        steps = int(60 * given.minutes * len(os.sched_getaffinity(0)) / per_step)
+        row = {"model": name, "parameters": parameters(words), "cpu_seconds_per_step": per_step, "steps": steps}
+        rows.append(row | trained(words, folder / f"{name}-whole", steps))
+        print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
+def sized(width: int) -> list[Any]:
+    return ["--width", width, "--heads", width // 32]
+
+
+def parameters(words: list[Any]) -> int:
+    planned = plimsoll("plan", *words, "--micro-batch", 1, "--remat", "block", "--precision", "float32", "--json")
+    return json.loads(planned)["parameters"]
+
+
+def trained(words: list[Any], run: Path, steps: int) -> dict[str, Any]:
+    before = cpu_seconds()
+    plimsoll("train", *words, "--steps", steps, "--run", run)
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    last = [row["validation_loss"] for row in rows if "validation_loss" in row][-1]
+    return {"cpu_seconds": cpu_seconds() - before, "validation_loss": last}
+
+
+def cpu_seconds() -> float:
+    """Of every process that was waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def plimsoll(*words: Any) -> str:
+    command = [*PLIMSOLL, *map(str, words)]
+    done = subprocess.run(command, check=False, env=ENVIRONMENT, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    main()
