@@ -52,7 +52,7 @@ def compared(given: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     if not (packed / "meta.json").exists():
         plimsoll("prepare", "longcontext", *text, "--vocab-size", given.vocab_size, "--out", packed)
     common = ["--seq-len", given.seq_len, "--batch-size", given.batch_size, "--learning-rate", given.learning_rate]
-    common += ["--memory", "2GiB", "--eval-every", "0", "--quiet"]
+    common += ["--memory", "2GiB"]
     ours = ["longcontext", "--data", packed, "--width", given.width, "--layers", given.layers, *common]
     wanted = parameters(ours)
     theirs: list[Any] = ["code", *text, "--tokenizer", packed / "tokenizer.json", "--layers", given.layers, *common]
@@ -80,7 +80,7 @@ def parameters(words: list[Any]) -> int:
 
 def trained(words: list[Any], run: Path, steps: int) -> dict[str, Any]:
     before = cpu_seconds()
-    plimsoll("train", *words, "--steps", steps, "--run", run)
+    plimsoll("train", *words, "--steps", steps, "--eval-every", 0, "--quiet", "--run", run)
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     last = [row["validation_loss"] for row in rows if "validation_loss" in row][-1]
     return {"cpu_seconds": cpu_seconds() - before, "validation_loss": last}
