@@ -25,23 +25,9 @@ from puzzle_files import write_split
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDES = ROOT / "docs/from-the-guides.md"
-PAGES = [
-    GUIDES,
-    ROOT / "README.md",
-    ROOT / "docs/stories.md",
-    ROOT / "docs/packing.md",
-    ROOT / "docs/memory.md",
-    ROOT / "docs/levers.md",
-    ROOT / "docs/chips.md",
-    ROOT / "docs/scale.md",
-    ROOT / "docs/your-own.md",
-    ROOT / "docs/puzzles.md",
-    ROOT / "docs/longcontext.md",
-    ROOT / "docs/pretrained.md",
-    ROOT / "docs/recommend.md",
-    ROOT / "docs/report.md",
-    ROOT / "CONTRIBUTING.md",
-]
+LOG = ROOT / "docs/log.md"
+"""What was typed once, with the options of that day."""
+PAGES = [*sorted(set((ROOT / "docs").glob("*.md")) - {LOG}), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 OPTIONS = {"plan": PlanOptions, "train": TrainOptions, "ladder": LadderOptions}
 USES = {
     "evaluate": EvaluateOptions,
