@@ -16,6 +16,7 @@ setup: .venv/ready
 demo: setup
 	$(BIN)/plimsoll train code --memory 768MiB --run runs/demo
 	$(BIN)/plimsoll sample runs/demo --tokens 160
+	$(BIN)/plimsoll report runs/demo
 
 test: setup
 	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile
