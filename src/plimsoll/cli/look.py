@@ -12,11 +12,9 @@ from typing import Annotated, Any
 
 import tyro
 
-from plimsoll.cli.parse import parse
+from plimsoll.cli.parse import Json, parse
 from plimsoll.errors import PlimsollError
 from plimsoll.training.folder import RunFolder
-
-Json = Annotated[bool, tyro.conf.arg(help="Print one JSON object and nothing else.")]
 
 
 @dataclass(frozen=True, kw_only=True)
