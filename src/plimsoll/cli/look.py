@@ -79,8 +79,9 @@ def recipes(arguments: list[str]) -> int:
     if options.json:
         print(json.dumps({"recipes": found}))
         return 0
+    widest = max(map(len, PRESETS))
     for recipe in found:
-        print(f"  {recipe['name']:<22}  {recipe['purpose']}")
+        print(f"  {recipe['name']:<{widest}}  {recipe['purpose']}")
     print("\nA file of your own is a recipe too: `plimsoll train my_recipe.py` (docs/your-own.md).")
     print("`plimsoll train NAME --help` lists a recipe's options.")
     return 0
