@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test check bench docs lock clean
+.PHONY: setup demo test check bench docs figures lock clean
 
 setup: .venv/ready
 
@@ -16,6 +16,7 @@ setup: .venv/ready
 demo: setup
 	$(BIN)/plimsoll train code --memory 768MiB --run runs/demo
 	$(BIN)/plimsoll sample runs/demo --tokens 160
+	$(BIN)/plimsoll report runs/demo
 
 test: setup
 	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile
@@ -29,11 +30,29 @@ bench: setup
 	$(BIN)/python benchmarks/prediction.py --seed 1 --count 100 --resume
 	$(BIN)/python benchmarks/text_vs_trainer.py
 
-# The lock file, from pyproject.toml: pinned, with hashes, without registry addresses.
+# The site of docs/*.md, in site/. Fails on a broken link, a page that is not in the navigation, and a figure that is
+# not what its result file or the code says (docs/figures.py). `make figures` writes the figures into the pages.
+docs: .venv/docs-ready
+	$(COG) --check --diff docs/*.md
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --nitpicky --quiet --builder html docs site
+
+figures: .venv/docs-ready
+	$(COG) -r docs/*.md
+
+COG := $(BIN)/python -m cogapp --verbosity=1 -P -I docs -p "import figures"
+
+.venv/docs-ready: .venv/ready docs/requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r docs/requirements.lock
+	touch .venv/docs-ready
+
+# The lock files, from pyproject.toml and docs/requirements.in: pinned, with hashes, without registry addresses.
 lock:
 	$(BIN)/python -m pip install --quiet pip-tools
-	$(BIN)/python -m piptools compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url \
-		--no-emit-find-links --no-emit-trusted-host --no-header --extra dev --output-file requirements.lock pyproject.toml
+	$(BIN)/python $(COMPILE) --extra dev --output-file requirements.lock pyproject.toml
+	cd docs && ../$(BIN)/python $(COMPILE) --output-file requirements.lock requirements.in
+
+COMPILE := -m piptools compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url \
+	--no-emit-find-links --no-emit-trusted-host --no-header
 
 clean:
-	rm -rf .venv runs bench-out .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv runs bench-out site .pytest_cache .ruff_cache .hypothesis

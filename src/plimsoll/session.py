@@ -392,6 +392,11 @@ class _Training:
         before = (earlier.get("measured") or {}).get("peak_bytes") or 0
         predicted: dict[str, int] = self.planned["components"]
         measured = self._measured(log, peak, predicted)
+        phases = self._phases(log)
+        if not {"train", "save"} & log.seen and "components" in earlier:
+            # The same command after the end takes no step, so it measures no part: what the steps took stays.
+            measured = {name: part["measured"] for name, part in earlier["components"].items()}
+            phases = earlier["measured"]["phases"]
         names = dict.fromkeys([*predicted, *measured])
         if peak > self.session.budget_bytes and self.line.overrun is None:
             self.notes.append(
@@ -405,7 +410,7 @@ class _Training:
                 "phase": self.planned["phase"],
                 "source": self.planned["source"],
                 "predicted": {"peak_bytes": self.planned["predicted_peak_bytes"], "phases": self.planned["phases"]},
-                "measured": {"peak_bytes": max(peak, before), "phases": self._phases(log)},
+                "measured": {"peak_bytes": max(peak, before), "phases": phases},
                 "components": {
                     name: {"predicted": predicted.get(name, 0), "measured": measured.get(name)} for name in names
                 },

@@ -80,7 +80,8 @@ class SessionLog:
         self.waited_before = 0.0
         self.bar = progress(schedule.stop_at, start_step=resumed or 0, quiet=self.session.quiet)
         if resumed is not None:
-            self.say(f"continuing from step {resumed:,} of {schedule.steps:,}")
+            over = ": all of them are taken, nothing is trained" if resumed >= schedule.stop_at else ""
+            self.say(f"continuing from step {resumed:,} of {schedule.steps:,}{over}")
         self.started = self.epoch_started = self.step_ended = time.monotonic()
 
     def say(self, text: str, *, important: bool = False) -> None:

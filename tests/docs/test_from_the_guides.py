@@ -9,6 +9,7 @@ import pytest
 
 from interaction_files import write_small
 from packed_files import write_packed
+from plimsoll.cli.examples import EXAMPLES, OF_PRETRAINED
 from plimsoll.cli.export import ExportOptions
 from plimsoll.cli.ladder import LadderOptions
 from plimsoll.cli.main import COMMANDS
@@ -25,23 +26,9 @@ from puzzle_files import write_split
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDES = ROOT / "docs/from-the-guides.md"
-PAGES = [
-    GUIDES,
-    ROOT / "README.md",
-    ROOT / "docs/stories.md",
-    ROOT / "docs/packing.md",
-    ROOT / "docs/memory.md",
-    ROOT / "docs/levers.md",
-    ROOT / "docs/chips.md",
-    ROOT / "docs/scale.md",
-    ROOT / "docs/your-own.md",
-    ROOT / "docs/puzzles.md",
-    ROOT / "docs/longcontext.md",
-    ROOT / "docs/pretrained.md",
-    ROOT / "docs/recommend.md",
-    ROOT / "docs/report.md",
-    ROOT / "CONTRIBUTING.md",
-]
+LOG = ROOT / "docs/log.md"
+"""What was typed once, with the options of that day."""
+PAGES = [*sorted(set((ROOT / "docs").glob("*.md")) - {LOG}), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 OPTIONS = {"plan": PlanOptions, "train": TrainOptions, "ladder": LadderOptions}
 USES = {
     "evaluate": EvaluateOptions,
@@ -51,7 +38,7 @@ USES = {
     "report": ReportOptions,
     "rank": RankOptions,
 }
-OF_PRETRAINED = {"evaluate": EvaluatePretrained, "sample": SamplePretrained}
+PRETRAINED = {"evaluate": EvaluatePretrained, "sample": SamplePretrained}
 SETS = {"data/sudoku-4x4": (16, 6), "data/sudoku": (81, 11)}
 """Folders of puzzles that pages name: tokens of a puzzle, and of the vocabulary."""
 
@@ -67,7 +54,9 @@ def commands(page: Path) -> list[list[str]]:
     return [rest for _, *rest in words]
 
 
+SHOWN = [text.format(recipe="stories") for text in [*EXAMPLES.values(), *OF_PRETRAINED.values()]]
 FOUND = [(page.name, words) for page in PAGES for words in commands(page)]
+FOUND += [("help", shlex.split(text)[1:]) for text in SHOWN]
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +95,7 @@ def require_parsed(name, rest):
             _, recipe, options = take_recipe(typed, command=name)
             parse(OPTIONS[name], options, program=f"plimsoll {name}", recipe=recipe)
     elif name in USES:
-        options = OF_PRETRAINED if is_asked_for(rest) else USES
+        options = PRETRAINED if is_asked_for(rest) else USES
         parse(options[name], rest, program=f"plimsoll {name}")
     elif name == "prepare" and rest[0] == "longcontext" and rest[1:]:
         parse(TextOptions, rest[1:], program="plimsoll prepare longcontext")

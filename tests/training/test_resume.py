@@ -114,6 +114,18 @@ def test_a_killed_run_continues_to_the_same_parameters(runs, uninterrupted, mome
     assert not is_saving(run)
 
 
+def test_the_same_command_after_the_end_leaves_what_was_measured(runs, uninterrupted, tmp_path):
+    run = tmp_path / "finished"
+    shutil.copytree(uninterrupted, run)
+    before = json.loads((run / "ledger.json").read_text())
+    again = runs.run(run)
+    assert again.returncode == 0, again.stderr
+    after = json.loads((run / "ledger.json").read_text())
+    assert after["components"] == before["components"]
+    assert after["measured"]["phases"] == before["measured"]["phases"]
+    assert f"continuing from step {STEPS} of {STEPS}: all of them are taken" in (run / "log.txt").read_text()
+
+
 def test_a_run_killed_again_and_again_gets_there(runs, uninterrupted):
     run = runs.prepared()
     right_after_a_checkpoint = lambda run: checkpoint_steps(run)[:1] >= [8]  # noqa: E731

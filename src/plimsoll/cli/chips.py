@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from plimsoll.cli.parse import parse
+from plimsoll.cli.parse import Json, parse
 from plimsoll.planner.chips import Chip
 
 
@@ -23,7 +23,7 @@ class ChipsOptions:
     ] = ""
     install: Literal["tpu", "cuda"] | None = None
     """Make the environment that compiles for TPUs (0.7 GB) or for NVIDIA GPUs (4.1 GB), then list."""
-    json: Annotated[bool, tyro.conf.arg(help="Print one JSON object and nothing else.")] = False
+    json: Json = False
 
 
 def chips(arguments: list[str]) -> int:

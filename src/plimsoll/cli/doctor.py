@@ -11,11 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import tyro
-
-from plimsoll.cli.parse import parse
+from plimsoll.cli.parse import Json, parse
 from plimsoll.errors import PlimsollError
 from plimsoll.units import GIB, MIB
 
@@ -37,7 +35,7 @@ class DoctorOptions:
     """How many there are."""
     process: int | None = None
     """Which of them this is, from 0."""
-    json: Annotated[bool, tyro.conf.arg(help="Print one JSON object and nothing else.")] = False
+    json: Json = False
 
 
 def doctor(arguments: list[str]) -> int:

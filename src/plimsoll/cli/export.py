@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 
 from plimsoll.ask import ask
-from plimsoll.cli.parse import parse
+from plimsoll.cli.parse import Json, parse
 from plimsoll.training.folder import RunFolder
 from plimsoll.units import format_bytes
 
@@ -22,7 +22,7 @@ class ExportOptions:
     ]
     step: str = "best"
     """Checkpoint: a step's number, `last`, or `best` (lowest validation loss, else the last)."""
-    json: Annotated[bool, tyro.conf.arg(help="Print one JSON object and nothing else.")] = False
+    json: Json = False
 
 
 def export(arguments: list[str]) -> int:

@@ -6,11 +6,9 @@ import json
 import signal
 import sys
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
-import tyro
-
-from plimsoll.cli.parse import parse, take_recipe
+from plimsoll.cli.parse import Json, parse, take_recipe
 from plimsoll.recipes.base import Recipe
 from plimsoll.recipes.files import short_name
 
@@ -30,7 +28,7 @@ class LadderOptions:
     """Keep the runs in this new folder; default: they are gone afterwards."""
     picture: str | None = None
     """Draw the rungs into this .png or .svg file."""
-    json: Annotated[bool, tyro.conf.arg(help="Print one JSON object and nothing else.")] = False
+    json: Json = False
 
 
 def ladder(arguments: list[str]) -> int:

@@ -12,11 +12,9 @@ from typing import Annotated, Any
 
 import tyro
 
-from plimsoll.cli.parse import parse
+from plimsoll.cli.parse import Json, parse
 from plimsoll.errors import PlimsollError
 from plimsoll.training.folder import RunFolder
-
-Json = Annotated[bool, tyro.conf.arg(help="Print one JSON object and nothing else.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +79,9 @@ def recipes(arguments: list[str]) -> int:
     if options.json:
         print(json.dumps({"recipes": found}))
         return 0
+    widest = max(map(len, PRESETS))
     for recipe in found:
-        print(f"  {recipe['name']:<22}  {recipe['purpose']}")
+        print(f"  {recipe['name']:<{widest}}  {recipe['purpose']}")
     print("\nA file of your own is a recipe too: `plimsoll train my_recipe.py` (docs/your-own.md).")
     print("`plimsoll train NAME --help` lists a recipe's options.")
     return 0

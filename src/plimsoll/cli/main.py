@@ -13,23 +13,29 @@ import sys
 from plimsoll.errors import PlimsollError
 
 COMMANDS = {
-    "plan": ("plimsoll.cli.plan", "RECIPE [--memory 2GiB] [options]", "the fastest plan that fits; allocates nothing"),
-    "train": ("plimsoll.cli.train", "RECIPE [--memory 2GiB] [--run RUN]", "plan, then train; again = continue"),
-    "ladder": ("plimsoll.cli.ladder", "RECIPE [--memory 2GiB] [--rungs ...]", "each lever in turn, measured"),
-    "evaluate": ("plimsoll.cli.use", "RUN | --pretrained FOLDER --text FILE", "validation metrics; the loss of a text"),
-    "sample": ("plimsoll.cli.use", "RUN | --pretrained FOLDER [--prompt TEXT]", "text from what was trained"),
-    "export": ("plimsoll.cli.export", "RUN --out FOLDER", "a language model, as a Hugging Face folder"),
-    "solve": ("plimsoll.cli.solve", "RUN PUZZLE", "a puzzle by what was trained, and the steps it took"),
-    "rank": ("plimsoll.cli.rank", "RUN --history 12,88,401", "the items that come next, by what was trained"),
-    "report": ("plimsoll.cli.report", "RUN | RUN1 RUN2 | --plan FILE", "one page to look at and to share"),
-    "prepare": ("plimsoll.cli.prepare", "RECIPE --out PATH", "data that is made, not downloaded"),
-    "inspect": ("plimsoll.cli.look", "PATH", "what is in a data set, in bounded memory"),
-    "fingerprint": ("plimsoll.cli.look", "RUN", "one checksum of all that was learned"),
-    "runs": ("plimsoll.cli.look", "[FOLDER]", "the runs here, side by side"),
-    "recipes": ("plimsoll.cli.look", "", "what there is to train"),
-    "chips": ("plimsoll.cli.chips", "[NAME] [--install tpu|cuda]", "what can be planned for, here or not"),
-    "doctor": ("plimsoll.cli.doctor", "", "devices, memory, disk, a step timed: ready or not"),
-}  # fmt: skip
+    "plan": ("plimsoll.cli.plan", "the fastest plan that fits; allocates nothing"),
+    "train": ("plimsoll.cli.train", "plan, then train; again = continue"),
+    "ladder": ("plimsoll.cli.ladder", "each lever in turn, measured"),
+    "evaluate": ("plimsoll.cli.use", "validation metrics; the loss of a text"),
+    "sample": ("plimsoll.cli.use", "text from what was trained"),
+    "export": ("plimsoll.cli.export", "a language model, as a Hugging Face folder"),
+    "solve": ("plimsoll.cli.solve", "a puzzle by what was trained, and the steps it took"),
+    "rank": ("plimsoll.cli.rank", "the items that come next, by what was trained"),
+    "report": ("plimsoll.cli.report", "one page to look at and to share"),
+    "prepare": ("plimsoll.cli.prepare", "data that is made, not downloaded"),
+    "inspect": ("plimsoll.cli.look", "what is in a data set, in bounded memory"),
+    "fingerprint": ("plimsoll.cli.look", "one checksum of all that was learned"),
+    "runs": ("plimsoll.cli.look", "the runs here, side by side"),
+    "recipes": ("plimsoll.cli.look", "what there is to train"),
+    "chips": ("plimsoll.cli.chips", "what can be planned for, here or not"),
+    "doctor": ("plimsoll.cli.doctor", "devices, memory, disk, a step timed: ready or not"),
+}
+CLOSING = (
+    "Example: plimsoll train code --memory 768MiB --run runs/demo",
+    "",
+    "plimsoll COMMAND --help lists a command's options, with an example.",
+    "Tab completion in bash: source <(plimsoll --tyro-print-completion bash)",
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -47,12 +53,14 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"plimsoll {version('plimsoll')}")
         return 0
     name, *rest = arguments
-    if name not in COMMANDS:
+    if name == "--tyro-print-completion":
+        name, rest = "completion", arguments
+    elif name not in COMMANDS:
         near = difflib.get_close_matches(name, COMMANDS, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         print(f"error: there is no command {name!r}: there are {', '.join(COMMANDS)}{hint}", file=sys.stderr)
         return 2
-    module = importlib.import_module(COMMANDS[name][0])
+    module = importlib.import_module(COMMANDS[name][0] if name in COMMANDS else "plimsoll.cli.completion")
     try:
         return getattr(module, name)(rest)
     except PlimsollError as problem:
@@ -76,10 +84,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def usage() -> str:
     lines = ["plimsoll: train inside a memory budget", ""]
-    for name, (_, arguments, purpose) in COMMANDS.items():
-        lines.append(f"  plimsoll {name + ' ' + arguments:<58} {purpose}")
-    lines += ["", "plimsoll COMMAND --help lists a command's options."]
-    return "\n".join(lines)
+    lines += [f"  plimsoll {name:<12} {purpose}" for name, (_, purpose) in COMMANDS.items()]
+    return "\n".join([*lines, "", *CLOSING])
 
 
 if __name__ == "__main__":

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-import tyro
-
+from plimsoll.cli.parse import Json
 from plimsoll.recipes.base import Recipe
 from plimsoll.types import LEVERS
 
@@ -77,7 +76,7 @@ class PlanOptions:
     """Print the largest temporaries of the step, and the lines they come from."""
     picture: str | None = None
     """Draw where the bytes go into this .png or .svg file."""
-    json: Annotated[bool, tyro.conf.arg(help="Print one JSON object and nothing else.")] = False
+    json: Json = False
 
 
 @dataclass(frozen=True, kw_only=True)

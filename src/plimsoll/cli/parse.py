@@ -9,13 +9,23 @@ import contextlib
 import dataclasses
 import io
 import re
+import textwrap
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
+import tyro
+
+from plimsoll.cli.examples import example
 from plimsoll.errors import RecipeError
 from plimsoll.recipes.base import Recipe
 from plimsoll.units import parse_count
 
 T = TypeVar("T")
+
+COLUMNS = 80
+"""What help fits into, where the terminal is not narrower: then tyro fills that."""
+
+Json = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help="Print one JSON object and nothing else.")]
+"""`--json` of every command that has it."""
 
 ALIASES: dict[str, list[str]] = {
     "--use-mixed-precision": ["--numerics", "mixed"],
@@ -28,10 +38,13 @@ ALIASES: dict[str, list[str]] = {
 }
 
 
-def parse(options: type[T], arguments: list[str], *, program: str, recipe: Recipe | None = None) -> T:
-    """An `options`, with its `recipe` field filled from the recipe's own options, where there is one."""
-    import tyro
+def parse(
+    options: type[T], arguments: list[str], *, program: str, recipe: Recipe | None = None, shown: str | None = None
+) -> T:
+    """An `options`, with its `recipe` field filled from the recipe's own options, where there is one.
 
+    `shown` is the example of its help, where it is not the program's own.
+    """
     default: dict[str, Any] = {} if recipe is None else {"default": options(recipe=recipe)}  # type: ignore[call-arg]
     words = _translated(arguments, _count_flags(type(recipe) if recipe is not None else options))
     said = io.StringIO()
@@ -41,6 +54,7 @@ def parse(options: type[T], arguments: list[str], *, program: str, recipe: Recip
                 tyro.conf.OmitArgPrefixes[options],  # type: ignore[valid-type]
                 prog=program,
                 args=words,
+                description=f"Example: {shown or example(program)}",
                 **default,
             )
     except SystemExit as stop:
@@ -71,7 +85,8 @@ def take_recipe(arguments: list[str], *, command: str) -> tuple[str, Recipe, lis
             name = whole
         return name, _recipe(name), words
     if words[:1] in (["-h"], ["--help"]):
-        print(f"RECIPE is one of {', '.join(PRESETS)}, or a file of yours, like my_recipe.py.")
+        known = f"RECIPE is one of {', '.join(PRESETS)}, or a file of yours, like my_recipe.py."
+        print(textwrap.fill(known, COLUMNS, break_on_hyphens=False))
         print("With the defaults of the first:\n")
         first = next(iter(PRESETS))
         return first, _recipe(first), words

@@ -8,7 +8,7 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import tyro
 
@@ -18,12 +18,10 @@ from plimsoll.builders.control_set import ControlSet
 from plimsoll.builders.interaction_options import RecommendSet
 from plimsoll.builders.puzzle_options import ArcSet, MazeSet, SudokuSet
 from plimsoll.builders.text_options import TextSet
-from plimsoll.cli.parse import parse
+from plimsoll.cli.parse import Json, parse
 from plimsoll.errors import PlimsollError
 from plimsoll.recipes.base import Count
 from plimsoll.units import format_bytes, format_seconds
-
-Json = Annotated[bool, tyro.conf.arg(help="Print one JSON object and nothing else.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,14 +112,17 @@ PUZZLES = {
 
 USAGE = """plimsoll prepare WHAT [options]
 
-  control                      windows of 35 controlled systems, simulated: one HDF5 file
-  longcontext                  text, tokenised once: a folder with one flat file of ids
+  control                      windows of 35 controlled systems: one HDF5 file
+  longcontext                  text, tokenised once: a folder of ids
   sudoku, maze, arc            puzzles and their augmentations: a folder
-  recommend                    who took which item after which, from a file of interactions: a folder
-  rechunk OLD.h5 --out NEW.h5  any HDF5 file written anew, in chunks that are quick to read in a shuffled order
-                               (also `plimsoll prepare --rechunk OLD.h5 --out NEW.h5`)
+  recommend                    who took which item after which: a folder
+  rechunk OLD.h5 --out NEW.h5  any HDF5 file written anew, in chunks that are
+                               quick to read in a shuffled order
 
-`plimsoll prepare WHAT --help` lists the options of each. What was interrupted: the same command again."""
+Example: plimsoll prepare sudoku --size 4 --out data/sudoku-4x4
+
+`plimsoll prepare WHAT --help` lists the options of each.
+What was interrupted: the same command again."""
 
 
 def prepare(arguments: list[str]) -> int:

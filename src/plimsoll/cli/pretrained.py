@@ -11,11 +11,11 @@ from typing import Annotated, Literal
 import tyro
 
 from plimsoll.ask import ask
-from plimsoll.cli.parse import parse
+from plimsoll.cli.examples import OF_PRETRAINED
+from plimsoll.cli.parse import Json, parse
 from plimsoll.errors import PlimsollError
 from plimsoll.units import format_bytes
 
-Json = Annotated[bool, tyro.conf.arg(help="Print one JSON object and nothing else.")]
 Folder = Annotated[
     str,
     tyro.conf.arg(metavar="FOLDER", help="Of a Hugging Face model (config.json, .safetensors), or its id on the hub."),
@@ -83,7 +83,9 @@ def is_asked_for(arguments: list[str]) -> bool:
 
 def evaluate(arguments: list[str]) -> int:
     """Prints the loss of a text."""
-    options = parse(EvaluatePretrained, _help_last(arguments), program="plimsoll evaluate")
+    options = parse(
+        EvaluatePretrained, _help_last(arguments), program="plimsoll evaluate", shown=OF_PRETRAINED["evaluate"]
+    )
     found = ask("evaluate_text", _question(options))
     print(json.dumps(found) if options.json else _table(found))
     return 0
@@ -91,7 +93,7 @@ def evaluate(arguments: list[str]) -> int:
 
 def sample(arguments: list[str]) -> int:
     """Prints the prompt and what the model writes after it."""
-    options = parse(SamplePretrained, _help_last(arguments), program="plimsoll sample")
+    options = parse(SamplePretrained, _help_last(arguments), program="plimsoll sample", shown=OF_PRETRAINED["sample"])
     # A terminal that is not UTF-8 hands over half characters, which no tokenizer takes.
     prompt = os.fsencode(options.prompt).decode("utf-8", "replace")
     found = ask("sample_text", _question(options) | {"prompt": prompt})

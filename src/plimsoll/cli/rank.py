@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 
 from plimsoll.ask import ask
-from plimsoll.cli.parse import parse
+from plimsoll.cli.parse import Json, parse
 from plimsoll.errors import PlimsollError
 from plimsoll.training.folder import RunFolder
 
@@ -25,7 +25,7 @@ class RankOptions:
     """Rank the history's own items, too."""
     step: str = "best"
     """Checkpoint: a step's number, `last`, or `best` (highest NDCG@10 in validation, else the last)."""
-    json: Annotated[bool, tyro.conf.arg(help="Print one JSON object and nothing else.")] = False
+    json: Json = False
 
     def __post_init__(self) -> None:
         if self.top < 1:

@@ -13,12 +13,10 @@ import tyro
 
 from plimsoll.ask import ask
 from plimsoll.cli import pretrained
-from plimsoll.cli.parse import parse
+from plimsoll.cli.parse import Json, parse
 from plimsoll.errors import PlimsollError
 from plimsoll.recipes.longcontext import BY_POSITION
 from plimsoll.training.folder import RunFolder, replace_file
-
-Json = Annotated[bool, tyro.conf.arg(help="Print one JSON object and nothing else.")]
 
 Run = Annotated[
     tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN", help="Folder of the run; or give --pretrained instead.")

@@ -262,7 +262,9 @@ class AdamWRecipe(Recipe):
     warmup_steps: int = 100
     """Optimizer steps, not micro-batches."""
     weight_decay: float = 0.01
+    """Of AdamW, per step, times the learning rate; on matrices and embeddings, not on norms."""
     beta2: float = 0.999
+    """Share of the second moment that a step keeps."""
     clip_norm: float = 1.0
     """Global norm of the gradient of the effective batch; 0 for no clipping."""
 

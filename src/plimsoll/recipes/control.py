@@ -51,8 +51,11 @@ class Control(AdamWRecipe):
     """Leave rows out that are not finite, and count them; otherwise they end the run."""
 
     width: int = 64
+    """Of the model, between the layers; a multiple of --heads."""
     heads: int = 4
+    """Of attention."""
     layers: int = 4
+    """Blocks: attention and two dots."""
     inner: int | None = None
     """Of the feed-forward; default 4 x --width."""
     dropout: float = 0.0
@@ -64,7 +67,9 @@ class Control(AdamWRecipe):
     warmup_steps: int = 500
     """Optimizer steps, not micro-batches."""
     weight_decay: float = 1e-4
+    """Of AdamW, per step, times the learning rate; on matrices and embeddings, not on norms."""
     beta2: float = 0.99
+    """Share of the second moment that a step keeps."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

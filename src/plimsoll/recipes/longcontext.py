@@ -72,7 +72,9 @@ class LongContext(AdamWRecipe):
     """Threads that read windows at the same time."""
 
     width: int = 128
+    """Of the model, between the layers."""
     layers: int = 4
+    """Blocks: a recurrence, or attention, and a SwiGLU."""
     states: int = 64
     """Complex numbers that a layer remembers."""
     inner: int | None = None
@@ -80,6 +82,7 @@ class LongContext(AdamWRecipe):
     tied: bool = True
     """The output layer uses the token embedding's weights."""
     r_min: float = 0.9
+    """See --r-max."""
     r_max: float = 0.9999
     """At each token a state keeps r of itself; r^2 begins evenly spaced between --r-min^2 and --r-max^2. What is left
     of it after n tokens is r^n."""

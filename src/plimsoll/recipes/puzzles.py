@@ -64,7 +64,9 @@ class Puzzles(Recipe):
     positions: Positions | None = None
     """How a position is told; default rope with attention, none with mlp."""
     width: int = 512
+    """Of the latents; a multiple of --heads."""
     heads: int = 8
+    """Of attention."""
     layers: int = 2
     """Blocks of the module that is applied again and again."""
     expansion: float = 4.0
@@ -96,8 +98,11 @@ class Puzzles(Recipe):
     final_fraction: float = 1.0
     """Of both learning rates, at the last step, where a cosine leads; 1 keeps them constant."""
     weight_decay: float = 1.0
+    """Per step, times the learning rate, on every weight but the table of puzzles."""
     beta1: float = 0.9
+    """Share of the first moment that a step keeps."""
     beta2: float = 0.95
+    """Share of the second moment that a step keeps."""
     puzzle_learning_rate: float = 1e-4
     """Of the table of puzzles."""
     puzzle_weight_decay: float = 1.0

@@ -103,6 +103,7 @@ class Recommend(AdamWRecipe):
     width: int | None = None
     """Of the transformer that is learned along; default --item-embedding-dim."""
     layers: int = 2
+    """Of the transformer that is learned along."""
     heads: int | None = None
     """Default --width / 32."""
 

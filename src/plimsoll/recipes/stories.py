@@ -82,8 +82,11 @@ class Text(AdamWRecipe):
     target_params: Count = 1_000_000
     """Size of the model; --width, --layers and --heads say it exactly instead."""
     width: int | None = None
+    """Of the model, with --layers and --heads instead of --target-params; a multiple of --heads."""
     layers: int | None = None
+    """Blocks; with --width and --heads."""
     heads: int | None = None
+    """Of attention; with --width and --layers."""
     tied: bool = True
     """The output layer uses the token embedding's weights."""
 

@@ -1,0 +1,172 @@
+"""What pages show of results and of the code: read here, put into the pages by cog, and held to it by `make docs`.
+
+A page asks in a comment, `[[[cog print(figures.trm()) ]]]`, and shows what was answered until `[[[end]]]`: so it reads
+the same in the repository and on the site. `make figures` writes the answers; `make docs` fails where one differs from
+the page, or where a file or a figure is missing. Result files are what benchmark programs wrote (docs/keep.py).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).with_name("results")
+MIB = 2**20
+
+
+class MissingFigure(Exception):
+    """A page names what no result file has."""
+
+
+def read(name: str, *keys: str) -> Any:
+    """The value in docs/results/NAME.json under these keys, one inside the other."""
+    path = RESULTS / f"{name}.json"
+    if not path.exists():
+        raise MissingFigure(f"docs/results/{name}.json is not there: keep one with `python docs/keep.py FILE`")
+    value = json.loads(path.read_text("utf-8"))
+    for depth, key in enumerate(keys):
+        if key not in value:
+            raise MissingFigure(f"docs/results/{name}.json has no {' / '.join(keys[: depth + 1])}: {', '.join(value)}")
+        value = value[key]
+    return value
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n" + "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def source(name: str, command: str) -> str:
+    """Where a figure is from: the file, the command that wrote it, and under which conditions."""
+    conditions = read(name, "conditions")
+    return (
+        f"From [results/{name}.json](results/{name}.json): `{command}` at {conditions['commit'][:8]}, on"
+        f" {conditions['cores']} cores of an {conditions['cpu']}."
+    )
+
+
+def trm() -> str:
+    """A supervision step of the published puzzle model beside the same blocks in torch."""
+    rows = []
+    for side in read("trm", "results", "attention"):
+        cells = []
+        for variant in ("attention", "mlp"):
+            mine = read("trm", "results", variant, side)
+            precision = re.split(r"[-+]", side)[1]
+            theirs = read("trm", "results", variant, f"torch-{precision}")
+            seconds, beside = statistics.median(mine["seconds"]), statistics.median(theirs["seconds"])
+            cells += [
+                f"{seconds:.2f} s ({seconds / beside:.2f})",
+                f"{mine['peak_bytes'] / MIB:,.0f} MiB ({mine['peak_bytes'] / theirs['peak_bytes']:.2f})",
+            ]
+        rows.append([f"`{side}`", *cells])
+    head = ["", "attention: step", "peak of the process", "MLP: step", "peak of the process"]
+    others = [
+        share
+        for variant in ("attention", "mlp")
+        for side in read("trm", "results", variant).values()
+        for share in side["cores_taken_by_others"]
+    ]
+    said = f" Other programs took {min(others):.2f} to {max(others):.2f} cores meanwhile."
+    return table(head, rows) + "\n" + source("trm", "python benchmarks/trm.py --rounds 5") + said
+
+
+def _milliseconds(leaves: str, side: str) -> str:
+    mine = read("optimizers", "results", leaves, side)
+    wall, cpu = (1000 * statistics.median(mine[key]) for key in ("seconds", "cpu_seconds"))
+    return f"{wall:.1f}, {cpu:.1f} ms"
+
+
+def narrow_state() -> str:
+    """One update with the state in 32 and in 8 bits."""
+    sides = ("optax", "plimsoll-8", "bitsandbytes-8", "torchao-8")
+    leaf, leaves = "one of 16.8M", "40 of 0.4M"
+    mine = [read("optimizers", "results", leaf, side) for side in sides]
+    rows = [
+        ["state, bytes a weight", *(f"{side['state_bytes']:.3f}" for side in mine)],
+        ["temporaries as compiled, bytes a weight", *(_known(side["compiled_transient_bytes"]) for side in mine)],
+        [
+            "what the resident set rises by, bytes a weight",
+            *(_known(side["resident_transient_bytes"]) for side in mine),
+        ],
+        ["time, CPU time", *(_milliseconds(leaf, side) for side in sides)],
+        ["the same of 40 leaves of 0.4M", *(_milliseconds(leaves, side) for side in sides)],
+        ["error of five updates", *(f"{side['errors']['alike']:.4f}" for side in mine)],
+    ]
+    head = ["one update of a leaf of 16.8M weights", "float32 state (optax)", "8 bits", "bitsandbytes", "torchao"]
+    return table(head, rows) + "\n" + source("optimizers", "python benchmarks/optimizers.py")
+
+
+def narrow_weights() -> str:
+    """The same update with weights in fewer bits too."""
+    sides = [("plimsoll-8", "32 bits"), ("plimsoll-8-w24", "24 bits"), ("plimsoll-8-w16", "16 bits")]
+    mine = [read("optimizers", "results", "one of 16.8M", side) for side, _ in sides]
+    rows = [
+        ["weights and state, bytes a weight", *(f"{s['weight_bytes'] + s['state_bytes']:.3f}" for s in mine)],
+        ["CPU time", *(f"{1000 * statistics.median(s['cpu_seconds']):.1f} ms" for s in mine)],
+        ["error of five updates", *(f"{s['errors']['alike']:.4f}" for s in mine)],
+    ]
+    return table(["the same leaf, 8-bit state", *(bits for _, bits in sides)], rows)
+
+
+def _known(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def parity() -> str:
+    """What 8-bit state costs in learning."""
+    steps, seeds = read("eight_bit_parity", "conditions", "options", "steps"), read("eight_bit_parity", "seeds")
+    off = [held["8"]["held_out"] / held["float32"]["held_out"] - 1 for held in seeds.values()]
+    return (
+        f"After {int(steps):,} steps of a 1.1M model on TinyStories the held-out loss was "
+        + ", ".join(f"{share:+.3%}" for share in off).replace("%", " %")
+        + f" off that of float32 with 8-bit state ({len(off)} seeds). "
+        + source("eight_bit_parity", "python benchmarks/eight_bit_parity.py --forms 8")
+    )
+
+
+def window_price() -> str:
+    """What a token costs in a long window beside a short one."""
+    short, long = (row for row in read("longcontext", "rows") if row["side"] == "ours")
+    took = " and ".join(f"{row['microseconds_per_token']:.0f}" for row in (long, short))
+    beyond = long["temporary_bytes_of_one_window"] - short["temporary_bytes_of_one_window"]
+    slope = beyond / (long["length"] - short["length"]) / 1024
+    width, layers, vocabulary = (
+        int(read("longcontext", "conditions", "options", key)) for key in ("width", "layers", "vocab")
+    )
+    bytes_of = [
+        f"{row['temporary_bytes_of_one_window'] / MIB:.1f} MiB of {row['length']:,} tokens" for row in (short, long)
+    ]
+    return (
+        f"* A token of {long['length']:,} costs **{long['ratio']:.2f}** times one of {short['length']:,}: {took} us a"
+        f" token (width {width}, {layers} layers, vocabulary {vocabulary:,}, blocks recomputed, float32). Temporaries"
+        f" of one window: {', '.join(bytes_of)}, so {slope:.1f} KiB a token. "
+        + source("longcontext", "python benchmarks/longcontext.py --rounds 7 --sides ours")
+    )
+
+
+def sizes() -> str:
+    """Shapes of the decoder for some numbers of parameters, from the function that recipes ask."""
+    from plimsoll.models.sizing import sized
+    from plimsoll.units import format_count
+
+    rows = []
+    for target, vocabulary in ((500_000, 4096), (10**6, 4096), (5 * 10**6, 4096), (25 * 10**6, 32768), (10**8, 32768)):
+        s = sized(target, vocab=vocabulary)
+        numbers = (vocabulary, s.width, s.layers, s.heads, s.inner, s.parameters())
+        rows.append([format_count(target), *(f"{number:,}" for number in numbers)])
+    return table(["target", "vocabulary", "width", "layers", "heads", "inner", "parameters"], rows)
+
+
+def shown(command: str) -> str:
+    """A command that takes no time, run now, and all it says."""
+    program = "from plimsoll.cli.main import main; import sys; sys.exit(main(sys.argv[1:]))"
+    words = command.split()[1:]
+    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=True)
+    return f"\n```text\n$ {command}\n{done.stdout.rstrip()}\n```\n"

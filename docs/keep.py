@@ -1,0 +1,34 @@
+"""Keeps what a benchmark wrote, so that pages can show its figures: `python docs/keep.py bench-out/trm.json`.
+
+Into docs/results/, under the same name. Options that are paths on the machine are left out, and so are lists of more
+than a hundred numbers (curves of losses), which no page shows; everything else stays as it was measured.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).with_name("results")
+LONGEST = 100
+
+
+def kept(value: Any) -> Any:
+    """Without absolute paths and long lists, at any depth."""
+    if isinstance(value, dict):
+        return {key: kept(part) for key, part in value.items() if not is_left_out(part)}
+    if isinstance(value, list):
+        return [kept(part) for part in value if not is_left_out(part)]
+    return value
+
+
+def is_left_out(value: Any) -> bool:
+    return (isinstance(value, list) and len(value) > LONGEST) or (isinstance(value, str) and value.startswith("/"))
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        source = Path(name)
+        target = RESULTS / source.name
+        target.write_text(json.dumps(kept(json.loads(source.read_text("utf-8"))), indent=1) + "\n", "utf-8")
+        print(target)

@@ -1,0 +1,73 @@
+"""`plimsoll --tyro-print-completion bash`: tab completion of all commands, recipes and options, by tyro.
+
+Every command parses for itself, so that none waits for another; here they are put together into one parser, once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Mapping
+from functools import reduce
+from operator import or_
+from typing import Annotated, Any
+
+import tyro
+from tyro import MISSING
+
+from plimsoll.cli import chips, doctor, export, ladder, look, options, prepare, rank, report, solve, use
+from plimsoll.errors import RecipeError
+from plimsoll.recipes.registry import PRESETS, preset
+
+FLAG = "--tyro-print-completion"
+SHELLS = ("bash", "zsh", "tcsh")
+
+BY_RECIPE = {"plan": options.PlanOptions, "train": options.TrainOptions, "ladder": ladder.LadderOptions}
+PREPARED = {
+    "control": prepare.ControlOptions,
+    "longcontext": prepare.TextOptions,
+    **{name: found[0] for name, found in prepare.PUZZLES.items()},
+    "recommend": prepare.RecommendOptions,
+    "rechunk": prepare.RechunkOptions,
+}
+OTHERS = {
+    "evaluate": use.EvaluateOptions,
+    "sample": use.SampleOptions,
+    "export": export.ExportOptions,
+    "solve": solve.SolveOptions,
+    "rank": rank.RankOptions,
+    "report": report.ReportOptions,
+    "inspect": look.InspectOptions,
+    "fingerprint": look.FingerprintOptions,
+    "runs": look.RunsOptions,
+    "recipes": look.RecipesOptions,
+    "chips": chips.ChipsOptions,
+    "doctor": doctor.DoctorOptions,
+}
+
+
+def completion(arguments: list[str]) -> int:
+    """Prints the script of a shell."""
+    if len(arguments) != 2 or arguments[1] not in SHELLS:
+        got = " ".join(arguments[1:]) or "nothing"
+        raise RecipeError(f"{FLAG} takes a shell, one of {', '.join(SHELLS)}, got {got}")
+    recipes = {name: preset(name) for name in PRESETS}
+    by_recipe = {
+        command: _either({name: (kind, kind(recipe=recipe)) for name, recipe in recipes.items()})
+        for command, kind in BY_RECIPE.items()
+    }
+    prepared = {"prepare": _either({name: (kind, MISSING) for name, kind in PREPARED.items()})}
+    every = {name: (kind, MISSING) for name, kind in (by_recipe | prepared | OTHERS).items()}
+    script = io.StringIO()
+    with contextlib.redirect_stdout(script), contextlib.suppress(SystemExit):
+        tyro.cli(tyro.conf.OmitArgPrefixes[_either(every)], prog="plimsoll", args=arguments)
+    # A help text of two lines would be offered as two completions (tyro 1.0.17): line breaks inside the texts go.
+    for line in script.getvalue().splitlines():
+        print(line.replace("\\n", " ") if line.startswith("COMPLETION_SPEC = ") else line)
+    return 0
+
+
+def _either(commands: Mapping[str, tuple[Any, Any]]) -> Any:
+    """A type that is one of these, chosen by its name."""
+    kinds = [Annotated[kind, tyro.conf.subcommand(name, default=default)] for name, (kind, default) in commands.items()]
+    return reduce(or_, kinds)

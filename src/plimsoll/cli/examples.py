@@ -1,0 +1,39 @@
+"""One example of every command, shown in its `--help`; tests/cli/test_help.py reads each of them as if it was typed."""
+
+from __future__ import annotations
+
+EXAMPLES = {
+    "plan": "plimsoll plan {recipe} --memory 1GiB",
+    "train": "plimsoll train {recipe} --memory 1GiB --run runs/mine",
+    "ladder": "plimsoll ladder {recipe} --rungs micro-batch remat bfloat16",
+    "evaluate": "plimsoll evaluate runs/mine",
+    "sample": 'plimsoll sample runs/mine --prompt "Once upon a time"',
+    "export": "plimsoll export runs/mine --out exported/",
+    "solve": 'plimsoll solve runs/four "21.. .3.. .4.2 ...3"',
+    "rank": "plimsoll rank runs/mine --history 12,88,401",
+    "report": "plimsoll report runs/mine",
+    "prepare control": "plimsoll prepare control --samples 400k --out windows.h5",
+    "prepare longcontext": "plimsoll prepare longcontext --dataset-id my-texts/ --out packed/",
+    "prepare sudoku": "plimsoll prepare sudoku --size 4 --out data/sudoku-4x4",
+    "prepare maze": "plimsoll prepare maze --out data/maze",
+    "prepare arc": "plimsoll prepare arc --source arc-tasks/ --out data/arc",
+    "prepare recommend": "plimsoll prepare recommend --interactions ratings.csv --out data/",
+    "prepare rechunk": "plimsoll prepare rechunk old.h5 --out new.h5",
+    "inspect": "plimsoll inspect my-texts/",
+    "fingerprint": "plimsoll fingerprint runs/mine",
+    "runs": "plimsoll runs runs/compared",
+    "recipes": "plimsoll recipes --json",
+    "chips": "plimsoll chips h200",
+    "doctor": "plimsoll doctor",
+}
+OF_PRETRAINED = {
+    "evaluate": "plimsoll evaluate --pretrained Llama-3.2-1B/ --text book.txt",
+    "sample": 'plimsoll sample --pretrained Llama-3.2-1B/ --prompt "Once upon a time"',
+}
+
+
+def example(program: str) -> str:
+    """Of `plimsoll COMMAND`, or of `plimsoll COMMAND RECIPE`."""
+    command = program.removeprefix("plimsoll ")
+    name, _, recipe = command.partition(" ")
+    return EXAMPLES.get(command, EXAMPLES.get(name, "")).format(recipe=recipe)

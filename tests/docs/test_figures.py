@@ -1,0 +1,70 @@
+"""Figures that pages show: each is in its result file, and what is missing is said by name."""
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+BLOCK = re.compile(
+    r"<!-- \[\[\[cog print\(figures\.(\w+)\((.*?)\)\) \]\]\] -->\n(.*?)<!-- \[\[\[end\]\]\] -->", re.DOTALL
+)
+ASKED = [
+    (page.name, *found.groups())
+    for page in sorted(DOCS.glob("*.md"))
+    for found in BLOCK.finditer(page.read_text("utf-8"))
+]
+
+
+def module(name):
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+figures, keep = module("figures"), module("keep")
+
+
+@pytest.mark.parametrize(("page", "name", "words", "shown"), ASKED, ids=[f"{page}-{name}" for page, name, *_ in ASKED])
+def test_a_page_shows_what_the_result_file_or_the_code_says(page, name, words, shown):
+    """What `make docs` asks of cog, without cog."""
+    answer = getattr(figures, name)(*([json.loads(words)] if words else []))
+    assert shown == answer + "\n", f"docs/{page}: `make figures` writes it anew"
+
+
+def test_pages_ask_for_figures():
+    assert len(ASKED) >= 6
+
+
+def test_a_figure_follows_its_file(tmp_path, monkeypatch):
+    before = figures.window_price()
+    changed = json.loads((DOCS / "results/longcontext.json").read_text())
+    changed["rows"][1]["microseconds_per_token"] *= 2
+    (tmp_path / "longcontext.json").write_text(json.dumps(changed))
+    monkeypatch.setattr(figures, "RESULTS", tmp_path)
+    assert figures.window_price() != before
+
+
+def test_a_figure_that_is_not_there_is_named():
+    with pytest.raises(figures.MissingFigure, match=r"docs/results/nothing\.json is not there"):
+        figures.read("nothing")
+    with pytest.raises(figures.MissingFigure, match=r"trm\.json has no results / eye: attention, mlp"):
+        figures.read("trm", "results", "eye", "peak_bytes")
+
+
+def test_what_is_kept_has_no_paths_and_no_curves():
+    measured = {
+        "options": {"out": "/somewhere/a.json", "rounds": "5"},
+        "rows": [{"losses": [0.0] * 101, "seconds": [1.5]}],
+    }
+    assert keep.kept(measured) == {"options": {"rounds": "5"}, "rows": [{"seconds": [1.5]}]}
+
+
+@pytest.mark.parametrize("path", sorted((DOCS / "results").glob("*.json")), ids=lambda path: path.stem)
+def test_kept_files_name_no_place_of_the_machine(path):
+    result = json.loads(path.read_text("utf-8"))
+    assert keep.kept(result) == result
+    assert result["conditions"]["commit"]
