@@ -51,6 +51,7 @@ class Recommend(AdamWRecipe):
         "no user of its data set has three items, or --validation-users is 0. Prepare one from longer sequences"
     )
     judged_by: ClassVar[str] = "ndcg@10"
+    shown: ClassVar[tuple[str, ...]] = ("rank",)
     honoured: ClassVar[tuple[str, ...]] = (
         "precision",
         "remat",
