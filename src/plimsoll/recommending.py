@@ -112,6 +112,37 @@ def rank(asked: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def next_of_users(asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What comes next for the first users of the test split, and the item they really took then. `asked`: `run`,
+    `step`, `users`, `top`. Ranks count from 1, among what a user had not taken before."""
+    from plimsoll.inference import Trained
+
+    trained = Trained(asked["run"], step=asked["step"])
+    recipe = _recipe(trained)
+    data = recipe.interactions
+    chosen = data.evaluated[: asked["users"]]
+    if not len(chosen):
+        raise RunError(f"{asked['run']} has no held-out set to rank for: {recipe.without_validation}")
+    before, targets = histories(data, chosen, "test", length=recipe.seq_len), data.targets("test")[: len(chosen)]
+    scores = scorer(trained, users=len(chosen))(before)
+    ends = data.ends("test")
+    seen = [data.sequences[data.offsets[user] : ends[user]] for user in chosen]
+    places = ranks(scores, targets, seen=seen)  # from here on what was seen scores minus infinity
+    return [
+        {
+            "step": trained.saved.step,
+            "history": [_called(data.catalogue, int(item)) for item in row[row > 0]],
+            "taken": _called(data.catalogue, int(target)),
+            "place": int(place) + 1,
+            "items": [
+                _called(data.catalogue, item) | {"probability": float(np.exp(of_user[item]))}
+                for item in best(of_user, asked["top"])
+            ],
+        }
+        for row, target, place, of_user in zip(before, targets, places, scores, strict=True)
+    ]
+
+
 def _called(names: Any, item: int) -> dict[str, Any]:
     return {"id": item, "original": names.originals[item - 1], "title": names.titles[item - 1]}
 

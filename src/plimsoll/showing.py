@@ -1,4 +1,5 @@
-"""What a report shows of the trained model: text it writes, puzzles it solves, systems it drives, its learning rate.
+"""What a report shows of the trained model: text it writes, puzzles it solves, systems it drives, items it
+ranks, its learning rate.
 
 Part of the joint, in a process that imports JAX, whose memory may grow so far and no further. What cannot be shown is
 said in a sentence, and the rest is shown all the same. Pages draw these dictionaries (`report/page/exhibits.py`).
@@ -25,6 +26,8 @@ SEEDS = (0, 1)
 PUZZLES = 3
 RATES = 200
 """Steps of which the learning rate is asked."""
+USERS, LIKELIEST, HISTORY = 3, 5, 6
+"""Users whose next item is ranked, items named for each, and items of a history that are told."""
 DRIVEN = 4
 """Systems whose journeys are drawn."""
 
@@ -161,6 +164,42 @@ def _journeys(recipe: Recipe, prepared: Prepared, run: str) -> list[Exhibit]:
     ]
 
 
+def _ranked(recipe: Recipe, prepared: Prepared, run: str) -> list[Exhibit]:
+    from plimsoll.recommending import next_of_users
+
+    return [
+        {
+            "kind": "table",
+            "title": f"What comes next, user {number} of the test split",
+            "caption": f"After {_told(user['history'])}. Really taken then: {_titled(user['taken'])}, which stands"
+            f" {user['place']:,}. of what was not taken before, by the checkpoint of step {user['step']:,}.",
+            "header": ["item", "place", "probability"],
+            "rows": [
+                [
+                    _titled(item) + (" (taken)" if item["id"] == user["taken"]["id"] else ""),
+                    str(place),
+                    f"{100 * item['probability']:.2f} %",
+                ]
+                for place, item in enumerate(user["items"], start=1)
+            ],
+        }
+        for number, user in enumerate(
+            next_of_users({"run": run, "step": "best", "users": USERS, "top": LIKELIEST}), start=1
+        )
+    ]
+
+
+def _told(history: list[dict[str, Any]]) -> str:
+    """The newest items of it, oldest first."""
+    earlier = len(history) - HISTORY
+    newest = ", ".join(map(_titled, history[-HISTORY:]))
+    return f"{earlier:,} more, {newest}" if earlier > 0 else newest
+
+
+def _titled(item: Mapping[str, Any]) -> str:
+    return item["title"] or item["original"]
+
+
 def _ratio(value: float | None) -> str:
     return "lost" if value is None else f"{value:.2f} x"
 
@@ -173,5 +212,6 @@ MAKERS: dict[str, Callable[[Recipe, Prepared, str], list[Exhibit]]] = {
     "sample": _texts,
     "solve": _puzzles,
     "drive": _journeys,
+    "rank": _ranked,
 }
-WORDS = {"sample": "what it writes", "solve": "what it solves", "drive": "how it drives"}
+WORDS = {"sample": "what it writes", "solve": "what it solves", "drive": "how it drives", "rank": "what it ranks"}

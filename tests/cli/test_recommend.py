@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from interaction_files import write_random
+from plimsoll.recommending import next_of_users
 from plimsoll.report.recommendations import recommendation_tables
 from pretrained_folders import LLAMA, write
 
@@ -96,6 +97,25 @@ def test_a_history_of_the_files_own_names_is_ranked(trained):
     )
     assert len(everything["items"]) == 20
     assert sum(one["probability"] for one in everything["items"]) == pytest.approx(1, rel=1e-4)
+
+
+def test_its_report_ranks_items_for_users_of_the_test_split(trained):
+    done = plimsoll("report", "run", "--out", "page.html", cwd=trained)
+    assert done.returncode == 0, done.stderr
+    page = (trained / "page.html").read_text("utf-8")
+    assert all(f"What comes next, user {number} of the test split" in page for number in (1, 2, 3))
+    assert "what it ranks:" not in page  # nothing was left out
+    assert page.count("Really taken then: Item 1") == 3
+
+
+def test_the_items_that_a_report_shows_stand_where_the_evaluation_ranks_them(trained):
+    evaluated = json.loads(plimsoll("evaluate", "run", "--json", cwd=trained).stdout)["test"]
+    users = next_of_users({"run": str(trained / "run"), "step": "best", "users": 60, "top": 20})
+    assert len(users) == 60
+    assert sum(1 / user["place"] for user in users) / 60 == pytest.approx(evaluated["mrr"], rel=1e-6)
+    for user in users:
+        assert user["items"][user["place"] - 1]["id"] == user["taken"]["id"]
+        assert not {one["id"] for one in user["history"]} - {user["taken"]["id"]} & {one["id"] for one in user["items"]}
 
 
 @pytest.mark.parametrize(

@@ -44,14 +44,20 @@ SETS = {"data/sudoku-4x4": (16, 6), "data/sudoku": (81, 11)}
 
 
 def commands(page: Path) -> list[list[str]]:
-    """What follows `plimsoll` in code blocks and between backticks, in order."""
+    """What follows `plimsoll` in code blocks and between backticks, in order. In a block with a `$` the rest was
+    printed."""
     text = page.read_text("utf-8")
     blocks = re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    lines = [line for block in blocks for line in typed(block.replace("\\\n", " ").splitlines())]
     prose = re.sub(r"^```\w*\n.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
     lines += re.findall(r"`([^`\n]+)`", prose)
     words = [shlex.split(line, comments=True) for line in lines if line.lstrip().startswith("plimsoll ")]
     return [rest for _, *rest in words]
+
+
+def typed(lines: list[str]) -> list[str]:
+    after = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+    return after or lines
 
 
 SHOWN = [text.format(recipe="stories") for text in [*EXAMPLES.values(), *OF_PRETRAINED.values()]]

@@ -52,6 +52,7 @@ class Recommend(AdamWRecipe):
         " Prepare one from longer sequences, or leave these out"
     )
     judged_by: ClassVar[str] = "ndcg@10"
+    shown: ClassVar[tuple[str, ...]] = ("rank",)
     honoured: ClassVar[tuple[str, ...]] = (
         "precision",
         "remat",
