@@ -30,6 +30,7 @@ from plimsoll.errors import CheckpointError, StoppedError
 from plimsoll.training import allocator, distributed
 from plimsoll.training.disk import KEPT
 from plimsoll.training.folder import replace_file
+from plimsoll.training.quiet import hush
 from plimsoll.units import MIB, format_bytes
 
 SLICE_BYTES = 4 * MIB
@@ -303,6 +304,7 @@ def _dtype(name: str) -> np.dtype:
 def _context() -> Any:
     from orbax.checkpoint import v1 as ocp
 
+    hush()
     context = ocp.Context()
     context.memory.write_concurrent_bytes = IN_FLIGHT_BYTES
     context.memory.read_concurrent_bytes = IN_FLIGHT_BYTES
