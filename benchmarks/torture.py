@@ -21,6 +21,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -47,6 +48,8 @@ def main() -> int:
     options.add_argument("--resume", action="store_true")
     options.add_argument("--out", type=Path, default=Path("bench-out/torture.jsonl"))
     given = options.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it, and so would every run
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     given.out.parent.mkdir(parents=True, exist_ok=True)
     if not given.resume:
         given.out.unlink(missing_ok=True)

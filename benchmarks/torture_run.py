@@ -103,15 +103,15 @@ class Tortured:
         """Left alone with the same command; then the row of the run."""
         self.world.clock.unlink(missing_ok=True)
         self.world.restore(self.course)
-        ended = self._live(self._start(), (), "left alone")
+        code = 0 if self.finished() else self._live(self._start(), (), "left alone").code
         row: dict[str, Any] = {
             "run": self.number,
             "recipe": self.course.name,
             "faults": self.faults,
             "lives": self.lives,
         }
-        row |= {"planned_again": self.planned_again, "lost": ended.code != 0, "steps_different": 0}
-        if ended.code == 0:
+        row |= {"planned_again": self.planned_again, "lost": code != 0, "steps_different": 0}
+        if code == 0:
             row |= self._compared(Learned.of(self.run))
         if self.troubles:
             copy_for_inspection(self.run, self.world.scratch / f"trouble-{self.number}")
@@ -144,7 +144,7 @@ class Tortured:
         life = self._start(*more)
         struck: list[tuple[Live, str, int]] = []
         for fault in [
-            *self.drawn.choices(PASSING, k=self.drawn.choice((1, 1, 2, 3))),
+            *self.drawn.choices(PASSING, k=self.drawn.choice((1, 2, 3, 4, 5))),
             self.drawn.choice(self._endings()),
         ]:
             if not self._moment(life):
@@ -260,5 +260,5 @@ class Tortured:
             return life.alive()
         if how == "saving":
             return life.wait(lambda: any((self.run / "checkpoints").glob(".partial-*")), interval=0.001)
-        ahead = min(STEPS, first + self.drawn.randint(1, 8))
+        ahead = min(STEPS, first + self.drawn.randint(1, 16))
         return life.wait(lambda: life.step() >= ahead)

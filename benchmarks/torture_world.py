@@ -20,7 +20,7 @@ from pathlib import Path
 
 from training_process import ENVIRONMENT, MIB, PLIMSOLL, MemoryGroup, NoGroup
 
-STEPS, SAVE_EVERY, EVALUATE_EVERY = 48, 4, 12
+STEPS, SAVE_EVERY, EVALUATE_EVERY = 160, 4, 40
 DISK_BYTES = 32 * MIB
 PINNED = "--memory 900MiB --prefetch 1 --log-every 1 --quiet"
 MODEL = "--width 32 --layers 2 --heads 1"
@@ -105,6 +105,7 @@ class World:
         self.raises, self.clock = scratch / "raises", scratch / "clock"
         self.outside = ExitStack()
         self.courses: dict[str, Course] = {}
+        self.living: subprocess.Popen[bytes] | None = None
         self.group: MemoryGroup | None = None
         self.said: dict[str, str] = {}
         """How the disk and the memory are made scarce, in words."""
@@ -127,6 +128,9 @@ class World:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self.living is not None and self.living.poll() is None:
+            self.living.kill()
+            self.living.wait()
         self.outside.close()
 
     def pristine(self, course: Course) -> Path:

@@ -115,7 +115,9 @@ for leave in (0, 20_000, 60_000, 120_000):
     os.unlink(folder / "filler")
 """
     try:
-        ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=600)
+        ended = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=600
+        )
     finally:
         subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
     assert (ended.returncode, ended.stderr) == (0, "")

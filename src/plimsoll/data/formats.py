@@ -143,7 +143,7 @@ def _arrow_errors(path: Path) -> Iterator[None]:
 
     try:
         yield
-    except (pyarrow.ArrowException, OSError) as problem:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError, OverflowError) as problem:
         reason = " ".join(str(problem).split())[:160]
         raise DataError(
             f"{path} is not a readable {path.suffix} file ({reason}): it is damaged, truncated or of another "

@@ -75,7 +75,7 @@ class RunFolder:
             return json.loads(path.read_text())
         except FileNotFoundError:
             raise RunError(f"{self.path} is not a run: it has no {name}. `plimsoll runs` lists the runs here") from None
-        except ValueError as problem:
+        except (ValueError, RecursionError) as problem:
             raise RunError(
                 f"{path} is damaged ({problem}): restore it, or start a new run with another --run"
             ) from None
