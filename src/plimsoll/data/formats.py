@@ -224,6 +224,9 @@ def _read_arrow(file: File, at: dict) -> Iterator[Part]:
         _check_column(file, reader.schema)
         for group, batch in enumerate(reader):
             if group >= at.get("group", 0):
+                batch.validate(
+                    full=True
+                )  # Arrow trusts offsets: damaged ones read beyond the buffer, or end the process
                 rows = iter([batch.column(reader.schema.get_field_index(file.column))])
                 yield from _row_parts(rows, at if at.get("group") == group else {}, {"group": group})
 
