@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -125,10 +126,7 @@ def judged(samples: list[Any], rows: list[Any], saves: list[int], given: argpars
 
 def cost_of_a_save(rows: list[Any], saves: list[int]) -> float:
     """Elapsed seconds between two rows with a save between them beyond those of rows without, in the median."""
-    pairs = [
-        (a["step"], b["step"], b["elapsed_seconds"] - a["elapsed_seconds"])
-        for a, b in zip(rows, rows[1:], strict=False)
-    ]
+    pairs = [(a["step"], b["step"], b["elapsed_seconds"] - a["elapsed_seconds"]) for a, b in pairwise(rows)]
     saving = [took for first, last, took in pairs if any(first <= step <= last for step in saves)]
     ordinary = median(took for first, last, took in pairs if not any(first <= step <= last for step in saves))
     of_save: dict[int, float] = {}

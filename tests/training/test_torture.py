@@ -37,7 +37,7 @@ def test_a_tortured_run_learns_what_an_undisturbed_one_does(tmp_path):
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     rows = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()]
-    assert sum("fault" in row for row in rows) >= 10
+    assert sum("fault" in row for row in rows) >= 5
     assert all(row["fingerprint_same"] for row in rows if "fault" not in row)
     assert "runs lost: 0" in ended.stdout
     assert "steps silently different: 0" in ended.stdout

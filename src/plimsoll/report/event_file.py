@@ -8,6 +8,7 @@ Here what goes wrong is raised to who writes, and nothing is waited for.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import socket
 import struct
@@ -17,6 +18,11 @@ from typing import Any
 
 FLUSH_SECONDS = 10
 """A kill loses no more than this; metrics.jsonl loses nothing."""
+
+
+def messages() -> Any:
+    """The protocol buffers of events; their classes are made when they are imported."""
+    return importlib.import_module("tensorboardX.proto.event_pb2")
 
 
 class EventFile:
@@ -31,10 +37,9 @@ class EventFile:
 
     def write(self, step: int | None, **content: Any) -> None:
         """An event, as the fields of its protocol buffer. Raises OSError where it cannot be written."""
-        from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.record_writer import masked_crc32c
 
-        event = Event(wall_time=time.time(), step=step, **content).SerializeToString()
+        event = messages().Event(wall_time=time.time(), step=step, **content).SerializeToString()
         length = struct.pack("<Q", len(event))
         checksums = (struct.pack("<I", masked_crc32c(part)) for part in (length, event))
         try:

@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from plimsoll.errors import PlimsollError
-from plimsoll.report.event_file import EventFile
+from plimsoll.report.event_file import EventFile, messages
 
 PROJECT = "plimsoll"
 
@@ -64,12 +64,12 @@ class TensorBoard:
     """Event files in the run folder, for `tensorboard --logdir runs/`."""
 
     def __init__(self, folder: Path, run_name: str, config: Mapping[str, Any], start_step: int) -> None:
-        from tensorboardX.proto.event_pb2 import SessionLog
         from tensorboardX.summary import text
 
         self._file = EventFile(folder)
         if start_step:  # hides what a killed process wrote after the checkpoint
-            self._file.write(start_step + 1, session_log=SessionLog(status=SessionLog.START))
+            log = messages().SessionLog
+            self._file.write(start_step + 1, session_log=log(status=log.START))
         else:
             recipe = json.dumps(dict(config), indent=2, default=str)
             self._file.write(0, summary=text("recipe", f"```json\n{recipe}\n```"))
