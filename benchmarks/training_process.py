@@ -174,6 +174,23 @@ class MemoryGroup:
         """In the process that is to be held."""
         (self.path / "cgroup.procs").write_text(str(os.getpid()))
 
+    @property
+    def entering(self) -> list[str]:
+        """Goes before a command, where a fork of this process is not safe: it has threads."""
+        return ["/bin/sh", "-c", f'echo $$ > "{self.path / "cgroup.procs"}"; exec "$@"', "sh"]
+
+    def squeeze(self, limit: int) -> bool:
+        """Another limit; False where the kernel cannot take so much back."""
+        try:
+            (self.path / "memory.limit_in_bytes").write_text(str(limit))
+        except OSError:
+            return False
+        return True
+
+    def usage(self) -> int:
+        """Bytes that are charged now."""
+        return int((self.path / "memory.usage_in_bytes").read_text())
+
     def most(self) -> int:
         """Bytes that the group has charged at most; at the limit, the kernel has taken pages back."""
         return int((self.path / "memory.max_usage_in_bytes").read_text())

@@ -3,11 +3,28 @@
 The exit code belongs to the class, so that the command line decides nothing.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class PlimsollError(Exception):
     """Bad input, or a request that is refused. Nothing was lost; exit code 2."""
 
     exit_code = 2
+
+
+@contextmanager
+def as_written(what: str) -> Iterator[None]:
+    """Around what reads files that this program wrote: where they were altered since, that is said, and not met as
+    whatever is missing or of another kind then raises."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as problem:
+        reason = " ".join(f"{type(problem).__name__}: {problem}".split())[:160]
+        raise PlimsollError(
+            f"{what} is not as plimsoll writes it ({reason}): it was altered, damaged, or is of another version. Put a"
+            " copy of it back, or leave it out"
+        ) from problem
 
 
 class RecipeError(PlimsollError):

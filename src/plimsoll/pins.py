@@ -20,7 +20,7 @@ def levers_of(path: str, recipe: Recipe, pins: Mapping[str, Any]) -> dict[str, A
     advice = "write one with `plimsoll plan ... --json > plan.json`, or take a run's plan.json"
     try:
         planned = json.loads(Path(path).read_text())
-    except (OSError, ValueError) as problem:
+    except (OSError, ValueError, RecursionError) as problem:
         raise RecipeError(f"--plan {path} cannot be read ({problem}): {advice}") from None
     if isinstance(planned, dict) and planned.get("fits") is False:
         raise RecipeError(f"--plan {path} is a refusal, nothing had fitted its budget: plan with a larger --memory")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import plimsoll
-from plimsoll.errors import PlimsollError
+from plimsoll.errors import PlimsollError, RunError
 from plimsoll.training.folder import RunFolder
 
 SESSIONS = "sessions.json"
@@ -29,12 +29,18 @@ def _utc_now() -> datetime:
 
 def note_session(folder: RunFolder, *, now: Callable[[], datetime] = _utc_now) -> None:
     """Adds this start to what the run knows of its sessions."""
-    folder.write(SESSIONS, [*sessions(folder), {"started": now().strftime("%Y-%m-%d %H:%M:%SZ"), **here()}])
+    known = sessions(folder)
+    if not known and folder.has(SESSIONS):
+        os.replace(folder.path / SESSIONS, folder.path / f"{SESSIONS}.damaged")
+    folder.write(SESSIONS, [*known, {"started": now().strftime("%Y-%m-%d %H:%M:%SZ"), **here()}])
 
 
 def sessions(folder: RunFolder) -> list[dict[str, Any]]:
     """The oldest first; none of a run that was begun before they were kept."""
-    found: Any = folder.read(SESSIONS) if folder.has(SESSIONS) else []
+    try:
+        found: Any = folder.read(SESSIONS) if folder.has(SESSIONS) else []
+    except RunError:  # no run hangs on it: it is begun anew, and the damaged one is kept
+        return []
     return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
 

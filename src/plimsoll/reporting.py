@@ -169,7 +169,7 @@ def plan_of_file(path: str) -> Facts:
     advice = "write one with `plimsoll plan ... --json > plan.json`, or take a run's plan.json"
     try:
         planned = json.loads(Path(path).expanduser().read_text("utf-8"))
-    except (OSError, ValueError) as problem:
+    except (OSError, ValueError, RecursionError) as problem:
         raise PlimsollError(f"--plan {path} cannot be read ({problem}): {advice}") from None
     if not isinstance(planned, Mapping):
         raise PlimsollError(f"--plan {path} is not a plan: {advice}")

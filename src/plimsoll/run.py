@@ -257,6 +257,7 @@ def prepare_run(
         _require_devices(target, recipe, options, processes)
         card = here.card_for(target) if processes == 1 else None
         prepared = prepare_data(folder, recipe, say)
+        before = _planned_before(folder)
         budget = _settle_plan(folder, recipe, options, prepared, target, say, processes)
         devices = folder.read("plan.json")["plan"].get("devices", 1)
         variables = here.training_environment(target, card, budget, say, devices=devices // processes)
@@ -269,11 +270,27 @@ def prepare_run(
         "budget_bytes": budget,
         "name": options.name,
         "numerics": options.numerics,
+        "notes": _planned_again(folder, before),
         "lock": lock,
         **session_options(options),
     }
     command = [sys.executable, "-m", "plimsoll.worker", "train", json.dumps(session)]
     return Ready(command, variables, lock)
+
+
+def _planned_before(folder: RunFolder) -> Mapping[str, Any]:
+    """The plan of a run that has saved something; empty where another plan changes nothing that was trained."""
+    return folder.read("plan.json")["plan"] if folder.has("plan.json") and folder.saved_steps() else {}
+
+
+def _planned_again(folder: RunFolder, before: Mapping[str, Any]) -> tuple[str, ...]:
+    """For the log and the ledger: from here on sums may come in another order."""
+    now = folder.read("plan.json")["plan"]
+    changed = [name for name in now if before and name in before and name != "pinned" and before[name] != now[name]]
+    if not changed:
+        return ()
+    words = ", ".join(f"{name.replace('_', ' ')} {now[name]} instead of {before[name]}" for name in changed)
+    return (f"planned again after step {max(folder.saved_steps()):,}: {words}",)
 
 
 def _require_devices(target: Chip, recipe: Recipe, options: TrainOptions, processes: int) -> None:
@@ -307,14 +324,17 @@ def prepare_data(folder: RunFolder, recipe: Recipe, say: Say) -> Prepared:
     """
     if folder.has("plan.json"):
         _require_same(folder, recipe)
+        folder.require_sealed()
         prepared = Prepared(**folder.read("data.json"))
-        if words := recipe.data_changed(prepared):
+        if words := recipe.training_data_changed(prepared):
             say(words)
         return prepared
     if folder.has("data.json") and folder.exists() and is_saved_as(folder.read("recipe.json"), recipe):
+        folder.require_sealed()
         return Prepared(**folder.read("data.json"))
     prepared = recipe.prepare(folder.path, say)
     folder.write("data.json", dataclasses.asdict(prepared))
+    folder.seal()
     folder.write("recipe.json", recipe.to_dict())
     return prepared
 

@@ -4,6 +4,7 @@ import os
 import struct
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -212,3 +213,22 @@ def test_wandb_that_refuses_to_start_is_one_paragraph_with_the_way_out(tmp_path,
     monkeypatch.setitem(sys.modules, "wandb", fake)
     with pytest.raises(PlimsollError, match=r"configured\. Run `wandb login` first, or set WANDB_MODE"):
         open_tracker("wandb", tmp_path, run_name="one", config=CONFIG)
+
+
+def test_tensorboard_goes_on_where_the_clock_is_put_back_by_years(tmp_path, monkeypatch):
+    tracker = open_tracker("tensorboard", tmp_path, run_name="one", config=CONFIG)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now - 1e9)
+    for step in range(1, 40):  # more than tensorboardX's queue holds, whose thread would be dead
+        tracker.log(step, {"loss": 1.0})
+    tracker.close()
+    (file,) = event_files(tmp_path)
+    assert sum(event.HasField("summary") for event in events(file)) == 1 + 2 * 39
+
+
+def test_tensorboard_says_a_full_disk_and_waits_for_nothing(tmp_path):
+    tracker = open_tracker("tensorboard", tmp_path, run_name="one", config=CONFIG)
+    tracker._file._file = open("/dev/full", "ab")  # noqa: SIM115 - as the tracker's own
+    with pytest.raises(OSError, match="No space left"):
+        tracker.log(2, {f"loss {n}": 1.0 for n in range(500)})
+    tracker.close()

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 
 import jax.numpy as jnp
 import numpy as np
@@ -89,3 +90,35 @@ def test_a_run_whose_checkpoints_do_not_fit_does_not_start(runs):
     assert len(ended.stderr.splitlines()) == 1
     assert "4 checkpoints of 1048576.0 TiB" in ended.stderr
     assert not (run / "metrics.jsonl").exists()
+
+
+def test_a_disk_that_fills_up_while_saving_is_one_paragraph_and_no_traceback(tmp_path):
+    """Of Orbax's threads and TensorStore's callbacks nothing is printed, whichever write was the first to fail."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small file system needs root")
+    program = f"""
+import os, shutil, sys
+from pathlib import Path
+import numpy as np
+from plimsoll.errors import StoppedError
+from plimsoll.training.checkpoint import Checkpoints
+folder, leaves = Path({str(tmp_path)!r}), {{f"l{{i}}": np.random.default_rng(i).normal(size=3000) for i in range(12)}}
+for leave in (0, 20_000, 60_000, 120_000):
+    with open(folder / "filler", "wb") as file:
+        os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(folder).free - leave)
+    try:
+        with Checkpoints(folder / "checkpoints", in_background=leave > 20_000) as checkpoints:
+            checkpoints.save(1, leaves, {{}})
+    except StoppedError as problem:
+        print(problem)
+    os.unlink(folder / "filler")
+"""
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=600
+        )
+    finally:
+        subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.count("the disk is full") == 4

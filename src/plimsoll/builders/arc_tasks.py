@@ -67,7 +67,7 @@ def tasks(files: list[Path]) -> Iterator[Task]:
 def _json(path: Path) -> Any:
     try:
         return json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as problem:
+    except (OSError, ValueError, RecursionError) as problem:
         raise DataError(f"{path} cannot be read as JSON: {problem}") from None
 
 

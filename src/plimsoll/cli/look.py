@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import tyro
 
 from plimsoll.cli.parse import Json, parse
-from plimsoll.errors import PlimsollError
+from plimsoll.errors import PlimsollError, as_written
 from plimsoll.training.folder import RunFolder
 
 
@@ -117,7 +117,8 @@ def run_row(path: Path, *, name: str) -> dict[str, Any]:
     """The row that `report.runs_table` prints. A file that cannot be read is the state of that run, not an end."""
     row: dict[str, Any] = {"name": name, "path": str(path)}
     try:
-        return row | _read_run(RunFolder(path))
+        with as_written(f"a file of {path}"):
+            return row | _read_run(RunFolder(path))
     except PlimsollError as problem:
         return row | {"state": f"damaged: {problem}"}
 
@@ -151,8 +152,9 @@ def inspect(arguments: list[str]) -> int:
     """Prints what is in a data set, from its first 8 MiB, or in a run."""
     options = parse(InspectOptions, arguments, program="plimsoll inspect")
     if (Path(options.path).expanduser() / "recipe.json").is_file():
-        found = describe_run(RunFolder(options.path))
-        print(json.dumps(found) if options.json else _run_text(found))
+        with as_written(f"a file of {options.path}"):
+            found = describe_run(RunFolder(options.path))
+            print(json.dumps(found) if options.json else _run_text(found))
         return 0
     from plimsoll.data.hdf5_survey import is_hdf5
     from plimsoll.data.interactions import is_interactions
@@ -178,8 +180,9 @@ def _inspect_packed(options: InspectOptions) -> int:
     from plimsoll.data.packed_survey import describe_packed
     from plimsoll.report.packed import packed_table
 
-    found = describe_packed(options.path)
-    print(json.dumps(found) if options.json else packed_table(found))
+    with as_written(options.path):
+        found = describe_packed(options.path)
+        print(json.dumps(found) if options.json else packed_table(found))
     return 0
 
 
@@ -187,8 +190,9 @@ def _inspect_puzzles(options: InspectOptions) -> int:
     from plimsoll.data.puzzle_survey import describe_puzzles
     from plimsoll.report.puzzles import puzzles_table
 
-    found = describe_puzzles(options.path)
-    print(json.dumps(found) if options.json else puzzles_table(found))
+    with as_written(options.path):
+        found = describe_puzzles(options.path)
+        print(json.dumps(found) if options.json else puzzles_table(found))
     return 0
 
 
@@ -196,8 +200,9 @@ def _inspect_interactions(options: InspectOptions) -> int:
     from plimsoll.data.interaction_survey import describe_interactions
     from plimsoll.report.interactions import interactions_table
 
-    found = describe_interactions(options.path)
-    print(json.dumps(found) if options.json else interactions_table(found))
+    with as_written(options.path):
+        found = describe_interactions(options.path)
+        print(json.dumps(found) if options.json else interactions_table(found))
     return 0
 
 

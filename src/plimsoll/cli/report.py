@@ -11,7 +11,7 @@ from typing import Annotated
 import tyro
 
 from plimsoll.cli.parse import parse
-from plimsoll.errors import PlimsollError
+from plimsoll.errors import PlimsollError, as_written
 
 SUFFIXES = (".html", ".htm")
 
@@ -42,15 +42,18 @@ def report(arguments: list[str]) -> int:
 
     made = reporting.made_by()
     if options.plan is not None:
-        page = plan_page(reporting.plan_of_file(options.plan), name=Path(options.plan).name, made=made)
+        with as_written(options.plan):
+            page = plan_page(reporting.plan_of_file(options.plan), name=Path(options.plan).name, made=made)
     elif len(options.runs) == 1:
         asked = {"ask_model": options.model, "closed_loop": options.closed_loop}
-        page = run_page(reporting.recorded(options.runs[0], **asked, say=_progress), made=made)
+        with as_written(f"a file of {options.runs[0]}"):
+            page = run_page(reporting.recorded(options.runs[0], **asked, say=_progress), made=made)
     else:
         from plimsoll.report.page.compared import comparison_page
 
-        runs = [reporting.recorded(run, ask_model=False) for run in options.runs]
-        page = comparison_page(runs, made=made)
+        with as_written(f"a file of {' or '.join(options.runs)}"):
+            runs = [reporting.recorded(run, ask_model=False) for run in options.runs]
+            page = comparison_page(runs, made=made)
     try:
         out.write_text(page, encoding="utf-8")
     except OSError as problem:

@@ -39,7 +39,7 @@ class Catalogue:
                         raise ValueError(f"it has the id {item['id']}")
                     originals.append(str(item["original"]))
                     titles.append(None if item["title"] is None else str(item["title"]))
-        except (ValueError, KeyError, TypeError) as problem:
+        except (ValueError, KeyError, TypeError, RecursionError) as problem:
             words = f"it has no {problem}" if isinstance(problem, KeyError) else problem
             raise DataError(
                 f"{path}, line {len(originals) + 1:,}, is no item with its id, original and title ({words}): prepare"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from plimsoll.data.held_out import is_held_out
@@ -55,6 +56,7 @@ class Documents:
         self.name = name
         self._description = description
         self._max_examples = max_examples
+        self._sizes = [file.size() for file in files]
         self._digest = hashlib.blake2b(contents.encode(), digest_size=4).hexdigest()
 
     def imports(self) -> tuple[str, ...]:
@@ -78,6 +80,12 @@ class Documents:
         """On disk, compressed as they are; None for a stream."""
         sizes = [file.size() for file in self.files]
         return None if None in sizes else sum(size or 0 for size in sizes)
+
+    @property
+    def paths(self) -> list[Path] | None:
+        """Of the files; None for a stream."""
+        found = [path for file in self.files if (path := getattr(file, "path", None)) is not None]
+        return found if len(found) == len(self.files) else None
 
     def columns(self) -> list[str] | None:
         """Of the first file; None for plain text."""
@@ -104,10 +112,24 @@ class Documents:
                 held_out = None if part.last else held_out
                 if part.last and documents == self._max_examples:
                     return
+            self._require_unchanged(index)
         if not documents:
             raise DataError(
                 f"{self.name} holds no documents ({self.describe()}): nothing but white space. "
                 "Name a data set with text in it."
+            )
+
+    def _require_unchanged(self, index: int) -> None:
+        """At its end: a file that was cut short meanwhile would end the epoch early, and nobody would know."""
+        file, before = self.files[index], self._sizes[index]
+        try:
+            now = file.size()
+        except OSError:
+            now = "none any more"
+        if now != before:
+            raise DataError(
+                f"{file.name} changed while it was being read: it had {before} bytes when it was opened, and has {now}."
+                " Put the old file back, and run the same command again"
             )
 
     def _check(self, position: dict) -> None:

@@ -9,7 +9,7 @@ as everywhere in JAX; whole numbers that do not fit are refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import grain
@@ -18,7 +18,7 @@ from grain.experimental import ThreadPrefetchIterDataset
 
 from plimsoll.data.batch_source import BatchSource
 from plimsoll.data.permuted import Permuted
-from plimsoll.errors import DataError
+from plimsoll.errors import DataError, PlimsollError
 from plimsoll.types import COUNTED
 
 Example = dict[str, np.ndarray]
@@ -58,10 +58,12 @@ class ExampleSet(Protocol):
 
 
 class Examples(Sequence[Example]):
-    """`given` with one shape and dtype for each name; `called` is what a refusal calls it."""
+    """`given` with one shape and dtype for each name; `called` is what a refusal calls it, and `told` makes one of what
+    the user's own code raises."""
 
-    def __init__(self, given: Any, *, called: str) -> None:
+    def __init__(self, given: Any, *, called: str, told: Callable[[str, Exception], Exception] | None = None) -> None:
         self.called = called
+        self._told = told
         self._rows = _Rows(given, called) if isinstance(given, Mapping) else given
         if not hasattr(self._rows, "__len__") or not hasattr(self._rows, "__getitem__"):
             raise DataError(
@@ -100,7 +102,14 @@ class Examples(Sequence[Example]):
         return counted_batches(self, batch_size=batch_size)
 
     def _read(self, index: int) -> Example:
-        example = self._rows[index]
+        try:
+            example = self._rows[index]
+        except PlimsollError:
+            raise
+        except Exception as problem:
+            if self._told is None:
+                raise
+            raise self._told(f"{self.called}: example {index:,} could not be read", problem) from problem
         if not isinstance(example, Mapping) or not example:
             raise DataError(
                 f"{self.called}: example {index:,} is {_kind(example)}: it must be a dict of arrays, like"

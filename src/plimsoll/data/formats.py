@@ -143,7 +143,7 @@ def _arrow_errors(path: Path) -> Iterator[None]:
 
     try:
         yield
-    except (pyarrow.ArrowException, OSError) as problem:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError, OverflowError) as problem:
         reason = " ".join(str(problem).split())[:160]
         raise DataError(
             f"{path} is not a readable {path.suffix} file ({reason}): it is damaged, truncated or of another "
@@ -224,6 +224,9 @@ def _read_arrow(file: File, at: dict) -> Iterator[Part]:
         _check_column(file, reader.schema)
         for group, batch in enumerate(reader):
             if group >= at.get("group", 0):
+                batch.validate(
+                    full=True
+                )  # Arrow trusts offsets: damaged ones read beyond the buffer, or end the process
                 rows = iter([batch.column(reader.schema.get_field_index(file.column))])
                 yield from _row_parts(rows, at if at.get("group") == group else {}, {"group": group})
 

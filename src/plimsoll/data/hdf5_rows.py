@@ -7,7 +7,8 @@ A compressed chunk is unpacked whole whatever is asked of it, so rows are only e
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,10 @@ class Hdf5Rows:
 
     def __init__(self, path: str | Path, columns: Mapping[str, str]) -> None:
         self.path = Path(path).expanduser()
+        with told_as_damage(self.path):
+            self._open(columns)
+
+    def _open(self, columns: Mapping[str, str]) -> None:
         self._file = opened(self.path)
         self._datasets = {name: self._dataset(place) for name, place in columns.items()}
         lengths = {columns[name]: len(dataset) for name, dataset in self._datasets.items()}
@@ -131,6 +136,16 @@ class Hdf5Rows:
         return found
 
 
+@contextmanager
+def told_as_damage(path: Path) -> Iterator[None]:
+    """What h5py raises in the middle of a file that could be opened: half a dozen unrelated classes."""
+    try:
+        yield
+    except (OSError, RuntimeError, LookupError, ValueError, TypeError, OverflowError, MemoryError) as problem:
+        reason = " ".join(str(problem).split())[:160]
+        raise DataError(f"{path} is damaged ({reason}): copy it again, or make it anew") from problem
+
+
 def opened(path: Path) -> h5py.File:
     """Read-only. DataError where it is no HDF5 file, cut short, or written by another process."""
     if path.is_dir():
@@ -185,7 +200,8 @@ def row_bytes_of(dataset: h5py.Dataset) -> int:
 
 def widest(path: str | Path) -> tuple[int, int]:
     """Rows of the dataset with the widest rows, and of a chunk of it."""
-    with opened(Path(path).expanduser()) as file:
+    path = Path(path).expanduser()
+    with told_as_damage(path), opened(path) as file:
         found = [item for item in map(file.get, _datasets(file)) if isinstance(item, h5py.Dataset) and item.shape]
         if not found:
             raise DataError(f"{path} has no dataset with rows")

@@ -13,7 +13,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from plimsoll.data.hdf5_rows import DONE, not_finite, opened
+from plimsoll.data.hdf5_rows import DONE, not_finite, opened, told_as_damage
 
 SAMPLED_ROWS, SAMPLED_CHUNKS = 200, 8
 LARGEST_READ = 64 * 2**20
@@ -37,7 +37,7 @@ def is_hdf5(path: str | Path) -> bool:
 def describe(path: str | Path, *, seed: int = 0) -> dict[str, Any]:
     """Attributes, datasets and sampled figures, as JSON."""
     path = Path(path).expanduser()
-    with opened(path) as file:
+    with told_as_damage(path), opened(path) as file:
         datasets: list[h5py.Dataset] = []
         file.visititems(lambda _, item: datasets.append(item) if isinstance(item, h5py.Dataset) else None)
         random = np.random.default_rng(seed)

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from plimsoll.data import STANDARD_LIBRARY
 from plimsoll.data.documents import Documents
@@ -75,14 +76,15 @@ def _single_file(path: Path, column: str) -> File:
 def _saved(path: Path, split: str, column: str) -> list[File] | None:
     """The arrow files of `save_to_disk`; None if the folder was not made by it."""
     if (path / "dataset_dict.json").is_file():
-        splits = _json(path / "dataset_dict.json").get("splits", [])
+        splits = [str(name) for name in _listed(path / "dataset_dict.json", "splits")]
         if split not in splits:
             names = ", ".join(splits)
             raise DataError(f"{path} has no split {split!r}; it has: {names}. Choose one with --split.")
         path = path / split
     if not (path / "state.json").is_file():
         return None
-    names = [entry["filename"] for entry in _json(path / "state.json").get("_data_files", [])]
+    entries = _listed(path / "state.json", "_data_files")
+    names = [str(entry["filename"]) for entry in entries if isinstance(entry, dict) and "filename" in entry]
     missing = [name for name in names if not (path / name).is_file()]
     if missing or not names:
         raise DataError(
@@ -92,10 +94,18 @@ def _saved(path: Path, split: str, column: str) -> list[File] | None:
     return [File(path=path / name, format="arrow", column=column) for name in names]
 
 
-def _json(path: Path) -> dict:
+def _listed(path: Path, name: str) -> list:
+    found = _json(path)
+    listed = found.get(name, []) if isinstance(found, dict) else None
+    if not isinstance(listed, list):
+        raise DataError(f"{path} has no list of {name}: the data set is damaged. Save or copy it again.")
+    return listed
+
+
+def _json(path: Path) -> Any:
     try:
         return json.loads(path.read_text("utf-8"))
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise DataError(f"{path} is not JSON ({problem}): the data set is damaged. Save or copy it again.") from problem
 
 

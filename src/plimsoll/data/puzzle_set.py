@@ -168,7 +168,8 @@ def _about(folder: Path, split: str) -> dict[str, Any]:
         least = 1 if name in _COUNTS else 0
         if not (isinstance(value, int) and value >= least) and not (name == "ignore_label_id" and value is None):
             raise DataError(f"{path}: {name} must be a whole number, {least} or more, got {value!r}")
-    if not isinstance(about["sets"], list) or len(about["sets"]) != 1:
+    sets = about["sets"]
+    if not isinstance(sets, list) or len(sets) != 1 or not isinstance(sets[0], str) or Path(sets[0]).name != sets[0]:
         raise DataError(f'{path}: sets must name one set of arrays, like ["all"], got {about["sets"]!r}')
     return about
 

@@ -9,6 +9,7 @@ leave nothing behind but the batch, and cost more time: 1.1 ms for 768 rows of 8
 from __future__ import annotations
 
 import os
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,10 @@ SLICE_BYTES = 4 * MIB
 """Read at a time where all of a file is read."""
 
 
+NOT_READ = (ValueError, OSError, EOFError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError, OverflowError)
+"""What NumPy raises for a damaged `.npy` file: its header is a line of Python's literals."""
+
+
 def loaded(path: Path, *, mapped: bool = False, kinds: str = "iu") -> np.ndarray:
     """The numbers of a `.npy` file, whole ones unless `kinds` says otherwise (NumPy's letters). Pickled objects are
     refused: to load one is to run it."""
@@ -29,7 +34,7 @@ def loaded(path: Path, *, mapped: bool = False, kinds: str = "iu") -> np.ndarray
         raise DataError(f"there is no {path.name} in {path.parent}: the data set is not whole. Prepare it again")
     try:
         values = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as problem:
+    except NOT_READ as problem:
         raise DataError(
             f"{path} is no array of numbers that can be read ({' '.join(str(problem).split())}): it was cut off, or"
             " holds Python objects, which are never loaded. Prepare the data set again"

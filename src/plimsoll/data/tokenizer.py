@@ -160,7 +160,7 @@ def tokenizer_vocab_size(path: str | Path) -> int:
         ids = vocabulary.values() if isinstance(vocabulary, dict) else range(len(vocabulary))
         added = (token["id"] for token in content.get("added_tokens", ()))
         return max(max(ids, default=-1), max(added, default=-1)) + 1
-    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         raise _unreadable(file, problem) from problem
 
 

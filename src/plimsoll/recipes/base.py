@@ -229,6 +229,10 @@ class Recipe(ABC):
         is noticed."""
         return None
 
+    def training_data_changed(self, prepared: Prepared) -> str | None:
+        """The same before training, which may read more than what is evaluated."""
+        return self.data_changed(prepared)
+
     def without_data(self, prepared: Prepared) -> Self:
         """The same model, for where its data is no longer there; what was known of it is in `prepared`."""
         return self

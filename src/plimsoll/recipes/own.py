@@ -31,7 +31,7 @@ from plimsoll.errors import DataError, RecipeError
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.recipes import files
 from plimsoll.recipes.base import Prepared, Recipe, Say
-from plimsoll.recipes.users_code import told_by_its_lines
+from plimsoll.recipes.users_code import failed, told_by_its_lines
 from plimsoll.types import COUNTED, Compute, Source, Task
 from plimsoll.units import MIB
 
@@ -174,12 +174,12 @@ class OwnRecipe(Recipe):
         """To learn from and to evaluate on: opened together, so that a rehearsal weighs both."""
         with self._guard("data"):
             given = self.data()
-        examples = _opened(given, called=f"the data of {self.called}")
+        examples = _opened(given, called=f"the data of {self.called}", folder=self._home)
         with self._guard("validation_data"):
             given = self.validation_data()
         if given is None:
             return examples, None
-        held_out = _opened(given, called=f"the validation data of {self.called}")
+        held_out = _opened(given, called=f"the validation data of {self.called}", folder=self._home)
         if held_out.spec != examples.spec:
             raise DataError(
                 f"an example of {held_out.called} is {held_out.spec}, and of the training data {examples.spec}: the"
@@ -194,9 +194,13 @@ class OwnRecipe(Recipe):
         return [one for one in self._sets if isinstance(one, Hdf5)]
 
     def _guard(self, what: str) -> AbstractContextManager[None]:
+        return told_by_its_lines(f"{what} of {self.called} failed", self._home)
+
+    @property
+    def _home(self) -> Path:
+        """Where the user's code lies."""
         file = getattr(sys.modules.get(type(self).__module__), "__file__", None)
-        folder = Path(file).absolute().parent if file else Path.cwd()
-        return told_by_its_lines(f"{what} of {self.called} failed", folder)
+        return Path(file).absolute().parent if file else Path.cwd()
 
     def _require_sound(self, examples: ExampleSet) -> None:
         from plimsoll.models.given import GivenTask, require_sound
@@ -219,10 +223,12 @@ class OwnRecipe(Recipe):
             shutil.copyfile(beside / name, kept)
 
 
-def _opened(given: Any, *, called: str) -> ExampleSet:
+def _opened(given: Any, *, called: str, folder: Path) -> ExampleSet:
     from plimsoll.data.examples import Examples, ExampleSet
 
-    return given if isinstance(given, ExampleSet) else Examples(given, called=called)
+    if isinstance(given, ExampleSet):
+        return given
+    return Examples(given, called=called, told=lambda what, problem: failed(what, folder, problem))
 
 
 def recipe(

@@ -116,10 +116,12 @@ def name_of(recipe: Recipe) -> str:
 def from_dict(saved: Mapping[str, Any]) -> Recipe:
     """What `Recipe.to_dict` wrote. Unknown kinds and fields are refused: of our own recipes nothing is run, and of a
     user's the file with the SHA-256 that stands there."""
+    if not isinstance(saved, Mapping):
+        raise RecipeError("recipe.json holds no recipe: it was not written by this program, or was altered")
     kind = saved.get("kind")
     if kind == FROM_FILE:
         return files.from_saved(saved)
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise RecipeError(f"recipe.json is of the kind {kind!r}, which this version does not know: {', '.join(KINDS)}")
     module, attribute = KINDS[kind]
     cls: type[Recipe] = getattr(importlib.import_module(module), attribute)

@@ -182,10 +182,23 @@ class Text(AdamWRecipe):
         if not len(held_out):
             say("validation: none, no document is held out of a set this small")
         facts: dict[str, Any] = {"description": documents.describe(), "validation_tokens": len(held_out)}
+        if documents.paths is not None:
+            from plimsoll.data.same_text import identity
+
+            facts["text"] = identity(documents.paths)
         if self.steps is not None and self.use_streaming:
             self._require_a_batch(documents, tokenizer)
             return Prepared(steps=self.steps, steps_per_epoch=None, facts=facts)
         return self._counted(documents, tokenizer, facts, say)
+
+    def training_data_changed(self, prepared: Prepared) -> str | None:
+        then = prepared.facts.get("text")
+        paths = self._documents().paths if then else None
+        if then and paths is not None:
+            from plimsoll.data.same_text import require_same
+
+            require_same(self.dataset_id, paths, then)
+        return None
 
     def source(self, folder: Path, *, prefetch: int) -> Source:
         from plimsoll.data.loader import text_loader
@@ -208,11 +221,12 @@ class Text(AdamWRecipe):
         import numpy as np
 
         from plimsoll.data.loader import windows_from_array
+        from plimsoll.data.token_table import NOT_READ
 
         path = folder / VALIDATION
         try:
             tokens = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as problem:
+        except NOT_READ as problem:
             raise DataError(
                 f"{path}, the run's held-out tokens, cannot be read ({problem}): copy it back, or start a new --run"
             ) from None

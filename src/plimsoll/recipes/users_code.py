@@ -28,7 +28,12 @@ def told_by_its_lines(what: str, folder: Path) -> Iterator[None]:
     except PlimsollError:
         raise
     except (Exception, SystemExit) as problem:
-        raise RecipeError(_told(what, folder, problem)) from problem
+        raise failed(what, folder, problem) from problem
+
+
+def failed(what: str, folder: Path, problem: BaseException) -> RecipeError:
+    """That `what` failed, with the lines below `folder` that led there."""
+    return RecipeError(_told(what, folder, problem))
 
 
 def is_users(path: Path, folder: Path) -> bool:

@@ -96,7 +96,7 @@ def _lines_and_rows(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
             try:
                 row = decode_row(line)
                 int(row["step"])
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
                 raise RunError(
                     f"line {number} of {path} is not a row of metrics ({error!r}): the file was altered or "
                     "its disk is damaged. Remove that line, or move the file away; the checkpoints do not "

@@ -23,6 +23,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from plimsoll.errors import PlimsollError
+from plimsoll.report.event_file import EventFile, messages
 
 PROJECT = "plimsoll"
 
@@ -63,28 +64,28 @@ class TensorBoard:
     """Event files in the run folder, for `tensorboard --logdir runs/`."""
 
     def __init__(self, folder: Path, run_name: str, config: Mapping[str, Any], start_step: int) -> None:
-        from tensorboardX import SummaryWriter
+        from tensorboardX.summary import text
 
-        self._writer = SummaryWriter(
-            str(folder),
-            purge_step=start_step + 1 if start_step else None,
-            flush_secs=10,  # a kill loses no more than this; metrics.jsonl loses nothing
-            filename_suffix=f".{os.getpid()}",  # the time in the name has seconds; a restart may be faster
-        )
-        if not start_step:
+        self._file = EventFile(folder)
+        if start_step:  # hides what a killed process wrote after the checkpoint
+            log = messages().SessionLog
+            self._file.write(start_step + 1, session_log=log(status=log.START))
+        else:
             recipe = json.dumps(dict(config), indent=2, default=str)
-            self._writer.add_text("recipe", f"```json\n{recipe}\n```", 0)
+            self._file.write(0, summary=text("recipe", f"```json\n{recipe}\n```"))
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         theirs = {GUIDE_SCALARS[name]: value for name, value in values.items() if name in GUIDE_SCALARS}
         held = values.get("device_bytes", values.get("resident_bytes"))
         if held is not None:
             theirs[ALLOCATED] = held / 1e9
+        from tensorboardX.summary import scalar
+
         for name, value in {**values, **theirs}.items():
-            self._writer.add_scalar(name, value, step)
+            self._file.write(step, summary=scalar(name, value))
 
     def close(self) -> None:
-        self._writer.close()
+        self._file.close()
 
 
 class WeightsAndBiases:

@@ -30,6 +30,7 @@ from plimsoll.errors import CheckpointError, StoppedError
 from plimsoll.training import allocator, distributed
 from plimsoll.training.disk import KEPT
 from plimsoll.training.folder import replace_file
+from plimsoll.training.quiet import hush
 from plimsoll.units import MIB, format_bytes
 
 SLICE_BYTES = 4 * MIB
@@ -76,7 +77,13 @@ class Checkpoints:
             found = json.loads(path.read_text())
             standing = {"standing": float(found["standing"])} if "standing" in found else {}
             return {"step": int(found["step"]), "validation_loss": float(found["validation_loss"])} | standing
-        except (OSError, ValueError, KeyError, TypeError):  # not there, or damaged: the next evaluation writes another
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            RecursionError,
+        ):  # not there, or damaged: the next evaluation writes another
             return None
 
     def mark_best(self, step: int, validation_loss: float, *, standing: float | None = None) -> None:
@@ -248,7 +255,7 @@ def damage(saved: Saved) -> str | None:
         return "it has no manifest"
     try:
         expected = json.loads(manifest.read_text())
-    except ValueError:
+    except (ValueError, RecursionError):
         return "its manifest cannot be read"
     if not isinstance(expected, dict) or "state.json" not in expected:  # JSON, but not what we write
         return "its manifest lists no files"
@@ -303,6 +310,7 @@ def _dtype(name: str) -> np.dtype:
 def _context() -> Any:
     from orbax.checkpoint import v1 as ocp
 
+    hush()
     context = ocp.Context()
     context.memory.write_concurrent_bytes = IN_FLIGHT_BYTES
     context.memory.read_concurrent_bytes = IN_FLIGHT_BYTES
@@ -362,8 +370,9 @@ def _not_saved(partial: Path, step: int, problem: Exception) -> Exception:
     free = format_bytes(shutil.disk_usage(partial.parent).free)
     what = f"the disk is full ({free} free)" if full else str(problem)
     before = max((saved.step for saved in Checkpoints(partial.parent, in_background=False).all()), default=None)
+    advice = "make room, and run" if full else "run"
     there = "There is no earlier checkpoint" if before is None else f"The checkpoint of step {before} is whole"
     return StoppedError(
-        f"step {step} could not be saved in {partial.parent}: {what}. {there}; make room, and run the same command"
-        " again to continue"
+        f"step {step} could not be saved in {partial.parent}: {what}. {there}; {advice} the same command again to"
+        " continue"
     )

@@ -8,6 +8,7 @@ Every file that is replaced is replaced whole (written beside, then renamed), so
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import socket
@@ -31,6 +32,11 @@ OF_TRAINING = (
     "trackio",
 )
 """How the names of what training writes begin."""
+
+
+SEAL = "checksums.json"
+SEALED = ("data.json", "tokenizer.json", "validation.npy")
+"""What is made once, decides what is learned, and is compared with nothing else."""
 
 
 class RunFolder:
@@ -69,13 +75,31 @@ class RunFolder:
             return json.loads(path.read_text())
         except FileNotFoundError:
             raise RunError(f"{self.path} is not a run: it has no {name}. `plimsoll runs` lists the runs here") from None
-        except ValueError as problem:
+        except (ValueError, RecursionError) as problem:
             raise RunError(
                 f"{path} is damaged ({problem}): restore it, or start a new run with another --run"
             ) from None
 
     def write(self, name: str, value: Any) -> None:
         replace_file(self.path / name, json.dumps(value, indent=2) + "\n")
+
+    def seal(self) -> None:
+        """Notes the checksums of what was prepared: a flipped bit in a tokenizer would be trained on silently."""
+        self.write(SEAL, {name: _sha256(self.path / name) for name in SEALED if self.has(name)})
+
+    def require_sealed(self) -> None:
+        """RunError where what was prepared is not what it was. Runs of before there was a seal have none."""
+        sealed = self.read(SEAL) if self.has(SEAL) else {}
+        if not isinstance(sealed, dict):
+            raise RunError(f"{self.path / SEAL} is damaged: restore it, or start a new run with another --run")
+        for name, checksum in sealed.items():
+            path = self.path / name
+            if not path.is_file() or _sha256(path) != checksum:
+                what = "has changed since the run was prepared" if path.is_file() else "is not there any more"
+                raise RunError(
+                    f"{path} {what} (its SHA-256 was {checksum[:12]}...): put the old file back to go on, or start a"
+                    " new run with another --run"
+                )
 
     def prepared(self) -> list[str]:
         """What was there before training, and the best so far: what another process needs to train the same run."""
@@ -127,6 +151,11 @@ class RunFolder:
         os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
         os.set_inheritable(descriptor, True)
         return descriptor
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def replace_file(path: Path, text: str) -> None:

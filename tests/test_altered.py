@@ -1,0 +1,133 @@
+"""Files altered since they were written are refused in words: what benchmarks/fuzz.py and torture.py found."""
+
+import json
+
+import h5py
+import numpy as np
+import pyarrow
+import pytest
+
+from control_files import write_control
+from plimsoll.cli.main import main
+from plimsoll.data.examples import Examples
+from plimsoll.data.opening import open_documents
+from plimsoll.data.token_table import loaded
+from plimsoll.data.tokenizer import tokenizer_vocab_size
+from plimsoll.errors import DataError, PlimsollError, RecipeError, RunError, as_written
+from plimsoll.pins import levers_of
+from plimsoll.provenance import note_session, sessions
+from plimsoll.recipes.registry import from_dict, preset
+from plimsoll.recipes.users_code import failed
+from plimsoll.reporting import plan_of_file
+from plimsoll.training.folder import RunFolder
+from puzzle_files import write_split
+
+DEEP = "[" * 5000 + "]" * 5000
+
+
+@pytest.mark.parametrize(
+    "error", [KeyError("a"), TypeError("b"), ZeroDivisionError(), RecursionError(), ValueError("c")]
+)
+def test_what_an_altered_file_raises_is_told_as_that(error):
+    with (
+        pytest.raises(PlimsollError, match=f"it is not as plimsoll writes it .{type(error).__name__}"),
+        as_written("it"),
+    ):
+        raise error
+    with pytest.raises(RunError), as_written("it"):  # what was said in better words stays
+        raise RunError("its own words")
+
+
+def test_json_that_is_nested_too_deeply_is_damaged(tmp_path):
+    path = tmp_path / "plan.json"
+    path.write_text(DEEP)
+    with pytest.raises(RunError, match="is damaged"):
+        RunFolder(tmp_path).read("plan.json")
+    with pytest.raises(DataError):
+        tokenizer_vocab_size(path)
+    with pytest.raises(RecipeError, match="cannot be read"):
+        levers_of(str(path), preset("stories"), {})
+    with pytest.raises(PlimsollError, match="cannot be read"):
+        plan_of_file(str(path))
+
+
+@pytest.mark.parametrize("saved", [[], 3.5, None, {"kind": ["stories"]}])
+def test_a_recipe_that_is_none_is_refused(saved):
+    with pytest.raises(RecipeError, match=r"recipe\.json"):
+        from_dict(saved)
+
+
+def test_an_array_whose_header_is_cut_is_refused(tmp_path):
+    path = tmp_path / "a.npy"
+    np.save(path, np.arange(6))
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"}", b"(", 1))
+    with pytest.raises(DataError, match="no array of numbers"):
+        loaded(path)
+
+
+def test_a_file_of_arrow_with_offsets_beyond_its_end_is_refused(tmp_path):
+    """Read as they stand, they end the process: Arrow trusts them."""
+    table = pyarrow.table({"text": [f"document {n} with some words" for n in range(50)]})
+    path = tmp_path / "data.arrow"
+    with pyarrow.OSFile(str(path), "wb") as file, pyarrow.ipc.new_stream(file, table.schema) as stream:
+        stream.write_table(table)
+    offsets = np.frombuffer(table.column("text").chunk(0).buffers()[1], np.int32, 8).tobytes()
+    content = path.read_bytes()
+    assert offsets in content
+    path.write_bytes(content.replace(offsets, np.array([0, 2**30, -5, 7, 2**31 - 1, 9, 1, 0], np.int32).tobytes()))
+    (tmp_path / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data.arrow"}]}))
+    with pytest.raises(DataError, match="damaged"):
+        list(open_documents(str(tmp_path)).read())
+
+
+@pytest.mark.parametrize("state", [[], {"_data_files": 3}, {"_data_files": ["data.arrow"]}])
+def test_a_saved_set_that_lists_no_files_is_refused(tmp_path, state):
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    with pytest.raises(DataError, match=r"Save or copy it again|Copy the folder again"):
+        open_documents(str(tmp_path))
+
+
+def test_a_set_of_puzzles_names_its_arrays_and_no_other_place(tmp_path):
+    write_split(tmp_path / "train", groups=[[2]])
+    about = json.loads((tmp_path / "train/dataset.json").read_text())
+    for sets in (["../../elsewhere"], [["all"]], [3]):
+        (tmp_path / "train/dataset.json").write_text(json.dumps(about | {"sets": sets}))
+        assert main(["inspect", str(tmp_path)]) == 2
+
+
+def test_hdf5_that_is_damaged_inside_is_refused_by_every_reader(tmp_path, capsys):
+    """Whichever byte of its structure is another: half a dozen kinds of errors of h5py become one."""
+    path = write_control(tmp_path / "w.h5", rows=120, chunk=16)
+    with h5py.File(path) as file:
+        structure = file["controls"].id.get_offset() or 4000
+    content, random = path.read_bytes(), np.random.default_rng(0)
+    for at in random.integers(0, min(structure, len(content)), 40):
+        path.write_bytes(content[:at] + bytes([content[at] ^ 0xFF]) + content[at + 1 :])
+        for words in (["inspect", str(path)], ["inspect", str(path), "--shuffle"]):
+            assert main(words) in (0, 2), at
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_what_a_users_row_raises_is_told_by_its_line(tmp_path):
+    class Rows:
+        def __len__(self):
+            return 9
+
+        def __getitem__(self, index):
+            if index == 5:
+                raise RuntimeError("the shelf has fallen over")
+            return {"x": np.zeros(2)}
+
+    examples = Examples(Rows(), called="the data", told=lambda what, problem: failed(what, tmp_path, problem))
+    assert examples[4]["x"].shape == (2,)
+    with pytest.raises(RecipeError, match=r"the data: example 5 could not be read: RuntimeError: the shelf has fallen"):
+        examples[5]
+
+
+def test_a_damaged_list_of_sessions_is_kept_and_begun_anew(tmp_path):
+    folder = RunFolder(tmp_path)
+    (tmp_path / "sessions.json").write_text('[{"plimsoll": "0.1.0"')
+    note_session(folder)
+    assert len(sessions(folder)) == 1
+    assert (tmp_path / "sessions.json.damaged").read_text() == '[{"plimsoll": "0.1.0"'

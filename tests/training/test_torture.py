@@ -1,0 +1,74 @@
+"""`benchmarks/torture.py` for some faults, and that its judges notice what they are there to notice."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it watches processes through /proc and squeezes control groups")
+def test_a_tortured_run_learns_what_an_undisturbed_one_does(tmp_path):
+    words = [
+        "--recipes",
+        "mine",
+        "--faults",
+        "10",
+        "--minutes",
+        "20",
+        "--seed",
+        "5",
+        "--out",
+        str(tmp_path / "t.jsonl"),
+    ]
+    ended = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "torture.py"), *words],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        timeout=1500,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    rows = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()]
+    assert sum("fault" in row for row in rows) >= 5
+    assert all(row["fingerprint_same"] for row in rows if "fault" not in row)
+    assert "runs lost: 0" in ended.stdout
+    assert "steps silently different: 0" in ended.stdout
+
+
+@pytest.fixture
+def judges(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import torture
+    import torture_run
+
+    return torture, torture_run
+
+
+def test_a_step_with_another_loss_and_a_state_with_another_number_are_noticed(judges):
+    _, torture_run = judges
+    state = {"['params']['w']": np.array([3.0, 4.0]), "['step']": np.array(2)}
+    one = torture_run.Learned("digest", state, {1: {"loss": 1.0}, 2: {"loss": 0.5}})
+    other = dataclasses.replace(
+        one, state=state | {"['params']['w']": np.array([3.0, 4.1])}, figures={1: {"loss": 1.0}, 2: {"loss": 0.25}}
+    )
+    assert (one.steps_unlike(one), one.distance(one)) == (0, 0.0)
+    assert one.steps_unlike(other) == 1
+    assert one.distance(other) == pytest.approx(0.1 / 5)
+
+
+@pytest.mark.parametrize("wrong", [{"lost": True}, {"steps_different": 1}, {"troubles": ["stuck"]}])
+def test_a_run_with_any_trouble_fails_the_whole(judges, wrong):
+    torture, _ = judges
+    row = {"run": 1, "recipe": "mine", "faults": 3, "lives": 2, "lost": False, "steps_different": 0, "troubles": []}
+    assert torture.sound([row])
+    assert not torture.sound([row, row | wrong])
+    assert not torture.sound([])
+    assert "together" in torture.table([row | wrong])
