@@ -11,8 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import numpy as np
+if TYPE_CHECKING:  # else where it is needed: the command line's help comes through here, and NumPy takes 0.1 s
+    import numpy as np
 
 Entries = Mapping[tuple[int, int], float]
 Parameters = Mapping[str, float]
@@ -40,6 +42,8 @@ class Family:
 
     def matrices(self, parameters: Parameters | None = None) -> tuple[np.ndarray, np.ndarray]:
         """A (states, states) and B (states, inputs) in float64; of the nominal parameters if none are given."""
+        import numpy as np
+
         a, b = np.zeros((self.states, self.states)), np.zeros((self.states, self.inputs))
         of_a, of_b = self.entries(**(self.parameters if parameters is None else parameters))
         for matrix, entries in ((a, of_a), (b, of_b)):
@@ -226,6 +230,8 @@ def _two_link_arm(
     m1: float, m2: float, l1: float, l2: float, lc1: float, lc2: float, I1: float, I2: float,
     b1: float, b2: float, g: float,
 ):  # fmt: skip
+    import numpy as np
+
     del l2
     first, second, shared = I1 + I2 + m2 * l1**2, I2, I2 + m2 * l1 * lc2
     inverse = np.array([[second, -shared], [-shared, first]]) / (first * second - shared**2)
