@@ -8,6 +8,7 @@ import pyarrow
 import pytest
 
 from control_files import write_control
+from plimsoll.builders.arc_tasks import tasks
 from plimsoll.cli.main import main
 from plimsoll.data.examples import Examples
 from plimsoll.data.opening import open_documents
@@ -131,3 +132,11 @@ def test_a_damaged_list_of_sessions_is_kept_and_begun_anew(tmp_path):
     note_session(folder)
     assert len(sessions(folder)) == 1
     assert (tmp_path / "sessions.json.damaged").read_text() == '[{"plimsoll": "0.1.0"'
+
+
+def test_solutions_of_arc_that_are_no_object_are_refused(tmp_path):
+    task = {"train": [{"input": [[1]], "output": [[2]]}], "test": [{"input": [[1]]}]}
+    (tmp_path / "a_training_challenges.json").write_text(json.dumps({"one": task}))
+    (tmp_path / "a_training_solutions.json").write_text("null")
+    with pytest.raises(DataError, match=r"a_training_solutions\.json is no object"):
+        list(tasks([tmp_path / "a_training_challenges.json"]))

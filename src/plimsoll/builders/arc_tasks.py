@@ -58,6 +58,8 @@ def tasks(files: list[Path]) -> Iterator[Task]:
         if path.stem.endswith(CHALLENGES):
             solutions_path = path.with_name(path.name.replace(CHALLENGES, SOLUTIONS))
             solutions = _json(solutions_path) if solutions_path.is_file() else {}
+            if not isinstance(solutions, dict):
+                raise DataError(f"{solutions_path} is no object with the outputs of each task under its name")
             for name, task in _entries(read, path):
                 yield _task(name, _solved(task, solutions.get(name), f"{path}, task {name}"), f"{path}, task {name}")
         else:
