@@ -36,6 +36,7 @@ def test_a_copy_is_the_same_text(text):
     then = identity([text])
     shutil.copyfile(text, text.with_name("b.txt"))
     require_same("it", [text.with_name("b.txt")], then)
+    assert identity([text.with_name("b.txt")]) == then
 
 
 @pytest.mark.parametrize("at", [0, 4321, -1])

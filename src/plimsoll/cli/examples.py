@@ -1,4 +1,4 @@
-"""One example of every command, shown in its `--help`; tests/cli/test_help.py reads each of them as if it was typed."""
+"""One example of every command, shown in its `--help`; tests/docs reads each of them as if it was typed."""
 
 from __future__ import annotations
 

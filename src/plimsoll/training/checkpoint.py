@@ -77,13 +77,8 @@ class Checkpoints:
             found = json.loads(path.read_text())
             standing = {"standing": float(found["standing"])} if "standing" in found else {}
             return {"step": int(found["step"]), "validation_loss": float(found["validation_loss"])} | standing
-        except (
-            OSError,
-            ValueError,
-            KeyError,
-            TypeError,
-            RecursionError,
-        ):  # not there, or damaged: the next evaluation writes another
+        # It is not there, or damaged: the next evaluation writes another.
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
 
     def mark_best(self, step: int, validation_loss: float, *, standing: float | None = None) -> None:
