@@ -4,9 +4,10 @@
 
 Both read the same documents with the same tokenizer and hold out the same ones. `longcontext` has the sizes given here,
 `code` (the transformer) as many layers, and the width that comes nearest to its parameters. What a step of each costs
-in processor time is taken from two short runs of it; then each trains for as many steps as fit into the minutes of the
-machine's cores, with its preset's optimizer and a schedule of that length. Losses are those at the end, per token of
-the held-out documents. Writes bench-out/longcontext_language.json.
+in processor time is taken from a run that is planned once and then continued twice, for fewer and for more steps; then
+each trains for as many steps as fit into the minutes of the machine's cores, with its preset's optimizer and a schedule
+of that length. Losses are those at the end, per token of the held-out documents. Writes
+bench-out/longcontext_language.json.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from typing import Any
 
 from training_process import ENVIRONMENT, PLIMSOLL
 
-SHORT = 10, 30
-"""Steps of the runs that say what a step costs."""
+SHORT = 4, 10, 40
+"""Steps after which the run stops that says what a step costs: after planning, and twice more."""
 
 
 def main() -> None:
@@ -60,8 +61,7 @@ def compared(given: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     nearest = min(widths, key=lambda width: abs(widths[width] - wanted))
     rows = []
     for name, words in {"longcontext": ours, "transformer": [*theirs, *sized(nearest)]}.items():
-        first, second = (trained(words, folder / f"{name}-{steps}", steps)["cpu_seconds"] for steps in SHORT)
-        per_step = (second - first) / (SHORT[1] - SHORT[0])
+        per_step = cost_of_a_step(words, folder / f"{name}-short")
         steps = int(60 * given.minutes * len(os.sched_getaffinity(0)) / per_step)
         row = {"model": name, "parameters": parameters(words), "cpu_seconds_per_step": per_step, "steps": steps}
         rows.append(row | trained(words, folder / f"{name}-whole", steps))
@@ -78,12 +78,19 @@ def parameters(words: list[Any]) -> int:
     return json.loads(planned)["parameters"]
 
 
-def trained(words: list[Any], run: Path, steps: int) -> dict[str, Any]:
+def cost_of_a_step(words: list[Any], run: Path) -> float:
+    """Processor seconds."""
+    took = [trained(words, run, 1000, "--max-steps", steps)["cpu_seconds"] for steps in SHORT]
+    _, few, more = SHORT
+    return (took[2] - took[1]) / (more - few - (few - SHORT[0]))
+
+
+def trained(words: list[Any], run: Path, steps: int, *options: Any) -> dict[str, Any]:
     before = cpu_seconds()
-    plimsoll("train", *words, "--steps", steps, "--eval-every", 0, "--quiet", "--run", run)
+    plimsoll("train", *words, "--steps", steps, "--eval-every", 0, "--quiet", "--run", run, *options)
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    last = [row["validation_loss"] for row in rows if "validation_loss" in row][-1]
-    return {"cpu_seconds": cpu_seconds() - before, "validation_loss": last}
+    judged = [row["validation_loss"] for row in rows if "validation_loss" in row]
+    return {"cpu_seconds": cpu_seconds() - before, "validation_loss": judged[-1] if judged else None}
 
 
 def cpu_seconds() -> float:
