@@ -108,7 +108,6 @@ RECIPES = {
     "control": lambda: replace(
         preset("control"), data=control_file(), width=32, heads=2, layers=2, batch_size=8, steps=10
     ),
-    "code": lambda: replace(preset("code"), width=32, layers=2, heads=1, vocab_size=512, seq_len=32, batch_size=2),
     "longcontext": lambda: replace(
         preset("longcontext"), width=32, layers=2, states=32, vocab_size=512, seq_len=32, batch_size=8, steps=10
     ),
@@ -118,6 +117,7 @@ RECIPES = {
     "sudoku-attention": lambda: puzzles("sudoku-attention"),
 }
 TWINS = {
+    "code": "stories",
     "sudoku": "sudoku-mlp",
     "sudoku-4x4": "sudoku-mlp",
     "sudoku-6x6": "sudoku-mlp",

@@ -29,7 +29,7 @@ def test_nf4_has_the_published_levels():
 @given(
     arrays.arrays(
         np.float32,
-        st.tuples(st.integers(1, 2), st.integers(1, 150), st.integers(1, 5)),
+        st.sampled_from([(1, 1, 1), (1, 63, 5), (2, 64, 1), (2, 129, 3)]),  # each is compiled: a few, around a group
         elements=st.floats(-1e4, 1e4, width=32),
     ),
     st.sampled_from([8, 4]),
@@ -79,30 +79,20 @@ def test_a_frozen_dot_is_the_dot_with_what_the_codes_mean(bits, precision):
 
 
 def test_no_activation_is_kept_for_a_gradient_that_nobody_wants():
-    whole = packed(jnp.asarray(kernel(256, 256)), 8)
+    how = {"precision": "float32", "platform": "cpu"}
     x = jax.ShapeDtypeStruct((4096, 256), jnp.float32)
 
-    def temporaries(product):
-        def loss(x):
-            for _ in range(6):
-                x = product(x)
-            return jnp.sum(x)
-
-        return jax.jit(jax.grad(loss)).lower(x).compile().memory_analysis().temp_size_in_bytes
-
-    how = {"precision": "float32", "platform": "cpu"}
-    wide = jnp.asarray(kernel(256, 256))
-
-    def learned(x):
+    def temporaries(product, kernel, learned):
         def loss(x, kernels):
-            for kernel in kernels:
-                x = dot(x, kernel, **how)
+            for one in kernels:
+                x = product(x, one, **how)
             return jnp.sum(x * x)
 
-        return jax.grad(loss, argnums=(0, 1))(x, [wide] * 6)
+        gradient = jax.grad(loss, argnums=(0, 1) if learned else 0)
+        return jax.jit(gradient).lower(x, [kernel] * 6).compile().memory_analysis().temp_size_in_bytes
 
-    kept = jax.jit(learned).lower(x).compile().memory_analysis().temp_size_in_bytes
-    assert temporaries(lambda x: frozen_dot(x, whole, **how)) < kept / 2
+    whole = jnp.asarray(kernel(256, 256))
+    assert temporaries(frozen_dot, packed(whole, 8), learned=False) < temporaries(dot, whole, learned=True) / 2
 
 
 def test_packed_layers_are_cut_by_a_scan_like_arrays():
