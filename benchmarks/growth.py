@@ -4,9 +4,10 @@ what saving costs.
     python benchmarks/growth.py --steps 20000 [--save-seconds 60]
 
 The process trims its heap whenever what is left between steps has grown by 4 MiB (training/memory.py), so what is seen
-here is after a trim. What the first save brings into the process, some 13 MiB of modules, stays. Of windows of steps the median counts: goal at most 4 MiB more in the last window than after the
-first 500 steps, the same number of descriptors and threads. Saving: the seconds of all steps beside or right after a
-save beyond those of an ordinary step, per save, over `--save-seconds`; goal at most 3 %. Writes bench-out/growth.json.
+here is after a trim. What the first save brings into the process, some 13 MiB of modules, stays. Of windows of steps
+the median counts: goal at most 4 MiB more in the last window than after the first 500 steps, the same number of
+descriptors and threads. Saving: the seconds of all steps beside or right after a save beyond those of an ordinary step,
+per save, over `--save-seconds`; goal at most 3 %. Writes bench-out/growth.json.
 """
 
 from __future__ import annotations
