@@ -38,6 +38,7 @@ def main() -> None:
     options.add_argument("--layers", type=int, default=4)
     options.add_argument("--batch-size", default="8")
     options.add_argument("--learning-rate", default="2e-3")
+    options.add_argument("--sides", nargs="+", default=["longcontext", "transformer"])
     options.add_argument("--folder", type=Path, help="to keep; default one that is removed")
     given = options.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -52,15 +53,24 @@ def compared(given: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     text = ["--dataset-id", given.text, "--max-examples", given.documents]
     if not (packed / "meta.json").exists():
         plimsoll("prepare", "longcontext", *text, "--vocab-size", given.vocab_size, "--out", packed)
-    common = ["--seq-len", given.seq_len, "--batch-size", given.batch_size, "--learning-rate", given.learning_rate]
-    common += ["--memory", "2GiB"]
+    common: list[Any] = [
+        "--seq-len",
+        given.seq_len,
+        "--batch-size",
+        given.batch_size,
+        "--learning-rate",
+        given.learning_rate,
+    ]
+    common += ["--gradient-accumulation-steps", 1, "--memory", "2GiB"]
     ours = ["longcontext", "--data", packed, "--width", given.width, "--layers", given.layers, *common]
     wanted = parameters(ours)
     theirs: list[Any] = ["code", *text, "--tokenizer", packed / "tokenizer.json", "--layers", given.layers, *common]
     widths = {width: parameters([*theirs, *sized(width)]) for width in range(64, 3 * given.width, 32)}
     nearest = min(widths, key=lambda width: abs(widths[width] - wanted))
     rows = []
-    for name, words in {"longcontext": ours, "transformer": [*theirs, *sized(nearest)]}.items():
+    sides = {"longcontext": ours, "transformer": [*theirs, *sized(nearest)]}
+    for name in given.sides:
+        words = sides[name]
         per_step = cost_of_a_step(words, folder / f"{name}-short")
         steps = int(60 * given.minutes * len(os.sched_getaffinity(0)) / per_step)
         row = {"model": name, "parameters": parameters(words), "cpu_seconds_per_step": per_step, "steps": steps}
