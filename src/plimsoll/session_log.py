@@ -60,7 +60,7 @@ class SessionLog:
         self.elapsed_before = max((row.get("elapsed_seconds", 0.0) for row in earlier), default=0.0)
         self.train_loss = _last(earlier, "loss") or 0.0
         self.validation_loss = _last(earlier, "validation_loss")
-        self.epoch_losses: list[float] = []
+        self.epoch_loss, self.epoch_steps = 0.0, 0
         self.epoch_seconds: list[float] = []
         self.epoch_unsaid: Epoch | None = None
         """One that ended at a step whose evaluation is still to come: its summary waits for the validation loss."""
@@ -99,7 +99,8 @@ class SessionLog:
         self.window.append(now - self.step_ended)
         self.step_ended = now
         self.train_loss = metrics["loss"]
-        self.epoch_losses.append(metrics["loss"])
+        self.epoch_loss += metrics["loss"]
+        self.epoch_steps += 1
         if self.schedule.due(self.session.log_every, done):
             self._write(done, metrics)
         written = self.profile.step_ended()
@@ -176,17 +177,16 @@ class SessionLog:
     def _end_epoch(self, number: int) -> None:
         now = time.monotonic()
         self.epoch_seconds.append(now - self.epoch_started)
-        losses = self.epoch_losses or [self.train_loss]
         self.epoch_unsaid = Epoch(
             number=number,
             epochs=round(self.schedule.steps / (self.prepared.steps_per_epoch or self.schedule.steps)),
-            train_loss=sum(losses) / len(losses),
+            train_loss=self.epoch_loss / self.epoch_steps if self.epoch_steps else self.train_loss,
             validation_loss=self.validation_loss,
             epoch_seconds=self.epoch_seconds[-1],
             elapsed_seconds=self._elapsed(),
         )
         self.epoch, self.epoch_started = number, now
-        self.epoch_losses.clear()
+        self.epoch_loss, self.epoch_steps = 0.0, 0
 
     def _say_epoch(self) -> None:
         if self.epoch_unsaid is not None:
