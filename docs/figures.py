@@ -151,6 +151,31 @@ def window_price() -> str:
     )
 
 
+def predictions() -> str:
+    """Predicted beside measured, of configurations that benchmarks/prediction.py drew."""
+    rows = [_drawn(path.stem) for path in sorted(RESULTS.glob("prediction-*.json"))]
+    head = ["drawn", "measured", "median error", "worst", "under-predicted", "over its budget", "refused", "wrongly"]
+    return table(head, rows)
+
+
+def _drawn(name: str) -> list[str]:
+    found = read(name)
+    seen = [(row, max(row["peaks"])) for row in found if row.get("peaks")]
+    off = [row["predicted"] - peak for row, peak in seen]
+    worst, of_worst = max(((abs(each), peak) for each, (_, peak) in zip(off, seen, strict=True)))
+    refused = [(row, peak) for row, peak in seen if row["outcome"] == "refused"]
+    return [
+        f"[{name.removeprefix('prediction-')}](results/{name}.json)",
+        f"{len(seen)} of {len(found)}",
+        f"{statistics.median(map(abs, off)) / MIB:.1f} MiB",
+        f"{worst / MIB:.1f} MiB, {worst / of_worst:.1%}",
+        f"{sum(each < 0 for each in off)}, at most by {max(0, -min(off)) / MIB:.1f} MiB",
+        f"{sum(peak > row['memory'] for row, peak in seen)}",
+        f"{sum(row['outcome'] == 'refused' for row in found)}",
+        f"{sum(peak <= row['budget'] for row, peak in refused)}",
+    ]
+
+
 def sizes() -> str:
     """Shapes of the decoder for some numbers of parameters, from the function that recipes ask."""
     from plimsoll.models.sizing import sized

@@ -1,7 +1,8 @@
 """Keeps what a benchmark wrote, so that pages can show its figures: `python docs/keep.py bench-out/trm.json`.
 
-Into docs/results/, under the same name. Options that are paths on the machine are left out, and so are lists of more
-than a hundred numbers (curves of losses), which no page shows; everything else stays as it was measured.
+Into docs/results/, under the same name; the rows of a .jsonl file become one list. What names a path on the machine is
+left out, and so are lists of more than a hundred numbers (curves of losses), which no page shows; everything else stays
+as it was measured.
 """
 
 import json
@@ -23,12 +24,19 @@ def kept(value: Any) -> Any:
 
 
 def is_left_out(value: Any) -> bool:
-    return (isinstance(value, list) and len(value) > LONGEST) or (isinstance(value, str) and value.startswith("/"))
+    if isinstance(value, str):
+        return any(word.startswith("/") for word in value.split())
+    return isinstance(value, list) and len(value) > LONGEST
+
+
+def read(source: Path) -> Any:
+    text = source.read_text("utf-8")
+    return [json.loads(line) for line in text.splitlines()] if source.suffix == ".jsonl" else json.loads(text)
 
 
 if __name__ == "__main__":
     for name in sys.argv[1:]:
         source = Path(name)
-        target = RESULTS / source.name
-        target.write_text(json.dumps(kept(json.loads(source.read_text("utf-8"))), indent=1) + "\n", "utf-8")
+        target = (RESULTS / source.name).with_suffix(".json")
+        target.write_text(json.dumps(kept(read(source)), indent=1) + "\n", "utf-8")
         print(target)
