@@ -151,6 +151,28 @@ def window_price() -> str:
     )
 
 
+def packed_loader(name: str = "packed_loader") -> str:
+    """Windows of a packed file, each way of reading them in a process of its own on one core."""
+    what = {
+        "plimsoll": "runs of 64 KiB, 64 mixed (what is built)",
+        "plimsoll, in a thread": "the same, made ready in a thread",
+        "memory map": "memory map, gathered",
+        "a file for each": "a file for each window, int64 (the original's way)",
+    }
+    rows = [
+        [what[way], f"{of['rows_per_second']:,.0f}", f"{of['grown_bytes'] / MIB:.0f} MiB"]
+        for way, of in read(name, "ways").items()
+    ]
+    length, size = read(name, "seq_len"), read(name, "file_bytes") / MIB
+    words = (
+        f"Windows of {length:,} tokens, {read(name, 'batch')} a batch, of a file of {size:.0f} MiB in the page cache"
+    )
+    where = f"from [results/{name}.json](results/{name}.json)"
+    return f"\n{words}, on one core, everything else stopped; {where}:\n" + table(
+        ["way", "windows/s by the clock", "resident"], rows
+    )
+
+
 def predictions() -> str:
     """Predicted beside measured, of configurations that benchmarks/prediction.py drew."""
     rows = [_drawn(path.stem) for path in sorted(RESULTS.glob("prediction-*.json"))]
