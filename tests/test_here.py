@@ -111,7 +111,7 @@ def test_beside_an_accelerator_the_ledger_has_its_bytes_and_the_hosts(tmp_path):
     command = [sys.executable, "-m", "plimsoll.cli.main", "train", "code", "--width", "32", "--layers", "1"]
     command += ["--heads", "2", "--vocab-size", "384", "--seq-len", "16", "--batch-size", "4", "--steps", "6"]
     command += ["--shuffle-buffer-size", "0", "--max-examples", "20", "--memory", "1GiB", "--run", str(folder)]
-    command += "--micro-batch 4 --remat none --loss-chunk 0 --precision float32 --prefetch 1 --quiet".split()
+    command += ["--micro-batch", "4", "--remat", "none", "--loss-chunk", "0", "--precision", "float32", "--quiet"]
     subprocess.run([*command, "--max-steps", "2"], check=True)
     assert "host" not in json.loads((folder / "ledger.json").read_text())
     session = json.dumps({"run": str(folder), "budget_bytes": GIB, "log_every": 1})

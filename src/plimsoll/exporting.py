@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -44,13 +45,16 @@ def export(asked: Mapping[str, Any]) -> dict[str, Any]:
     tokenizer = load_tokenizer(trained.folder.path / "tokenizer.json")
     length = trained.recipe.batch_spec(1)["input_ids"][0][1]
     tensors = published(readable(trained.params()["trainable"]), task.decoder.shape)
-    beside = out.with_name(out.name + ".partial")
-    shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir(parents=True)
-    write(beside, tensors, config_of(task.decoder.shape, length, end=tokenizer.end_of_text), tokenizer)
-    if out.is_dir():
-        out.rmdir()  # it is empty
-    os.replace(beside, out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))  # ours alone, whatever lies there already
+    try:
+        beside.chmod(0o755)
+        write(beside, tensors, config_of(task.decoder.shape, length, end=tokenizer.end_of_text), tokenizer)
+        if out.is_dir():
+            out.rmdir()  # it is empty
+        os.replace(beside, out)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
     parameters = sum(tensor.size for tensor in tensors.values())
     size = sum(path.stat().st_size for path in out.iterdir())
     return {"run": asked["run"], "step": trained.saved.step, "out": str(out), "parameters": parameters, "bytes": size}

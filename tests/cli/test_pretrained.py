@@ -27,7 +27,7 @@ def exported(tiny_run, tmp_path_factory):
     found = answer("export", tiny_run, "--out", folder)
     assert found["out"] == str(folder)
     assert found["parameters"] == read_shape(folder).parameters()
-    assert not folder.with_name("folder.partial").exists()
+    assert [path.name for path in folder.parent.iterdir()] == ["folder"]
     return folder
 
 

@@ -1,5 +1,6 @@
 """The recipe of recommendation: what it takes from its data, what it begins with, and what it refuses."""
 
+import json
 from dataclasses import replace
 
 import jax
@@ -115,6 +116,41 @@ def test_another_data_set_in_its_place_is_noticed(recipe, tmp_path):
     other = replace(recipe, data=str(write_random(tmp_path / "other", items=7)))
     with pytest.raises(DataError, match=r"is not the data of this run any more: .*users was 5 and is 30"):
         other.data_changed(prepared)
+
+
+def test_another_order_of_the_same_items_is_noticed(recipe, tmp_path):
+    prepared = recipe.prepare(tmp_path, print)
+    swapped = [[2, 1, *SEQUENCES[0][2:]], *SEQUENCES[1:]]
+    other = replace(recipe, data=str(write_small(tmp_path / "other", swapped, width=8, clusters=3)))
+    with pytest.raises(DataError, match=r"not the data of this run any more: .*sequences_sha256 was "):
+        other.data_changed(prepared)
+
+
+def test_another_shape_of_the_language_model_is_noticed(recipe, tmp_path):
+    folder = write(tmp_path / "model", LLAMA)
+    given = replace(recipe, width=None, pretrained=str(folder))
+    prepared = given.prepare(tmp_path, print)
+    assert replace(given).data_changed(prepared) is None
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"rms_norm_eps": 0.5}))
+    with pytest.raises(DataError, match=r"is not the language model of this run any more: its config\.json says"):
+        replace(given).data_changed(prepared)
+
+
+def test_weights_that_are_not_there_are_refused_before_anything_is_planned(recipe, tmp_path):
+    folder = write(tmp_path / "model", LLAMA)
+    for path in folder.glob("*.safetensors"):
+        path.rename(folder / "pytorch_model.bin")
+    with pytest.raises(PlimsollError, match="pickle"):
+        replace(recipe, width=None, pretrained=str(folder)).prepare(tmp_path, print)
+
+
+def test_what_is_the_pretrained_models_own_is_refused(recipe, tmp_path):
+    given = replace(recipe, width=None, pretrained=str(write(tmp_path / "model", LLAMA)))
+    with pytest.raises(RecipeError, match="--layers 7 is of the small transformer"):
+        replace(given, layers=7)
+    with pytest.raises(RecipeError, match=r"--seq-len 100,000 is more than the [\d,]+ tokens"):
+        _ = replace(given, seq_len=100_000).published
 
 
 WRONG = {

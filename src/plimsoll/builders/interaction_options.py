@@ -72,6 +72,8 @@ class RecommendSet:
                 "a CSV file of one's own needs both --user-column and --item-column, got"
                 f" {', '.join(named) or 'neither'}"
             )
+        if self.user_column is not None and self.user_column == self.item_column:
+            raise DataError(f"--user-column and --item-column are both {self.user_column}: name two columns")
         if self.rating_column is not None and self.min_rating is None:
             raise DataError(f"--rating-column {self.rating_column} is for --min-rating, which is not given")
         if self.min_rating is not None and self.user_column is not None and self.rating_column is None:

@@ -63,6 +63,14 @@ class Interactions:
         """Of what is mapped and what is in memory, titles and embeddings aside."""
         return 4 * len(self) + self.offsets.nbytes + 4 * (self.items + 1)
 
+    def sha256(self) -> str:
+        """Of who took what and when. Read, not mapped: pages of a map would stay in memory."""
+        found = hashlib.sha256()
+        for name in (SEQUENCES, OFFSETS):
+            with open(self.folder / name, "rb") as file:
+                found.update(hashlib.file_digest(file, "sha256").digest())
+        return found.hexdigest()
+
     def sequence(self, user: int) -> Int32[np.ndarray, " length"]:
         """All of a user's items, in the order of time."""
         return self.sequences[self.offsets[user] : self.offsets[user + 1]]

@@ -11,8 +11,9 @@ to expect.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -33,6 +34,7 @@ NONE = "none"
 PLANNED_ITEMS = 3_260
 """Without a data set: those of MovieLens-1M in the published port."""
 PLANNED_WIDTH = 64
+LAYERS = 2
 DEFAULT_EPOCHS = 60.0
 READER_BYTES = 6 * MIB
 """NumPy's reader and its generators, and what small arrays leave in the heap."""
@@ -103,7 +105,7 @@ class Recommend(AdamWRecipe):
 
     width: int | None = None
     """Of the transformer that is learned along; default --item-embedding-dim."""
-    layers: int = 2
+    layers: int = LAYERS
     """Of the transformer that is learned along."""
     heads: int | None = None
     """Default --width / 32."""
@@ -138,6 +140,11 @@ class Recommend(AdamWRecipe):
             raise RecipeError(
                 f"--width and --heads are of the small transformer, and --pretrained {self.pretrained} has its own:"
                 " leave them out"
+            )
+        if self.pretrained != NONE and self.layers != LAYERS:
+            raise RecipeError(
+                f"--layers {self.layers} is of the small transformer, and --pretrained {self.pretrained} has its own:"
+                " leave it out"
             )
 
     @property
@@ -181,7 +188,13 @@ class Recommend(AdamWRecipe):
             return KNOWN[self.pretrained]
         from plimsoll.data.hub import model_folder
 
-        return read_shape(model_folder(self.pretrained))
+        shape = read_shape(model_folder(self.pretrained))
+        if self.seq_len > shape.positions:
+            raise RecipeError(
+                f"--seq-len {self.seq_len:,} is more than the {shape.positions:,} tokens that {self.pretrained} reads:"
+                " lower it"
+            )
+        return shape
 
     @cached_property
     def item_width(self) -> int:
@@ -282,7 +295,10 @@ class Recommend(AdamWRecipe):
         there.check()
         _ = self.shape
         if self.published is not None:
-            self._weights()
+            from plimsoll.models.safetensors_folder import tensors_of
+
+            # Pickles, and files that are not there, are refused before anything is planned.
+            tensors_of(self._weights())
         per_epoch = len(rows) / self.effective_batch
         if per_epoch < 1:
             raise DataError(
@@ -309,17 +325,27 @@ class Recommend(AdamWRecipe):
         return there.embeddings() if there.about["embedding_size"] == self.item_width else None
 
     def _identity(self) -> dict[str, Any]:
-        """What tells one data set from another, wherever it lies."""
+        """What tells one data set from another, wherever it lies, and one language model's shape from another."""
         about = self.interactions.about
         names = ("users", "items", "interactions", "clusters", "catalogue", "clusters_sha256")
-        return {name: about[name] for name in names}
+        identity = {name: about[name] for name in names} | {"sequences_sha256": self.interactions.sha256()}
+        if self.published is not None:
+            identity["language_model"] = json.dumps(asdict(self.published), sort_keys=True)
+        return identity
 
     def data_changed(self, prepared: Prepared) -> str | None:
         then, now = prepared.facts["interactions"], self._identity()
-        if other := [f"{name} was {then[name]} and is {now[name]}" for name in now if then.get(name) != now[name]]:
+        names = [name for name in now if name in then and name != "language_model"]  # older runs noted fewer
+        if other := [f"{name} was {then[name]} and is {now[name]}" for name in names if then[name] != now[name]]:
             raise DataError(
                 f"{self.data} is not the data of this run any more: {', '.join(other)}. Put the old folder back, or"
                 " start a new --run"
+            )
+        if then.get("language_model", now.get("language_model")) != now.get("language_model"):
+            raise DataError(
+                f"{self.pretrained} is not the language model of this run any more: its config.json says"
+                f" {now.get('language_model')}, and said {then['language_model']}. Put the old one back, or start a new"
+                " --run"
             )
         return None
 
