@@ -173,6 +173,28 @@ def packed_loader(name: str = "packed_loader") -> str:
     )
 
 
+def ladder(name: str) -> str:
+    """Each lever in turn, on top of those before it: predicted and measured, and the seconds of a step."""
+    name, rows = f"ladder-{name}", []
+    rungs = [rung for rung in read(name, "rungs") if rung["outcome"] == "measured"]
+    for rung in rungs:
+        predicted, peak = rung["predicted_peak_bytes"] / MIB, rung["measured_peak_bytes"] / MIB
+        least = peak * MIB / rungs[0]["measured_peak_bytes"]
+        rows.append(
+            [
+                rung["words"],
+                f"{predicted:,.1f}",
+                f"{peak:,.1f} ({predicted / peak - 1:+.1%})",
+                f"{least:.2f}",
+                f"{rung['step_seconds']:.1f} s ({rung['step_ratio']:.2f})",
+                f"{rung['validation_loss']:.3f}",
+            ]
+        )
+    head = ["each with those before it", "predicted, MiB", "measured", "of the first", "a step", "loss, held out"]
+    where = f"{read(name, 'parameters'):,} parameters, {read(name, 'effective_batch')} examples a step"
+    return f"\n{where}, from [results/{name}.json](results/{name}.json):\n" + table(head, rows)
+
+
 def predictions() -> str:
     """Predicted beside measured, of configurations that benchmarks/prediction.py drew."""
     rows = [_drawn(path.stem) for path in sorted(RESULTS.glob("prediction-*.json"))]
