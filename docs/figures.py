@@ -151,7 +151,7 @@ def window_price() -> str:
     )
 
 
-def packed_loader(name: str = "packed_loader") -> str:
+def packed_loader(name: str) -> str:
     """Windows of a packed file, each way of reading them in a process of its own on one core."""
     what = {
         "plimsoll": "runs of 64 KiB, 64 mixed (what is built)",
@@ -203,7 +203,7 @@ def predictions() -> str:
 
 
 def _drawn(name: str) -> list[str]:
-    found = read(name)
+    found = read(name, "rows")
     seen = [(row, max(row["peaks"])) for row in found if row.get("peaks")]
     off = [row["predicted"] - peak for row, peak in seen]
     worst, of_worst = max(((abs(each), peak) for each, (_, peak) in zip(off, seen, strict=True)))

@@ -2,11 +2,11 @@
 
 Into docs/results/, under the same name; the rows of a .jsonl file become one list. What names a path on the machine is
 left out, and so are lists of more than a hundred numbers (curves of losses), which no page shows; everything else stays
-as it was measured.
+as it was measured. Of a program that writes no `conditions`, --commit says what was measured.
 """
 
+import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +34,23 @@ def read(source: Path) -> Any:
     return [json.loads(line) for line in text.splitlines()] if source.suffix == ".jsonl" else json.loads(text)
 
 
+def with_conditions(result: Any, commit: str | None) -> dict[str, Any]:
+    """A list becomes `rows`; the commit is its rows', or the one that is given."""
+    whole = result if isinstance(result, dict) else {"rows": result}
+    if "conditions" in whole:
+        return whole
+    commit = commit or next((row["commit"] for row in whole.get("rows", ()) if "commit" in row), None)
+    if commit is None:
+        raise SystemExit("the result does not say at which commit it was measured: --commit")
+    return {"conditions": {"commit": commit}} | whole
+
+
 if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        source = Path(name)
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("files", nargs="+", type=Path)
+    options.add_argument("--commit")
+    given = options.parse_args()
+    for source in given.files:
         target = (RESULTS / source.name).with_suffix(".json")
-        target.write_text(json.dumps(kept(read(source)), indent=1) + "\n", "utf-8")
+        target.write_text(json.dumps(kept(with_conditions(read(source), given.commit)), indent=1) + "\n", "utf-8")
         print(target)
