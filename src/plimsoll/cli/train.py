@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from itertools import takewhile
 
+from plimsoll.bucket import is_address
 from plimsoll.cli.options import TrainOptions
 from plimsoll.cli.parse import parse, take_recipe
 from plimsoll.errors import RecipeError
@@ -21,7 +22,7 @@ def train(arguments: list[str]) -> int:
     if len(names) < 2:
         name, options = _parsed(arguments)
         if options.runs is None:
-            return _become(name, options)
+            return _in_bucket(arguments, options) if is_address(options.run) else _become(name, options)
         names, shared = [name], _without_preset(arguments)
     from plimsoll.cli.train_several import train_several
 
@@ -32,6 +33,12 @@ def train(arguments: list[str]) -> int:
             " own run, or train one of them"
         )
     return train_several(names, each, shared)
+
+
+def _in_bucket(arguments: list[str], options: TrainOptions) -> int:
+    from plimsoll.cli.train_in_bucket import train_in_bucket
+
+    return train_in_bucket(arguments, str(options.run), quiet=options.quiet)
 
 
 def _parsed(arguments: list[str]) -> tuple[str, TrainOptions]:

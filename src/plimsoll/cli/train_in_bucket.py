@@ -1,0 +1,61 @@
+"""`plimsoll train RECIPE --run s3://...`: the same command in a folder here, watched, while its saves are sent.
+
+Run as a module it is the process that is watched: it prepares, plans and trains as for any folder.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from plimsoll.watching import watched
+
+PR_SET_PDEATHSIG = 1
+
+
+def train_in_bucket(arguments: Sequence[str], address: str, *, quiet: bool) -> int:
+    """The exit code of training; 3 where all was trained, and the bucket does not have it."""
+    from plimsoll.bucket import BEHIND, mirrored
+
+    say = (lambda text: None) if quiet else (lambda text: print(text, flush=True))
+    stop = lambda: os.kill(os.getpid(), signal.SIGTERM)  # noqa: E731  (watched hands it on)
+    with mirrored(address, say, lost=stop) as mirror:
+        command = [sys.executable, "-m", "plimsoll.cli.train_in_bucket", str(os.getpid())]
+        code, _ = watched([*command, *_elsewhere(arguments), "--run", str(mirror.run)])
+    if mirror.behind is not None:
+        print(f"error: {mirror.behind}", file=sys.stderr, flush=True)
+        return code or BEHIND
+    return code
+
+
+def _elsewhere(arguments: Sequence[str]) -> list[str]:
+    """Without --run and its value."""
+    words, kept = iter(arguments), []
+    for word in words:
+        if word == "--run":
+            next(words, None)
+        elif not word.startswith("--run="):
+            kept.append(word)
+    return kept
+
+
+def _end_with(parent: int) -> None:
+    """Saves and stops when whoever sends what is saved is killed; on Linux. It holds across exec."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        raise SystemExit(128 + signal.SIGTERM)
+
+
+def main() -> int:
+    from plimsoll.cli.main import main as command_line
+
+    _end_with(int(sys.argv[1]))
+    return command_line(["train", *sys.argv[2:]])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
