@@ -9,8 +9,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import json
 import os
 import re
+import signal
+import socket
 import sys
 import threading
 import time
@@ -205,6 +208,65 @@ class Mirrored:
 def _saved(run: Path) -> list[str]:
     """The names of the whole checkpoints."""
     return sorted(path.name for path in (run / "checkpoints").glob("step-*") if path.name[5:].isdigit())
+
+
+def stop_training() -> None:
+    """`watched` hands it on to the process that trains, which saves."""
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+class Door:
+    """Through which a process asks whoever started it to fetch its run, once it knows that it is the first one."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.mirror: Mirrored | None = None
+
+    @property
+    def behind(self) -> str | None:
+        return self.mirror and self.mirror.behind
+
+
+@contextlib.contextmanager
+def on_demand(address: str, quiet: bool) -> Iterator[Door]:
+    """`mirrored`, from the moment that somebody asks for it."""
+    say = (lambda text: None) if quiet else (lambda text: print(text, flush=True))
+    ours, theirs = socket.socketpair()
+    door = Door(theirs.fileno())
+    with contextlib.ExitStack() as opened:
+
+        def serve() -> None:
+            if not ours.recv(1):
+                return  # it was not the first one
+            try:
+                door.mirror = opened.enter_context(mirrored(address, say, lost=stop_training))
+                reply = {"run": str(door.mirror.run)}
+            except PlimsollError as problem:
+                reply = {"refused": str(problem), "exit_code": problem.exit_code}
+            with contextlib.suppress(OSError):  # whoever asked is gone
+                ours.sendall(json.dumps(reply).encode() + b"\n")
+
+        with ours:
+            serving = threading.Thread(target=serve, name="bucket-door", daemon=True)
+            serving.start()
+            try:
+                with theirs:
+                    yield door
+            finally:
+                serving.join()
+
+
+def asked_through(door: int) -> str:
+    """The folder of the run, fetched; by the process on the other side."""
+    with socket.socket(fileno=door) as asking:
+        asking.sendall(b"1")
+        with asking.makefile() as answers:
+            reply = json.loads(answers.readline())
+    if "refused" in reply:
+        refusal = PlimsollError(reply["refused"])
+        refusal.exit_code = reply["exit_code"]
+        raise refusal
+    return reply["run"]
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ def train(arguments: list[str]) -> int:
     if len(names) < 2:
         name, options = _parsed(arguments)
         if options.runs is None:
-            return _in_bucket(arguments, options) if is_address(options.run) else _become(name, options)
+            return _become(name, options, arguments)
         names, shared = [name], _without_preset(arguments)
     from plimsoll.cli.train_several import train_several
 
@@ -35,12 +35,6 @@ def train(arguments: list[str]) -> int:
     return train_several(names, each, shared)
 
 
-def _in_bucket(arguments: list[str], options: TrainOptions) -> int:
-    from plimsoll.cli.train_in_bucket import train_in_bucket
-
-    return train_in_bucket(arguments, str(options.run), quiet=options.quiet)
-
-
 def _parsed(arguments: list[str]) -> tuple[str, TrainOptions]:
     name, recipe, rest = take_recipe(arguments, command="train")
     return name, parse(TrainOptions, rest, program=f"plimsoll train {name}", recipe=recipe)
@@ -51,7 +45,7 @@ def _without_preset(arguments: list[str]) -> list[str]:
     return take_recipe(arguments, command="train")[2]
 
 
-def _become(name: str, options: TrainOptions) -> int:
+def _become(name: str, options: TrainOptions, arguments: list[str]) -> int:
     from plimsoll import run, together
     from plimsoll.session_options import session_options
 
@@ -71,6 +65,10 @@ def _become(name: str, options: TrainOptions) -> int:
     found = together.asked(options.coordinator, options.processes, options.process, chip=options.chip)
     if found is not None:
         return together.start(options.recipe, given, found)
+    if is_address(options.run):
+        from plimsoll.cli.train_in_bucket import train_in_bucket
+
+        return train_in_bucket(arguments, str(options.run), quiet=options.quiet)
     quietly = (lambda text: None) if options.quiet else (lambda text: print(text, flush=True))
     run.become(run.prepare_run(options.recipe, given, quietly))
     raise AssertionError("exec returned")

@@ -18,11 +18,10 @@ PR_SET_PDEATHSIG = 1
 
 def train_in_bucket(arguments: Sequence[str], address: str, *, quiet: bool) -> int:
     """The exit code of training; 3 where all was trained, and the bucket does not have it."""
-    from plimsoll.bucket import BEHIND, mirrored
+    from plimsoll.bucket import BEHIND, mirrored, stop_training
 
     say = (lambda text: None) if quiet else (lambda text: print(text, flush=True))
-    stop = lambda: os.kill(os.getpid(), signal.SIGTERM)  # noqa: E731  (watched hands it on)
-    with mirrored(address, say, lost=stop) as mirror:
+    with mirrored(address, say, lost=stop_training) as mirror:
         command = [sys.executable, "-m", "plimsoll.cli.train_in_bucket", str(os.getpid())]
         code, _ = watched([*command, *_elsewhere(arguments), "--run", str(mirror.run)])
     if mirror.behind is not None:
