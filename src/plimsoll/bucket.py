@@ -56,12 +56,12 @@ class Place:
         return cls(home, home / (re.sub(r"[^\w.-]", "-", address.rpartition("/")[2]).lstrip(".") or "run"))
 
     @contextlib.contextmanager
-    def held(self, *, wait: bool = False) -> Iterator[bool]:
+    def held(self) -> Iterator[bool]:
         """Whether it is ours until the end of the block: one process of this machine fetches or sends."""
         self.home.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.home / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
             yield False
@@ -87,8 +87,7 @@ def here(run: str, say: Say = _aloud) -> str:
             for words in Mirror(store, place.home, place.run).bring():
                 say(words)
         elif not place.run.exists():
-            with place.held(wait=True):
-                pass  # whoever is fetching it has done so
+            raise RunError(f"{run} is just being fetched by another process on this machine: try again when it is here")
     if not (place.run / "recipe.json").exists():
         raise RunError(f"there is no run at {run}: `plimsoll train RECIPE --run {run}` makes one")
     return str(place.run)
@@ -133,9 +132,9 @@ class Mirrored:
     def close(self) -> None:
         """Sends what is left, and gives the lease back."""
         self._over.set()
-        for thread in self._threads:
-            thread.join()
         try:
+            for thread in self._threads:
+                thread.join()
             self._push()
             if self._lost is None:
                 self._lease.release()

@@ -113,7 +113,7 @@ class Lease:
                 "released": bool(found["released"]),
                 "passing": [_of_the_run(name) for name in found["passing"]],
             }
-        except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError):
             return None
 
 

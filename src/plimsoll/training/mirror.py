@@ -71,7 +71,7 @@ class Index:
                 for name, one in found["files"].items()
             }
             return cls(files, str(found["generation"]), str(found["host"]))
-        except (LookupError, TypeError, ValueError, AttributeError) as problem:
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as problem:
             raise RunError(
                 f"{where}/{INDEX} is not as plimsoll writes it ({type(problem).__name__}: {problem}): put a copy of it"
                 " back, or name another --run"
@@ -89,7 +89,8 @@ def object_name(name: str, content: Content) -> str:
 def _inside(name: str) -> str:
     """A name from a bucket: no file outside the run folder is written for its sake."""
     path = PurePosixPath(name)
-    if path.is_absolute() or str(path) != name or any(part.startswith(".") for part in path.parts) or "\\" in name:
+    hidden = any(part.startswith(".") for part in path.parts)
+    if not path.parts or path.is_absolute() or str(path) != name or hidden or "\0" in name:
         raise ValueError(f"no name of a file of a run: {name[:80]!r}")
     return name
 
