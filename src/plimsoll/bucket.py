@@ -76,7 +76,7 @@ def _aloud(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def here(run: str, say: Say = _aloud) -> str:
+def fetched(run: str, say: Say = _aloud) -> str:
     """The folder of a run, for a command that reads it. What is at an address is fetched before, where it is newer."""
     if not is_address(run):
         return run
@@ -123,7 +123,8 @@ class Mirrored:
             for words in self._mirror.bring():
                 self._say(words)
         except BaseException:
-            self._lease.release()
+            with contextlib.suppress(PlimsollError):
+                self._lease.release()
             raise
         self._say(f"{self.address} is trained in {self.run}, and sent after every save")
         for thread in self._threads:

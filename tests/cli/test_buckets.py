@@ -18,7 +18,7 @@ from unittest import mock
 import pytest
 
 from plimsoll import environment
-from plimsoll.bucket import Place
+from plimsoll.bucket import Place, fetched
 from plimsoll.cli.main import main
 from plimsoll.training import lease
 from plimsoll.training.checkpoint import Checkpoints, loader_position, read_leaves
@@ -31,10 +31,10 @@ from s3_server import forbidding, s3_server
 
 from .conftest import TINY, plimsoll
 
-HAS_S3 = all(importlib.util.find_spec(name) for name in ("s3fs", "moto", "flask"))
+HAS_S3 = all(importlib.util.find_spec(name) for name in ("s3fs", "moto", "flask", "flask_cors"))
 PATIENCE = 600
 """Seconds until a process that neither ends nor sends counts as stuck."""
-LONG = ["--steps", "300", "--save-every", "50", "--eval-every", "0"]
+LONG = ["--steps", "300", "--save-every", "50", "--eval-every", "0", "--prefetch", "0", "--quiet"]
 
 
 @pytest.fixture(scope="module")
@@ -75,17 +75,15 @@ def on(machine):
 
 
 @pytest.fixture(scope="module")
-def long_command(tiny_run, text_file):
-    """With the plan of the tiny run: nothing is searched."""
+def long_command(text_file):
     options = TINY[: TINY.index("--steps")] + TINY[TINY.index("--steps") + 2 :]
-    command = ["train", "stories", "--dataset-id", str(text_file), *options, *LONG]
-    return [*command, "--plan", str(tiny_run / "plan.json")]
+    return ["train", "stories", "--dataset-id", str(text_file), *options, *LONG]
 
 
 @pytest.fixture(scope="module")
 def undisturbed(long_command, tmp_path_factory):
     run = tmp_path_factory.mktemp("undisturbed") / "run"
-    done = plimsoll(*long_command, "--quiet", "--run", run)
+    done = plimsoll(*long_command, "--run", run)
     assert done.returncode == 0, done.stderr
     return run
 
@@ -192,11 +190,16 @@ def test_a_kill_in_the_middle_of_a_push_loses_nothing_that_was_whole(
     assert there.stdout.split() == [learned(undisturbed)[1], "step", "300"]
 
 
-def test_what_is_told_to_stop_is_saved_and_sent_and_free_for_another_machine(long_command, bucket, machine, place):
+def test_what_is_told_to_stop_is_saved_and_sent_and_free_for_another_machine(
+    long_command, undisturbed, bucket, machine, place
+):
     address = f"{bucket}/stopped"
-    endless = ["1000000" if word == "300" else word for word in long_command]
+    run = RunFolder(place("first", address).run)
+    planned(run.path, RunFolder(undisturbed))
+    run.write("data.json", run.read("data.json") | {"steps": 1_000_000})  # it does not end before it is told to
+    run.seal()
     process = subprocess.Popen(
-        [sys.executable, "-m", "plimsoll.cli.main", *endless, "--run", address],
+        [sys.executable, "-m", "plimsoll.cli.main", *long_command, "--output-dir", address],
         env=os.environ | machine("first"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -208,11 +211,10 @@ def test_what_is_told_to_stop_is_saved_and_sent_and_free_for_another_machine(lon
         assert time.monotonic() < deadline
         time.sleep(0.05)
     process.terminate()
-    out, err = process.communicate(timeout=PATIENCE)
+    _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 143, err
-    assert f"{address} is up to date" in out
     assert objects(address) == held(address).objects() | {INDEX}
-    assert newest_step(held(address).files) == learned(place("first", address).run)[0]
+    assert newest_step(held(address).files) == learned(run.path)[0]
 
 
 NO_SENDING = """
@@ -227,12 +229,12 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.fixture(scope="module")
-def behind(tiny_command, tiny_run, bucket, machine):
+def behind(long_command, undisturbed, bucket, machine):
     """Trained on the first machine, which could not send it."""
     address = f"{bucket}/behind"
-    command = [*tiny_command[0], "--save-every", "3", "--eval-every", "3", "--run", address]
+    command = [*long_command, "--run", address]
     with mock.patch.dict(os.environ, machine("first")):
-        planned(Place.of(address).run, RunFolder(tiny_run))
+        planned(Place.of(address).run, RunFolder(undisturbed))
     done = subprocess.run(
         [sys.executable, "-c", NO_SENDING, *command],
         env=os.environ | machine("first"),
@@ -244,7 +246,7 @@ def behind(tiny_command, tiny_run, bucket, machine):
     return address, command, done
 
 
-def test_a_bucket_that_stops_taking_anything_does_not_stop_training_and_gets_it_later(behind, tiny_run, on, tmp_path):
+def test_a_bucket_that_stops_taking_anything_does_not_stop_training_and_gets_it_later(behind, undisturbed, on):
     address, command, done = behind
     assert done.returncode == 3
     assert done.stderr.count("Training goes on in") == 1
@@ -253,23 +255,32 @@ def test_a_bucket_that_stops_taking_anything_does_not_stop_training_and_gets_it_
     assert Store(address).read(INDEX) is None
     again = on("first", *command)
     assert again.returncode == 0, again.stderr
+    assert held(address).files.keys() >= {"recipe.json", "plan.json", "checkpoints/step-00000300/state.json"}
+
+
+def test_whoever_reads_fetches_and_writes_nothing(behind, undisturbed, machine, on, tmp_path, monkeypatch, capsys):
+    address, command, _ = behind
+    if Store(address).read(INDEX) is None:
+        on("first", *command)
     before = objects(address)
-    elsewhere = on("second", "fingerprint", address)
-    assert elsewhere.stdout.split() == [learned(tiny_run)[1], "step", "6"]
-    assert f"of {address}, last sent by" in elsewhere.stderr
-    page = tmp_path / "page.html"
-    report = on("second", "report", address, "--no-model", "--out", page)
-    assert report.returncode == 0, report.stderr
-    assert page.stat().st_size > 10_000
-    assert objects(address) == before  # whoever reads writes nothing, not even a lease
+    for name, value in machine("third").items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", address, "--no-model"]) == 0
+    told = capsys.readouterr()
+    assert told.out == "report.html\n"
+    assert f"of {address}, last sent by" in told.err
+    assert (tmp_path / "report.html").stat().st_size > 10_000
+    assert learned(fetched(address)) == learned(undisturbed)
+    assert objects(address) == before
     assert lease.OBJECT not in before
 
 
 def test_a_bucket_that_cannot_be_reached_is_refused_before_anything_is_made(
-    tmp_path, tiny_command, monkeypatch, capsys
+    tmp_path, long_command, monkeypatch, capsys
 ):
     monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path))
-    assert main([*tiny_command[0], "--run", "file:///dev/null/x"]) == 2
+    assert main([*long_command, "--run", "file:///dev/null/x"]) == 2
     told = capsys.readouterr()
     assert told.err.startswith("error: file:///dev/null/x cannot be ")
     assert len(told.err.splitlines()) == 1
@@ -278,11 +289,11 @@ def test_a_bucket_that_cannot_be_reached_is_refused_before_anything_is_made(
 
 @pytest.mark.skipif(not HAS_S3, reason="needs `pip install 'plimsoll[test-buckets]'`")
 def test_a_bucket_without_permission_is_refused_before_anything_is_made(
-    tmp_path, tiny_command, bucket, monkeypatch, capsys
+    tmp_path, long_command, bucket, monkeypatch, capsys
 ):
     monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path))
     with forbidding():
-        assert main([*tiny_command[0], "--run", f"{bucket}/mine"]) == 2
+        assert main([*long_command, "--run", f"{bucket}/mine"]) == 2
     told = capsys.readouterr()
     assert "(permission denied: " in told.err
     assert len(told.err.splitlines()) == 1

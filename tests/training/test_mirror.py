@@ -2,17 +2,19 @@
 
 import contextlib
 import json
+import os
 import shutil
 import socket
 from pathlib import Path
 
 import pytest
 
-from plimsoll.bucket import Mirrored, Place, here, mirrored
-from plimsoll.errors import RunError
+from plimsoll.bucket import Mirrored, Place, asked_through, fetched, mirrored, on_demand
+from plimsoll.errors import PlimsollError, RunError
 from plimsoll.training import lease
+from plimsoll.training.contents import contents
 from plimsoll.training.lease import LEASE_SECONDS, Lease, LeaseLost
-from plimsoll.training.mirror import INDEX, Mirror, contents
+from plimsoll.training.mirror import INDEX, Mirror
 from plimsoll.training.store import BucketError, Store
 from s3_server import forbidding, s3_server
 
@@ -464,13 +466,38 @@ def test_one_process_of_a_machine_sends(cache, files):
 def test_a_command_that_reads_takes_the_folder_as_it_is_while_it_is_trained_here(cache, files):
     with mirrored(files, print) as mirror:
         save(mirror.run, 4)
-        assert here(files) == str(mirror.run)
-    assert here("runs/x") == "runs/x"
+        assert fetched(files) == str(mirror.run)
+    assert fetched("runs/x") == "runs/x"
 
 
 def test_an_address_without_a_run_is_refused_to_whoever_reads(cache, address):
     with pytest.raises(RunError, match=rf"there is no run at {address}: `plimsoll train RECIPE --run {address}`"):
-        here(address)
+        fetched(address)
+
+
+def test_the_first_of_several_processes_has_its_run_fetched_and_sent_by_whoever_started_it(cache, files):
+    with on_demand(files, quiet=True) as door:
+        run = Path(asked_through(os.dup(door.number)))
+        save(run, 4)
+    assert door.behind is None
+    assert "checkpoints/step-00000004/state.json" in json.loads(Store(files).read(INDEX))["files"]
+
+
+def test_none_of_the_other_processes_touches_the_address(cache, files, tmp_path):
+    with on_demand(files, quiet=True) as door:
+        pass
+    assert door.behind is None
+    assert not (tmp_path / "bucket").exists()
+
+
+def test_what_is_refused_to_the_first_process_it_hears_in_the_same_words(cache, files, tmp_path):
+    Lease(Store(files), tmp_path / "elsewhere").take()
+    with (
+        on_demand(files, quiet=True) as door,
+        pytest.raises(PlimsollError, match="is being trained by process") as refused,
+    ):
+        asked_through(os.dup(door.number))
+    assert refused.value.exit_code == 2
 
 
 def test_places_of_two_addresses_are_apart_and_named_after_them(cache):

@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 
 from plimsoll.ask import ask
-from plimsoll.bucket import here
+from plimsoll.bucket import fetched
 from plimsoll.cli.parse import Json, parse
 from plimsoll.training.folder import RunFolder
 from plimsoll.units import format_bytes
@@ -31,7 +31,7 @@ class ExportOptions:
 def export(arguments: list[str]) -> int:
     """Prints where the folder is."""
     options = parse(ExportOptions, arguments, program="plimsoll export")
-    options = replace(options, run=here(options.run))
+    options = replace(options, run=fetched(options.run))
     RunFolder(options.run).read("recipe.json")  # what is no run is said before JAX starts
     found = ask("export", {"run": options.run, "step": options.step, "out": options.out})
     if options.json:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from plimsoll.bucket import here
+from plimsoll.bucket import fetched
 from plimsoll.cli.parse import Json, parse
 from plimsoll.errors import PlimsollError, as_written
 from plimsoll.training.folder import RunFolder
@@ -63,7 +63,7 @@ class InspectOptions:
 def fingerprint(arguments: list[str]) -> int:
     """Prints one SHA-256 over everything that was learned, and the step it is of."""
     options = parse(FingerprintOptions, arguments, program="plimsoll fingerprint")
-    run = here(options.run)
+    run = fetched(options.run)
     RunFolder(run).read("recipe.json")  # what is no run is said before JAX starts
     from plimsoll.ask import ask
 
@@ -155,7 +155,7 @@ def _read_run(folder: RunFolder) -> dict[str, Any]:
 def inspect(arguments: list[str]) -> int:
     """Prints what is in a data set, from its first 8 MiB, or in a run."""
     options = parse(InspectOptions, arguments, program="plimsoll inspect")
-    run = here(options.path)
+    run = fetched(options.path)
     if (Path(run).expanduser() / "recipe.json").is_file():
         with as_written(f"a file of {options.path}"):
             found = describe_run(RunFolder(run))

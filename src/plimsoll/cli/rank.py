@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 
 from plimsoll.ask import ask
-from plimsoll.bucket import here
+from plimsoll.bucket import fetched
 from plimsoll.cli.parse import Json, parse
 from plimsoll.errors import PlimsollError
 from plimsoll.training.folder import RunFolder
@@ -38,7 +38,7 @@ class RankOptions:
 def rank(arguments: list[str]) -> int:
     """Prints the likeliest items, their titles and how likely each one is."""
     options = parse(RankOptions, arguments, program="plimsoll rank")
-    options = replace(options, run=here(options.run))
+    options = replace(options, run=fetched(options.run))
     from plimsoll.history_question import history_of
     from plimsoll.recipes.registry import from_dict
 

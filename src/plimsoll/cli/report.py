@@ -10,7 +10,7 @@ from typing import Annotated
 
 import tyro
 
-from plimsoll.bucket import here, is_address
+from plimsoll.bucket import fetched, is_address
 from plimsoll.cli.parse import parse
 from plimsoll.errors import PlimsollError, as_written
 
@@ -49,12 +49,12 @@ def report(arguments: list[str]) -> int:
     elif len(options.runs) == 1:
         asked = {"ask_model": options.model, "closed_loop": options.closed_loop}
         with as_written(f"a file of {options.runs[0]}"):
-            page = run_page(reporting.recorded(here(options.runs[0]), **asked, say=_progress), made=made)
+            page = run_page(reporting.recorded(fetched(options.runs[0]), **asked, say=_progress), made=made)
     else:
         from plimsoll.report.page.compared import comparison_page
 
         with as_written(f"a file of {' or '.join(options.runs)}"):
-            runs = [reporting.recorded(here(run), ask_model=False) for run in options.runs]
+            runs = [reporting.recorded(fetched(run), ask_model=False) for run in options.runs]
             page = comparison_page(runs, made=made)
     try:
         out.write_text(page, encoding="utf-8")

@@ -10,7 +10,7 @@ from typing import Annotated
 import tyro
 
 from plimsoll.ask import ask
-from plimsoll.bucket import here
+from plimsoll.bucket import fetched
 from plimsoll.cli.parse import Json, parse
 from plimsoll.training.folder import RunFolder
 
@@ -36,7 +36,7 @@ class SolveOptions:
 def solve(arguments: list[str]) -> int:
     """Prints the puzzle beside the answer, the steps it took, and whether the answer keeps the rules."""
     options = parse(SolveOptions, arguments, program="plimsoll solve")
-    options = dataclasses.replace(options, run=here(options.run))
+    options = dataclasses.replace(options, run=fetched(options.run))
     from plimsoll.puzzle_question import question
     from plimsoll.recipes.registry import from_dict
 

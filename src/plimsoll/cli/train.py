@@ -5,6 +5,7 @@ With `--runs DIR`, several recipes one after the other (`cli/train_several.py`).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import takewhile
 
 from plimsoll.bucket import is_address
@@ -15,14 +16,17 @@ from plimsoll.recipes.files import short_name
 from plimsoll.units import parse_seconds
 
 
-def train(arguments: list[str]) -> int:
-    """Plans, then trains; the same command again continues. Does not return where one recipe's training starts."""
+def train(arguments: list[str], *, here: str | None = None) -> int:
+    """Plans, then trains; the same command again continues. Does not return where one recipe's training starts.
+
+    `here` is the folder of a run whose address was named.
+    """
     names = list(takewhile(lambda word: not word.startswith("-"), arguments))
     shared = arguments[len(names) :]
     if len(names) < 2:
         name, options = _parsed(arguments)
         if options.runs is None:
-            return _become(name, options, arguments)
+            return _become(name, options if here is None else replace(options, run=here), arguments)
         names, shared = [name], _without_preset(arguments)
     from plimsoll.cli.train_several import train_several
 

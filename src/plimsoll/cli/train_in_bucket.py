@@ -22,23 +22,12 @@ def train_in_bucket(arguments: Sequence[str], address: str, *, quiet: bool) -> i
 
     say = (lambda text: None) if quiet else (lambda text: print(text, flush=True))
     with mirrored(address, say, lost=stop_training) as mirror:
-        command = [sys.executable, "-m", "plimsoll.cli.train_in_bucket", str(os.getpid())]
-        code, _ = watched([*command, *_elsewhere(arguments), "--run", str(mirror.run)])
+        command = [sys.executable, "-m", "plimsoll.cli.train_in_bucket", str(os.getpid()), str(mirror.run)]
+        code, _ = watched([*command, *arguments])
     if mirror.behind is not None:
         print(f"error: {mirror.behind}", file=sys.stderr, flush=True)
         return code or BEHIND
     return code
-
-
-def _elsewhere(arguments: Sequence[str]) -> list[str]:
-    """Without --run and its value."""
-    words, kept = iter(arguments), []
-    for word in words:
-        if word == "--run":
-            next(words, None)
-        elif not word.startswith("--run="):
-            kept.append(word)
-    return kept
 
 
 def _end_with(parent: int) -> None:
@@ -49,12 +38,14 @@ def _end_with(parent: int) -> None:
         raise SystemExit(128 + signal.SIGTERM)
 
 
-def main() -> int:
-    from plimsoll.cli.main import main as command_line
+def main(parent: str, here: str, arguments: list[str]) -> int:
+    from plimsoll.cli.main import answered, show_anything
+    from plimsoll.cli.train import train
 
-    _end_with(int(sys.argv[1]))
-    return command_line(["train", *sys.argv[2:]])
+    show_anything()
+    _end_with(int(parent))
+    return answered(lambda: train(arguments, here=here))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1], sys.argv[2], sys.argv[3:]))

@@ -42,9 +42,10 @@ class Lease:
 
     def take(self) -> str | None:
         """What is to be said about it. RunError where another machine trains there."""
-        if self.store.create(OBJECT, self._content()):
-            return None
         found = self._found()
+        if found is None and self.store.create(OBJECT, self._content()):  # of two that ask now, one: where a store can
+            return None
+        found = found or self._found()
         age = max(0.0, time.time() - found["time"]) if found else 0.0
         words = None
         if found and not found["released"] and [found["host"], found["home"]] != [socket.gethostname(), str(self.home)]:
@@ -69,8 +70,8 @@ class Lease:
             if found is None or found["token"] != self._token:
                 holder = f"process {found['pid']} on {found['host']}" if found else "somebody who removed our lease"
                 raise LeaseLost(
-                    f"{self.store.address} was taken over by {holder}, while this machine was not heard of for more"
-                    f" than {format_seconds(LEASE_SECONDS)}: nothing more is sent there from here"
+                    f"{self.store.address} was taken over by {holder}, as anyone may when nothing was heard of this"
+                    f" machine for {format_seconds(LEASE_SECONDS)}: nothing more is sent there from here"
                 )
             self.passing = self.passing if passing is None else set(passing)
             self.store.write(OBJECT, self._content())

@@ -9,9 +9,7 @@ here, so that a folder that went on is known from one that was left behind.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
-import os
 import shutil
 import socket
 import uuid
@@ -21,6 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from plimsoll.errors import RunError
+from plimsoll.training.contents import LINKED, Content, Files, Seen, content_of, contents, duplicate, names, stat_of
 from plimsoll.training.folder import replace_file
 from plimsoll.training.store import BucketError, Store
 from plimsoll.units import format_bytes
@@ -28,22 +27,6 @@ from plimsoll.units import format_bytes
 INDEX = "mirror.json"
 FORMAT = 1
 GROUP = 32
-LINKED = "checkpoints/step-"
-"""How the names of files begin that nothing changes once they are there: a hard link keeps them while they are sent."""
-
-
-@dataclass(frozen=True)
-class Content:
-    """What is in a file."""
-
-    bytes: int
-    sha256: str
-
-
-Files = dict[str, Content]
-"""By their names in the run folder."""
-Seen = dict[str, tuple[list[int], Content]]
-"""With the size, time and inode that a file had when it was read last."""
 
 
 @dataclass(frozen=True)
@@ -216,14 +199,14 @@ class Mirror:
             if have.get(name) == content:
                 continue
             if here.get(name) == content:
-                _duplicate(self.run / name, path, name)
+                duplicate(self.run / name, path, name)
                 continue
             wanted.append(name)
         for group in _groups(wanted):
             partial = {name: (beside / name).with_name(f".{PurePosixPath(name).name}.part") for name in group}
             self.store.fetch({object_name(name, there.files[name]): path for name, path in partial.items()})
             for name, path in partial.items():
-                if path.exists() and _content(path) == there.files[name]:
+                if path.exists() and content_of(path) == there.files[name]:
                     path.replace(beside / name)
                     fetched += there.files[name].bytes
                 else:
@@ -250,16 +233,16 @@ class Mirror:
         shutil.rmtree(folder, ignore_errors=True)
         files, paths = {}, {}
         # Checkpoints first: what lies beside them may be newer, as a kill would have it, and never older.
-        for name in sorted(_names(self.run), key=lambda name: not name.startswith(LINKED)):
+        for name in sorted(names(self.run), key=lambda name: not name.startswith(LINKED)):
             with contextlib.suppress(FileNotFoundError):  # a checkpoint that is just being forgotten
-                stat = _stat(self.run / name)
+                stat = stat_of(self.run / name)
                 if name in self._seen and self._seen[name] == (stat, self._held.files.get(name)):
                     files[name] = self._held.files[name]
                     continue
                 copy = folder / name
                 copy.parent.mkdir(parents=True, exist_ok=True)
-                _duplicate(self.run / name, copy, name)
-                files[name], paths[name] = _content(copy), copy
+                duplicate(self.run / name, copy, name)
+                files[name], paths[name] = content_of(copy), copy
                 self._seen[name] = (stat, files[name])
         for name in _of_partial_checkpoints(self.run, folder, files):
             del files[name]
@@ -287,31 +270,9 @@ class Mirror:
         replace_file(self._notes, json.dumps({"lists": lists, "seen": seen}))
 
 
-def contents(folder: Path, seen: Seen) -> Files:
-    """Of all that belongs to a run there. What `seen` knows, and nobody touched since, is not read again."""
-    found = {}
-    for name in _names(folder):
-        with contextlib.suppress(FileNotFoundError):
-            stat = _stat(folder / name)
-            if name not in seen or seen[name][0] != stat:
-                seen[name] = stat, _content(folder / name)
-            found[name] = seen[name][1]
-    return found
-
-
 def _groups(names: Sequence[str]) -> Iterator[Sequence[str]]:
     """What is cut off in one of them is sent or fetched again, and no more than that."""
     return (names[start : start + GROUP] for start in range(0, len(names), GROUP))
-
-
-def _names(folder: Path) -> Iterator[str]:
-    """Neither locks, nor what is being written, nor what was set aside, nor links to elsewhere."""
-    for path, below, files in os.walk(folder):
-        below[:] = sorted(name for name in below if not name.startswith(".") and not name.endswith(".damaged"))
-        for name in sorted(files):
-            whole = Path(path) / name
-            if not name.startswith(".") and not name.endswith(".new") and whole.is_file() and not whole.is_symlink():
-                yield whole.relative_to(folder).as_posix()
 
 
 def _of_partial_checkpoints(run: Path, folder: Path, files: Files) -> list[str]:
@@ -338,26 +299,6 @@ def _whole_of(name: str, address: str) -> str:
             " another --run"
         )
     return "/".join(name.split("/")[:2])
-
-
-def _duplicate(path: Path, copy: Path, name: str) -> None:
-    copy.unlink(missing_ok=True)  # it may be a link itself
-    if name.startswith(LINKED):
-        with contextlib.suppress(OSError):  # a file system without hard links
-            os.link(path, copy)
-            return
-    shutil.copyfile(path, copy)
-
-
-def _stat(path: Path) -> list[int]:
-    found = path.stat()
-    return [found.st_size, found.st_mtime_ns, found.st_ino]
-
-
-def _content(path: Path) -> Content:
-    with open(path, "rb") as file:
-        checksum = hashlib.file_digest(file, "sha256").hexdigest()
-        return Content(os.fstat(file.fileno()).st_size, checksum)
 
 
 def _free_name(run: Path) -> Path:
