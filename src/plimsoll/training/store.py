@@ -21,7 +21,8 @@ DRIVERS = {
 
 AT_A_TIME = 8
 CHUNK = {"chunksize": 8 * MIB}
-CHUNKS = {"s3": CHUNK | {"max_concurrency": 2}, "s3a": CHUNK | {"max_concurrency": 2}, "gs": CHUNK, "gcs": CHUNK}
+FETCHED_IN = {"s3": CHUNK | {"max_concurrency": 2}, "s3a": CHUNK | {"max_concurrency": 2}}
+SENT_IN = FETCHED_IN | {"gs": CHUNK, "gcs": CHUNK}
 """Objects under way, and pieces of each: what a driver holds in memory is beside the budget of the run."""
 
 
@@ -78,14 +79,14 @@ class Store:
         """Each as the object of that name, some at a time: most of them are small, and each one is a round trip."""
         with self._refusing("written to"):
             names, paths = [self._path(name) for name in files], [str(path) for path in files.values()]
-            self._files.put(paths, names, batch_size=AT_A_TIME, **CHUNKS.get(self.protocol, {}))
+            self._files.put(paths, names, batch_size=AT_A_TIME, **SENT_IN.get(self.protocol, {}))
 
     def fetch(self, files: Mapping[str, Path]) -> None:
         """Each object into that file; what is not there leaves no file."""
         names, paths = [self._path(name) for name in files], [str(path) for path in files.values()]
         with self._refusing("read"):
             try:
-                self._files.get(names, paths, batch_size=AT_A_TIME)
+                self._files.get(names, paths, batch_size=AT_A_TIME, **FETCHED_IN.get(self.protocol, {}))
             except FileNotFoundError:  # of which one is not said
                 for name, path in zip(names, paths, strict=True):
                     try:
