@@ -44,6 +44,7 @@ MAY_IMPORT = {
         "history_question",
         "reporting",
         "comparing",
+        "bucket",
     },
 }
 """Besides the ground (errors, units, tree, types), which every room may import. The command line parses recipes,
@@ -52,7 +53,7 @@ JOINT = {
     "run", "session", "session_line", "session_log", "session_options", "worker", "workshop", "drydock", "compilers",
     "environment", "ask", "here", "driving", "batches", "examine", "inference", "settings", "ladder", "rungs",
     "pins", "puzzle_text", "puzzle_question", "history_question", "recommending", "solving", "voting", "pretrained",
-    "exporting", "mesh", "together", "watching",
+    "exporting", "mesh", "together", "watching", "bucket",
     "comparing", "notebook", "provenance", "repeating", "reporting", "showing",
 }  # fmt: skip
 """Modules that bring the rooms together, and may import all of them but the command line."""

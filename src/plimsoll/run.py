@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from plimsoll import compilers, environment, here, notebook
+from plimsoll.bucket import is_address, mirrored
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError, RunError, StoppedError
 from plimsoll.mesh import elsewhere, over_devices, parse_mesh, with_mesh
 from plimsoll.pins import levers_of, require_honoured, require_levers
@@ -442,6 +443,12 @@ def train(recipe: Recipe | str, *, say: Say = print, **options: Any) -> RunFolde
     """Plans, then trains in a process of its own; the run folder. Raises PlimsollError if it was refused or stopped."""
     name, recipe = named(recipe, options.pop("name", None))
     given = TrainOptions(**{"run": f"runs/{name}", **options}, name=name)
+    if is_address(given.run):
+        with mirrored(str(given.run), say) as mirror:
+            folder = train(recipe, say=say, name=name, **options | {"run": str(mirror.run)})
+        if mirror.behind is not None:
+            raise RunError(mirror.behind)
+        return folder
     ready = prepare_run(recipe, given, say)
     try:
         if notebook.is_here():

@@ -6,6 +6,7 @@ who keep it in a folder of their own while they train: they need no disk in comm
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from plimsoll import environment
+from plimsoll import bucket, environment
 from plimsoll.errors import PlimsollError, RecipeError, RunError
 from plimsoll.planner import chips
 from plimsoll.recipes.base import Recipe
@@ -89,11 +90,24 @@ def start(recipe: Recipe, options: Any, found: Asked) -> int:
         "options": {field.name: getattr(options, field.name) for field in dataclasses.fields(options)},
     }
     variables = environment.for_several(target.platform)
-    code, _ = watched([sys.executable, "-m", "plimsoll.worker", "together", json.dumps(question)], variables)
+    with _door(options) as door:
+        question["door"] = door and door.number
+        command = [sys.executable, "-m", "plimsoll.worker", "together", json.dumps(question)]
+        code, _ = watched(command, variables, pass_fds=[door.number] if door else [])
+    if door and door.behind is not None:
+        print(f"error: {door.behind}", file=sys.stderr)
+        code = code or bucket.BEHIND
     if code == 128 + signal.SIGABRT:
         print(f"error: {_lost('its connection to the others broke')}", file=sys.stderr)
         return LOST
     return code
+
+
+def _door(options: Any) -> contextlib.AbstractContextManager[bucket.Door | None]:
+    """Of a run in a bucket: whichever process is the first has it fetched and sent by the one that watches it."""
+    if not bucket.is_address(options.run):
+        return contextlib.nullcontext()
+    return bucket.on_demand(options.run, options.quiet)
 
 
 def _lost(how: str) -> str:
@@ -148,7 +162,7 @@ def _train(question: Mapping[str, Any], interruption: Any, scratch: list[Path]) 
     board = distributed.Board(lambda: interruption.signal)
     _require_alike(board, question)
     if distributed.is_first():
-        session = _prepared(recipe, question["options"], board)
+        session = _prepared(recipe, question["options"], board, question["door"])
     else:
         session = board.read("session")
         if "refused" in session:
@@ -164,7 +178,7 @@ def _train(question: Mapping[str, Any], interruption: Any, scratch: list[Path]) 
     return train_here(session, interruption).code
 
 
-def _prepared(recipe: Recipe, options: Mapping[str, Any], board: Any) -> dict[str, Any]:
+def _prepared(recipe: Recipe, options: Mapping[str, Any], board: Any, door: int | None) -> dict[str, Any]:
     """By the first process, for all: the run's folder, its data, its plan."""
     from plimsoll import run
     from plimsoll.training.distributed import processes
@@ -172,6 +186,7 @@ def _prepared(recipe: Recipe, options: Mapping[str, Any], board: Any) -> dict[st
 
     say = (lambda text: None) if options["quiet"] else (lambda text: print(text, flush=True))
     try:
+        options = options if door is None else {**options, "run": bucket.asked_through(door)}
         ready = run.prepare_run(recipe, run.TrainOptions(**options), say, processes=processes())
     except PlimsollError as problem:
         board.write("session", {"refused": str(problem), "exit_code": problem.exit_code})

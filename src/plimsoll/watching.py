@@ -11,7 +11,9 @@ from typing import Any
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def watched(command: Sequence[str], environment: Mapping[str, str] | None = None) -> tuple[int, bool]:
+def watched(
+    command: Sequence[str], environment: Mapping[str, str] | None = None, *, pass_fds: Sequence[int] = ()
+) -> tuple[int, bool]:
     """Its exit code, and whether we were told to stop: it is told so too, once, and saves.
 
     In a process group of its own, since a terminal sends Ctrl-C to all of ours, and a second one would end it at once.
@@ -27,7 +29,7 @@ def watched(command: Sequence[str], environment: Mapping[str, str] | None = None
 
     before = {number: signal.signal(number, forward) for number in FORWARDED}
     try:
-        process = subprocess.Popen(command, env=environment, process_group=0)
+        process = subprocess.Popen(command, env=environment, process_group=0, pass_fds=pass_fds)
         if told:  # while it was being started
             process.send_signal(told[0])
         code = process.wait()

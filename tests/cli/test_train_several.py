@@ -117,6 +117,7 @@ REFUSED = {
         ["maze", "code", "--low-cycles", "3", "--runs", "r"],
         "no option --low-cycles",
     ),
+    "an address": ([*TWO, "--runs", "s3://bucket/runs"], "--runs takes a folder: train one recipe at a time"),
     "no such recipe": (["maze", "mace", "--runs", "r"], "there is no recipe called 'mace'"),
 }
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import tyro
 
 from plimsoll.ask import ask
+from plimsoll.bucket import fetched
 from plimsoll.cli.parse import Json, parse
 from plimsoll.training.folder import RunFolder
 from plimsoll.units import format_bytes
@@ -16,7 +17,9 @@ from plimsoll.units import format_bytes
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN", help="Folder of the run.")]
+    run: Annotated[
+        tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN", help="Folder of the run, or its address in a bucket.")
+    ]
     out: Annotated[
         str, tyro.conf.arg(metavar="FOLDER", help="New or empty; config.json, model.safetensors, tokenizer.")
     ]
@@ -28,6 +31,7 @@ class ExportOptions:
 def export(arguments: list[str]) -> int:
     """Prints where the folder is."""
     options = parse(ExportOptions, arguments, program="plimsoll export")
+    options = replace(options, run=fetched(options.run))
     RunFolder(options.run).read("recipe.json")  # what is no run is said before JAX starts
     found = ask("export", {"run": options.run, "step": options.step, "out": options.out})
     if options.json:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from plimsoll.bucket import fetched
 from plimsoll.cli.parse import Json, parse
 from plimsoll.errors import PlimsollError, as_written
 from plimsoll.training.folder import RunFolder
@@ -19,7 +20,9 @@ from plimsoll.training.folder import RunFolder
 
 @dataclass(frozen=True, kw_only=True)
 class FingerprintOptions:
-    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN", help="Folder of the run.")]
+    run: Annotated[
+        tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN", help="Folder of the run, or its address in a bucket.")
+    ]
     json: Json = False
 
 
@@ -60,10 +63,11 @@ class InspectOptions:
 def fingerprint(arguments: list[str]) -> int:
     """Prints one SHA-256 over everything that was learned, and the step it is of."""
     options = parse(FingerprintOptions, arguments, program="plimsoll fingerprint")
-    RunFolder(options.run).read("recipe.json")  # what is no run is said before JAX starts
+    run = fetched(options.run)
+    RunFolder(run).read("recipe.json")  # what is no run is said before JAX starts
     from plimsoll.ask import ask
 
-    found = ask("fingerprint", {"run": options.run})
+    found = ask("fingerprint", {"run": run})
     for note in found["notes"]:
         print(f"note: {note}; the newest whole one is of step {found['step']:,}", file=sys.stderr)
     print(json.dumps(found) if options.json else f"{found['fingerprint']}  step {found['step']}")
@@ -151,9 +155,10 @@ def _read_run(folder: RunFolder) -> dict[str, Any]:
 def inspect(arguments: list[str]) -> int:
     """Prints what is in a data set, from its first 8 MiB, or in a run."""
     options = parse(InspectOptions, arguments, program="plimsoll inspect")
-    if (Path(options.path).expanduser() / "recipe.json").is_file():
+    run = fetched(options.path)
+    if (Path(run).expanduser() / "recipe.json").is_file():
         with as_written(f"a file of {options.path}"):
-            found = describe_run(RunFolder(options.path))
+            found = describe_run(RunFolder(run))
             print(json.dumps(found) if options.json else _run_text(found))
         return 0
     from plimsoll.data.hdf5_survey import is_hdf5

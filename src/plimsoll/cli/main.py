@@ -9,6 +9,7 @@ import difflib
 import importlib
 import io
 import sys
+from collections.abc import Callable
 
 from plimsoll.errors import PlimsollError
 
@@ -41,9 +42,7 @@ CLOSING = (
 def main(arguments: list[str] | None = None) -> int:
     """The exit code: 0 done, 2 refused, 3 stopped by the run itself, 130 or 143 interrupted and saved."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a character that the terminal cannot show is no reason to stop
-            stream.reconfigure(errors="replace")
+    show_anything()
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(usage())
         return 0
@@ -61,8 +60,20 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: there is no command {name!r}: there are {', '.join(COMMANDS)}{hint}", file=sys.stderr)
         return 2
     module = importlib.import_module(COMMANDS[name][0] if name in COMMANDS else "plimsoll.cli.completion")
+    return answered(lambda: getattr(module, name)(rest))
+
+
+def show_anything() -> None:
+    """A character that the terminal cannot show is no reason to stop."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def answered(command: Callable[[], int]) -> int:
+    """The exit code of the command. What it refuses is one paragraph."""
     try:
-        return getattr(module, name)(rest)
+        return command()
     except PlimsollError as problem:
         print(f"error: {problem}", file=sys.stderr)
         return problem.exit_code

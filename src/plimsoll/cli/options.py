@@ -97,7 +97,7 @@ class TrainOptions:
     process: int | None = None
     """Which of them this is, from 0."""
     run: str | None = None
-    """Folder of the run, new or to be continued; default runs/RECIPE."""
+    """Folder of the run, new or to be continued, here or in a bucket (s3://, gs://); default runs/RECIPE."""
     runs: str | None = None
     """Folder of several: each of the recipes that are named gets its own run in it, one after the other."""
     plan: str | None = None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import tyro
 
 from plimsoll.ask import ask
+from plimsoll.bucket import fetched
 from plimsoll.cli.parse import Json, parse
 from plimsoll.errors import PlimsollError
 from plimsoll.training.folder import RunFolder
@@ -16,7 +17,9 @@ from plimsoll.training.folder import RunFolder
 
 @dataclass(frozen=True, kw_only=True)
 class RankOptions:
-    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN", help="Folder of the run.")]
+    run: Annotated[
+        tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN", help="Folder of the run, or its address in a bucket.")
+    ]
     history: str
     """Items that were taken, oldest first, separated by commas, as the file that was prepared calls them."""
     top: int = 10
@@ -35,6 +38,7 @@ class RankOptions:
 def rank(arguments: list[str]) -> int:
     """Prints the likeliest items, their titles and how likely each one is."""
     options = parse(RankOptions, arguments, program="plimsoll rank")
+    options = replace(options, run=fetched(options.run))
     from plimsoll.history_question import history_of
     from plimsoll.recipes.registry import from_dict
 

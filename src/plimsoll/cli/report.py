@@ -10,6 +10,7 @@ from typing import Annotated
 
 import tyro
 
+from plimsoll.bucket import fetched, is_address
 from plimsoll.cli.parse import parse
 from plimsoll.errors import PlimsollError, as_written
 
@@ -23,7 +24,8 @@ class ReportOptions:
         tyro.conf.arg(metavar="RUN ...", help="Folder of a run; of several, which are compared."),
     ] = ()
     out: str | None = None
-    """File of the page; default report.html in the folder of the run, of several runs or of a plan in this one."""
+    """File of the page; default report.html in the folder of the run, of several runs, of one in a bucket or of a plan
+    in this one."""
     plan: str | None = None
     """Show this plan, which was never run: a file from `plimsoll plan ... --json`, or a run's plan.json."""
     model: bool = True
@@ -47,12 +49,12 @@ def report(arguments: list[str]) -> int:
     elif len(options.runs) == 1:
         asked = {"ask_model": options.model, "closed_loop": options.closed_loop}
         with as_written(f"a file of {options.runs[0]}"):
-            page = run_page(reporting.recorded(options.runs[0], **asked, say=_progress), made=made)
+            page = run_page(reporting.recorded(fetched(options.runs[0]), **asked, say=_progress), made=made)
     else:
         from plimsoll.report.page.compared import comparison_page
 
         with as_written(f"a file of {' or '.join(options.runs)}"):
-            runs = [reporting.recorded(run, ask_model=False) for run in options.runs]
+            runs = [reporting.recorded(fetched(run), ask_model=False) for run in options.runs]
             page = comparison_page(runs, made=made)
     try:
         out.write_text(page, encoding="utf-8")
@@ -77,7 +79,8 @@ def _require_one_question(options: ReportOptions) -> None:
 
 def _writable(options: ReportOptions) -> Path:
     """Before anything is read or asked: what could not be written at the end."""
-    folder = Path(options.runs[0]).expanduser() if len(options.runs) == 1 else Path()
+    alone = len(options.runs) == 1 and not is_address(options.runs[0])
+    folder = Path(options.runs[0]).expanduser() if alone else Path()
     out = Path(options.out).expanduser() if options.out is not None else folder / "report.html"
     if out.suffix.lower() not in SUFFIXES:
         raise PlimsollError(f"--out {out} is to be a page: give it a name that ends in .html")

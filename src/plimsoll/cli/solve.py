@@ -10,13 +10,16 @@ from typing import Annotated
 import tyro
 
 from plimsoll.ask import ask
+from plimsoll.bucket import fetched
 from plimsoll.cli.parse import Json, parse
 from plimsoll.training.folder import RunFolder
 
 
 @dataclass(frozen=True, kw_only=True)
 class SolveOptions:
-    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN", help="Folder of the run.")]
+    run: Annotated[
+        tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN", help="Folder of the run, or its address in a bucket.")
+    ]
     puzzle: Annotated[
         tyro.conf.Positional[str],
         tyro.conf.arg(
@@ -33,6 +36,7 @@ class SolveOptions:
 def solve(arguments: list[str]) -> int:
     """Prints the puzzle beside the answer, the steps it took, and whether the answer keeps the rules."""
     options = parse(SolveOptions, arguments, program="plimsoll solve")
+    options = dataclasses.replace(options, run=fetched(options.run))
     from plimsoll.puzzle_question import question
     from plimsoll.recipes.registry import from_dict
 

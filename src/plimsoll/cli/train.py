@@ -5,8 +5,10 @@ With `--runs DIR`, several recipes one after the other (`cli/train_several.py`).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import takewhile
 
+from plimsoll.bucket import is_address
 from plimsoll.cli.options import TrainOptions
 from plimsoll.cli.parse import parse, take_recipe
 from plimsoll.errors import RecipeError
@@ -14,14 +16,17 @@ from plimsoll.recipes.files import short_name
 from plimsoll.units import parse_seconds
 
 
-def train(arguments: list[str]) -> int:
-    """Plans, then trains; the same command again continues. Does not return where one recipe's training starts."""
+def train(arguments: list[str], *, here: str | None = None) -> int:
+    """Plans, then trains; the same command again continues. Does not return where one recipe's training starts.
+
+    `here` is the folder of a run whose address was named.
+    """
     names = list(takewhile(lambda word: not word.startswith("-"), arguments))
     shared = arguments[len(names) :]
     if len(names) < 2:
         name, options = _parsed(arguments)
         if options.runs is None:
-            return _become(name, options)
+            return _become(name, options if here is None else replace(options, run=here), arguments)
         names, shared = [name], _without_preset(arguments)
     from plimsoll.cli.train_several import train_several
 
@@ -44,7 +49,7 @@ def _without_preset(arguments: list[str]) -> list[str]:
     return take_recipe(arguments, command="train")[2]
 
 
-def _become(name: str, options: TrainOptions) -> int:
+def _become(name: str, options: TrainOptions, arguments: list[str]) -> int:
     from plimsoll import run, together
     from plimsoll.session_options import session_options
 
@@ -64,6 +69,10 @@ def _become(name: str, options: TrainOptions) -> int:
     found = together.asked(options.coordinator, options.processes, options.process, chip=options.chip)
     if found is not None:
         return together.start(options.recipe, given, found)
+    if is_address(options.run):
+        from plimsoll.cli.train_in_bucket import train_in_bucket
+
+        return train_in_bucket(arguments, str(options.run), quiet=options.quiet)
     quietly = (lambda text: None) if options.quiet else (lambda text: print(text, flush=True))
     run.become(run.prepare_run(options.recipe, given, quietly))
     raise AssertionError("exec returned")

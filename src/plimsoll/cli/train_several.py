@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from plimsoll.bucket import is_address
 from plimsoll.cli.look import run_row
 from plimsoll.cli.options import TrainOptions
 from plimsoll.errors import RecipeError
@@ -49,6 +50,11 @@ def _require_apart(names: Sequence[str], options: Mapping[str, TrainOptions], fo
         raise RecipeError(
             f"two of {', '.join(names)} would have the same run in {options[names[0]].runs}: name each once, and files"
             " of your own by different names"
+        )
+    if is_address(options[names[0]].runs):
+        raise RecipeError(
+            f"--runs {options[names[0]].runs} is an address, and --runs takes a folder: train one recipe at a time,"
+            f" like `plimsoll train {names[0]} --run {options[names[0]].runs}/{names[0]}`"
         )
     if any(one.run is not None for one in options.values()):
         raise RecipeError("--run names one run, and --runs the folder that several have theirs in: give one of them")

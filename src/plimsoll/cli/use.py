@@ -12,6 +12,7 @@ from typing import Annotated
 import tyro
 
 from plimsoll.ask import ask
+from plimsoll.bucket import fetched
 from plimsoll.cli import pretrained
 from plimsoll.cli.parse import Json, parse
 from plimsoll.errors import PlimsollError
@@ -19,7 +20,8 @@ from plimsoll.recipes.longcontext import BY_POSITION
 from plimsoll.training.folder import RunFolder, replace_file
 
 Run = Annotated[
-    tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN", help="Folder of the run; or give --pretrained instead.")
+    tyro.conf.Positional[str],
+    tyro.conf.arg(metavar="RUN", help="Folder of the run, or its address; or give --pretrained."),
 ]
 
 
@@ -78,6 +80,7 @@ def evaluate(arguments: list[str]) -> int:
     if pretrained.is_asked_for(arguments):
         return pretrained.evaluate(arguments)
     options = parse(EvaluateOptions, arguments, program="plimsoll evaluate")
+    options = dataclasses.replace(options, run=fetched(options.run))
     recipe = RunFolder(options.run).read("recipe.json")  # what is no run is said before JAX starts
     if options.picture is not None:
         from plimsoll.report import require_picture
@@ -154,6 +157,7 @@ def sample(arguments: list[str]) -> int:
     if pretrained.is_asked_for(arguments):
         return pretrained.sample(arguments)
     options = parse(SampleOptions, arguments, program="plimsoll sample")
+    options = dataclasses.replace(options, run=fetched(options.run))
     RunFolder(options.run).read("recipe.json")
     question = dataclasses.asdict(options)
     as_json = question.pop("json")

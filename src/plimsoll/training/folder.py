@@ -43,6 +43,8 @@ class RunFolder:
     """Paths of one run, and its JSON files."""
 
     def __init__(self, path: Path | str) -> None:
+        if "://" in str(path):
+            raise RunError(f"{path} is an address, and a folder is needed here: copy the run into one, and name that")
         self.path = Path(path).expanduser().absolute()
 
     @property
