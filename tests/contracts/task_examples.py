@@ -81,7 +81,7 @@ def puzzles(name, *, seq_len=9, vocab_size=12):
 
 @cache
 def model_folder():
-    return str(write(folder_of_this_process("pretrained"), LLAMA))
+    return str(write(folder_of_this_process("pretrained"), LLAMA, max_position_embeddings=1024))
 
 
 def recommend(name):
