@@ -173,6 +173,29 @@ def packed_loader(name: str) -> str:
     )
 
 
+def beside_attention() -> str:
+    """What a token costs beside causal attention of the same width, as the window grows."""
+    rows = []
+    for row in read("longcontext_attention", "rows"):
+        side = "linear recurrence" if row["side"] == "ours" else "causal attention, in blocks of 256"
+        rows.append(
+            [
+                side,
+                f"{row['length']:,}",
+                f"{row['microseconds_per_token']:.0f} us ({row['ratio']:.2f})",
+                f"{row['temporary_bytes_of_one_window'] / MIB:.1f} MiB",
+            ]
+        )
+    head = ["", "window", "a token (over the shorter window)", "temporaries of one window"]
+    where = "python benchmarks/longcontext.py --lengths 2048 8192 --tokens 8192 --rounds 3"
+    return (
+        "* Beside causal attention of the same width, in turn:\n"
+        + table(head, rows)
+        + "\n"
+        + source("longcontext_attention", where)
+    )
+
+
 def ladder(name: str) -> str:
     """Each lever in turn, on top of those before it: predicted and measured, and the seconds of a step."""
     name, rows = f"ladder-{name}", []
