@@ -195,8 +195,8 @@ def beside_attention() -> str:
         + table(head, rows)
         + "\n"
         + source("longcontext_attention", where)
-        + f" The last one by itself, one step ([results](results/longcontext_attention32.json)): {long / ours:.0f} times"
-        " what the recurrence takes there, by the line above."
+        + f" The last one by itself, one step ([results](results/longcontext_attention32.json)): {long / ours:.0f}"
+        " times what the recurrence takes there, by the line above."
     )
 
 
