@@ -183,7 +183,7 @@ def beside_attention() -> str:
                 side,
                 f"{row['length']:,}",
                 f"{row['microseconds_per_token']:,.0f} us",
-                f"{row['temporary_bytes_of_one_window'] / MIB:.1f} MiB",
+                f"{row['temporary_bytes_of_one_window'] / MIB:,.1f} MiB",
             ]
         )
     head = ["", "window", "a token", "temporaries of one window"]

@@ -145,20 +145,25 @@ def planned(run, beginning):
             shutil.copyfile(beginning.path / name, run / name)
 
 
+def ended(program, command, environment):
+    """The command in a process of its own, whose program changes what is sent."""
+    return subprocess.run(
+        [sys.executable, "-c", program, *command],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
 def test_a_kill_in_the_middle_of_a_push_loses_nothing_that_was_whole(
     long_command, undisturbed, bucket, machine, on, place
 ):
     address = f"{bucket}/killed"
     command = [*long_command, "--run", address]
     planned(place("first", address).run, RunFolder(undisturbed))
-    first = subprocess.run(
-        [sys.executable, "-c", KILLED, *command],
-        env=os.environ | machine("first"),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    first = ended(KILLED, command, machine("first"))
     assert first.returncode == -signal.SIGKILL, first.stderr
     whole = held(address)
     litter = objects(address) - whole.objects() - {INDEX, lease.OBJECT}
@@ -236,14 +241,7 @@ def behind(long_command, undisturbed, bucket, machine):
     command = [*long_command, "--run", address]
     with mock.patch.dict(os.environ, machine("first")):
         planned(Place.of(address).run, RunFolder(undisturbed))
-    done = subprocess.run(
-        [sys.executable, "-c", NO_SENDING, *command],
-        env=os.environ | machine("first"),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    done = ended(NO_SENDING, command, machine("first"))
     return address, command, done
 
 

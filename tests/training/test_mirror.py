@@ -220,13 +220,19 @@ def test_a_kill_after_the_list_was_written_and_before_that_was_noted_loses_nothi
     assert tree(second.run) == tree(first.run)
 
 
-def test_what_was_never_sent_is_set_aside_where_the_address_went_on_elsewhere(machine, files):
+def continued_elsewhere(machine, files):
+    """Two machines: the second one went on from what the first had sent."""
     first, second = machine("first", files), machine("second", files)
     save(first.run, 4)
     first.push()
     second.mirror.bring()
     save(second.run, 8)
     second.push()
+    return first, second
+
+
+def test_what_was_never_sent_is_set_aside_where_the_address_went_on_elsewhere(machine, files):
+    first, second = continued_elsewhere(machine, files)
     save(first.run, 6)
     mine = tree(first.run)
     aside, fetched = first.mirror.bring()
@@ -237,12 +243,7 @@ def test_what_was_never_sent_is_set_aside_where_the_address_went_on_elsewhere(ma
 
 
 def test_a_folder_that_has_nothing_new_follows_the_address_without_a_word_of_that(machine, files):
-    first, second = machine("first", files), machine("second", files)
-    save(first.run, 4)
-    first.push()
-    second.mirror.bring()
-    save(second.run, 8)
-    second.push()
+    first, second = continued_elsewhere(machine, files)
     again = machine("first", files)
     (words,) = again.mirror.bring()
     assert words.startswith("fetched ")
@@ -399,7 +400,11 @@ def test_an_old_lease_is_taken_over_and_whoever_had_it_hears_of_it(address, tmp_
 @pytest.mark.parametrize("content", ODD, ids=lambda content: repr(content[:20]))
 def test_a_lease_that_nobody_can_read_holds_nobody(content, files, tmp_path):
     Store(files).write(lease.OBJECT, content)
-    Lease(Store(files), tmp_path / "first").take()
+    first = Lease(Store(files), tmp_path / "first")
+    assert first.take() is None  # nobody was turned out
+    first.renew()
+    with pytest.raises(RunError, match="is being trained by process"):
+        Lease(Store(files), tmp_path / "second").take()
 
 
 @pytest.mark.parametrize("name", ["data.csv", "../x.0123456789abcdef", "/x.0123456789abcdef", "x.0123456789ABCDEF"])
