@@ -163,7 +163,7 @@ def _pretrained(folder: Path) -> None:
 
 def _checked(folder: Path) -> object:
     from plimsoll.models.pretrained_shape import read_shape
-    from plimsoll.models.pretrained_weights import checked
+    from plimsoll.models.published_tensors import checked
 
     return checked(folder, read_shape(folder))
 

@@ -72,7 +72,8 @@ def measured(folder: Path, bits: int) -> dict[str, float]:
 
     from plimsoll.levers.frozen import packed
     from plimsoll.models.pretrained_shape import read_shape
-    from plimsoll.models.pretrained_weights import checked, load
+    from plimsoll.models.pretrained_weights import load
+    from plimsoll.models.published_tensors import checked
     from plimsoll.training.memory import peak_resident_bytes, resident_bytes
     from plimsoll.training.program import tree_bytes
 

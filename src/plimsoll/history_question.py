@@ -20,11 +20,16 @@ def history_of(recipe: Recipe, run: str, text: str) -> list[int]:
             " those here)"
         )
     catalogue = recipe.interactions.catalogue
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    if not words:
+    words = [word.strip() for word in text.split(",")]
+    if not any(words):
         raise DataError(
             f"--history {text!r} names no item: give some of the {len(catalogue):,} of {recipe.data}, as the file that"
             f" was prepared calls them, oldest first, like {','.join(catalogue.originals[:3])}"
+        )
+    if not all(words):
+        raise DataError(
+            f"--history {text!r} has nothing between two commas, at place {words.index('') + 1} of {len(words)}: name"
+            " the item that is missing, or take the comma out"
         )
     if unknown := [word for word in words if word not in catalogue.ids]:
         raise DataError(_unknown(unknown, catalogue, recipe.data))

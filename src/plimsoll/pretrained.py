@@ -21,7 +21,8 @@ from plimsoll.errors import DataError, RecipeError
 from plimsoll.levers.chunked_loss import chunked_cross_entropy
 from plimsoll.models.pretrained import Pretrained
 from plimsoll.models.pretrained_shape import read_shape
-from plimsoll.models.pretrained_weights import checked, load
+from plimsoll.models.pretrained_weights import load
+from plimsoll.models.published_tensors import checked
 from plimsoll.models.sampling import continued, make_next_token
 from plimsoll.training.memory import peak_resident_bytes
 from plimsoll.types import Compute

@@ -23,11 +23,12 @@ FILES = {
         [(1, "1", "31", 0.0), (1, "1", "32", 0.0), (1, "1", "31", 0.0), (2, "2", "5", 0.0)],
     ),
     "csv": ('what;who\n"a;b";x\n', MINE, [(2, "x", "a;b", 0.0)]),
-    "csv with times": (
-        "who\twhat\twhen\nx\ta\t2024-01-31 00:00\nx\tb\t2024-01-31T01:00+01:00\nx\tc\t12.5\n",
+    "csv with dates": (
+        "who\twhat\twhen\nx\ta\t2024-01-31 00:00\nx\tb\t2024-01-31T01:00+01:00\n",
         MINE | {"time_column": "when"},
-        [(2, "x", "a", 1706659200.0), (3, "x", "b", 1706659200.0), (4, "x", "c", 12.5)],
+        [(2, "x", "a", 1706659200.0), (3, "x", "b", 1706659200.0)],
     ),
+    "csv with times": ("who,what,when\nx,c,12.5\n", MINE | {"time_column": "when"}, [(2, "x", "c", 12.5)]),
 }
 
 
@@ -80,6 +81,17 @@ BAD = {
         "line 3, has the time 'soon', which is no number and no date",
     ),
     "a time that is NaN": (HEAD + "x,a,nan\n", TIMED, "line 2, has the time 'nan', which is no number"),
+    "dates after numbers": (
+        HEAD + "x,a,1490486400\nx,b,2017-03-26\n",
+        TIMED,
+        "line 3, has the time '2017-03-26', a date, where line 2 has a number",
+    ),
+    "numbers after dates": (
+        HEAD + "x,a,2017-03-26\nx,b,7\n",
+        TIMED,
+        "line 3, has the time '7', a number, where line 2",
+    ),
+    "a column twice": ("who,what,when,when\nx,a,1,2\n", TIMED, "has 2 columns 'when', and which of them"),
     "an endless time": (HEAD + "x,a,inf\n", TIMED, "line 2, has the time 'inf'"),
     "no time": (HEAD + "x,a,\n", TIMED, "line 2, has the time ''"),
     "no item": (HEAD + "x,a,1\nx, ,1\n", TIMED, "line 3, has an empty user or item"),

@@ -120,7 +120,11 @@ def test_the_items_that_a_report_shows_stand_where_the_evaluation_ranks_them(tra
 
 @pytest.mark.parametrize(
     ("history", "words"),
-    [("112,999,x", "--history has '999', 'x', which"), (",", "names no item: give some of the 20")],
+    [
+        ("112,999,x", "--history has '999', 'x', which"),
+        (",", "names no item: give some of the 20"),
+        ("112,,118", "nothing between two commas, at place 2 of 3"),
+    ],
 )
 def test_what_is_no_item_is_said_before_anything_is_read(trained, history, words):
     done = plimsoll("rank", "run", "--history", history, cwd=trained)

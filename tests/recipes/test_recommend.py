@@ -145,6 +145,15 @@ def test_weights_that_are_not_there_are_refused_before_anything_is_planned(recip
         replace(recipe, width=None, pretrained=str(folder)).prepare(tmp_path, print)
 
 
+def test_weights_of_another_shape_are_refused_before_anything_is_planned(recipe, tmp_path):
+    folder = write(tmp_path / "model", LLAMA)
+    config = folder / "config.json"
+    about = json.loads(config.read_text())
+    config.write_text(json.dumps(about | {"intermediate_size": 2 * about["intermediate_size"]}))
+    with pytest.raises(DataError, match=r"of another shape: model\.layers\.0\.mlp\.gate_proj\.weight"):
+        replace(recipe, width=None, pretrained=str(folder)).prepare(tmp_path, print)
+
+
 def test_what_is_the_pretrained_models_own_is_refused(recipe, tmp_path):
     given = replace(recipe, width=None, pretrained=str(write(tmp_path / "model", LLAMA)))
     with pytest.raises(RecipeError, match="--layers 7 is of the small transformer"):

@@ -100,6 +100,7 @@ def _table(path: Path, columns: Mapping[str, str | None]) -> Iterator[Row]:
         user, item, time, rating = (_place(path, header, columns[name]) for name in ("user", "item", "time", "rating"))
         assert user is not None
         assert item is not None
+        clock = _Clock(path)
         try:
             for fields in reader:
                 if not fields:
@@ -110,7 +111,7 @@ def _table(path: Path, columns: Mapping[str, str | None]) -> Iterator[Row]:
                     reader.line_num,
                     _word(fields[user], path, reader.line_num),
                     _word(fields[item], path, reader.line_num),
-                    0.0 if time is None else _time(fields[time], path, reader.line_num),
+                    0.0 if time is None else clock.read(fields[time], reader.line_num),
                     0.0 if rating is None else _number(fields[rating], "rating", path, reader.line_num),
                 )
         except csv.Error as problem:
@@ -120,6 +121,11 @@ def _table(path: Path, columns: Mapping[str, str | None]) -> Iterator[Row]:
 def _place(path: Path, header: Sequence[str], column: str | None) -> int | None:
     if column is None:
         return None
+    if header.count(column) > 1:
+        raise DataError(
+            f"{path} has {header.count(column)} columns {column!r}, and which of them is meant cannot be told: rename"
+            " the others"
+        )
     if column not in header:
         raise DataError(
             f"{path} has no column {column!r}; its first line has {', '.join(header)[:200] or 'nothing'}. Name another"
@@ -129,12 +135,13 @@ def _place(path: Path, header: Sequence[str], column: str | None) -> int | None:
 
 
 def _dat(path: Path) -> Iterator[Row]:
+    clock = _Clock(path)
     for number, line in _lines(path, "movielens-dat"):
         fields = line.split("::")
         if len(fields) != 4:
             raise _broken(path, number, f"{len(fields)} fields, where user::item::rating::time has 4")
         user, item = _word(fields[0], path, number), _word(fields[1], path, number)
-        yield Row(number, user, item, _time(fields[3], path, number), _number(fields[2], "rating", path, number))
+        yield Row(number, user, item, clock.read(fields[3], number), _number(fields[2], "rating", path, number))
 
 
 def _pairs(path: Path) -> Iterator[Row]:
@@ -190,18 +197,38 @@ def _number(text: str, what: str, path: Path, line: int) -> float:
     return found
 
 
-def _time(text: str, path: Path, line: int) -> float:
-    try:
-        found = float(text)
-    except ValueError:
+class _Clock:
+    """The times of a file: all of them plain numbers, or all dates. Of both together no order can be told."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.began: tuple[bool, int] | None = None
+        """Whether the first one was a date, and its line."""
+
+    def read(self, text: str, line: int) -> float:
+        found, is_date = self._read(text, line)
+        self.began = self.began or (is_date, line)
+        if is_date is not self.began[0]:
+            kinds = ("a number", "a date")
+            raise _broken(
+                self.path,
+                line,
+                f"the time {text.strip()!r}, {kinds[is_date]}, where line {self.began[1]:,} has {kinds[not is_date]}",
+            )
+        return found
+
+    def _read(self, text: str, line: int) -> tuple[float, bool]:
         try:
-            date = datetime.fromisoformat(text.strip())
+            found, is_date = float(text), False
         except ValueError:
-            raise _broken(path, line, f"the time {text.strip()!r}, which is no number and no date") from None
-        return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
-    if not math.isfinite(found):
-        raise _broken(path, line, f"the time {text.strip()!r}, which is no number")
-    return found
+            try:
+                date = datetime.fromisoformat(text.strip())
+            except ValueError:
+                raise _broken(self.path, line, f"the time {text.strip()!r}, which is no number and no date") from None
+            found, is_date = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp(), True
+        if not math.isfinite(found):
+            raise _broken(self.path, line, f"the time {text.strip()!r}, which is no number")
+        return found, is_date
 
 
 def _broken(path: Path, line: int, what: str) -> DataError:

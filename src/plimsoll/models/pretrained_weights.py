@@ -16,19 +16,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plimsoll.errors import DataError
 from plimsoll.levers.frozen import FrozenBits, Packed, packed, stored
 from plimsoll.levers.weight_bits import as_bits
 from plimsoll.models.pretrained import KERNELS, NORMS, Pretrained, norm_start
 from plimsoll.models.pretrained_shape import PretrainedShape
-from plimsoll.models.safetensors_folder import Tensor, require, tensors_of
+from plimsoll.models.published_tensors import EMBEDDING, HEAD, PIECE, checked, pieces_of
+from plimsoll.models.safetensors_folder import Tensor
 from plimsoll.types import NORMS_AND_BIASES, Compute
 
-PIECE = 2**20
-"""Numbers of a tensor that are read at a time: 4 MiB of float32."""
 PACKED_PIECE = 2**16
 """The same where they are packed, which takes up to 32 times their bytes for a moment."""
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 ALIGNED = 64
 """Bytes to which a buffer must be aligned for JAX to take it on a CPU without a copy."""
 
@@ -109,32 +106,6 @@ def load(
     return params
 
 
-def checked(folder: str | Path, shape: PretrainedShape) -> dict[str, Tensor]:
-    """The folder's tensors, once they are found to be those of the shape. No number of them is read.
-
-    Of a tied embedding some save only the head. Old Llamas keep frequencies, which follow from the configuration.
-    """
-    found = tensors_of(folder)
-    found = {name: tensor for name, tensor in found.items() if not name.endswith(".rotary_emb.inv_freq")}
-    if shape.tied and HEAD in found:
-        head = found.pop(HEAD)
-        if EMBEDDING not in found:
-            found[EMBEDDING] = head
-        elif not _equal(head, found[EMBEDDING]):
-            raise DataError(
-                f"{folder} ties its head to its embedding (tie_word_embeddings), and holds two that differ,"
-                f" {EMBEDDING} and {HEAD}: correct its config.json, or take out the one that is not used"
-            )
-    require(found, shape.tensors(), source=str(folder))
-    return found
-
-
-def _equal(a: Tensor, b: Tensor) -> bool:
-    if (a.shape, a.kind) != (b.shape, b.kind):
-        return False
-    return all(np.array_equal(a.rows(*piece), b.rows(*piece)) for piece in _pieces(a.shape, PIECE))
-
-
 def _filled(like: Any, tensors: list[Tensor], *, turned: bool) -> Any:
     """A leaf: of one tensor, or of a tensor for each layer. `turned`: it is (in, out) here."""
     stacked = like.ndim > len(tensors[0].shape)
@@ -142,14 +113,14 @@ def _filled(like: Any, tensors: list[Tensor], *, turned: bool) -> Any:
         codes, scales = (_buffer(part.shape, part.dtype) for part in (like.codes, like.scales))
         for number, tensor in enumerate(tensors):
             place = (number,) if stacked else ()
-            for first, last, part in _packed_pieces(tensor, like):
+            for first, last, part in _packedpieces_of(tensor, like):
                 codes[place][:, first:last] = np.asarray(part.codes)[:, : last - first]
                 scales[place][:, first:last] = np.asarray(part.scales)[:, : last - first]
         return Packed(_taken(codes), _taken(scales), like.bits, like.rows)
     whole = _buffer(like.shape, like.dtype)
     for number, tensor in enumerate(tensors):
         place = whole[number] if stacked else whole
-        for first, last in _pieces(tensor.shape, PIECE):
+        for first, last in pieces_of(tensor.shape, PIECE):
             numbers = _numbers(tensor, first, last)
             if like.dtype == jnp.uint16:
                 numbers = numbers.astype(jnp.bfloat16).view(np.uint16)
@@ -160,9 +131,9 @@ def _filled(like: Any, tensors: list[Tensor], *, turned: bool) -> Any:
     return _taken(whole)
 
 
-def _packed_pieces(tensor: Tensor, like: Packed) -> Iterator[tuple[int, int, Packed]]:
+def _packedpieces_of(tensor: Tensor, like: Packed) -> Iterator[tuple[int, int, Packed]]:
     """First and last published row, which is a column here, and the codes of those and of what fills up the piece."""
-    pieces = _pieces(tensor.shape, PACKED_PIECE)
+    pieces = pieces_of(tensor.shape, PACKED_PIECE)
     together = np.zeros((pieces[0][1], tensor.shape[1]), np.float32)  # one shape, so that it is compiled once
     for first, last in pieces:
         together[: last - first] = _numbers(tensor, first, last)
@@ -177,12 +148,6 @@ def _packed_rows(rows: jax.Array, bits: Any) -> Packed:
 def _numbers(tensor: Tensor, first: int, last: int) -> np.ndarray:
     rows = tensor.rows(first, last)
     return rows.view(jnp.bfloat16) if tensor.kind == "BF16" else rows
-
-
-def _pieces(shape: tuple[int, ...], numbers: int) -> list[tuple[int, int]]:
-    """Of the first axis: as many rows as make so many numbers, or one."""
-    many = max(1, numbers // math.prod(shape[1:]))
-    return [(first, min(first + many, shape[0])) for first in range(0, shape[0], many)]
 
 
 def _buffer(shape: tuple[int, ...], dtype: Any) -> np.ndarray:

@@ -295,10 +295,10 @@ class Recommend(AdamWRecipe):
         there.check()
         _ = self.shape
         if self.published is not None:
-            from plimsoll.models.safetensors_folder import tensors_of
+            from plimsoll.models.published_tensors import checked
 
-            # Pickles, and files that are not there, are refused before anything is planned.
-            tensors_of(self._weights())
+            # Pickles, absent files, and tensors of another shape are refused before anything is planned.
+            checked(self._weights(), self.published)
         per_epoch = len(rows) / self.effective_batch
         if per_epoch < 1:
             raise DataError(
