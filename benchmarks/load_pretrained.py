@@ -1,10 +1,12 @@
 """Loading a pretrained model: the most that is resident, beside the stored form and the largest tensor.
 
     PYTHONPATH=benchmarks python benchmarks/load_pretrained.py [--mb 300] [--json OUT]
+    PYTHONPATH=benchmarks python benchmarks/load_pretrained.py --mb 0 --layers 8 --width 768 --make FOLDER
 
 Makes a Llama of random weights of about that many MB in bfloat16, as one file and as shards, in a temporary folder.
 Each form is loaded in a process of its own, whose resident set is read before and whose `VmHWM` after: what it grew by
-is to be at most the stored form and the largest tensor. JAX and its compiler are started before.
+is to be at most the stored form and the largest tensor. JAX and its compiler are started before. --make only makes the
+folder, for other programs to read.
 """
 
 from __future__ import annotations
@@ -19,10 +21,10 @@ import tempfile
 from pathlib import Path
 
 MIB = 2**20
-LAYERS, WIDTH, INNER = 12, 1024, 2816
+LAYERS, WIDTH = 12, 1024
 
 
-def made(folder: Path, megabytes: int, *, shards: int) -> None:
+def made(folder: Path, megabytes: int, *, shards: int, layers: int = LAYERS, width: int = WIDTH) -> None:
     """A Hugging Face folder, its tensors drawn and written one at a time."""
     import ml_dtypes
     import numpy as np
@@ -34,17 +36,17 @@ def made(folder: Path, megabytes: int, *, shards: int) -> None:
     config = {
         "model_type": "llama",
         "vocab_size": 1024,
-        "hidden_size": WIDTH,
-        "num_hidden_layers": LAYERS,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 4,
-        "intermediate_size": INNER,
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": width // 64,
+        "num_key_value_heads": width // 256,
+        "intermediate_size": width * 11 // 4,
         "rms_norm_eps": 1e-5,
         "tie_word_embeddings": True,
     }
     (folder / "config.json").write_text(json.dumps(config))
     rest = megabytes * 10**6 // 2 - read_shape(folder).parameters()
-    config["vocab_size"] += max(0, rest // WIDTH)
+    config["vocab_size"] += max(0, rest // width)
     (folder / "config.json").write_text(json.dumps(config))
     draw = np.random.default_rng(0)
     tensors = {
@@ -100,7 +102,13 @@ def main() -> int:
     parser.add_argument("--mb", type=int, default=300, help="size of the folder, 10^6 bytes")
     parser.add_argument("--json", type=Path, help="write the figures here, too")
     parser.add_argument("--one", nargs=2, metavar=("FOLDER", "BITS"), help=argparse.SUPPRESS)
+    parser.add_argument("--layers", type=int, default=LAYERS)
+    parser.add_argument("--width", type=int, default=WIDTH, help="a multiple of 256")
+    parser.add_argument("--make", type=Path, metavar="FOLDER", help="make it here, and measure nothing")
     options = parser.parse_args()
+    if options.make:
+        made(options.make, options.mb, shards=1, layers=options.layers, width=options.width)
+        return 0
     if options.one:
         print(json.dumps(measured(Path(options.one[0]), int(options.one[1]))))
         return 0
@@ -109,7 +117,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         for files in (1, 4):
             folder = Path(temporary) / str(files)
-            made(folder, options.mb, shards=files)
+            made(folder, options.mb, shards=files, layers=options.layers, width=options.width)
             for bits in (32, 16, 8, 4):
                 command = [sys.executable, __file__, "--one", str(folder), str(bits)]
                 environment = os.environ | {"JAX_PLATFORMS": "cpu"}

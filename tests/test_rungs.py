@@ -73,6 +73,8 @@ def test_the_rungs_of_a_language_model():
         " `--rungs loss-chunk remat layerwise` climbs without them",
         "prefetch": "the 2 batches made ready in the background are 64.0 KiB",
         "offload": ON_A_CPU,
+        "frozen-16": "the recipe's loss makes no use of this lever",
+        "frozen-8": "the recipe's loss makes no use of this lever",
         "frozen-4": "the recipe's loss makes no use of this lever",
         "ema-16": "the recipe keeps no average of its weights (--ema-decay)",
     }
@@ -123,6 +125,8 @@ def test_levers_that_the_loss_does_not_honour_are_left_out_with_the_reason():
         "optimizer-8",
         "weights-24",
         "weights-16",
+        "frozen-16",
+        "frozen-8",
         "frozen-4",
     ]
     assert left_out.pop("ema-16") == "the recipe keeps no average of its weights (--ema-decay)"

@@ -151,6 +151,8 @@ LINES: tuple[Line, ...] = (
     Line("ema-16", "ema_bits", _always(16), "compressed", "the average of the weights in bfloat16"),
     Line("weights-24", "weight_bits", _always(24), "compressed", "weights in bfloat16 and 8 bits beside the optimizer"),
     Line("weights-16", "weight_bits", _always(16), "compressed", "weights in bfloat16, rounded stochastically"),
+    Line("frozen-16", "frozen_bits", _always(16), "compressed", "what is not learned in bfloat16"),
+    Line("frozen-8", "frozen_bits", _always(8), "compressed", "what is not learned in int8"),
     Line("frozen-4", "frozen_bits", _always(4), "compressed", "what is not learned in NF4"),
 )
 
