@@ -247,6 +247,79 @@ def _drawn(name: str) -> list[str]:
     ]
 
 
+def processes() -> str:
+    """What a second process brings, each of them on a core of its own."""
+    seconds = read("processes", "seconds")
+    one, two = (statistics.median(seconds[count]) for count in ("1", "2"))
+    options = read("processes", "options")
+    share, apart = f"{read('processes', 'efficiency'):.0%}".replace("%", " %"), read("processes", "losses_apart")
+    sizes = (
+        f"{read('processes', 'parameters'):,} parameters, {options['batch_size']} windows a step in micro-batches of"
+    )
+    command = f"python benchmarks/processes.py --steps {options['steps']}"
+    return (
+        f"* Two processes on one machine, a core each, over Gloo: {two:.2f} s a step where one process takes {one:.2f},"
+        f" an efficiency of **{share}** ({sizes} {options['micro_batch']}; medians of {options['rounds']} rounds in turn;"
+        f" losses at most {apart:.1e} apart). From [results/processes.json](results/processes.json): `{command}` at"
+        f" {read('processes', 'conditions', 'commit')[:8]}."
+    )
+
+
+def recommend_quality(name: str, *rows: str) -> str:
+    """Runs of `recommend` to the end, ranked for every user's test item, and the baselines that learn nothing."""
+    found = {row: read(name, "rows", row) for row in rows}
+    lines = [
+        [
+            f"`{' '.join(['recommend', *run['words']])}`".replace("{pretrained}", "FOLDER"),
+            *_ranked(run["test"]),
+            *_cost(run),
+        ]
+        for run in found.values()
+    ]
+    baselines = next(iter(found.values()))["baselines"]["test"]
+    lines += [[f"{baseline} (baseline)", *_ranked(ranks), "-", "-"] for baseline, ranks in baselines.items()]
+    head = ["", *(measure.upper() for measure in RANKED), "time, evaluations included", "memory, predicted"]
+    where = f"python benchmarks/recommend_quality.py --interactions {read(name, 'interactions')}"
+    given = any("--pretrained" in run["words"] for run in found.values())
+    return table(head, lines) + "\n" + source(name, where + " --pretrained FOLDER" * given)
+
+
+RANKED = "hr@10", "ndcg@10", "mrr"
+
+
+def _ranked(metrics: Any) -> list[str]:
+    return [f"{metrics[measure]:.4f}" for measure in RANKED]
+
+
+def _cost(run: Any) -> list[str]:
+    peak, predicted = run["peak_bytes"] / MIB, run["predicted_bytes"] / MIB
+    return [f"{run['seconds'] / 60:.1f} min, {run['steps']:,} steps", f"{peak:.1f}, {predicted:.1f} MiB"]
+
+
+def recommend_memory() -> str:
+    """What a frozen language model takes on chips, lever by lever."""
+    rows = read("recommend_memory", "rows")
+    presets, chips = (list(dict.fromkeys(row[key] for row in rows)) for key in ("preset", "chip"))
+    of = {(row["preset"], row["chip"], row["row"]): row for row in rows}
+    head = [
+        "levers, each row with those above it",
+        *(f"{p.removeprefix('recommend-')}, `{c}`" for p in presets for c in chips),
+    ]
+    lines = [
+        [name, *(_planned(of[preset, chip, name]) for preset in presets for chip in chips)]
+        for name in dict.fromkeys(row["row"] for row in rows)
+    ]
+    commit = read("recommend_memory", "conditions", "commit")[:8]
+    where = "[results/recommend_memory.json](results/recommend_memory.json): `python benchmarks/recommend_memory.py`"
+    return table(head, lines) + f"\nFrom {where} at {commit}."
+
+
+def _planned(row: Any) -> str:
+    if not row.get("fits"):
+        return f"({row['floor_bytes'] / 2**30:.2f} GiB: does not fit)"
+    return f"{row['predicted_peak_bytes'] / 2**30:.2f} GiB, {1000 * row['step_seconds']:,.0f} ms"
+
+
 def sizes() -> str:
     """Shapes of the decoder for some numbers of parameters, from the function that recipes ask."""
     from plimsoll.models.sizing import sized

@@ -91,7 +91,7 @@ def start(recipe: Recipe, options: Any, found: Asked) -> int:
     }
     variables = environment.for_several(target.platform)
     with _door(options) as door:
-        question["door"] = door and door.number
+        question |= {"door": door and door.number, "watched_by": os.getpid()}
         command = [sys.executable, "-m", "plimsoll.worker", "together", json.dumps(question)]
         code, _ = watched(command, variables, pass_fds=[door.number] if door else [])
     if door and door.behind is not None:

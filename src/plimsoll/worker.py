@@ -34,10 +34,13 @@ def main(arguments: list[str]) -> int:
         return _again(json.loads(arguments[1]))
     if arguments[:1] == ["together"]:
         from plimsoll.together import train_together
+        from plimsoll.watching import end_with
 
+        question = json.loads(arguments[1])
         with Interruption() as interruption:
             release()
-            train_together(json.loads(arguments[1]), interruption)
+            end_with(question["watched_by"])
+            train_together(question, interruption)
     if arguments[:1] != ["train"]:
         return _answer(arguments[0])
     with Interruption() as interruption:

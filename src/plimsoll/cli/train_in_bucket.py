@@ -5,15 +5,11 @@ Run as a module it is the process that is watched: it prepares, plans and trains
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import sys
 from collections.abc import Sequence
 
-from plimsoll.watching import watched
-
-PR_SET_PDEATHSIG = 1
+from plimsoll.watching import end_with, watched
 
 
 def train_in_bucket(arguments: Sequence[str], address: str, *, quiet: bool) -> int:
@@ -30,20 +26,12 @@ def train_in_bucket(arguments: Sequence[str], address: str, *, quiet: bool) -> i
     return code
 
 
-def _end_with(parent: int) -> None:
-    """Saves and stops when whoever sends what is saved is killed; on Linux. It holds across exec."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:
-        raise SystemExit(128 + signal.SIGTERM)
-
-
 def main(parent: str, here: str, arguments: list[str]) -> int:
     from plimsoll.cli.main import answered, show_anything
     from plimsoll.cli.train import train
 
     show_anything()
-    _end_with(int(parent))
+    end_with(int(parent))  # whoever sends what is saved
     return answered(lambda: train(arguments, here=here))
 
 

@@ -1,0 +1,51 @@
+"""A process that is watched ends with the one that watches it, and not before."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+WATCHED = """
+import pathlib, signal, sys, time
+from plimsoll.watching import end_with
+done, parent = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+signal.signal(signal.SIGTERM, lambda *_: (done.write_text("saved"), sys.exit(0)))
+end_with(parent)
+done.write_text("running")
+time.sleep(600)
+"""
+WATCHES = f"""
+import os, sys
+from plimsoll.watching import watched
+watched([sys.executable, "-c", {WATCHED!r}, sys.argv[1], str(os.getpid() + int(sys.argv[2]))])
+"""
+
+
+def start(path, other=0):
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen([sys.executable, "-c", WATCHES, str(path), str(other)], env=environment)
+
+
+def until(path, words):
+    deadline = time.monotonic() + 60
+    while not path.exists() or path.read_text() != words:
+        assert time.monotonic() < deadline, path.exists() and path.read_text()
+        time.sleep(0.01)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells of a parent's end on Linux alone")
+def test_where_the_watching_process_is_killed_the_watched_one_is_told_and_saves(tmp_path):
+    process = start(tmp_path / "done")
+    until(tmp_path / "done", "running")
+    process.kill()
+    until(tmp_path / "done", "saved")
+    assert process.wait() == -signal.SIGKILL
+
+
+def test_what_begins_after_its_parents_end_does_not_begin(tmp_path):
+    process = start(tmp_path / "done", other=1)
+    process.wait(timeout=60)
+    assert not (tmp_path / "done").exists()
