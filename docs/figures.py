@@ -259,7 +259,8 @@ def processes() -> str:
     command = f"python benchmarks/processes.py --steps {options['steps']}"
     return (
         f"* Two processes on one machine, a core each, over Gloo: {two:.2f} s a step where one process takes {one:.2f},"
-        f" an efficiency of **{share}** ({sizes} {options['micro_batch']}; medians of {options['rounds']} rounds in turn;"
+        f" an efficiency of **{share}** ({sizes} {options['micro_batch']}; medians of"
+        f" {options['rounds']} rounds in turn;"
         f" losses at most {apart:.1e} apart). From [results/processes.json](results/processes.json): `{command}` at"
         f" {read('processes', 'conditions', 'commit')[:8]}."
     )
