@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from planner_examples import PROCESS, STATIC, FakeCompiler, activation_bytes, plan, problem
 
@@ -329,6 +329,7 @@ def some(most: int):
     st.sampled_from([None, 2]),
     st.integers(60, 240),
 )
+@example((0,), (2, 0, 8), "compressed", None, 159)  # the smallest was of a kind whose process had not been weighed
 def test_what_a_refusal_asks_for_is_enough_whatever_the_compiler_says(bumps, heavier, numerics, layerwise, budget):
     compiler = Bumpy(bumps=bumps, heavier=heavier)
     how = {"numerics": numerics, "honoured": COMPRESSIBLE, "layerwise": layerwise}
@@ -346,13 +347,20 @@ def test_larger_micro_batches_are_not_compiled_where_a_small_one_is_too_large():
 
 
 def test_advice_fits_the_case():
-    assert "leave out --micro-batch, --remat" in str(refusal(MIB, pins={"micro_batch": 16, "remat": "none"}))
-    assert "--numerics mixed" in str(refusal(MIB, numerics="exact"))
-    assert "--numerics mixed" not in str(refusal(MIB))
+    assert "leave out --micro-batch, --remat" in str(refusal(PROCESS, pins={"micro_batch": 16, "remat": "none"}))
+    assert "--numerics mixed" in str(refusal(PROCESS, numerics="exact"))
+    assert "--numerics mixed" not in str(refusal(PROCESS))
     large_data = {2: {"data": 300 * MIB}}
     advice = "a smaller --mix-chunks"
     assert advice in str(refusal(200 * MIB, host_bytes=large_data, data_advice=advice))
-    assert advice not in str(refusal(MIB, data_advice=advice))
+    assert advice not in str(refusal(PROCESS, data_advice=advice))
+
+
+def test_no_lever_is_advised_where_the_process_alone_is_too_much():
+    compiler = FakeCompiler()
+    text = str(refusal(MIB, compiler, pins={"micro_batch": 16, "remat": "none"}))
+    assert text.splitlines()[-1].endswith(" --memory 503MiB")
+    assert {plan.remat for verb, plan in compiler.asked if verb == "analyse"} == {"none"}  # and none is looked for
 
 
 def test_a_plan_that_does_not_compile_is_passed_over():

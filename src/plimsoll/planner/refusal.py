@@ -8,6 +8,9 @@ from plimsoll.planner.types import Problem, Static
 from plimsoll.types import STORED, HostLedger, Ledger
 from plimsoll.units import GIB, MIB, format_bytes
 
+PROCESSES_DIFFER = 1.15
+"""By so much at most, whichever levers are on: none helps where the process alone is larger than its budget by more."""
+
 
 def refusal(problem: Problem, static: Static, least: Candidate | None, failures: list[str]) -> BudgetError:
     """`least` is the smallest plan that was found, None where nothing compiles, which `failures` explain."""
@@ -46,6 +49,8 @@ def _of_the_host(problem: Problem, host: HostLedger) -> BudgetError:
 def _advice(problem: Problem, static: Static, least: Candidate) -> str:
     over = least.needed - problem.budget_bytes
     hints = []
+    if least.ledger.phases.get("load", 0) > PROCESSES_DIFFER * problem.budget_bytes:
+        return ""
     if problem.pinned_by is not None:
         hints.append(f"leave out {problem.pinned_by}, and a plan that fits is searched for")
     elif problem.pins:

@@ -21,7 +21,7 @@ from plimsoll.planner.estimate import ledger
 from plimsoll.planner.interpolation import interpolated, sample
 from plimsoll.planner.offloading import moves, require_moved
 from plimsoll.planner.other_budgets import other_budgets
-from plimsoll.planner.refusal import refusal
+from plimsoll.planner.refusal import PROCESSES_DIFFER, refusal
 from plimsoll.planner.scaling import scaling
 from plimsoll.planner.speed import host_bytes, step_seconds
 from plimsoll.planner.types import Analysis, Compiler, DoesNotCompile, Problem, Rates, Rehearsal, Static
@@ -62,7 +62,10 @@ def search(problem: Problem, compiler: Compiler, say: Say) -> Planned:
 def _with_a_way_out(refused: BudgetError, problem: Problem, compiler: Compiler, say: Say) -> BudgetError:
     """Pinned levers that do not fit together: which one of them, set free, would do, and to what value."""
     ways = []
-    pins = problem.pins if refused.floor_bytes is not None and problem.pinned_by is None else ()
+    pins = problem.pins if refused.floor_bytes is not None and problem.pinned_by is None else {}
+    unpinned = _Search(replace(problem, pins={}, measure=False), compiler, say)
+    if not pins or not unpinned.may_hold_the_state():
+        return refused
     for pin in pins:
         others = {name: value for name, value in problem.pins.items() if name != pin}
         try:
@@ -211,17 +214,27 @@ class _Search:
             self.statics[key] = self.compiler.static(*key)
         return self.statics[key]
 
-    def _require_room_for_the_state(self) -> None:
-        """No lever helps where process and state alone are too much: refused before anything more is compiled."""
+    def may_hold_the_state(self) -> bool:
+        """Unless the process and its state, without a step, are clearly too much: a process's kinds differ by less."""
+        alone = self._without_a_step()
+        return alone is None or alone.needed_bytes <= PROCESSES_DIFFER * self.problem.budget_bytes
+
+    def _without_a_step(self) -> Ledger | None:
+        """Of the smallest state that there is; None where it does not compile, and nothing is known."""
         possible = list(self._combinations())
         first = sample(self._micros(possible[0]))[0]  # the one that is compiled next, too
         try:
             rehearsal = self._any_rehearsal(self._smallest(possible[0], first))
         except DoesNotCompile as problem:
             self.failures.append(str(problem))
-            return
+            return None
         smallest = min((self._smallest(one, first) for one in possible), key=self._held)
-        if self._ledger(smallest, NO_STEP, rehearsal).fits:
+        return self._ledger(smallest, NO_STEP, rehearsal)
+
+    def _require_room_for_the_state(self) -> None:
+        """No lever helps where process and state alone are too much: refused before anything more is compiled."""
+        alone = self._without_a_step()
+        if alone is None or alone.fits:
             return
         ends = self._ends([])
         if not any(one.fits for one in ends):
@@ -276,11 +289,16 @@ class _Search:
         estimated, sure = list(found), []
         while estimated and len(sure) < CONFIRMED:
             estimated = sorted(map(self._repriced, estimated), key=lambda candidate: candidate.peak)
-            if any(candidate.peak <= estimated[0].peak for candidate in sure):
+            if any(candidate.peak <= estimated[0].peak - self._unsure(estimated[0].plan) for candidate in sure):
                 break
             confirmed = self._confirm(estimated.pop(0))
             sure += [] if confirmed is None else [confirmed]
         return min(sure, key=lambda candidate: candidate.peak, default=None)
+
+    def _unsure(self, plan: Plan) -> int:
+        """Bytes by which its process may be lighter than the one that was rehearsed in its stead."""
+        weights = [rehearsal.process_bytes for rehearsal in self.rehearsals.values()]
+        return 0 if kind(plan) in self.rehearsals else max(weights) - min(weights)
 
     def _candidates(self, combination: Mapping[str, Any]) -> list[Candidate]:
         """Every micro-batch under these levers: two compiled, the others between or beyond them.
