@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from plimsoll.environment import cache_folder
@@ -33,6 +32,7 @@ from plimsoll.session_line import Line
 from plimsoll.session_log import SessionLog
 from plimsoll.session_options import SessionOptions, session_options
 from plimsoll.training import allocator, distributed, memory, overruns, program
+from plimsoll.training.beginning import with_given
 from plimsoll.training.checkpoint import Checkpoints
 from plimsoll.training.folder import RunFolder
 from plimsoll.training.interruption import Interruption
@@ -283,23 +283,11 @@ class _Training:
         return state, step
 
     def _begun(self, state: Any, like: Any) -> Any:
-        """With the parameters that the recipe begins with, where they are not those drawn.
-
-        In NumPy: nothing is compiled in this process, which would take more than a small model. Of weights in 24 bits
-        the last 8, which the optimizer keeps, stay those drawn: less than half a step of the bfloat16 beside them.
-        """
-        kept = state["params"]["trainable"]
-        drawn = state["params"] | {"trainable": jax.tree.map(_float32, kept)}
-        params = self.recipe.begin(drawn)
-        if params is drawn:
-            return state
-        ours = {id(leaf) for leaf in jax.tree.leaves(state["params"])}
-        weights = jax.tree.map(_like, params["trainable"], kept)
-        whole = jax.tree.map(lambda leaf: _owned(leaf, ours), params | {"trainable": weights})
+        """With the parameters that the recipe begins with, where they are not those drawn."""
         rule = in_place(self.recipe.update_rule(self.prepared.steps, self.plan.storage))
-        begun = {"params": whole}
-        if rule.average:
-            begun["ema"] = jax.tree.map(_copied, rule.average.start(whole["trainable"]))
+        begun = with_given(state, self.recipe.begin, rule.average)
+        if begun is None:
+            return state
         if self.plan.devices > 1:
             begun = jax.tree.map(
                 lambda leaf, lies: jax.device_put(leaf, lies.sharding), begun, {name: like[name] for name in begun}
@@ -456,29 +444,6 @@ class _Training:
             problem = f"nothing was learned from this session for the next prediction: {failure}"
         if problem is not None:
             log.say(problem, important=True)
-
-
-def _float32(leaf: Any) -> Any:
-    return leaf if leaf.dtype != jnp.uint16 else np.asarray(leaf).view(jnp.bfloat16).astype(np.float32)
-
-
-def _like(leaf: Any, kept: Any) -> Any:
-    """In the form in which the state keeps it."""
-    return leaf if kept.dtype != jnp.uint16 else np.asarray(leaf).astype(jnp.bfloat16).view(np.uint16)
-
-
-def _copied(leaf: Any) -> Any:
-    return jax.block_until_ready(jnp.array(leaf, copy=True))
-
-
-def _owned(leaf: Any, ours: set[int]) -> Any:
-    """A copy in the bytes of nobody else, since it will be donated; what it was copied from is given back at once."""
-    if id(leaf) in ours:
-        return leaf
-    copy = _copied(leaf)
-    if isinstance(leaf, jax.Array):
-        leaf.delete()
-    return copy
 
 
 class _Timed:

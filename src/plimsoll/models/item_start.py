@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -28,7 +27,7 @@ def with_items(params: Params, rows: Float[np.ndarray, "items_and_1 item_width"]
     there = lengths > 0
     rows *= np.where(there, ROW_LENGTH / np.where(there, lengths, 1), 0).astype(np.float32)[:, None]
     rows[~there] = np.asarray(trainable["items"]["embedding"])[~there]
-    return params | {"trainable": trainable | {"items": {"embedding": jnp.asarray(rows)}}}
+    return params | {"trainable": trainable | {"items": {"embedding": jax.device_put(rows)}}}
 
 
 def with_clusters(params: Params, cluster_of: Int[np.ndarray, " items_and_1"], shape: ItemShape) -> Params:
@@ -39,9 +38,9 @@ def with_clusters(params: Params, cluster_of: Int[np.ndarray, " items_and_1"], s
         means = np.zeros((shape.clusters, shape.item_width), np.float32)
         np.add.at(means, cluster_of[1:], table)
         means /= np.maximum(np.bincount(cluster_of[1:], minlength=shape.clusters), 1)[:, None]
-        trainable = params["trainable"] | {"clusters": {"embedding": jnp.asarray(means)}}
+        trainable = params["trainable"] | {"clusters": {"embedding": jax.device_put(means)}}
         params = params | {"trainable": trainable}
-    return params | {"frozen": params["frozen"] | {"clusters": jax.tree.map(jnp.asarray, fixed)}}
+    return params | {"frozen": params["frozen"] | {"clusters": jax.device_put(fixed)}}
 
 
 def with_weights(params: Params, folder: Path, shape: PretrainedShape) -> Params:

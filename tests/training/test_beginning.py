@@ -1,0 +1,52 @@
+"""Weights that were given become the state's own, and nothing is compiled for it."""
+
+import logging
+
+import jax
+import numpy as np
+import pytest
+
+from plimsoll.levers.ema import Average
+from plimsoll.training.beginning import copied, with_given
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint16", "int8"])
+@pytest.mark.parametrize("of", [np.asarray, jax.device_put])
+def test_a_copy_shares_no_byte_and_compiles_nothing(of, dtype, caplog):
+    numbers = np.arange(3 * 1024, dtype=dtype).reshape(3, 1024)
+    leaf = of(numbers.copy())
+    with jax.log_compiles(), caplog.at_level(logging.DEBUG):
+        copy = copied(leaf)
+    assert not [record.message for record in caplog.records if "ompil" in record.message]
+    assert copy.dtype == dtype
+    if isinstance(leaf, np.ndarray):
+        leaf[:] = 0
+    else:
+        assert copy.unsafe_buffer_pointer() != leaf.unsafe_buffer_pointer()
+        leaf.delete()
+    np.testing.assert_array_equal(np.asarray(copy), numbers)
+
+
+def state():
+    drawn = {"kept": jax.device_put(np.ones(4, np.float32)), "other": jax.device_put(np.zeros(4, np.float32))}
+    return {"params": {"trainable": drawn, "frozen": {}}}
+
+
+def test_what_is_not_given_stays_and_what_is_replaced_is_given_back():
+    begun, given = state(), np.full(4, 2.0, np.float32)
+
+    def begin(params):
+        return params | {"trainable": params["trainable"] | {"other": jax.device_put(given)}}
+
+    found = with_given(begun, begin, Average(0.9, 32))
+    assert found is not None
+    assert found["params"]["trainable"]["kept"] is begun["params"]["trainable"]["kept"]
+    np.testing.assert_array_equal(np.asarray(found["params"]["trainable"]["other"]), given)
+    for name, leaf in found["ema"].items():
+        own = found["params"]["trainable"][name]
+        np.testing.assert_array_equal(np.asarray(leaf), np.asarray(own))
+        assert leaf.unsafe_buffer_pointer() != own.unsafe_buffer_pointer()  # both are donated
+
+
+def test_where_nothing_is_given_nothing_changes():
+    assert with_given(state(), lambda params: params, None) is None
