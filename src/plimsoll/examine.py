@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plimsoll.errors import PlimsollError
 from plimsoll.training import distributed, memory
 from plimsoll.units import MIB
 from plimsoll.workshop import cpu_rates
@@ -54,7 +55,11 @@ def _everyone(together: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def accelerators(_asked: Mapping[str, Any]) -> dict[str, Any]:
     """What JAX would train on, and what its allocator could give of each: nothing is allocated."""
-    stats = [(device, device.memory_stats() or {}) for device in jax.local_devices()]
+    try:
+        devices = jax.local_devices()
+    except RuntimeError as problem:  # JAX is there for them, and their driver or library is not
+        raise PlimsollError(str(problem).partition(" (set JAX_PLATFORMS")[0]) from None
+    stats = [(device, device.memory_stats() or {}) for device in devices]
     return {
         "backend": jax.default_backend(),
         "devices": [{"kind": device.device_kind, "memory_bytes": found.get("bytes_limit")} for device, found in stats],

@@ -20,7 +20,7 @@ from plimsoll.planner import host
 from plimsoll.recipes.base import FROM_FILE
 from plimsoll.recipes.registry import from_dict
 from plimsoll.report.metrics import read_rows
-from plimsoll.report.page.recorded import Recorded, columns_of
+from plimsoll.report.page.recorded import Columns, Recorded, columns_of
 from plimsoll.training.folder import RunFolder
 from plimsoll.types import Plan
 from plimsoll.units import GIB, format_bytes
@@ -55,6 +55,7 @@ def recorded(run: str, *, ask_model: bool = True, closed_loop: bool = False, say
     commands = _commands(folder, recipe, planned, left_out)
     made = _made(folder, recipe, data, last, left_out, ask_model=ask_model, closed_loop=closed_loop, say=say)
     rates = made.get("learning_rate")
+    left_out += _after_the_last_checkpoint(folder, columns)
     return Recorded(
         name=folder.path.name,
         path=str(folder.path),
@@ -70,6 +71,19 @@ def recorded(run: str, *, ask_model: bool = True, closed_loop: bool = False, say
         left_out=left_out,
         **commands,
     )
+
+
+def _after_the_last_checkpoint(folder: RunFolder, columns: Columns) -> list[str]:
+    """Of a run that was killed: rows that the same command makes anew, after which no ledger was written."""
+    saved, rows = max(folder.saved_steps(), default=0), columns.get("loss")
+    last = int(rows.steps[-1]) if rows else 0
+    if last <= saved or folder.is_trained_now():
+        return []
+    steps = f"step {last:,}" if last == saved + 1 else f"steps {saved + 1:,} to {last:,}"
+    beside = (
+        ", and what is measured of the whole process is of the sessions before" if folder.has("ledger.json") else ""
+    )
+    return [f"{steps}: logged, and lost with the process before a save. The same command trains them again{beside}"]
 
 
 def _optional(folder: RunFolder, name: str) -> Facts | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
 import json
 import os
 import subprocess
@@ -442,6 +443,11 @@ def _say_what_is_kept(planned: Mapping[str, Any], options: TrainOptions, say: Sa
 def train(recipe: Recipe | str, *, say: Say = print, **options: Any) -> RunFolder:
     """Plans, then trains in a process of its own; the run folder. Raises PlimsollError if it was refused or stopped."""
     name, recipe = named(recipe, options.pop("name", None))
+    known = [field.name for field in dataclasses.fields(TrainOptions)]
+    if unknown := [option for option in options if option not in known]:
+        near = difflib.get_close_matches(unknown[0], known, n=1)
+        hint = f": did you mean {near[0]}?" if near else f"; there are {', '.join(known)}."
+        raise RecipeError(f"train has no option {unknown[0]}{hint} What belongs to the recipe is said to the recipe")
     given = TrainOptions(**{"run": f"runs/{name}", **options}, name=name)
     if is_address(given.run):
         with mirrored(str(given.run), say) as mirror:

@@ -398,7 +398,7 @@ class _Training:
                 "phase": self.planned["phase"],
                 "source": self.planned["source"],
                 "predicted": {"peak_bytes": self.planned["predicted_peak_bytes"], "phases": self.planned["phases"]},
-                "measured": {"peak_bytes": max(peak, before), "phases": phases},
+                "measured": {"peak_bytes": max(peak, before, *phases.values()), "phases": phases},
                 "components": {
                     name: {"predicted": predicted.get(name, 0), "measured": measured.get(name)} for name in names
                 },

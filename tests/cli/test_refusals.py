@@ -7,6 +7,7 @@ import pytest
 
 from plimsoll import run
 from plimsoll.cli.main import main
+from plimsoll.errors import RecipeError
 
 from .conftest import TINY, plimsoll
 
@@ -59,6 +60,7 @@ WORDS = {
     "a chunk of more than all": (["plan", "code", "--loss-chunk", "100000"], ["--loss-chunk 100,000 would change nothing: an effective batch has", "tokens. Leave it out"]),
     "a block of more than a window": (["plan", "code", "--attention-chunk", "4096"], ["--attention-chunk 4,096 would change nothing: a window has 128 tokens"]),
     "no data": (["plan", "stories", "--dataset-id", ""], ["--dataset-id is empty"]),
+    "a size beside a shape": (["plan", "code", "--target-params", "300k"], ["--target-params 300,000 beside a shape of --width 128", "leave one of the two out"]),
     "settings for one budget": (["plan", "code", "--settings", "--memory", "2GiB"], ["--settings plans for machines of its own", "leave out --memory"]),
     "settings for one plan": (["plan", "code", "--settings", "--picture", "a.png", "--buffers", "--measure", "--host-memory", "1GiB"], ["leave out --host-memory and --measure and --buffers and --picture, or --settings"]),
     "a picture of no kind": (["plan", "code", "--picture", "a.jpg"], ["written as .png or .svg, and 'a.jpg' is neither"]),
@@ -159,3 +161,8 @@ def test_a_run_of_another_recipe_is_not_continued(tiny_run, tiny_command):
 def test_a_file_is_no_run_folder(capsys, text_file):
     words = ["train", "stories", "--dataset-id", text_file, *TINY, "--run", text_file]
     require_one_paragraph(refused(capsys, *words), f"--run {text_file} is a file")
+
+
+def test_the_api_names_an_option_it_does_not_know():
+    with pytest.raises(RecipeError, match=r"train has no option max_step: did you mean max_steps\?"):
+        run.train("code", max_step=3)

@@ -92,7 +92,9 @@ def test_nan_is_said_and_marked():
 
 def test_a_run_that_only_saw_nan_has_a_page():
     all_nan = columns_of({"step": step, "loss": NAN, "elapsed_seconds": NAN} for step in range(5))
-    assert "training loss, last nan" in text_of(run_page(run(columns=all_nan, ledger=None), made=""))
+    said = text_of(run_page(run(columns=all_nan, ledger=None), made=""))
+    assert "training loss, last nan" in said
+    assert "Not a finite number: the training loss is in all of its 5 rows." in said
 
 
 def test_a_run_without_metrics_shows_its_plan():

@@ -63,6 +63,16 @@ def test_a_run_killed_in_the_middle_of_a_row_has_all_rows_before_it(run):
     assert "the run has no checkpoint yet" in found.left_out[0]
 
 
+def test_rows_after_the_last_checkpoint_are_said_to_be_lost(run):
+    (run.checkpoints / "step-00000001").mkdir()
+    assert reporting.recorded(str(run.path), ask_model=False).left_out[-1] == (
+        "step 2: logged, and lost with the process before a save. The same command trains them again, and what is"
+        " measured of the whole process is of the sessions before"
+    )
+    (run.checkpoints / "step-00000002").mkdir()
+    assert "lost with the process" not in " ".join(reporting.recorded(str(run.path), ask_model=False).left_out)
+
+
 def test_a_run_that_is_trained_now_is_not_held_up(run):
     (run.checkpoints / "step-00000001").mkdir()
     lock = run.lock()
@@ -75,6 +85,8 @@ def test_a_run_that_is_trained_now_is_not_held_up(run):
 def test_what_is_no_run_is_refused(tmp_path):
     with pytest.raises(PlimsollError, match="is not a run: it has no recipe"):
         reporting.recorded(str(tmp_path))
+    with pytest.raises(PlimsollError, match=r"recipe\.json is not a run: it has no recipe"):
+        reporting.recorded(str(tmp_path / "recipe.json"))
     (tmp_path / "recipe.json").write_text('{"name": "a cake"}')
     with pytest.raises(PlimsollError, match="of something else than a run"):
         reporting.recorded(str(tmp_path))

@@ -20,7 +20,8 @@ from plimsoll.errors import RecipeError
 from plimsoll.recipes.registry import PRESETS, preset
 
 FLAG = "--tyro-print-completion"
-SHELLS = ("bash", "zsh", "tcsh")
+SHELLS = ("bash", "zsh")
+"""Which tyro writes by itself; for tcsh it would need another library."""
 
 BY_RECIPE = {"plan": options.PlanOptions, "train": options.TrainOptions, "ladder": ladder.LadderOptions}
 PREPARED = {

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 DEFAULT_EPOCHS = 3.0
 TOKENIZER, VALIDATION = "tokenizer.json", "validation.npy"
+TARGET_PARAMS = 1_000_000
 VOCABULARY = 257, 2**20
 """Smallest and largest of a tokenizer that is trained here."""
 
@@ -79,7 +80,7 @@ class Text(AdamWRecipe):
     stride: int | None = None
     """Tokens from one window to the next; default --seq-len, no overlap."""
 
-    target_params: Count = 1_000_000
+    target_params: Count = TARGET_PARAMS
     """Size of the model; --width, --layers and --heads say it exactly instead."""
     width: int | None = None
     """Of the model, with --layers and --heads instead of --target-params; a multiple of --heads."""
@@ -118,6 +119,12 @@ class Text(AdamWRecipe):
             raise RecipeError(
                 f"--width, --layers and --heads say the model's shape together, got {self.width}, {self.layers} and"
                 f" {self.heads}: give all three, or --target-params alone"
+            )
+        if all(given) and self.target_params != TARGET_PARAMS:
+            raise RecipeError(
+                f"--target-params {self.target_params:,} beside a shape of --width {self.width}, --layers {self.layers}"
+                f" and --heads {self.heads}, which the preset `code` has too: leave one of the two out (`stories"
+                " --dataset-id python:standard-library` has no shape of its own)"
             )
 
     @property

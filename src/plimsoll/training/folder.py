@@ -75,7 +75,7 @@ class RunFolder:
         path = self.path / name
         try:
             return json.loads(path.read_text())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise RunError(f"{self.path} is not a run: it has no {name}. `plimsoll runs` lists the runs here") from None
         except (ValueError, RecursionError) as problem:
             raise RunError(

@@ -83,7 +83,19 @@ def learning(run: Recorded) -> Markup:
     charts = [_loss(run), _rate_of_learning(run), *_metrics(run)]
     shown = [chart for chart in charts if chart is not None]
     none = None if "loss" in run.columns else element("p", "No step was logged yet.")
-    return joined(none, element("div", *shown, class_="pair") if shown else None)
+    return joined(none, _nothing_finite(run), element("div", *shown, class_="pair") if shown else None)
+
+
+def _nothing_finite(run: Recorded) -> Markup | None:
+    """A loss of which there is nothing to draw is not passed over."""
+    columns = {"training": run.columns.get("loss"), "validation": run.columns.get("validation_loss")}
+    lost = {name: column for name, column in columns.items() if column and column.values and not column.finite()}
+    counted = " and ".join(
+        f"the {name} loss is in all of its {len(column.values):,} rows" for name, column in lost.items()
+    )
+    if not lost:
+        return None
+    return element("p", f"Not a finite number: {counted}. There is no curve of it. `--debug-nans` finds the first.")
 
 
 def by_step(name: str, column: Column, *, marked: bool = False) -> Line:
