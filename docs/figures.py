@@ -247,6 +247,34 @@ def _drawn(name: str) -> list[str]:
     ]
 
 
+def trained(name: str, *, told: str = "") -> str:
+    """A run to where it went: what it learned, in what time, and its bytes predicted and measured."""
+    name = f"run-{name}"
+    run = read(name)
+    judged = f"{run['judged_by'].replace('_', ' ')} of what was held out {run['best'][run['judged_by']]:.4f}"
+    peak, predicted = run["peak_bytes"] / MIB, run["predicted_bytes"] / MIB
+    return (
+        f"`{run['recipe']}`, {run['parameters']:,} parameters, {run['examples_per_step']} examples a step{told}:"
+        f" {run['step']:,} steps in {run['seconds'] / 60:.1f} minutes, training loss {run['loss']:.4f}, {judged} (step"
+        f" {run['best']['step']:,}). Predicted {predicted:.1f} MiB, measured **{peak:.1f}** of"
+        f" {run['budget_bytes'] / MIB:,.0f}. From [results/{name}.json](results/{name}.json), at"
+        f" {run['conditions']['commit'][:8]}, on {run['conditions']['cores']} cores of an {run['conditions']['cpu']}."
+    )
+
+
+def evaluations(name: str, **columns: str) -> str:
+    """What a run's evaluations found: a column for each metric, under the name that is given for it."""
+    rows = [
+        [f"{row['step']:,}", f"{row['seconds'] / 60:.1f}", *(_metric(name, row[name]) for name in columns)]
+        for row in read(f"run-{name}", "evaluations")
+    ]
+    return table(["step", "minutes", *columns.values()], rows)
+
+
+def _metric(name: str, value: float) -> str:
+    return f"{value:.1%}".replace("%", " %") if "accuracy" in name else f"{value:.4f}"
+
+
 def processes() -> str:
     """What a second process brings, each of them on a core of its own."""
     seconds = read("processes", "seconds")
