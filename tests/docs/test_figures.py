@@ -1,5 +1,6 @@
 """Figures that pages show: each is in its result file, and what is missing is said by name."""
 
+import ast
 import importlib.util
 import json
 import re
@@ -31,7 +32,10 @@ figures, keep = module("figures"), module("keep")
 @pytest.mark.parametrize(("page", "name", "words", "shown"), ASKED, ids=[f"{page}-{name}" for page, name, *_ in ASKED])
 def test_a_page_shows_what_the_result_file_or_the_code_says(page, name, words, shown):
     """What `make docs` asks of cog, without cog."""
-    answer = getattr(figures, name)(*([json.loads(words)] if words else []))
+    call = ast.parse(f"of({words})", mode="eval").body
+    assert isinstance(call, ast.Call)
+    given = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
+    answer = getattr(figures, name)(*map(ast.literal_eval, call.args), **given)
     assert shown == answer + "\n", f"docs/{page}: `make figures` writes it anew"
 
 
