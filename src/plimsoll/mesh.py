@@ -15,6 +15,7 @@ from typing import Any
 from plimsoll.environment import CPU_DEVICES, FORCED_DEVICES
 from plimsoll.errors import RecipeError
 from plimsoll.planner.chips import Chip
+from plimsoll.units import whole_number
 
 AXES = ("data", "fsdp")
 
@@ -39,12 +40,13 @@ def parse_mesh(text: str) -> Mesh:
     sizes: dict[str, int] = {}
     for part in text.split(","):
         name, _, size = part.strip().partition("=")
-        if name not in AXES or name in sizes or not size.isdigit() or int(size) < 1:
+        devices = whole_number(size)
+        if name not in AXES or name in sizes or not devices:
             raise RecipeError(
-                f"--mesh {text} is no mesh: give the number of devices along {' and '.join(AXES)}, each at most once,"
-                " like --mesh data=8 or --mesh data=4,fsdp=2"
+                f"--mesh {text[:80]} is no mesh: give the number of devices along {' and '.join(AXES)}, each at most"
+                " once, like --mesh data=8 or --mesh data=4,fsdp=2"
             )
-        sizes[name] = int(size)
+        sizes[name] = devices
     return Mesh(sizes.get("data", 1), sizes.get("fsdp", 1))
 
 
@@ -62,9 +64,9 @@ def with_mesh(pins: Mapping[str, Any], asked: Mesh | None) -> dict[str, Any]:
 
 def cpu_devices(environment: Mapping[str, str] = os.environ) -> int:
     """As many as JAX takes one CPU for in a process: 1 where nobody says."""
-    named = environment.get(CPU_DEVICES, "")
-    if named.isdigit():
-        return max(1, int(named))
+    named = whole_number(environment.get(CPU_DEVICES, ""))
+    if named is not None:
+        return max(1, named)
     forced = re.findall(rf"{FORCED_DEVICES}=(\d+)", environment.get("XLA_FLAGS", ""))
     return max(1, int(forced[-1])) if forced else 1
 

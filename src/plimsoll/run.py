@@ -19,7 +19,7 @@ from typing import Any
 
 from plimsoll import compilers, environment, here, notebook
 from plimsoll.bucket import is_address, mirrored
-from plimsoll.errors import BudgetError, PlimsollError, RecipeError, RunError, StoppedError
+from plimsoll.errors import BudgetError, DataError, PlimsollError, RecipeError, RunError, StoppedError
 from plimsoll.mesh import elsewhere, over_devices, parse_mesh, with_mesh
 from plimsoll.pins import levers_of, require_honoured, require_levers
 from plimsoll.planner import calibration, chips, host
@@ -333,7 +333,10 @@ def prepare_data(folder: RunFolder, recipe: Recipe, say: Say) -> Prepared:
         return prepared
     if folder.has("data.json") and folder.exists() and is_saved_as(folder.read("recipe.json"), recipe):
         folder.require_sealed()
-        return Prepared(**folder.read("data.json"))
+        prepared = Prepared(**folder.read("data.json"))
+        with contextlib.suppress(DataError):  # what was prepared is of other data: nothing was begun with it
+            recipe.training_data_changed(prepared)
+            return prepared
     prepared = recipe.prepare(folder.path, say)
     folder.write("data.json", dataclasses.asdict(prepared))
     folder.seal()

@@ -268,7 +268,12 @@ class _Training:
         self, executables: program.Executables, checkpoints: Checkpoints, loader: Source
     ) -> tuple[Any, int | None]:
         step, state, position, notes = checkpoints.newest(executables.state)
-        self.notes += notes
+        said = " ".join(notes)
+        self.notes += notes + [  # whoever set them aside may have been killed before it could say so
+            f"{name} is a damaged checkpoint that an earlier session set aside"
+            for name in checkpoints.set_aside()
+            if name not in said
+        ]
         if step is None:
             if notes:
                 self.notes.append("no checkpoint is whole: starting from the beginning")

@@ -24,12 +24,17 @@ from typing import Any, NoReturn
 from plimsoll import bucket, environment
 from plimsoll.errors import PlimsollError, RecipeError, RunError
 from plimsoll.planner import chips
-from plimsoll.recipes.base import Recipe
+from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.recipes.registry import from_dict
+from plimsoll.units import whole_number
 from plimsoll.watching import watched
 
 LOST = 3
-AGREED_ON = ("jax", "jaxlib", "numpy", "optax", "flax", "orbax-checkpoint")
+AGREED_ON = (
+    *("jax", "jaxlib", "numpy", "optax", "flax", "orbax-checkpoint"),
+    *("grain", "tokenizers", "datasets", "h5py", "pyarrow"),  # by which each process makes its own rows
+)
+LAST_PORT = 65_535
 
 
 @dataclass(frozen=True)
@@ -59,8 +64,11 @@ def asked(
             " port there, how many processes there are, and which of them this one is, from 0"
         )
     host, _, port = coordinator.rpartition(":")
-    if not host or not port.isdigit():
-        raise RecipeError(f"--coordinator {coordinator} is not HOST:PORT, like 10.0.0.1:9911")
+    if not host or not 0 < (whole_number(port) or 0) <= LAST_PORT:
+        raise RecipeError(
+            f"--coordinator {coordinator[:80]} is not HOST:PORT, like 10.0.0.1:9911, with a port of at most"
+            f" {LAST_PORT:,}"
+        )
     if not 0 <= process < processes:
         raise RecipeError(
             f"--process {process} is none of --processes {processes}: they are numbered from 0 to {processes - 1}"
@@ -72,7 +80,7 @@ def _in_cluster(variables: Mapping[str, str]) -> bool:
     """Slurm's `srun`, Open MPI's `mpirun`, or Kubernetes on TPUs, with more than one process."""
     counts = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
     slurm = {"SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_PROCID", "SLURM_LOCALID"} <= variables.keys()
-    several = [int(variables[name]) > 1 for name in counts if variables.get(name, "").isdigit()]
+    several = [(whole_number(variables.get(name, "")) or 0) > 1 for name in counts]
     started = slurm or "OMPI_MCA_orte_hnp_uri" in variables
     return (started and any(several)) or "," in variables.get("TPU_WORKER_HOSTNAMES", "")
 
@@ -126,7 +134,8 @@ def train_together(question: Mapping[str, Any], interruption: Any) -> NoReturn:
     code, scratch = 1, []
     _mute_libraries()
     try:
-        distributed.join(question["coordinator"], question["processes"], question["process"])
+        told = lambda: interruption.signal  # noqa: E731
+        distributed.join(question["coordinator"], question["processes"], question["process"], told)
         code = _train(question, interruption, scratch)
         distributed.leave()
     except PlimsollError as problem:
@@ -175,6 +184,7 @@ def _train(question: Mapping[str, Any], interruption: Any, scratch: list[Path]) 
         (folder / "checkpoints").mkdir()
         board.read_files("run", folder)
         session |= {"run": str(folder), "quiet": True, "tracker": "none", "profile": 0, "profiler_port": None}
+    _require_same_data(board, recipe, Path(session["run"]))
     return train_here(session, interruption).code
 
 
@@ -215,6 +225,24 @@ def _require_alike(board: Any, question: Mapping[str, Any]) -> None:
             f"the processes of this run were not started alike: {'; '.join(differences)}. Start all of them with the"
             " same command and the same code"
         )
+
+
+def _require_same_data(board: Any, recipe: Recipe, folder: Path) -> None:
+    """Each makes its own rows of what it reads under the same name: all of them hear who has other data, or none."""
+    from plimsoll.training.distributed import is_first, process, processes
+
+    said = None
+    try:
+        recipe.training_data_changed(Prepared(**json.loads((folder / "data.json").read_text())))
+    except PlimsollError as problem:
+        said = str(problem)
+    board.write(f"data-{process()}", said)
+    if is_first():
+        each = [board.read(f"data-{number}") for number in range(processes())]
+        board.write("data", [f"process {number} says: {words}" for number, words in enumerate(each) if words])
+    if refusals := board.read("data"):
+        board.heard("data")
+        raise RunError(f"the processes of this run do not read the same data. {'; '.join(refusals)}")
 
 
 def _facts(question: Mapping[str, Any]) -> dict[str, Any]:

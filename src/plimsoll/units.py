@@ -69,3 +69,8 @@ def format_seconds(seconds: float) -> str:
         return f"{seconds:.1f} s"
     milliseconds = seconds * 1000
     return f"{milliseconds:.0f} ms" if milliseconds >= 10 else f"{milliseconds:.2g} ms"
+
+
+def whole_number(text: str) -> int | None:
+    """Of digits as a keyboard has them, at most nine; None for anything else. `str.isdigit` knows more, `int` less."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else None

@@ -42,7 +42,7 @@ def free_port():
 class Several:
     """Processes that train one run together, each started by the command a user types."""
 
-    def __init__(self, text: Path, run: Path, *, options=((), ())) -> None:
+    def __init__(self, text: Path | str, run: Path, *, options=((), ()), folders=(None, None)) -> None:
         environment = os.environ | {CPU_DEVICES: "4", "PYTHONPATH": os.pathsep.join(sys.path)}
         command = [sys.executable, "-m", "plimsoll.cli.main", "train", "stories", "--dataset-id", str(text), *SMALL]
         where = ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", "2", "--run", str(run)]
@@ -51,6 +51,7 @@ class Several:
             subprocess.Popen(
                 [*command, *where, "--process", str(number), *more],
                 env=environment,
+                cwd=folders[number],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -146,7 +147,7 @@ def test_what_was_saved_is_what_one_device_learns_from_the_same_batches(killed):
 
 def test_processes_that_were_started_differently_are_refused_each(text_file, tmp_path):
     codes, said = Several(text_file, tmp_path / "run", options=(("--seed", "1"), ("--seed", "2"))).ended()
-    assert codes == [2, 2]
+    assert codes == [2, 2], said
     for _, errors in said:
         assert "were not started alike: --seed is 2 on process 1" in errors
         assert "and 1 on process 0" in errors
@@ -156,9 +157,44 @@ def test_processes_that_were_started_differently_are_refused_each(text_file, tmp
 
 def test_what_the_first_one_refuses_is_said_by_all(text_file, tmp_path):
     codes, said = Several(text_file, tmp_path / "run", options=(("--mesh", "data=16"),) * 2).ended()
-    assert codes == [2, 2]
+    assert codes == [2, 2], said
     assert "--mesh data=16 needs 16 devices, and there are 8 in 2 processes, 4 in each" in said[0][1]
     assert "the first process says: --mesh data=16 needs 16 devices" in said[1][1]
+
+
+def test_where_one_reads_other_data_all_stop_and_say_so(text_file, tmp_path):
+    """Of the same name and size: each process would take its rows of another text."""
+    lines = text_file.read_text().splitlines(keepends=True)
+    for name, order in (("a", lines), ("b", lines[::-1])):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "text.jsonl").write_text("".join(order))
+    folders = (tmp_path / "a", tmp_path / "b")
+    codes, said = Several("text.jsonl", tmp_path / "run", folders=folders).ended()
+    assert codes == [2, 2], said
+    for _, errors in said:
+        assert "do not read the same data. process 1 says: text.jsonl changed since the run began" in errors
+        assert "Traceback" not in errors
+    assert not steps_saved(tmp_path / "run")
+
+
+def test_a_process_that_waits_for_the_others_can_be_stopped(text_file, tmp_path):
+    several = Several(text_file, tmp_path / "run", options=((),))
+    port = int(several.started[0].args[several.started[0].args.index("--coordinator") + 1].rpartition(":")[2])
+    deadline = time.monotonic() + PATIENCE
+    while not listens(port):
+        assert several.started[0].poll() is None, several.ended()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    several.started[0].send_signal(signal.SIGTERM)
+    codes, said = several.ended()
+    assert codes == [143], said
+    assert "stopped while it waited for the other processes: nothing was begun" in said[0][1]
+    assert not (tmp_path / "run").exists()
+
+
+def listens(port):
+    with socket.socket() as asked:
+        return asked.connect_ex(("127.0.0.1", port)) == 0
 
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
@@ -185,6 +221,8 @@ def test_others_are_looked_for_only_where_a_cluster_says_that_there_are_some(var
     [
         (("host:1", None, None), "go together"),
         (("host", 2, 0), "is not HOST:PORT"),
+        (("host:99999999", 2, 0), "with a port of at most 65,535"),
+        (("host:\u00b2", 2, 0), "is not HOST:PORT"),
         (("host:1", 2, 2), "--process 2 is none of --processes 2"),
     ],
 )

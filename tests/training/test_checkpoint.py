@@ -160,6 +160,15 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(saved_twic
     assert saved_twice.latest_whole()[0].step == 2
 
 
+def test_a_step_that_is_damaged_twice_is_kept_twice(saved_twice):
+    for _ in range(2):
+        truncate(saved_twice.all()[0])
+        saved_twice.latest_whole()
+        saved_twice.save(2, make_state(2), POSITION)
+    assert saved_twice.set_aside() == ["step-00000002.damaged", "step-00000002.damaged-2"]
+    assert [saved.step for saved in saved_twice.all()] == [2, 1]
+
+
 def test_where_none_is_whole_there_is_none(saved_twice):
     for saved in saved_twice.all():
         remove_manifest(saved)

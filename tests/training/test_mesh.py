@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 DEVICES, FSDP = 8, 2
-RECIPES = ("stories", "control", "longcontext", "sudoku-mlp", "plain_jax")
+RECIPES = ("stories", "control", "longcontext", "recommend", "recommend-gemma-2b", "sudoku-mlp", "plain_jax")
 
 
 @pytest.fixture(scope="module")

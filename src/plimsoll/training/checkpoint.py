@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -36,6 +37,7 @@ from plimsoll.units import MIB, format_bytes
 SLICE_BYTES = 4 * MIB
 IN_FLIGHT_BYTES = 8 * MIB
 """What Orbax may hold at a time while it writes or reads."""
+DAMAGED = ".damaged"
 _PLACEHOLDER: Any = ...  # Orbax's word for "leave this one on disk"
 
 
@@ -135,11 +137,14 @@ class Checkpoints:
             problem = damage(saved)
             if problem is None:
                 return saved, notes
-            aside = saved.path.with_name(saved.path.name + ".damaged")
-            shutil.rmtree(aside, ignore_errors=True)
+            aside = next(path for path in _asides(saved.path) if not path.exists())
             saved.path.rename(aside)
             notes.append(f"checkpoint {saved.step} is damaged ({problem}): set aside as {aside.name}")
         return None, notes
+
+    def set_aside(self) -> list[str]:
+        """Names of damaged checkpoints, of this session and of those before it."""
+        return sorted(path.name for path in self.folder.glob(f"step-*{DAMAGED}*"))
 
     def newest(self, like: Any) -> tuple[int | None, Any, dict[str, Any], list[str]]:
         """Step, state and loader's position of the newest that is whole, and what was set aside, in words. None for the
@@ -241,6 +246,12 @@ def _described(saved: Saved, only: str | tuple[str, ...] = "") -> list[dict[str,
 
 def loader_position(saved: Saved) -> dict[str, Any]:
     return json.loads((saved.path / "state.json").read_text())["loader"]
+
+
+def _asides(path: Path) -> Iterator[Path]:
+    """Names for it when it is damaged; none that was set aside before is written over."""
+    for number in itertools.count(1):
+        yield path.with_name(f"{path.name}{DAMAGED}" + (f"-{number}" if number > 1 else ""))
 
 
 def damage(saved: Saved) -> str | None:

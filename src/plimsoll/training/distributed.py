@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,32 +25,57 @@ HEARTBEAT_SECONDS = 30
 """A process that was not heard for so long counts as gone, and ends the others."""
 CONNECT_SECONDS = 300
 PATIENCE_MILLISECONDS = 24 * 3600 * 1000
+LEAVING_SECONDS = 3
+"""That the first process leaves to the others to say what they have heard."""
 POLL_SECONDS = 0.2
 """Between two looks for what the first process prepares: it makes data and compiles plans meanwhile."""
 PIECE_BYTES = 16 * 2**20
 """Of a leaf that goes to the other processes at a time."""
 
 
-def join(coordinator: str | None, processes: int | None, process: int | None) -> None:
-    """Before anything else touches JAX. None: as the variables of Slurm, MPI, Kubernetes or a TPU say."""
+def join(
+    coordinator: str | None,
+    processes: int | None,
+    process: int | None,
+    told: Callable[[], int | None] = lambda: None,
+) -> None:
+    """Before anything else touches JAX. None: as the variables of Slurm, MPI, Kubernetes or a TPU say.
+
+    JAX waits for the others where no signal handler of Python's runs: in a thread here, while this one looks whether
+    a signal was `told`.
+    """
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.config.update("jax_enable_preemption_service", False)  # it takes SIGTERM for itself, and notes it late
-    try:
-        jax.distributed.initialize(
-            coordinator,
-            processes,
-            process,
-            initialization_timeout=CONNECT_SECONDS,
-            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
-            shutdown_timeout_seconds=HEARTBEAT_SECONDS,
-        )
-    except (ValueError, RuntimeError) as problem:
+    failures: list[Exception] = []
+
+    def initialize() -> None:
+        try:
+            jax.distributed.initialize(
+                coordinator,
+                processes,
+                process,
+                initialization_timeout=CONNECT_SECONDS,
+                heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+                shutdown_timeout_seconds=HEARTBEAT_SECONDS,
+            )
+        except (ValueError, RuntimeError) as problem:
+            failures.append(problem)
+
+    waiting = threading.Thread(target=initialize, daemon=True)
+    waiting.start()
+    while waiting.is_alive():
+        waiting.join(POLL_SECONDS)
+        if (number := told()) is not None:
+            stopped = RunError("stopped while it waited for the other processes: nothing was begun")
+            stopped.exit_code = 128 + number
+            raise stopped
+    for problem in failures:
         where = coordinator or "the coordinator that this cluster names"
         raise RunError(
             f"the processes of this run did not find one another at {where} in {CONNECT_SECONDS} s:"
             f" {str(problem).splitlines()[0][:200]}. Start all of them with the same --coordinator and --processes,"
             " each with its own --process from 0, and let the port through"
-        ) from None
+        )
 
 
 def leave() -> None:
@@ -127,6 +153,8 @@ class Board:
         """Waits until all have read what was written, so that none is ended by another one's end before."""
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # one is gone: it will not hear it
             self._client.wait_at_barrier(f"plimsoll/heard-{name}", HEARTBEAT_SECONDS * 1000)
+        if is_first():  # its end takes the store with it, and whoever is still connected ends with an abort
+            time.sleep(LEAVING_SECONDS)
 
     def write_files(self, name: str, folder: Path, paths: list[str]) -> None:
         import tarfile

@@ -143,7 +143,13 @@ class RunFolder:
         descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except OSError as problem:
+            if not isinstance(problem, BlockingIOError):
+                os.close(descriptor)
+                raise RunError(
+                    f"{self.path} lies on a file system that gives no locks ({problem.strerror}), so that two commands"
+                    " could write one run: name a --run on another one"
+                ) from None
             holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
             os.close(descriptor)
             raise RunError(
