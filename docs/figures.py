@@ -346,7 +346,39 @@ def recommend_memory() -> str:
 def _planned(row: Any) -> str:
     if not row.get("fits"):
         return f"({row['floor_bytes'] / 2**30:.2f} GiB: does not fit)"
-    return f"{row['predicted_peak_bytes'] / 2**30:.2f} GiB, {1000 * row['step_seconds']:,.0f} ms"
+    about = "about " if row["source"] == "estimated" else ""
+    return f"{about}{row['predicted_peak_bytes'] / 2**30:.2f} GiB, {1000 * row['step_seconds']:,.0f} ms"
+
+
+def recommend_savings(preset: str, chip: str) -> str:
+    """What the guide's three claims come to there: recomputing, bfloat16 arithmetic, its time."""
+    rows = {
+        row["row"]: row for row in read("recommend_memory", "rows") if (row["preset"], row["chip"]) == (preset, chip)
+    }
+    plain, remat, bfloat16, half, least = (
+        rows[name]
+        for name in (
+            "default: float32, nothing recomputed",
+            "+ blocks recomputed",
+            "+ bfloat16 arithmetic",
+            "+ frozen in bfloat16",
+            "+ frozen in NF4",
+        )
+    )
+    before, recomputed, rounded, in_16, in_4 = (
+        row["predicted_peak_bytes"] for row in (plain, remat, bfloat16, half, least)
+    )
+    times, name = remat["step_seconds"] / bfloat16["step_seconds"], f"{preset.removeprefix('recommend-')} on `{chip}`"
+    changed, saved, most = rounded / recomputed - 1, 1 - in_16 / rounded, 1 - in_4 / rounded
+    return (
+        f"* {name}: recomputing saves {_share(1 - recomputed / before)}; bfloat16 arithmetic changes that by"
+        f" {_share(changed, signed=True)} and is {times:.1f} times as fast; frozen weights in bfloat16 save"
+        f" {_share(saved)} of what is left, in NF4 {_share(most)}."
+    )
+
+
+def _share(share: float, *, signed: bool = False) -> str:
+    return (f"{share:+.0%}" if signed else f"{share:.0%}").replace("%", " %")
 
 
 def sizes() -> str:
