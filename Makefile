@@ -33,12 +33,13 @@ bench: setup
 # The site of docs/*.md, in site/. Fails on a broken link, a page that is not in the navigation, and a figure that is
 # not what its result file or the code says (docs/figures.py). `make figures` writes the figures into the pages.
 docs: .venv/docs-ready
-	$(COG) --check --diff docs/*.md
+	$(COG) --check --diff $(PAGES)
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --nitpicky --quiet --builder html docs site
 
 figures: .venv/docs-ready
-	$(COG) -r docs/*.md
+	$(COG) -r $(PAGES)
 
+PAGES := README.md docs/*.md
 COG := $(BIN)/python -m cogapp --verbosity=1 -P -I docs -p "import figures"
 
 .venv/docs-ready: .venv/ready docs/requirements.lock

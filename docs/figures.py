@@ -247,6 +247,22 @@ def _drawn(name: str) -> list[str]:
     ]
 
 
+def demo(*parts: str) -> str:
+    """What `make demo` printed."""
+    blocks = ["\n".join(read("demo", part)) for part in parts]
+    return "\n```text\n" + "\n...\n".join(blocks) + "\n...\n```\n"
+
+
+def demo_minutes() -> str:
+    """How long it took, with the set-up before it, and where."""
+    conditions = read("demo", "conditions")
+    return (
+        f"On {conditions['cores']} cores of an {conditions['cpu']} that others used too it took"
+        f" {read('demo', 'seconds') / 60:.0f} minutes with its set-up ([result](docs/results/demo.json), at"
+        f" {conditions['commit'][:8]}); a machine of your own is likely to be faster."
+    )
+
+
 def trained(name: str, *, told: str = "") -> str:
     """A run to where it went: what it learned, in what time, and its bytes predicted and measured."""
     name = f"run-{name}"

@@ -14,7 +14,7 @@ BLOCK = re.compile(
 )
 ASKED = [
     (page.name, *found.groups())
-    for page in sorted(DOCS.glob("*.md"))
+    for page in [DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))]
     for found in BLOCK.finditer(page.read_text("utf-8"))
 ]
 
@@ -36,7 +36,7 @@ def test_a_page_shows_what_the_result_file_or_the_code_says(page, name, words, s
     assert isinstance(call, ast.Call)
     given = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
     answer = getattr(figures, name)(*map(ast.literal_eval, call.args), **given)
-    assert shown == answer + "\n", f"docs/{page}: `make figures` writes it anew"
+    assert shown == answer + "\n", f"{page}: `make figures` writes it anew"
 
 
 def test_pages_ask_for_figures():
