@@ -18,8 +18,10 @@ from plimsoll.errors import DataError, PlimsollError, RecipeError, RunError, as_
 from plimsoll.pins import levers_of
 from plimsoll.provenance import note_session, sessions
 from plimsoll.recipes.registry import from_dict, preset
+from plimsoll.recipes.stories import Text
 from plimsoll.recipes.users_code import failed
 from plimsoll.reporting import plan_of_file
+from plimsoll.run import prepare_data
 from plimsoll.training.folder import RunFolder
 from puzzle_files import write_split
 
@@ -140,3 +142,19 @@ def test_solutions_of_arc_that_are_no_object_are_refused(tmp_path):
     (tmp_path / "a_training_solutions.json").write_text("null")
     with pytest.raises(DataError, match=r"a_training_solutions\.json is no object"):
         list(tasks([tmp_path / "a_training_challenges.json"]))
+
+
+def test_a_text_that_changes_before_anything_is_planned_is_prepared_anew(tmp_path):
+    text, folder = tmp_path / "text.txt", RunFolder(tmp_path / "run")
+    folder.create()
+    recipe = Text(dataset_id=str(text), vocab_size=300, seq_len=32, steps=3, width=32, layers=1, heads=1)
+    found = []
+    for words in ("one two three four", "five six seven nine"):  # of one size
+        text.write_text(f"{words}\n\n" * 200)
+        found.append(prepare_data(folder, recipe, print))
+    assert found[0].facts != found[1].facts
+    assert prepare_data(folder, recipe, print) == found[1]
+    folder.write("plan.json", {})
+    text.write_text("one two three four\n\n" * 200)
+    with pytest.raises(DataError, match="changed since the run began"):
+        prepare_data(folder, recipe, print)
