@@ -147,7 +147,7 @@ def test_solutions_of_arc_that_are_no_object_are_refused(tmp_path):
 def test_a_text_that_changes_before_anything_is_planned_is_prepared_anew(tmp_path):
     text, folder = tmp_path / "text.txt", RunFolder(tmp_path / "run")
     folder.create()
-    recipe = Text(dataset_id=str(text), vocab_size=300, seq_len=32, steps=3, width=32, layers=1, heads=1)
+    recipe = Text(dataset_id=str(text), vocab_size=300, seq_len=32, batch_size=4, steps=3, width=32, layers=1, heads=1)
     found = []
     for words in ("one two three four", "five six seven nine"):  # of one size
         text.write_text(f"{words}\n\n" * 200)
