@@ -126,7 +126,7 @@ def test_completion_knows_every_command(script):
     assert {"plan", "train", "ladder", "prepare", *OTHERS} == set(COMMANDS)
 
 
-@pytest.mark.parametrize("words", [[], ["fishy"], ["bash", "more"]])
+@pytest.mark.parametrize("words", [[], ["tcsh"], ["bash", "more"]])
 def test_another_shell_is_refused(words):
-    with pytest.raises(RecipeError, match="takes a shell, one of bash, zsh, tcsh, got"):
+    with pytest.raises(RecipeError, match="takes a shell, one of bash, zsh, got"):
         completion(["--tyro-print-completion", *words])
