@@ -59,6 +59,7 @@ def main() -> int:
     options.add_argument("--out", type=Path, default=Path("bench-out/fuzz.jsonl"))
     options.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     given_ = options.parse_args()
+    given_.out = given_.out.absolute()  # each kind works in a folder of its own
     given_.out.parent.mkdir(parents=True, exist_ok=True)
     if given_.alone:
         return alone(given_)
