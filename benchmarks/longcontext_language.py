@@ -16,12 +16,11 @@ import argparse
 import json
 import os
 import resource
-import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from training_process import ENVIRONMENT, PLIMSOLL
+from training_process import plimsoll
 
 SHORT = 4, 10, 40
 """Steps after which the run stops that says what a step costs: after planning, and twice more."""
@@ -107,14 +106,6 @@ def cpu_seconds() -> float:
     """Of every process that was waited for."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
-
-
-def plimsoll(*words: Any) -> str:
-    command = [*PLIMSOLL, *map(str, words)]
-    done = subprocess.run(command, check=False, env=ENVIRONMENT, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)}\n{done.stderr[-2000:]}")
-    return done.stdout
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from text_vs_trainer import conditions
-from training_process import ENVIRONMENT, PLIMSOLL, trained
+from training_process import plimsoll, trained
 
 LAST = ("--learn-validation", "--ema-decay", "0.999")
 ROWS: Mapping[str, Sequence[str]] = {
@@ -68,14 +67,6 @@ def measured(data: Path, words: Sequence[str], run: Path) -> dict[str, Any]:
     steps = max(row["step"] for row in over.rows if "loss" in row)
     memory = {"predicted_bytes": over.predicted, "peak_bytes": over.peak, "plan": over.planned["plan"]}
     return {"seconds": seconds, "load_before": load, "steps": steps} | memory | told
-
-
-def plimsoll(*words: Any) -> str:
-    command = [*PLIMSOLL, *map(str, words)]
-    done = subprocess.run(command, check=False, env=ENVIRONMENT, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)}\n{done.stderr[-2000:]}")
-    return done.stdout
 
 
 if __name__ == "__main__":

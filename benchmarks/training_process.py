@@ -62,6 +62,15 @@ class Trained:
         return next(row["loss"] for row in reversed(self.rows) if "loss" in row)
 
 
+def plimsoll(*words: Any) -> str:
+    """What the command printed; a refusal ends this program with its words."""
+    command = [*PLIMSOLL, *map(str, words)]
+    done = subprocess.run(command, check=False, env=ENVIRONMENT, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
 def watch(command: Sequence[str], *, seconds: float, start: Callable[[], None] | None = None) -> Ended:
     """Runs it in a session of its own, with every process it starts; what takes longer than `seconds` is killed.
 

@@ -74,7 +74,7 @@ def recorded(run: str, *, ask_model: bool = True, closed_loop: bool = False, say
 
 
 def _after_the_last_checkpoint(folder: RunFolder, columns: Columns) -> list[str]:
-    """Of a run that was killed: rows that the same command makes anew, after which no ledger was written."""
+    """Of a run that was killed or stopped: rows that the same command makes anew."""
     saved, rows = max(folder.saved_steps(), default=0), columns.get("loss")
     last = int(rows.steps[-1]) if rows else 0
     if last <= saved or folder.is_trained_now():
@@ -83,7 +83,7 @@ def _after_the_last_checkpoint(folder: RunFolder, columns: Columns) -> list[str]
     beside = (
         ", and what is measured of the whole process is of the sessions before" if folder.has("ledger.json") else ""
     )
-    return [f"{steps}: logged, and lost with the process before a save. The same command trains them again{beside}"]
+    return [f"{steps}: logged after the last checkpoint. The same command trains them again{beside}"]
 
 
 def _optional(folder: RunFolder, name: str) -> Facts | None:

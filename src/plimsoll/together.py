@@ -134,8 +134,8 @@ def train_together(question: Mapping[str, Any], interruption: Any) -> NoReturn:
     code, scratch = 1, []
     _mute_libraries()
     try:
-        told = lambda: interruption.signal  # noqa: E731
-        distributed.join(question["coordinator"], question["processes"], question["process"], told)
+        where = (question["coordinator"], question["processes"], question["process"])
+        distributed.join(*where, lambda: interruption.signal)
         code = _train(question, interruption, scratch)
         distributed.leave()
     except PlimsollError as problem:

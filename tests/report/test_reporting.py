@@ -66,11 +66,11 @@ def test_a_run_killed_in_the_middle_of_a_row_has_all_rows_before_it(run):
 def test_rows_after_the_last_checkpoint_are_said_to_be_lost(run):
     (run.checkpoints / "step-00000001").mkdir()
     assert reporting.recorded(str(run.path), ask_model=False).left_out[-1] == (
-        "step 2: logged, and lost with the process before a save. The same command trains them again, and what is"
+        "step 2: logged after the last checkpoint. The same command trains them again, and what is"
         " measured of the whole process is of the sessions before"
     )
     (run.checkpoints / "step-00000002").mkdir()
-    assert "lost with the process" not in " ".join(reporting.recorded(str(run.path), ask_model=False).left_out)
+    assert "after the last checkpoint" not in " ".join(reporting.recorded(str(run.path), ask_model=False).left_out)
 
 
 def test_a_run_that_is_trained_now_is_not_held_up(run):

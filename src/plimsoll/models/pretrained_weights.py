@@ -113,7 +113,7 @@ def _filled(like: Any, tensors: list[Tensor], *, turned: bool) -> Any:
         codes, scales = (_buffer(part.shape, part.dtype) for part in (like.codes, like.scales))
         for number, tensor in enumerate(tensors):
             place = (number,) if stacked else ()
-            for first, last, part in _packedpieces_of(tensor, like):
+            for first, last, part in _packed_pieces(tensor, like):
                 codes[place][:, first:last] = np.asarray(part.codes)[:, : last - first]
                 scales[place][:, first:last] = np.asarray(part.scales)[:, : last - first]
         return Packed(_taken(codes), _taken(scales), like.bits, like.rows)
@@ -131,7 +131,7 @@ def _filled(like: Any, tensors: list[Tensor], *, turned: bool) -> Any:
     return _taken(whole)
 
 
-def _packedpieces_of(tensor: Tensor, like: Packed) -> Iterator[tuple[int, int, Packed]]:
+def _packed_pieces(tensor: Tensor, like: Packed) -> Iterator[tuple[int, int, Packed]]:
     """First and last published row, which is a column here, and the codes of those and of what fills up the piece."""
     pieces = pieces_of(tensor.shape, PACKED_PIECE)
     together = np.zeros((pieces[0][1], tensor.shape[1]), np.float32)  # one shape, so that it is compiled once

@@ -63,8 +63,7 @@ def _with_a_way_out(refused: BudgetError, problem: Problem, compiler: Compiler, 
     """Pinned levers that do not fit together: which one of them, set free, would do, and to what value."""
     ways = []
     pins = problem.pins if refused.floor_bytes is not None and problem.pinned_by is None else {}
-    unpinned = _Search(replace(problem, pins={}, measure=False), compiler, say)
-    if not pins or not unpinned.may_hold_the_state():
+    if not pins or not _Search(replace(problem, pins={}, measure=False), compiler, say).may_hold_the_state():
         return refused
     for pin in pins:
         others = {name: value for name, value in problem.pins.items() if name != pin}
