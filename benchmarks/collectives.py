@@ -58,13 +58,13 @@ def main() -> None:
 
 def compiled(name: str, recipe: str, windows: str | None, *, fsdp: bool) -> dict[str, Any]:
     """In the chip's compile environment, a process for each."""
-    from plimsoll import compilers, environment
     from plimsoll.planner.chips import chip
+    from plimsoll.processes import environment, toolchains
 
     platform = chip(name).platform
-    python = compilers.python_for(platform)
+    python = toolchains.python_for(platform)
     if python is None:
-        raise SystemExit(f"{name}: {compilers.missing(platform)}: `plimsoll chips --install {platform}`")
+        raise SystemExit(f"{name}: {toolchains.missing(platform)}: `plimsoll chips --install {platform}`")
     variables = environment.for_processes(platform) | {"PYTHONPATH": str(SOURCE)}
     command = [str(python), __file__, "--chips", name, "--recipes", recipe, "--here"]
     command += (["--windows", windows] if windows else []) + (["--fsdp"] if fsdp else [])
@@ -77,7 +77,7 @@ def compiled(name: str, recipe: str, windows: str | None, *, fsdp: bool) -> dict
 def here(name: str, recipe_name: str, windows: str | None, *, fsdp: bool) -> None:
     import dataclasses
 
-    from plimsoll.drydock import Drydock
+    from plimsoll.engine.cross_compile import Drydock
     from plimsoll.planner.chips import chip
     from plimsoll.recipes.registry import preset
     from plimsoll.types import Plan

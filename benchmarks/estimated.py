@@ -43,13 +43,13 @@ def main() -> None:
 
 def of_chip(name: str, count: int, seed: int) -> list[dict]:
     """In the chip's compile environment, one process for all of its plans."""
-    from plimsoll import compilers, environment
     from plimsoll.planner.chips import chip
+    from plimsoll.processes import environment, toolchains
 
     found = chip(name)
-    python = compilers.python_for(found.platform)
+    python = toolchains.python_for(found.platform)
     if python is None:
-        print(f"{name}: {compilers.missing(found.platform)}: `plimsoll chips --install {found.platform}`")
+        print(f"{name}: {toolchains.missing(found.platform)}: `plimsoll chips --install {found.platform}`")
         return []
     variables = environment.for_processes(found.platform) | {"PYTHONPATH": str(SOURCE)}
     command = [str(python), __file__, "--chips", name, "--count", str(count), "--seed", str(seed), "--here"]
@@ -69,7 +69,7 @@ def of_chip(name: str, count: int, seed: int) -> list[dict]:
 def here(name: str, count: int, seed: int) -> None:
     import dataclasses
 
-    from plimsoll.drydock import Drydock
+    from plimsoll.engine.cross_compile import Drydock
     from plimsoll.planner.chips import chip
     from plimsoll.recipes.registry import preset
     from plimsoll.types import Plan

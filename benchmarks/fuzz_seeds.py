@@ -51,7 +51,7 @@ def command(words: str) -> Call:
 
 def without_planning() -> None:
     """Planning compiles, and training is another process: what comes before them is what reads a user's files."""
-    from plimsoll import run
+    from plimsoll.api import train as run
     from plimsoll.errors import PlimsollError
 
     def planned(*_: Any, **__: Any) -> Any:
@@ -137,8 +137,8 @@ def _tables(folder: Path) -> None:
 
 def _recommended(name: str) -> Call:
     def call(folder: Path) -> object:
-        from plimsoll.builders.interaction_options import RecommendSet
-        from plimsoll.builders.recommend import build
+        from plimsoll.recipes.recommend.prepare import build
+        from plimsoll.recipes.recommend.prepare_options import RecommendSet
 
         made = RecommendSet(interactions=str(folder / name), k_core=2, clustering="frequency", embeddings="none")
         return build(made, folder.parent / "out" / name)
@@ -162,14 +162,14 @@ def _pretrained(folder: Path) -> None:
 
 
 def _checked(folder: Path) -> object:
-    from plimsoll.models.pretrained_shape import read_shape
-    from plimsoll.models.published_tensors import checked
+    from plimsoll.models.pretrained.shape import read_shape
+    from plimsoll.models.pretrained.tensors import checked
 
     return checked(folder, read_shape(folder))
 
 
 def _published(folder: Path) -> object:
-    from plimsoll.models.trm_published import read, require_file
+    from plimsoll.recipes.puzzles.published import read, require_file
 
     return read(require_file(folder / "whole/model.safetensors"))
 
@@ -197,10 +197,10 @@ def _run(folder: Path) -> None:
     import numpy as np
     from report_examples import LEDGER, PLANNED
 
+    from plimsoll.api.train import prepare_data
     from plimsoll.recipes.registry import from_dict, preset
-    from plimsoll.run import prepare_data
+    from plimsoll.runs.folder import RunFolder
     from plimsoll.training.checkpoint import Checkpoints
-    from plimsoll.training.folder import RunFolder
 
     text, run = folder / "a.txt", RunFolder(folder / "run")
     text.write_text("\n\n".join(f"abc def ghi {n} " * 30 for n in range(120)))
@@ -230,7 +230,7 @@ def _run(folder: Path) -> None:
 
 
 def _proved(folder: Path) -> object:
-    from plimsoll.inference import prove
+    from plimsoll.inference.evaluate import prove
 
     return prove({"run": str(folder / "run")})
 

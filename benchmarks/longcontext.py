@@ -23,8 +23,8 @@ import jax
 import numpy as np
 from text_vs_trainer import conditions
 
-from plimsoll.recipes.longcontext import LongContext
-from plimsoll.recipes.stories import Text
+from plimsoll.recipes.longcontext.recipe import LongContext
+from plimsoll.recipes.text.recipe import Text
 from plimsoll.training.program import Program, compiled, lower
 from plimsoll.types import Plan
 

@@ -64,7 +64,7 @@ def trained(options, run: Path) -> str:
 
 def result(options, run: Path, *, memory: str | None) -> str:
     """Plans and trains in `run` and reads what it wrote."""
-    from plimsoll.run import TrainOptions, prepare_run
+    from plimsoll.api.train import TrainOptions, prepare_run
 
     recipe = given_recipe(options)
     link_inputs(options, run)

@@ -15,8 +15,8 @@ from peers.trm_side import LATENTS, Arrays, File, serve
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from plimsoll.models.act import PUZZLES, Halting, RecursiveSolver
-from plimsoll.models.trm_published import TABLE, names, placed, shape_of
+from plimsoll.recipes.puzzles.act import PUZZLES, Halting, RecursiveSolver
+from plimsoll.recipes.puzzles.published import TABLE, names, placed, shape_of
 from plimsoll.training import memory
 from plimsoll.training.program import compiled
 from plimsoll.training.step import _gradient, _in_micro_batches, _joined

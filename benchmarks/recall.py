@@ -36,9 +36,9 @@ from text_vs_trainer import conditions
 
 from plimsoll.levers.remat import keep
 from plimsoll.models.decoder import Decoder
-from plimsoll.models.eigen import EigenBlock, Mixer, block_of
-from plimsoll.models.eigen_shape import EigenShape, eigen_inner
-from plimsoll.models.recurrence import states
+from plimsoll.recipes.longcontext.eigen import EigenBlock, Mixer, block_of
+from plimsoll.recipes.longcontext.eigen_shape import EigenShape, eigen_inner
+from plimsoll.recipes.longcontext.recurrence import states
 from plimsoll.types import Compute
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -146,8 +146,8 @@ def space(effective: int) -> Iterator[Plan]:
 
 def child(recipe: Recipe, answers: Path, **more: Any) -> Child:
     """The compile child as the planner starts it, with answers of its own: times must be of now."""
-    from plimsoll import environment
     from plimsoll.planner.child import Child
+    from plimsoll.processes import environment
 
     about = {"recipe": recipe.to_dict(), "steps": recipe.steps}
     command = [sys.executable, "-m", "plimsoll.worker", "compile", json.dumps(about)]

@@ -28,9 +28,9 @@ from text_vs_trainer import busy_seconds, conditions
 
 sys.path.insert(0, str(ROOT / "src"))
 
-from plimsoll.environment import for_processes
-from plimsoll.models.trm_published import TABLE, names
-from plimsoll.models.trm_shape import TRMShape
+from plimsoll.processes.environment import for_processes
+from plimsoll.recipes.puzzles.published import TABLE, names
+from plimsoll.recipes.puzzles.trm_shape import TRMShape
 
 EXAMPLES = 16
 BUFFERS = {TABLE: "puzzle_emb"}
@@ -112,7 +112,7 @@ def drawn(variant: str) -> dict[str, np.ndarray]:
     """A file of the published size, in the form of the golden ones; weights as either side would begin with them."""
     import jax
 
-    from plimsoll.models.act import RecursiveSolver
+    from plimsoll.recipes.puzzles.act import RecursiveSolver
     from plimsoll.types import Compute
 
     positions = "rope" if variant == "attention" else "none"

@@ -25,7 +25,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from plimsoll.data.control_rows import COLUMNS, ControlRows
+from plimsoll.recipes.control.rows import COLUMNS, ControlRows
 
 BATCH, MIX = 1024, 16
 HUGE = 10_000
@@ -161,7 +161,7 @@ def constant(path: Path, rows: int) -> Path:
 def opened_in(path: Path) -> float:
     """Seconds, in a new process, imports apart."""
     code = (
-        "import sys, time; from plimsoll.data.control_rows import ControlRows; started = time.perf_counter();"
+        "import sys, time; from plimsoll.recipes.control.rows import ControlRows; started = time.perf_counter();"
         " rows = ControlRows(sys.argv[1], split='none'); rows.spec, rows.training_rows, rows.spreads;"
         " print(time.perf_counter() - started)"
     )

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from plimsoll.builders.interaction_folder import InteractionSet, write_interactions
-from plimsoll.data.catalogue import Catalogue
+from plimsoll.recipes.recommend.catalogue import Catalogue
+from plimsoll.recipes.recommend.writer import InteractionSet, write_interactions
 
 
 def write_small(folder, sequences, *, items=None, clusters=2, width=4, titles=True, seed=0):

@@ -5,7 +5,7 @@ import json
 import numpy as np
 from safetensors.numpy import save_file
 
-from plimsoll.models.pretrained_shape import PretrainedShape, Rotary
+from plimsoll.models.pretrained.shape import PretrainedShape, Rotary
 
 LLAMA = PretrainedShape(
     architecture="llama",

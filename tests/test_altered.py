@@ -8,21 +8,21 @@ import pyarrow
 import pytest
 
 from control_files import write_control
-from plimsoll.builders.arc_tasks import tasks
+from plimsoll.api.pins import levers_of
+from plimsoll.api.run_report import plan_of_file
+from plimsoll.api.train import prepare_data
 from plimsoll.cli.main import main
 from plimsoll.data.examples import Examples
-from plimsoll.data.opening import open_documents
+from plimsoll.data.text.opening import open_documents
+from plimsoll.data.text.tokenizer import tokenizer_vocab_size
 from plimsoll.data.token_table import loaded
-from plimsoll.data.tokenizer import tokenizer_vocab_size
 from plimsoll.errors import DataError, PlimsollError, RecipeError, RunError, as_written
-from plimsoll.pins import levers_of
-from plimsoll.provenance import note_session, sessions
+from plimsoll.recipes.own.user_code import failed
+from plimsoll.recipes.puzzles.arc_tasks import tasks
 from plimsoll.recipes.registry import from_dict, preset
-from plimsoll.recipes.stories import Text
-from plimsoll.recipes.users_code import failed
-from plimsoll.reporting import plan_of_file
-from plimsoll.run import prepare_data
-from plimsoll.training.folder import RunFolder
+from plimsoll.recipes.text.recipe import Text
+from plimsoll.runs.folder import RunFolder
+from plimsoll.runs.provenance import note_session, sessions
 from puzzle_files import write_split
 
 DEEP = "[" * 5000 + "]" * 5000

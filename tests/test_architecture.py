@@ -140,5 +140,5 @@ def test_the_command_line_starts_without_jax_numpy_or_tyro():
 
 def test_planning_and_preparing_stay_free_of_jax():
     """`train` becomes the training process by exec, and its memory is the budget's business from then on."""
-    statement = "import plimsoll.run, plimsoll.cli.train, plimsoll.recipes.code as c; c.code().shape"
+    statement = "import plimsoll.api.train, plimsoll.cli.train, plimsoll.recipes.text.code as c; c.code().shape"
     assert "jax" not in loaded_after(statement)

@@ -13,15 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from plimsoll import compilers, run
+from plimsoll.api import train
 from plimsoll.cli.main import main
-from plimsoll.environment import for_processes
 from plimsoll.errors import PlimsollError
 from plimsoll.planner.chips import chip
+from plimsoll.processes import toolchains
+from plimsoll.processes.environment import for_processes
 from plimsoll.units import GIB
 
 JAX = metadata.version("jax")
-real_run = compilers._run
+real_run = toolchains._run
 
 
 @pytest.fixture(autouse=True)
@@ -52,17 +53,17 @@ class Steps:
 
 @pytest.fixture
 def steps(monkeypatch):
-    monkeypatch.setattr(compilers, "_run", steps := Steps())
+    monkeypatch.setattr(toolchains, "_run", steps := Steps())
     return steps
 
 
 def test_an_environment_has_its_plug_in_and_our_packages(steps, place):
     said = []
-    assert compilers.python_for("tpu") is None
-    python = compilers.install("tpu", said.append)
-    assert compilers.python_for("tpu") == python == place / "tpu/bin/python"
-    assert compilers.missing("tpu") is None
-    assert compilers.python_for("cuda") is None
+    assert toolchains.python_for("tpu") is None
+    python = toolchains.install("tpu", said.append)
+    assert toolchains.python_for("tpu") == python == place / "tpu/bin/python"
+    assert toolchains.missing("tpu") is None
+    assert toolchains.python_for("cuda") is None
     version = __import__("jax").__version__
     assert [name for name, _ in steps.ran] == ["venv", "pip", "proof"]
     assert steps.ran[1][1] == f"jax[tpu]=={version}"
@@ -73,26 +74,26 @@ def test_an_environment_has_its_plug_in_and_our_packages(steps, place):
 
 
 def test_ours_do_not_see_its_plug_in(steps):
-    compilers.install("tpu", lambda _: None)
+    toolchains.install("tpu", lambda _: None)
     assert subprocess.run([sys.executable, "-c", "import a_plugin"], capture_output=True, check=False).returncode == 1
 
 
 @pytest.mark.parametrize("step", ["venv", "pip", "proof"])
 def test_what_fails_leaves_nothing_behind(step, monkeypatch, place):
-    monkeypatch.setattr(compilers, "_run", Steps(fails=step))
+    monkeypatch.setattr(toolchains, "_run", Steps(fails=step))
     with pytest.raises(PlimsollError, match=r"was not made: .* ended with code 1: no matching distribution") as refusal:
-        compilers.install("cuda", lambda _: None)
+        toolchains.install("cuda", lambda _: None)
     assert "\n" not in str(refusal.value)
-    assert compilers.python_for("cuda") is None
+    assert toolchains.python_for("cuda") is None
     assert [path.name for path in place.iterdir()] == ["cuda.lock"]
 
 
 def test_what_fails_leaves_the_one_before_it(steps, monkeypatch):
-    python = compilers.install("tpu", lambda _: None)
-    monkeypatch.setattr(compilers, "_run", Steps(fails="proof"))
+    python = toolchains.install("tpu", lambda _: None)
+    monkeypatch.setattr(toolchains, "_run", Steps(fails="proof"))
     with pytest.raises(PlimsollError):
-        compilers.install("tpu", lambda _: None)
-    assert compilers.python_for("tpu") == python
+        toolchains.install("tpu", lambda _: None)
+    assert toolchains.python_for("tpu") == python
 
 
 KILLED = """
@@ -112,23 +113,23 @@ def test_one_that_was_killed_is_not_taken_for_a_good_one_and_can_be_made_again(s
     assert process.stdout is not None
     assert process.stdout.readline() == "downloading\n"
     with pytest.raises(PlimsollError, match="another process is installing the compile environment for tpu"):
-        compilers.install("tpu", lambda _: None)
+        toolchains.install("tpu", lambda _: None)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert (place / "tpu.unfinished").exists()
-    assert compilers.python_for("tpu") is None
-    compilers.install("tpu", lambda _: None)
-    assert compilers.python_for("tpu") is not None
+    assert toolchains.python_for("tpu") is None
+    toolchains.install("tpu", lambda _: None)
+    assert toolchains.python_for("tpu") is not None
     assert not (place / "tpu.unfinished").exists()
 
 
 @pytest.mark.parametrize(("field", "was"), [("jax", "0.9.0"), ("python", "3.12.1"), ("environment", "/another")])
 def test_one_that_was_made_for_other_packages_is_not_used(field, was, steps, place):
-    compilers.install("tpu", lambda _: None)
-    mark = place / "tpu" / compilers.MARK
+    toolchains.install("tpu", lambda _: None)
+    mark = place / "tpu" / toolchains.MARK
     mark.write_text(json.dumps(json.loads(mark.read_text()) | {field: was}))
-    assert compilers.python_for("tpu") is None
-    missing = compilers.missing("tpu")
+    assert toolchains.python_for("tpu") is None
+    missing = toolchains.missing("tpu")
     assert missing is not None
     assert missing.startswith(f"installed for {field} {was}, and this is ")
 
@@ -140,12 +141,12 @@ def borrow(place, folder):
 
 def test_one_whose_borrowed_packages_have_gone_is_not_used(steps, place, tmp_path, capsys):
     """As where the virtual environment it was made from was removed, and made again elsewhere."""
-    compilers.install("tpu", lambda _: None)
+    toolchains.install("tpu", lambda _: None)
     borrow(place / "tpu", tmp_path / "gone")
-    assert compilers.python_for("tpu") is None
-    assert compilers.missing("tpu") == f"broken, it borrows packages from {tmp_path / 'gone'}, which is gone"
+    assert toolchains.python_for("tpu") is None
+    assert toolchains.missing("tpu") == f"broken, it borrows packages from {tmp_path / 'gone'}, which is gone"
     (tmp_path / "gone").mkdir()
-    assert compilers.missing("tpu") == f"broken, there is no jax in {tmp_path / 'gone'}, and this is jax {JAX}"
+    assert toolchains.missing("tpu") == f"broken, there is no jax in {tmp_path / 'gone'}, and this is jax {JAX}"
     assert main(["chips"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert f"tpu compiler broken, there is no jax in {tmp_path / 'gone'}, and this is jax {JAX}:" in said
@@ -153,34 +154,34 @@ def test_one_whose_borrowed_packages_have_gone_is_not_used(steps, place, tmp_pat
     other = tmp_path / "gone/jax-0.1.0.dist-info"
     other.mkdir()
     (other / "METADATA").write_text("Name: jax\nVersion: 0.1.0\n")
-    assert compilers.missing("tpu") == f"broken, there is jax 0.1.0 in {tmp_path / 'gone'}, and this is jax {JAX}"
+    assert toolchains.missing("tpu") == f"broken, there is jax 0.1.0 in {tmp_path / 'gone'}, and this is jax {JAX}"
 
 
 def test_one_whose_interpreter_has_gone_is_not_used(steps, place):
-    compilers.install("tpu", lambda _: None)
+    toolchains.install("tpu", lambda _: None)
     python = place / "tpu/bin/python"
     python.unlink()
     python.symlink_to("/nowhere/python3")
-    assert compilers.missing("tpu") == "broken, its interpreter /nowhere/python3 is gone"
+    assert toolchains.missing("tpu") == "broken, its interpreter /nowhere/python3 is gone"
 
 
 def test_packages_are_borrowed_from_where_they_lie_and_not_by_a_link(steps, place, tmp_path, monkeypatch):
     (real,) = [path for path in site.getsitepackages() if (Path(path) / "jax").is_dir()]
     (tmp_path / "link").symlink_to(real)
     monkeypatch.setattr(site, "getsitepackages", lambda: [str(tmp_path / "link")])
-    compilers.install("tpu", lambda _: None)
+    toolchains.install("tpu", lambda _: None)
     (tmp_path / "link").unlink()
-    assert compilers.missing("tpu") is None
+    assert toolchains.missing("tpu") is None
     done = subprocess.run([place / "tpu/bin/python", "-c", "import importlib.util as u; print(u.find_spec('jax'))"],
                           capture_output=True, text=True, check=True)  # fmt: skip
     assert "ModuleSpec" in done.stdout
 
 
 def test_a_plan_says_why_it_is_only_estimated(steps, place, tmp_path):
-    compilers.install("cuda", lambda _: None)
+    toolchains.install("cuda", lambda _: None)
     borrow(place / "cuda", tmp_path / "gone")
     said, about = [], {}
-    command, _ = run._compile_process(chip("h200"), about, said.append)
+    command, _ = train._compile_process(chip("h200"), about, said.append)
     assert command[0] == sys.executable
     assert about["compiled"] is False
     assert said == [
@@ -193,7 +194,7 @@ def test_too_little_disk_is_refused_before_anything_is_made(steps, monkeypatch, 
     usage = types.SimpleNamespace(free=3 * GIB)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     with pytest.raises(PlimsollError, match=r"cuda needs 6\.6 GiB of disk while it is made, and 3\.0 GiB are free"):
-        compilers.install("cuda", lambda _: None)
+        toolchains.install("cuda", lambda _: None)
     assert steps.ran == []
 
 
@@ -201,7 +202,7 @@ def test_a_folder_that_cannot_be_made_is_said(steps, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("PLIMSOLL_COMPILERS", str(tmp_path / "file/below"))
     with pytest.raises(PlimsollError, match=r"cannot be made: Not a directory.*PLIMSOLL_COMPILERS"):
-        compilers.install("tpu", lambda _: None)
+        toolchains.install("tpu", lambda _: None)
 
 
 def test_a_compile_child_runs_on_the_cpu_and_keeps_the_users_flags(monkeypatch, tmp_path):

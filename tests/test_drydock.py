@@ -5,9 +5,9 @@ import typing
 
 import pytest
 
-from plimsoll.drydock import Drydock
+from plimsoll.engine.cross_compile import Drydock
 from plimsoll.planner.chips import chip
-from plimsoll.recipes.stories import Text
+from plimsoll.recipes.text.recipe import Text
 from plimsoll.types import Plan, Precision
 
 RECIPE = Text(dataset_id="there-is-no-such/text", width=16, layers=2, heads=2, vocab_size=300, seq_len=16, batch_size=4)

@@ -10,14 +10,15 @@ import sys
 
 import pytest
 
-from plimsoll import environment, here, run
-from plimsoll.ask import ask
+from plimsoll.api import accelerator, train
 from plimsoll.errors import RecipeError, RunError
 from plimsoll.planner.chips import chip
-from plimsoll.training.folder import RunFolder
+from plimsoll.processes import environment
+from plimsoll.processes.request import ask
+from plimsoll.runs.folder import RunFolder
 from plimsoll.units import GIB
 
-CARD = here.Card(kind="NVIDIA H200", memory_bytes=140 * GIB)
+CARD = accelerator.Card(kind="NVIDIA H200", memory_bytes=140 * GIB)
 
 
 def silently(text):
@@ -25,7 +26,7 @@ def silently(text):
 
 
 def test_a_cards_process_may_have_the_budget_and_no_more():
-    told = here.training_environment(chip("h200"), CARD, 35 * GIB, silently)
+    told = accelerator.training_environment(chip("h200"), CARD, 35 * GIB, silently)
     assert float(told["XLA_CLIENT_MEM_FRACTION"]) == pytest.approx(0.25)
     assert told["XLA_PYTHON_CLIENT_PREALLOCATE"] == "true"
     assert told["JAX_PLATFORMS"] == "cuda,cpu"
@@ -42,44 +43,46 @@ def test_what_the_user_set_for_the_allocator_does_not_contradict_the_budget():
 def test_a_card_smaller_than_the_budget_is_refused_and_another_kind_is_said():
     small = dataclasses.replace(CARD, kind="NVIDIA L4", memory_bytes=20 * GIB)
     with pytest.raises(RecipeError, match=r"NVIDIA L4 .* gives a process 20.0 GiB, and the budget for h200 is 35.0"):
-        here.training_environment(chip("h200"), small, 35 * GIB, silently)
+        accelerator.training_environment(chip("h200"), small, 35 * GIB, silently)
     said = []
-    here.training_environment(chip("h200"), small, 10 * GIB, said.append)
+    accelerator.training_environment(chip("h200"), small, 10 * GIB, said.append)
     assert "has a NVIDIA L4" in said[0]
 
 
 def test_what_is_several_machines_is_not_trained_on_by_one_command():
     with pytest.raises(RecipeError, match=r"tpu-v4-64 is 32 devices in 8 machines, .* start it on each of them"):
-        here.card_for(chip("tpu-v4-64"))
+        accelerator.card_for(chip("tpu-v4-64"))
 
 
 def test_as_many_devices_as_the_chip_has_must_be_here(monkeypatch):
-    monkeypatch.setattr(here, "ask", lambda *_, **__: {"backend": "gpu", "devices": 4 * [dataclasses.asdict(CARD)]})
-    assert here.card_for(chip("h200x4")) == CARD
+    monkeypatch.setattr(
+        accelerator, "ask", lambda *_, **__: {"backend": "gpu", "devices": 4 * [dataclasses.asdict(CARD)]}
+    )
+    assert accelerator.card_for(chip("h200x4")) == CARD
     with pytest.raises(RecipeError, match=r"needs 8 devices in this machine .* JAX finds 4 of its 8"):
-        here.card_for(chip("h200x8"))
+        accelerator.card_for(chip("h200x8"))
 
 
 def test_a_card_that_is_not_here_is_refused_before_anything_is_made(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        here, "ask", lambda *_, **__: {"backend": "cpu", "devices": [{"kind": "cpu", "memory_bytes": None}]}
+        accelerator, "ask", lambda *_, **__: {"backend": "cpu", "devices": [{"kind": "cpu", "memory_bytes": None}]}
     )
     with pytest.raises(RecipeError, match=r"--chip h200 needs an NVIDIA GPU in this machine .* JAX finds a cpu alone"):
-        here.card_for(chip("h200"))
-    monkeypatch.setattr(here, "ask", lambda *_, **__: {"backend": "gpu", "devices": [dataclasses.asdict(CARD)]})
-    assert here.card_for(chip("h200")) == CARD
+        accelerator.card_for(chip("h200"))
+    monkeypatch.setattr(accelerator, "ask", lambda *_, **__: {"backend": "gpu", "devices": [dataclasses.asdict(CARD)]})
+    assert accelerator.card_for(chip("h200")) == CARD
 
 
 def test_a_run_stays_on_its_chip_until_it_is_planned_again(tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.create()
-    assert run._target(folder, run.TrainOptions()).name == "cpu"
-    assert run._target(folder, run.TrainOptions(chip="l4")).name == "l4"
+    assert train._target(folder, train.TrainOptions()).name == "cpu"
+    assert train._target(folder, train.TrainOptions(chip="l4")).name == "l4"
     folder.write("plan.json", {"plan": {"chip": "h200"}})
-    assert run._target(folder, run.TrainOptions()).name == "h200"
+    assert train._target(folder, train.TrainOptions()).name == "h200"
     with pytest.raises(RunError, match=r"is planned for h200, and --chip says cpu: add --replan"):
-        run._target(folder, run.TrainOptions(chip="cpu"))
-    assert run._target(folder, run.TrainOptions(chip="cpu", replan=True)).name == "cpu"
+        train._target(folder, train.TrainOptions(chip="cpu"))
+    assert train._target(folder, train.TrainOptions(chip="cpu", replan=True)).name == "cpu"
 
 
 def test_the_process_that_looks_is_a_real_one():

@@ -6,10 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from plimsoll import ladder, run
+from plimsoll.api import ladder
+from plimsoll.api import train as run
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError, RunError, StoppedError
 from plimsoll.recipes.base import Prepared
-from plimsoll.recipes.stories import Text
+from plimsoll.recipes.text.recipe import Text
 from plimsoll.training import disk
 from plimsoll.types import Ledger, Plan, Planned
 from plimsoll.units import MIB

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll.builders.maze_paths import new_maze
-from plimsoll.builders.sudoku_grids import BOXES, random_grids
-from plimsoll.data.arc_grids import placed
 from plimsoll.errors import DataError, RecipeError
-from plimsoll.puzzle_question import is_right, longer_than_needed, question, solutions, why_wrong
-from plimsoll.puzzle_text import Form, form_of, rows_of, tokens_of
+from plimsoll.recipes.puzzles.arc_grids import placed
+from plimsoll.recipes.puzzles.maze_paths import new_maze
+from plimsoll.recipes.puzzles.question import is_right, longer_than_needed, question, solutions, why_wrong
+from plimsoll.recipes.puzzles.sudoku_grids import BOXES, random_grids
+from plimsoll.recipes.puzzles.text import Form, form_of, rows_of, tokens_of
 from plimsoll.recipes.registry import PRESETS, preset
 from plimsoll.types import IGNORED_LABEL
 from puzzle_files import write_split

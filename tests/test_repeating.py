@@ -5,11 +5,11 @@ import shlex
 
 import pytest
 
+from plimsoll.api.commands import chosen_fields, continue_command, repeat_command, use_commands
 from plimsoll.cli.options import TrainOptions
 from plimsoll.cli.parse import parse, take_recipe
 from plimsoll.recipes.registry import PRESETS, preset
-from plimsoll.repeating import chosen_fields, continue_command, repeat_command, use_commands
-from plimsoll.training.folder import RunFolder
+from plimsoll.runs.folder import RunFolder
 from plimsoll.units import GIB
 
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plimsoll.api.rungs import CLASSES, FIRST, LINES, NOT_CLIMBED, PLAIN, rungs
 from plimsoll.errors import RecipeError
 from plimsoll.recipes.registry import preset
-from plimsoll.rungs import CLASSES, FIRST, LINES, NOT_CLIMBED, PLAIN, rungs
 from plimsoll.types import LEVERS, Plan
 
 STORIES = replace(preset("stories"), seq_len=256, batch_size=16)

@@ -4,12 +4,12 @@ import dataclasses
 
 import pytest
 
-from plimsoll import showing
 from plimsoll.errors import DataError
+from plimsoll.inference import showcase
+from plimsoll.inference.showcase import MAKERS, WORDS, learning_rate, show
 from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.registry import PRESETS, preset
-from plimsoll.showing import MAKERS, WORDS, learning_rate, show
-from plimsoll.training.folder import RunFolder
+from plimsoll.runs.folder import RunFolder
 
 
 def asked(run, **changes):
@@ -24,7 +24,7 @@ def run(tmp_path, monkeypatch):
     folder.write(
         "data.json", dataclasses.asdict(Prepared(steps=100, steps_per_epoch=None, facts={"families": ["A", "B"]}))
     )
-    monkeypatch.setattr(showing, "bound_memory", lambda limit: None)  # of this very process
+    monkeypatch.setattr(showcase, "bound_memory", lambda limit: None)  # of this very process
     return folder
 
 

@@ -10,7 +10,7 @@ import pytest
 
 WATCHED = """
 import pathlib, signal, sys, time
-from plimsoll.watching import end_with
+from plimsoll.processes.supervise import end_with
 done, parent = pathlib.Path(sys.argv[1]), int(sys.argv[2])
 signal.signal(signal.SIGTERM, lambda *_: (done.write_text("saved"), sys.exit(0)))
 end_with(parent)
@@ -19,7 +19,7 @@ time.sleep(600)
 """
 WATCHES = f"""
 import os, sys
-from plimsoll.watching import watched
+from plimsoll.processes.supervise import watched
 watched([sys.executable, "-c", {WATCHED!r}, sys.argv[1], str(os.getpid() + int(sys.argv[2]))])
 """
 

@@ -20,13 +20,13 @@ from typing import Any, ClassVar
 import grain
 import numpy as np
 
-from plimsoll import environment
-from plimsoll.data.loader import TextLoader, batched
 from plimsoll.data.loader_bytes import loader_bytes
+from plimsoll.data.text.loader import TextLoader, batched
 from plimsoll.models.sizing import DecoderShape
 from plimsoll.optimizers.adamw import AdamW
+from plimsoll.processes import environment
 from plimsoll.recipes.base import Prepared, Say
-from plimsoll.recipes.stories import Text
+from plimsoll.recipes.text.recipe import Text
 
 TOKENS, ORDER, WEIGHTS = "tokens.npy", "order.npy", "weights.npz"
 

@@ -14,9 +14,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from plimsoll.batches import loader as loader
-    from plimsoll.data.guide_estimate import estimate_memory_usage as estimate_memory_usage
-    from plimsoll.data.hdf5_set import Hdf5 as Hdf5
+    from plimsoll.api.loader import loader as loader
+    from plimsoll.api.train import plan as plan
+    from plimsoll.api.train import train as train
+    from plimsoll.data.hdf5.columns import Hdf5 as Hdf5
+    from plimsoll.data.text.guide_estimate import estimate_memory_usage as estimate_memory_usage
     from plimsoll.errors import BudgetError as BudgetError
     from plimsoll.errors import CheckpointError as CheckpointError
     from plimsoll.errors import DataError as DataError
@@ -28,27 +30,25 @@ if TYPE_CHECKING:
     from plimsoll.levers.remat import rematerialised as rematerialised
     from plimsoll.optimizers.adamw import AdamW as AdamW
     from plimsoll.recipes.base import Recipe as Recipe
-    from plimsoll.recipes.own import OwnRecipe as OwnRecipe
-    from plimsoll.recipes.own import recipe as recipe
+    from plimsoll.recipes.own.recipe import OwnRecipe as OwnRecipe
+    from plimsoll.recipes.own.recipe import recipe as recipe
     from plimsoll.recipes.registry import preset as preset
-    from plimsoll.run import plan as plan
-    from plimsoll.run import train as train
 
     __version__: str
 
 _MODULES = {
-    "plan": "run",
-    "train": "run",
-    "loader": "batches",
+    "plan": "api.train",
+    "train": "api.train",
+    "loader": "api.loader",
     "preset": "recipes.registry",
-    "estimate_memory_usage": "data.guide_estimate",
-    "recipe": "recipes.own",
+    "estimate_memory_usage": "data.text.guide_estimate",
+    "recipe": "recipes.own.recipe",
     "AdamW": "optimizers.adamw",
     "widened": "levers.frozen",
     "rematerialised": "levers.remat",
-    "Hdf5": "data.hdf5_set",
+    "Hdf5": "data.hdf5.columns",
     "Recipe": "recipes.base",
-    "OwnRecipe": "recipes.own",
+    "OwnRecipe": "recipes.own.recipe",
     "PlimsollError": "errors",
     "BudgetError": "errors",
     "CheckpointError": "errors",

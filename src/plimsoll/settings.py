@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from plimsoll import run
+from plimsoll.api import train
 from plimsoll.errors import PlimsollError
 from plimsoll.planner.host import margin_bytes
 from plimsoll.recipes.base import Recipe
@@ -56,7 +56,7 @@ def settings(
         say(f"planning for {machine}")
         budget = None if memory is None else memory - margin_bytes(memory)
         try:
-            planned = run.plan(recipe, name=name, memory=budget, chip=chip, numerics=numerics, pins=pins, say=say)
+            planned = train.plan(recipe, name=name, memory=budget, chip=chip, numerics=numerics, pins=pins, say=say)
             found.append(Setting(machine, planned.ledger.budget_bytes, planned))
         except PlimsollError as problem:
             found.append(Setting(machine, budget, None, str(problem).splitlines()[0]))

@@ -3,7 +3,8 @@
 `compile` answers the planner's questions from standard input until it closes, `drydock` those for a chip that is not
 here; `train` is what `plimsoll train` becomes, by exec, once the plan is made: a fresh process whose resident set is
 the budget's business. `again` is what that process becomes where it went over the budget: it plans with what was
-learned, and becomes `train` again. The other verbs answer one question with one JSON object: `ask.py` asks.
+learned, and becomes `train` again. The other verbs answer one question with one JSON object: `processes/request.py`
+asks.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from plimsoll.training.interruption import Interruption, hold, release
+from plimsoll.processes.interruption import Interruption, hold, release
 
 
 def main(arguments: list[str]) -> int:
@@ -33,8 +34,8 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] == ["again"]:
         return _again(json.loads(arguments[1]))
     if arguments[:1] == ["together"]:
-        from plimsoll.together import train_together
-        from plimsoll.watching import end_with
+        from plimsoll.api.cluster import train_together
+        from plimsoll.processes.supervise import end_with
 
         question = json.loads(arguments[1])
         with Interruption() as interruption:
@@ -52,7 +53,7 @@ def main(arguments: list[str]) -> int:
         return code
     if interruption.signal is not None:  # after the loop had ended: everything is saved
         return 128 + interruption.signal
-    from plimsoll.run import Ready, become
+    from plimsoll.api.train import Ready, become
 
     command = [sys.executable, "-m", "plimsoll.worker", "again", json.dumps(again)]
     become(Ready(command, dict(os.environ), again["lock"]))
@@ -61,8 +62,8 @@ def main(arguments: list[str]) -> int:
 
 def _train(options: dict[str, Any], interruption: Interruption) -> tuple[int, Mapping[str, Any] | None]:
     """The exit code; and what the process that plans again is to know, where the run goes on with another plan."""
+    from plimsoll.engine.session import train_here
     from plimsoll.errors import PlimsollError
-    from plimsoll.session import train_here
 
     try:
         ending = train_here(options, interruption)
@@ -77,10 +78,10 @@ def _train(options: dict[str, Any], interruption: Interruption) -> tuple[int, Ma
 
 def _again(asked: dict[str, Any]) -> int:
     """The process that trained, over its budget: plans with the margin it learned, and becomes the next that trains."""
-    from plimsoll import run
+    from plimsoll.api import train
     from plimsoll.errors import PlimsollError
     from plimsoll.recipes.registry import from_dict
-    from plimsoll.training.folder import RunFolder
+    from plimsoll.runs.folder import RunFolder
 
     say = (lambda text: None) if asked["quiet"] else (lambda text: print(text, flush=True))
     lock = asked.pop("lock")
@@ -88,7 +89,7 @@ def _again(asked: dict[str, Any]) -> int:
         signal.signal(signal.SIGTERM, _stop)
         release()
         recipe = from_dict(RunFolder(asked["run"]).read("recipe.json"))
-        run.become(run.prepare_run(recipe, run.TrainOptions(**asked), say, lock=lock))
+        train.become(train.prepare_run(recipe, train.TrainOptions(**asked), say, lock=lock))
     except PlimsollError as problem:
         print(f"error: {problem}", file=sys.stderr)
         return problem.exit_code
@@ -103,7 +104,10 @@ def _stop(_number: int, _frame: Any) -> NoReturn:
     raise SystemExit(143)
 
 
-WORKSHOPS = {"compile": ("plimsoll.workshop", "Workshop"), "drydock": ("plimsoll.drydock", "Drydock")}
+WORKSHOPS = {
+    "compile": ("plimsoll.engine.compile", "Workshop"),
+    "drydock": ("plimsoll.engine.cross_compile", "Drydock"),
+}
 
 
 def _compile(verb: str, about: dict[str, Any]) -> int:
@@ -130,8 +134,8 @@ def _compile(verb: str, about: dict[str, Any]) -> int:
 
 def _host(about: dict[str, Any]) -> int:
     """Weighs a process that imports what training on an accelerator imports."""
+    from plimsoll.engine.session import import_everything
     from plimsoll.recipes.registry import from_dict
-    from plimsoll.session import import_everything
     from plimsoll.training import memory
 
     import_everything(from_dict(about["recipe"]))
@@ -142,9 +146,9 @@ def _host(about: dict[str, Any]) -> int:
 
 
 def _rehearse(asked: dict[str, Any]) -> int:
+    from plimsoll.engine.session import import_everything, rehearse
     from plimsoll.planner.child import plan_of
     from plimsoll.recipes.registry import from_dict
-    from plimsoll.session import import_everything, rehearse
 
     recipe = from_dict(asked["recipe"])
     import_everything(recipe)
@@ -156,20 +160,20 @@ def _rehearse(asked: dict[str, Any]) -> int:
 
 
 ANSWERS = {
-    "evaluate": ("plimsoll.inference", "evaluate"),
-    "sample": ("plimsoll.inference", "sample"),
-    "evaluate_text": ("plimsoll.pretrained", "evaluate_text"),
-    "sample_text": ("plimsoll.pretrained", "sample_text"),
-    "export": ("plimsoll.exporting", "export"),
-    "solve": ("plimsoll.solving", "solve"),
-    "rank": ("plimsoll.recommending", "rank"),
-    "show": ("plimsoll.showing", "show"),
-    "fingerprint": ("plimsoll.inference", "prove"),
-    "prepare": ("plimsoll.builders.control", "answer"),
-    "recommend": ("plimsoll.builders.recommend", "answer"),
-    "rechunk": ("plimsoll.builders.rechunk", "answer"),
-    "doctor": ("plimsoll.examine", "examine"),
-    "accelerators": ("plimsoll.examine", "accelerators"),
+    "evaluate": ("plimsoll.inference.evaluate", "evaluate"),
+    "sample": ("plimsoll.inference.evaluate", "sample"),
+    "evaluate_text": ("plimsoll.inference.pretrained", "evaluate_text"),
+    "sample_text": ("plimsoll.inference.pretrained", "sample_text"),
+    "export": ("plimsoll.inference.export", "export"),
+    "solve": ("plimsoll.recipes.puzzles.solve", "solve"),
+    "rank": ("plimsoll.recipes.recommend.rank", "rank"),
+    "show": ("plimsoll.inference.showcase", "show"),
+    "fingerprint": ("plimsoll.inference.evaluate", "prove"),
+    "prepare": ("plimsoll.recipes.control.prepare", "answer"),
+    "recommend": ("plimsoll.recipes.recommend.prepare", "answer"),
+    "rechunk": ("plimsoll.data.hdf5.rechunk", "answer"),
+    "doctor": ("plimsoll.engine.machine", "examine"),
+    "accelerators": ("plimsoll.engine.machine", "accelerators"),
 }
 
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll.builders.arc import build, unique
-from plimsoll.builders.arc_tasks import find_subsets, tasks
-from plimsoll.builders.puzzle_options import ArcSet
-from plimsoll.data.arc_grids import EDGE, NOTHING, cropped, drawn, placed, read_name
-from plimsoll.data.puzzle_set import IGNORED_LABEL, PuzzleSet
 from plimsoll.errors import DataError
+from plimsoll.recipes.puzzles.arc import build, unique
+from plimsoll.recipes.puzzles.arc_grids import EDGE, NOTHING, cropped, drawn, placed, read_name
+from plimsoll.recipes.puzzles.arc_tasks import find_subsets, tasks
+from plimsoll.recipes.puzzles.dataset import IGNORED_LABEL, PuzzleSet
+from plimsoll.recipes.puzzles.prepare_options import ArcSet
 
 
 @st.composite

@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plimsoll.builders.closed_loop import journeys, judged, travelled
-from plimsoll.builders.control import code
-from plimsoll.builders.lqr_families import MOST_INPUTS, MOST_STATES
-from plimsoll.builders.lqr_variants import systems
-from plimsoll.report.journeys import journeys_table
+from plimsoll.recipes.control.prepare import code
+from plimsoll.recipes.control.simulate import journeys, judged, travelled
+from plimsoll.recipes.control.systems import MOST_INPUTS, MOST_STATES
+from plimsoll.recipes.control.tables import journeys_table
+from plimsoll.recipes.control.variants import systems
 
 NAMES = ["CartPole", "MassSpringDamper", "DCMotor"]
 WINDOW, STEPS, DT = 8, 150, 0.02

@@ -14,16 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plimsoll.builders.control import STATES_OF_CODE, code, prepare
-from plimsoll.builders.control_set import ControlSet
-from plimsoll.builders.growing_file import Column, GrowingFile, cleared
-from plimsoll.builders.lqr_families import FAMILIES
-from plimsoll.builders.window_packing import packed_windows
 from plimsoll.cli.main import main
-from plimsoll.data.control_rows import ControlRows
-from plimsoll.data.hdf5_rows import Hdf5Rows
-from plimsoll.environment import for_processes
+from plimsoll.data.hdf5.rows import Hdf5Rows
+from plimsoll.data.hdf5.writer import Column, GrowingFile, cleared
 from plimsoll.errors import DataError, StoppedError
+from plimsoll.processes.environment import for_processes
+from plimsoll.recipes.control.prepare import STATES_OF_CODE, code, prepare
+from plimsoll.recipes.control.prepare_options import ControlSet
+from plimsoll.recipes.control.rows import ControlRows
+from plimsoll.recipes.control.systems import FAMILIES
+from plimsoll.recipes.control.window_packing import packed_windows
 
 SMALL = ["--samples", "6k", "--horizon", "4", "--variants", "4", "--held-out", "0.25"]
 """200 steps: 8 windows of a trajectory."""
@@ -103,7 +103,7 @@ def test_rows_carry_their_systems_code_and_mask(made):
 
 
 def test_the_control_is_that_of_the_gain_at_the_windows_last_state(made):
-    from plimsoll.builders.lqr import gain
+    from plimsoll.recipes.control.lqr import gain
 
     path, _ = made
     names, inputs, controls = (column(path, name) for name in ("system_ids", "input_sequences", "controls"))
@@ -161,9 +161,9 @@ def test_the_same_seed_makes_the_same_file_and_another_does_not(made, tmp_path):
 SLOWLY = """
 import sys, time
 from pathlib import Path
-from plimsoll.builders import control
-from plimsoll.builders.control_set import ControlSet
-from plimsoll.builders.growing_file import GrowingFile
+from plimsoll.recipes.control import prepare as control
+from plimsoll.recipes.control.prepare_options import ControlSet
+from plimsoll.data.hdf5.writer import GrowingFile
 control.MARK_SECONDS = 0
 append = GrowingFile.append
 def slow(self, rows):
@@ -221,7 +221,7 @@ def test_chunks_packed_in_threads_are_those_that_h5py_would_have_written(tmp_pat
     values = random.standard_normal((650, 64, 19)).astype(np.float32)
     values = values if noisy else np.repeat(values[:, :, :1], 19, axis=2)
     with GrowingFile(tmp_path / "a.h5", columns, rows=650, chunk_rows=100, compression="lzf", made_with={}) as file:
-        assert file._packer.threads, "h5py's library has no lzf_compress any more: see builders/packing.py"
+        assert file._packer.threads, "h5py's library has no lzf_compress any more: see data/hdf5/compression.py"
         file.begin()
         for at in range(0, 650, 100):
             file.append({"x": values[at : at + 100]})
@@ -316,7 +316,7 @@ def test_a_disk_that_fills_up_meanwhile_loses_nothing(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         left = iter([2**40, 2**40, 2**20, 2**20])
-        patch.setattr("plimsoll.builders.growing_file.free_bytes", lambda path: next(left))
+        patch.setattr("plimsoll.data.hdf5.writer.free_bytes", lambda path: next(left))
         with pytest.raises(StoppedError, match=r"disk is full \(1.0 MiB free .*200 of 1,000 rows are good"):
             grown()
     assert grown() == 200

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from interaction_files import write_small
-from plimsoll.builders import interaction_folder
-from plimsoll.data.interactions import Interactions
 from plimsoll.errors import DataError, StoppedError
+from plimsoll.recipes.recommend import writer
+from plimsoll.recipes.recommend.interactions import Interactions
 
 SEQUENCES = [[1, 2, 3], [3, 2]]
 
@@ -41,7 +41,7 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path):
 
 
 def test_a_disk_without_room_is_refused_before_the_first_byte(tmp_path, monkeypatch):
-    monkeypatch.setattr(interaction_folder, "free_bytes", lambda path: 1000)
+    monkeypatch.setattr(writer, "free_bytes", lambda path: 1000)
     with pytest.raises(DataError, match=r"1000 B are free at .*name an --out on another disk"):
         write_small(tmp_path / "set", SEQUENCES)
     assert not list(tmp_path.iterdir())

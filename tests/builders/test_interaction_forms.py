@@ -2,9 +2,9 @@
 
 import pytest
 
-from plimsoll.builders.interaction_forms import form_of, rows
-from plimsoll.builders.interaction_options import RecommendSet
 from plimsoll.errors import DataError
+from plimsoll.recipes.recommend.formats import form_of, rows
+from plimsoll.recipes.recommend.prepare_options import RecommendSet
 
 MOVIELENS = "userId,movieId,rating,timestamp\n7,31,2.5,1260759144\n7,32,4.0,1260759100\n"
 MINE = {"user_column": "who", "item_column": "what"}

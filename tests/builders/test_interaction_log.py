@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll.builders.interaction_forms import Row
-from plimsoll.builders.interaction_log import collect, core, numbered, sorted_by_time, tied, without_repeats
+from plimsoll.recipes.recommend.formats import Row
+from plimsoll.recipes.recommend.log import collect, core, numbered, sorted_by_time, tied, without_repeats
 
 
 def log_of(*rows, **options):

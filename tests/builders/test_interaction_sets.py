@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from plimsoll.builders import item_clusters
-from plimsoll.builders.interaction_options import RecommendSet
-from plimsoll.builders.item_clusters import clustered, default_clusters
-from plimsoll.builders.item_embeddings import factorised, random_embeddings
-from plimsoll.builders.recommend import build
-from plimsoll.data.interactions import Interactions
 from plimsoll.errors import DataError, StoppedError
+from plimsoll.recipes.recommend import clusters as item_clusters
+from plimsoll.recipes.recommend.clusters import clustered, default_clusters
+from plimsoll.recipes.recommend.embeddings import factorised, random_embeddings
+from plimsoll.recipes.recommend.interactions import Interactions
+from plimsoll.recipes.recommend.prepare import build
+from plimsoll.recipes.recommend.prepare_options import RecommendSet
 
 HOBBIES, ITEMS_OF_EACH = 4, 12
 

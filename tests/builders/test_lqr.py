@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from plimsoll.builders.lqr import LEAST_DAMPED, closed_loop, gain, held, radius
-from plimsoll.builders.lqr_families import FAMILIES, MOST_INPUTS, MOST_STATES
-from plimsoll.builders.lqr_variants import systems
+from plimsoll.recipes.control.lqr import LEAST_DAMPED, closed_loop, gain, held, radius
+from plimsoll.recipes.control.systems import FAMILIES, MOST_INPUTS, MOST_STATES
+from plimsoll.recipes.control.variants import systems
 
 DT = 0.02
 EVERY = pytest.mark.parametrize("family", FAMILIES.values(), ids=list(FAMILIES))

@@ -5,12 +5,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plimsoll.builders.maze import build, mark
-from plimsoll.builders.maze_paths import CHARACTERS, GOAL, START, WALL, carved, fault, new_maze, steps_to_spare, walked
-from plimsoll.builders.puzzle_options import MazeSet
-from plimsoll.data.dihedral import INVERSE, SYMMETRIES, dihedral, undone
-from plimsoll.data.puzzle_set import IGNORED_LABEL, PuzzleSet
 from plimsoll.errors import DataError
+from plimsoll.recipes.puzzles.dataset import IGNORED_LABEL, PuzzleSet
+from plimsoll.recipes.puzzles.dihedral import INVERSE, SYMMETRIES, dihedral, undone
+from plimsoll.recipes.puzzles.maze import build, mark
+from plimsoll.recipes.puzzles.maze_paths import (
+    CHARACTERS,
+    GOAL,
+    START,
+    WALL,
+    carved,
+    fault,
+    new_maze,
+    steps_to_spare,
+    walked,
+)
+from plimsoll.recipes.puzzles.prepare_options import MazeSet
 
 SMALL = {"size": 10, "shortest": 10, "subsample_size": 30, "test_size": 20}
 QUESTION = "#####" + "#S  #" + "# # #" + "#  G#" + "#####"

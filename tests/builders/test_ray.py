@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from plimsoll.builders import ray_encoding
-from plimsoll.builders.text import build
-from plimsoll.builders.text_options import TextSet
+from plimsoll.data.packed import ray_encoding
+from plimsoll.data.packed.options import TextSet
+from plimsoll.data.packed.prepare import build
 from plimsoll.errors import PlimsollError
 
 WITH_RAY = importlib.util.find_spec("ray") is not None

@@ -13,10 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plimsoll.builders.puzzle_options import SudokuSet
-from plimsoll.builders.sudoku import build
-from plimsoll.builders.sudoku_digging import dug
-from plimsoll.builders.sudoku_grids import (
+from plimsoll.errors import DataError
+from plimsoll.recipes.puzzles.dataset import IGNORED_LABEL, PuzzleSet
+from plimsoll.recipes.puzzles.prepare_options import SudokuSet
+from plimsoll.recipes.puzzles.sudoku import build
+from plimsoll.recipes.puzzles.sudoku_digging import dug
+from plimsoll.recipes.puzzles.sudoku_grids import (
     BOXES,
     all_grids,
     by_singles,
@@ -28,9 +30,7 @@ from plimsoll.builders.sudoku_grids import (
     solved,
     valid,
 )
-from plimsoll.builders.sudoku_symmetry import applied, augmented, drawn, fingerprints
-from plimsoll.data.puzzle_set import IGNORED_LABEL, PuzzleSet
-from plimsoll.errors import DataError
+from plimsoll.recipes.puzzles.sudoku_symmetry import applied, augmented, drawn, fingerprints
 
 PUZZLE = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
 ANSWER = "534678912672195348198342567859761423426853791713924856961537284287419635345286179"
@@ -424,13 +424,13 @@ def test_nothing_is_written_over(tmp_path):
 def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
     import errno
 
-    from plimsoll.builders import puzzle_folder
     from plimsoll.errors import StoppedError
+    from plimsoll.recipes.puzzles import writer
 
     def full(*_):
         raise OSError(errno.ENOSPC, "no space left")
 
-    monkeypatch.setattr(puzzle_folder.GrowingArray, "finish", full)
+    monkeypatch.setattr(writer.GrowingArray, "finish", full)
     with pytest.raises(StoppedError, match=r"the disk became full .* Nothing was kept"):
         made(tmp_path, size=4, num_aug=0)
     assert not list(tmp_path.iterdir())
@@ -439,8 +439,8 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
 KILLED = """
 import sys
 from pathlib import Path
-from plimsoll.builders import sudoku
-from plimsoll.builders.puzzle_options import SudokuSet
+from plimsoll.recipes.puzzles import sudoku
+from plimsoll.recipes.puzzles.prepare_options import SudokuSet
 def said(done, groups):
     if done == 100:
         print("halfway", flush=True)

@@ -17,18 +17,19 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from plimsoll.builders import text, text_folder
-from plimsoll.builders.disk import locked
-from plimsoll.builders.encoding import encoded
-from plimsoll.builders.extent import Extent
-from plimsoll.builders.text import build
-from plimsoll.builders.text_folder import Counts, TextFolder
-from plimsoll.builders.text_options import TextSet
-from plimsoll.data.documents import Piece
-from plimsoll.data.held_out import is_held_out
-from plimsoll.data.opening import open_documents
-from plimsoll.data.packed import open_packed
-from plimsoll.data.tokenizer import load_tokenizer
+from plimsoll.data.disk import locked
+from plimsoll.data.packed import prepare as text
+from plimsoll.data.packed import writer
+from plimsoll.data.packed.encoding import encoded
+from plimsoll.data.packed.extent import Extent
+from plimsoll.data.packed.options import TextSet
+from plimsoll.data.packed.packed import open_packed
+from plimsoll.data.packed.prepare import build
+from plimsoll.data.packed.writer import Counts, TextFolder
+from plimsoll.data.text.documents import Piece
+from plimsoll.data.text.held_out import is_held_out
+from plimsoll.data.text.opening import open_documents
+from plimsoll.data.text.tokenizer import load_tokenizer
 from plimsoll.errors import DataError, RecipeError, StoppedError
 
 TEXTS = [f"Ship {i} loads {i * 37 % 11} crates of {'tea ' * (i % 7)}and sails." for i in range(400)]
@@ -99,9 +100,10 @@ def test_the_number_of_threads_changes_nothing(made, whole, tmp_path):
 SLOWLY = """
 import sys, time
 from pathlib import Path
-from plimsoll.builders import encoding, text
-from plimsoll.builders.text_folder import TextFolder
-from plimsoll.builders.text_options import TextSet
+from plimsoll.data.packed import encoding
+from plimsoll.data.packed import prepare as text
+from plimsoll.data.packed.writer import TextFolder
+from plimsoll.data.packed.options import TextSet
 text.MARK_SECONDS = float(sys.argv[3])
 encoding.BLOCK = 500
 append = TextFolder.append
@@ -166,7 +168,7 @@ def interrupted(made, out, monkeypatch, *, after=2):
     with monkeypatch.context() as patch:
         patch.setattr(TextFolder, "append", stopping)
         patch.setattr(text, "MARK_SECONDS", 0)
-        patch.setattr("plimsoll.builders.encoding.BLOCK", 2_000)
+        patch.setattr("plimsoll.data.packed.encoding.BLOCK", 2_000)
         with pytest.raises(KeyboardInterrupt):
             build(made, out)
     with pytest.raises(DataError, match="is not finished"):
@@ -247,8 +249,8 @@ def test_a_disk_without_room_is_refused_before_the_first_token(made, tmp_path, m
 def test_a_disk_that_becomes_full_stops_it_and_room_continues_it(made, whole, tmp_path, monkeypatch):
     left = iter([10**9, 10**9, 0, 0])
     with monkeypatch.context() as patch:
-        patch.setattr(text_folder, "free_bytes", lambda path: next(left))
-        patch.setattr("plimsoll.builders.encoding.BLOCK", 2_000)
+        patch.setattr(writer, "free_bytes", lambda path: next(left))
+        patch.setattr("plimsoll.data.packed.encoding.BLOCK", 2_000)
         with pytest.raises(StoppedError, match=r"the disk is full \(0 B free at .*run the same command again"):
             build(made, tmp_path / "packed")
     found = build(made, tmp_path / "packed")
@@ -335,7 +337,7 @@ class Counting:
 
 
 def test_no_more_blocks_are_held_than_the_encoder_looks_ahead(monkeypatch):
-    monkeypatch.setattr("plimsoll.builders.encoding.BLOCK", 1)
+    monkeypatch.setattr("plimsoll.data.packed.encoding.BLOCK", 1)
     encoder = Counting()
     pieces = (Piece(str(place), {}, True, False) for place in range(50))
     assert [block[0].text for block, *_ in encoded(pieces, encoder)] == [str(place) for place in range(50)]

@@ -17,16 +17,16 @@ from unittest import mock
 
 import pytest
 
-from plimsoll import environment
-from plimsoll.bucket import Place, fetched
 from plimsoll.cli.main import main
-from plimsoll.training import lease
+from plimsoll.processes import environment
+from plimsoll.runs import lease
+from plimsoll.runs.folder import RunFolder
+from plimsoll.runs.lease import LEASE_SECONDS
+from plimsoll.runs.mirror import INDEX, Index
+from plimsoll.runs.remote import Place, fetched
+from plimsoll.runs.store import Store
 from plimsoll.training.checkpoint import Checkpoints, loader_position, read_leaves
 from plimsoll.training.fingerprint import fingerprint
-from plimsoll.training.folder import RunFolder
-from plimsoll.training.lease import LEASE_SECONDS
-from plimsoll.training.mirror import INDEX, Index
-from plimsoll.training.store import Store
 from s3_server import forbidding, s3_server
 
 from .conftest import TINY, plimsoll
@@ -96,7 +96,7 @@ def learned(run):
 KILLED = """
 import os, signal, sys
 from plimsoll import bucket
-from plimsoll.training.store import Store
+from plimsoll.runs.store import Store
 bucket.LOOK_SECONDS = 0.02
 send, sent = Store.send, 0
 def killed(self, files):
@@ -225,7 +225,8 @@ def test_what_is_told_to_stop_is_saved_and_sent_and_free_for_another_machine(
 
 NO_SENDING = """
 import sys
-from plimsoll.training.store import BucketError, Store
+from plimsoll.runs.store import BucketError
+from plimsoll.runs.store import Store
 def refused(self, files):
     raise BucketError(f"{self.address} cannot be written to (permission denied)")
 Store.send = refused

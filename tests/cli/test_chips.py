@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from plimsoll import compilers
 from plimsoll.cli.main import main
 from plimsoll.planner.chips import chips
+from plimsoll.processes import toolchains
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +63,7 @@ def test_json_is_one_object_with_every_size(capsys):
 
 
 def test_installing_says_what_it_does_beside_the_output(capsys, monkeypatch):
-    monkeypatch.setattr(compilers, "install", lambda platform, say: say(f"making {platform}"))
+    monkeypatch.setattr(toolchains, "install", lambda platform, say: say(f"making {platform}"))
     assert main(["chips", "--install", "cuda", "--json"]) == 0
     found = capsys.readouterr()
     assert found.err == "making cuda\n"

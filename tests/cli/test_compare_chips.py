@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from plimsoll import run
+from plimsoll.api import train
 from plimsoll.cli.main import main
 from plimsoll.errors import BudgetError
 from plimsoll.units import GIB
@@ -26,7 +26,7 @@ def asked(monkeypatch):
             )
         return replace(PLANNED, plan=replace(PLANNED.plan, chip=chip))
 
-    monkeypatch.setattr(run, "plan", plan)
+    monkeypatch.setattr(train, "plan", plan)
     return questions
 
 

@@ -8,12 +8,12 @@ import jax
 import numpy as np
 import pytest
 
-from plimsoll.environment import CPU_DEVICES
+from plimsoll.engine.session import load
+from plimsoll.processes.environment import CPU_DEVICES
 from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.registry import from_dict
-from plimsoll.session import load
+from plimsoll.runs.folder import RunFolder
 from plimsoll.training.checkpoint import Checkpoints, loader_position, read_leaves
-from plimsoll.training.folder import RunFolder
 from plimsoll.types import Plan
 
 from .conftest import plimsoll

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from plimsoll.cli.main import main
-from plimsoll.data.puzzle_set import PuzzleSet
+from plimsoll.recipes.puzzles.dataset import PuzzleSet
 
 TASK = {"train": [{"input": [[1]], "output": [[2]]}], "test": [{"input": [[3]], "output": [[4]]}]}
 

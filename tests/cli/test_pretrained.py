@@ -9,13 +9,13 @@ import pytest
 
 from plimsoll.cli.main import main
 from plimsoll.data.hub import model_folder
-from plimsoll.data.tokenizer import load_tokenizer
+from plimsoll.data.text.tokenizer import load_tokenizer
 from plimsoll.errors import DataError
-from plimsoll.inference import Trained
+from plimsoll.inference.evaluate import Trained
 from plimsoll.levers.weight_bits import readable
-from plimsoll.models.pretrained import Pretrained
-from plimsoll.models.pretrained_shape import read_shape
-from plimsoll.models.pretrained_weights import load
+from plimsoll.models.pretrained.model import Pretrained
+from plimsoll.models.pretrained.shape import read_shape
+from plimsoll.models.pretrained.weights import load
 from plimsoll.types import Compute
 
 from .conftest import answer, plimsoll

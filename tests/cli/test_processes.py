@@ -14,14 +14,14 @@ import jax
 import numpy as np
 import pytest
 
-from plimsoll.environment import CPU_DEVICES
+from plimsoll.api.cluster import Asked, asked
+from plimsoll.engine.session import load
 from plimsoll.errors import RecipeError
+from plimsoll.processes.environment import CPU_DEVICES
 from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.registry import from_dict
-from plimsoll.session import load
-from plimsoll.together import Asked, asked
+from plimsoll.runs.folder import RunFolder
 from plimsoll.training.checkpoint import Checkpoints, loader_position, read_leaves
-from plimsoll.training.folder import RunFolder
 from plimsoll.types import Plan
 
 SMALL = shlex.split(

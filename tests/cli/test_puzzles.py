@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from plimsoll.cli.main import main
-from plimsoll.data.puzzle_set import PuzzleSet
-from plimsoll.puzzle_question import question
+from plimsoll.recipes.puzzles.dataset import PuzzleSet
+from plimsoll.recipes.puzzles.question import question
+from plimsoll.recipes.puzzles.solution_text import solution_text
 from plimsoll.recipes.registry import from_dict
 from plimsoll.report import read_rows
-from plimsoll.report.solution import solution_text
 
 from .conftest import PUZZLES, answer, plimsoll
 

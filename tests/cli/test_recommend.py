@@ -7,8 +7,8 @@ import shutil
 import pytest
 
 from interaction_files import write_random
-from plimsoll.recommending import next_of_users
-from plimsoll.report.recommendations import recommendation_tables
+from plimsoll.recipes.recommend.rank import next_of_users
+from plimsoll.recipes.recommend.ranking_tables import recommendation_tables
 from pretrained_folders import LLAMA, write
 
 from .conftest import plimsoll

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from plimsoll import run
+from plimsoll.api import train
 from plimsoll.cli.main import main
 from plimsoll.errors import RecipeError
 
@@ -17,7 +17,7 @@ def no_exec(monkeypatch):
     def refuse(*_):
         raise AssertionError("training would have started")
 
-    monkeypatch.setattr(run, "become", refuse)
+    monkeypatch.setattr(train, "become", refuse)
 
 
 def require_one_paragraph(error, *parts):
@@ -93,7 +93,7 @@ WORDS = {
 @pytest.mark.parametrize("case", WORDS)
 def test_words_that_make_no_sense_are_refused(capsys, tmp_path, monkeypatch, case):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(run, "search", lambda *_: pytest.fail("it was planned first"))
+    monkeypatch.setattr(train, "search", lambda *_: pytest.fail("it was planned first"))
     (tmp_path / "b.svg").mkdir()
     words, parts = WORDS[case]
     require_one_paragraph(refused(capsys, *words), *parts)
@@ -128,8 +128,8 @@ def test_data_that_cannot_be_trained_on_is_refused(capsys, tmp_path, case):
 
 
 def test_a_tokenizer_larger_than_the_vocabulary_is_refused(capsys, tmp_path):
-    from plimsoll.data.python_sources import python_sources
-    from plimsoll.data.tokenizer import train_byte_bpe
+    from plimsoll.data.text.python_sources import python_sources
+    from plimsoll.data.text.tokenizer import train_byte_bpe
 
     train_byte_bpe(python_sources(max_examples=3), 320).save(tmp_path / "tokenizer.json")
     words = ["plan", "stories", "--tokenizer", tmp_path, "--vocab-size", 300]
@@ -165,4 +165,4 @@ def test_a_file_is_no_run_folder(capsys, text_file):
 
 def test_the_api_names_an_option_it_does_not_know():
     with pytest.raises(RecipeError, match=r"train has no option max_step: did you mean max_steps\?"):
-        run.train("code", max_step=3)
+        train.train("code", max_step=3)

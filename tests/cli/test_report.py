@@ -9,7 +9,7 @@ import pytest
 from plimsoll.cli import report as command
 from plimsoll.cli.main import main
 from plimsoll.errors import PlimsollError
-from plimsoll.showing import bound_memory
+from plimsoll.inference.showcase import bound_memory
 
 from .conftest import plimsoll
 

@@ -9,11 +9,11 @@ import pytest
 
 from plimsoll.cli import look, use
 from plimsoll.errors import CheckpointError
-from plimsoll.inference import PARAMETERS, Trained, choose, newest_whole, whole
+from plimsoll.inference.evaluate import PARAMETERS, Trained, choose, newest_whole, whole
 from plimsoll.report import read_rows
+from plimsoll.runs.folder import RunFolder
 from plimsoll.training.checkpoint import Saved, loader_position, read_leaves
 from plimsoll.training.fingerprint import fingerprint
-from plimsoll.training.folder import RunFolder
 
 from .conftest import answer, plimsoll
 

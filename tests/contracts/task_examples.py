@@ -12,7 +12,7 @@ import numpy as np
 
 from control_files import write_control
 from example_tables import TABLES, written
-from plimsoll.recipes.own import OwnRecipe
+from plimsoll.recipes.own.recipe import OwnRecipe
 from plimsoll.recipes.registry import preset
 from pretrained_folders import LLAMA, write
 from puzzle_files import write_split

@@ -14,18 +14,18 @@ import zstandard
 from interaction_files import write_random
 from packed_files import write_packed
 from plimsoll.data.examples import Examples, example_loader
-from plimsoll.data.hdf5_rows import Hdf5Rows
-from plimsoll.data.interaction_rows import TrainingRows, interaction_loader
-from plimsoll.data.interactions import Interactions
-from plimsoll.data.loader import text_loader
-from plimsoll.data.memory_loader import memory_loader
-from plimsoll.data.mixed_chunks import mixed_loader
-from plimsoll.data.opening import open_documents
-from plimsoll.data.packed import packed_loader
-from plimsoll.data.puzzle_sampler import puzzle_loader
-from plimsoll.data.puzzle_set import PuzzleSet
-from plimsoll.data.python_sources import python_sources
-from plimsoll.data.tokenizer import train_byte_bpe
+from plimsoll.data.hdf5.rows import Hdf5Rows
+from plimsoll.data.hdf5.shuffled import mixed_loader
+from plimsoll.data.packed.packed import packed_loader
+from plimsoll.data.text.loader import text_loader
+from plimsoll.data.text.memory_loader import memory_loader
+from plimsoll.data.text.opening import open_documents
+from plimsoll.data.text.python_sources import python_sources
+from plimsoll.data.text.tokenizer import train_byte_bpe
+from plimsoll.recipes.puzzles.dataset import PuzzleSet
+from plimsoll.recipes.puzzles.sampler import puzzle_loader
+from plimsoll.recipes.recommend.interactions import Interactions
+from plimsoll.recipes.recommend.rows import TrainingRows, interaction_loader
 from puzzle_files import write_split
 
 TEXTS = [f"Ship {i} loads {i * 37 % 11} crates of {'tea ' * (i % 7)}and sails." for i in range(120)]

@@ -3,9 +3,9 @@
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from plimsoll.data.documents import Documents
-from plimsoll.data.pieces import Part
-from plimsoll.data.tokenizer import TextTokenizer
+from plimsoll.data.text.documents import Documents
+from plimsoll.data.text.pieces import Part
+from plimsoll.data.text.tokenizer import TextTokenizer
 
 
 class Listed:

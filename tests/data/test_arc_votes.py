@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll.data.arc_grids import drawn, placed
-from plimsoll.data.arc_votes import Votes, grid_of, key_of, scored
+from plimsoll.recipes.puzzles.arc_grids import drawn, placed
+from plimsoll.recipes.puzzles.vote_counts import Votes, grid_of, key_of, scored
 
 ASKED = np.array([[1, 2], [3, 0]], np.uint8)
 OTHER = np.array([[4]], np.uint8)

@@ -13,7 +13,7 @@ import pyarrow.parquet as parquet
 import pytest
 import zstandard
 
-from plimsoll.data.opening import open_documents
+from plimsoll.data.text.opening import open_documents
 from plimsoll.errors import DataError, RecipeError
 
 
@@ -101,7 +101,7 @@ def test_max_examples_must_be_positive(tmp_path):
 
 def test_a_hub_that_cannot_be_reached_is_said():
     program = (
-        "from plimsoll.data.opening import open_documents\n"
+        "from plimsoll.data.text.opening import open_documents\n"
         "from plimsoll.errors import DataError\n"
         "try: open_documents('plimsoll-no-such-org/no-such-set', config='small')\n"
         "except DataError as error: print(error)\n"

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from interaction_files import write_random, write_small
-from plimsoll.builders.interaction_options import RecommendSet
-from plimsoll.builders.recommend import build
-from plimsoll.data import baselines
-from plimsoll.data.baselines import BASELINES, Baselines
-from plimsoll.data.interactions import Interactions
+from plimsoll.recipes.recommend import baselines
+from plimsoll.recipes.recommend.baselines import BASELINES, Baselines
+from plimsoll.recipes.recommend.interactions import Interactions
+from plimsoll.recipes.recommend.prepare import build
+from plimsoll.recipes.recommend.prepare_options import RecommendSet
 
 SEQUENCES = [[1, 2, 3, 4], [1, 2, 4, 3], [2, 1, 3], [1, 2], [4]]
 

@@ -5,7 +5,7 @@ import pytest
 import plimsoll
 from plimsoll.data.loader_bytes import TEXT_IN_FLIGHT, loader_bytes, tokenizer_bytes
 from plimsoll.errors import RecipeError
-from plimsoll.recipes.stories import Text
+from plimsoll.recipes.text.recipe import Text
 from plimsoll.units import MIB
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plimsoll.data.hdf5_set import Hdf5
+from plimsoll.data.hdf5.columns import Hdf5
 from plimsoll.errors import DataError, PlimsollError
 from plimsoll.types import COUNTED
 

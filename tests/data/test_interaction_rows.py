@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interaction_files import write_random, write_small
-from plimsoll.data.interaction_rows import TrainingRows, histories, interaction_loader
-from plimsoll.data.interactions import Interactions
 from plimsoll.errors import DataError, RecipeError
+from plimsoll.recipes.recommend.interactions import Interactions
+from plimsoll.recipes.recommend.rows import TrainingRows, histories, interaction_loader
 
 
 def opened(folder, sequences, **options):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from interaction_files import write_small
-from plimsoll.data.interactions import Interactions, is_interactions
 from plimsoll.errors import DataError
+from plimsoll.recipes.recommend.interactions import Interactions, is_interactions
 
 SEQUENCES = [[3, 1, 2], [4, 5], [6, 2, 4, 1, 5], [6]]
 

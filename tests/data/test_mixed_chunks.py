@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from control_files import FAMILIES, places, write_control
-from plimsoll.data.control_rows import ControlRows, is_held_out
-from plimsoll.data.hdf5_rows import Hdf5Rows, not_finite
-from plimsoll.data.hdf5_survey import describe, is_hdf5, shuffle_quality
-from plimsoll.data.mixed_chunks import MixedChunks, counted_not_finite, sampled_order
+from plimsoll.data.hdf5.rows import Hdf5Rows, not_finite
+from plimsoll.data.hdf5.shuffled import MixedChunks, counted_not_finite, sampled_order
+from plimsoll.data.hdf5.survey import describe, is_hdf5, shuffle_quality
 from plimsoll.errors import DataError
-from plimsoll.recipes.control import Control
+from plimsoll.recipes.control.recipe import Control
+from plimsoll.recipes.control.rows import ControlRows, is_held_out
 
 
 def epoch_of(rows, *, batch_size=50, mix=3, count=None, **how):
@@ -94,7 +94,7 @@ def test_bad_rows_of_a_large_file_are_counted_in_some_of_its_chunks_and_that_is_
     rows = Hdf5Rows(write_control(tmp_path / "w.h5", bad=range(0, 600, 4)), {"x": "input_sequences"})
     assert counted_not_finite(rows) == (150, 600)
     assert counted_not_finite(rows, most_bytes=3 * 64 * rows.row_bytes) == (38, 152)  # the last chunk has 24 rows
-    monkeypatch.setattr("plimsoll.data.mixed_chunks.counted_not_finite", lambda source: (38, 152))
+    monkeypatch.setattr("plimsoll.data.hdf5.shuffled.counted_not_finite", lambda source: (38, 152))
     with pytest.raises(DataError, match="38 of 152 rows from all over it, which has 600"):
         next(iter(MixedChunks(rows, batch_size=5, seed=0)))
 

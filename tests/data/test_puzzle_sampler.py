@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll.data.puzzle_sampler import PuzzleDraws, batches_per_iteration, puzzle_loader
-from plimsoll.data.puzzle_set import PuzzleSet
 from plimsoll.errors import DataError, RecipeError
+from plimsoll.recipes.puzzles.dataset import PuzzleSet
+from plimsoll.recipes.puzzles.sampler import PuzzleDraws, batches_per_iteration, puzzle_loader
 from puzzle_files import write_split
 
 

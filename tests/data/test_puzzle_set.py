@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from plimsoll.data.puzzle_set import IGNORED_LABEL, PuzzleSet, is_puzzle_set
 from plimsoll.errors import DataError
+from plimsoll.recipes.puzzles.dataset import IGNORED_LABEL, PuzzleSet, is_puzzle_set
 from plimsoll.types import COUNTED
 from puzzle_files import write_split
 

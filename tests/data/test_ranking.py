@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll.data.ranking import CUTS, added, best, means, ranks, sums
+from plimsoll.recipes.recommend.ranking import CUTS, added, best, means, ranks, sums
 
 
 def rank(scores, target, **options):

@@ -9,13 +9,13 @@ import h5py
 import pytest
 
 from control_files import write_control
-from plimsoll.data.hdf5_rows import Hdf5Rows
-from plimsoll.data.hdf5_set import Hdf5
-from plimsoll.data.same_file import identity, require_same
+from plimsoll.api.train import prepare_data
+from plimsoll.data.hdf5.columns import Hdf5
+from plimsoll.data.hdf5.rows import Hdf5Rows
+from plimsoll.data.hdf5.same_file import identity, require_same
 from plimsoll.errors import DataError
-from plimsoll.recipes.control import Control
-from plimsoll.run import prepare_data
-from plimsoll.training.folder import RunFolder
+from plimsoll.recipes.control.recipe import Control
+from plimsoll.runs.folder import RunFolder
 
 COLUMNS = {"x": "input_sequences", "y": "controls"}
 

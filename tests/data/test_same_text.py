@@ -6,13 +6,13 @@ import shutil
 
 import pytest
 
-from plimsoll.data import same_text
-from plimsoll.data.opening import open_documents
-from plimsoll.data.same_text import identity, require_same
+from plimsoll.api.train import prepare_data
+from plimsoll.data.text import same_text
+from plimsoll.data.text.opening import open_documents
+from plimsoll.data.text.same_text import identity, require_same
 from plimsoll.errors import DataError, RunError
 from plimsoll.recipes.registry import preset
-from plimsoll.run import prepare_data
-from plimsoll.training.folder import RunFolder
+from plimsoll.runs.folder import RunFolder
 
 SIZES = {"width": 32, "layers": 2, "heads": 1, "vocab_size": 300, "seq_len": 16, "batch_size": 4, "steps": 8}
 

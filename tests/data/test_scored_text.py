@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from plimsoll.data.documents import Piece
-from plimsoll.data.scored_text import scored_rows
+from plimsoll.data.text.documents import Piece
+from plimsoll.data.text.scored_text import scored_rows
 from plimsoll.types import IGNORE
 
 BEGIN = 99

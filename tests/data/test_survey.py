@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from plimsoll.data.held_out import is_held_out
-from plimsoll.data.opening import open_documents
-from plimsoll.data.survey import describe_text, survey
-from plimsoll.data.windows import TokenWindows
+from plimsoll.data.text.held_out import is_held_out
+from plimsoll.data.text.opening import open_documents
+from plimsoll.data.text.survey import describe_text, survey
+from plimsoll.data.text.windows import TokenWindows
 
 
 @pytest.mark.parametrize("stride", [None, 3, 50])

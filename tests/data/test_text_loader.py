@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plimsoll.data.loader import text_loader, windows_from_array
 from plimsoll.data.loader_bytes import loader_bytes
-from plimsoll.data.memory_loader import load_tokens, memory_loader
-from plimsoll.data.windows import TokenWindows
+from plimsoll.data.text.loader import text_loader, windows_from_array
+from plimsoll.data.text.memory_loader import load_tokens, memory_loader
+from plimsoll.data.text.windows import TokenWindows
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.types import IGNORE
 
@@ -238,9 +238,9 @@ def test_close_ends_the_thread_and_may_be_called_twice(byte_tokenizer, listed_do
 
 def test_a_process_ends_cleanly_with_a_loader_left_open():
     program = (
-        "from plimsoll.data.python_sources import python_sources\n"
-        "from plimsoll.data.tokenizer import train_byte_bpe\n"
-        "from plimsoll.data.loader import text_loader\n"
+        "from plimsoll.data.text.python_sources import python_sources\n"
+        "from plimsoll.data.text.tokenizer import train_byte_bpe\n"
+        "from plimsoll.data.text.loader import text_loader\n"
         "documents = python_sources()\n"
         "tokenizer = train_byte_bpe(documents, 300, sample_bytes=10_000)\n"
         "loader = text_loader(documents, tokenizer, seq_len=64, batch_size=4, prefetch=2)\n"

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
-from plimsoll.data.documents import Piece
-from plimsoll.data.held_out import collect_held_out, is_held_out
-from plimsoll.data.tokenizer import TextTokenizer, load_tokenizer, tokenizer_vocab_size, train_byte_bpe
+from plimsoll.data.text.documents import Piece
+from plimsoll.data.text.held_out import collect_held_out, is_held_out
+from plimsoll.data.text.tokenizer import TextTokenizer, load_tokenizer, tokenizer_vocab_size, train_byte_bpe
 from plimsoll.errors import DataError, RecipeError
 
 SENTENCES = [f"The {kind} ship number {i} sails." for i in range(150) for kind in ("old", "new")]
@@ -54,8 +54,8 @@ def test_training_is_the_same_in_every_process(tmp_path, listed_documents):
     assert tokenizer.size == 320
     program = (
         "import sys\nsys.path[:0] = sys.argv[3:]\nfrom pathlib import Path\n"
-        "from conftest import Listed\nfrom plimsoll.data.documents import Documents\n"
-        "from plimsoll.data.tokenizer import train_byte_bpe\nimport json\n"
+        "from conftest import Listed\nfrom plimsoll.data.text.documents import Documents\n"
+        "from plimsoll.data.text.tokenizer import train_byte_bpe\nimport json\n"
         "texts = json.loads(Path(sys.argv[1]).read_text())\n"
         "documents = Documents([Listed(texts)], name='', description='', contents='')\n"
         "train_byte_bpe(documents, 320).save(sys.argv[2])\n"

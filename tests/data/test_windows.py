@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plimsoll.data.held_out import is_held_out
-from plimsoll.data.survey import count_windows
-from plimsoll.data.windows import BLOCK, TokenWindows
+from plimsoll.data.text.held_out import is_held_out
+from plimsoll.data.text.survey import count_windows
+from plimsoll.data.text.windows import BLOCK, TokenWindows
 from plimsoll.errors import DataError, RecipeError
 
 texts = st.lists(st.text("abc \n", min_size=1, max_size=30).filter(str.strip), min_size=1, max_size=30)
@@ -28,7 +28,7 @@ def test_concatenated_inputs_are_the_token_stream(byte_tokenizer, listed_documen
     stream = expected_stream(byte_tokenizer, texts[::2], texts[1::2])
     documents = listed_documents(texts[::2], texts[1::2])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("plimsoll.data.windows.BLOCK", block)
+        patch.setattr("plimsoll.data.text.windows.BLOCK", block)
         windows = []
         with suppress(DataError):  # where the text is shorter than one window
             windows += TokenWindows(documents, byte_tokenizer, seq_len=seq_len, epochs=1)
@@ -52,7 +52,7 @@ def test_from_every_position_the_same_windows_follow(
         return
     one = [stream[start : start + seq_len + 1] for start in range(0, count * stride, stride)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("plimsoll.data.windows.BLOCK", block)
+        patch.setattr("plimsoll.data.text.windows.BLOCK", block)
         windows = TokenWindows(listed_documents(texts), byte_tokenizer, seq_len=seq_len, stride=stride, epochs=epochs)
         stopped = iter(windows)
         at = data.draw(st.integers(0, epochs * count))

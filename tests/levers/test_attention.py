@@ -13,12 +13,12 @@ from compiled_bytes import temporary_bytes
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll import compilers
-from plimsoll.environment import for_processes
 from plimsoll.levers import attention
 from plimsoll.levers.attention import causal_attention, chunked_attention_bytes, kernel, query_blocks
 from plimsoll.planner import liveness
 from plimsoll.planner.flops import dot_flops
+from plimsoll.processes import toolchains
+from plimsoll.processes.environment import for_processes
 from plimsoll.types import Compute
 
 CPU = Compute(platform="cpu")
@@ -194,9 +194,9 @@ def test_for_a_tpu_the_step_holds_the_kernel_and_no_scores():
 
 def test_for_an_nvidia_gpu_the_step_holds_the_kernel_and_no_scores():
     """Where its compiler is installed. Without it the plain form is traced, which keeps as little."""
-    python = compilers.python_for("cuda")
+    python = toolchains.python_for("cuda")
     if python is None:
-        pytest.skip(f"the cuda compiler: {compilers.missing('cuda')} (`plimsoll chips --install cuda`)")
+        pytest.skip(f"the cuda compiler: {toolchains.missing('cuda')} (`plimsoll chips --install cuda`)")
     done = subprocess.run([python, "-c", FOR_A_GPU], env=for_processes("cuda"), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])

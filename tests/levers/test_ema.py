@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from plimsoll.errors import RecipeError
 from plimsoll.levers.ema import Average
 from plimsoll.levers.weight_bits import readable
-from plimsoll.recipes.stories import Text
+from plimsoll.recipes.text.recipe import Text
 from plimsoll.training.program import compiled, tree_bytes
 from plimsoll.training.step import evaluated, make_evaluate, make_init, make_step
 from plimsoll.types import WHOLE, Compute, Storage

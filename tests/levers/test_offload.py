@@ -13,7 +13,7 @@ from jax.extend import core as jex
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 import plimsoll
-from plimsoll import run
+from plimsoll.api import train
 from plimsoll.errors import RecipeError
 from plimsoll.levers.frozen import frozen_dot
 from plimsoll.levers.lora import LoRA
@@ -337,9 +337,9 @@ def test_a_recipe_of_ones_own_may_leave_frozen_layers_and_inputs_of_blocks_on_th
 def test_a_recipe_of_ones_own_that_does_not_say_so_is_not_asked_to():
     words = "--offload frozen would change nothing: the loss of"
     with pytest.raises(RecipeError, match=words):
-        run.plan(WITHOUT, pins={"offload": "frozen"}, chip="h200")
+        train.plan(WITHOUT, pins={"offload": "frozen"}, chip="h200")
     with pytest.raises(RecipeError, match="--remat offload would change nothing: the loss of"):
-        run.plan(WITHOUT, pins={"remat": "offload"}, chip="h200")
+        train.plan(WITHOUT, pins={"remat": "offload"}, chip="h200")
 
 
 def transfers(closed):

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plimsoll.models.eigen_shape import EigenShape
-from plimsoll.models.long_tokens import LongTokens
+from plimsoll.recipes.longcontext.eigen_shape import EigenShape
+from plimsoll.recipes.longcontext.task import LongTokens
 from plimsoll.types import Compute
 
 LENGTH, VOCAB = 67, 50

@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plimsoll.models.item_reader import PublishedReader, SmallReader
-from plimsoll.models.item_shape import ItemShape
-from plimsoll.models.next_item import NextItem
-from plimsoll.models.pretrained_shape import PretrainedShape
+from plimsoll.models.pretrained.shape import PretrainedShape
 from plimsoll.models.sizing import DecoderShape
+from plimsoll.recipes.recommend.item_reader import PublishedReader, SmallReader
+from plimsoll.recipes.recommend.item_shape import ItemShape
+from plimsoll.recipes.recommend.next_item import NextItem
 from plimsoll.types import Compute
 
 LLAMA = PretrainedShape(

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plimsoll.models.act import Halting, RecursiveSolver
-from plimsoll.models.act_answers import every_step, judged
-from plimsoll.models.trm_shape import TRMShape
+from plimsoll.recipes.puzzles.act import Halting, RecursiveSolver
+from plimsoll.recipes.puzzles.act_answers import every_step, judged
+from plimsoll.recipes.puzzles.trm_shape import TRMShape
 from plimsoll.types import COUNTED, IGNORED_LABEL, Compute
 
 BATCH, LENGTH, VOCAB = 5, 16, 5

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll.errors import RecipeError
-from plimsoll.models.eigen import FORGETS_WITHIN, Eigenvalues, Mixer, beginning, form_of
-from plimsoll.models.eigen_shape import eigen_inner
-from plimsoll.models.long_tokens import LongTokens
-from plimsoll.models.positions import by_position, name_of, stretches
 from plimsoll.optimizers.adamw import decayed
+from plimsoll.recipes.longcontext.eigen import FORGETS_WITHIN, Eigenvalues, Mixer, beginning, form_of
+from plimsoll.recipes.longcontext.eigen_shape import eigen_inner
+from plimsoll.recipes.longcontext.positions import by_position, name_of, stretches
+from plimsoll.recipes.longcontext.task import LongTokens
 from plimsoll.types import COUNTED, Compute
 
 FORMS = [("fixed", form) for form in ("steps", "matmul", "associative", "fft")]

@@ -7,7 +7,7 @@ import jax
 import pytest
 from eigen_examples import TINY
 
-from plimsoll.models.long_tokens import LongTokens
+from plimsoll.recipes.longcontext.task import LongTokens
 from plimsoll.types import Compute
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plimsoll.models.imitation import Imitator, ImitatorShape
+from plimsoll.recipes.control.model import Imitator, ImitatorShape
 from plimsoll.types import Compute
 
 SIZES = {"features": 19, "outputs": 6, "families": 35}

@@ -10,7 +10,7 @@ from item_examples import ITEMS, shape_of, uneven_clusters
 
 from plimsoll.errors import RecipeError
 from plimsoll.levers.chunked_loss import chunked_sum
-from plimsoll.models.items import NOBODY, Items, members_of, round_robin
+from plimsoll.recipes.recommend.items import NOBODY, Items, members_of, round_robin
 from plimsoll.types import IGNORE, Compute
 
 ROWS = 11

@@ -7,9 +7,9 @@ import optax
 import pytest
 from item_examples import ITEMS, LLAMA, histories, keys_of, task_of, uneven_clusters
 
-from plimsoll.models import item_start
-from plimsoll.models.pretrained_weights import bits_of, load
+from plimsoll.models.pretrained.weights import bits_of, load
 from plimsoll.optimizers.adamw import AdamW
+from plimsoll.recipes.recommend import item_start
 from plimsoll.training.step import make_init, make_step
 from plimsoll.types import COUNTED, STORABLE, Compute
 from pretrained_folders import drawn, write

@@ -11,9 +11,9 @@ from plimsoll.levers.frozen import widened
 from plimsoll.levers.lora import Adapted
 from plimsoll.levers.weight_bits import readable
 from plimsoll.models.decoder import Decoder
-from plimsoll.models.pretrained import Pretrained
-from plimsoll.models.pretrained_shape import PretrainedShape, Rotary
-from plimsoll.models.pretrained_weights import kept, stored_like
+from plimsoll.models.pretrained.model import Pretrained
+from plimsoll.models.pretrained.shape import PretrainedShape, Rotary
+from plimsoll.models.pretrained.weights import kept, stored_like
 from plimsoll.models.sizing import DecoderShape
 from plimsoll.training.program import tree_bytes
 from plimsoll.types import Compute

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plimsoll.models.pretrained import Pretrained
-from plimsoll.models.pretrained_shape import read_shape
-from plimsoll.models.pretrained_weights import load
+from plimsoll.models.pretrained.model import Pretrained
+from plimsoll.models.pretrained.shape import read_shape
+from plimsoll.models.pretrained.weights import load
 from plimsoll.models.sampling import continued, make_next_token
 from plimsoll.types import Compute
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from plimsoll.errors import DataError
-from plimsoll.models.pretrained_shape import GEMMA_2B, KNOWN, LLAMA_3_2_1B, Rotary, read_shape, shape_of
+from plimsoll.models.pretrained.shape import GEMMA_2B, KNOWN, LLAMA_3_2_1B, Rotary, read_shape, shape_of
 from pretrained_folders import LLAMA, config_of
 
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from plimsoll.errors import DataError
-from plimsoll.models import pretrained_weights
-from plimsoll.models.pretrained import KERNELS, NORMS
-from plimsoll.models.pretrained_shape import PretrainedShape, Rotary
-from plimsoll.models.pretrained_weights import kept, load, stored_like
-from plimsoll.models.safetensors_folder import tensors_of
+from plimsoll.models.pretrained import weights
+from plimsoll.models.pretrained.model import KERNELS, NORMS
+from plimsoll.models.pretrained.safetensors_folder import tensors_of
+from plimsoll.models.pretrained.shape import PretrainedShape, Rotary
+from plimsoll.models.pretrained.weights import kept, load, stored_like
 from pretrained_folders import LLAMA, drawn, write, write_sharded
 
 TIED = PretrainedShape(**{**LLAMA.__dict__, "tied": True})
@@ -47,8 +47,8 @@ def require_same(found, expected):
 @pytest.mark.parametrize("bits", [32, 16, 8, 4])
 @pytest.mark.parametrize("piece", [2**20, 700])  # in one piece, and in several with a last one that is not full
 def test_what_is_loaded_is_what_would_be_stored(tmp_path, monkeypatch, bits, piece):
-    monkeypatch.setattr(pretrained_weights, "PIECE", piece)
-    monkeypatch.setattr(pretrained_weights, "PACKED_PIECE", piece)
+    monkeypatch.setattr(weights, "PIECE", piece)
+    monkeypatch.setattr(weights, "PACKED_PIECE", piece)
     tensors = drawn(LLAMA)
     found = load(write(tmp_path, LLAMA, tensors), LLAMA, bits=bits)
     require_same(found, kept(expected_tree(LLAMA, tensors), bits))

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plimsoll.models.recurrence import states
+from plimsoll.recipes.longcontext.recurrence import states
 
 FIXED = ("steps", "matmul", "associative", "fft")
 EACH = ("steps", "associative")

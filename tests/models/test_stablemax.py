@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from plimsoll.models.stablemax import log_stablemax, stablemax_cross_entropy
+from plimsoll.recipes.puzzles.stablemax import log_stablemax, stablemax_cross_entropy
 
 LOGITS = arrays(np.float32, (3, 7), elements=st.floats(-1e6, 1e6, width=32))
 IGNORED = -100

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from eigen_examples import LENGTH, SHAPES, VOCAB, hidden_of, parameters, tokens
 
-from plimsoll.models.long_tokens import LongTokens
-from plimsoll.models.streaming import PIECE, Stream, continued
+from plimsoll.recipes.longcontext.streaming import PIECE, Stream, continued
+from plimsoll.recipes.longcontext.task import LongTokens
 from plimsoll.types import Compute
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from plimsoll.errors import RecipeError
-from plimsoll.models.act import Halting, RecursiveSolver
-from plimsoll.models.trm_shape import TRMShape
+from plimsoll.recipes.puzzles.act import Halting, RecursiveSolver
+from plimsoll.recipes.puzzles.trm_shape import TRMShape
 from plimsoll.types import COUNTED, IGNORED_LABEL, Compute
 
 SMALL = TRMShape(

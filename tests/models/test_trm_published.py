@@ -7,7 +7,7 @@ from safetensors.numpy import save_file
 from trm_golden import VARIANTS, Golden, distance
 
 from plimsoll.errors import DataError
-from plimsoll.models.trm_published import TABLE, names, placed, read, require_file
+from plimsoll.recipes.puzzles.published import TABLE, names, placed, read, require_file
 
 
 @pytest.fixture(scope="module", params=VARIANTS)

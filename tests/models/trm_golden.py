@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plimsoll.models.act import Halting, RecursiveSolver
-from plimsoll.models.trm_published import TABLE, names, placed, shape_of
+from plimsoll.recipes.puzzles.act import Halting, RecursiveSolver
+from plimsoll.recipes.puzzles.published import TABLE, names, placed, shape_of
 from plimsoll.types import Compute
 
 VARIANTS = ("attention", "mlp")

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll.planner.buffers import Assignment, Module, largest_temporaries, scheduled, temporaries
-from plimsoll.planner.values import padded_bytes
-from plimsoll.planner.wire import numbers, parsed
+from plimsoll.planner.hlo.buffers import Assignment, Module, largest_temporaries, scheduled, temporaries
+from plimsoll.planner.hlo.protobuf import numbers, parsed
+from plimsoll.planner.hlo.values import padded_bytes
 
 ROWS, WIDTH, LAYERS = 512, 64, 5
 

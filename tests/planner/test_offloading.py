@@ -7,15 +7,16 @@ from dataclasses import dataclass, replace
 import pytest
 from planner_examples import FakeCompiler, plan, problem
 
-from plimsoll import compilers, run
-from plimsoll.environment import for_processes
+from plimsoll.api import train
+from plimsoll.api.pins import levers_of
 from plimsoll.errors import BudgetError, RecipeError
-from plimsoll.pins import levers_of
 from plimsoll.planner import chips
 from plimsoll.planner.chips import chip
 from plimsoll.planner.estimate import ledger
 from plimsoll.planner.search import search
 from plimsoll.planner.speed import step_seconds
+from plimsoll.processes import toolchains
+from plimsoll.processes.environment import for_processes
 from plimsoll.recipes.registry import preset
 from plimsoll.types import Plan, Storage
 from plimsoll.units import GIB, MIB
@@ -236,7 +237,7 @@ def test_where_nothing_is_frozen_it_is_refused_and_not_searched(offload):
     with pytest.raises(RecipeError, match=f"--offload {offload} is refused on cpu, where the host's memory is the dev"):
         search(problem(GIB, honoured=ABLE, pins={"offload": offload}), FakeCardWithFrozen(), lambda text: None)
     with pytest.raises(RecipeError, match=f"--offload {offload} would change nothing: the loss of"):
-        run.plan(preset("stories"), name="stories", pins={"offload": offload}, chip="h200")
+        train.plan(preset("stories"), name="stories", pins={"offload": offload}, chip="h200")
 
 
 REFUSED = {
@@ -297,7 +298,7 @@ def test_a_recipe_whose_optimizer_cannot_be_streamed_does_without_and_says_so():
         honoured = ()
 
     with pytest.raises(RecipeError, match="--offload optimizer would change nothing: the optimizer of"):
-        run.plan(Unable(), name="unable", pins={"offload": "optimizer"}, chip="h200")
+        train.plan(Unable(), name="unable", pins={"offload": "optimizer"}, chip="h200")
 
 
 def test_a_plan_from_before_the_lever_still_loads(tmp_path):
@@ -353,9 +354,9 @@ SIZES = {"cuda": ("h200", 12, 128, 32), "tpu": ("tpu-v5e-1", 6, 64, 2)}
 @pytest.mark.parametrize("platform", SIZES)
 def test_the_real_compilers_need_fewer_bytes_of_the_device(platform):
     name, layers, length, batch = SIZES[platform]
-    python = compilers.python_for(platform)
+    python = toolchains.python_for(platform)
     if python is None:
-        pytest.skip(f"the {platform} compiler: {compilers.missing(platform)} (`plimsoll chips --install {platform}`)")
+        pytest.skip(f"the {platform} compiler: {toolchains.missing(platform)} (`plimsoll chips --install {platform}`)")
     done = subprocess.run(
         [python, "-c", COMPILED, name, *map(str, (layers, length, batch))],
         env=for_processes(platform),

@@ -7,16 +7,16 @@ from functools import cache
 
 import pytest
 
-from plimsoll import compilers
-from plimsoll.environment import for_processes
 from plimsoll.planner import topology
 from plimsoll.planner.chips import chip
+from plimsoll.processes import toolchains
+from plimsoll.processes.environment import for_processes
 
 
 def start(platform, *arguments):
-    python = compilers.python_for(platform)
+    python = toolchains.python_for(platform)
     if python is None:
-        pytest.skip(f"the {platform} compiler: {compilers.missing(platform)} (`plimsoll chips --install {platform}`)")
+        pytest.skip(f"the {platform} compiler: {toolchains.missing(platform)} (`plimsoll chips --install {platform}`)")
     return subprocess.Popen(
         [python, *arguments], env=for_processes(platform), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -80,7 +80,9 @@ def test_a_gpu_does_not_refuse_so_the_planner_must():
 
 LARGEST = """
 import json, sys, jax, jax.numpy as jnp
-from plimsoll.planner.buffers import Module, largest_temporaries, scheduled
+from plimsoll.planner.hlo.buffers import Module
+from plimsoll.planner.hlo.buffers import largest_temporaries
+from plimsoll.planner.hlo.buffers import scheduled
 from plimsoll.planner.chips import chip
 from plimsoll.planner.topology import devices
 one = jax.sharding.SingleDeviceSharding(devices(chip(sys.argv[1]))[0])

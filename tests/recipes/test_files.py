@@ -12,7 +12,7 @@ from own_files import ONE, SMALL, with_, write
 
 import plimsoll
 from plimsoll.errors import RecipeError
-from plimsoll.recipes import files
+from plimsoll.recipes.own import files
 from plimsoll.recipes.registry import differences, from_dict, is_saved_as, name_of, preset
 
 

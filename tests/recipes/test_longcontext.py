@@ -10,7 +10,7 @@ import pytest
 from packed_files import write_packed
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.recipes.base import Prepared
-from plimsoll.recipes.longcontext import BY_POSITION, LongContext
+from plimsoll.recipes.longcontext.recipe import BY_POSITION, LongContext
 from plimsoll.recipes.registry import preset
 from plimsoll.types import COUNTED
 

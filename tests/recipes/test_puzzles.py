@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from plimsoll.errors import DataError, RecipeError
-from plimsoll.recipes.puzzles import Puzzles
+from plimsoll.recipes.puzzles.recipe import Puzzles
 from plimsoll.recipes.registry import preset
 from plimsoll.types import COUNTED
 from puzzle_files import write_split

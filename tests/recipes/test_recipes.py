@@ -8,7 +8,7 @@ import pytest
 from plimsoll.errors import RecipeError
 from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.registry import PRESETS, differences, from_dict, preset
-from plimsoll.recipes.stories import Text
+from plimsoll.recipes.text.recipe import Text
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -9,7 +9,7 @@ import pytest
 
 from interaction_files import write_random, write_small
 from plimsoll.errors import DataError, PlimsollError, RecipeError
-from plimsoll.models.item_start import ROW_LENGTH
+from plimsoll.recipes.recommend.item_start import ROW_LENGTH
 from plimsoll.recipes.registry import from_dict, preset
 from plimsoll.types import COUNTED, Compute
 from pretrained_folders import LLAMA, write

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from report_examples import PLANNED
 
-from plimsoll.comparing import Beside, chips_named, prices_named
+from plimsoll.api.compare import Beside, chips_named, prices_named
 from plimsoll.errors import PlimsollError, RecipeError
 from plimsoll.report.beside import beside_figure, beside_picture, beside_table
 from plimsoll.units import GIB, MIB

@@ -13,8 +13,8 @@ from report_examples import PLANNED
 from test_page_markup import Seen
 from test_page_of_run import text_of
 
-from plimsoll import notebook
-from plimsoll.notebook import ShownPlan, is_here, watched
+from plimsoll.api import notebook
+from plimsoll.api.notebook import ShownPlan, is_here, watched
 from plimsoll.report.page.notebook import bar_html, plan_html
 from plimsoll.report.progress import TOLD, TOLD_AS_JSON, progress
 

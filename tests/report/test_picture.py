@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from report_examples import PLANNED, SOURCES
 
-from plimsoll import run
+from plimsoll.api import train
 from plimsoll.cli.main import main
 from plimsoll.errors import PlimsollError
 from plimsoll.report.picture import plan_picture, require_picture, waterfall
@@ -133,7 +133,7 @@ def test_a_plan_is_printed_even_where_its_picture_fails(tmp_path, monkeypatch, c
     def fails(*_):
         raise PlimsollError("the picture was not written: No space left on device")
 
-    monkeypatch.setattr(run, "plan", lambda *_, **__: PLANNED)
+    monkeypatch.setattr(train, "plan", lambda *_, **__: PLANNED)
     monkeypatch.setattr("plimsoll.report.picture.plan_picture", fails)
     assert main(["plan", "code", "--picture", str(tmp_path / "plan.png")]) == 2
     said = capsys.readouterr()

@@ -1,6 +1,6 @@
 """The table and the picture of a loss by position."""
 
-from plimsoll.report.positions import positions_picture, positions_table
+from plimsoll.recipes.longcontext.tables import positions_picture, positions_table
 
 LOSSES = {"0 to 63": 4.0, "64 to 127": 3.0, "128 to 255": 2.9}
 

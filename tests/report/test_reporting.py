@@ -7,11 +7,11 @@ import math
 import pytest
 from report_examples import LEDGER, PLANNED
 
-from plimsoll import reporting
+from plimsoll.api import run_report
 from plimsoll.errors import PlimsollError
-from plimsoll.provenance import SESSIONS
 from plimsoll.recipes.registry import preset
-from plimsoll.training.folder import RunFolder
+from plimsoll.runs.folder import RunFolder
+from plimsoll.runs.provenance import SESSIONS
 from plimsoll.units import GIB, MIB
 
 ROWS = [
@@ -34,7 +34,7 @@ def run(tmp_path):
 
 
 def test_files_become_what_a_page_needs(run):
-    found = reporting.recorded(str(run.path), ask_model=False)
+    found = run_report.recorded(str(run.path), ask_model=False)
     assert (found.name, found.state) == ("run", "nothing saved")
     assert list(found.columns["loss"].steps) == [1, 2]
     assert math.isnan(found.columns["loss"].values[1])
@@ -47,7 +47,7 @@ def test_the_last_evaluation_is_shown_without_asking_the_model(run):
     two = {"validation_loss": 2.4, "validation_loss_from_0": 2.6, "validation_loss_from_1": 2.2}
     with open(run.metrics, "a") as file:
         file.write(json.dumps({"step": 3, **two}) + "\n")
-    (shown,) = reporting.recorded(str(run.path), ask_model=False).exhibits
+    (shown,) = run_report.recorded(str(run.path), ask_model=False).exhibits
     assert shown["title"] == "Loss by position"
     assert shown["x"] == [1, 2]
     assert shown["y"] == {"held-out documents": [2.6, 2.2]}
@@ -57,7 +57,7 @@ def test_a_run_killed_in_the_middle_of_a_row_has_all_rows_before_it(run):
     with open(run.metrics, "a") as file:
         file.write('{"step": 3, "los')
     (run.path / "ledger.json").unlink()
-    found = reporting.recorded(str(run.path))
+    found = run_report.recorded(str(run.path))
     assert found.last_step == 2
     assert found.measured_peak_bytes == 300 * MIB
     assert "the run has no checkpoint yet" in found.left_out[0]
@@ -65,18 +65,18 @@ def test_a_run_killed_in_the_middle_of_a_row_has_all_rows_before_it(run):
 
 def test_rows_after_the_last_checkpoint_are_said_to_be_lost(run):
     (run.checkpoints / "step-00000001").mkdir()
-    assert reporting.recorded(str(run.path), ask_model=False).left_out[-1] == (
+    assert run_report.recorded(str(run.path), ask_model=False).left_out[-1] == (
         "step 2: logged after the last checkpoint. The same command trains them again, and what is"
         " measured of the whole process is of the sessions before"
     )
     (run.checkpoints / "step-00000002").mkdir()
-    assert "after the last checkpoint" not in " ".join(reporting.recorded(str(run.path), ask_model=False).left_out)
+    assert "after the last checkpoint" not in " ".join(run_report.recorded(str(run.path), ask_model=False).left_out)
 
 
 def test_a_run_that_is_trained_now_is_not_held_up(run):
     (run.checkpoints / "step-00000001").mkdir()
     lock = run.lock()
-    found = reporting.recorded(str(run.path))
+    found = run_report.recorded(str(run.path))
     assert found.state == "training now"
     assert "the run is training now" in found.left_out[0]
     del lock
@@ -84,30 +84,30 @@ def test_a_run_that_is_trained_now_is_not_held_up(run):
 
 def test_what_is_no_run_is_refused(tmp_path):
     with pytest.raises(PlimsollError, match="is not a run: it has no recipe"):
-        reporting.recorded(str(tmp_path))
+        run_report.recorded(str(tmp_path))
     with pytest.raises(PlimsollError, match=r"recipe\.json is not a run: it has no recipe"):
-        reporting.recorded(str(tmp_path / "recipe.json"))
+        run_report.recorded(str(tmp_path / "recipe.json"))
     (tmp_path / "recipe.json").write_text('{"name": "a cake"}')
     with pytest.raises(PlimsollError, match="of something else than a run"):
-        reporting.recorded(str(tmp_path))
+        run_report.recorded(str(tmp_path))
 
 
 def test_a_run_of_a_newer_version_is_refused_by_name(run):
     run.write(SESSIONS, [{"plimsoll": "99.2.0"}])
     with pytest.raises(PlimsollError, match=r"trained by plimsoll 99\.2\.0"):
-        reporting.recorded(str(run.path))
+        run_report.recorded(str(run.path))
 
 
 def test_a_run_without_plan_and_metrics_is_refused(run):
     (run.path / "plan.json").unlink()
     run.metrics.unlink()
     with pytest.raises(PlimsollError, match="neither a plan nor a row of metrics yet"):
-        reporting.recorded(str(run.path))
+        run_report.recorded(str(run.path))
 
 
 def test_a_recipe_that_this_version_cannot_read_costs_the_commands_alone(run):
     run.write("recipe.json", {"kind": "of tomorrow", "fields": {}})
-    found = reporting.recorded(str(run.path), ask_model=False)
+    found = run_report.recorded(str(run.path), ask_model=False)
     assert found.continue_command is None
     assert any("does not know" in said for said in found.left_out)
     assert found.columns
@@ -127,14 +127,14 @@ def test_what_is_no_plan_is_refused(tmp_path, text, said):
     path = tmp_path / "plan.json"
     path.write_text(text)
     with pytest.raises(PlimsollError, match=said) as refusal:
-        reporting.plan_of_file(str(path))
+        run_report.plan_of_file(str(path))
     assert "plimsoll plan ... --json > plan.json" in str(refusal.value) or "--memory" in str(refusal.value)
 
 
 def test_a_plan_is_read_as_it_was_printed(tmp_path):
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(PLANNED.to_dict()))
-    assert reporting.plan_of_file(str(path))["predicted_peak_bytes"] == 1536 * MIB
+    assert run_report.plan_of_file(str(path))["predicted_peak_bytes"] == 1536 * MIB
 
 
 def test_a_model_that_takes_too_much_costs_what_it_makes_and_not_the_learning_rate(run, monkeypatch):
@@ -147,9 +147,9 @@ def test_a_model_that_takes_too_much_costs_what_it_makes_and_not_the_learning_ra
             raise PlimsollError("the process that was to show was killed by signal 6")
         return {"exhibits": [], "left_out": [], "learning_rate": {"steps": [1], "rates": [0.5]}}
 
-    monkeypatch.setattr(reporting, "ask", ask)
+    monkeypatch.setattr(run_report, "ask", ask)
     (run.checkpoints / "step-00000002").mkdir()
-    found = reporting.recorded(str(run.path))
+    found = run_report.recorded(str(run.path))
     assert questions == [("show", True, 2 * GIB), ("show", False, 2 * GIB)]
     assert found.learning_rate == ([1], [0.5])
     assert found.left_out == [

@@ -19,8 +19,8 @@ jax.config.update("jax_disable_most_optimizations", True)  # as in conftest.py
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from contracts.task_examples import OWN, RECIPES, random_batch  # noqa: E402
+from plimsoll.engine.session import lowered  # noqa: E402
 from plimsoll.levers import sharding  # noqa: E402
-from plimsoll.session import lowered  # noqa: E402
 from plimsoll.training.program import compiled, held_bytes, tree_bytes  # noqa: E402
 from plimsoll.types import Plan  # noqa: E402
 from training.small_tasks import relative_distance  # noqa: E402

@@ -9,11 +9,11 @@ jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_disable_most_optimizations", True)  # as in conftest.py
 
 from plimsoll.levers.sharding import CARRY, ROWS  # noqa: E402
-from plimsoll.models.act import Halting, RecursiveSolver  # noqa: E402
-from plimsoll.models.trm_shape import TRMShape  # noqa: E402
 from plimsoll.optimizers.adam_atan2 import AdamATan2  # noqa: E402
 from plimsoll.optimizers.in_place import with_tables  # noqa: E402
 from plimsoll.optimizers.sign_sgd import SignSGD  # noqa: E402
+from plimsoll.recipes.puzzles.act import Halting, RecursiveSolver  # noqa: E402
+from plimsoll.recipes.puzzles.trm_shape import TRMShape  # noqa: E402
 from plimsoll.training.spread import Spread  # noqa: E402
 from plimsoll.training.step import make_init, make_step  # noqa: E402
 from plimsoll.types import Plan  # noqa: E402

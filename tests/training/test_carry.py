@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from small_tasks import relative_distance
 
-from plimsoll.models.act import Halting, RecursiveSolver
-from plimsoll.models.trm_shape import TRMShape
 from plimsoll.optimizers.adam_atan2 import AdamATan2
 from plimsoll.optimizers.in_place import averaging, with_tables
 from plimsoll.optimizers.sign_sgd import SignSGD
 from plimsoll.planner.flops import dot_flops
+from plimsoll.recipes.puzzles.act import Halting, RecursiveSolver
+from plimsoll.recipes.puzzles.trm_shape import TRMShape
 from plimsoll.training.checkpoint import Checkpoints, load_state
 from plimsoll.training.loop import told
 from plimsoll.training.program import compiled, lower, tree_bytes

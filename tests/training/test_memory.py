@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from plimsoll.environment import for_processes
+from plimsoll.processes.environment import for_processes
 from plimsoll.units import MIB
 
 HOLES = """

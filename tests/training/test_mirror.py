@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from plimsoll.bucket import Mirrored, Place, asked_through, fetched, mirrored, on_demand
 from plimsoll.errors import PlimsollError, RunError
-from plimsoll.training import lease
-from plimsoll.training.contents import contents
-from plimsoll.training.lease import LEASE_SECONDS, Lease, LeaseLost
-from plimsoll.training.mirror import INDEX, Mirror
-from plimsoll.training.store import BucketError, Store
+from plimsoll.runs import lease
+from plimsoll.runs.contents import contents
+from plimsoll.runs.lease import LEASE_SECONDS, Lease, LeaseLost
+from plimsoll.runs.mirror import INDEX, Mirror
+from plimsoll.runs.remote import Mirrored, Place, asked_through, fetched, mirrored, on_demand
+from plimsoll.runs.store import BucketError, Store
 from s3_server import forbidding, s3_server
 
 

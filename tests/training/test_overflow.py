@@ -14,8 +14,8 @@ import pytest
 from small_runs import PATIENCE, Runs, checkpoint_steps, rows
 
 from plimsoll.errors import RunError
+from plimsoll.runs.folder import RunFolder
 from plimsoll.training import overruns
-from plimsoll.training.folder import RunFolder
 from plimsoll.training.overruns import SPREAD_BYTES
 from plimsoll.units import MIB
 

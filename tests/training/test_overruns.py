@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plimsoll.engine.budget_guard import Line
+from plimsoll.engine.options import SessionOptions
 from plimsoll.errors import StoppedError
-from plimsoll.session_line import Line
-from plimsoll.session_options import SessionOptions
+from plimsoll.processes.interruption import Interruption
+from plimsoll.runs.folder import RunFolder
 from plimsoll.training import allocator, checkpoint, overruns
 from plimsoll.training.checkpoint import Checkpoints
-from plimsoll.training.folder import RunFolder
-from plimsoll.training.interruption import Interruption
 from plimsoll.training.loop import Schedule, run_steps
 from plimsoll.training.overruns import SPREAD_BYTES, Overrun
 from plimsoll.training.program import Executables

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from small_runs import STEPS, checkpoint_steps, last_row, newest_fingerprint, rows
 
-from plimsoll.inference import Trained
+from plimsoll.inference.evaluate import Trained
 from plimsoll.recipes.registry import from_dict
 from plimsoll.training.checkpoint import Checkpoints, loader_position, read_leaves
 

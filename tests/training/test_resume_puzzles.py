@@ -12,10 +12,10 @@ from safetensors.numpy import save_file
 from small_runs import Runs, checkpoint_steps, newest_fingerprint, rows
 
 from plimsoll.errors import RecipeError
-from plimsoll.inference import evaluate
-from plimsoll.models.act import RecursiveSolver
-from plimsoll.models.trm_published import names
-from plimsoll.models.trm_shape import TRMShape
+from plimsoll.inference.evaluate import evaluate
+from plimsoll.recipes.puzzles.act import RecursiveSolver
+from plimsoll.recipes.puzzles.published import names
+from plimsoll.recipes.puzzles.trm_shape import TRMShape
 from plimsoll.training.checkpoint import Checkpoints, read_leaves
 from plimsoll.types import Compute
 from puzzle_files import write_split

@@ -7,7 +7,7 @@ import re
 import pytest
 from small_runs import STEPS, rows
 
-from plimsoll import run as joint
+from plimsoll.api import train as joint
 from plimsoll.planner import calibration
 from plimsoll.recipes.registry import from_dict
 from plimsoll.training import disk

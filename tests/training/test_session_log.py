@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from plimsoll.engine.log import SessionLog
 from plimsoll.recipes.base import Prepared
-from plimsoll.recipes.control import Control
-from plimsoll.session_log import SessionLog
-from plimsoll.training.folder import RunFolder
+from plimsoll.recipes.control.recipe import Control
+from plimsoll.runs.folder import RunFolder
 from plimsoll.training.loop import Schedule
 
 

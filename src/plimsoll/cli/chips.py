@@ -29,16 +29,16 @@ class ChipsOptions:
 def chips(arguments: list[str]) -> int:
     """Prints all chips, or one with the source of each figure."""
     options = parse(ChipsOptions, arguments, program="plimsoll chips")
-    from plimsoll import compilers
     from plimsoll.planner import chips as catalogue
+    from plimsoll.processes import toolchains
 
     every = catalogue.chips()
     found = every if not options.name else _family(every, options.name) or [catalogue.chip(options.name)]
     if options.install is not None:
-        compilers.install(options.install, lambda line: print(line, file=sys.stderr))
+        toolchains.install(options.install, lambda line: print(line, file=sys.stderr))
     state = {
-        name: {"folder": str(compilers.folder(name)), "missing": compilers.missing(name)}
-        for name in compilers.PLATFORMS
+        name: {"folder": str(toolchains.folder(name)), "missing": toolchains.missing(name)}
+        for name in toolchains.PLATFORMS
     }
     if options.json:
         print(json.dumps({"chips": [dataclasses.asdict(each) for each in found], "compilers": state}))

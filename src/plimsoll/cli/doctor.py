@@ -41,11 +41,12 @@ class DoctorOptions:
 def doctor(arguments: list[str]) -> int:
     """Prints devices, versions, rates, memory and disk, and ends with `ready` or what to mend."""
     options = parse(DoctorOptions, arguments, program="plimsoll doctor")
-    from plimsoll import environment, together
+    from plimsoll.api import cluster
     from plimsoll.planner import chips
+    from plimsoll.processes import environment
 
     backend = chips.chip(options.chip).platform
-    others = together.asked(options.coordinator, options.processes, options.process, chip=options.chip)
+    others = cluster.asked(options.coordinator, options.processes, options.process, chip=options.chip)
     under = None if backend == "cpu" and others is None else environment.for_several(backend)
     question = {} if others is None else {"together": dataclasses.asdict(others)}
     found: dict[str, Any] = {
@@ -55,7 +56,7 @@ def doctor(arguments: list[str]) -> int:
         "plugins": plugins(),
     }
     try:
-        from plimsoll.ask import ask
+        from plimsoll.processes.request import ask
 
         found["jax"] = ask("doctor", question, under=under)
     except (PlimsollError, RuntimeError) as problem:  # what does not work here is what is asked
@@ -106,7 +107,7 @@ def memory() -> dict[str, int | None]:
 
 def disk(run: Path) -> dict[str, Any]:
     """Free bytes where compiled steps and where runs are kept, and the size of the compile cache."""
-    from plimsoll.environment import cache_folder
+    from plimsoll.processes.environment import cache_folder
 
     cache = cache_folder()
     compiled = [path for path in (cache / "compiled").glob("**/*") if path.is_file()]

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import tyro
 
-from plimsoll.ask import ask
-from plimsoll.bucket import fetched
 from plimsoll.cli.parse import Json, parse
-from plimsoll.training.folder import RunFolder
+from plimsoll.processes.request import ask
+from plimsoll.runs.folder import RunFolder
+from plimsoll.runs.remote import fetched
 from plimsoll.units import format_bytes
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, NoReturn
 
 from plimsoll.cli.parse import Json, parse, take_recipe
 from plimsoll.recipes.base import Recipe
-from plimsoll.recipes.files import short_name
+from plimsoll.recipes.own.files import short_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ def ladder(arguments: list[str]) -> int:
     name, recipe, rest = take_recipe(arguments, command="ladder")
     options = parse(LadderOptions, rest, program=f"plimsoll ladder {name}", recipe=recipe)
     from plimsoll import report
-    from plimsoll.ladder import climb
+    from plimsoll.api.ladder import climb
 
     if options.picture is not None:
         report.require_picture(options.picture)

@@ -12,10 +12,10 @@ from typing import Annotated, Any
 
 import tyro
 
-from plimsoll.bucket import fetched
 from plimsoll.cli.parse import Json, parse
 from plimsoll.errors import PlimsollError, as_written
-from plimsoll.training.folder import RunFolder
+from plimsoll.runs.folder import RunFolder
+from plimsoll.runs.remote import fetched
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ def fingerprint(arguments: list[str]) -> int:
     options = parse(FingerprintOptions, arguments, program="plimsoll fingerprint")
     run = fetched(options.run)
     RunFolder(run).read("recipe.json")  # what is no run is said before JAX starts
-    from plimsoll.ask import ask
+    from plimsoll.processes.request import ask
 
     found = ask("fingerprint", {"run": run})
     for note in found["notes"]:
@@ -161,10 +161,10 @@ def inspect(arguments: list[str]) -> int:
             found = describe_run(RunFolder(run))
             print(json.dumps(found) if options.json else _run_text(found))
         return 0
-    from plimsoll.data.hdf5_survey import is_hdf5
-    from plimsoll.data.interactions import is_interactions
-    from plimsoll.data.packed import is_packed
-    from plimsoll.data.puzzle_set import is_puzzle_set
+    from plimsoll.data.hdf5.survey import is_hdf5
+    from plimsoll.data.packed.packed import is_packed
+    from plimsoll.recipes.puzzles.dataset import is_puzzle_set
+    from plimsoll.recipes.recommend.interactions import is_interactions
 
     if is_packed(options.path):
         return _inspect_packed(options)
@@ -174,7 +174,7 @@ def inspect(arguments: list[str]) -> int:
         return _inspect_interactions(options)
     if is_hdf5(options.path):
         return _inspect_hdf5(options)
-    from plimsoll.data.survey import describe_text
+    from plimsoll.data.text.survey import describe_text
 
     found = describe_text(_documents(options))
     print(json.dumps(found) if options.json else _data_text(found))
@@ -182,7 +182,7 @@ def inspect(arguments: list[str]) -> int:
 
 
 def _inspect_packed(options: InspectOptions) -> int:
-    from plimsoll.data.packed_survey import describe_packed
+    from plimsoll.data.packed.survey import describe_packed
     from plimsoll.report.packed import packed_table
 
     with as_written(options.path):
@@ -192,8 +192,8 @@ def _inspect_packed(options: InspectOptions) -> int:
 
 
 def _inspect_puzzles(options: InspectOptions) -> int:
-    from plimsoll.data.puzzle_survey import describe_puzzles
-    from plimsoll.report.puzzles import puzzles_table
+    from plimsoll.recipes.puzzles.survey import describe_puzzles
+    from plimsoll.recipes.puzzles.tables import puzzles_table
 
     with as_written(options.path):
         found = describe_puzzles(options.path)
@@ -202,8 +202,8 @@ def _inspect_puzzles(options: InspectOptions) -> int:
 
 
 def _inspect_interactions(options: InspectOptions) -> int:
-    from plimsoll.data.interaction_survey import describe_interactions
-    from plimsoll.report.interactions import interactions_table
+    from plimsoll.recipes.recommend.interaction_tables import interactions_table
+    from plimsoll.recipes.recommend.survey import describe_interactions
 
     with as_written(options.path):
         found = describe_interactions(options.path)
@@ -212,7 +212,7 @@ def _inspect_interactions(options: InspectOptions) -> int:
 
 
 def _inspect_hdf5(options: InspectOptions) -> int:
-    from plimsoll.data.hdf5_survey import describe
+    from plimsoll.data.hdf5.survey import describe
 
     found = describe(options.path)
     if options.shuffle:
@@ -228,9 +228,9 @@ def _inspect_hdf5(options: InspectOptions) -> int:
 
 def _shuffle(options: InspectOptions) -> dict[str, Any]:
     """Of the first groups of an epoch, by the numbers of rows alone: nothing is read."""
-    from plimsoll.data.hdf5_rows import widest
-    from plimsoll.data.hdf5_survey import shuffle_quality
-    from plimsoll.data.mixed_chunks import sampled_order
+    from plimsoll.data.hdf5.rows import widest
+    from plimsoll.data.hdf5.shuffled import sampled_order
+    from plimsoll.data.hdf5.survey import shuffle_quality
 
     rows, chunk_rows = widest(options.path)
     order = sampled_order(rows, chunk_rows=chunk_rows, mix=options.mix_chunks, seed=0)
@@ -238,7 +238,7 @@ def _shuffle(options: InspectOptions) -> dict[str, Any]:
 
 
 def _documents(options: InspectOptions) -> Any:
-    from plimsoll.data.opening import open_documents
+    from plimsoll.data.text.opening import open_documents
 
     return open_documents(
         options.path, config=options.dataset_config, split=options.split, text_column=options.text_column

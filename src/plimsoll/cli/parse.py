@@ -99,11 +99,11 @@ def take_recipe(arguments: list[str], *, command: str) -> tuple[str, Recipe, lis
 
 
 def _recipe(name: str) -> Recipe:
-    from plimsoll.recipes.files import is_file_name
+    from plimsoll.recipes.own.files import is_file_name
     from plimsoll.recipes.registry import preset
 
     if is_file_name(name):
-        from plimsoll.environment import keep_jax_off_the_chip
+        from plimsoll.processes.environment import keep_jax_off_the_chip
 
         keep_jax_off_the_chip()
     return preset(name)

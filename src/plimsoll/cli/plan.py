@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from plimsoll.cli.parse import parse, take_recipe
 from plimsoll.errors import BudgetError, RecipeError
-from plimsoll.recipes.files import short_name
+from plimsoll.recipes.own.files import short_name
 
 if TYPE_CHECKING:
     from plimsoll.cli.options import PlanOptions
@@ -28,12 +28,13 @@ def plan(arguments: list[str]) -> int:
         raise RecipeError(
             "--price is for --compare, which says what the same costs on several chips: add it, or leave it out"
         )
-    from plimsoll import report, run
+    from plimsoll import report
+    from plimsoll.api import train
 
     if options.picture is not None:
         report.require_picture(options.picture)
     try:
-        found = run.plan(
+        found = train.plan(
             options.recipe,
             name=short_name(name),
             memory=options.memory,
@@ -83,7 +84,7 @@ def _compare(name: str, options: PlanOptions) -> int:
     assert options.compare is not None
     _require_several(options)
     from plimsoll import report
-    from plimsoll.comparing import chips_named, compared, prices_named
+    from plimsoll.api.compare import chips_named, compared, prices_named
 
     names = chips_named(options.compare)
     prices = prices_named(options.price, names)

@@ -12,15 +12,15 @@ from typing import Any
 
 import tyro
 
-from plimsoll import environment
-from plimsoll.ask import ask
-from plimsoll.builders.control_set import ControlSet
-from plimsoll.builders.interaction_options import RecommendSet
-from plimsoll.builders.puzzle_options import ArcSet, MazeSet, SudokuSet
-from plimsoll.builders.text_options import TextSet
 from plimsoll.cli.parse import Json, parse
+from plimsoll.data.packed.options import TextSet
 from plimsoll.errors import PlimsollError
+from plimsoll.processes import environment
+from plimsoll.processes.request import ask
 from plimsoll.recipes.base import Count
+from plimsoll.recipes.control.prepare_options import ControlSet
+from plimsoll.recipes.puzzles.prepare_options import ArcSet, MazeSet, SudokuSet
+from plimsoll.recipes.recommend.prepare_options import RecommendSet
 from plimsoll.units import format_bytes, format_seconds
 
 
@@ -103,9 +103,9 @@ class RecommendOptions(RecommendSet):
 
 
 PUZZLES = {
-    "sudoku": (SudokuOptions, SudokuSet, "plimsoll.builders.sudoku"),
-    "maze": (MazeOptions, MazeSet, "plimsoll.builders.maze"),
-    "arc": (ArcOptions, ArcSet, "plimsoll.builders.arc"),
+    "sudoku": (SudokuOptions, SudokuSet, "plimsoll.recipes.puzzles.sudoku"),
+    "maze": (MazeOptions, MazeSet, "plimsoll.recipes.puzzles.maze"),
+    "arc": (ArcOptions, ArcSet, "plimsoll.recipes.puzzles.arc"),
 }
 """What is typed, what of it the set follows from, and who builds it."""
 
@@ -174,8 +174,8 @@ def _longcontext(words: list[str]) -> int:
     asked = dataclasses.asdict(parse(TextOptions, words, program="plimsoll prepare longcontext"))
     out, workers, ray, as_json = Path(asked.pop("out")), asked.pop("workers"), asked.pop("ray"), asked.pop("json")
     made = TextSet(**asked)
-    from plimsoll.builders.progress import Left
-    from plimsoll.builders.text import build
+    from plimsoll.data.packed.prepare import build
+    from plimsoll.data.progress import Left
 
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
@@ -201,7 +201,7 @@ def _recommend(words: list[str]) -> int:
     asked = dataclasses.asdict(parse(RecommendOptions, words, program="plimsoll prepare recommend"))
     out, as_json = Path(asked.pop("out")), asked.pop("json")
     found = ask("recommend", {"made": asked, "out": str(out)}, under=environment.for_making())
-    from plimsoll.report.interactions import prepared_text
+    from plimsoll.recipes.recommend.interaction_tables import prepared_text
 
     print(json.dumps(found) if as_json else prepared_text(found))
     return 0
@@ -212,7 +212,7 @@ def _puzzles(what: str, words: list[str]) -> int:
     asked = dataclasses.asdict(parse(options, words, program=f"plimsoll prepare {what}"))
     out, as_json = Path(asked.pop("out")), asked.pop("json")
     chosen = made(**asked)
-    from plimsoll.builders.progress import Spoken
+    from plimsoll.data.progress import Spoken
 
     found = importlib.import_module(builder).build(chosen, out, Spoken("tasks" if what == "arc" else "puzzles"))
     print(json.dumps(found) if as_json else _puzzles_text(found))

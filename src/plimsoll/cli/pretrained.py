@@ -10,10 +10,10 @@ from typing import Annotated, Literal
 
 import tyro
 
-from plimsoll.ask import ask
 from plimsoll.cli.examples import OF_PRETRAINED
 from plimsoll.cli.parse import Json, parse
 from plimsoll.errors import PlimsollError
+from plimsoll.processes.request import ask
 from plimsoll.units import format_bytes
 
 Folder = Annotated[

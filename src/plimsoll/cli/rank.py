@@ -8,11 +8,11 @@ from typing import Annotated
 
 import tyro
 
-from plimsoll.ask import ask
-from plimsoll.bucket import fetched
 from plimsoll.cli.parse import Json, parse
 from plimsoll.errors import PlimsollError
-from plimsoll.training.folder import RunFolder
+from plimsoll.processes.request import ask
+from plimsoll.runs.folder import RunFolder
+from plimsoll.runs.remote import fetched
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ def rank(arguments: list[str]) -> int:
     """Prints the likeliest items, their titles and how likely each one is."""
     options = parse(RankOptions, arguments, program="plimsoll rank")
     options = replace(options, run=fetched(options.run))
-    from plimsoll.history_question import history_of
+    from plimsoll.recipes.recommend.history import history_of
     from plimsoll.recipes.registry import from_dict
 
     recipe = from_dict(RunFolder(options.run).read("recipe.json"))
@@ -49,7 +49,7 @@ def rank(arguments: list[str]) -> int:
     if options.json:
         print(json.dumps(found))
     else:
-        from plimsoll.report.recommendations import ranking_text
+        from plimsoll.recipes.recommend.ranking_tables import ranking_text
 
         print(ranking_text(found))
     return 0

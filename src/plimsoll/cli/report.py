@@ -10,9 +10,9 @@ from typing import Annotated
 
 import tyro
 
-from plimsoll.bucket import fetched, is_address
 from plimsoll.cli.parse import parse
 from plimsoll.errors import PlimsollError, as_written
+from plimsoll.runs.remote import fetched, is_address
 
 SUFFIXES = (".html", ".htm")
 
@@ -39,22 +39,22 @@ def report(arguments: list[str]) -> int:
     options = parse(ReportOptions, arguments, program="plimsoll report")
     _require_one_question(options)
     out = _writable(options)
-    from plimsoll import reporting
+    from plimsoll.api import run_report
     from plimsoll.report.page.of_run import plan_page, run_page
 
-    made = reporting.made_by()
+    made = run_report.made_by()
     if options.plan is not None:
         with as_written(options.plan):
-            page = plan_page(reporting.plan_of_file(options.plan), name=Path(options.plan).name, made=made)
+            page = plan_page(run_report.plan_of_file(options.plan), name=Path(options.plan).name, made=made)
     elif len(options.runs) == 1:
         asked = {"ask_model": options.model, "closed_loop": options.closed_loop}
         with as_written(f"a file of {options.runs[0]}"):
-            page = run_page(reporting.recorded(fetched(options.runs[0]), **asked, say=_progress), made=made)
+            page = run_page(run_report.recorded(fetched(options.runs[0]), **asked, say=_progress), made=made)
     else:
         from plimsoll.report.page.compared import comparison_page
 
         with as_written(f"a file of {' or '.join(options.runs)}"):
-            runs = [reporting.recorded(fetched(run), ask_model=False) for run in options.runs]
+            runs = [run_report.recorded(fetched(run), ask_model=False) for run in options.runs]
             page = comparison_page(runs, made=made)
     try:
         out.write_text(page, encoding="utf-8")

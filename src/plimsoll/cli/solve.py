@@ -9,10 +9,10 @@ from typing import Annotated
 
 import tyro
 
-from plimsoll.ask import ask
-from plimsoll.bucket import fetched
 from plimsoll.cli.parse import Json, parse
-from plimsoll.training.folder import RunFolder
+from plimsoll.processes.request import ask
+from plimsoll.runs.folder import RunFolder
+from plimsoll.runs.remote import fetched
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ def solve(arguments: list[str]) -> int:
     """Prints the puzzle beside the answer, the steps it took, and whether the answer keeps the rules."""
     options = parse(SolveOptions, arguments, program="plimsoll solve")
     options = dataclasses.replace(options, run=fetched(options.run))
-    from plimsoll.puzzle_question import question
+    from plimsoll.recipes.puzzles.question import question
     from plimsoll.recipes.registry import from_dict
 
     recipe = from_dict(RunFolder(options.run).read("recipe.json"))
@@ -46,7 +46,7 @@ def solve(arguments: list[str]) -> int:
     if options.json:
         print(json.dumps(found))
     else:
-        from plimsoll.report.solution import solution_text
+        from plimsoll.recipes.puzzles.solution_text import solution_text
 
         print(solution_text(found))
     return 0

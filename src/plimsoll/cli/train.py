@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import takewhile
 
-from plimsoll.bucket import is_address
 from plimsoll.cli.options import TrainOptions
 from plimsoll.cli.parse import parse, take_recipe
 from plimsoll.errors import RecipeError
-from plimsoll.recipes.files import short_name
+from plimsoll.recipes.own.files import short_name
+from plimsoll.runs.remote import is_address
 from plimsoll.units import parse_seconds
 
 
@@ -50,8 +50,9 @@ def _without_preset(arguments: list[str]) -> list[str]:
 
 
 def _become(name: str, options: TrainOptions, arguments: list[str]) -> int:
-    from plimsoll import run, together
-    from plimsoll.session_options import session_options
+    from plimsoll.api import cluster
+    from plimsoll.api import train as run
+    from plimsoll.engine.options import session_options
 
     given = run.TrainOptions(
         memory=options.memory,
@@ -66,9 +67,9 @@ def _become(name: str, options: TrainOptions, arguments: list[str]) -> int:
         max_seconds=_minutes(options.max_minutes),
         **session_options(options),
     )
-    found = together.asked(options.coordinator, options.processes, options.process, chip=options.chip)
+    found = cluster.asked(options.coordinator, options.processes, options.process, chip=options.chip)
     if found is not None:
-        return together.start(options.recipe, given, found)
+        return cluster.start(options.recipe, given, found)
     if is_address(options.run):
         from plimsoll.cli.train_in_bucket import train_in_bucket
 

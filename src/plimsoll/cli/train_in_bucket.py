@@ -9,12 +9,12 @@ import os
 import sys
 from collections.abc import Sequence
 
-from plimsoll.watching import end_with, watched
+from plimsoll.processes.supervise import end_with, watched
 
 
 def train_in_bucket(arguments: Sequence[str], address: str, *, quiet: bool) -> int:
     """The exit code of training; 3 where all was trained, and the bucket does not have it."""
-    from plimsoll.bucket import BEHIND, mirrored, stop_training
+    from plimsoll.runs.remote import BEHIND, mirrored, stop_training
 
     say = (lambda text: None) if quiet else (lambda text: print(text, flush=True))
     with mirrored(address, say, lost=stop_training) as mirror:

@@ -10,14 +10,14 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from plimsoll.bucket import is_address
 from plimsoll.cli.look import run_row
 from plimsoll.cli.options import TrainOptions
 from plimsoll.errors import RecipeError
-from plimsoll.recipes.files import short_name
+from plimsoll.processes.supervise import watched as _watched
+from plimsoll.recipes.own.files import short_name
 from plimsoll.recipes.registry import is_saved_as
-from plimsoll.training.folder import RunFolder
-from plimsoll.watching import watched as _watched
+from plimsoll.runs.folder import RunFolder
+from plimsoll.runs.remote import is_address
 
 KNOWN_CODES = (0, 2, 3)
 """Done, refused, stopped by the run itself: any other is worse."""

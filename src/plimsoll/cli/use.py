@@ -11,13 +11,13 @@ from typing import Annotated
 
 import tyro
 
-from plimsoll.ask import ask
-from plimsoll.bucket import fetched
 from plimsoll.cli import pretrained
 from plimsoll.cli.parse import Json, parse
 from plimsoll.errors import PlimsollError
-from plimsoll.recipes.longcontext import BY_POSITION
-from plimsoll.training.folder import RunFolder, replace_file
+from plimsoll.processes.request import ask
+from plimsoll.recipes.longcontext.recipe import BY_POSITION
+from plimsoll.runs.folder import RunFolder, replace_file
+from plimsoll.runs.remote import fetched
 
 Run = Annotated[
     tyro.conf.Positional[str],
@@ -104,18 +104,18 @@ def evaluate(arguments: list[str]) -> int:
         print(json.dumps(found))
         return 0
     if "baselines" in found:
-        from plimsoll.report.recommendations import recommendation_tables
+        from plimsoll.recipes.recommend.ranking_tables import recommendation_tables
 
         print(recommendation_tables(found))
         return 0
     driven, losses = found.pop("closed_loop", None), found.pop(BY_POSITION, None)
     print(evaluation_text(found))
     if losses is not None:
-        from plimsoll.report.positions import positions_table
+        from plimsoll.recipes.longcontext.tables import positions_table
 
         print(f"\n{positions_table(losses)}")
     if driven is not None:
-        from plimsoll.report.journeys import journeys_table
+        from plimsoll.recipes.control.tables import journeys_table
 
         print(f"\n{journeys_table(driven)}")
     return 0
@@ -123,11 +123,11 @@ def evaluate(arguments: list[str]) -> int:
 
 def _draw(found: dict, path: str) -> None:
     if BY_POSITION in found:
-        from plimsoll.report.positions import positions_picture
+        from plimsoll.recipes.longcontext.tables import positions_picture
 
         positions_picture(found[BY_POSITION], path)
         return
-    from plimsoll.report.journeys import journeys_picture
+    from plimsoll.recipes.control.tables import journeys_picture
 
     journeys_picture(found["closed_loop"], path)
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from plimsoll.data.formats import no_column, record_parts, text_of
-from plimsoll.data.pieces import Part
+from plimsoll.data.text.formats import no_column, record_parts, text_of
+from plimsoll.data.text.pieces import Part
 from plimsoll.errors import DataError, PlimsollError
 
 MODEL_FILES = ["*.json", "*.safetensors"]

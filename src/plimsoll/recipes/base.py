@@ -61,7 +61,7 @@ class Recipe(ABC):
     """What throughput counts: tokens or examples."""
 
     shown: ClassVar[tuple[str, ...]] = ()
-    """What a report asks the trained model to make: names of `showing.py`."""
+    """What a report asks the trained model to make: names of `inference/showcase.py`."""
 
     without_validation: ClassVar[str] = "its data set was too small for one. Train on some hundred documents or more"
     """Why there may be no held-out set, and what to do."""
@@ -246,7 +246,7 @@ class Recipe(ABC):
         fields = dataclasses.asdict(self)
         if self.kind != FROM_FILE:
             return {"kind": self.kind, "fields": fields}
-        from plimsoll.recipes import files
+        from plimsoll.recipes.own import files
 
         for name, value in fields.items():
             if not isinstance(value, bool | int | float | str | None):

@@ -13,79 +13,87 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from plimsoll.errors import RecipeError
-from plimsoll.recipes import files
 from plimsoll.recipes.base import FROM_FILE, Recipe
+from plimsoll.recipes.own import files
 
 PRESETS: dict[str, tuple[str, str, str]] = {
-    "stories": ("plimsoll.recipes.stories", "Text", "a small language model on any text, streamed"),
-    "code": ("plimsoll.recipes.code", "code", "the same on Python's own source: needs no data, the demo"),
-    "control": ("plimsoll.recipes.control", "Control", "optimal controllers imitated from windows of states in HDF5"),
-    "sudoku": ("plimsoll.recipes.puzzle_presets", "sudoku_mlp", "Sudoku by a Tiny Recursive Model: sudoku-mlp"),
+    "stories": ("plimsoll.recipes.text.recipe", "Text", "a small language model on any text, streamed"),
+    "code": ("plimsoll.recipes.text.code", "code", "the same on Python's own source: needs no data, the demo"),
+    "control": (
+        "plimsoll.recipes.control.recipe",
+        "Control",
+        "optimal controllers imitated from windows of states in HDF5",
+    ),
+    "sudoku": ("plimsoll.recipes.puzzles.presets", "sudoku_mlp", "Sudoku by a Tiny Recursive Model: sudoku-mlp"),
     "sudoku-mlp": (
-        "plimsoll.recipes.puzzle_presets",
+        "plimsoll.recipes.puzzles.presets",
         "sudoku_mlp",
         "as published: Sudoku-Extreme, without attention",
     ),
     "sudoku-attention": (
-        "plimsoll.recipes.puzzle_presets",
+        "plimsoll.recipes.puzzles.presets",
         "sudoku_attention",
         "as published: Sudoku-Extreme, attention",
     ),
-    "sudoku-4x4": ("plimsoll.recipes.puzzle_presets", "sudoku_4x4", "Sudoku of four digits, for a laptop"),
-    "sudoku-6x6": ("plimsoll.recipes.puzzle_presets", "sudoku_6x6", "Sudoku of six digits, for a laptop"),
-    "maze": ("plimsoll.recipes.puzzle_presets", "maze", "as published: shortest paths through mazes of 30 x 30"),
-    "arc": ("plimsoll.recipes.puzzle_presets", "arc_1", "ARC by a Tiny Recursive Model: arc-1"),
-    "arc-1": ("plimsoll.recipes.puzzle_presets", "arc_1", "as published: ARC-AGI-1"),
-    "arc-2": ("plimsoll.recipes.puzzle_presets", "arc_2", "as published: ARC-AGI-2"),
+    "sudoku-4x4": ("plimsoll.recipes.puzzles.presets", "sudoku_4x4", "Sudoku of four digits, for a laptop"),
+    "sudoku-6x6": ("plimsoll.recipes.puzzles.presets", "sudoku_6x6", "Sudoku of six digits, for a laptop"),
+    "maze": ("plimsoll.recipes.puzzles.presets", "maze", "as published: shortest paths through mazes of 30 x 30"),
+    "arc": ("plimsoll.recipes.puzzles.presets", "arc_1", "ARC by a Tiny Recursive Model: arc-1"),
+    "arc-1": ("plimsoll.recipes.puzzles.presets", "arc_1", "as published: ARC-AGI-1"),
+    "arc-2": ("plimsoll.recipes.puzzles.presets", "arc_2", "as published: ARC-AGI-2"),
     "longcontext": (
-        "plimsoll.recipes.longcontext",
+        "plimsoll.recipes.longcontext.recipe",
         "LongContext",
         "a language model of linear recurrences on packed text, for a laptop",
     ),
-    "longcontext-nano": ("plimsoll.recipes.longcontext_presets", "nano", "published size: width 512, 4 layers"),
-    "longcontext-micro": ("plimsoll.recipes.longcontext_presets", "micro", "published size: width 768, 8 layers"),
-    "longcontext-tiny": ("plimsoll.recipes.longcontext_presets", "tiny", "published size: width 512, 6 layers"),
-    "longcontext-small": ("plimsoll.recipes.longcontext_presets", "small", "published size: width 1,024, 12 layers"),
+    "longcontext-nano": ("plimsoll.recipes.longcontext.presets", "nano", "published size: width 512, 4 layers"),
+    "longcontext-micro": ("plimsoll.recipes.longcontext.presets", "micro", "published size: width 768, 8 layers"),
+    "longcontext-tiny": ("plimsoll.recipes.longcontext.presets", "tiny", "published size: width 512, 6 layers"),
+    "longcontext-small": ("plimsoll.recipes.longcontext.presets", "small", "published size: width 1,024, 12 layers"),
     "longcontext-small-32k": (
-        "plimsoll.recipes.longcontext_presets",
+        "plimsoll.recipes.longcontext.presets",
         "small_32k",
         "published size: 123M, windows of 32,768 tokens",
     ),
     "longcontext-medium-32k": (
-        "plimsoll.recipes.longcontext_presets",
+        "plimsoll.recipes.longcontext.presets",
         "medium_32k",
         "published size: width 1,536, 16 layers, 32,768 tokens",
     ),
     "longcontext-large-32k": (
-        "plimsoll.recipes.longcontext_presets",
+        "plimsoll.recipes.longcontext.presets",
         "large_32k",
         "published size: width 2,048, 24 layers, 32,768 tokens",
     ),
-    "recommend": ("plimsoll.recipes.recommend", "Recommend", "the next item, by a small transformer or a frozen Llama"),
-    "recommend-no-lm": ("plimsoll.recipes.recommend_presets", "no_lm", "the same: a transformer that is learned along"),
-    "recommend-debug": ("plimsoll.recipes.recommend_presets", "debug", "for a look: 64 and 128 wide, 200 steps"),
+    "recommend": (
+        "plimsoll.recipes.recommend.recipe",
+        "Recommend",
+        "the next item, by a small transformer or a frozen Llama",
+    ),
+    "recommend-no-lm": ("plimsoll.recipes.recommend.presets", "no_lm", "the same: a transformer that is learned along"),
+    "recommend-debug": ("plimsoll.recipes.recommend.presets", "debug", "for a look: 64 and 128 wide, 200 steps"),
     "recommend-gemma-2b": (
-        "plimsoll.recipes.recommend_presets",
+        "plimsoll.recipes.recommend.presets",
         "gemma_2b",
         "a frozen Gemma 2B, histories of 256 items",
     ),
     "recommend-llama-3.2-1b": (
-        "plimsoll.recipes.recommend_presets",
+        "plimsoll.recipes.recommend.presets",
         "llama_3_2_1b",
         "a frozen Llama 3.2 1B, histories of 128 items",
     ),
     "recommend-tpu-optimized": (
-        "plimsoll.recipes.recommend_presets",
+        "plimsoll.recipes.recommend.presets",
         "tpu_optimized",
         "a frozen Gemma 2B, histories of 128 items",
     ),
 }
 KINDS: dict[str, tuple[str, str]] = {
-    "stories": ("plimsoll.recipes.stories", "Text"),
-    "control": ("plimsoll.recipes.control", "Control"),
-    "puzzles": ("plimsoll.recipes.puzzles", "Puzzles"),
-    "longcontext": ("plimsoll.recipes.longcontext", "LongContext"),
-    "recommend": ("plimsoll.recipes.recommend", "Recommend"),
+    "stories": ("plimsoll.recipes.text.recipe", "Text"),
+    "control": ("plimsoll.recipes.control.recipe", "Control"),
+    "puzzles": ("plimsoll.recipes.puzzles.recipe", "Puzzles"),
+    "longcontext": ("plimsoll.recipes.longcontext.recipe", "LongContext"),
+    "recommend": ("plimsoll.recipes.recommend.recipe", "Recommend"),
 }
 
 

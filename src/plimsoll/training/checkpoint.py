@@ -28,9 +28,9 @@ import jax
 import numpy as np
 
 from plimsoll.errors import CheckpointError, StoppedError
+from plimsoll.runs.folder import replace_file
 from plimsoll.training import allocator, distributed
 from plimsoll.training.disk import KEPT
-from plimsoll.training.folder import replace_file
 from plimsoll.training.quiet import hush
 from plimsoll.units import MIB, format_bytes
 

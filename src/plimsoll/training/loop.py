@@ -13,10 +13,10 @@ import jax
 
 from plimsoll.errors import StoppedError
 from plimsoll.levers.loss_scale import SMALLEST
+from plimsoll.processes.interruption import NUMBERS, Interruption
 from plimsoll.training import allocator, memory
 from plimsoll.training.checkpoint import Checkpoints
 from plimsoll.training.distributed import Agreement
-from plimsoll.training.interruption import NUMBERS, Interruption
 from plimsoll.training.program import Executables
 from plimsoll.training.step import Report, evaluated
 from plimsoll.types import Batch, LossSum, Source

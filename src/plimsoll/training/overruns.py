@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from plimsoll.training.folder import RunFolder
+from plimsoll.runs.folder import RunFolder
 from plimsoll.types import RUNNING
 from plimsoll.units import MIB, format_bytes
 

@@ -1,5 +1,5 @@
 """What a recipe makes, drawn: texts, puzzles before and after, curves, bars, tables. The recipe says what, in plain
-values (`Recipe.exhibits`, `showing.py`), and knows nothing of pages:
+values (`Recipe.exhibits`, `inference/showcase.py`), and knows nothing of pages:
 
     {"kind": "texts", "title", "caption", "items": [{"prompt", "text"}]}
     {"kind": "grids", "title", "caption", "items": [{"name", "before": [rows], "after": [rows], "said": [lines]}]}

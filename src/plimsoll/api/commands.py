@@ -1,0 +1,69 @@
+"""The commands that continue a run, repeat it, and use it, from what its folder says. Part of the joint."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from plimsoll.recipes.base import FROM_FILE, Recipe
+from plimsoll.recipes.registry import PRESETS, from_dict, preset
+from plimsoll.runs.folder import RunFolder
+from plimsoll.units import MIB
+
+USES = {
+    "sample": "plimsoll sample {run}",
+    "solve": "plimsoll solve {run} test:0",
+    "drive": "plimsoll evaluate {run} --closed-loop",
+}
+"""Of what a recipe shows (`Recipe.shown`)."""
+
+
+def chosen_fields(saved: Mapping[str, Any], name: str | None) -> dict[str, Any]:
+    """What is not as the preset has it; of a user's file all fields, since only running it would say its defaults."""
+    if saved.get("kind") == FROM_FILE:
+        return dict(saved.get("fields", {}))
+    recipe = from_dict(saved)
+    base = preset(_preset_of(recipe, name)).to_dict()["fields"]
+    return {field: value for field, value in recipe.to_dict()["fields"].items() if value != base[field]}
+
+
+def _preset_of(recipe: Recipe, name: str | None) -> str:
+    """The one of that name, or the first of the kind: a run from Python may be called anything."""
+    if name in PRESETS and preset(name).kind == recipe.kind:
+        return name
+    return next(other for other in PRESETS if preset(other).kind == recipe.kind)
+
+
+def recipe_words(saved: Mapping[str, Any], name: str | None) -> list[str]:
+    """What follows `plimsoll train`: the recipe, and the options that make it this one."""
+    of_file = saved.get("kind") == FROM_FILE
+    first = f"{saved['file']}:{saved['name']}" if of_file else _preset_of(from_dict(saved), name)
+    return [first, *(word for field, value in chosen_fields(saved, name).items() for word in _option(field, value))]
+
+
+def _option(field: str, value: Any) -> list[str]:
+    flag = field.replace("_", "-")
+    if isinstance(value, bool):
+        return [f"--{flag}" if value else f"--no-{flag}"]
+    return [f"--{flag}", str(value)]
+
+
+def continue_command(folder: RunFolder, saved: Mapping[str, Any], planned: Mapping[str, Any]) -> str:
+    """The run keeps its plan, so the plan's options are not needed."""
+    words = recipe_words(saved, planned.get("recipe"))
+    return shlex.join(["plimsoll", "train", *words, "--run", str(folder.path)])
+
+
+def repeat_command(folder: RunFolder, saved: Mapping[str, Any], planned: Mapping[str, Any]) -> str:
+    """From the start, by the same plan, beside it."""
+    budget, chip = planned["budget_bytes"], planned["plan"]["chip"]
+    memory = f"{budget // MIB}MiB" if budget % MIB == 0 else str(budget)
+    where = [] if chip == "cpu" else ["--chip", chip]
+    again = ["--memory", memory, *where, "--plan", str(folder.path / "plan.json"), "--run", f"{folder.path}-again"]
+    return shlex.join(["plimsoll", "train", *recipe_words(saved, planned.get("recipe")), *again])
+
+
+def use_commands(folder: RunFolder, shown: Sequence[str]) -> list[str]:
+    run = shlex.quote(str(folder.path))
+    return [f"plimsoll evaluate {run}", *(USES[name].format(run=run) for name in shown if name in USES)]

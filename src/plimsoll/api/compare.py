@@ -1,0 +1,142 @@
+"""`plimsoll plan --compare`: the same recipe planned for several chips, one after the other. Part of the joint.
+
+The recipe stays what it is, with its effective batch: what differs is how fast a step is, and what is left of the
+memory. Prices are the user's own: nobody else's are known here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from plimsoll.api import train
+from plimsoll.errors import PlimsollError, RecipeError
+from plimsoll.planner import chips
+from plimsoll.recipes.base import Recipe
+from plimsoll.types import Planned
+
+Say = Callable[[str], None]
+
+MANY = 1e9
+"""Tokens or examples, of which the price is said."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """A chip and its plan, or why there is none."""
+
+    chip: str
+    rate_unit: str
+    planned: Planned | None = None
+    why_not: str = ""
+    floor_bytes: int | None = None
+    """Where nothing fits, the smallest peak that was found."""
+    memory_bytes: int | None = None
+    """Of one device that a run can use; None of this machine's, which depends on what else runs."""
+    price_per_hour: float | None = None
+    """Of all devices together, as the user gave it."""
+
+    @property
+    def left_bytes(self) -> int | None:
+        if self.planned is None:
+            return None
+        return self.planned.ledger.budget_bytes - self.planned.ledger.predicted_peak_bytes
+
+    @property
+    def rate(self) -> float | None:
+        """Tokens, or examples, per second."""
+        if self.planned is None or not self.planned.step_seconds:
+            return None
+        tokens = self.planned.tokens_per_step
+        return (self.planned.examples_per_step if tokens is None else tokens) / self.planned.step_seconds
+
+    @property
+    def price_of_many(self) -> float | None:
+        """Of a billion of them, at that rate."""
+        if self.price_per_hour is None or not self.rate:
+            return None
+        return self.price_per_hour * MANY / self.rate / 3600
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "chip": self.chip,
+            "fits": self.planned is not None,
+            "why_not": self.why_not or None,
+            "floor_bytes": self.floor_bytes,
+            "left_bytes": self.left_bytes,
+            f"{self.rate_unit}_per_second": self.rate,
+            "price_per_hour": self.price_per_hour,
+            f"price_of_a_billion_{self.rate_unit}": self.price_of_many,
+            "plan": None if self.planned is None else self.planned.to_dict(),
+        }
+
+
+def compared(
+    recipe: Recipe,
+    names: Sequence[str],
+    *,
+    name: str,
+    prices: Mapping[str, float],
+    memory: str | None = None,
+    host_memory: str | None = None,
+    numerics: str = "mixed",
+    pins: Mapping[str, Any] | None = None,
+    say: Say = lambda text: None,
+) -> list[Beside]:
+    """In the order of `names`. A name that is no chip is refused before anything is planned."""
+    known = {chip: chips.chip(chip) for chip in names}
+    found = []
+    for chip, target in known.items():
+        say(f"planning for {chip}")
+        here = target.platform == "cpu"
+        row: dict[str, Any] = {
+            "chip": chip,
+            "rate_unit": recipe.rate_unit,
+            "memory_bytes": None if here else target.memory_bytes,
+            "price_per_hour": prices.get(chip),
+        }
+        try:
+            planned = train.plan(
+                recipe,
+                name=name,
+                memory=memory,
+                host_memory=None if here else host_memory,
+                chip=chip,
+                numerics=numerics,
+                pins=pins,
+                say=say,
+            )
+            found.append(Beside(planned=planned, **row))
+        except PlimsollError as problem:
+            floor = getattr(problem, "floor_bytes", None)
+            found.append(Beside(why_not=str(problem).splitlines()[0], floor_bytes=floor, **row))
+    return found
+
+
+def chips_named(text: str) -> list[str]:
+    """`h200,a100-40`: at least one, none twice."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if not names or twice:
+        what = f"names {', '.join(twice)} twice" if twice else "names no chip"
+        raise RecipeError(f"--compare {text} {what}: give it chips with commas between them, like h200,a100-40,rtx4090")
+    return names
+
+
+def prices_named(text: str | None, names: Sequence[str]) -> dict[str, float]:
+    """`h200=3.5,rtx4090=0.4`: per hour, of chips that are compared."""
+    prices: dict[str, float] = {}
+    for part in (text or "").split(",") if text else ():
+        chip, equals, value = (word.strip() for word in part.partition("="))
+        try:
+            price = float(value)
+        except ValueError:
+            price = math.nan
+        if not equals or not 0 <= price < math.inf:
+            raise RecipeError(f"--price {text}: {part.strip()!r} is no price, write them like h200=3.5,rtx4090=0.4")
+        if chip not in names:
+            raise RecipeError(f"--price names {chip!r}, which --compare does not: it compares {', '.join(names)}")
+        prices[chip] = price
+    return prices

@@ -1,0 +1,328 @@
+"""A recipe's memory table, measured: every rung planned, then trained by the real training process.
+
+Part of the joint. The data is prepared once and copied. A rung is trained in two sessions: some steps with an
+evaluation and a save among them and at their end; then a process that restores and takes some more. All rungs have
+their first session, then all their second, so that what else the machine does meets them alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from plimsoll.api import train
+from plimsoll.api.rungs import CLASSES, Rung, rungs
+from plimsoll.errors import PlimsollError, RecipeError, RunError
+from plimsoll.planner.types import DoesNotCompile
+from plimsoll.processes import interruption
+from plimsoll.recipes.base import Prepared, Recipe
+from plimsoll.report import read_rows
+from plimsoll.runs.folder import RunFolder
+from plimsoll.types import Planned
+from plimsoll.units import TIB, format_bytes
+
+Say = Callable[[str], None]
+
+STEPS = 12
+"""Of a rung, a third of them after it was restored."""
+LEAST_STEPS = 3
+WITHOUT_LIMIT = 1024 * TIB
+"""A budget in which every rung has a plan, so that what does not fit is predicted too."""
+BURIAL_SECONDS = 5
+PREPARED = ".prepared"
+STATE = ("parameters", "optimizer")
+"""Components of the ledger that a checkpoint holds, and those that are not of every run."""
+STATE_TOO = ("ema", "carry")
+
+
+def climb(
+    recipe: Recipe | str,
+    *,
+    name: str | None = None,
+    memory: str | int | None = None,
+    chosen: Sequence[str] = (),
+    numerics: str = CLASSES[-1],
+    steps: int = STEPS,
+    folder: Path | str | None = None,
+    say: Say = lambda text: None,
+) -> dict[str, Any]:
+    """What `plimsoll ladder --json` prints: `rungs`, the plain one first, each with what was predicted and measured.
+
+    A rung predicted over `memory` (default: what is available, less a margin) is not run. `steps` are taken on each,
+    of the recipe's schedule. `folder`, new or empty, keeps the runs; without it they are gone afterwards.
+    A rung that fails is told in its row; RecipeError and DataError are raised for what no rung could be made of.
+    """
+    if steps < LEAST_STEPS:
+        raise RecipeError(f"--rung-steps must be {LEAST_STEPS} or more, got {steps}: one has to come after the restore")
+    name, recipe = train.named(recipe, name)
+    limit = train.budget_bytes(memory)
+    with _folder(folder) as place:
+        ready = RunFolder(place / PREPARED)
+        ready.create()
+        prepared = train.prepare_data(ready, recipe, say)
+        if prepared.steps < LEAST_STEPS:
+            raise RecipeError(f"a rung takes {LEAST_STEPS} steps or more, and {name} has {prepared.steps}")
+        found, left_out = rungs(recipe, chosen=chosen, numerics=numerics)
+        stops = _stops(min(steps, prepared.steps))
+        climbed = [_Climbed(rung, RunFolder(place / rung.name), recipe, name) for rung in found]
+        for each in climbed:
+            each.plan(prepared, limit, say)
+        if all(each.planned is None for each in climbed):  # the recipe's mistake, and no lever's
+            raise PlimsollError(climbed[0].failed)
+        _require_disk(place, climbed)
+        for each in climbed:
+            each.begin(ready.path)
+        for stop in stops:
+            for each in climbed:
+                each.session(stop, save_every=max(1, stops[0] // 2), say=say)
+        rows = [each.row() for each in climbed]
+    _compare(rows)
+    return {
+        "recipe": name,
+        "parameters": next((each.planned.parameters for each in climbed if each.planned is not None), None),
+        "effective_batch": recipe.effective_batch,
+        "rate_unit": recipe.rate_unit,
+        "budget_bytes": limit,
+        "stops": stops,
+        "rungs": [_without(row, "losses") for row in rows],
+        "left_out": left_out,
+    }
+
+
+def _stops(steps: int) -> list[int]:
+    """At which step each session ends."""
+    return [steps - max(1, steps // 3), steps]
+
+
+@contextlib.contextmanager
+def _folder(named: Path | str | None) -> Iterator[Path]:
+    if named is None:
+        with tempfile.TemporaryDirectory(prefix="plimsoll-ladder-") as folder:
+            yield Path(folder)
+        return
+    place = Path(named).expanduser().absolute()
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise RunError(f"--run {place} is there already: name a new folder for the runs of a ladder")
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place / PREPARED, ignore_errors=True)
+        with contextlib.suppress(OSError):  # where no rung began, nothing is left
+            place.rmdir()
+
+
+def _require_disk(place: Path, climbed: Sequence[_Climbed]) -> None:
+    """All rungs have had their first session before one has its second, so all keep their checkpoints at once."""
+    needed = sum(each.planned.disk["bytes"] for each in climbed if each.runs and each.planned is not None)
+    free = shutil.disk_usage(place).free
+    if needed > free:
+        count = sum(each.runs for each in climbed)
+        raise RunError(
+            f"the checkpoints of {count} rungs take {format_bytes(needed)}, and the disk at {place} has"
+            f" {format_bytes(free)} free: choose fewer --rungs, or a folder on another disk with --run"
+        )
+
+
+class _Climbed:
+    """One rung on its way. What goes wrong with it ends it, and not the others."""
+
+    def __init__(self, rung: Rung, folder: RunFolder, recipe: Recipe, name: str) -> None:
+        self.rung, self.folder, self.recipe, self.name = rung, folder, recipe, name
+        self.planned: Planned | None = None
+        self.over = False
+        """Predicted above what it may use: not run."""
+        self.failed = ""
+        self.temporaries: list[int] = []
+        self.seconds: list[list[float]] = []
+        """Of the steps of each session, but for its first."""
+
+    @property
+    def runs(self) -> bool:
+        return not self.over and not self.failed
+
+    def plan(self, prepared: Prepared, limit: int, say: Say) -> None:
+        say(f"{self.rung.name}: planning")
+        try:
+            found = train.plan(
+                self.recipe,
+                name=self.name,
+                memory=WITHOUT_LIMIT,
+                numerics=self.rung.numerics,
+                pins=self.rung.pins,
+                prepared=prepared,
+            )
+        except (PlimsollError, DoesNotCompile) as problem:
+            self._fail(problem, say)
+            return
+        self.planned = dataclasses.replace(found, ledger=dataclasses.replace(found.ledger, budget_bytes=limit))
+        self.over = not self.planned.ledger.fits
+
+    def begin(self, ready: Path) -> None:
+        """A run with the data and the plan, before its first step."""
+        if not self.runs:
+            return
+        assert self.planned is not None
+        shutil.copytree(ready, self.folder.path)
+        self.folder.write("plan.json", self.planned.to_dict())
+
+    def session(self, stop: int, *, save_every: int, say: Say) -> None:
+        if not self.runs:
+            return
+        say(f"{self.rung.name}: training to step {stop}")
+        options = train.TrainOptions(
+            name=self.name,
+            numerics=self.rung.numerics,
+            run=str(self.folder.path),
+            max_steps=stop,
+            log_every=1,
+            save_every=save_every,
+            eval_every=save_every,
+            quiet=True,
+            keep_plan=True,
+        )
+        try:
+            before = self._steps()
+            _train(self.recipe, options)
+            taken = [row["step_seconds"] for step, row in self._steps().items() if step not in before]
+            self.seconds.append(taken[1:] or taken)
+            found = self.folder.read("ledger.json")["components"].get("step temporaries", {})
+            self.temporaries += [found["measured"]] if found.get("measured") is not None else []
+        except (PlimsollError, OSError) as problem:
+            self._fail(problem, say)
+
+    def _fail(self, problem: Exception, say: Say) -> None:
+        self.failed = str(problem)
+        say(f"{self.rung.name}: {self.failed}")
+
+    def _steps(self) -> dict[int, dict[str, Any]]:
+        """Step to its row of training metrics."""
+        if not self.folder.metrics.exists():
+            return {}
+        return {row["step"]: row for row in read_rows(self.folder.metrics) if "loss" in row}
+
+    def row(self) -> dict[str, Any]:
+        rung, planned = self.rung, self.planned
+        row: dict[str, Any] = {
+            "name": rung.name,
+            "numerics": rung.numerics,
+            "lever": rung.lever or None,
+            "words": rung.words,
+            "outcome": "failed" if self.failed else "predicted" if self.over else "measured",
+            "why_not": self.failed or None,
+            "plan": None if planned is None else planned.plan.to_dict(),
+            "predicted_peak_bytes": None if planned is None else planned.ledger.predicted_peak_bytes,
+            "measured_peak_bytes": None,
+            "state_bytes": _state_bytes({} if planned is None else planned.ledger.predicted),
+            "temporary_bytes": None,
+            "phase": None if planned is None else planned.ledger.phase,
+            "step_seconds": None,
+            "session_step_seconds": [],
+            f"{self.recipe.rate_unit}_per_second": None,
+            "loss": None,
+            "validation_loss": None,
+        }
+        return row if not self.runs else row | self._measured()
+
+    def _measured(self) -> dict[str, Any]:
+        ledger, steps = self.folder.read("ledger.json"), self._steps()
+        seconds = statistics.median([taken for session in self.seconds for taken in session])
+        evaluated = [row for row in read_rows(self.folder.metrics) if "validation_loss" in row]
+        components = {name: both["measured"] for name, both in ledger["components"].items()}
+        return {
+            "measured_peak_bytes": ledger["measured"]["peak_bytes"],
+            "state_bytes": _state_bytes(components),
+            "temporary_bytes": max(self.temporaries, default=None),
+            "step_seconds": seconds,
+            "session_step_seconds": [statistics.median(session) for session in self.seconds],
+            f"{self.recipe.rate_unit}_per_second": self.recipe.effective_batch * self.recipe.rate_per_example / seconds,
+            "loss": steps[max(steps)]["loss"],
+            "losses": {step: row["loss"] for step, row in steps.items()},
+            "validation_loss": evaluated[-1]["validation_loss"] if evaluated else None,
+        }
+
+
+def _state_bytes(components: Mapping[str, int | None]) -> int | None:
+    """None where the components are those of a phase before there is any state."""
+    parts = [components.get(name) for name in STATE] + [components[name] for name in STATE_TOO if name in components]
+    return None if None in parts else sum(part for part in parts if part is not None)
+
+
+def _compare(rows: Sequence[dict[str, Any]]) -> None:
+    """Against the first rung that was measured: how many times as long a step takes, how far losses are apart."""
+    first = next((row for row in rows if row["outcome"] == "measured"), None)
+    for row in rows:
+        row["step_ratio"] = row["loss_drift"] = None
+        if first is not None and row["outcome"] == "measured":
+            row["step_ratio"] = row["step_seconds"] / first["step_seconds"]
+            row["loss_drift"] = max(
+                abs(row["losses"][step] - loss) / abs(loss) for step, loss in first["losses"].items() if loss
+            )
+
+
+def _train(recipe: Recipe, options: train.TrainOptions) -> None:
+    """A session of the real training process. Raises with its own words if it does not end well."""
+    ready = train.prepare_run(recipe, options, lambda text: None)
+    try:
+        with tempfile.TemporaryFile("w+") as errors:
+            code = _watched(ready, errors)
+            errors.seek(0)
+            said = errors.read().strip()
+    finally:
+        os.close(ready.lock)
+    if code:
+        raise PlimsollError(_last_words(code, said))
+
+
+def _watched(ready: train.Ready, errors: Any) -> int:
+    """Its exit code. In a session of its own: Ctrl-C comes here first, and nothing that it started is left."""
+    interruption.hold()  # a signal while the process is being started would leave it to itself
+    try:
+        process = subprocess.Popen(
+            ready.command,
+            env=ready.environment,
+            pass_fds=[ready.lock],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            start_new_session=True,
+        )
+    except BaseException:
+        interruption.release()
+        raise
+    try:
+        interruption.release()
+        return process.wait()
+    finally:
+        _end_all_of(process)
+
+
+def _end_all_of(leader: subprocess.Popen[bytes]) -> None:
+    """Kills it and all that it started; returns when they are gone, or the system is slow to bury its dead."""
+    deadline = time.monotonic() + BURIAL_SECONDS
+    with contextlib.suppress(ProcessLookupError):  # nobody is left
+        while time.monotonic() < deadline:
+            os.killpg(leader.pid, signal.SIGKILL)
+            leader.wait()
+            time.sleep(0.01)
+    leader.wait()
+
+
+def _last_words(code: int, said: str) -> str:
+    if code < 0:
+        return f"killed by signal {-code}: the machine may be out of memory (`plimsoll doctor` says what is available)"
+    _, error, words = said.rpartition("error: ")
+    return words if error else f"ended with code {code}: {(said.splitlines() or ['it said nothing'])[-1][:300]}"
+
+
+def _without(row: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in names}

@@ -1,0 +1,494 @@
+"""The joint: a recipe and a budget become a plan, and a plan becomes a run.
+
+`plan` and `train` are the library's two verbs. Neither imports JAX: compiling happens in a child, training in a
+process of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from plimsoll.api import accelerator, notebook
+from plimsoll.api.mesh import elsewhere, over_devices, parse_mesh, with_mesh
+from plimsoll.api.pins import levers_of, require_honoured, require_levers
+from plimsoll.engine.options import SessionOptions, session_options
+from plimsoll.errors import BudgetError, DataError, PlimsollError, RecipeError, RunError, StoppedError
+from plimsoll.planner import calibration, chips, host
+from plimsoll.planner.child import Child, processor
+from plimsoll.planner.chips import Chip
+from plimsoll.planner.estimate_band import estimate_band
+from plimsoll.planner.search import search
+from plimsoll.planner.types import Learned, Problem
+from plimsoll.processes import environment, interruption, toolchains
+from plimsoll.recipes.base import Prepared, Recipe
+from plimsoll.recipes.own.files import short_name
+from plimsoll.recipes.registry import differences, from_dict, is_saved_as, name_of, preset
+from plimsoll.runs.folder import RunFolder
+from plimsoll.runs.provenance import note_session
+from plimsoll.runs.remote import is_address, mirrored
+from plimsoll.training import disk, overruns
+from plimsoll.types import STORED, Plan, Planned
+from plimsoll.units import format_bytes, parse_bytes
+
+Say = Callable[[str], None]
+NUMERICS = ("exact", "mixed", "compressed")
+PREFETCH = (2, 1, 0)
+UNKNOWN_STEPS = 10_000
+"""Length of the schedule where nobody has said or counted it: changes no byte."""
+
+
+def plan(
+    recipe: Recipe | str,
+    *,
+    name: str | None = None,
+    memory: str | int | None = None,
+    host_memory: str | int | None = None,
+    chip: str = "cpu",
+    mesh: str | None = None,
+    processes: int = 1,
+    numerics: str = "mixed",
+    pins: Mapping[str, Any] | None = None,
+    measure: bool = False,
+    pinned_by: str | None = None,
+    prepared: Prepared | None = None,
+    margin_bytes: int = 0,
+    say: Say = lambda text: None,
+) -> Planned:
+    """The fastest plan for `recipe` whose predicted peak is at most `memory`; allocates nothing unless `measure`.
+
+    `mesh` says how many devices share the work and the state, like "data=4,fsdp=2"; without it all that are there do.
+    `processes` of a CPU have as many each. `memory` is per device; `host_memory` is each host's beside its
+    accelerators. `prepared` says what is known of the data; without it nothing of the data is read. `pinned_by` is
+    where `pins` come from, if nobody typed them. `measure` times the best few, on the chip at hand only.
+    `margin_bytes` stay free, beyond the prediction, in the phases that a plan decides about: what a run that went over
+    its budget has learned.
+    Raises BudgetError, with the smallest peak found and what would fit, if nothing does.
+    """
+    name, recipe = named(recipe, name)
+    asked = None if mesh is None else parse_mesh(mesh)
+    pins = with_mesh({name: value for name, value in (pins or {}).items() if value is not None}, asked)
+    of_batch = {"examples": recipe.effective_batch, "micro_batch": pins.get("micro_batch")}
+    target = over_devices(chips.chip(chip), asked, **of_batch, processes=processes)
+    if measure and target.platform != "cpu":
+        raise RecipeError(f"--measure times plans on the chip at hand, and {chip} is not: leave it out")
+    problem = _problem(
+        name,
+        recipe,
+        prepared,
+        target,
+        budget=budget_bytes(memory, target),
+        host_budget=_host_budget(host_memory, target),
+        numerics=numerics,
+        pins=pins,
+        pinned_by=pinned_by,
+        measure=measure,
+    )
+    samples = _samples(recipe.kind, chip, say)
+    corrections = calibration.corrections(samples or [])
+    problem = dataclasses.replace(problem, learned=Learned(corrections=corrections, margin_bytes=margin_bytes))
+    steps = prepared.steps if prepared is not None else recipe.steps
+    about: dict[str, Any] = {"recipe": recipe.to_dict(), "steps": steps or UNKNOWN_STEPS}
+    about |= {"devices": target.devices} if target.platform == "cpu" and target.devices > 1 else {}
+    command, variables = _compile_process(target, about, say)
+    answers = environment.cache_folder() / "answers"
+    with Child(command, variables, about=about, answers=answers) as compiler:
+        found = search(problem, compiler, say)
+        return dataclasses.replace(
+            notebook.ShownPlan.of(found),
+            margin_bytes=margin_bytes,
+            error_band=None if samples is None else calibration.error_band(samples),
+            estimate_band=estimate_band(found.ledger),
+            disk=disk.needed(compiler.static().state_bytes),
+        )
+
+
+def _samples(kind: str, chip: str, say: Say) -> list[calibration.Sample] | None:
+    """What earlier sessions of this kind measured; None where that is not kept."""
+    if not calibration.is_on():
+        return None
+    samples, problem = calibration.read(environment.cache_folder(), calibration.key_of(kind, chip))
+    if problem is not None:
+        say(problem)
+    return samples
+
+
+def _compile_process(target: Chip, about: dict[str, Any], say: Say) -> tuple[list[str], dict[str, str]]:
+    """The child that answers for this chip; `about` gets what its answers depend on."""
+    if target.platform == "cpu":
+        command = [sys.executable, "-m", "plimsoll.worker", "compile"]
+    else:
+        python = toolchains.python_for(target.platform)
+        if python is None:
+            say(
+                f"the compiler for {target.name} is {toolchains.missing(target.platform)}. Its bytes are estimated"
+                f" until `plimsoll chips --install {target.platform}` has made it"
+            )
+        about |= {"chip": dataclasses.asdict(target), "compiled": python is not None}
+        command = [str(python or sys.executable), "-m", "plimsoll.worker", "drydock"]
+    devices = target.devices if target.platform == "cpu" else None  # of all processes: one child compiles for them
+    return [*command, json.dumps(about)], environment.for_processes(target.platform, devices=devices)
+
+
+def budget_bytes(memory: str | int | None, target: Chip | None = None) -> int:
+    """Of one device: as asked for; else what is really available here less a margin, or what the chip has."""
+    elsewhere = target if target is not None and target.platform != "cpu" else None
+    if memory is None:
+        available = host.available_bytes() if elsewhere is None else elsewhere.memory_bytes
+        return available - host.margin_bytes(available) if elsewhere is None else available
+    budget = parse_bytes(memory)
+    if elsewhere is not None and budget > elsewhere.memory_bytes:
+        raise RecipeError(
+            f"--memory {memory} is {format_bytes(budget)} per device, and a device of {elsewhere.name} has"
+            f" {format_bytes(elsewhere.memory_bytes)} that a run can use: ask for at most that"
+        )
+    return budget
+
+
+def _host_budget(host_memory: str | int | None, target: Chip) -> int | None:
+    if target.platform == "cpu":
+        if host_memory is not None:
+            raise RecipeError(
+                "--host-memory is for the host beside an accelerator, and cpu is the host: --memory counts all of it"
+            )
+        return None
+    return target.host_memory_bytes if host_memory is None else parse_bytes(host_memory)
+
+
+def named(recipe: Recipe | str, name: str | None) -> tuple[str, Recipe]:
+    """A recipe is called what the user called it, else by its kind or file."""
+    if isinstance(recipe, str):
+        return name or short_name(recipe), preset(recipe)
+    return name or name_of(recipe), recipe
+
+
+def _problem(
+    name: str,
+    recipe: Recipe,
+    prepared: Prepared | None,
+    target: Chip,
+    *,
+    budget: int,
+    host_budget: int | None,
+    numerics: str,
+    pins: Mapping[str, Any],
+    pinned_by: str | None,
+    measure: bool,
+) -> Problem:
+    if numerics not in NUMERICS:
+        raise RecipeError(f"--numerics {numerics} is not one of {', '.join(NUMERICS)}")
+    require_levers(pins)
+    require_honoured(recipe, pins)
+    prefetches = [pins["prefetch"]] if "prefetch" in pins else PREFETCH
+    return Problem(
+        recipe=name,
+        chip=target.name,
+        platform=target.platform,
+        devices=target.devices,
+        hosts=target.hosts,
+        budget_bytes=budget,
+        host_budget_bytes=host_budget,
+        effective_batch=recipe.effective_batch,
+        rate_per_example=recipe.rate_per_example,
+        rate_unit=recipe.rate_unit,
+        numerics=numerics,
+        honoured=recipe.uses,
+        loss_chunks=recipe.loss_chunks,
+        loss_whole=recipe.loss_whole,
+        attention_chunks=recipe.attention_chunks,
+        layerwise=recipe.layerwise_passes,
+        host_bytes={depth: recipe.host_bytes(prepared, prefetch=depth) for depth in prefetches},
+        data_advice=recipe.data_advice(),
+        pins=pins,
+        pinned_by=pinned_by,
+        measure=measure,
+        available_bytes=host.available_bytes(),
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainOptions(SessionOptions):
+    """What `train` may be told besides the recipe."""
+
+    name: str | None = None
+    """What the user calls the recipe; its kind if it is not said."""
+    chip: str | None = None
+    """What to train on; if it is not said, what the run has been on, else the CPU."""
+    mesh: str | None = None
+    """Devices that share the work, and the state: like "data=4,fsdp=2"; if it is not said, all that are here work."""
+    memory: str | int | None = None
+    numerics: str = "mixed"
+    run: str | None = None
+    plan: str | None = None
+    replan: bool = False
+    pins: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ready:
+    """A run that is prepared and planned: what to start, and the lock that it is to hold."""
+
+    command: list[str]
+    environment: dict[str, str]
+    lock: int
+
+
+def prepare_run(
+    recipe: Recipe, options: TrainOptions, say: Say, *, lock: int | None = None, processes: int = 1
+) -> Ready:
+    """Everything up to training: folder, data, plan. Whoever starts the command closes the lock after it.
+
+    `lock` is the run's, where this process holds it already. `processes` train it together: each has devices.
+    """
+    from plimsoll.report import require_tracker
+
+    require_tracker(options.tracker)
+    require_levers(options.pins)
+    folder = RunFolder(options.run or f"runs/{options.name or name_of(recipe)}")
+    folder.create()
+    lock = folder.lock() if lock is None else lock
+    try:
+        target = _target(folder, options)
+        _require_devices(target, recipe, options, processes)
+        card = accelerator.card_for(target) if processes == 1 else None
+        prepared = prepare_data(folder, recipe, say)
+        before = _planned_before(folder)
+        budget = _settle_plan(folder, recipe, options, prepared, target, say, processes)
+        devices = folder.read("plan.json")["plan"].get("devices", 1)
+        variables = accelerator.training_environment(target, card, budget, say, devices=devices // processes)
+        note_session(folder)
+    except BaseException:
+        os.close(lock)
+        raise
+    session = {
+        "run": str(folder.path),
+        "budget_bytes": budget,
+        "name": options.name,
+        "numerics": options.numerics,
+        "notes": _planned_again(folder, before),
+        "lock": lock,
+        **session_options(options),
+    }
+    command = [sys.executable, "-m", "plimsoll.worker", "train", json.dumps(session)]
+    return Ready(command, variables, lock)
+
+
+def _planned_before(folder: RunFolder) -> Mapping[str, Any]:
+    """The plan of a run that has saved something; empty where another plan changes nothing that was trained."""
+    return folder.read("plan.json")["plan"] if folder.has("plan.json") and folder.saved_steps() else {}
+
+
+def _planned_again(folder: RunFolder, before: Mapping[str, Any]) -> tuple[str, ...]:
+    """For the log and the ledger: from here on sums may come in another order."""
+    now = folder.read("plan.json")["plan"]
+    changed = [name for name in now if before and name in before and name != "pinned" and before[name] != now[name]]
+    if not changed:
+        return ()
+    words = ", ".join(f"{name.replace('_', ' ')} {now[name]} instead of {before[name]}" for name in changed)
+    return (f"planned again after step {max(folder.saved_steps()):,}: {words}",)
+
+
+def _require_devices(target: Chip, recipe: Recipe, options: TrainOptions, processes: int) -> None:
+    """Before anything is prepared."""
+    asked = None if options.mesh is None else parse_mesh(options.mesh)
+    with_mesh(options.pins, asked)
+    of_batch = {"examples": recipe.effective_batch, "micro_batch": options.pins.get("micro_batch")}
+    found = over_devices(target, asked, **of_batch, processes=processes)
+    if options.debug_nans and found.devices > 1:
+        raise RecipeError(
+            f"--debug-nans takes a step again, one operation at a time on one device, and this run has {found.devices}:"
+            " add --mesh data=1, or leave it out"
+        )
+
+
+def _target(folder: RunFolder, options: TrainOptions) -> Chip:
+    """A run stays on its chip, unless it is planned again."""
+    theirs = folder.read("plan.json")["plan"]["chip"] if folder.has("plan.json") else None
+    if theirs is not None and options.chip not in (None, theirs) and not options.replan:
+        raise RunError(
+            f"{folder.path} is planned for {theirs}, and --chip says {options.chip}: add --replan to go on there, leave"
+            " --chip out, or name another --run"
+        )
+    return chips.chip(options.chip or theirs or "cpu")
+
+
+def prepare_data(folder: RunFolder, recipe: Recipe, say: Say) -> Prepared:
+    """What is made of the data once, before training, and kept in the run.
+
+    A run has begun once it has a plan; until then a corrected recipe replaces what was refused.
+    """
+    if folder.has("plan.json"):
+        _require_same(folder, recipe)
+        folder.require_sealed()
+        prepared = Prepared(**folder.read("data.json"))
+        if words := recipe.training_data_changed(prepared):
+            say(words)
+        return prepared
+    if folder.has("data.json") and folder.exists() and is_saved_as(folder.read("recipe.json"), recipe):
+        folder.require_sealed()
+        prepared = Prepared(**folder.read("data.json"))
+        with contextlib.suppress(DataError):  # what was prepared is of other data: nothing was begun with it
+            recipe.training_data_changed(prepared)
+            return prepared
+    prepared = recipe.prepare(folder.path, say)
+    folder.write("data.json", dataclasses.asdict(prepared))
+    folder.seal()
+    folder.write("recipe.json", recipe.to_dict())
+    return prepared
+
+
+def _require_same(folder: RunFolder, recipe: Recipe) -> None:
+    theirs = from_dict(folder.read("recipe.json"))
+    changed = differences(theirs, recipe)
+    if changed:
+        words = "; ".join(
+            f"--{name.replace('_', '-')} is {before!r} there and {now!r} here"
+            for name, (before, now) in changed.items()
+        )
+        raise RunError(
+            f"{folder.path} is a run of another recipe: {words}. Use the same options to continue it, or name another"
+            " --run"
+        )
+
+
+def _settle_plan(
+    folder: RunFolder, recipe: Recipe, options: TrainOptions, prepared: Prepared, target: Chip, say: Say, processes: int
+) -> int:
+    """The budget in force. A started run keeps its plan, unless it went over its budget with it; --replan looks for
+    another, which continues it."""
+    went_over = overruns.read(folder)
+    margin = overruns.margin_bytes(went_over)
+    asked = None if options.mesh is None else parse_mesh(options.mesh)
+    if folder.has("plan.json") and not options.replan:
+        planned = folder.read("plan.json")
+        moved = elsewhere(planned, asked, target, processes=processes)
+        if moved is None and (options.keep_plan or margin <= planned.get("margin_bytes", 0)):
+            _say_what_is_kept(planned, options, say)
+            if planned.get("disk"):
+                disk.require_room(folder.checkpoints, planned["disk"])
+            advice = "add --replan to look for a smaller plan"
+            return _require_room(planned, options, target, f"the plan of {folder.path}", advice)
+        why = moved or f"went over its budget, and gets a margin of {format_bytes(margin)}"
+        say(f"{folder.path} {why}: planning again")
+        options = dataclasses.replace(options, memory=options.memory or planned["budget_bytes"])
+        if moved is not None and options.plan is None:  # the numbers stay what they are
+            options = dataclasses.replace(options, pins=_numbers(planned) | dict(options.pins))
+    pins = options.pins if options.plan is None else levers_of(options.plan, recipe, options.pins)
+    try:
+        found = plan(
+            recipe,
+            name=options.name,
+            memory=options.memory,
+            chip=target.name,
+            mesh=options.mesh,
+            processes=processes,
+            numerics=options.numerics,
+            pins=pins,
+            pinned_by=None if options.plan is None else f"--plan {options.plan}",
+            measure=options.plan is None and target.platform == "cpu" and processes == 1,
+            prepared=prepared,
+            margin_bytes=margin,
+            say=say,
+        )
+    except BudgetError as refusal:
+        if not went_over:
+            raise
+        raise StoppedError(_no_way_on(folder, went_over[-1], refusal)) from None
+    from plimsoll.report import plan_table
+
+    say(plan_table(found))
+    disk.require_room(folder.checkpoints, found.disk)
+    folder.write("plan.json", found.to_dict())
+    return found.ledger.budget_bytes
+
+
+def _numbers(planned: Mapping[str, Any]) -> dict[str, Any]:
+    """The levers of a plan that touch them: a checkpoint fits no other storage."""
+    return {name: planned["plan"][name] for name in ("precision", *STORED) if name in planned["plan"]}
+
+
+def _no_way_on(folder: RunFolder, last: overruns.Overrun, refusal: BudgetError) -> str:
+    return (
+        f"{folder.path} went over its budget at step {last.step:,} ({last.words()}), and no plan leaves room for that:"
+        f" {refusal}\n  what was saved up to step {last.step:,} is whole: continue with a larger --memory, or with"
+        " --keep-plan to go on over the budget"
+    )
+
+
+def _require_room(planned: Mapping[str, Any], options: TrainOptions, target: Chip, what: str, advice: str) -> int:
+    needed = planned["predicted_peak_bytes"]
+    budget = planned["budget_bytes"] if options.memory is None else budget_bytes(options.memory, target)
+    if needed > budget:
+        raise BudgetError(
+            f"{what} needs {format_bytes(needed)}, and --memory allows {format_bytes(budget)}: {advice}",
+            budget_bytes=budget,
+            floor_bytes=needed,
+        )
+    return budget
+
+
+def _say_what_is_kept(planned: Mapping[str, Any], options: TrainOptions, say: Say) -> None:
+    plan = Plan.from_dict(planned["plan"])
+    other = [name for name, value in options.pins.items() if getattr(plan, name) != value]
+    other += ["plan"] if options.plan is not None else []
+    if other:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in other)
+        say(f"this run has a plan and keeps it, {flags} notwithstanding: --replan looks for another")
+
+
+def train(recipe: Recipe | str, *, say: Say = print, **options: Any) -> RunFolder:
+    """Plans, then trains in a process of its own; the run folder. Raises PlimsollError if it was refused or stopped."""
+    name, recipe = named(recipe, options.pop("name", None))
+    known = [field.name for field in dataclasses.fields(TrainOptions)]
+    if unknown := [option for option in options if option not in known]:
+        near = difflib.get_close_matches(unknown[0], known, n=1)
+        hint = f": did you mean {near[0]}?" if near else f"; there are {', '.join(known)}."
+        raise RecipeError(f"train has no option {unknown[0]}{hint} What belongs to the recipe is said to the recipe")
+    given = TrainOptions(**{"run": f"runs/{name}", **options}, name=name)
+    if is_address(given.run):
+        with mirrored(str(given.run), say) as mirror:
+            folder = train(recipe, say=say, name=name, **options | {"run": str(mirror.run)})
+        if mirror.behind is not None:
+            raise RunError(mirror.behind)
+        return folder
+    ready = prepare_run(recipe, given, say)
+    try:
+        if notebook.is_here():
+            code = notebook.watched(ready.command, ready.environment, lock=ready.lock, show=notebook.output())
+        else:
+            code = subprocess.run(ready.command, env=ready.environment, check=False, pass_fds=[ready.lock]).returncode
+    finally:
+        os.close(ready.lock)
+    if code:
+        raise PlimsollError(f"training ended with code {code}: its own message says why")
+    return RunFolder(given.run or f"runs/{name}")
+
+
+def become(ready: Ready) -> None:
+    """Turns this process into that one: same PID, a resident set that starts from nothing. Does not return.
+
+    Of what is open, the standard streams and the run's lock go along: a device or a port would stay taken.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    interruption.hold()
+    for descriptor in _open_descriptors() - {0, 1, 2, ready.lock}:
+        with contextlib.suppress(OSError):  # the one that listed them
+            os.set_inheritable(descriptor, False)
+    os.execve(ready.command[0], ready.command, ready.environment)
+
+
+def _open_descriptors() -> set[int]:
+    listed = Path("/proc/self/fd" if sys.platform == "linux" else "/dev/fd")
+    return {int(name) for name in os.listdir(listed)}
+
+
+__all__ = ["TrainOptions", "become", "budget_bytes", "plan", "prepare_data", "prepare_run", "processor", "train"]

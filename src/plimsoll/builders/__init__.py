@@ -1,1 +1,0 @@
-"""Makers of data sets: what `plimsoll prepare` writes and the sources of `data/` read."""

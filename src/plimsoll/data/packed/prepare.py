@@ -1,0 +1,180 @@
+"""`plimsoll prepare longcontext`: text tokenised once, into a packed folder (data/packed/packed.py).
+
+Documents are read by one thread, encoded by all cores or a cluster, and written in their order. Memory holds the blocks
+on their way. What was interrupted continues after the last mark: the same documents give the same folder, byte for
+byte.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from plimsoll.data.disk import free_bytes
+from plimsoll.data.packed.encoding import Encoder, Threads, cores, encoded
+from plimsoll.data.packed.extent import Extent
+from plimsoll.data.packed.options import DEFAULT_VOCABULARY, TextSet
+from plimsoll.data.packed.packed import META, TOKENS, WIDEST, open_packed
+from plimsoll.data.packed.writer import PROGRESS, TextFolder, require_same
+from plimsoll.data.text.documents import Documents
+from plimsoll.data.text.opening import open_documents
+from plimsoll.data.text.tokenizer import TextTokenizer, load_tokenizer, tokenizer_vocab_size, train_byte_bpe
+from plimsoll.errors import DataError, RecipeError
+from plimsoll.units import MIB, format_bytes
+
+METHOD = 1
+"""Of splitting, holding out and packing: what was begun by another one is not continued."""
+MARK_SECONDS = 2.0
+LOOKED_AT = MIB
+"""Characters that are encoded to say how much room all of it takes."""
+
+Progress = Callable[[float | None, str], None]
+"""Called with the share that is done, None where nobody knows, and with words."""
+Say = Callable[[str], None]
+
+
+def build(
+    made: TextSet,
+    out: Path,
+    *,
+    workers: int | None = None,
+    ray: str | None = None,
+    progress: Progress = lambda share, words: None,
+    say: Say = lambda text: None,
+) -> dict[str, Any]:
+    """Packs the text, or what of it is missing. The answer is what `prepare --json` prints."""
+    if workers is not None and workers < 1:
+        raise RecipeError(f"--workers must be 1 or more, got {workers}")
+    started, made_with = time.perf_counter(), _made_with(made)
+    out = out.expanduser().absolute()
+    if is_finished(out, made_with):
+        return _answer(out, tokens_before=None, seconds=0.0)
+    if ray is not None:
+        from plimsoll.data.packed.ray_encoding import require_reachable
+
+        require_reachable(ray)
+    documents = open_documents(
+        made.dataset_id,
+        config=made.dataset_config,
+        split=made.split,
+        text_column=made.text_column,
+        max_examples=made.max_examples,
+    )
+    say(f"data: {documents.describe()}")
+    with TextFolder(out, made_with) as folder:
+        tokenizer = folder.kept_tokenizer or _tokenizer(made, documents, say)
+        require_room(documents, tokenizer, folder)
+        folder.begin(tokenizer)
+        tokens_before = folder.counts.tokens
+        if tokens_before:
+            say(f"continued after {folder.counts.documents:,} documents, {tokens_before:,} tokens")
+        with _encoder(tokenizer, workers, ray) as encoder:
+            _fill(folder, documents, encoder, progress)
+        folder.finish(source=f"{documents.name}: {documents.describe()}")
+    return _answer(out, tokens_before=tokens_before, seconds=time.perf_counter() - started)
+
+
+def _fill(folder: TextFolder, documents: Documents, encoder: Encoder, progress: Progress) -> None:
+    started = marked = time.perf_counter()
+    extent = Extent(documents)
+    for pieces, ids, lengths in encoded(documents.pieces(folder.position), encoder):
+        folder.append(pieces, ids, lengths)
+        if (now := time.perf_counter()) - marked > MARK_SECONDS:
+            folder.mark(seconds=now - started)
+            marked = now
+            words = f"{folder.counts.tokens:,} tokens of {folder.counts.documents:,} documents"
+            progress(extent.share(folder.position), words)
+
+
+def is_finished(out: Path, made_with: dict[str, Any]) -> bool:
+    """Whether the folder is there, whole, and made with just that. DataError where it was made with anything else."""
+    if not (out / META).is_file():
+        return False
+    open_packed(out)
+    require_same(out, json.loads((out / META).read_text("utf-8")).get("made_with") or {}, made_with)
+    (out / PROGRESS).unlink(missing_ok=True)
+    return True
+
+
+def _made_with(made: TextSet) -> dict[str, Any]:
+    """A tokenizer is known by its content, not by the name of its file."""
+    told = dataclasses.asdict(made) | {"vocab_size": made.vocab_size or DEFAULT_VOCABULARY, "method": METHOD}
+    if made.tokenizer is not None:
+        size, largest = tokenizer_vocab_size(made.tokenizer), max(WIDEST.values())
+        if size > largest:  # before it is loaded: the library takes minutes over such ids
+            raise DataError(
+                f"--tokenizer {made.tokenizer} has ids up to {size - 1:,}, and the largest vocabulary that is packed"
+                f" has {largest:,}: choose another"
+            )
+        content = load_tokenizer(made.tokenizer).to_json()
+        told |= {"tokenizer": hashlib.sha256(content.encode()).hexdigest(), "vocab_size": None}
+    return told
+
+
+def _tokenizer(made: TextSet, documents: Documents, say: Say) -> TextTokenizer:
+    if made.tokenizer is not None:
+        return load_tokenizer(made.tokenizer)
+    trained = train_byte_bpe(documents, made.vocab_size or DEFAULT_VOCABULARY)
+    say(f"tokenizer: byte-level BPE of {trained.size:,} tokens, trained on the beginning of the text")
+    return trained
+
+
+def _encoder(tokenizer: TextTokenizer, workers: int | None, ray: str | None) -> Any:
+    if ray is None:
+        return Threads(tokenizer, workers=workers or cores())
+    from plimsoll.data.packed.ray_encoding import OnRay
+
+    return OnRay(tokenizer, address=ray, workers=workers)
+
+
+def require_room(documents: Documents, tokenizer: TextTokenizer, folder: TextFolder) -> None:
+    """Refuses before the first token what the disk has no room for, as far as the beginning of the text tells."""
+    texts, characters, share, extent = [], 0, None, Extent(documents)
+    for piece in documents.pieces():
+        texts.append(piece.text)
+        characters += len(piece.text)
+        share = extent.share(piece.position)
+        if share is None:
+            return
+        if characters >= LOOKED_AT:
+            break
+    if not share:
+        return
+    _, lengths = tokenizer.encode_each(texts)
+    itemsize = 2 if tokenizer.size <= 2**16 else 4
+    written = (folder.counts.tokens + folder.counts.validation_tokens) * itemsize
+    needed = round(int(lengths.sum()) / share) * itemsize - written
+    free = free_bytes(folder.out / TOKENS)
+    if needed > free:
+        raise DataError(
+            f"{documents.name} takes about {format_bytes(needed)} of ids, and {format_bytes(free)} are free at"
+            f" {folder.out.parent}: name an --out on another disk, or take less of it with --max-examples"
+        )
+
+
+def _answer(out: Path, *, tokens_before: int | None, seconds: float) -> dict[str, Any]:
+    packed = open_packed(out)
+    meta = json.loads((out / META).read_text("utf-8"))
+    made = 0 if tokens_before is None else packed.tokens - tokens_before
+    return {
+        "path": str(out),
+        "examples": packed.documents + meta["validation_documents"],
+        "tokens": packed.tokens,
+        "tokens_before": packed.tokens if tokens_before is None else tokens_before,
+        "finished_before": tokens_before is None,
+        "validation_tokens": packed.validation_tokens,
+        "documents": packed.documents,
+        "validation_documents": meta["validation_documents"],
+        "characters": meta["characters"],
+        "vocab_size": packed.vocab_size,
+        "dtype": packed.dtype,
+        "seconds": seconds,
+        "tokens_per_second": made / seconds if seconds else None,
+        "bytes": sum(entry.stat().st_size for entry in os.scandir(out)),
+    }

@@ -1,0 +1,113 @@
+"""Blocks of text encoded on a Ray cluster (`--ray ADDRESS`), as `encoding.Threads` does it in this process.
+
+One process reads the documents and writes the folder; what is encoded where makes no difference to it. A block whose
+machine was lost is encoded again by Ray. Every machine of the cluster needs Python with `tokenizers` and NumPy; our own
+code is sent to it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import socket
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import plimsoll
+from plimsoll.data.packed.encoding import Encoded, Pending
+from plimsoll.data.text.tokenizer import TextTokenizer
+from plimsoll.errors import PlimsollError
+
+LOCAL = "local"
+"""The address of a Ray that is started for this command, on this machine."""
+CONNECT_SECONDS = 10
+
+
+def require_reachable(address: str) -> None:
+    """Before anything is read: Ray itself would knock for minutes, and name no reason."""
+    _imported()
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon:
+        return  # local, auto: Ray finds these
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+    except (OSError, ValueError, OverflowError) as problem:
+        raise _no_cluster(address, problem) from None
+
+
+def _no_cluster(address: str, problem: Exception) -> PlimsollError:
+    reason = " ".join(f"{type(problem).__name__}: {problem}".split())[:200]
+    return PlimsollError(
+        f"--ray {address}: no Ray cluster answers there ({reason}). `ray start --head` starts one, and its address is"
+        f" HOST:6379; --ray {LOCAL} uses this machine alone"
+    )
+
+
+class OnRay:
+    def __init__(self, tokenizer: TextTokenizer, *, address: str, workers: int | None) -> None:
+        self._ray = _imported()
+        started_here = address == LOCAL
+        try:
+            self._ray.init(
+                address=None if started_here else address,
+                num_cpus=workers if started_here else None,
+                runtime_env={} if started_here else {"py_modules": [str(Path(plimsoll.__file__).parent)]},
+                include_dashboard=False if started_here else None,
+                log_to_driver=False,
+                logging_level="ERROR",
+            )
+        except Exception as problem:  # the library raises a dozen unrelated classes here
+            raise _no_cluster(address, problem) from None
+        self._tokenizer = self._ray.put((tokenizer.to_json(), tokenizer.end_of_text_token))
+        self._encode = self._ray.remote(num_cpus=1)(_encode)
+        self.ahead = 2 * (workers or max(1, int(self._ray.cluster_resources().get("CPU", 1))))
+
+    def __enter__(self) -> OnRay:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._ray.shutdown()
+
+    def submit(self, texts: Sequence[str], ends: Sequence[bool]) -> Pending:
+        return _OnItsWay(self._ray, self._encode.remote(self._tokenizer, texts, ends))
+
+
+class _OnItsWay:
+    def __init__(self, ray: Any, reference: Any) -> None:
+        self._ray, self._reference = ray, reference
+
+    def result(self) -> Encoded:
+        try:
+            return self._ray.get(self._reference)
+        except self._ray.exceptions.RayError as problem:
+            reason = " ".join(str(problem).split())[-300:]
+            raise PlimsollError(
+                f"a block of text could not be encoded on the Ray cluster ({type(problem).__name__}: {reason}). What"
+                " was marked is good: run the same command again to continue"
+            ) from None
+
+
+def _encode(tokenizer: tuple[str, str], texts: Sequence[str], ends: Sequence[bool]) -> Encoded:
+    """On a machine of the cluster."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # Ray starts a process for each core
+    return _made(*tokenizer).encode_each(texts, ends)
+
+
+@cache
+def _made(content: str, end_of_text: str) -> TextTokenizer:
+    from plimsoll.data.text.tokenizer import tokenizer_from_json
+
+    return tokenizer_from_json(content, end_of_text=end_of_text)
+
+
+def _imported() -> Any:
+    try:
+        return importlib.import_module("ray")
+    except ImportError as problem:
+        raise PlimsollError(
+            f"--ray needs the package ray, which cannot be imported here ({problem}): `pip install 'plimsoll[ray]'`, or"
+            " leave --ray out: all cores of this machine are used without it"
+        ) from None

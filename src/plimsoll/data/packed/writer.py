@@ -1,0 +1,231 @@
+"""A packed folder on its way to disk (data/packed/packed.py says what is in it), continued exactly where it was marked.
+
+The files only grow. `mark` writes their lengths, and the position in the documents after which they end, into
+progress.json, after what they hold has reached the disk; a process that continues cuts off what came later. meta.json
+is written last. One process at a time: a lock beside the folder says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import numpy as np
+
+from plimsoll.data.disk import free_bytes, is_full, locked
+from plimsoll.data.packed.packed import DOCUMENTS, FORMAT, META, TOKENIZER, TOKENS, VALIDATION, WIDEST
+from plimsoll.data.text.documents import Piece
+from plimsoll.data.text.tokenizer import TextTokenizer, load_tokenizer
+from plimsoll.errors import DataError, StoppedError
+from plimsoll.units import MIB, format_bytes
+
+PROGRESS, SAID = "progress.json", "tokenizer_config.json"
+"""How far the folder is good; and which token ends a text, where `transformers` looks for it."""
+OURS = {META, TOKENS, VALIDATION, DOCUMENTS, TOKENIZER, PROGRESS, SAID}
+LEAST_FREE = 16 * MIB
+_HEADER = 128
+"""Bytes before the numbers of a one-dimensional .npy file: NumPy leaves room in it for any length."""
+
+
+@dataclass(kw_only=True)
+class Counts:
+    """Of what was appended: of a document that is not at its end, too."""
+
+    tokens: int = 0
+    validation_tokens: int = 0
+    documents: int = 0
+    validation_documents: int = 0
+    characters: int = 0
+
+
+class TextFolder:
+    """`made_with` is what its content follows from: a folder that was begun with anything else is not continued."""
+
+    def __init__(self, out: Path, made_with: Mapping[str, Any]) -> None:
+        self.out, self.made_with = out, json.loads(json.dumps(dict(made_with)))
+        self.counts = Counts()
+        self.position: dict | None = None
+        """In the documents, after the last piece that was appended; None for their beginning."""
+        self.seconds = 0.0
+        """What earlier processes took."""
+
+    def __enter__(self) -> TextFolder:
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        self._lock, self._files = locked(self.out), contextlib.ExitStack()
+        try:
+            self._progress = self._continued() if self.out.exists() else None
+            self.out.mkdir(exist_ok=True)
+        except BaseException:
+            self._release()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, _: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(OSError):  # of a full disk: what was marked is good
+            self._files.close()
+        self._release()
+        if isinstance(problem, OSError) and is_full(problem):
+            raise StoppedError(self._full()) from None
+
+    def _release(self) -> None:
+        self._lock.close()
+        with contextlib.suppress(OSError):
+            os.unlink(self._lock.name)
+
+    @property
+    def kept_tokenizer(self) -> TextTokenizer | None:
+        """Of a folder that was begun."""
+        return load_tokenizer(self.out) if self._progress is not None else None
+
+    def begin(self, tokenizer: TextTokenizer) -> None:
+        """Opens the files, new or cut to what is good of them."""
+        self._tokenizer = tokenizer
+        self.dtype = next(name for name, most in WIDEST.items() if tokenizer.size <= most)
+        self._on_disk = np.dtype(self.dtype).newbyteorder("<")
+        if self._progress is None:
+            for name in OURS:
+                (self.out / name).unlink(missing_ok=True)  # of a process that was killed before its first mark
+            tokenizer.save(self.out / TOKENIZER)
+            (self.out / SAID).write_text(json.dumps({"eos_token": tokenizer.end_of_text_token}), "utf-8")
+        self._sha256 = hashlib.sha256((self.out / TOKENIZER).read_bytes()).hexdigest()
+        self._tokens, self._validation = self._opened(TOKENS), self._opened(VALIDATION)
+        self._starts = self._opened(DOCUMENTS)
+        if self._progress is None:
+            self._write_header()
+            self.mark()
+
+    def append(self, pieces: Sequence[Piece], ids: np.ndarray, lengths: np.ndarray) -> None:
+        """Pieces that follow those before, and their ids: `lengths` of each piece."""
+        if free_bytes(self.out / TOKENS) < LEAST_FREE + 2 * ids.nbytes:
+            self.mark()
+            raise StoppedError(self._full())
+        held_out = np.array([piece.held_out for piece in pieces])
+        inside = self.position is not None and self.position["held_out"] is not None
+        begins = np.array([not inside, *(piece.last for piece in pieces[:-1])])
+        before = self.counts.tokens + np.cumsum(np.where(held_out, 0, lengths)) - np.where(held_out, 0, lengths)
+        self._starts.write(before[begins & ~held_out].astype("<i8").data)
+        wanted = np.repeat(held_out, lengths)
+        for file, kept in ((self._tokens, ids[~wanted]), (self._validation, ids[wanted])):
+            file.write(kept.astype(self._on_disk).data)
+        self.counts.tokens += int(lengths[~held_out].sum())
+        self.counts.validation_tokens += int(lengths[held_out].sum())
+        self.counts.documents += int((begins & ~held_out).sum())
+        self.counts.validation_documents += int((begins & held_out).sum())
+        self.counts.characters += sum(len(piece.text) for piece in pieces)
+        self.position = pieces[-1].position
+
+    def mark(self, *, seconds: float = 0.0) -> None:
+        """What was appended so far survives a kill."""
+        for file in (self._tokens, self._validation, self._starts):
+            file.flush()
+            os.fsync(file.fileno())
+        told = {"made_with": self.made_with, "position": self.position, "seconds": self.seconds + seconds}
+        self._write(PROGRESS, told | {"counts": asdict(self.counts)})
+
+    def finish(self, *, source: str) -> None:
+        """The folder is whole. Nothing is, where there is no document to train on."""
+        if not self.counts.tokens:
+            raise DataError(
+                f"{source}: none of its {self.counts.validation_documents:,} documents is left to train on, all are"
+                " held out for validation. Name a larger data set"
+            )
+        self._write_header()
+        self._starts.seek(0, os.SEEK_END)
+        self.mark()
+        self._files.close()
+        meta = {
+            "format": FORMAT,
+            "dtype": self.dtype,
+            "vocab_size": self._tokenizer.size,
+            "end_of_text": self._tokenizer.end_of_text,
+            **asdict(self.counts),
+            "source": source,
+            "tokenizer_sha256": self._sha256,
+            "made_with": self.made_with,
+        }
+        self._write(META, meta)
+        (self.out / PROGRESS).unlink()
+
+    def _full(self) -> str:
+        return (
+            f"the disk is full ({format_bytes(free_bytes(self.out))} free at {self.out.parent}):"
+            f" {self.counts.tokens:,} tokens of {self.counts.documents:,} documents are in {self.out}. Make room, and"
+            " run the same command again to continue"
+        )
+
+    def _continued(self) -> dict[str, Any] | None:
+        """What was marked last; None where nothing was, and the folder holds nothing that is not ours."""
+        there = set(os.listdir(self.out)) if self.out.is_dir() else {"no folder, but a file"}
+        others = sorted(there - OURS - {f"{name}.new" for name in OURS})
+        if others or META in there:
+            what = f"holds {', '.join(others[:3])}" if others else "is finished"
+            raise DataError(f"{self.out} is there already, and {what}: name another --out, or remove it")
+        if PROGRESS not in there:
+            return None
+        try:
+            found = json.loads((self.out / PROGRESS).read_text("utf-8"))
+            then, self.counts = dict(found["made_with"]), Counts(**found["counts"])
+            self.position, self.seconds = found["position"], float(found["seconds"])
+        except (ValueError, KeyError, TypeError) as problem:
+            raise DataError(
+                f"{self.out / PROGRESS} is damaged ({type(problem).__name__}: {problem}), and the folder cannot be"
+                f" continued: remove {self.out}, and begin anew"
+            ) from None
+        require_same(self.out, then, self.made_with)
+        return found
+
+    def _opened(self, name: str) -> IO[bytes]:
+        itemsize = self._on_disk.itemsize
+        good = {
+            TOKENS: self.counts.tokens * itemsize,
+            VALIDATION: self.counts.validation_tokens * itemsize,
+            DOCUMENTS: _HEADER + self.counts.documents * 8,
+        }[name]
+        path = self.out / name
+        if self._progress is None:
+            return self._files.enter_context(open(path, "wb"))
+        if not path.is_file() or path.stat().st_size < good:
+            raise DataError(
+                f"{path} is shorter than the {good:,} bytes that {PROGRESS} knows of: it cannot be continued. Remove"
+                f" {self.out}, and begin anew"
+            )
+        os.truncate(path, good)
+        file = open(path, "r+b")  # noqa: SIM115  (its end is sought first; the stack closes it)
+        self._files.push(file)
+        file.seek(0, os.SEEK_END)
+        return file
+
+    def _write_header(self) -> None:
+        self._starts.seek(0)
+        about = {"descr": "<i8", "fortran_order": False, "shape": (self.counts.documents,)}
+        np.lib.format.write_array_header_1_0(self._starts, about)
+        assert self._starts.tell() == _HEADER
+
+    def _write(self, name: str, value: Mapping[str, Any]) -> None:
+        """Whole, or as it was before."""
+        new = self.out / f"{name}.new"
+        with open(new, "w", encoding="utf-8") as file:
+            json.dump(value, file)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(self.out / name)
+
+
+def require_same(out: Path, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """DataError where a folder was made with anything else."""
+    names = [name for name in {**then, **now} if then.get(name) != now.get(name)]
+    if names:
+        words = "; ".join(f"{name} {then.get(name)} there and {now.get(name)} here" for name in names)
+        raise DataError(
+            f"{out} was begun with other options, {words}: use the same ones to continue it, name another --out, or"
+            " remove it"
+        )

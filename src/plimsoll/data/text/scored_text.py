@@ -1,0 +1,65 @@
+"""Windows of text in which every token is a label exactly once: what a language model is evaluated on.
+
+Each document begins anew, and so does each window of a long one: with the token that stands before a text, and nothing
+of what came before. Memory holds a batch and a piece of a document. What ends a document is no label: the loss is of
+the text, and depends no more than it must on how a file was cut into documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from plimsoll.data.text.documents import Piece
+from plimsoll.data.text.tokenizer import TextTokenizer
+from plimsoll.types import IGNORE
+
+SHORTEST = 64
+"""Tokens of a row, at least: rows are filled up to 64, 128, ... tokens, few lengths to compile."""
+
+
+class Rows(NamedTuple):
+    """Arrays of (rows, length), int32; a label of `IGNORE` is not counted."""
+
+    inputs: np.ndarray
+    labels: np.ndarray
+    documents: int
+    """That ended in these rows."""
+    bytes: int
+    """Of UTF-8 that was read for them."""
+
+
+def scored_rows(
+    pieces: Iterable[Piece], tokenizer: TextTokenizer, *, begin: int, seq_len: int, batch_size: int
+) -> Iterator[Rows]:
+    """Batches of `batch_size` rows of at most `seq_len` tokens; the last rows of the last are empty."""
+    rows: list[np.ndarray] = []
+    documents = read = 0
+    left = np.empty(0, np.int32)
+    for piece in pieces:
+        left = np.concatenate([left, tokenizer.encode(piece.text)])
+        documents, read = documents + piece.last, read + len(piece.text.encode())
+        while len(left) >= seq_len or (piece.last and len(left)):
+            rows.append(left[:seq_len])
+            left = left[seq_len:]
+            if len(rows) == batch_size:
+                yield Rows(*_filled(rows, begin, seq_len, batch_size), documents, read)
+                rows, documents, read = [], 0, 0
+    if rows or documents:
+        yield Rows(*_filled(rows, begin, seq_len, batch_size), documents, read)
+
+
+def _filled(rows: Sequence[np.ndarray], begin: int, seq_len: int, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
+    longest = max(map(len, rows), default=1)
+    length = SHORTEST
+    while length < longest:
+        length *= 2
+    length = min(length, seq_len)
+    inputs = np.zeros((batch_size, length), np.int32)
+    labels = np.full((batch_size, length), IGNORE, np.int32)
+    for at, row in enumerate(rows):
+        inputs[at, 0], inputs[at, 1 : len(row)] = begin, row[:-1]
+        labels[at, : len(row)] = row
+    return inputs, labels

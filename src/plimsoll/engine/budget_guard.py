@@ -1,0 +1,92 @@
+"""The line of one session: whether it was crossed, what is then kept in the run, and what is said of it.
+
+On a CPU the kernel's count of the resident set says so, between steps; on an accelerator, whose allocator has the
+budget as its limit, and on a CPU under an address-space limit, the allocator refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+
+from plimsoll.engine.options import SessionOptions
+from plimsoll.errors import StoppedError
+from plimsoll.runs.folder import RunFolder
+from plimsoll.training import allocator, memory, overruns
+from plimsoll.training.checkpoint import Checkpoints
+from plimsoll.training.loop import Ended
+from plimsoll.units import format_bytes
+
+
+class Line:
+    """`planned` is the run's plan.json; `steps` are those of the whole run."""
+
+    def __init__(
+        self, session: SessionOptions, folder: RunFolder, planned: Mapping[str, Any], *, budget_bytes: int, steps: int
+    ) -> None:
+        self._session, self._folder, self._planned = session, folder, planned
+        self._budget, self._steps = budget_bytes, steps
+        self._started = 0
+        self.overrun: overruns.Overrun | None = None
+
+    @property
+    def counts(self) -> bool:
+        """Whether what is measured is what was predicted: a copy for --debug-nans, or a trace, is in no plan."""
+        return not self._session.debug_nans and not self._session.profile and self._session.profiler_port is None
+
+    def training_begins(self) -> None:
+        """No plan changes what a process needs until here, so its peak so far is not answered by another plan."""
+        self._started = allocator.peak_bytes()
+
+    def crossed(self) -> bool:
+        """Whether training is to stop and to be planned again."""
+        return not self._session.keep_plan and self._over()
+
+    def _over(self) -> bool:
+        if not self.counts or jax.default_backend() != "cpu":
+            return False
+        return memory.peak_resident_bytes() > max(self._budget, self._started)
+
+    def session_ended(self, ended: Ended) -> None:
+        """Keeps it in the run, where steps are left for another plan: it counts even if this process is killed."""
+        if ended.step < self._steps and (ended.over or self._over()):  # another process, it may be
+            self._keep("resident set", ended.step, memory.peak_resident_bytes())
+
+    def refused(self, problem: BaseException, checkpoints: Path) -> Ended:
+        """An allocator's refusal. The state may have been donated to the step that failed: good is what is saved."""
+        step = max((saved.step for saved in Checkpoints(checkpoints, in_background=False).all()), default=0)
+        said = (str(problem).splitlines() or [type(problem).__name__])[0][:200]
+        if self._session.keep_plan or not self.counts:
+            flag = "--keep-plan" if self._session.keep_plan else "--debug-nans or a profile"
+            raise StoppedError(
+                f"the allocator refused what training needs ({said}), and with {flag} the run looks for no smaller"
+                f" plan. What was saved up to step {step:,} is whole: run the same command without it to continue"
+            ) from problem
+        self._keep("allocator", step, allocator.peak_bytes(), said)
+        return Ended(step, None, True, {})
+
+    def _keep(self, what: Literal["resident set", "allocator"], step: int, measured: int, said: str = "") -> None:
+        self.overrun = overruns.Overrun(
+            step=step,
+            what=what,
+            budget_bytes=self._budget,
+            predicted_bytes=overruns.predicted_running_bytes(self._planned),
+            measured_bytes=measured,
+            said=said,
+        )
+        overruns.add(self._folder, self.overrun)
+
+    def words(self, *, plans_again: bool) -> str:
+        """Of the overrun, for the log: the facts, and what happens now."""
+        assert self.overrun is not None
+        margin = f"a margin of {format_bytes(overruns.margin_bytes(overruns.read(self._folder)))}"
+        if self._session.keep_plan:
+            now = "--keep-plan: the plan stays"
+        elif plans_again:
+            now = f"What is good is saved: planning again with {margin}, to continue from there"
+        else:
+            now = f"The same command plans again with {margin}, and continues"
+        return f"step {self.overrun.step:,}: {self.overrun.words()}. {now}"

@@ -1,0 +1,242 @@
+"""What the compile child answers: the real step, lowered from shapes, compiled, and asked for its bytes.
+
+Part of the joint: the planner knows neither models nor the trainer, so the child that works for it brings them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from plimsoll.engine.session import lowered
+from plimsoll.levers import offload, sharding
+from plimsoll.planner.child import plan_of
+from plimsoll.planner.flops import dot_flops, dots
+from plimsoll.planner.hlo.buffers import largest_temporaries
+from plimsoll.planner.types import Analysis, Rates, Static
+from plimsoll.recipes.registry import from_dict
+from plimsoll.training import memory, program
+from plimsoll.training.spread import Spread
+from plimsoll.training.step import make_init, make_step
+from plimsoll.types import Compute, Plan, Precision, Storage
+
+TIMED_ROUNDS = 5
+"""At least; steps of 60 ms need more of them where others use the machine."""
+TIMED_SECONDS = 2.0
+"""For each plan, at least."""
+TOUCHED = 64 * 2**20
+"""Bytes whose pages are taken to see what that costs: huge ones, as training's are (environment.py)."""
+
+
+class Workshop:
+    """One recipe's questions, for the CPU it runs on. `about`: `recipe` (as saved), `steps`, and `devices`
+    where they are several."""
+
+    def __init__(self, about: Mapping[str, Any]) -> None:
+        self._about = about
+        self.recipe, self.steps = from_dict(about["recipe"]), about["steps"]
+        self._devices: int = about.get("devices", 1)
+
+    def answer(
+        self,
+        verb: str,
+        plan: Mapping[str, Any] | None = None,
+        plans: Sequence[Mapping[str, Any]] = (),
+        fsdp: int = 1,
+        storage: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if verb == "rates":
+            return dataclasses.asdict(self.rates())
+        if verb == "static":
+            return dataclasses.asdict(self.static(fsdp, Storage(**storage or {})))
+        if verb == "measure":
+            return {"seconds": self.measure([plan_of(plan) for plan in plans])}
+        assert plan is not None
+        if verb == "rehearse":
+            return self.rehearse(plan)
+        assert verb == "analyse"
+        return dataclasses.asdict(self.analyse(plan_of(plan)))
+
+    def rates(self) -> Rates:
+        return cpu_rates()
+
+    def static(self, fsdp: int, storage: Storage) -> Static:
+        state, devices = self.state(storage), self._devices
+        carry = program.tree_bytes(state["carry"]) // devices  # split by examples, as the batch is
+        trees = state["params"], state["optimizer"], state.get("ema", {}), state | {"carry": None}
+        parameters, optimizer, ema, others = (sharding.device_bytes(tree, fsdp=fsdp) for tree in trees)
+        batch = program.shapes(self.recipe.batch_spec(self.recipe.effective_batch))
+        return Static(
+            parameters=sum(leaf.size for leaf in jax.tree.leaves(state["params"])),
+            parameter_bytes=parameters,
+            optimizer_bytes=optimizer,
+            ema_bytes=ema,
+            carry_bytes=carry,
+            other_bytes=others - parameters - optimizer - ema,
+            largest_leaf_bytes=max(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)),
+            batch_bytes=program.tree_bytes(batch) // devices,
+            whole_state_bytes=program.tree_bytes(state),
+            movable=offload.movable_bytes(state, fsdp=fsdp),
+        )
+
+    def state(self, storage: Storage, precision: Precision = "float32", *, examples: int | None = None) -> Any:
+        """Shapes and dtypes, with a carry of so many `examples` (default: of the effective batch); no other lever
+        changes them, and float16 only adds three numbers."""
+        how: dict[str, Any] = {"frozen_bits": storage.frozen_bits, "precision": precision}
+        how["examples"] = self.recipe.effective_batch if examples is None else examples
+        init = make_init(self.recipe.task(Compute()), self._rule(storage), **how)
+        return jax.eval_shape(init, jax.ShapeDtypeStruct((), jnp.uint32))
+
+    def analyse(self, plan: Plan) -> Analysis:
+        program_, jaxpr = self._step(plan)
+        compiled = program.compiled(program_)
+        stats, largest = compiled.memory_analysis(), largest_temporaries(compiled)
+        assert stats is not None
+        memory.trim()
+        return Analysis(
+            argument_bytes=stats.argument_size_in_bytes,
+            output_bytes=stats.output_size_in_bytes,
+            alias_bytes=stats.alias_size_in_bytes,
+            temp_bytes=stats.temp_size_in_bytes,
+            flops=dot_flops(jaxpr),
+            dots=dots(jaxpr),
+            largest=tuple(largest),
+        )
+
+    def _step(self, plan: Plan) -> tuple[jax.stages.Lowered, Any]:
+        """And its jaxpr."""
+        task = self.recipe.task(plan.compute(jax.default_backend()))
+        spec = self.recipe.batch_spec(self.recipe.effective_batch)
+        if plan.devices > 1:
+            return Spread(jax.devices()[: plan.devices], task, self._rule(plan.storage), plan).step(spec)
+        step = make_step(task, self._rule(plan.storage), accumulation=plan.accumulation, layerwise=plan.layerwise)
+        state = self.state(plan.storage, plan.precision)
+        traced = jax.jit(step, donate_argnums=0).trace(state, program.shapes(spec))
+        return traced.lower(), traced.jaxpr
+
+    def _rule(self, storage: Storage) -> optax.GradientTransformation:
+        return self.recipe.update_rule(self.steps, storage)
+
+    def measure(self, plans: Sequence[Plan]) -> list[float]:
+        """Seconds per step of each plan on one random batch; allocates one state, so only a child does it.
+
+        In turn, A B C A B C, so that what else the machine does meets all of them alike; of each the median.
+        """
+        executables = [program.compile_all(lowered(self.recipe, plan, steps=self.steps)) for plan in plans]
+        states: dict[tuple[Storage, int], Any] = {}  # one for all plans that keep it alike, handed on
+        for plan, each in zip(plans, executables, strict=True):
+            if (plan.storage, plan.fsdp) not in states:
+                states[plan.storage, plan.fsdp] = each.init(np.uint32(0))
+        random = np.random.default_rng(0)
+        spec = self.recipe.batch_spec(self.recipe.effective_batch)
+        batch = {name: random.integers(0, 2, shape).astype(dtype) for name, (shape, dtype) in spec.items()}
+        seconds: list[list[float]] = [[] for _ in plans]
+        begun = time.perf_counter()
+        for rounds in itertools.count():
+            if rounds > TIMED_ROUNDS and time.perf_counter() - begun > TIMED_SECONDS * len(plans):
+                break
+            for plan, each, taken in zip(plans, executables, seconds, strict=True):
+                started, kept = time.perf_counter(), (plan.storage, plan.fsdp)
+                states[kept], metrics = each.step(states[kept], batch)
+                jax.block_until_ready((states[kept], metrics))
+                taken.append(time.perf_counter() - started)
+        return [statistics.median(taken[1:]) for taken in seconds]
+
+    def rehearse(self, plan: Mapping[str, Any]) -> dict[str, Any]:
+        """In a process of its own: it imports while this one puts every executable into the cache, and then loads."""
+        request = json.dumps({**self._about, "plan": dict(plan)})
+        command = [sys.executable, "-m", "plimsoll.worker", "rehearse", request]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+            try:
+                program.compile_all(lowered(self.recipe, plan_of(plan), steps=self.steps))
+                memory.trim()
+            except BaseException:
+                process.kill()
+                raise
+            said, errors = process.communicate("compiled\n")
+        if process.returncode:
+            raise RuntimeError(f"the rehearsal failed: {errors.strip()[-300:]}")
+        return json.loads(said.splitlines()[-1])
+
+
+def cpu_rates() -> Rates:
+    """Dots, small dots, copies and page faults of this machine: about two seconds."""
+    from plimsoll.levers.precision import dot
+
+    rows, inner, cols = 1024, 512, 1024
+    random = np.random.default_rng(0)
+    x, kernel = (random.standard_normal(shape, np.float32) for shape in ((rows, inner), (inner, cols)))
+    work = 2.0 * rows * inner * cols
+    dots = {
+        precision: _ready(jax.jit(partial(dot, precision=precision, platform="cpu")), x, kernel)
+        for precision in ("float32", "bfloat16")
+    }
+    flops = {precision: work / seconds for precision, seconds in _seconds(dots).items()}
+    large = np.ones(16 * 2**20, np.float32)
+    copied = 2 * large.nbytes / _seconds({"copy": _ready(jax.jit(lambda a: a + 1), large)})["copy"]
+    first_touch = TOUCHED / _seconds({"touch": lambda: np.ones(TOUCHED, np.uint8)}, rounds=8)["touch"]
+    return Rates(
+        flops=flops,
+        copy_bytes=copied,
+        link_bytes=copied,  # between devices that are parts of it
+        first_touch_bytes=first_touch,
+        loop_seconds=0.0,
+        dot_seconds=_dot_seconds(flops["float32"]),
+        source="measured here",
+    )
+
+
+def _dot_seconds(flops: float) -> float:
+    """What a small dot costs besides its arithmetic: of the gradient of some blocks that are little else."""
+    rows, width, layers = 128, 128, 8
+    random = np.random.default_rng(0)
+    kernels = list(random.standard_normal((layers, 2, width, width), np.float32) / math.sqrt(width))
+
+    def block(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        normed = x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-5)
+        return x + jax.nn.silu(normed @ kernel[0]) @ kernel[1]
+
+    def loss(kernels: Sequence[jax.Array], x: jax.Array) -> jax.Array:
+        for kernel in kernels:
+            x = block(x, kernel)
+        return jnp.sum(x * x)
+
+    gradient = _ready(jax.jit(jax.grad(loss)), kernels, random.standard_normal((rows, width), np.float32))
+    count = 3 * 2 * layers - 1  # nobody needs the gradient of the first one's input
+    each = _seconds({"gradient": gradient})["gradient"] / count
+    return max(0.0, each - 2 * rows * width * width / flops)
+
+
+def _ready(function: Any, *arguments: Any) -> Callable[[], Any]:
+    on_device = [jax.device_put(argument) for argument in arguments]
+    compiled = function.lower(*on_device).compile()
+    return lambda: jax.block_until_ready(compiled(*on_device))
+
+
+def _seconds(calls: Mapping[str, Callable[[], Any]], rounds: int = 24) -> dict[str, float]:
+    """Of a call each, in turn, so that what else the machine does meets all of them alike.
+
+    The lower quartile: the median when others take the cores, without the clock's own mistakes at the bottom.
+    """
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            started = time.perf_counter()
+            call()
+            times[name].append(time.perf_counter() - started)
+    return {name: sorted(seconds)[rounds // 4] for name, seconds in times.items()}

@@ -1,0 +1,240 @@
+"""What a session says while it runs: a row per logged step, events, a bar or lines, and the summaries at the end."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from plimsoll.recipes.base import Prepared, Recipe
+from plimsoll.report import (
+    Epoch,
+    LogFile,
+    MetricsLog,
+    Outcome,
+    epoch_summary,
+    final_summary,
+    ledger_table,
+    open_tracker,
+    overrun_words,
+)
+from plimsoll.report.progress import progress
+from plimsoll.runs.folder import RunFolder
+from plimsoll.training import allocator, memory
+from plimsoll.training.loop import Ended, Schedule, times
+from plimsoll.training.profile import Profile
+
+
+class Timed(Protocol):
+    """A source that knows how long training has waited for its batches. On an accelerator steps run meanwhile."""
+
+    waited_seconds: float
+
+    def state(self) -> Mapping[str, Any]: ...
+
+
+class SessionLog:
+    """The `training.loop.Log` of one session."""
+
+    def __init__(
+        self,
+        session: Any,
+        recipe: Recipe,
+        planned: Mapping[str, Any],
+        prepared: Prepared,
+        folder: RunFolder,
+        resumed: int | None,
+    ) -> None:
+        self.session, self.recipe, self.planned, self.prepared = session, recipe, planned, prepared
+        self.metrics = MetricsLog(folder.metrics)
+        self.metrics.cut_after(resumed or 0)
+        self.file = LogFile(folder.path / "log.txt")
+        first, config = resumed or 0, {"recipe": recipe.to_dict(), "plan": dict(planned["plan"])}
+        names = ["tensorboard", *([] if session.tracker == "none" else [session.tracker])]
+        self.trackers = [
+            open_tracker(name, folder.path, run_name=folder.path.name, config=config, start_step=first)
+            for name in names
+        ]
+        earlier = list(self.metrics.rows())
+        self.elapsed_before = max((row.get("elapsed_seconds", 0.0) for row in earlier), default=0.0)
+        self.train_loss = _last(earlier, "loss") or 0.0
+        self.validation_loss = _last(earlier, "validation_loss")
+        self.epoch_loss, self.epoch_steps = 0.0, 0
+        self.epoch_seconds: list[float] = []
+        self.epoch_unsaid: Epoch | None = None
+        """One that ended at a step whose evaluation is still to come: its summary waits for the validation loss."""
+        self.started = self.epoch_started = self.step_ended = time.monotonic()
+        self.epoch = self._epoch_of(first)
+        self.window: list[float] = []
+        self.profile = Profile(folder.path / "profile", steps=session.profile)
+        self.between_steps = self.peak = allocator.peak_bytes()
+        self.phase_peaks: dict[str, int] = {}
+        """The peak after each phase that raised it; what a phase needs below an earlier peak cannot be seen."""
+        self.saving_beside = False
+        self.seen: set[str] = set()
+        """Phases this session has been in, whether or not they raised the peak."""
+
+    def opened(self, schedule: Schedule, resumed: int | None, source: Timed) -> None:
+        self.schedule, self.resumed, self.source = schedule, resumed, source
+        self.waited_before = 0.0
+        self.bar = progress(schedule.stop_at, start_step=resumed or 0, quiet=self.session.quiet)
+        if resumed is not None:
+            over = ": all of them are taken, nothing is trained" if resumed >= schedule.stop_at else ""
+            self.say(f"continuing from step {resumed:,} of {schedule.steps:,}{over}")
+        self.started = self.epoch_started = self.step_ended = time.monotonic()
+
+    def say(self, text: str, *, important: bool = False) -> None:
+        self.file.write(text)
+        if hasattr(self, "bar"):
+            self.bar.message(text, important=important)
+        elif important or not self.session.quiet:
+            print(text, flush=True)
+
+    def step(self, done: int, metrics: Mapping[str, float]) -> None:
+        now = time.monotonic()
+        self._say_epoch()
+        self.between_steps = min(self.between_steps, allocator.bytes_now())
+        self._mark("save" if self.saving_beside else "train")
+        self.window.append(now - self.step_ended)
+        self.step_ended = now
+        self.train_loss = metrics["loss"]
+        self.epoch_loss += metrics["loss"]
+        self.epoch_steps += 1
+        if self.schedule.due(self.session.log_every, done):
+            self._write(done, metrics)
+        written = self.profile.step_ended()
+        if written is not None:
+            self.say(written)
+        if self._epoch_of(done) > self.epoch:
+            self._end_epoch(self._epoch_of(done))
+            if not self.schedule.due(self.schedule.evaluate_every, done):
+                self._say_epoch()
+
+    def _mark(self, phase: str) -> None:
+        """Whatever raised the peak since the last mark was in this phase."""
+        self.seen.add(phase)
+        peak = allocator.peak_bytes()
+        if peak > self.peak:
+            self.phase_peaks[phase] = self.peak = peak
+
+    def _write(self, done: int, metrics: Mapping[str, float]) -> None:
+        steps, waited = len(self.window), self.source.waited_seconds
+        seconds, waiting = sum(self.window) / steps, (waited - self.waited_before) / steps
+        self.waited_before = waited
+        self.window.clear()
+        rate = self.recipe.effective_batch * self.recipe.rate_per_example / seconds if seconds else 0.0
+        resident, device = memory.resident_bytes(), allocator.device_bytes()
+        row = {
+            **metrics,
+            "step_seconds": seconds,
+            "data_seconds": waiting,
+            "elapsed_seconds": self._elapsed(),
+            f"{self.recipe.rate_unit}_per_second": rate,
+            "resident_bytes": resident,
+            "peak_resident_bytes": memory.peak_resident_bytes(),
+            **({} if device is None else {"device_bytes": device, "peak_device_bytes": allocator.peak_bytes()}),
+        }
+        flops, chip = self.planned.get("step_flops"), self.planned.get("chip_flops")
+        if flops and chip and seconds:
+            row["mfu"] = flops / seconds / chip
+        self._track(done, row)
+        self.bar.update(
+            done,
+            loss=metrics["loss"],
+            rate=rate,
+            rate_unit=self.recipe.rate_unit,
+            resident_bytes=resident,
+            device_bytes=device,
+        )
+
+    def evaluation(self, done: int, metrics: Mapping[str, float]) -> None:
+        self._mark("evaluate")
+        self.validation_loss = metrics["validation_loss"]
+        self._track(done, {**metrics, "elapsed_seconds": self._elapsed()})
+        self.say(f"step {done:,}: validation loss {self.validation_loss:.4f}")
+        self._say_epoch()
+        self.step_ended = time.monotonic()  # the next step's time is its own
+
+    def saved(self, done: int) -> None:
+        self._mark("save")
+        self.saving_beside = self.planned["plan"]["async_save"]
+        self.file.write(f"saved step {done}")
+        self.step_ended = time.monotonic()
+
+    def _track(self, done: int, row: Mapping[str, float]) -> None:
+        self.metrics.log(done, row)
+        for tracker in list(self.trackers):
+            try:
+                tracker.log(done, row)
+            except Exception as problem:  # of a library's, on a network's bad day: no reason to lose a run
+                self.trackers.remove(tracker)
+                self._regret(tracker, f"given up at step {done:,}", problem)
+
+    def _regret(self, tracker: Any, what: str, problem: Exception) -> None:
+        self.say(f"tracker {type(tracker).__name__} is {what}: {type(problem).__name__}: {problem}", important=True)
+
+    def _end_epoch(self, number: int) -> None:
+        now = time.monotonic()
+        self.epoch_seconds.append(now - self.epoch_started)
+        self.epoch_unsaid = Epoch(
+            number=number,
+            epochs=round(self.schedule.steps / (self.prepared.steps_per_epoch or self.schedule.steps)),
+            train_loss=self.epoch_loss / self.epoch_steps if self.epoch_steps else self.train_loss,
+            validation_loss=self.validation_loss,
+            epoch_seconds=self.epoch_seconds[-1],
+            elapsed_seconds=self._elapsed(),
+        )
+        self.epoch, self.epoch_started = number, now
+        self.epoch_loss, self.epoch_steps = 0.0, 0
+
+    def _say_epoch(self) -> None:
+        if self.epoch_unsaid is not None:
+            self.say(epoch_summary(dataclasses.replace(self.epoch_unsaid, validation_loss=self.validation_loss)))
+            self.epoch_unsaid = None
+
+    def close(self, ended: Ended | None, ledger: Mapping[str, Any], best: Mapping[str, Any] | None) -> None:
+        self._say_epoch()
+        if ended is not None:
+            outcome = Outcome(
+                steps=ended.step,
+                train_loss=self.train_loss,
+                validation_loss=self.validation_loss,
+                best_validation_loss=best["validation_loss"] if best else None,
+                best_step=best["step"] if best else None,
+                total_seconds=self._elapsed(),
+                epoch_seconds=tuple(self.epoch_seconds),
+                device=self.planned["plan"]["chip"],
+                budget_bytes=ledger["budget_bytes"],
+                predicted_peak_bytes=ledger["predicted"]["peak_bytes"],
+                measured_peak_bytes=ledger["measured"]["peak_bytes"],
+                resumed_from_step=self.resumed,
+                overruns=tuple(overrun_words(overrun) for overrun in ledger.get("overruns", ())),
+                finished=ended.step >= self.schedule.steps,
+                rows_left_out=self.source.state().get("skipped", 0),
+                waited_share=self.source.waited_seconds / max(1e-9, time.monotonic() - self.started),
+            )
+            self.say(final_summary(outcome))
+            self.say(ledger_table(ledger))
+        if (written := self.profile.close()) is not None:
+            self.say(written)
+        for tracker in self.trackers:
+            try:
+                tracker.close()
+            except Exception as problem:
+                self._regret(tracker, "not closed", problem)
+        self.bar.close()
+        self.metrics.close()
+        self.file.close()
+
+    def _elapsed(self) -> float:
+        return self.elapsed_before + time.monotonic() - self.started
+
+    def _epoch_of(self, step: int) -> int:
+        per_epoch = self.prepared.steps_per_epoch
+        return times(step, per_epoch) if per_epoch else 0
+
+
+def _last(rows: list[dict[str, Any]], name: str) -> float | None:
+    """The newest value of a column: training and evaluation write rows of their own."""
+    return next((row[name] for row in reversed(rows) if name in row), None)

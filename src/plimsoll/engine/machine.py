@@ -1,0 +1,97 @@
+"""What JAX finds on this machine: devices, and small things timed, in a child like training's."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plimsoll.engine.compile import cpu_rates
+from plimsoll.errors import PlimsollError
+from plimsoll.training import distributed, memory
+from plimsoll.units import MIB
+
+TRANSFER_BYTES = 64 * MIB
+
+
+def examine(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """About two seconds. Rates are the best of a few: what the machine can do, not what it does under load.
+
+    With `together`, `together.Asked` as a dictionary, every process says what it has, and hears it of all.
+    """
+    everyone = _everyone(asked["together"]) if asked.get("together") else None
+    process_bytes = memory.resident_bytes()
+    rates = cpu_rates()
+    return {
+        "backend": jax.default_backend(),
+        "devices": _local(),
+        **({} if everyone is None else {"processes": everyone}),
+        "process_bytes": process_bytes,
+        "flops": dict(rates.flops),
+        "copy_bytes_per_second": rates.copy_bytes,
+        "transfer_bytes_per_second": transfer_rate(),
+        "step_seconds": step_seconds(),
+    }
+
+
+def _local() -> list[dict[str, str]]:
+    return [{"kind": device.device_kind, "name": str(device)} for device in jax.local_devices()]
+
+
+def _everyone(together: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Host and devices of every process, in the order of their numbers."""
+    distributed.join(together["coordinator"], together["processes"], together["process"])
+    board = distributed.Board()
+    board.write(f"devices-{distributed.process()}", {"host": socket.gethostname(), "devices": _local()})
+    found = [board.read(f"devices-{number}") for number in range(distributed.processes())]
+    distributed.leave()  # when all have heard it
+    return found
+
+
+def accelerators(_asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What JAX would train on, and what its allocator could give of each: nothing is allocated."""
+    try:
+        devices = jax.local_devices()
+    except RuntimeError as problem:  # JAX is there for them, and their driver or library is not
+        raise PlimsollError(str(problem).partition(" (set JAX_PLATFORMS")[0]) from None
+    stats = [(device, device.memory_stats() or {}) for device in devices]
+    return {
+        "backend": jax.default_backend(),
+        "devices": [{"kind": device.device_kind, "memory_bytes": found.get("bytes_limit")} for device, found in stats],
+    }
+
+
+def transfer_rate() -> float:
+    """Host to device, the array new to JAX each time."""
+    best = float("inf")
+    for _ in range(3):
+        array = np.ones(TRANSFER_BYTES, np.uint8)
+        started = time.perf_counter()
+        jax.block_until_ready(jax.device_put(array, may_alias=False))
+        best = min(best, time.perf_counter() - started)
+    return TRANSFER_BYTES / best
+
+
+def step_seconds() -> float:
+    """A jitted gradient step of a small network, in float32: that compiling and running work at all."""
+
+    def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
+        return jnp.mean(jnp.tanh(x @ weights) ** 2)
+
+    @jax.jit
+    def step(weights: jax.Array, x: jax.Array) -> jax.Array:
+        return weights - 0.1 * jax.grad(loss)(weights, x)
+
+    weights, x = jnp.full((256, 256), 0.01), jnp.ones((128, 256))
+    weights = jax.block_until_ready(step(weights, x))
+    best = float("inf")
+    for _ in range(10):
+        started = time.perf_counter()
+        jax.block_until_ready(step(weights, x))
+        best = min(best, time.perf_counter() - started)
+    return best

@@ -1,0 +1,132 @@
+"""A language model that was trained here as a Hugging Face folder, which `transformers` loads. Part of the joint.
+
+`models/decoder.py` is a Llama of the plainest kind, so its tensors only get their published names and are turned over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from plimsoll.data.text.tokenizer import TextTokenizer, load_tokenizer
+from plimsoll.errors import RecipeError
+from plimsoll.inference.evaluate import Trained
+from plimsoll.levers.weight_bits import readable
+from plimsoll.models.decoder import NORM_EPSILON, Decoder
+from plimsoll.models.language import NextToken
+from plimsoll.models.pretrained.model import KERNELS, NORMS
+from plimsoll.models.pretrained.safetensors_folder import SINGLE
+from plimsoll.models.rotary import BASE
+from plimsoll.models.sizing import DecoderShape
+from plimsoll.recipes.registry import name_of
+from plimsoll.recipes.text.recipe import Text
+from plimsoll.runs.folder import replace_file
+
+
+def export(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Writes the folder whole or not at all. `asked`: `run`, `step`, `out`."""
+    out = require_new(asked["out"])
+    trained = Trained(asked["run"], step=asked["step"])
+    is_text = isinstance(trained.recipe, Text)
+    task = trained.recipe.task(trained.plan.compute(jax.default_backend())) if is_text else None
+    if not (isinstance(task, NextToken) and isinstance(task.decoder, Decoder)):
+        raise RecipeError(
+            f"{trained.folder.path} is a run of {name_of(trained.recipe)}, whose model transformers does not know: only"
+            " language models in Llama's layout are exported, as stories and code train them"
+        )
+    tokenizer = load_tokenizer(trained.folder.path / "tokenizer.json")
+    length = trained.recipe.batch_spec(1)["input_ids"][0][1]
+    tensors = published(readable(trained.params()["trainable"]), task.decoder.shape)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))  # ours alone, whatever lies there already
+    try:
+        beside.chmod(0o755)
+        write(beside, tensors, config_of(task.decoder.shape, length, end=tokenizer.end_of_text), tokenizer)
+        if out.is_dir():
+            out.rmdir()  # it is empty
+        os.replace(beside, out)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    parameters = sum(tensor.size for tensor in tensors.values())
+    size = sum(path.stat().st_size for path in out.iterdir())
+    return {"run": asked["run"], "step": trained.saved.step, "out": str(out), "parameters": parameters, "bytes": size}
+
+
+def require_new(name: str) -> Path:
+    out = Path(name).expanduser().absolute()
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise RecipeError(f"--out {name} is there already: name a folder that is new or empty")
+    return out
+
+
+def published(params: Mapping[str, Any], shape: DecoderShape) -> dict[str, np.ndarray]:
+    """Every tensor by its published name, in float32, (out, in)."""
+    found = {"model.embed_tokens.weight": _float32(params["embedding"]), "model.norm.weight": _float32(params["norm"])}
+    blocks = params["blocks"]
+    for layer in range(shape.layers):
+        for ours, theirs in KERNELS.items():
+            found[f"model.layers.{layer}.{theirs}.weight"] = _float32(blocks[ours]["kernel"][layer].T)
+        for ours, theirs in NORMS.items():
+            found[f"model.layers.{layer}.{theirs}.weight"] = _float32(blocks[ours]["scale"][layer])
+    if not shape.tied:
+        found["lm_head.weight"] = _float32(params["head"].T)
+    return found
+
+
+def _float32(array: Any) -> np.ndarray:
+    return np.ascontiguousarray(np.asarray(array).astype(np.float32))
+
+
+def config_of(shape: DecoderShape, length: int, *, end: int) -> dict[str, Any]:
+    """As `transformers` writes it. A document begins after the end of the one before, so both are one token."""
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": shape.vocab,
+        "hidden_size": shape.width,
+        "intermediate_size": shape.inner,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.heads,
+        "head_dim": shape.head_width,
+        "hidden_act": "silu",
+        "max_position_embeddings": length,
+        "rms_norm_eps": NORM_EPSILON,
+        "rope_theta": BASE,
+        "rope_scaling": None,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": shape.tied,
+        "bos_token_id": end,
+        "eos_token_id": end,
+        "torch_dtype": "float32",
+    }
+
+
+def write(folder: Path, tensors: Mapping[str, np.ndarray], config: Mapping[str, Any], tokenizer: TextTokenizer) -> None:
+    from safetensors.numpy import save_file
+
+    save_file(dict(tensors), folder / SINGLE, metadata={"format": "pt"})  # transformers asks for the mark
+    tokenizer.save(folder / "tokenizer.json")
+    end = tokenizer.text_of(tokenizer.end_of_text)
+    settings = {
+        "config.json": config,
+        "generation_config.json": {name: config[name] for name in ("bos_token_id", "eos_token_id")},
+        "tokenizer_config.json": {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": end,
+            "eos_token": end,
+            "model_max_length": config["max_position_embeddings"],
+            "clean_up_tokenization_spaces": False,
+        },
+    }
+    for name, content in settings.items():
+        replace_file(folder / name, json.dumps(content, indent=2) + "\n")

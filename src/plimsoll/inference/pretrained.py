@@ -1,0 +1,134 @@
+"""Using a pretrained language model as it is: the loss of a text, and text after a prompt. Part of the joint.
+
+In a process that imports JAX. The weights are read into the form they are kept in, and stay there.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import jax
+
+from plimsoll.data.hub import model_folder
+from plimsoll.data.text.opening import open_documents
+from plimsoll.data.text.scored_text import scored_rows
+from plimsoll.data.text.tokenizer import TextTokenizer, load_tokenizer
+from plimsoll.errors import DataError, RecipeError
+from plimsoll.levers.chunked_loss import chunked_cross_entropy
+from plimsoll.models.pretrained.model import Pretrained
+from plimsoll.models.pretrained.shape import read_shape
+from plimsoll.models.pretrained.tensors import checked
+from plimsoll.models.pretrained.weights import load
+from plimsoll.models.sampling import continued, make_next_token
+from plimsoll.training.memory import peak_resident_bytes
+from plimsoll.types import Compute
+
+LOGITS = 2**24
+"""Numbers in a chunk of logits, at most: 64 MiB."""
+LONGEST = 2048
+"""Tokens of a window where neither the user nor a shorter model says it."""
+SHORTEST = 64
+"""Tokens of the window that sampling begins with."""
+
+
+class _Opened(NamedTuple):
+    model: Pretrained
+    params: dict
+    tokenizer: TextTokenizer
+    begin: int
+    """The token that stands before a text."""
+
+
+def evaluate_text(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Mean loss per token of a text. `asked`: `pretrained`, `text`, and options of `cli/pretrained.py`."""
+    documents = open_documents(asked["text"], text_column=asked["text_column"], max_examples=asked["max_examples"])
+    opened = _opened(asked)
+    model, positions = opened.model, opened.model.shape.positions
+    seq_len = asked["seq_len"] or min(LONGEST, positions)
+    if seq_len > positions:
+        raise RecipeError(
+            f"--seq-len {seq_len:,} is more than the {positions:,} tokens that {asked['pretrained']} was made to read"
+            f" at once: ask for {positions} or less"
+        )
+    chunk = max(1, LOGITS // model.shape.vocab)
+
+    @jax.jit
+    def summed(params: dict, inputs: jax.Array, labels: jax.Array) -> jax.Array:
+        hidden = model.hidden(params, inputs).reshape(labels.size, -1)
+        return chunked_cross_entropy(
+            hidden, model.head_weights(params), labels.reshape(-1), head=model.head, chunk=chunk
+        )
+
+    nats, tokens, count, read = 0.0, 0, 0, 0
+    options = {"begin": opened.begin, "seq_len": seq_len, "batch_size": asked["batch_size"]}
+    for rows in scored_rows(documents.pieces(), opened.tokenizer, **options):
+        nats += float(summed(opened.params, rows.inputs, rows.labels))
+        tokens += int((rows.labels >= 0).sum())
+        count, read = count + rows.documents, read + rows.bytes
+    if not tokens:
+        raise DataError(f"{asked['text']} has no token to predict: name a text with words in it")
+    loss = nats / tokens
+    return {
+        "pretrained": asked["pretrained"],
+        "text": asked["text"],
+        "loss": loss,
+        "perplexity": math.exp(min(loss, 700.0)),
+        "bits_per_byte": nats / math.log(2) / read,
+        "tokens": tokens,
+        "documents": count,
+        "seq_len": seq_len,
+        "peak_resident_bytes": peak_resident_bytes(),
+    }
+
+
+def sample_text(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Text after a prompt. `asked`: `pretrained`, `prompt`, and options of `cli/pretrained.py`."""
+    opened = _opened(asked)
+    model, tokenizer = opened.model, opened.tokenizer
+    prompt = [opened.begin, *tokenizer.encode(asked["prompt"]).tolist()]
+    length = SHORTEST
+    while length < len(prompt) + asked["tokens"]:
+        length *= 2
+    next_token = make_next_token(cast(Any, model), known=tokenizer.size, top_k=asked["top_k"])
+    options = {name: asked[name] for name in ("tokens", "temperature", "seed")}
+    length = min(length, model.shape.positions)
+    ids = list(continued(next_token, opened.params, prompt, length=length, end=tokenizer.end_of_text, **options))
+    return {
+        **asked,
+        "text": _after(tokenizer, prompt, ids),
+        "tokens": len(ids),
+        "ended": len(ids) < asked["tokens"],
+    }
+
+
+def _after(tokenizer: TextTokenizer, prompt: list[int], ids: list[int]) -> str:
+    """What the ids add to the prompt: decoded alone, a Llama's lose the space they begin with."""
+    before, whole = tokenizer.decode(prompt), tokenizer.decode([*prompt, *ids])
+    return whole.removeprefix(before) if whole.startswith(before) else tokenizer.decode(ids)
+
+
+def _opened(asked: Mapping[str, Any]) -> _Opened:
+    folder = model_folder(asked["pretrained"])
+    shape = read_shape(folder)
+    checked(folder, shape)  # the headers alone: what is not to be used is said before minutes of reading
+    tokenizer = load_tokenizer(folder)
+    if tokenizer.size > shape.vocab:
+        raise DataError(
+            f"the tokenizer.json of {folder} has ids up to {tokenizer.size - 1:,}, and the model {shape.vocab:,} rows"
+            " for them: they belong to different models. Copy the folder again"
+        )
+    compute = Compute(precision=asked["precision"], platform=jax.default_backend())
+    params = load(folder, shape, bits=asked["frozen_bits"])
+    return _Opened(Pretrained(shape, compute), jax.block_until_ready(params), tokenizer, _begin(folder, tokenizer))
+
+
+def _begin(folder: Path, tokenizer: TextTokenizer) -> int:
+    """What the tokenizer puts first, else what the configuration names, else what ends a document."""
+    said = tokenizer.beginning()
+    if said is None:
+        said = json.loads((folder / "config.json").read_text("utf-8")).get("bos_token_id")
+    return said if isinstance(said, int) and 0 <= said < tokenizer.size else tokenizer.end_of_text

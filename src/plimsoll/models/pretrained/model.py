@@ -1,0 +1,163 @@
+"""A Llama or a Gemma 1 as pure functions over a pytree: token ids, or vectors in their place, to hidden states, logits.
+
+The tree is that of `Decoder` (decoder.py), with the blocks stacked: kernels are (in, out), so that the same names serve
+the levers. Touvron et al. 2023, https://arxiv.org/abs/2307.09288; Gemma Team 2024, https://arxiv.org/abs/2403.08295:
+its norms multiply by 1 + weight, its feed-forward part has GELU for SiLU, its embedding is scaled by sqrt(width).
+
+Kernels may be stored in any form of levers/frozen.py, and what is in bfloat16 as its bits (uint16): of an array of bits
+XLA for CPU takes one layer, of one in bfloat16 it widens all of them first. Padding stands on the right, where causal
+attention does not look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from plimsoll.levers.attention import causal_attention
+from plimsoll.levers.frozen import frozen_dot
+from plimsoll.levers.lora import Adapted, linear
+from plimsoll.levers.precision import dot_rows
+from plimsoll.levers.remat import keep, rematerialised, scan_blocks
+from plimsoll.levers.sharding import by_rows
+from plimsoll.levers.weight_bits import opened, readable, rows
+from plimsoll.models.pretrained.shape import PretrainedShape
+from plimsoll.models.rotary import rotate
+from plimsoll.types import Compute
+
+INIT_SCALE = 0.02
+
+KERNELS = {
+    "query": "self_attn.q_proj",
+    "key": "self_attn.k_proj",
+    "value": "self_attn.v_proj",
+    "out": "self_attn.o_proj",
+    "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
+}
+"""Ours to the published name, within a layer."""
+NORMS = {"attention_norm": "input_layernorm", "feed_norm": "post_attention_layernorm"}
+
+
+def norm_start(shape: PretrainedShape) -> float:
+    """Weight of a norm that changes no scale."""
+    return 0.0 if shape.architecture == "gemma" else 1.0
+
+
+class Pretrained:
+    """The model of a shape. `frozen`: no weight is to be learned, and none takes a gradient; what is adapted beside a
+    kernel (levers/lora.py) still does, and so do vectors that go in."""
+
+    def __init__(self, shape: PretrainedShape, compute: Compute, *, frozen: bool = True) -> None:
+        self.shape, self.compute, self.frozen = shape, compute, frozen
+
+    def init(self, key: Array) -> dict:
+        """Float32 parameters drawn at random, in the tree that the published ones are read into."""
+        shape = self.shape
+        published = shape.tensors()
+
+        def drawn(number: int, *lead: int, rows: int, cols: int) -> Array:
+            return INIT_SCALE * jax.random.normal(jax.random.fold_in(key, number), (*lead, rows, cols))
+
+        one = norm_start(shape)
+        blocks: dict[str, dict[str, Array]] = {}
+        for number, (ours, name) in enumerate(KERNELS.items()):
+            cols, rows = published[f"model.layers.0.{name}.weight"]
+            blocks[ours] = {"kernel": drawn(number, shape.layers, rows=rows, cols=cols)}
+        for ours in NORMS:
+            blocks[ours] = {"scale": jnp.full((shape.layers, shape.width), one, jnp.float32)}
+        params = {
+            "embedding": drawn(len(KERNELS), rows=shape.vocab, cols=shape.width),
+            "blocks": blocks,
+            "norm": jnp.full((shape.width,), one, jnp.float32),
+        }
+        if not shape.tied:
+            params["head"] = drawn(len(KERNELS) + 1, rows=shape.width, cols=shape.vocab)
+        return params
+
+    def hidden(
+        self,
+        params: dict,
+        ids: Int[Array, "batch length"] | None = None,
+        *,
+        inputs_embeds: Float[Array, "batch length width"] | None = None,
+    ) -> Float[Array, "batch length width"]:
+        """The final norm's output. `inputs_embeds` go into the first block as they are, as in transformers 5: what a
+        Gemma looks up is scaled, what it is given is not."""
+        x = self.embedded(params, ids) if inputs_embeds is None else by_rows(inputs_embeds)
+        angles = self.angles(x.shape[1])
+        x = self._through(lambda x, layer: self.block(layer, x, angles), x, params["blocks"])
+        return self.normed(params["norm"], x)
+
+    def logits(self, params: dict, hidden: Float[Array, "rows width"]) -> Float[Array, "rows vocab"]:
+        return self.head(hidden, self.head_weights(params))
+
+    def head_weights(self, params: dict) -> Any:
+        """What `head` multiplies by: the token embedding where it is tied, (vocab, width), else (width, vocab)."""
+        return readable(opened(params["embedding" if self.shape.tied else "head"]))
+
+    def head(self, hidden: Float[Array, "rows width"], weights: Any) -> Float[Array, "rows vocab"]:
+        how = self.compute
+        if not self.shape.tied:
+            return self._times(hidden, weights)
+        weights = jax.lax.stop_gradient(weights) if self.frozen else weights
+        return dot_rows(hidden, weights, precision=how.precision, platform=how.platform)
+
+    def embedded(self, params: dict, ids: Any) -> Float[Array, "batch length width"]:
+        """What goes into the first block."""
+        scale = self.shape.width**0.5 if self.shape.architecture == "gemma" else 1.0
+        return by_rows(readable(rows(params["embedding"], ids)).astype(jnp.float32) * scale)
+
+    def angles(self, length: int) -> Float[Array, "length half"]:
+        """Of every position and pair, in radians."""
+        frequencies = jnp.asarray(self.shape.rotary.frequencies(self.shape.head_width))
+        return jnp.arange(length, dtype=jnp.float32)[:, None] * frequencies
+
+    def block(
+        self, layer: dict, x: Float[Array, "batch length width"], angles: Float[Array, "length half"]
+    ) -> Float[Array, "batch length width"]:
+        """One layer, with its own weights: no axis of layers."""
+        x = x + self._attend(layer, self.normed(layer["attention_norm"]["scale"], x), angles)
+        normed = self.normed(layer["feed_norm"]["scale"], x)
+        gate, up = (keep(self._times(normed, layer[name]["kernel"])) for name in ("gate", "up"))
+        gated = jax.nn.silu(gate) if self.shape.architecture == "llama" else jax.nn.gelu(gate, approximate=True)
+        return by_rows(x + self._times(gated * up, layer["down"]["kernel"]))
+
+    def normed(self, scale: Float[Array, " width"], x: Float[Array, "... width"]) -> Float[Array, "... width"]:
+        """x / rms(x), times the weight, or in a Gemma 1 + weight."""
+        scale = scale + 1.0 if self.shape.architecture == "gemma" else scale
+        return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + self.shape.norm_epsilon) * scale
+
+    def _through(self, block: Callable[[Array, Any], Array], x: Array, blocks: Any) -> Array:
+        """All layers. Frozen ones are always scanned: one after another, XLA would have all of them widened at once."""
+        how = self.compute
+        if not self.frozen:
+            return scan_blocks(block, x, blocks, layers=self.shape.layers, remat=how.remat, platform=how.platform)
+        step = rematerialised(block, how.remat)
+        x, _ = jax.lax.scan(lambda x, layer: (step(x, layer), None), x, blocks)
+        return x
+
+    def _attend(self, layer: dict, x: Array, angles: Array) -> Array:
+        batch, length, _ = x.shape
+        shape = self.shape
+
+        def split(name: str) -> Array:
+            y = keep(self._times(x, layer[name]["kernel"]))
+            return y.reshape(batch, length, -1, shape.head_width).swapaxes(1, 2)
+
+        query, key, value = rotate(split("query"), angles), rotate(split("key"), angles), split("value")
+        key, value = (jnp.repeat(y, shape.heads // shape.key_heads, axis=1) for y in (key, value))
+        mixed = causal_attention(query, key, value, compute=self.compute)
+        mixed = mixed.swapaxes(1, 2).reshape(batch, length, shape.heads * shape.head_width)
+        return keep(self._times(mixed, layer["out"]["kernel"]))
+
+    def _times(self, x: Array, kernel: Any) -> Array:
+        how: dict[str, Any] = {"precision": self.compute.precision, "platform": self.compute.platform}
+        if self.frozen and not isinstance(kernel, Adapted):
+            return frozen_dot(x, kernel, **how)
+        return linear(x, kernel, **how)

@@ -1,0 +1,155 @@
+"""What a set of windows of control follows from: sizes, seed, and which rows come from which variant.
+
+Imports neither JAX nor h5py: the command line takes its options from here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+from plimsoll.errors import DataError
+from plimsoll.recipes.control.systems import FAMILIES
+
+ROW_BYTES = {"lzf": 800, "gzip": 760, "none": 2600}
+"""On disk, at most, of a row with a window of 32 (docs/log.md, "Windows of control")."""
+MOST_VARIANTS, MOST_TOGETHER = 50, 4
+REASONABLE_VARIANTS = 1_000
+"""At most: each is simulated once before the first row is written."""
+
+
+class Block(NamedTuple):
+    """Trajectories that are simulated together: one of each family for each of `variants`."""
+
+    number: int
+    variants: tuple[int, ...]
+    first: int
+    """Row of the file; `end` is the one behind its last."""
+    end: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControlSet:
+    """What the content of the file follows from."""
+
+    samples: int = 1_000_000
+    """Windows to make, like 1M or 100M."""
+    seed: int = 42
+    """Of the systems' variants, the starts and the noise."""
+    window: int = 32
+    """States of a window."""
+    stride: int = 21
+    """Steps from one window of a trajectory to the next."""
+    uncertainty: float = 0.2
+    """Parameters of a variant lie within this share of the nominal ones."""
+    noise: float = 0.01
+    """Standard deviation of what is added to every state after a step."""
+    horizon: float = 50.0
+    """Seconds of a trajectory."""
+    dt: float = 0.02
+    """Seconds of a step."""
+    variants: int | None = None
+    """Of each system; default 50, fewer for a small set."""
+    held_out: float = 0.15
+    """Share of the variants that are for validation: the last rows of the file."""
+    chunk_rows: int = 512
+    """Rows of a chunk of the file."""
+    compression: Literal["lzf", "gzip", "none"] = "lzf"
+    """Of the chunks."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("samples", 1), ("window", 1), ("stride", 1), ("chunk_rows", 1)):
+            if getattr(self, name) < least:
+                raise DataError(f"--{name.replace('_', '-')} must be {least} or more, got {getattr(self, name)}")
+        for name in ("horizon", "dt"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise DataError(f"--{name} must be above 0 seconds, got {getattr(self, name):g}")
+        if not 0 <= self.uncertainty < 1 or not 0 <= self.held_out < 1:
+            raise DataError("--uncertainty and --held-out are shares from 0 to below 1")
+        if not 0 <= self.noise < math.inf:
+            raise DataError(f"--noise must be 0 or more and finite, got {self.noise:g}")
+        if not 0 <= self.seed < 2**63:
+            raise DataError(f"--seed must be a whole number from 0 to 2^63 - 1, got {self.seed}")
+        if self.compression not in ROW_BYTES:
+            raise DataError(f"--compression {self.compression} is not one of {', '.join(ROW_BYTES)}")
+        if self.variants is not None and not 1 <= self.variants <= REASONABLE_VARIANTS:
+            raise DataError(f"--variants must be from 1 to {REASONABLE_VARIANTS:,}, got {self.variants:,}")
+        if not self.windows_each:
+            raise DataError(
+                f"a trajectory of {self.length:,} steps ({self.horizon:g} s of {self.dt:g} s) has no window of"
+                f" {self.window}: choose a shorter --window or a longer --horizon"
+            )
+        least = (self.variants_used - 1) * self.rows_of_one
+        if self.variants and self.samples <= least:
+            raise DataError(
+                f"--variants {self.variants} are not all to be seen in {self.samples:,} windows: a trajectory of every"
+                f" system gives {self.rows_of_one:,}. Ask for more than {least:,} --samples, or fewer variants"
+            )
+
+    @property
+    def length(self) -> int:
+        """States of a trajectory, the first one included."""
+        return round(self.horizon / self.dt)
+
+    @property
+    def windows_each(self) -> int:
+        """Of a trajectory: starts 0, stride, 2 stride, ... below length - window."""
+        return len(range(0, self.length - self.window, self.stride))
+
+    @property
+    def rows_of_one(self) -> int:
+        """Windows of one trajectory of every family."""
+        return len(FAMILIES) * self.windows_each
+
+    @property
+    def variants_used(self) -> int:
+        """Fewer for a small set: each is seen at least once."""
+        return self.variants or min(MOST_VARIANTS, max(2, round(self.samples / self.rows_of_one)))
+
+    @property
+    def held_out_variants(self) -> int:
+        if self.variants_used < 2 or not self.held_out or self.samples < self.variants_used:
+            return 0
+        return min(self.variants_used - 1, max(1, round(self.held_out * self.variants_used)))
+
+    @property
+    def train_rows(self) -> int:
+        """Whole chunks, where there is more than one and something is held out."""
+        if not self.held_out_variants:
+            return self.samples
+        rows = self.samples * (self.variants_used - self.held_out_variants) // self.variants_used
+        return rows if rows < 2 * self.chunk_rows else rows // self.chunk_rows * self.chunk_rows
+
+    @cached_property
+    def together(self) -> int:
+        """Trajectories of each family in a block."""
+        return max(1, min(MOST_TOGETHER, self.samples // self.rows_of_one))
+
+    def blocks(self) -> Iterator[Block]:
+        """Training variants in turn, then those held out."""
+        held_out = self.held_out_variants
+        training = self.variants_used - held_out
+        number = 0
+        for start, end, first, count in (
+            (0, self.train_rows, 0, training),
+            (self.train_rows, self.samples, training, held_out),
+        ):
+            row, turn = start, 0
+            while row < end:
+                stop = min(end, row + self.together * self.rows_of_one)
+                variants = tuple(first + (turn + lane) % count for lane in range(self.together))
+                yield Block(number, variants, row, stop)
+                row, number, turn = stop, number + 1, turn + self.together
+
+    @property
+    def trajectories(self) -> int:
+        """That are simulated for it."""
+        return sum(1 for _ in self.blocks()) * len(FAMILIES) * self.together
+
+    @property
+    def disk_bytes(self) -> int:
+        """At most."""
+        return round(self.samples * ROW_BYTES[self.compression] * self.window / 32)

@@ -1,0 +1,193 @@
+"""Imitate the optimal controllers of thirty-five linear systems, from windows of states in an HDF5 file.
+
+    plimsoll prepare control --samples 1M --out windows.h5
+    plimsoll train   control --data windows.h5 --memory 512MiB
+
+The network is not told which system it looks at: it has to recognise it from the motion in the window. Validation is by
+held-out variants of the systems, or by trajectory; the two never share a trajectory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from plimsoll.errors import DataError, RecipeError
+from plimsoll.recipes.base import AdamWRecipe, Count, Prepared, Say
+from plimsoll.types import Compute, Source, Task
+from plimsoll.units import MIB
+
+if TYPE_CHECKING:
+    from plimsoll.recipes.control.rows import ControlRows
+
+READER_BYTES = 12 * MIB
+"""The library, its cache, and what chunks and small arrays leave in the heap (docs/log.md, "The reader's share")."""
+BATCHES = 3
+"""Besides those made ahead: one in the making, one taken, and the step's own copy of it."""
+DEFAULT_EPOCHS = 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Control(AdamWRecipe):
+    """A small causal transformer over windows of states."""
+
+    kind: ClassVar[str] = "control"
+    without_validation: ClassVar[str] = "it was trained with --split none. Train with --split variant, or trajectory"
+    shown: ClassVar[tuple[str, ...]] = ("drive",)
+    honoured: ClassVar[tuple[str, ...]] = ("precision", "remat", "remat_offload", "optimizer_bits", "offload")
+
+    data: str = ""
+    """The HDF5 file that `plimsoll prepare control` wrote, or another with the same datasets."""
+    split: Literal["variant", "trajectory", "none"] = "variant"
+    """What is held out for validation: variants of the systems, trajectories, or nothing."""
+    validation_rows: Count = 20_000
+    """Held-out windows to evaluate on, at most, from all over the held-out part."""
+    mix_chunks: int = 16
+    """Chunks of the file whose rows are shuffled together; the order of all chunks is shuffled anyway."""
+    skip_bad: bool = False
+    """Leave rows out that are not finite, and count them; otherwise they end the run."""
+
+    width: int = 64
+    """Of the model, between the layers; a multiple of --heads."""
+    heads: int = 4
+    """Of attention."""
+    layers: int = 4
+    """Blocks: attention and two dots."""
+    inner: int | None = None
+    """Of the feed-forward; default 4 x --width."""
+    dropout: float = 0.0
+    """The published recipe has 0.1; windows are many and the network is small."""
+
+    batch_size: int = 1024
+    learning_rate: float = 2e-3
+    """Peak, when warm-up ends."""
+    warmup_steps: int = 500
+    """Optimizer steps, not micro-batches."""
+    weight_decay: float = 1e-4
+    """Of AdamW, per step, times the learning rate; on matrices and embeddings, not on norms."""
+    beta2: float = 0.99
+    """Share of the second moment that a step keeps."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.data:  # a run is continued and evaluated from other folders, too
+            object.__setattr__(self, "data", str(Path(self.data).expanduser().absolute()))
+        for name in ("width", "heads", "layers", "inner", "mix_chunks"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise RecipeError(f"--{name.replace('_', '-')} must be 1 or more, got {value}")
+        if self.width % self.heads:
+            raise RecipeError(f"--width {self.width} cannot be divided among --heads {self.heads}")
+        if not 0 <= self.dropout < 1:
+            raise RecipeError(f"--dropout must be from 0 to below 1, got {self.dropout:g}")
+        if self.validation_rows < 0:
+            raise RecipeError(f"--validation-rows must be 0 or more, got {self.validation_rows}")
+
+    @cached_property
+    def rows(self) -> ControlRows:
+        """The file, open."""
+        if not self.data:
+            raise RecipeError(
+                "--data is missing: name the HDF5 file of windows. `plimsoll prepare control --samples 1M --out"
+                " windows.h5` makes one"
+            )
+        from plimsoll.recipes.control.rows import ControlRows
+
+        return ControlRows(self.data, split=self.split)
+
+    def batch_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
+        return {name: ((examples, *shape), dtype) for name, (shape, dtype) in self.rows.spec.items()}
+
+    def task(self, compute: Compute) -> Task:
+        from plimsoll.recipes.control.model import Imitator, ImitatorShape
+
+        spec = self.rows.spec
+        (length, features), (outputs,) = spec["inputs"][0], spec["controls"][0]
+        shape = ImitatorShape(
+            features=features,
+            outputs=outputs,
+            families=len(self.rows.families),
+            width=self.width,
+            heads=self.heads,
+            layers=self.layers,
+            inner=self.inner or 4 * self.width,
+            positions=max(128, length),
+            dropout=self.dropout,
+        )
+        return Imitator(shape, compute)
+
+    def prepare(self, folder: Path, say: Say) -> Prepared:
+        rows = self.rows
+        count = rows.training_rows
+        if count < self.effective_batch:
+            raise DataError(
+                f"{self.data} has {count:,} rows to train on, fewer than the {self.effective_batch:,} of one batch:"
+                " lower --batch-size, or prepare more --samples"
+            )
+        per_epoch = count / self.effective_batch
+        steps = self.steps or max(1, int((self.epochs or DEFAULT_EPOCHS) * per_epoch))
+        description = f"{len(rows):,} windows of {len(rows.families)} systems in {self.data}, split by {self.split}"
+        say(f"data: {description}; {steps:,} steps are {steps / per_epoch:.3g} epochs")
+        if warning := rows.warning(mix=self.mix_chunks):
+            say(warning)
+        facts = {"description": description, "rows": len(rows), "training_rows": count, "families": rows.families}
+        facts |= {"file": rows.identity()}
+        return Prepared(steps=steps, steps_per_epoch=per_epoch, facts=facts)
+
+    def data_changed(self, prepared: Prepared) -> str | None:
+        then = prepared.facts.get("file")
+        return self.rows.require_same(then) if then else None
+
+    def data_advice(self) -> str:
+        huge = f", or smaller chunks (`plimsoll prepare rechunk {self.data} --out NEW.h5`)"
+        return f"a smaller --mix-chunks{huge if self.rows.has_huge_chunks else ''}"
+
+    def source(self, folder: Path, *, prefetch: int) -> Source:
+        return self.rows.loader(
+            batch_size=self.effective_batch,
+            seed=self.seed,
+            mix=self.mix_chunks,
+            skip_bad=self.skip_bad,
+            prefetch=prefetch,
+        )
+
+    def validation(self, folder: Path, *, examples: int) -> Iterable[dict[str, Any]]:
+        return self.rows.validation(most=self.validation_rows, batch_size=examples, skip_bad=self.skip_bad)
+
+    def reported(self, metrics: Mapping[str, float]) -> dict[str, Any]:
+        """R^2 of each family, about zero, and their mean."""
+        families = self.rows.families
+        r2 = {
+            family: 1 - metrics[f"unexplained_{i}"]
+            for i, family in enumerate(families)
+            if metrics.get(f"unexplained_{i}") is not None
+        }
+        rest = {name: value for name, value in metrics.items() if not name.startswith("unexplained_")}
+        return rest | {"macro_r2": sum(r2.values()) / len(r2), "r2": r2}
+
+    def exhibits(self, metrics: Mapping[str, float], facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+        names = facts.get("families", ())
+        rows = [(name, 1 - metrics[key]) for i, name in enumerate(names) if (key := f"unexplained_{i}") in metrics]
+        if not rows:
+            return []
+        return [
+            {
+                "kind": "table",
+                "title": "How much of each system's control it explains",
+                "caption": "R^2 about zero, of held-out windows at the last evaluation: 1 is the optimal controller"
+                " itself, 0 is no better than doing nothing. The best first.",
+                "header": ["system", "R^2"],
+                "rows": [[name, f"{r2:.3f}"] for name, r2 in sorted(rows, key=lambda row: -row[1])],
+            }
+        ]
+
+    def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
+        rows = self.rows
+        batches = (prefetch + BATCHES) * self.effective_batch * rows.example_bytes
+        return {"data": READER_BYTES + rows.mixing_bytes(self.mix_chunks) + batches}
+
+    def imports(self) -> tuple[str, ...]:
+        return ("h5py",)

@@ -1,0 +1,201 @@
+"""A layer that mixes positions by a diagonal complex linear recurrence: each state is turned and shrunk at every token.
+
+    beta_t = gamma * (B x_t)        c_t = lambda * c_{t-1} + beta_t        y_t = sigmoid(W x_t) * (C c_t + D x_t)
+
+with lambda = exp(-exp(nu) + i theta), inside the unit disc whatever nu is, and gamma = sqrt(1 - |lambda|^2), which
+keeps a state of steady input as large as the input. gamma follows from lambda and is not learned, so that the two
+cannot drift apart. C reads real and imaginary parts. Orvieto et al. 2023, "LRU", https://arxiv.org/abs/2303.06349,
+sections 3.3 and 3.4. With `selective`, every token multiplies lambda by a decay a_t in (0, 1) of its own, and gamma
+follows that (De et al. 2024, "Griffin", https://arxiv.org/abs/2402.19427, section 2.4).
+
+States and their coefficients are float32 in every precision: with 1 - |lambda| = 1e-4, bfloat16 could not tell lambda
+from 1. What a layer keeps does not depend on how far it looks back; no table of positions is needed.
+"""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Complex, Float, Float64
+
+from plimsoll.levers.remat import keep
+from plimsoll.models.decoder import INIT_SCALE, Block, Linear, RMSNorm, fed
+from plimsoll.recipes.longcontext.eigen_shape import EigenShape
+from plimsoll.recipes.longcontext.recurrence import Form, states
+from plimsoll.types import Compute
+
+SLOWER = 4.0
+"""nu and theta are kept times this, and so learn at a quarter of the learning rate: a step of Adam is as long whatever
+the scale of a parameter is."""
+GOLDEN = (math.sqrt(5) - 1) / 2
+FORGETS_WITHIN = 1e-6, 20.0
+"""Least and most of exp(nu), the share of a state that is lost at a token: float32 ends not far from the first, and
+the second loses all of it. Beyond them nu is not followed."""
+
+State = Complex[Array, "batch states"]
+
+
+class Eigenvalues(nnx.Module):
+    """nu and theta of `states` complex numbers, as what was learned beyond where they began.
+
+    A phase is learned in units of what its state forgets at a token: what it is turned by adds up over all the tokens
+    that the state remembers. In radians, a step of Adam at 2e-3 would turn what is 4,096 tokens old by 2.
+    """
+
+    def __init__(self, shape: EigenShape) -> None:
+        self.shape = shape
+        self.nu, self.theta = (nnx.Param(jnp.zeros((shape.states,))) for _ in range(2))
+
+    def __call__(self) -> tuple[Float[Array, " states"], Float[Array, " states"]]:
+        """-log |lambda|, and its phase in radians."""
+        rate, phase = beginning(self.shape)
+        least, most = (math.log(end) for end in FORGETS_WITHIN)
+        grown = jnp.clip(np.log(rate).astype(np.float32) + self.nu[...] / SLOWER, least, most)
+        unit = (np.minimum(rate, 1) / SLOWER).astype(np.float32)
+        return jnp.exp(grown), jnp.asarray(phase, jnp.float32) + unit * self.theta[...]
+
+
+def beginning(shape: EigenShape) -> tuple[Float64[np.ndarray, " states"], Float64[np.ndarray, " states"]]:
+    """-log |lambda| and phase of each state at first: |lambda|^2 evenly spaced, the phases by the golden ratio, so that
+    neighbours in the one are far apart in the other."""
+    number, (low, high) = np.arange(shape.states), (shape.r_min**2, shape.r_max**2)
+    square = low + (high - low) * (number + 0.5) / shape.states
+    return np.clip(-np.log(square) / 2, *FORGETS_WITHIN), shape.max_phase * (number * GOLDEN % 1)
+
+
+class Forgetting(nnx.Module):
+    """How much of each state a token leaves: sigmoid of a linear map, at first about |lambda|, so that a state forgets
+    twice as fast as without."""
+
+    def __init__(self, shape: EigenShape, rate: Float[Array, " states"], compute: Compute, rngs: nnx.Rngs) -> None:
+        self.linear = Linear(shape.width, shape.states, scale=INIT_SCALE, compute=compute, rngs=rngs)
+        self.bias = nnx.Param(-jnp.log(jnp.expm1(rate)))
+
+    def __call__(self, x: Float[Array, "batch length width"]) -> Float[Array, "batch length states"]:
+        """-log a_t."""
+        return jax.nn.softplus(-keep(self.linear(x)) - self.bias[...])
+
+
+class Skip(nnx.Module):
+    """D: what goes past the states, a factor for each feature."""
+
+    def __init__(self, width: int) -> None:
+        self.scale = nnx.Param(jnp.zeros((width,)))
+
+    def __call__(self, x: Float[Array, "... width"]) -> Float[Array, "... width"]:
+        return self.scale[...] * x
+
+
+class Mixer(nnx.Module):
+    """The recurrence between its two linear maps, and its gate."""
+
+    def __init__(self, shape: EigenShape, compute: Compute, rngs: nnx.Rngs) -> None:
+        d, k = shape.width, shape.states
+        options = {"compute": compute, "rngs": rngs}
+        self.eigenvalues = Eigenvalues(shape)
+        self.enter = Linear(d, 2 * k, scale=(2 * d) ** -0.5, **options)
+        self.leave = Linear(2 * k, d, scale=(4 * k * shape.layers) ** -0.5, **options)
+        self.gate = Linear(d, d, scale=INIT_SCALE, **options)
+        self.skip = Skip(d)
+        self.selective, self.tbptt, self.chunk = shape.selective, shape.tbptt, shape.chunk
+        if shape.selective:
+            self.forgetting = Forgetting(shape, self.eigenvalues()[0], compute, rngs)
+        self.form: Form = form_of(shape, compute)
+
+    def __call__(
+        self, x: Float[Array, "batch length width"], before: State | None = None
+    ) -> tuple[Float[Array, "batch length width"], State]:
+        """What it writes, and the states after the last token; `before` are those before the first, else zero."""
+        rate, phase = self.eigenvalues()
+        if self.selective:
+            rate = rate + self.forgetting(x)
+            phase = jnp.broadcast_to(phase, rate.shape)
+        coefficient = jnp.exp(jax.lax.complex(-rate, phase))
+        gamma = jnp.sqrt(-jnp.expm1(-2 * rate))
+        real, imaginary = jnp.split(keep(self.enter(x)), 2, axis=-1)
+        found = self._states(coefficient, jax.lax.complex(gamma * real, gamma * imaginary), before)
+        read = self.leave(jnp.concatenate([found.real, found.imag], axis=-1)) + self.skip(x)
+        return jax.nn.sigmoid(keep(self.gate(x))) * keep(read), found[:, -1]
+
+    def _states(self, coefficient: Array, inputs: Array, before: State | None) -> Array:
+        whole = states(coefficient, inputs, before, form=self.form, chunk=self.chunk)
+        if not 0 < self.tbptt < inputs.shape[1]:
+            return whole
+        return ended(whole, coefficient, inputs, before, every=self.tbptt, form=self.form, chunk=self.chunk)
+
+
+def ended(
+    whole: Array, coefficient: Array, inputs: Array, before: State | None, *, every: int, form: Form, chunk: int
+) -> Array:
+    """The same states, through which no gradient flows past a multiple of `every` tokens: pieces side by side, each
+    from the state that the one before it reached. Twice the recurrence."""
+    batch, length, width = inputs.shape
+    missing = -length % every
+    first = jnp.zeros_like(inputs[:, 0]) if before is None else before
+    reached = jax.lax.stop_gradient(whole)[:, every - 1 : length - 1 : every]
+
+    def pieces(values: Array) -> Array:
+        return jnp.pad(values, ((0, 0), (0, missing), (0, 0))).reshape(-1, every, width)
+
+    entering = jnp.concatenate([first[:, None], reached], axis=1).reshape(-1, width)
+    each = coefficient if coefficient.ndim == 1 else pieces(coefficient)
+    found = states(each, pieces(inputs), entering, form=form, chunk=chunk)
+    return found.reshape(batch, length + missing, width)[:, :length]
+
+
+def form_of(shape: EigenShape, compute: Compute) -> Form:
+    """Steps are the fastest on a CPU; an accelerator would wait for every one of them."""
+    if shape.form != "auto":
+        return shape.form
+    if compute.platform == "cpu":
+        return "steps"
+    return "associative" if shape.selective else "matmul"
+
+
+class EigenBlock(nnx.Module):
+    """x + mixer(norm(x)), then x + feed-forward(norm(x))."""
+
+    def __init__(self, shape: EigenShape, compute: Compute, rngs: nnx.Rngs) -> None:
+        d, f = shape.width, shape.inner
+        options = {"compute": compute, "rngs": rngs}
+        self.mixer_norm, self.feed_norm = RMSNorm(d), RMSNorm(d)
+        self.mixer = Mixer(shape, compute, rngs)
+        self.gate, self.up = (Linear(d, f, scale=INIT_SCALE, **options) for _ in range(2))
+        self.down = Linear(f, d, scale=INIT_SCALE / (2 * shape.layers) ** 0.5, **options)
+
+    def __call__(self, x: Float[Array, "batch length width"], angles: Array) -> Float[Array, "batch length width"]:
+        """`angles` are for layers that attend."""
+        return self.onward(x, None)[0]
+
+    def onward(
+        self, x: Float[Array, "batch length width"], before: State | None
+    ) -> tuple[Float[Array, "batch length width"], State]:
+        """The same from the states before the first token; and those after the last one."""
+        mixed, after = self.mixer(self.mixer_norm(x), before)
+        return fed(self, x + mixed), after
+
+
+class Group(nnx.Module):
+    """Layers of recurrences, and one at their end that attends."""
+
+    def __init__(self, shape: EigenShape, compute: Compute, rngs: nnx.Rngs) -> None:
+        self.recurrent = [f"recurrent_{number}" for number in range(shape.attention_every - 1)]
+        for name in self.recurrent:
+            setattr(self, name, EigenBlock(shape, compute, rngs))
+        self.attending = Block(shape, compute, rngs)
+
+    def __call__(
+        self, x: Float[Array, "batch length width"], angles: Float[Array, "length half"]
+    ) -> Float[Array, "batch length width"]:
+        for name in self.recurrent:
+            x = getattr(self, name)(x, angles)
+        return self.attending(x, angles)
+
+
+def block_of(shape: EigenShape) -> type[EigenBlock] | type[Group]:
+    """What is stacked `shape.blocks` times."""
+    return Group if shape.attention_every else EigenBlock

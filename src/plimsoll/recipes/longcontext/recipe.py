@@ -1,0 +1,341 @@
+"""A language model that reads 32,768 tokens at the price per token of 2,048: linear recurrences over packed text.
+
+    plimsoll prepare longcontext --dataset-id python:standard-library --out packed/
+    plimsoll train longcontext --data packed/ --memory 1GiB --run runs/long
+    plimsoll plan  longcontext-small-32k --chip h200
+
+Defaults are a model for a laptop; `longcontext_presets.py` has the published sizes, docs/longcontext.md what to expect.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from plimsoll.errors import DataError, RecipeError
+from plimsoll.models.sizing import HEAD_WIDTHS
+from plimsoll.optimizers.adamw import AdamW
+from plimsoll.recipes.base import AdamWRecipe, Count, Prepared, Say
+from plimsoll.recipes.longcontext.eigen_shape import EigenShape, Mixing, eigen_inner
+from plimsoll.recipes.longcontext.positions import by_position, is_of_a_position
+from plimsoll.types import COUNTED, Compute, Source, Task
+
+if TYPE_CHECKING:
+    from plimsoll.data.packed.packed import Packed
+
+GPT2_VOCABULARY = 50_257
+LARGEST_VOCABULARY = 2**31
+DEFAULT_EPOCHS = 1.0
+TOKENIZER = "tokenizer.json"
+BY_POSITION = "loss_by_position"
+"""Name of the table of `evaluate`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongContext(AdamWRecipe):
+    """Diagonal complex linear recurrences between SwiGLUs, without a table of positions, on windows of packed text."""
+
+    kind: ClassVar[str] = "longcontext"
+    rate_unit: ClassVar[str] = "tokens"
+    shown: ClassVar[tuple[str, ...]] = ("sample",)
+    without_validation: ClassVar[str] = (
+        "its held-out documents have fewer tokens than one window, or --validation-tokens is 0. Pack more text, or take"
+        " a smaller --seq-len"
+    )
+    honoured: ClassVar[tuple[str, ...]] = (
+        "precision",
+        "remat",
+        "remat_offload",
+        "loss_chunk",
+        "optimizer_bits",
+        "weight_bits",
+        "layerwise",
+        "offload",
+    )
+    loss_chunks: ClassVar[tuple[int, ...]] = (2048, 256)
+    loss_whole: ClassVar[bool] = False
+
+    data: str = ""
+    """The folder that `plimsoll prepare longcontext` wrote."""
+    vocab_size: Count | None = None
+    """Rows of the embedding; default what --data was packed with, or GPT-2's 50,257 to plan without data."""
+    seq_len: Count = 1024
+    """Tokens of a window."""
+    validation_tokens: Count = 1_000_000
+    """Held-out tokens to evaluate on, at most, in whole windows; one window at least. 0 for none."""
+    workers: int = 0
+    """Threads that read windows at the same time."""
+
+    width: int = 128
+    """Of the model, between the layers."""
+    layers: int = 4
+    """Blocks: a recurrence, or attention, and a SwiGLU."""
+    states: int = 64
+    """Complex numbers that a layer remembers."""
+    inner: int | None = None
+    """Of the SwiGLU; default 7/3 of --width, so that with the gate a block costs what a plain one of 4x would."""
+    tied: bool = True
+    """The output layer uses the token embedding's weights."""
+    r_min: float = 0.9
+    """See --r-max."""
+    r_max: float = 0.9999
+    """At each token a state keeps r of itself; r^2 begins evenly spaced between --r-min^2 and --r-max^2. What is left
+    of it after n tokens is r^n."""
+    max_phase: float = 2 * math.pi
+    """Radians that a state turns at each token: at first evenly spread from 0 to this."""
+    selective: bool = False
+    """Every token says how much of each state is left, besides."""
+    attention_every: int = 0
+    """The last of so many layers attends instead of remembering; 0 for none."""
+    attention_window: Count = 0
+    """Tokens that such a layer sees, its own included; 0 for all before it, at a price that grows with --seq-len."""
+    heads: int | None = None
+    """Of layers that attend; default --width / 64."""
+    tbptt: Count = 0
+    """Tokens after which gradients end; 0 for exact ones through the whole window."""
+    form: Mixing = "auto"
+    """How states are computed; the numbers are the same but for rounding. auto: in steps on a CPU, by matrices
+    elsewhere, and by a prefix scan with --selective."""
+    chunk_size: int = 256
+    """Of --form steps and matmul: tokens of a chunk; changes nothing but the cost."""
+
+    batch_size: int = 8
+    epochs: float | None = None
+    """Passes over the data instead of --steps; default 1."""
+    learning_rate: float = 3e-4
+    """Peak, when warm-up ends."""
+    warmup_steps: int = 0
+    """Optimizer steps; 0 for --warmup-fraction of the run."""
+    warmup_fraction: float = 0.1
+    """Of the run; then a cosine to zero."""
+
+    seed: int = 0
+    """Of the parameters and the order of the data."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.data:  # a run is continued and evaluated from other folders, too
+            object.__setattr__(self, "data", str(Path(self.data).expanduser().absolute()))
+        for name in ("seq_len", "width", "layers", "inner", "heads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise RecipeError(f"--{name.replace('_', '-')} must be 1 or more, got {value}")
+        for name in ("validation_tokens", "workers"):
+            if getattr(self, name) < 0:
+                raise RecipeError(f"--{name.replace('_', '-')} must be 0 or more, got {getattr(self, name)}")
+        if self.vocab_size is not None and not 1 <= self.vocab_size <= LARGEST_VOCABULARY:
+            raise RecipeError(f"--vocab-size must be from 1 to {LARGEST_VOCABULARY:,}, got {self.vocab_size:,}")
+        if not 0 <= self.warmup_fraction < 1:
+            raise RecipeError(f"--warmup-fraction must be from 0 to below 1, got {self.warmup_fraction:g}")
+        _ = self._shape(1)  # its own checks
+        if self.heads is not None and not self.attention_every:
+            raise RecipeError(
+                f"--heads {self.heads} is of layers that attend, and there are none: give --attention-every, or leave"
+                " it out"
+            )
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        return (*super().uses, "attention_chunk") if self.attention_every else super().uses
+
+    @property
+    def attention_chunks(self) -> tuple[int, ...]:
+        return (256,) if self.attention_every and self.seq_len > 512 else ()
+
+    @property
+    def adamw(self) -> AdamW:
+        return replace(super().adamw, final_fraction=0.0)
+
+    def optimizer(self, steps: int) -> AdamW:
+        """Warmed up for a tenth of the run: a one-cycle schedule."""
+        return replace(self.adamw, warmup_steps=self.warmup_steps or round(self.warmup_fraction * steps))
+
+    @property
+    def rate_per_example(self) -> int:
+        return self.seq_len
+
+    @cached_property
+    def packed(self) -> Packed:
+        """The folder, open."""
+        if not self.data:
+            raise RecipeError(
+                "--data is missing: name a packed folder. `plimsoll prepare longcontext --dataset-id TEXT --out"
+                " packed/` makes one"
+            )
+        from plimsoll.data.packed.packed import open_packed
+
+        return open_packed(self.data)
+
+    @cached_property
+    def shape(self) -> EigenShape:
+        return self._shape(self.vocab)
+
+    def _shape(self, vocab: int) -> EigenShape:
+        return EigenShape(
+            vocab=vocab,
+            width=self.width,
+            layers=self.layers,
+            heads=self.heads or _heads(self.width),
+            inner=self.inner or eigen_inner(self.width),
+            tied=self.tied,
+            states=self.states,
+            r_min=self.r_min,
+            r_max=self.r_max,
+            max_phase=self.max_phase,
+            selective=self.selective,
+            attention_every=self.attention_every,
+            attention_window=self.attention_window,
+            tbptt=self.tbptt,
+            form=self.form,
+            chunk=self.chunk_size,
+        )
+
+    @property
+    def vocab(self) -> int:
+        if not self.data:
+            return self.vocab_size or GPT2_VOCABULARY
+        there = self.packed.vocab_size
+        if self.vocab_size is not None and self.vocab_size < there:
+            raise RecipeError(
+                f"{self.data} was packed with a vocabulary of {there:,}, but --vocab-size {self.vocab_size:,} gives the"
+                f" model only {self.vocab_size:,} rows: leave --vocab-size out, or make it at least {there:,}"
+            )
+        return self.vocab_size or there
+
+    @property
+    def _dtype(self) -> str:
+        """Of an id, as a folder of this vocabulary has it."""
+        if self.data:
+            return self.packed.dtype
+        return "uint16" if self.vocab <= 2**16 else "uint32"
+
+    def batch_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
+        return {"tokens": ((examples, self.seq_len + 1), self._dtype)}
+
+    def evaluation_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
+        return self.batch_spec(examples) | {COUNTED: ((examples,), "bool")}
+
+    def task(self, compute: Compute) -> Task:
+        from plimsoll.recipes.longcontext.task import LongTokens
+
+        return LongTokens(self.shape, compute)
+
+    def prepare(self, folder: Path, say: Say) -> Prepared:
+        packed = self.packed
+        _ = self.shape  # whether its vocabulary is enough
+        windows = packed.windows(self.seq_len)
+        per_epoch = windows / self.effective_batch
+        if per_epoch < 1:
+            raise DataError(
+                f"{self.data} has {packed.tokens:,} tokens to train on, {windows:,} windows of {self.seq_len:,}: fewer"
+                f" than the {self.effective_batch:,} of one batch. Lower --seq-len or --batch-size, or pack more text"
+            )
+        (folder / TOKENIZER).write_bytes((packed.folder / TOKENIZER).read_bytes())  # as every run has it
+        steps = self.steps or max(1, int((self.epochs or DEFAULT_EPOCHS) * per_epoch))
+        description = f"{packed.tokens:,} tokens of {packed.documents:,} documents ({packed.source}) in {self.data}"
+        held_out = self._held_out_windows(packed)
+        say(
+            f"data: {description}; {windows:,} windows of {self.seq_len:,}, {held_out:,} held out; {steps:,} steps are"
+            f" {steps / per_epoch:.3g} epochs"
+        )
+        if not held_out and self.validation_tokens:
+            say("validation: none, the held-out documents have fewer tokens than one window")
+        return Prepared(
+            steps=steps, steps_per_epoch=per_epoch, facts={"description": description, "packed": _identity(packed)}
+        )
+
+    def data_changed(self, prepared: Prepared) -> str | None:
+        then, now = prepared.facts["packed"], _identity(self.packed)
+        if other := [f"{name} was {then[name]} and is {now[name]}" for name in now if then.get(name) != now[name]]:
+            raise DataError(
+                f"{self.data} is not the data of this run any more: {', '.join(other)}. Put the old folder back, or"
+                " start a new --run"
+            )
+        return None
+
+    def without_data(self, prepared: Prepared) -> LongContext:
+        return replace(self, data="", vocab_size=self.vocab_size or prepared.facts["packed"]["vocab_size"])
+
+    def source(self, folder: Path, *, prefetch: int) -> Source:
+        from plimsoll.data.packed.packed import packed_loader
+
+        return packed_loader(
+            self.data,
+            seq_len=self.seq_len,
+            batch_size=self.effective_batch,
+            seed=self.seed,
+            prefetch=prefetch,
+            workers=self.workers,
+        )
+
+    def _held_out_windows(self, packed: Packed) -> int:
+        there = max(0, packed.validation_tokens - 1) // self.seq_len
+        return min(there, max(1, self.validation_tokens // self.seq_len)) if self.validation_tokens else 0
+
+    def validation(self, folder: Path, *, examples: int) -> Iterator[dict[str, Any]] | Iterable[dict[str, Any]]:
+        windows = self._held_out_windows(self.packed)
+        return self._held_out(windows, examples) if windows else ()
+
+    def _held_out(self, windows: int, examples: int) -> Iterator[dict[str, Any]]:
+        import numpy as np
+
+        from plimsoll.data.packed.packed import packed_validation
+
+        batches = packed_validation(self.data, seq_len=self.seq_len, batch_size=examples)
+        for number, batch in enumerate(islice(batches, -(-windows // examples))):
+            wanted = np.arange(examples) < windows - number * examples
+            yield batch | {COUNTED: batch[COUNTED] & wanted}
+
+    def reported(self, metrics: Mapping[str, float]) -> dict[str, Any]:
+        """The loss, and a table of it by position."""
+        rest = {name: value for name, value in metrics.items() if not is_of_a_position(name)}
+        return rest | {BY_POSITION: by_position(metrics, self.seq_len)}
+
+    def exhibits(self, metrics: Mapping[str, float], facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+        losses = by_position(metrics, self.seq_len)
+        if len(losses) < 2:
+            return []
+        return [
+            {
+                "kind": "curves",
+                "title": "Loss by position",
+                "caption": "Does a token gain from what lies far before it? Where the curve still falls, it does. Means"
+                " over stretches of positions, at the last evaluation.",
+                "x_label": "position in the window, counted from 1 (logarithmic)",
+                "y_label": "loss, nats per token",
+                "x": [int(stretch.split(" to ")[0]) + 1 for stretch in losses],
+                "y": {"held-out documents": list(losses.values())},
+                "logarithmic": True,
+            }
+        ]
+
+    def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
+        from plimsoll.data.packed.packed import packed_bytes
+
+        itemsize = {"uint16": 2, "uint32": 4}[self._dtype]
+        sizes = {"seq_len": self.seq_len, "batch_size": self.effective_batch, "itemsize": itemsize}
+        return {"data": packed_bytes(**sizes, prefetch=prefetch)}
+
+    def data_advice(self) -> str:
+        return "a smaller --batch-size"
+
+
+def _heads(width: int) -> int:
+    return width // next((size for size in HEAD_WIDTHS if width % size == 0), width)
+
+
+def _identity(packed: Packed) -> dict[str, Any]:
+    """What tells one folder from another that has taken its place."""
+    return {
+        "tokens": packed.tokens,
+        "documents": packed.documents,
+        "vocab_size": packed.vocab_size,
+        "dtype": packed.dtype,
+        "end_of_text": packed.end_of_text,
+        "tokenizer_sha256": packed.tokenizer_sha256,
+    }

@@ -1,0 +1,121 @@
+"""Text from a model of recurrences, a token at a time, from what it remembers: the price of a token does not grow.
+
+Of a layer of recurrences that is its states; of one that attends, the keys and values of the last `window` tokens (of
+as many as a window of training had, where it sees all before it). A prompt is read `PIECE` tokens at a time, so that
+nothing is compiled for its length.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Complex, Float, Int
+
+from plimsoll.models.decoder import Block, Decoder
+from plimsoll.models.rotary import angles_at
+from plimsoll.models.sampling import drawn
+from plimsoll.recipes.longcontext.eigen import EigenBlock, Group
+from plimsoll.recipes.longcontext.eigen_shape import EigenShape
+
+PIECE = 256
+"""Tokens of a prompt that are read at once; what is left of it is read one by one."""
+
+Memory = dict[str, Any]
+"""`position` of the next token; `blocks`, with a leading axis of blocks, what each remembers."""
+
+
+class Stream:
+    """`decoder` read onward from a memory instead of from the beginning."""
+
+    def __init__(self, decoder: Decoder, *, context: int) -> None:
+        """`context`: tokens that a layer sees which attends to all before it."""
+        assert isinstance(decoder.shape, EigenShape)
+        self.decoder, self.shape = decoder, decoder.shape
+        self.window = self.shape.attention_window or context
+
+    def start(self, examples: int = 1) -> Memory:
+        """Before the first token."""
+        shape = self.shape
+        states: Complex[Array, "blocks batch states"] = jnp.zeros((shape.blocks, examples, shape.states), jnp.complex64)
+        blocks: Any = states
+        if shape.attention_every:
+            kept = jnp.zeros((shape.blocks, examples, shape.heads, self.window, shape.head_width))
+            blocks = {f"recurrent_{number}": states for number in range(shape.attention_every - 1)}
+            blocks["attending"] = {"keys": kept, "values": kept}
+        return {"position": jnp.int32(0), "blocks": blocks}
+
+    def hidden(
+        self, params: dict, memory: Memory, ids: Int[Array, "batch length"]
+    ) -> tuple[Float[Array, "batch length width"], Memory]:
+        """As `Decoder.hidden`, of the tokens that follow those remembered."""
+        position = memory["position"]
+
+        def one_block(x: Array, both: tuple[dict, Any]) -> tuple[Array, Any]:
+            weights, before = both
+            return self._onward(self.decoder.opened_block(weights), x, before, position)
+
+        x, blocks = jax.lax.scan(one_block, self.decoder.embedded(params, ids), (params["blocks"], memory["blocks"]))
+        return self.decoder.normed(params, x), {"position": position + ids.shape[1], "blocks": blocks}
+
+    def _onward(self, block: EigenBlock | Group, x: Array, before: Any, position: Array) -> tuple[Array, Any]:
+        if isinstance(block, EigenBlock):
+            return block.onward(x, before)
+        after = {}
+        for name in block.recurrent:
+            x, after[name] = getattr(block, name).onward(x, before[name])
+        x, after["attending"] = self._attended(block.attending, x, before["attending"], position)
+        return x, after
+
+    def _attended(self, block: Block, x: Array, before: dict[str, Array], position: Array) -> tuple[Array, Any]:
+        new = jnp.arange(x.shape[1], dtype=jnp.int32)
+        query, key, value = block.projected(x, angles_at(position + new, self.shape.head_width))
+        keys = jnp.concatenate([before["keys"], key], axis=2)
+        values = jnp.concatenate([before["values"], value], axis=2)
+        apart = self.window + new[:, None] - jnp.arange(keys.shape[2], dtype=jnp.int32)
+        seen = (apart >= 0) & (apart < self.window) & (apart <= position + new[:, None])
+        scores = jnp.einsum("bhqw,bhkw->bhqk", query * self.shape.head_width**-0.5, keys, precision="highest")
+        weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
+        x = block.after_attention(x, jnp.einsum("bhqk,bhkw->bhqw", weights, values, precision="highest"))
+        return x, {"keys": keys[:, :, -self.window :], "values": values[:, :, -self.window :]}
+
+
+def continued(
+    stream: Stream,
+    params: dict,
+    prompt: Sequence[int],
+    *,
+    known: int,
+    end: int,
+    tokens: int,
+    temperature: float,
+    top_k: int,
+    seed: int,
+) -> Iterator[int]:
+    """At most `tokens` ids after the prompt, up to `end` (which is not yielded); as `sampling.continued` draws them."""
+    rows = min(known, stream.shape.vocab)
+
+    @jax.jit
+    def read(params: dict, memory: Memory, ids: Array) -> Memory:
+        return stream.hidden(params, memory, ids)[1]
+
+    @jax.jit
+    def next_token(params: dict, memory: Memory, last: Array, seed: Array, index: Array, temperature: Array) -> Any:
+        hidden, memory = stream.hidden(params, memory, last[None, None])
+        logits = stream.decoder.logits(params, hidden[0])[0]
+        return drawn(logits[:rows], top_k=top_k, seed=seed, index=index, temperature=temperature), memory
+
+    *before, token = (int(one) for one in prompt)
+    memory, whole = stream.start(), len(before) // PIECE * PIECE
+    for at in range(0, whole, PIECE):
+        memory = read(params, memory, np.asarray([before[at : at + PIECE]], np.int32))
+    for one in before[whole:]:
+        memory = read(params, memory, np.asarray([[one]], np.int32))
+    for index in range(tokens):
+        settings = np.uint32(seed % 2**32), np.int32(index), np.float32(temperature)
+        found, memory = next_token(params, memory, np.int32(token), *settings)
+        token = int(found)
+        if token == end:
+            return
+        yield token

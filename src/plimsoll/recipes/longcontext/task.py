@@ -1,0 +1,60 @@
+"""The task of predicting the next token of long windows by linear recurrences (recipes/longcontext/eigen.py)."""
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from plimsoll.levers.chunked_loss import chunked_nats
+from plimsoll.models.language import NextToken
+from plimsoll.recipes.longcontext.eigen import block_of
+from plimsoll.recipes.longcontext.eigen_shape import EigenShape
+from plimsoll.recipes.longcontext.positions import name_of, stretches
+from plimsoll.types import COUNTED, IGNORE, Batch, Compute, LossSum, Metrics, Params
+
+
+class LongTokens(NextToken):
+    """A `Task`: batches hold `tokens`, ids of (batch, length + 1) of any integer type. An evaluation may have booleans
+    `counted` of (batch,) besides, and tells the loss by position."""
+
+    def __init__(self, shape: EigenShape, compute: Compute) -> None:
+        super().__init__(shape, compute, block_of(shape))
+
+    def loss(
+        self, params: Params, carry: None, batch: Batch, keys: Array, *, train: bool
+    ) -> tuple[LossSum, None, Metrics]:
+        if train:
+            return super().loss(params, carry, _shifted(batch), keys, train=train)
+        loss, metrics = self._by_position(params["trainable"], _shifted(batch))
+        return loss, None, metrics
+
+    def enter(self, outer: dict, batch: Batch) -> Array:
+        return super().enter(outer, _shifted(batch))
+
+    def leave(self, outer: dict, x: Array, batch: Batch) -> tuple[LossSum, Metrics]:
+        return super().leave(outer, x, _shifted(batch))
+
+    def _by_position(self, weights: dict, batch: Batch) -> tuple[LossSum, Metrics]:
+        """`loss_from_64`: over the stretch of positions that begins there."""
+        labels = batch["labels"]
+        hidden = self.decoder.hidden(weights, batch["input_ids"])
+        nats = chunked_nats(
+            hidden.reshape(labels.size, -1),
+            self.decoder.head_weights(weights),
+            labels.reshape(-1),
+            head=self.decoder.head,
+            chunk=self.compute.loss_chunk,
+        ).reshape(labels.shape)
+        counted = (labels != IGNORE).astype(jnp.float32)
+        metrics = {
+            name_of(start): LossSum(jnp.sum(nats[:, start:end]), jnp.sum(counted[:, start:end]))
+            for start, end in stretches(labels.shape[1])
+        }
+        return LossSum(jnp.sum(nats), jnp.sum(counted)), metrics
+
+
+def _shifted(batch: Batch) -> Batch:
+    """Every token and the one after it; int32 from here on. Rows that only fill up are not counted."""
+    ids = batch["tokens"].astype(jnp.int32)
+    labels = ids[:, 1:]
+    if COUNTED in batch:
+        labels = jnp.where(batch[COUNTED][:, None], labels, IGNORE)
+    return {"input_ids": ids[:, :-1], "labels": labels}

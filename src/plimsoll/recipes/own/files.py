@@ -1,0 +1,173 @@
+"""Recipes in files of the user's: `my_recipe.py`, or `my_recipe.py:name` where it holds several.
+
+The file is run as code, in every process that needs the recipe: the command, the compile child, the rehearsal,
+training. What is saved is where it lies, what the recipe is called there, its fields, and the SHA-256 of the file and
+of the modules beside it that it imports: a run whose code has changed is not continued, and no answer of the planner is
+taken for another code's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Mapping
+from modulefinder import ModuleFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from plimsoll.errors import RecipeError
+from plimsoll.recipes.base import Recipe
+from plimsoll.recipes.own.user_code import is_users, told_by_its_lines
+
+_loaded: dict[str, tuple[dict[str, str], ModuleType]] = {}
+"""Path to the sources a module was made from, and the module: the same code is run once in a process."""
+_homes: dict[type[Recipe], ModuleType] = {}
+"""Class of a recipe to the file that offers it, which may have imported it from elsewhere."""
+_being_imported: set[str] = set()
+
+
+def is_file_name(name: str) -> bool:
+    """Whether a recipe's name is that of a file: `my_recipe.py` or `my_recipe.py:large`."""
+    return name.partition(":")[0].endswith(".py")
+
+
+def short_name(name: str) -> str:
+    """What a run of it is called: `my_recipe` or `my_recipe-large`."""
+    path, _, inside = name.partition(":")
+    return f"{Path(path).stem}-{inside}" if inside else Path(path).stem
+
+
+def load(name: str) -> Recipe:
+    """The recipe of that name: the one after the colon, the only one, or the one called `recipe`."""
+    file, _, inside = name.partition(":")
+    path = _existing(Path(file).expanduser().absolute(), file)
+    module = _import(path, sources(path))
+    found = {key: value for key, value in vars(module).items() if isinstance(value, Recipe)}
+    chosen = inside or ("recipe" if len(found) != 1 else next(iter(found)))
+    if chosen not in found:
+        raise RecipeError(_no_such(file, inside, found, vars(module)))
+    recipe = found[chosen]
+    _homes[type(recipe)] = module
+    return recipe
+
+
+def describe(recipe: Recipe) -> dict[str, Any]:
+    """Where the code of a recipe is: what `to_dict` says besides its fields."""
+    module = _homes.get(type(recipe)) or sys.modules.get(type(recipe).__module__)
+    file = getattr(module, "__file__", None)
+    if module is None or file is None:
+        raise RecipeError(
+            f"this {type(recipe).__name__} was made where no file is (a notebook, a prompt), and the processes that"
+            " compile and train import a recipe by its file: write it into one, like my_recipe.py, and import it from"
+            " there"
+        )
+    names = [name for name, value in vars(module).items() if type(value) is type(recipe)]
+    if not names:
+        raise RecipeError(
+            f"{file} has no recipe like this {type(recipe).__name__} at its top level, where the processes that compile"
+            " and train look for it: assign it there, like `recipe = ...`"
+        )
+    path = str(Path(file).absolute())
+    if path in _being_imported:
+        raise RecipeError(
+            f"{file} plans or trains its own recipe while it is imported, and would so in every process that imports"
+            " it:"
+            ' put that under `if __name__ == "__main__":`'
+        )
+    return {"file": path, "name": names[0], "sources": sources(Path(path))}
+
+
+def from_saved(saved: Mapping[str, Any]) -> Recipe:
+    """What `Recipe.to_dict` wrote of a recipe from a file. Refused where the code is not what it was."""
+    fields, was = saved.get("fields"), saved.get("sources")
+    if not isinstance(fields, Mapping) or not isinstance(was, Mapping) or not isinstance(saved.get("file"), str):
+        raise RecipeError(
+            "recipe.json does not say which file it is of: it was not written by this program, or only in part"
+        )
+    path = _existing(Path(saved["file"]), saved["file"])
+    now = sources(path)
+    changed = sorted(name for name in {*was, *now} if was.get(name) != now.get(name))
+    if changed:
+        raise RecipeError(
+            f"{', '.join(str(path.parent / name) for name in changed)} changed since the run began (another SHA-256),"
+            " and with other code it would be another run: put the old content back (the run's folder `source` has a"
+            " copy) to go on with it, or start anew with another --run"
+        )
+    recipe = load(f"{path}:{saved['name']}")
+    unknown = sorted(set(fields) - {field.name for field in dataclasses.fields(recipe)})
+    if unknown:
+        raise RecipeError(f"recipe.json has fields that {path} does not know: {', '.join(unknown)}")
+    return dataclasses.replace(recipe, **fields)
+
+
+def sources(path: Path) -> dict[str, str]:
+    """The file and the modules beside it that it imports, anywhere in its code: name to SHA-256.
+
+    Found by reading, not by running. What it imports from elsewhere belongs to the environment.
+    """
+    finder = ModuleFinder(path=[str(path.parent)])
+    with told_by_its_lines(f"{path.name} cannot be read as Python", path.parent):
+        finder.run_script(str(path))
+    found = (getattr(module, "__file__", None) for module in finder.modules.values())
+    files = {Path(file).absolute() for file in found if file}
+    ours = sorted(file for file in {path, *files} if is_users(file, path.parent))
+    return {str(file.relative_to(path.parent)): hashlib.sha256(file.read_bytes()).hexdigest() for file in ours}
+
+
+def _existing(path: Path, named: str) -> Path:
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "does not exist"
+        raise RecipeError(
+            f"the recipe file {named} {what}: name a Python file that has a recipe in it (docs/your-own.md), or one of"
+            " the recipes that `plimsoll recipes` lists"
+        )
+    return path
+
+
+def _import(path: Path, made_from: dict[str, str]) -> ModuleType:
+    known = _loaded.get(str(path))
+    if known is not None and known[0] == made_from:
+        return known[1]
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))  # as `python my_recipe.py` would: it may import what lies beside it
+    # A name of its own: a recipe file called like a package must not take its place.
+    name = f"plimsoll_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and type hints look their module up
+    _being_imported.add(str(path))
+    try:
+        with told_by_its_lines(f"{path.name} cannot be imported", path.parent):
+            spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    finally:
+        _being_imported.discard(str(path))
+    _loaded[str(path)] = made_from, module
+    return module
+
+
+def _no_such(file: str, inside: str, found: Mapping[str, Recipe], names: Mapping[str, Any]) -> str:
+    there = f"it has {', '.join(found)}"
+    if found and inside:
+        return f"{file} has no recipe called {inside!r}: {there}. Name one of them, like {file}:{next(iter(found))}"
+    if found:
+        example = f"{file}:{next(iter(found))}"
+        return f"{file} has {len(found)} recipes and none is called `recipe`: name one, like {example}; {there}"
+    classes = [
+        name
+        for name, value in names.items()
+        if isinstance(value, type) and issubclass(value, Recipe) and value.__module__ == names["__name__"]
+    ]
+    if classes:
+        return f"{file} has the class {classes[0]} and no recipe made of it: add `recipe = {classes[0]}()` at its end"
+    return (
+        f"{file} has no recipe in it: add `recipe = plimsoll.recipe(init=..., loss=..., data=..., optimizer=...)` at"
+        " its top level (docs/your-own.md)"
+    )

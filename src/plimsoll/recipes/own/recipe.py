@@ -1,0 +1,289 @@
+"""A recipe of the user's own: how parameters begin, what their loss is, the data, an optimizer. Any JAX model.
+
+    import optax, plimsoll
+
+    recipe = plimsoll.recipe(init=init, loss=loss, data=data, optimizer=optax.adam(1e-3), batch_size=64, steps=500)
+
+in a file, and `plimsoll train my_recipe.py --memory 1GiB`. With options of one's own, the same as a class:
+
+    @dataclass(frozen=True, kw_only=True)
+    class Spirals(plimsoll.OwnRecipe):
+        width: int = 64
+        def init(self, key): ...
+
+docs/your-own.md walks through examples in plain JAX, Equinox and Flax.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import sys
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property, wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from plimsoll.errors import DataError, RecipeError
+from plimsoll.optimizers.adamw import AdamW
+from plimsoll.recipes.base import Prepared, Recipe, Say
+from plimsoll.recipes.own import files
+from plimsoll.recipes.own.user_code import failed, told_by_its_lines
+from plimsoll.types import COUNTED, Compute, Source, Task
+from plimsoll.units import MIB
+
+if TYPE_CHECKING:
+    import optax
+
+    from plimsoll.data.examples import ExampleSet
+    from plimsoll.data.hdf5.columns import Hdf5
+
+MAY_HONOUR = (
+    "precision",
+    "remat",
+    "remat_offload",
+    "loss_chunk",
+    "optimizer_bits",
+    "weight_bits",
+    "offload",
+    "frozen_bits",
+    "frozen_offload",
+)
+
+LOADER_BYTES = 10 * MIB
+"""Grain's code and its thread, from the first batch on: 8.7 to 9.2 MiB with five recipes (docs/log.md, "A recipe of the
+user's own")."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnRecipe(Recipe):
+    """Subclass it, or let `plimsoll.recipe` do it. Fields become options: numbers, strings, booleans or None."""
+
+    without_validation: ClassVar[str] = "its recipe gives none. Add validation_data to it, and train anew"
+
+    shuffle: bool = True
+    """Draw the examples in another order every epoch; --no-shuffle keeps theirs."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """`init`, `loss` and `data` are called below; `optimizer` by whoever has the recipe, so it is guarded here."""
+        super().__init_subclass__(**options)
+        if "optimizer" in vars(cls):
+            cls.optimizer = _guarded(cls.optimizer)
+
+    @abstractmethod
+    def init(self, key: Any) -> Any:
+        """Parameters before the first step: any pytree of arrays, or {"trainable": ..., "frozen": ...}."""
+
+    @abstractmethod
+    def loss(self, params: Any, batch: Any) -> Any:
+        """(total, weight[, metrics]): sums over the batch's examples, and what to divide them by.
+
+        May also take `keys`, `train` and `compute`: recipes/own/task.py.
+        """
+
+    @abstractmethod
+    def data(self) -> Any:
+        """The examples to learn from: a dict of arrays, or anything with len() whose items are dicts of arrays.
+
+        Called in every process of the run: open what is large, do not read it.
+        """
+
+    def validation_data(self) -> Any:
+        """Examples that are never trained on, like `data`; None for none."""
+        return None
+
+    @abstractmethod
+    def optimizer(self, steps: int) -> optax.GradientTransformation | AdamW:
+        """For a run of so many steps."""
+
+    @property
+    def called(self) -> str:
+        """The file's name, as far as it has one."""
+        file = getattr(sys.modules.get(type(self).__module__), "__file__", None)
+        return Path(file).name if file else type(self).__name__
+
+    def batch_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
+        return {name: ((examples, *shape), dtype) for name, (shape, dtype) in self._sets[0].spec.items()}
+
+    def evaluation_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
+        return self.batch_spec(examples) | {COUNTED: ((examples,), "bool")}
+
+    def task(self, compute: Compute) -> Task:
+        from plimsoll.recipes.own.task import GivenTask
+
+        return GivenTask(self.init, self.loss, compute, called=self.called, guard=self._guard)
+
+    def prepare(self, folder: Path, say: Say) -> Prepared:
+        examples, held_out = self._sets
+        count = len(examples)
+        if count < self.effective_batch:
+            raise DataError(
+                f"{examples.called} has {count:,} examples, fewer than the {self.effective_batch:,} of one batch: lower"
+                " --batch-size or --gradient-accumulation-steps, or give it more"
+            )
+        if self.steps is None and self.epochs is None:
+            raise RecipeError(f"nothing says how long {self.called} is to be trained: give --steps or --epochs")
+        per_epoch = count / self.effective_batch
+        steps = self.steps if self.steps is not None else max(1, int((self.epochs or 0) * per_epoch))
+        validation = f"{len(held_out):,} for validation" if held_out is not None else "none for validation"
+        description = f"{count:,} examples, {validation}"
+        say(f"data: {description}; {steps:,} steps are {steps / per_epoch:.3g} epochs")
+        if warning := examples.warning:
+            say(warning)
+        self._require_sound(examples)
+        self._keep_source(folder)
+        facts: dict[str, Any] = {"description": description, "examples": count}
+        facts |= {"validation_examples": len(held_out or ()), "files": [one.identity() for one in self._files]}
+        return Prepared(steps=steps, steps_per_epoch=per_epoch, facts=facts)
+
+    def data_changed(self, prepared: Prepared) -> str | None:
+        pairs = zip(self._files, prepared.facts.get("files", ()), strict=False)
+        return "; ".join(words for one, then in pairs if (words := one.require_same(then))) or None
+
+    def data_advice(self) -> str:
+        return "a smaller `mix` of plimsoll.Hdf5" if self._files else ""
+
+    def source(self, folder: Path, *, prefetch: int) -> Source:
+        return self._sets[0].loader(
+            batch_size=self.effective_batch, seed=self.seed, shuffle=self.shuffle, prefetch=prefetch
+        )
+
+    def validation(self, folder: Path, *, examples: int) -> Iterable[dict[str, Any]]:
+        held_out = self._sets[1]
+        return () if held_out is None else held_out.counted(examples)
+
+    def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
+        """Batches in flight: prefetched, waiting, held by the consumer, and one being put together from its examples.
+
+        The data sets themselves are open in the rehearsal, which weighs them with the process; what is mapped from disk
+        it does not read, so that is added here.
+        """
+        import numpy as np
+
+        spec = self.batch_spec(self.effective_batch).values()
+        batch = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in spec)
+        examples, held_out = self._sets
+        held = examples.held_bytes(training=True) + (held_out.held_bytes(training=False) if held_out is not None else 0)
+        return {"data": LOADER_BYTES + (prefetch + 4) * batch + held}
+
+    @cached_property
+    def _sets(self) -> tuple[ExampleSet, ExampleSet | None]:
+        """To learn from and to evaluate on: opened together, so that a rehearsal weighs both."""
+        with self._guard("data"):
+            given = self.data()
+        examples = _opened(given, called=f"the data of {self.called}", folder=self._home)
+        with self._guard("validation_data"):
+            given = self.validation_data()
+        if given is None:
+            return examples, None
+        held_out = _opened(given, called=f"the validation data of {self.called}", folder=self._home)
+        if held_out.spec != examples.spec:
+            raise DataError(
+                f"an example of {held_out.called} is {held_out.spec}, and of the training data {examples.spec}: the"
+                " loss needs the same names, shapes and types"
+            )
+        return examples, held_out
+
+    @property
+    def _files(self) -> list[Hdf5]:
+        from plimsoll.data.hdf5.columns import Hdf5
+
+        return [one for one in self._sets if isinstance(one, Hdf5)]
+
+    def _guard(self, what: str) -> AbstractContextManager[None]:
+        return told_by_its_lines(f"{what} of {self.called} failed", self._home)
+
+    @property
+    def _home(self) -> Path:
+        """Where the user's code lies."""
+        file = getattr(sys.modules.get(type(self).__module__), "__file__", None)
+        return Path(file).absolute().parent if file else Path.cwd()
+
+    def _require_sound(self, examples: ExampleSet) -> None:
+        from plimsoll.recipes.own.task import GivenTask, require_sound
+
+        if len(examples) < 2:
+            return
+        batch = next(iter(examples.counted(2)))
+        batch.pop(COUNTED)
+        task = self.task(Compute())
+        assert isinstance(task, GivenTask)
+        require_sound(task, batch, called=self.called, seed=self.seed)
+
+    def _keep_source(self, folder: Path) -> None:
+        """A copy of the code, to compare with: nothing is ever run from it."""
+        described = files.describe(self)
+        beside = Path(described["file"]).parent
+        for name in described["sources"]:
+            kept = folder / "source" / name
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(beside / name, kept)
+
+
+def _opened(given: Any, *, called: str, folder: Path) -> ExampleSet:
+    from plimsoll.data.examples import Examples, ExampleSet
+
+    if isinstance(given, ExampleSet):
+        return given
+    return Examples(given, called=called, told=lambda what, problem: failed(what, folder, problem))
+
+
+def recipe(
+    *,
+    init: Callable[..., Any],
+    loss: Callable[..., Any],
+    data: Callable[[], Any],
+    optimizer: optax.GradientTransformation | AdamW | Callable[[int], optax.GradientTransformation | AdamW],
+    validation_data: Callable[[], Any] | None = None,
+    honoured: Sequence[str] = (),
+    **fields: Any,
+) -> OwnRecipe:
+    """A recipe of these functions, each as the method of `OwnRecipe` with its name, without `self`.
+
+    `honoured` names the levers that the loss makes use of, from the `compute` it takes (precision, remat, loss_chunk),
+    those of the optimizer (optimizer_bits, weight_bits, offload), where that is a `plimsoll.AdamW`, and frozen_bits,
+    where it reads what is frozen through `plimsoll.widened`. Two more are for accelerators: remat_offload, where its
+    blocks are made by `plimsoll.rematerialised(block, compute.remat)` and scanned, and frozen_offload, where dots with
+    stacks of frozen layers are `plimsoll.levers.frozen.frozen_dot` inside that scan.
+    `fields` are those of `OwnRecipe`: batch_size, steps or epochs, seed, ...; the command line overrides them.
+    """
+    given = {"init": init, "loss": loss, "data": data, "validation_data": validation_data or (lambda: None)}
+    for name, function in given.items():
+        if not callable(function):
+            raise RecipeError(f"plimsoll.recipe: {name} must be a function, got a {type(function).__name__}")
+    unknown = sorted(set(honoured) - set(MAY_HONOUR))
+    if unknown:
+        raise RecipeError(f"plimsoll.recipe: honoured may name {', '.join(MAY_HONOUR)}, got {', '.join(unknown)}")
+    made: dict[str, Any] = {name: staticmethod(function) for name, function in given.items()}
+    of_steps = _of_steps(optimizer)
+    made |= {"optimizer": lambda self, steps: of_steps(steps), "honoured": tuple(honoured)}
+    made["__module__"] = sys._getframe(1).f_globals["__name__"]  # whose file it is of
+    # A class of its own: fields can then be replaced, by the command line too, and the functions stay.
+    cls: type[OwnRecipe] = type("OwnRecipe", (OwnRecipe,), made)
+    try:
+        return cls(**fields)
+    except TypeError as problem:
+        raise RecipeError(f"plimsoll.recipe: {str(problem).removeprefix('OwnRecipe.__init__() ')}") from None
+
+
+def _guarded(optimizer: Callable[[Any, int], Any]) -> Any:
+    @wraps(optimizer)
+    def guarded(self: OwnRecipe, steps: int) -> Any:
+        with self._guard("optimizer"):
+            return optimizer(self, steps)
+
+    return guarded
+
+
+def _of_steps(optimizer: Any) -> Callable[[int], Any]:
+    if isinstance(optimizer, AdamW) or (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
+        return lambda steps: optimizer
+    if not callable(optimizer):
+        raise RecipeError(
+            "plimsoll.recipe: optimizer must be an optax transformation, a plimsoll.AdamW, or a function of the run's"
+            f" number of steps that returns one, got a {type(optimizer).__name__}"
+        )
+    return optimizer

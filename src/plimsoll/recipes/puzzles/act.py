@@ -1,0 +1,190 @@
+"""The Tiny Recursive Model as a task: puzzles stay in their slot until they halt, one supervision step at a time.
+
+An optimizer step is one supervision step of every slot. A slot that has halted takes the next example of the batch and
+starts from the initial latents; the others go on with theirs, and what the batch has for them is not used. What a slot
+holds is the carry: part of the training state. An evaluation gives everybody `halt_max_steps` steps within one call.
+
+The loss of a slot is the mean stablemax cross-entropy of its tokens and half the cross-entropy of the halting logit
+against "all tokens right" (https://arxiv.org/abs/2510.04871; the published code has no loss for continuing).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+from jaxtyping import Bool, Float, Int
+
+from plimsoll.recipes.puzzles.stablemax import stablemax_cross_entropy
+from plimsoll.recipes.puzzles.trm import Network, truncated
+from plimsoll.recipes.puzzles.trm_shape import TRMShape
+from plimsoll.types import COUNTED, IGNORED_LABEL, Batch, Compute, LossSum, Metrics, Params
+
+PUZZLES = "puzzles"
+"""Name of the table of puzzles."""
+DATA = ("inputs", "labels", "puzzle_identifiers")
+HALT_WEIGHT = 0.5
+LEAST_DELAYED = 2
+"""Steps that an exploring slot stays for, at least."""
+
+Carry = dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Halting:
+    """When a slot is given back."""
+
+    max_steps: int = 16
+    """Supervision steps of a puzzle, at most; in evaluation, of every puzzle."""
+    exploration: float = 0.1
+    """Share of slots, per step, that stay for a random number of steps even if they want to halt before."""
+
+
+class RecursiveSolver:
+    """A `Task`, with a carry and a table (`types.Carries`, `types.ReadsTables`).
+
+    Batches: `inputs`, `labels` int32 of (batch, length), with labels of IGNORED_LABEL where nothing is asked, and
+    `puzzle_identifiers` int32 of (batch,).
+    """
+
+    def __init__(self, shape: TRMShape, compute: Compute, halting: Halting = Halting()) -> None:
+        self.shape, self.halting, self.network = shape, halting, Network(shape, compute)
+
+    def init(self, key: Array) -> Params:
+        """The two initial latents are drawn once and never trained; the table of puzzles is zero."""
+        weights, high, low = jax.random.split(key, 3)
+        d = self.shape.width
+        return {
+            "trainable": self.network.init(weights),
+            "frozen": {"high": truncated(high, (d,), std=1.0), "low": truncated(low, (d,), std=1.0)},
+            "tables": {PUZZLES: jnp.zeros((self.shape.identifiers, self.shape.row_width))},
+        }
+
+    def start(self, examples: int) -> Carry:
+        """Slots that have all halted: the first step fills them."""
+        shape = self.shape
+        latent = jnp.zeros((examples, shape.whole_length, shape.width))
+        return {
+            "high": latent,
+            "low": latent,
+            "steps": jnp.zeros(examples, jnp.int32),
+            "halted": jnp.ones(examples, bool),
+            "inputs": jnp.zeros((examples, shape.length), jnp.int32),
+            "labels": jnp.full((examples, shape.length), IGNORED_LABEL, jnp.int32),
+            "puzzle_identifiers": jnp.zeros(examples, jnp.int32),
+        }
+
+    def rows(self, carry: Carry | None, batch: Batch) -> dict[str, Int[Array, " batch"]]:
+        """Of each table, the row that a slot reads in its next step."""
+        identifiers = batch["puzzle_identifiers"]
+        if carry is not None:
+            identifiers = jnp.where(carry["halted"], identifiers, carry["puzzle_identifiers"])
+        return {PUZZLES: identifiers}
+
+    def loss(
+        self, params: Params, carry: Carry | None, batch: Batch, keys: Array, *, train: bool
+    ) -> tuple[LossSum, Carry | None, Metrics]:
+        """Sums over slots. Metrics count slots that halted in this step, and have a weight of 0 where none did.
+
+        `params["rows"]` holds the rows that `rows` names, where they were gathered before; without a carry all slots
+        are fresh.
+        """
+        fresh = self.start(len(batch["labels"])) if carry is None else carry
+        rows = (
+            params["rows"][PUZZLES] if "rows" in params else params["tables"][PUZZLES][self.rows(carry, batch)[PUZZLES]]
+        )
+        begun = self._refilled(params["frozen"], fresh, batch)
+        x = self.network.embedded(params["trainable"], begun["inputs"], rows)
+        if not train:
+            loss, metrics = self._evaluated(params["trainable"], begun, x, batch.get(COUNTED))
+            return loss, None, metrics
+        weights = params["trainable"]
+        high, low = self.network.recursed(weights, begun["high"], begun["low"], x, learns=True)
+        logits, q = self.network.answered(weights, high)
+        steps = begun["steps"] + 1
+        halted = self._halts(q, steps, keys)
+        after = begun | {"high": high, "low": low, "steps": steps, "halted": halted}
+        everybody = jnp.ones(len(steps), bool)
+        loss, metrics = _scored(logits, q, begun["labels"], steps, halted=halted, counted=everybody)
+        return loss, jax.lax.stop_gradient(after), metrics
+
+    def _refilled(self, frozen: dict[str, Array], carry: Carry, batch: Batch) -> Carry:
+        """Halted slots hold what the batch has for them, at its beginning."""
+        halted = carry["halted"]
+
+        def new(value: Array, old: Array) -> Array:
+            return jnp.where(halted.reshape(-1, *[1] * (old.ndim - 1)), value.astype(old.dtype), old)
+
+        data = {name: new(batch[name], carry[name]) for name in DATA}
+        latents = {name: new(frozen[name][None, None, :], carry[name]) for name in ("high", "low")}
+        return carry | data | latents | {"steps": new(jnp.zeros_like(carry["steps"]), carry["steps"])}
+
+    def _halts(self, q: Float[Array, " batch"], steps: Int[Array, " batch"], keys: Array) -> Bool[Array, " batch"]:
+        """Exploring can only delay: the last step always halts."""
+        most = self.halting.max_steps
+        wants = (q > 0) | (steps >= most)
+        if not self.halting.exploration or most < LEAST_DELAYED:
+            return wants
+
+        def delay(key: Array) -> Array:
+            explores, length = jax.random.split(key)
+            drawn = jax.random.randint(length, (), LEAST_DELAYED, most + 1, jnp.int32)
+            return jnp.where(jax.random.bernoulli(explores, self.halting.exploration), drawn, 0)
+
+        return wants & (steps >= jax.vmap(delay)(keys))
+
+    def after_all_steps(self, weights: Any, high: Array, low: Array, x: Array) -> tuple[Array, Array]:
+        """Logits of the tokens and of halting, where nobody halts before the last step."""
+
+        def step(latents: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], None]:
+            return self.network.recursed(weights, *latents, x, learns=False), None
+
+        (high, _), _ = jax.lax.scan(step, (high, low), length=self.halting.max_steps)
+        return self.network.answered(weights, high)
+
+    def judged(self, logits: Array, q: Array, labels: Array, counted: Bool[Array, " batch"]) -> tuple[LossSum, Metrics]:
+        """The sums of an evaluation, over slots that are `counted`."""
+        steps = jnp.full(len(q), self.halting.max_steps, jnp.int32)
+        return _scored(logits, q, labels, steps, halted=counted, counted=counted)
+
+    def _evaluated(self, weights: Any, begun: Carry, x: Array, counted: Array | None) -> tuple[LossSum, Metrics]:
+        logits, q = self.after_all_steps(weights, begun["high"], begun["low"], x)
+        return self.judged(logits, q, begun["labels"], jnp.ones(len(q), bool) if counted is None else counted)
+
+
+def _scored(
+    logits: Float[Array, "batch length vocab"],
+    q: Float[Array, " batch"],
+    labels: Int[Array, "batch length"],
+    steps: Int[Array, " batch"],
+    *,
+    halted: Bool[Array, " batch"],
+    counted: Bool[Array, " batch"],
+) -> tuple[LossSum, Metrics]:
+    """The loss over slots that are `counted`, and metrics over those that `halted` and were asked anything."""
+    valid = labels != IGNORED_LABEL
+    asked = jnp.sum(valid, axis=-1, dtype=jnp.int32)
+    tokens = jnp.maximum(asked, 1).astype(jnp.float32)
+    right = valid & (jnp.argmax(logits, axis=-1) == labels)
+    solved = jnp.sum(right, axis=-1, dtype=jnp.int32) == asked
+    of_tokens = jnp.sum(stablemax_cross_entropy(logits, labels, ignored=IGNORED_LABEL), axis=-1) / tokens
+    of_halting = optax.sigmoid_binary_cross_entropy(q, solved.astype(jnp.float32))
+    judged = halted & (asked > 0)
+
+    def over(which: Array, values: Array) -> LossSum:
+        summed = jnp.sum(jnp.where(which, values.astype(jnp.float32), 0.0))
+        return LossSum(summed, jnp.sum(which, dtype=jnp.float32))
+
+    metrics = {
+        "accuracy": over(judged, jnp.sum(right, axis=-1, dtype=jnp.float32) / tokens),
+        "exact_accuracy": over(judged, solved),
+        "q_halt_accuracy": over(judged, (q >= 0) == solved),
+        "supervision_steps": over(judged, steps),
+        "token_loss": over(counted, of_tokens),
+        "halt_loss": over(counted, of_halting),
+    }
+    return over(counted, of_tokens + HALT_WEIGHT * of_halting), metrics

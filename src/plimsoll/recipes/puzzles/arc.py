@@ -1,0 +1,153 @@
+"""`plimsoll prepare arc`: tasks with their augmentations, in the published format.
+
+The demonstration pairs of every task are to train on, those of the test subset too: from them the model learns what
+belongs to a task's identifier. The test pairs of the test subset are to test on, those of other subsets to train on.
+Format and augmentation: build_arc_dataset.py of Tiny Recursive Models, https://arxiv.org/abs/2510.04871.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from plimsoll.errors import DataError
+from plimsoll.recipes.puzzles.arc_grids import CANVAS, NOTHING, VOCABULARY, Augmentation, Grid, drawn, placed
+from plimsoll.recipes.puzzles.arc_tasks import Task, find_subsets, tasks
+from plimsoll.recipes.puzzles.prepare_options import ArcSet
+from plimsoll.recipes.puzzles.vote_counts import key_of
+from plimsoll.recipes.puzzles.writer import Progress, PuzzleFolder, SplitFiles
+
+TRIES = 5
+"""Draws for each augmentation that is asked for: of a task with few colours and much symmetry there are fewer."""
+TEST_SETS = ("evaluation2", "evaluation")
+_TASK = 41
+"""Stream of random numbers of one seed."""
+
+Pair = tuple[Grid, Grid]
+
+
+def build(made: ArcSet, out: Path, progress: Progress = lambda done, groups: None) -> dict[str, Any]:
+    """Writes the folder `out`. The answer is what `prepare --json` prints."""
+    source = Path(made.source).expanduser()
+    subsets = _subsets(made, source)
+    test_set = _test_set(made, subsets)
+    names: dict[str, str] = {}
+    count = pairs = 0
+    for subset, files in subsets.items():  # all of it is read, and so checked, before the first row is written
+        for task in tasks(files):
+            if task.name in names:
+                raise DataError(
+                    f"task {task.name} is in {names[task.name]} and in {subset} of {source}: its identifier must say"
+                    " which is meant. Choose with --subsets"
+                )
+            names[task.name], count, pairs = subset, count + 1, pairs + len(task.train) + len(task.test)
+    needed = (1 + made.num_aug) * (pairs * 2 * CANVAS**2 + count * 80) + 4096
+    few = unknown = number = 0
+    tests: dict[str, Any] = {}
+    with PuzzleFolder(out, seq_len=CANVAS**2, vocab_size=VOCABULARY, needed_bytes=needed) as folder:
+        for subset, files in subsets.items():
+            for task in tasks(files):
+                random = np.random.default_rng([made.seed, _TASK, number])
+                augmentations = unique(task, made.num_aug, random)
+                _add(folder, task, augmentations, to_test=subset == test_set, random=random)
+                if subset == test_set:
+                    tests[task.name] = task.as_published
+                few += len(augmentations) <= made.num_aug
+                unknown += sum(output is None for _, output in task.test)
+                number += 1
+                progress(number, count)
+        folder.write("test_puzzles.json", tests)
+        found = folder.finish(dataclasses.asdict(made))
+    return found | {
+        "tasks": count,
+        "test_tasks": len(tests),
+        "test_set": test_set,
+        "tasks_with_fewer_augmentations": few,
+        "test_pairs_without_solution": unknown,
+    }
+
+
+def _subsets(made: ArcSet, source: Path) -> dict[str, list[Path]]:
+    there = find_subsets(source)
+    missing = [name for name in made.subsets if name not in there]
+    if missing:
+        raise DataError(f"{source} has the subsets {', '.join(there)}, and --subsets asks for {', '.join(missing)}")
+    return {name: there[name] for name in made.subsets or there}
+
+
+def _test_set(made: ArcSet, subsets: dict[str, list[Path]]) -> str:
+    wanted = (made.test_set_name,) if made.test_set_name else (*TEST_SETS, *(subsets if len(subsets) == 1 else ()))
+    for name in wanted:
+        if name in subsets:
+            return name
+    raise DataError(
+        f"none of the subsets {', '.join(subsets)} is {' or '.join(wanted)}: --test-set-name says whose test pairs are"
+        " to test on"
+    )
+
+
+def unique(task: Task, count: int, random: np.random.Generator) -> list[Augmentation]:
+    """Nothing changed, then up to `count` augmentations, no two of which make the same grids."""
+    found, seen = [NOTHING], {_mark(task, NOTHING)}
+    for _ in range(TRIES * count):
+        if len(found) > count:
+            break
+        one = drawn(random)
+        if (mark := _mark(task, one)) not in seen:
+            seen.add(mark)
+            found.append(one)
+    return found
+
+
+def _mark(task: Task, by: Augmentation) -> bytes:
+    """What tells two augmentations of a task apart: its pairs, in any order."""
+    grids = [(asked, answer) for asked, answer in (*task.train, *task.test) if answer is not None]
+    keys = sorted(key_of(by.applied(asked)) + key_of(by.applied(answer)) for asked, answer in grids)
+    return hashlib.sha256(b"|".join(keys)).digest()
+
+
+def _add(
+    folder: PuzzleFolder, task: Task, augmentations: list[Augmentation], *, to_test: bool, random: np.random.Generator
+) -> None:
+    named = [task.name, *(one.named(task.name) for one in augmentations[1:])]
+    identifiers = np.array([folder.name(name) for name in named], np.int32)
+    known = [(asked, answer) for asked, answer in task.test if answer is not None]
+    learned = task.train if to_test else task.train + known
+    _add_group(folder.train, learned, augmentations, identifiers, random=random)
+    if to_test:
+        nothing = np.zeros((1, 1), np.uint8)  # as the published builder has it, where nobody knows the answer
+        asked = [(grid, nothing if answer is None else answer) for grid, answer in task.test]
+        _add_group(folder.test, asked, augmentations, identifiers, random=None)
+
+
+def _add_group(
+    split: SplitFiles,
+    pairs: list[Pair],
+    augmentations: Iterable[Augmentation],
+    identifiers: np.ndarray,
+    *,
+    random: np.random.Generator | None,
+) -> None:
+    """With `random`, every pair but one of each puzzle is put somewhere on the canvas; else all are at its corner."""
+    inputs, labels = [], []
+    for by in augmentations:
+        still = -1 if random is None else int(random.integers(len(pairs)))
+        for number, (asked, answer) in enumerate(pairs):
+            grids = by.applied(asked), by.applied(answer)
+            row = col = 0
+            if random is not None and number != still:
+                row, col = (int(random.integers(_room(grids, axis))) for axis in (0, 1))
+            inputs.append(placed(grids[0], row, col))
+            labels.append(placed(grids[1], row, col))
+    sizes = np.full(len(identifiers), len(pairs), np.int32)
+    split.add_group(np.stack(inputs), np.stack(labels), sizes=sizes, identifiers=identifiers)
+
+
+def _room(grids: Pair, axis: int) -> int:
+    """Places at which both fit along an axis."""
+    return CANVAS - max(grid.shape[axis] for grid in grids) + 1

@@ -1,0 +1,129 @@
+"""ARC tasks as they are published: the Kaggle form, or a JSON file for each task. Every grid is checked.
+
+Kaggle: `PREFIX_SUBSET_challenges.json` is name to task, and `PREFIX_SUBSET_solutions.json` name to the outputs of its
+test pairs. Else a folder for each subset, or one folder of tasks. A task is `{"train": pairs, "test": pairs}`, a pair
+`{"input": rows, "output": rows}`, a row colours from 0 to 9.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from plimsoll.errors import DataError
+from plimsoll.recipes.puzzles.arc_grids import CANVAS, COLOURS, Grid
+
+CHALLENGES, SOLUTIONS = "_challenges", "_solutions"
+
+
+@dataclass(frozen=True)
+class Task:
+    name: str
+    train: list[tuple[Grid, Grid]]
+    test: list[tuple[Grid, Grid | None]]
+    """The output is None where nobody has published it."""
+    as_published: dict[str, Any]
+
+
+def find_subsets(source: Path) -> dict[str, list[Path]]:
+    """Name of each subset to the files of its tasks: one of the Kaggle form, or one for each task."""
+    if not source.is_dir():
+        raise DataError(f"--source {source} is no folder that is there: name one with ARC tasks in JSON files")
+    kaggle = {_subset_of(path): [path] for path in sorted(source.glob(f"*{CHALLENGES}.json"))}
+    if kaggle:
+        return kaggle
+    folders = {path.name: sorted(path.glob("*.json")) for path in sorted(source.iterdir()) if path.is_dir()}
+    found = {name: files for name, files in folders.items() if files} or {source.name: sorted(source.glob("*.json"))}
+    if not any(found.values()):
+        raise DataError(
+            f"--source {source} has no ARC tasks: NAME_challenges.json files, folders of JSON files, or JSON files"
+            " were expected"
+        )
+    return found
+
+
+def _subset_of(path: Path) -> str:
+    return path.stem.removesuffix(CHALLENGES).rsplit("_", 1)[-1]
+
+
+def tasks(files: list[Path]) -> Iterator[Task]:
+    """Of a subset, in order."""
+    for path in files:
+        read = _json(path)
+        if path.stem.endswith(CHALLENGES):
+            solutions_path = path.with_name(path.name.replace(CHALLENGES, SOLUTIONS))
+            solutions = _json(solutions_path) if solutions_path.is_file() else {}
+            if not isinstance(solutions, dict):
+                raise DataError(f"{solutions_path} is no object with the outputs of each task under its name")
+            for name, task in _entries(read, path):
+                yield _task(name, _solved(task, solutions.get(name), f"{path}, task {name}"), f"{path}, task {name}")
+        else:
+            yield _task(path.stem, read, str(path))
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as problem:
+        raise DataError(f"{path} cannot be read as JSON: {problem}") from None
+
+
+def _entries(read: Any, path: Path) -> Iterator[tuple[str, Any]]:
+    if not isinstance(read, dict) or not read:
+        raise DataError(f"{path} is no object with a task under each name, as the Kaggle form has them")
+    yield from read.items()
+
+
+def _solved(task: Any, outputs: Any, place: str) -> Any:
+    """With the outputs of its test pairs, where they are published."""
+    if outputs is None or not isinstance(task, dict):
+        return task
+    pairs = task.get("test", [])
+    if not isinstance(outputs, list) or len(outputs) != len(pairs):
+        count = len(outputs) if isinstance(outputs, list) else 0
+        raise DataError(f"{place} has {len(pairs)} test pairs, and {count} solutions in the file beside it")
+    return task | {"test": [pair | {"output": grid} for pair, grid in zip(pairs, outputs, strict=True)]}
+
+
+def _task(name: str, read: Any, place: str) -> Task:
+    if not isinstance(read, dict) or not all(isinstance(read.get(part), list) and read[part] for part in _PARTS):
+        raise DataError(f"{place} is no ARC task: it needs lists train and test of pairs, neither of them empty")
+    pairs: dict[str, list[tuple[Grid, Grid | None]]] = {
+        part: [_pair(pair, f"{place}, {part} pair {number}") for number, pair in enumerate(read[part], 1)]
+        for part in _PARTS
+    }
+    train = [(asked, answer) for asked, answer in pairs["train"] if answer is not None]
+    if len(train) < len(pairs["train"]):
+        raise DataError(f"{place}: a train pair has no output, and those are what a task is learned from")
+    return Task(name, train, pairs["test"], {part: read[part] for part in _PARTS})
+
+
+_PARTS = ("train", "test")
+
+
+def _pair(pair: Any, place: str) -> tuple[Grid, Grid | None]:
+    if not isinstance(pair, dict) or "input" not in pair:
+        raise DataError(f"{place} has no input")
+    output = pair.get("output")
+    return _grid(pair["input"], f"{place}, input"), None if output is None else _grid(output, f"{place}, output")
+
+
+def _grid(rows: Any, place: str) -> Grid:
+    lists = isinstance(rows, list) and all(isinstance(row, list) for row in rows)
+    if not lists or not rows or not rows[0] or len({len(row) for row in rows}) != 1:
+        raise DataError(f"{place} is no grid: rows of one length, with at least one cell, were expected")
+    if len(rows) > CANVAS or len(rows[0]) > CANVAS:
+        raise DataError(
+            f"{place} has {len(rows)}x{len(rows[0])} cells, and an ARC grid has at most {CANVAS}x{CANVAS}: leave the"
+            " task out"
+        )
+    for number, row in enumerate(rows, 1):
+        for colour in row:
+            if type(colour) is not int or not 0 <= colour < COLOURS:
+                raise DataError(f"{place}, row {number} has the cell {colour!r}: colours are 0 to {COLOURS - 1}")
+    return np.array(rows, np.uint8)

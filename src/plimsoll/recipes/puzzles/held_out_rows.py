@@ -1,0 +1,72 @@
+"""Which rows of a table are to train on and which to test on: nothing that is tested on is trained on.
+
+Rows are known by marks of eight bytes; two with one mark are on one side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, UInt64
+
+from plimsoll.errors import DataError
+from plimsoll.recipes.puzzles.source_table import Table
+
+Marks = UInt64[np.ndarray, " rows"]
+
+
+class Choice(NamedTuple):
+    to_train: Bool[np.ndarray, " rows"]
+    """Of the train split."""
+    to_test: Bool[np.ndarray, " rows"]
+    """Of `test_split`."""
+    test_split: str
+    held_out: Marks
+    left_out: int
+    """Rows of the train split whose mark a test split of its own has: on neither side."""
+
+
+def choose(
+    table: Table,
+    marks: Callable[[str], Marks],
+    *,
+    train_size: int,
+    test_size: int | None,
+    random: np.random.Generator,
+) -> Choice:
+    """`marks` of every row of a split. At most so many rows to train on, and rows, or where the table has no test split
+    marks, to test on; a tenth and at most 1,000 if it is not said."""
+    known = marks("train")
+
+    def require(there: int, what: str) -> None:
+        if test_size is not None and test_size > there:
+            raise DataError(f"--test-size {test_size:,} is more than {what}: ask for fewer, or leave it out")
+
+    if table.has_test:
+        held_out = marks("test")
+        require(len(held_out), f"the {len(held_out):,} rows of {table.files['test']}")
+        to_test = _some(np.ones(len(held_out), bool), len(held_out) if test_size is None else test_size, random)
+    else:
+        each = np.unique(known)
+        count = min(len(each) - 1, min(1000, len(each) // 10) if test_size is None else test_size)
+        if count < 1:
+            raise DataError(
+                f"{table.files['train']} has {len(each):,} different puzzles, too few to hold some out for testing:"
+                " give it more rows (ten, or --test-size and one more), or a test.csv beside a train.csv"
+            )
+        require(count, f"{count:,} of the {len(each):,} different puzzles, which leave one to train on")
+        held_out = random.choice(each, count, replace=False)
+        to_test = np.isin(known, held_out)
+    free = ~np.isin(known, held_out)
+    left_out = int((~free).sum()) if table.has_test else 0
+    return Choice(_some(free, train_size, random), to_test, "test" if table.has_test else "train", held_out, left_out)
+
+
+def _some(among: np.ndarray, count: int, random: np.random.Generator) -> np.ndarray:
+    """`count` of them, or all where there are fewer."""
+    places = np.flatnonzero(among)
+    chosen = np.zeros(len(among), bool)
+    chosen[random.permutation(places)[:count]] = True
+    return chosen

@@ -1,0 +1,345 @@
+"""Solve puzzles with a Tiny Recursive Model: Sudoku, mazes, ARC.
+
+    plimsoll prepare sudoku --out data/sudoku
+    plimsoll train   sudoku-mlp --data data/sudoku --memory 4GiB
+
+Defaults are those published for Sudoku-Extreme (https://arxiv.org/abs/2510.04871 and its code); the presets are in
+recipes/puzzles/presets.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from plimsoll.errors import DataError, RecipeError
+from plimsoll.optimizers.adam_atan2 import AdamATan2
+from plimsoll.optimizers.sign_sgd import SignSGD
+from plimsoll.recipes.base import Count, Prepared, Recipe, Say
+from plimsoll.recipes.puzzles.trm_shape import Positions, TRMShape, Variant
+from plimsoll.types import COUNTED, WHOLE, Compute, Source, Storage, Task
+from plimsoll.units import MIB
+
+if TYPE_CHECKING:
+    import optax
+
+    from plimsoll.recipes.puzzles.dataset import PuzzleSet
+
+READER_BYTES = 4 * MIB
+"""NumPy's reader and its generators, and what small arrays leave in the heap."""
+BATCHES = 3
+"""Besides those made ahead: one in the making, one taken, and the step's own copy of it."""
+LONG = 512
+"""Positions beyond which attention in blocks needs fewer bytes and is no slower (levers/attention.py)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Puzzles(Recipe):
+    """A Tiny Recursive Model on a set of puzzles in the published format."""
+
+    kind: ClassVar[str] = "puzzles"
+    without_validation: ClassVar[str] = "its data set has no test split. Prepare one that has"
+    shown: ClassVar[tuple[str, ...]] = ("solve",)
+    honoured: ClassVar[tuple[str, ...]] = ("precision", "remat", "offload")
+
+    data: str = ""
+    """The folder that `plimsoll prepare sudoku`, `maze` or `arc` wrote, or another one in the published format."""
+    seq_len: int = 81
+    """Tokens of a puzzle: what the data set says."""
+    vocab_size: Count = 11
+    """Likewise."""
+    identifiers: Count = 1
+    """Rows of the table of puzzles, at most; a data set with fewer identifiers has a smaller table."""
+    validation_examples: Count | None = None
+    """Of the test split, from its beginning, to evaluate on; default all."""
+    init_from: str | None = None
+    """Begin with the weights of a published model: a .safetensors file of its state dict."""
+
+    variant: Variant = "mlp"
+    """What mixes the positions of a puzzle: a feed-forward across them, or attention."""
+    positions: Positions | None = None
+    """How a position is told; default rope with attention, none with mlp."""
+    width: int = 512
+    """Of the latents; a multiple of --heads."""
+    heads: int = 8
+    """Of attention."""
+    layers: int = 2
+    """Blocks of the module that is applied again and again."""
+    expansion: float = 4.0
+    """Of feed-forwards: their inner width is two thirds of it times their own, to the next multiple of 256."""
+    high_cycles: int = 3
+    """Rounds of a supervision step; the gradient goes through the last one."""
+    low_cycles: int = 6
+    """Updates of the low latent in a round."""
+    puzzle_positions: int = 16
+    """Positions before the tokens, over which a puzzle's row of the table is laid out."""
+    puzzle_width: int | None = None
+    """Of a row of that table; default --width."""
+
+    halt_max_steps: int = 16
+    """Supervision steps of a puzzle, at most; in evaluation, of every puzzle."""
+    halt_exploration: float = 0.1
+    """Share of puzzles, per step, that go on for a random number of steps even if they want to halt."""
+
+    batch_size: int = 768
+    """With --gradient-accumulation-steps, the effective batch: how it is split is the plan's business."""
+    default_epochs: Count = 50_000
+    """Length of the run where neither --steps nor --epochs says it. An epoch is one random puzzle of every group."""
+    eval_interval: Count = 5_000
+    """Epochs from one evaluation to the next; the sampler walks through as many as one."""
+    learning_rate: float = 1e-4
+    """When warm-up ends; constant from then on unless --final-fraction says otherwise."""
+    warmup_steps: int = 2_000
+    """Optimizer steps, not micro-batches."""
+    final_fraction: float = 1.0
+    """Of both learning rates, at the last step, where a cosine leads; 1 keeps them constant."""
+    weight_decay: float = 1.0
+    """Per step, times the learning rate, on every weight but the table of puzzles."""
+    beta1: float = 0.9
+    """Share of the first moment that a step keeps."""
+    beta2: float = 0.95
+    """Share of the second moment that a step keeps."""
+    puzzle_learning_rate: float = 1e-4
+    """Of the table of puzzles."""
+    puzzle_weight_decay: float = 1.0
+    """Of those of its rows that a step reads."""
+    ema_decay: float = 0.999
+    """Of an exponential moving average of the weights, per step: what is evaluated and saved to be used. 0 keeps
+    none."""
+    seed: int = 0
+    """Of the parameters, the order of the data, and exploration."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.data:  # a run is continued and evaluated from other folders, too
+            object.__setattr__(self, "data", str(Path(self.data).expanduser().absolute()))
+        for name in ("seq_len", "vocab_size", "identifiers", "halt_max_steps", "default_epochs", "eval_interval"):
+            if getattr(self, name) < 1:
+                raise RecipeError(f"--{name.replace('_', '-')} must be 1 or more, got {getattr(self, name)}")
+        if self.validation_examples is not None and self.validation_examples < 0:
+            raise RecipeError(f"--validation-examples must be 0 or more, got {self.validation_examples}")
+        if not 0 <= self.halt_exploration <= 1:
+            raise RecipeError(f"--halt-exploration must be from 0 to 1, got {self.halt_exploration:g}")
+        _ = self.adam_atan2, self.sign_sgd, self._shape(self.identifiers)  # their own checks
+
+    @cached_property
+    def shape(self) -> TRMShape:
+        """With a table for the data set, where one is named."""
+        return self._shape(self.training_set.identifiers if self.data else self.identifiers)
+
+    def _shape(self, identifiers: int) -> TRMShape:
+        return TRMShape(
+            vocab=self.vocab_size,
+            length=self.seq_len,
+            identifiers=identifiers,
+            variant=self.variant,
+            positions=self.positions or ("rope" if self.variant == "attention" else "none"),
+            width=self.width,
+            heads=self.heads,
+            layers=self.layers,
+            expansion=self.expansion,
+            high_cycles=self.high_cycles,
+            low_cycles=self.low_cycles,
+            puzzle_positions=self.puzzle_positions,
+            puzzle_width=self.puzzle_width,
+        )
+
+    @property
+    def adam_atan2(self) -> AdamATan2:
+        return AdamATan2(
+            learning_rate=self.learning_rate,
+            warmup_steps=self.warmup_steps,
+            final_fraction=self.final_fraction,
+            weight_decay=self.weight_decay,
+            beta1=self.beta1,
+            beta2=self.beta2,
+        )
+
+    @property
+    def sign_sgd(self) -> SignSGD:
+        return SignSGD(
+            learning_rate=self.puzzle_learning_rate,
+            warmup_steps=self.warmup_steps,
+            final_fraction=self.final_fraction,
+            weight_decay=self.puzzle_weight_decay,
+        )
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        return (*super().uses, "attention_chunk") if self.variant == "attention" else super().uses
+
+    @property
+    def attention_chunks(self) -> tuple[int, ...]:
+        return (256,) if self.variant == "attention" and self.shape.whole_length > LONG else ()
+
+    @cached_property
+    def training_set(self) -> PuzzleSet:
+        return self._opened("train")
+
+    @property
+    def test_set(self) -> PuzzleSet:
+        return self._opened("test")
+
+    def _opened(self, split: Literal["train", "test"]) -> PuzzleSet:
+        """Refuses a data set of another vocabulary or length than the model's."""
+        from plimsoll.recipes.puzzles.dataset import PuzzleSet
+
+        if not self.data:
+            raise RecipeError(
+                "--data is missing: name a folder of puzzles. `plimsoll prepare sudoku --out FOLDER` makes one (maze"
+                " and arc likewise)"
+            )
+        found = PuzzleSet(self.data, split)
+        pairs = (("--seq-len", self.seq_len, found.seq_len), ("--vocab-size", self.vocab_size, found.vocab_size))
+        other = [f"{option} {theirs} where the model has {ours}" for option, ours, theirs in pairs if ours != theirs]
+        if other:
+            raise DataError(
+                f"{found.folder / split} is a set of other puzzles than the recipe's: {' and '.join(other)}. Take the"
+                " preset of these puzzles (`plimsoll recipes`), or give those options"
+            )
+        if found.identifiers > self.identifiers:
+            raise DataError(
+                f"{found.folder / split} has {found.identifiers:,} identifiers of puzzles, and the table has"
+                f" {self.identifiers:,} rows: give --identifiers {found.identifiers}"
+            )
+        return found
+
+    def batch_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
+        tokens = ((examples, self.seq_len), "int32")
+        return {"inputs": tokens, "labels": tokens, "puzzle_identifiers": ((examples,), "int32")}
+
+    def evaluation_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
+        return self.batch_spec(examples) | {COUNTED: ((examples,), "bool")}
+
+    def task(self, compute: Compute) -> Task:
+        from plimsoll.recipes.puzzles.act import Halting, RecursiveSolver
+
+        halting = Halting(max_steps=self.halt_max_steps, exploration=self.halt_exploration)
+        return RecursiveSolver(self.shape, compute, halting)
+
+    def optimizer(self, steps: int) -> optax.GradientTransformation:
+        return self.adam_atan2.build(steps)
+
+    def schedule(self, steps: int) -> Callable[[Any], Any]:
+        return self.adam_atan2.schedule(steps)
+
+    def update_rule(self, steps: int, storage: Storage = WHOLE) -> optax.GradientTransformation:
+        from plimsoll.optimizers.in_place import with_tables
+
+        return with_tables(super().update_rule(steps, storage), self.sign_sgd.build(steps))
+
+    def begin(self, params: Any) -> Any:
+        """With the weights of --init-from, where one is named."""
+        if self.init_from is None:
+            return params
+        from plimsoll.recipes.puzzles import published
+
+        tensors = published.read(self.init_from)
+        return published.placed(tensors, params, self.shape, source=self.init_from)
+
+    def prepare(self, folder: Path, say: Say) -> Prepared:
+        from plimsoll.recipes.puzzles.arc_grids import CANVAS, VOCABULARY
+        from plimsoll.recipes.puzzles.sampler import batches_per_iteration
+
+        training = self.training_set
+        training.check()
+        if (self.seq_len, self.vocab_size) == (CANVAS**2, VOCABULARY):
+            _ = training.names()  # which an evaluation of ARC needs: missing ones are found now, not then
+        if self.init_from is not None:
+            from plimsoll.recipes.puzzles import published
+
+            published.require_names(self.init_from, self.shape)
+
+        def steps_of(epochs: float) -> int:
+            return batches_per_iteration(training, batch_size=self.effective_batch, epochs_per_iteration=epochs)
+
+        steps = self.steps or steps_of(self.default_epochs if self.epochs is None else self.epochs)
+        if steps < 1:
+            raise DataError(
+                f"{self.data} has {training.groups:,} groups of puzzles, and {self.epochs or self.default_epochs:g}"
+                f" epochs of one puzzle each do not fill a batch of {self.effective_batch:,}: give --steps, more"
+                " --epochs, or a lower --batch-size"
+            )
+        description = f"{training.puzzles:,} puzzles in {training.groups:,} groups, {training.examples:,} examples"
+        tested = self._test_examples()
+        say(f"data: {description} in {self.data}; {tested:,} test examples; {steps:,} steps")
+        facts = {"description": description, "groups": training.groups, "identifiers": training.identifiers}
+        return Prepared(
+            steps=steps,
+            steps_per_epoch=max(1, steps_of(self.eval_interval)),
+            facts=facts | {"test_examples": tested, "digests": self._digests()},
+        )
+
+    def data_changed(self, prepared: Prepared) -> str | None:
+        then = prepared.facts.get("digests")
+        if then and then != self._digests():
+            raise DataError(
+                f"{self.data} is not the data of this run any more: it holds other puzzles than when the run began, so"
+                " that some which are held out now may have been trained on. Put the old set back, or start a new --run"
+            )
+        return None
+
+    def without_data(self, prepared: Prepared) -> Puzzles:
+        return replace(self, data="", identifiers=prepared.facts["identifiers"])
+
+    def _digests(self) -> dict[str, str]:
+        """Of the splits that are there."""
+        has_test = (Path(self.data).expanduser() / "test").is_dir()
+        return {"train": self.training_set.digest()} | ({"test": self.test_set.digest()} if has_test else {})
+
+    def _test_examples(self) -> int:
+        if not (Path(self.data).expanduser() / "test").is_dir():
+            return 0
+        testing = self.test_set
+        testing.check()
+        return testing.examples
+
+    def source(self, folder: Path, *, prefetch: int) -> Source:
+        from plimsoll.recipes.puzzles.sampler import puzzle_loader
+
+        return puzzle_loader(
+            self.training_set,
+            batch_size=self.effective_batch,
+            seed=self.seed,
+            epochs_per_iteration=self.eval_interval,
+            prefetch=prefetch,
+        )
+
+    def validation(self, folder: Path, *, examples: int) -> Iterable[dict[str, Any]]:
+        if not self._test_examples_wanted():
+            return ()
+        return self._tests(examples)
+
+    def _test_examples_wanted(self) -> bool:
+        return self.validation_examples != 0 and (Path(self.data).expanduser() / "test").is_dir()
+
+    def _tests(self, examples: int) -> Iterator[dict[str, Any]]:
+        import numpy as np
+
+        most, batches = self.validation_examples, self.test_set.test_batches(examples)
+        if most is None:
+            yield from batches
+            return
+        for number, batch in enumerate(islice(batches, -(-most // examples))):
+            wanted = np.arange(examples) < most - number * examples
+            yield batch | {COUNTED: batch[COUNTED] & wanted}
+
+    def reported(self, metrics: Mapping[str, float]) -> dict[str, Any]:
+        """Shares of puzzles and of tokens, and the supervision steps taken."""
+        return {
+            "exact_accuracy": metrics["exact_accuracy"],
+            "token_accuracy": metrics["accuracy"],
+            "q_halt_accuracy": metrics["q_halt_accuracy"],
+            "mean_steps": metrics["supervision_steps"],
+            "loss": metrics["loss"],
+        }
+
+    def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
+        """Without data, of batches alone."""
+        batch = 4 * self.effective_batch * (2 * self.seq_len + 1)
+        held = 2 * 4 * self.training_set.groups + self.training_set.held_bytes() if self.data else 0
+        return {"data": READER_BYTES + held + (prefetch + BATCHES) * batch}

@@ -1,0 +1,121 @@
+"""Questions and answers as strings: rows of CSV files in the form `source,question,answer,rating`, here or on the hub.
+
+Rows are read one after the other, as often as they are asked for, and not kept.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from plimsoll.data.hub import looks_like_hub_id
+from plimsoll.errors import DataError
+from plimsoll.recipes.puzzles.dataset import SPLITS
+
+COLUMNS = ("question", "answer")
+TOGETHER = 4096
+"""Rows of a part."""
+
+
+class Row(NamedTuple):
+    place: str
+    """For people: which row of which file."""
+    question: str
+    answer: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """The file of each split."""
+
+    files: dict[str, Path]
+
+    @property
+    def has_test(self) -> bool:
+        return "test" in self.files
+
+    def parts(self, split: str) -> Iterator[list[Row]]:
+        """All rows, up to 4,096 at a time; the numbers of rows begin with 1."""
+        part: list[Row] = []
+        for row in _csv_rows(self.files[split]):
+            part.append(row)
+            if len(part) == TOGETHER:
+                yield part
+                part = []
+        if part:
+            yield part
+
+
+def find_table(source: str) -> Table:
+    """What `--source` names."""
+    path = Path(source).expanduser()
+    if path.is_file():
+        return Table({"train": path})
+    if path.is_dir():
+        files = {name: file for name in SPLITS if (file := path / f"{name}.csv").is_file()}
+        if "train" not in files:
+            raise DataError(f"--source {source} is a folder without a train.csv: name a CSV file, or put it there")
+        return Table(files)
+    if source.endswith(".csv") or not looks_like_hub_id(source):
+        raise DataError(
+            f"--source {source} is neither a file nor a folder that is there, nor a Hugging Face id like"
+            " sapientinc/sudoku-extreme"
+        )
+    return Table(_downloaded(source))
+
+
+def _csv_rows(path: Path) -> Iterator[Row]:
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file)
+        try:
+            _require_columns(path, list(reader.fieldnames or []))
+            for number, row in enumerate(reader, 1):
+                place = f"{path}, row {number:,} (line {reader.line_num:,})"
+                question, answer = row["question"], row["answer"]
+                if question is None or answer is None:
+                    raise DataError(f"{place} has fewer columns than the header: the row is not whole")
+                yield Row(place, question, answer)
+        except (csv.Error, UnicodeDecodeError) as problem:
+            raise DataError(
+                f"{path} is no CSV file that can be read, after line {reader.line_num:,}: {problem}. Save it as text"
+                " in UTF-8"
+            ) from None
+
+
+def _require_columns(path: Path, header: list[str]) -> None:
+    if set(COLUMNS) <= set(header):
+        return
+    begins = ",".join(header)
+    what = f"begins with {begins[:60] + '...' if len(begins) > 60 else begins!r}" if header else "is empty"
+    raise DataError(
+        f"{path} has no header with the columns question and answer: it {what}. Put source,question,answer,rating on"
+        " its first line"
+    )
+
+
+def _downloaded(name: str) -> dict[str, Path]:
+    """The CSV files themselves: a reader that guesses types would take an answer of 81 digits for a number."""
+    import huggingface_hub
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    found = {}
+    for split in SPLITS:
+        try:
+            found[split] = Path(huggingface_hub.hf_hub_download(name, f"{split}.csv", repo_type="dataset"))
+        except Exception as problem:  # of the network too: the library has classes of its own for each
+            absent = isinstance(problem, EntryNotFoundError) and not isinstance(problem, LocalEntryNotFoundError)
+            if absent and split != "train":
+                continue
+            raise _unreachable(name, problem) from problem
+    return found
+
+
+def _unreachable(name: str, problem: Exception) -> DataError:
+    reason = " ".join(f"{type(problem).__name__}: {problem}".split())[:200]
+    return DataError(
+        f"data set {name} cannot be read ({reason}). Check the id, that it has a train.csv, and that huggingface.co"
+        " can be reached; a CSV file on this machine can be named by its path"
+    )

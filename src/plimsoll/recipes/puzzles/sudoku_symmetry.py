@@ -1,0 +1,78 @@
+"""Sudoku puzzles that are one another's augmentations: as hard, and with other digits in other places.
+
+Digits are exchanged; then the board is transposed (where boxes are square, half of the time), and bands of rows, rows
+within each, stacks of columns and columns within each are put in another order. Of 9x9 there are 9! x 2 x 6^8 = 1.2e12.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Int, UInt8, UInt64
+
+from plimsoll.errors import DataError
+from plimsoll.recipes.puzzles.sudoku_grids import BOXES, Boards
+
+TRIES = 200
+"""Draws of an augmentation whose grid is not held out."""
+
+
+class Symmetries(NamedTuple):
+    digits: UInt8[np.ndarray, "count digits"]
+    """What each digit becomes; 0, a blank, stays."""
+    rows: Int[np.ndarray, "count side"]
+    """Where each row is taken from, after transposing; likewise each column."""
+    cols: Int[np.ndarray, "count side"]
+    transposed: Bool[np.ndarray, " count"]
+
+
+def drawn(count: int, side: int, random: np.random.Generator) -> Symmetries:
+    tall, wide = BOXES[side]
+    digits = np.zeros((count, side + 1), np.uint8)
+    digits[:, 1:] = random.permuted(np.tile(np.arange(1, side + 1, dtype=np.uint8), (count, 1)), axis=1)
+    transposed = random.random(count) < 0.5 if tall == wide else np.zeros(count, bool)
+    return Symmetries(digits, _orders(count, side, tall, random), _orders(count, side, wide, random), transposed)
+
+
+def _orders(count: int, side: int, together: int, random: np.random.Generator) -> np.ndarray:
+    """Bands of `together` lines in any order, and the lines of each in any order."""
+    bands = random.permuted(np.tile(np.arange(side // together), (count, 1)), axis=1)
+    lines = random.permuted(np.tile(np.arange(together), (count, side // together, 1)), axis=2)
+    return (bands[:, :, None] * together + lines).reshape(count, side)
+
+
+def applied(board: UInt8[np.ndarray, "side side"], by: Symmetries) -> Boards:
+    """One board, once for each of them."""
+    each = np.arange(len(by.transposed))[:, None, None]
+    turned = np.stack([board, board.T])[by.transposed.astype(int)]
+    return by.digits[each, turned[each, by.rows[:, :, None], by.cols[:, None, :]]]
+
+
+def fingerprints(boards: Boards) -> UInt64[np.ndarray, " boards"]:
+    """Eight bytes that tell boards apart: any two of a million are taken for one with a chance below 10^-7."""
+    flat = boards.reshape(len(boards), -1).astype(np.uint64)
+    return flat @ np.random.default_rng(0).integers(0, 2**64, flat.shape[1], np.uint64)
+
+
+def augmented(
+    puzzle: UInt8[np.ndarray, "side side"],
+    solution: UInt8[np.ndarray, "side side"],
+    *,
+    count: int,
+    held_out: UInt64[np.ndarray, " known"],
+    random: np.random.Generator,
+) -> tuple[Boards, Boards]:
+    """The puzzle and `count` augmentations with their solutions, none of which is one of the `held_out`."""
+    puzzles, solutions = np.tile(puzzle, (1 + count, 1, 1)), np.tile(solution, (1 + count, 1, 1))
+    left = np.arange(1, 1 + count)
+    for _ in range(TRIES):
+        if not len(left):
+            return puzzles, solutions
+        by = drawn(len(left), len(puzzle), random)
+        puzzles[left], solutions[left] = applied(puzzle, by), applied(solution, by)
+        left = left[np.isin(fingerprints(solutions[left]), held_out)]
+    raise DataError(
+        f"after {TRIES} draws {len(left):,} of {count:,} augmentations of a puzzle still have a solution that is held"
+        " out for testing: ask for a smaller --test-size, or for --num-aug 0"
+    )

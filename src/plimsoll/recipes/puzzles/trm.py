@@ -1,0 +1,194 @@
+"""The network of the Tiny Recursive Model: two latents, one module of two blocks, and the same module again and again.
+
+Jolicoeur-Martineau 2025, https://arxiv.org/abs/2510.04871, with its public code for what the paper leaves open. A
+supervision step is `high_cycles` rounds, each of `low_cycles` times `low = module(low, high + x)` and then
+`high = module(high, low)`; the gradient goes through the last round only. What is done in rounds before it leaves
+nothing for the backward pass: two nested scans. `recipes/puzzles/act.py` makes a task of it.
+
+Blocks are post-norm, without learned scales: `h = rms(h + mix(h))`, `h = rms(h + swiglu(h))`. Sums and norms are
+float32, whatever the plan does to the dots. Kernels are (in, out), which is the fast way round on a CPU.
+
+Where a feed-forward mixes the positions, they are the first axis of what the blocks read (`Inside`): to mix them is a
+dot from the left then, to mix features one from the right, and nothing is turned over in between.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float, Int
+
+from plimsoll.levers.attention import attention
+from plimsoll.levers.precision import dot, dot_columns, rounded
+from plimsoll.levers.remat import keep, scan_blocks
+from plimsoll.levers.sharding import by_rows
+from plimsoll.models.rotary import rotary_angles, rotate
+from plimsoll.recipes.puzzles.trm_shape import TRMShape
+from plimsoll.types import Compute
+
+NORM_EPSILON = 1e-5
+TRUNCATED_STD = 0.87962566103423978
+"""Of a standard normal cut off at -2 and 2."""
+Q_BIAS = -5.0
+"""Of both of the halting head's logits at the start: nothing halts before it has learned to."""
+
+Latent = Float[Array, "batch positions width"]
+Inside = Float[Array, "batch positions width"] | Float[Array, "positions batch width"]
+"""A latent as blocks read it: with attention the one, with a feed-forward across positions the other."""
+
+
+class Network:
+    """Pure functions over a pytree of weights."""
+
+    def __init__(self, shape: TRMShape, compute: Compute) -> None:
+        self.shape, self.compute = shape, compute
+
+    def init(self, key: Array) -> dict[str, Any]:
+        """Float32. Kernels and embeddings have the standard deviation 1/sqrt(in) and 1/sqrt(width)."""
+        shape, (embedding, head, places, *blocks) = self.shape, jax.random.split(key, 3 + self.shape.layers)
+        d = shape.width
+        weights = {
+            "embedding": truncated(embedding, (shape.vocab, d), std=d**-0.5),
+            "blocks": [self._block(key) for key in blocks],
+            "head": _kernel(head, d, shape.vocab),
+            "halt": {"kernel": jnp.zeros((d, 2)), "bias": jnp.full(2, Q_BIAS)},
+        }
+        if shape.positions == "learned":
+            weights["positions"] = truncated(places, (shape.whole_length, d), std=d**-0.5)
+        return weights
+
+    def _block(self, key: Array) -> dict[str, Array]:
+        shape, keys = self.shape, jax.random.split(key, 4)
+        d, length = shape.width, shape.whole_length
+        if shape.variant == "attention":
+            mixing = {"qkv": _kernel(keys[0], d, 3 * d), "out": _kernel(keys[1], d, d)}
+        else:
+            mixing = {
+                "mix_gate_up": _kernel(keys[0], length, 2 * shape.mixing_inner),
+                "mix_down": _kernel(keys[1], shape.mixing_inner, length),
+            }
+        return mixing | {"gate_up": _kernel(keys[2], d, 2 * shape.inner), "down": _kernel(keys[3], shape.inner, d)}
+
+    def embedded(
+        self, weights: dict, inputs: Int[Array, "batch length"], rows: Float[Array, "batch row_width"]
+    ) -> Latent:
+        """What every update of the low latent is given: the puzzle's row, laid out over the first positions, and the
+        tokens, all times sqrt(width)."""
+        shape, d = self.shape, self.shape.width
+        prefix = jnp.pad(rows, ((0, 0), (0, shape.puzzle_positions * d - shape.row_width)))
+        tokens = weights["embedding"][inputs].astype(jnp.float32)
+        x = jnp.concatenate([prefix.reshape(-1, shape.puzzle_positions, d), tokens], axis=1)
+        if shape.positions == "learned":
+            x = math.sqrt(0.5) * (x + weights["positions"].astype(jnp.float32))
+        return by_rows(math.sqrt(d) * x)
+
+    def recursed(self, weights: dict, high: Latent, low: Latent, x: Latent, *, learns: bool) -> tuple[Latent, Latent]:
+        """Both latents after a supervision step; with `learns`, the last round can be differentiated."""
+        if not self._positions_first:
+            return self._rounds(weights, high, low, x, learns=learns)
+        high, low, x = (jnp.swapaxes(one, 0, 1) for one in (high, low, x))
+        high, low = self._rounds(weights, high, low, x, learns=learns)
+        return jnp.swapaxes(high, 0, 1), jnp.swapaxes(low, 0, 1)
+
+    @property
+    def _positions_first(self) -> bool:
+        return self.shape.variant == "mlp"
+
+    def _rounds(self, weights: dict, high: Inside, low: Inside, x: Inside, *, learns: bool) -> tuple[Inside, Inside]:
+        how, blocks = self.compute, weights["blocks"]
+        fixed = jax.tree.map(lambda kernel: rounded(kernel, how.precision), jax.lax.stop_gradient(blocks))
+        given = jax.lax.stop_gradient(x)
+
+        def round_(latents: tuple[Inside, Inside], _: None) -> tuple[tuple[Inside, Inside], None]:
+            high, low = latents
+            low, _ = jax.lax.scan(
+                lambda low, _: (self.module(fixed, low, high + given), None), low, length=self.shape.low_cycles
+            )
+            return (self.module(fixed, high, low), low), None
+
+        rounds = self.shape.high_cycles - (1 if learns else 0)
+        high, low = jax.lax.stop_gradient((high, low))
+        (high, low), _ = jax.lax.scan(round_, (high, low), length=rounds)
+        if not learns:
+            return high, low
+        high, low = jax.lax.stop_gradient((high, low))
+        low = scan_blocks(
+            lambda low, _: self.module(blocks, low, high + x),
+            low,
+            jnp.arange(self.shape.low_cycles, dtype=jnp.int32),
+            layers=self.shape.low_cycles,
+            remat=how.remat,
+            platform=how.platform,
+        )
+        # The backward pass begins with this one: what it keeps is there for no longer than if it were computed again.
+        return self.module(blocks, high, low), low
+
+    def module(self, blocks: list[dict], hidden: Inside, injected: Inside) -> Inside:
+        """One update of a latent."""
+        hidden = hidden + injected
+        for block in blocks:
+            hidden = self.block(block, hidden)
+        return by_rows(hidden, axis=1 if self._positions_first else 0)
+
+    def block(self, weights: dict, hidden: Inside) -> Inside:
+        if self._positions_first:  # the norm is over positions, too
+            hidden = rms(hidden + self._mixed(weights, hidden), axis=0)
+        else:
+            hidden = rms(hidden + self._attended(weights, hidden))
+        gate_up = keep(self._dot(hidden, weights["gate_up"]))
+        return rms(hidden + keep(self._dot(_gated(gate_up, axis=-1), weights["down"])))
+
+    def _mixed(
+        self, weights: dict, hidden: Float[Array, "positions batch width"]
+    ) -> Float[Array, "positions batch width"]:
+        """A SwiGLU across positions: of every feature of every example."""
+        how: dict[str, Any] = {"precision": self.compute.precision, "platform": self.compute.platform}
+        gate_up = keep(dot_columns(weights["mix_gate_up"], hidden, **how))
+        return keep(dot_columns(weights["mix_down"], _gated(gate_up, axis=0), **how))
+
+    def _attended(self, weights: dict, hidden: Latent) -> Latent:
+        batch, length, width = hidden.shape
+        heads = keep(self._dot(hidden, weights["qkv"])).reshape(batch, length, 3, self.shape.heads, -1)
+        query, key, value = (jnp.swapaxes(heads[:, :, i], 1, 2) for i in range(3))
+        if self.shape.positions == "rope":
+            angles = rotary_angles(length, width // self.shape.heads)
+            query, key = rotate(query, angles), rotate(key, angles)
+        mixed = attention(query, key, value, compute=self.compute)
+        return keep(self._dot(mixed.swapaxes(1, 2).reshape(batch, length, width), weights["out"]))
+
+    def answered(
+        self, weights: dict, high: Latent
+    ) -> tuple[Float[Array, "batch length vocab"], Float[Array, " batch"]]:
+        """Logits of the tokens, and of halting."""
+        logits = self._dot(high[:, self.shape.puzzle_positions :], weights["head"])
+        halt = weights["halt"]
+        kernel = halt["kernel"].astype(jnp.float32)
+        q = dot(high[:, 0], kernel, precision="float32", platform=self.compute.platform) + halt["bias"]
+        return logits, q[:, 0]
+
+    def _dot(self, x: Array, kernel: Array) -> Array:
+        return dot(x, kernel, precision=self.compute.precision, platform=self.compute.platform)
+
+
+def rms(x: Array, *, axis: int = -1) -> Array:
+    """x / rms(x) over an axis. Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467, without a scale."""
+    return x * jax.lax.rsqrt(jnp.mean(x * x, axis=axis, keepdims=True) + NORM_EPSILON)
+
+
+def _gated(gate_up: Array, *, axis: int) -> Array:
+    """Half of it times silu of the other half: SwiGLU, Shazeer 2020, https://arxiv.org/abs/2002.05202."""
+    gate, up = jnp.split(gate_up, 2, axis=axis)
+    return jax.nn.silu(gate) * up
+
+
+def truncated(key: Array, shape: tuple[int, ...], *, std: float) -> Array:
+    """Normal, cut off at two deviations, and widened so that `std` is what comes out."""
+    return std / TRUNCATED_STD * jax.random.truncated_normal(key, -2, 2, shape)
+
+
+def _kernel(key: Array, inner: int, cols: int) -> Array:
+    return truncated(key, (inner, cols), std=inner**-0.5)

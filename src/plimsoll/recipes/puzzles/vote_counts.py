@@ -1,0 +1,106 @@
+"""The answers to ARC tasks from what was predicted for their augmentations: undone, counted and ranked.
+
+Every augmentation of a test input votes for the grid it predicts. Candidates are ranked by votes, then by their mean
+probability of being right; a task's score at K is the share of its test inputs whose answer is among the first K.
+Tiny Recursive Models, evaluators/arc.py; the benchmark itself allows two attempts (https://arcprize.org).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from plimsoll.recipes.puzzles.arc_grids import Grid, cropped, read_name
+
+PASS_AT = (1, 2, 5, 10, 100, 1000)
+ATTEMPTS = 2
+"""Of a submission."""
+
+Key = bytes
+"""A grid's shape and colours: its hash is Python's business."""
+
+
+def key_of(grid: Grid) -> Key:
+    return bytes(grid.shape) + grid.tobytes()
+
+
+def grid_of(key: Key) -> Grid:
+    return np.frombuffer(key, np.uint8, offset=2).reshape(key[0], key[1])
+
+
+class Candidate(NamedTuple):
+    grid: Grid
+    votes: int
+    probability: float
+    """Mean over its votes of the sigmoid of the halting logit: that the answer is right."""
+
+
+@dataclass
+class Votes:
+    """Of any number of batches, and evaluations of a run: votes of several may be added up."""
+
+    of: dict[str, dict[Key, dict[Key, tuple[int, float]]]] = field(default_factory=dict)
+    """Task, input, predicted grid: votes, and the sum of their probabilities."""
+
+    def add(
+        self,
+        names: Sequence[str],
+        inputs: Int[np.ndarray, "batch tokens"],
+        predicted: Int[np.ndarray, "batch tokens"],
+        halt_logits: Float[np.ndarray, " batch"],
+    ) -> None:
+        """`names` of the puzzles' identifiers, with how each was augmented; no padding among the rows."""
+        sure = 1 / (1 + np.exp(-np.asarray(halt_logits, np.float64)))
+        for name, given, found, probability in zip(names, inputs, predicted, sure.tolist(), strict=True):
+            task, made = read_name(name)
+            asked, answered = (key_of(made.undone(cropped(tokens))) for tokens in (given, found))
+            candidates = self.of.setdefault(task, {}).setdefault(asked, {})
+            votes, total = candidates.get(answered, (0, 0.0))
+            candidates[answered] = votes + 1, total + probability
+
+    def ranked(self, task: str, asked: Grid) -> list[Candidate]:
+        """Best first; empty where nothing was predicted. Of equals the one that was predicted first."""
+        found = self.of.get(task, {}).get(key_of(asked), {})
+        candidates = [Candidate(grid_of(key), votes, total / votes) for key, (votes, total) in found.items()]
+        return sorted(candidates, key=lambda one: (one.votes, one.probability), reverse=True)
+
+
+class Scores(NamedTuple):
+    pass_at: dict[int, float]
+    """Mean over tasks of the share of test inputs whose answer is among the first K; tasks whose answers are not known
+    are left out, and where none is known this is empty."""
+    submission: dict[str, list[dict[str, list[list[int]]]]]
+    """Task to `attempt_1` and `attempt_2` of each of its test inputs: the form of the competition."""
+    unanswered: int
+    """Test inputs for which nothing was predicted: they count as wrong."""
+
+
+def scored(votes: Votes, tasks: Mapping[str, Any], *, at: Iterable[int] = PASS_AT) -> Scores:
+    """`tasks`: name to `{"test": [{"input": ..., "output": ...}]}`, as test_puzzles.json has them."""
+    at = tuple(at)
+    solved, known, unanswered = dict.fromkeys(at, 0.0), 0, 0
+    submission: dict[str, list[dict[str, list[list[int]]]]] = {}
+    for name, task in tasks.items():
+        submission[name] = []
+        is_known = all(pair.get("output") is not None for pair in task["test"])
+        known += is_known
+        for pair in task["test"]:
+            ranked = votes.ranked(name, np.array(pair["input"], np.uint8))
+            unanswered += not ranked
+            submission[name].append(_attempts(ranked))
+            if is_known:
+                right = key_of(np.array(pair["output"], np.uint8))
+                place = next((place for place, one in enumerate(ranked) if key_of(one.grid) == right), np.inf)
+                for most in at:
+                    solved[most] += (place < most) / len(task["test"])
+    return Scores({most: total / known for most, total in solved.items() if known}, submission, unanswered)
+
+
+def _attempts(ranked: list[Candidate]) -> dict[str, list[list[int]]]:
+    """The first two; the best one again where there is one, and a black cell where there is none."""
+    grids = [one.grid.tolist() for one in ranked if one.grid.size][:ATTEMPTS] or [[[0]]]
+    return {f"attempt_{number + 1}": grids[min(number, len(grids) - 1)] for number in range(ATTEMPTS)}

@@ -1,0 +1,69 @@
+"""Sizes of a model of items, and what is learned of them: no JAX, for recipes.
+
+Items are numbered from 1, as in recipes/recommend/interactions.py; row 0 of every table is padding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from plimsoll.errors import RecipeError
+
+Softmax = Literal["two-level", "full"]
+ClusterVectors = Literal["learned", "means"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ItemShape:
+    """An item is a row of `item_width` numbers, which an adapter takes to the `width` of the language model."""
+
+    items: int
+    """Without padding."""
+    item_width: int
+    inner: int
+    """Of the adapter's hidden layer; 0 for no adapter, where the two widths are the same."""
+    width: int
+    softmax: Softmax = "two-level"
+    clusters: int = 1
+    largest_cluster: int = 1
+    """Items in it."""
+    cluster_vectors: ClusterVectors = "learned"
+    """Rows of their own, or the means of their members' rows."""
+    dropout: float = 0.0
+    """Of what enters the language model, and of what each of its layers adds where it is trained along."""
+
+    def __post_init__(self) -> None:
+        for name in ("items", "item_width", "width", "clusters", "largest_cluster"):
+            if getattr(self, name) < 1:
+                raise RecipeError(f"{name.replace('_', ' ')} must be 1 or more, got {getattr(self, name)}")
+        if self.inner < 0:
+            raise RecipeError(f"--adapter-inner must be 0 or more, got {self.inner}")
+        if not self.inner and self.item_width != self.width:
+            raise RecipeError(
+                f"--adapter-inner 0 puts items of --item-embedding-dim {self.item_width} straight into a model of width"
+                f" {self.width}: make the two the same, or give the adapter a hidden layer"
+            )
+        if not 0 <= self.dropout < 1:
+            raise RecipeError(f"--dropout must be from 0 to below 1, got {self.dropout:g}")
+        if self.two_level and self.clusters * self.largest_cluster < self.items:
+            raise RecipeError(
+                f"{self.clusters:,} clusters of at most {self.largest_cluster:,} do not hold {self.items:,} items: ask"
+                f" for more --num-clusters, or a --largest-cluster of {-(-self.items // self.clusters):,}"
+            )
+        if self.clusters > self.items:
+            raise RecipeError(f"{self.clusters:,} clusters are more than the {self.items:,} items: --num-clusters")
+
+    @property
+    def two_level(self) -> bool:
+        return self.softmax == "two-level"
+
+    @property
+    def learned_clusters(self) -> bool:
+        return self.two_level and self.cluster_vectors == "learned"
+
+    def parameters(self) -> int:
+        """Of item table, adapter and clusters' rows: all that is learned beside the language model."""
+        adapter = (self.item_width + 1) * self.inner + (self.inner + 1) * self.width if self.inner else 0
+        clusters = self.clusters * self.item_width if self.learned_clusters else 0
+        return (self.items + 1) * self.item_width + adapter + clusters

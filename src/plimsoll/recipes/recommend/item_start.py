@@ -1,0 +1,55 @@
+"""What a model of items begins with: the data's embeddings and clusters, and a published model's weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+import numpy as np
+from jaxtyping import Float, Int
+
+from plimsoll.models.pretrained.shape import PretrainedShape
+from plimsoll.models.pretrained.weights import bits_of, load
+from plimsoll.recipes.recommend.item_shape import ItemShape
+from plimsoll.recipes.recommend.items import members_of
+from plimsoll.types import Params
+
+ROW_LENGTH = 0.8
+"""Of an item's row, whatever the length of what it was made from: beside what the reader's last norm gives, the
+likeliest items then begin some nats above the others."""
+
+
+def with_items(params: Params, rows: Float[np.ndarray, "items_and_1 item_width"]) -> Params:
+    """With these rows, each as long as `ROW_LENGTH`, but for rows of zeros, which stay as they were drawn. `rows` is
+    changed."""
+    trainable = params["trainable"]
+    lengths = np.linalg.norm(rows, axis=1)
+    there = lengths > 0
+    rows *= np.where(there, ROW_LENGTH / np.where(there, lengths, 1), 0).astype(np.float32)[:, None]
+    rows[~there] = np.asarray(trainable["items"]["embedding"])[~there]
+    return params | {"trainable": trainable | {"items": {"embedding": jax.device_put(rows)}}}
+
+
+def with_clusters(params: Params, cluster_of: Int[np.ndarray, " items_and_1"], shape: ItemShape) -> Params:
+    """With these clusters; rows of their own begin as the means of their members' rows."""
+    fixed = members_of(cluster_of, shape)
+    if shape.learned_clusters:
+        table = np.asarray(params["trainable"]["items"]["embedding"])[1:]
+        means = np.zeros((shape.clusters, shape.item_width), np.float32)
+        np.add.at(means, cluster_of[1:], table)
+        means /= np.maximum(np.bincount(cluster_of[1:], minlength=shape.clusters), 1)[:, None]
+        trainable = params["trainable"] | {"clusters": {"embedding": jax.device_put(means)}}
+        params = params | {"trainable": trainable}
+    return params | {"frozen": params["frozen"] | {"clusters": jax.device_put(fixed)}}
+
+
+def with_weights(params: Params, folder: Path, shape: PretrainedShape) -> Params:
+    """With the model's weights, in the bits in which the tree before them was kept.
+
+    That tree is given back first: two of them are never there at once.
+    """
+    part = "frozen" if "model" in params.get("frozen", {}) else "trainable"
+    bits = bits_of(params[part]["model"])
+    for leaf in jax.tree.leaves(params[part]["model"]):
+        leaf.delete()
+    return params | {part: params[part] | {"model": load(folder, shape, bits=bits, words=False)}}

@@ -1,0 +1,170 @@
+"""Items as single tokens of a language model: what goes in, and how likely each one is to come next.
+
+A row of the item table goes through an adapter into the model; the same adapter takes it to the vector v that the
+model's output h is compared with. With a full softmax, p(i) is that of h.v_i over all items. With two levels,
+p(i) = p(c) p(i | c): first a softmax over the clusters' vectors, then one over the members of the item's cluster, which
+costs `clusters + largest_cluster` products where the full one costs `items`. Subbiah et al. 2025 (EfficientIDs).
+
+Both are distributions over the items: padding is never one of them, an empty place in a cluster counts as -inf before
+the sum is taken, and of a cluster with one member that member is certain.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from plimsoll.levers.chunked_loss import each_nats
+from plimsoll.levers.precision import batched_dot_rows, dot, dot_rows
+from plimsoll.recipes.recommend.item_shape import ItemShape
+from plimsoll.types import IGNORE, Compute
+
+INIT_SCALE = 0.02
+"""Standard deviation of a row's numbers, where nothing better is known to begin with."""
+NOBODY = 0
+"""In a table of members: a place that is not taken. It is padding's id."""
+
+
+def members_of(cluster_of: Int[np.ndarray, " items_and_1"], shape: ItemShape) -> dict[str, np.ndarray]:
+    """The clusters as they are kept: each item's cluster and place in it, and each cluster's items. NumPy.
+
+    `cluster_of` is -1 for padding.
+    """
+    items = np.arange(1, shape.items + 1)
+    clusters = np.asarray(cluster_of)[1:]
+    order = np.argsort(clusters, kind="stable")
+    sizes = np.bincount(clusters, minlength=shape.clusters)
+    places = np.empty(shape.items, np.int32)
+    places[order] = np.arange(shape.items) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    members = np.full((shape.clusters, shape.largest_cluster), NOBODY, np.int32)
+    members[clusters, places] = items
+    padding = np.zeros(1, np.int32)
+    return {
+        "cluster": np.concatenate([padding, clusters]).astype(np.int32),
+        "place": np.concatenate([padding, places]).astype(np.int32),
+        "members": members,
+    }
+
+
+def round_robin(shape: ItemShape) -> dict[str, Array]:
+    """Item i in cluster (i - 1) mod clusters, until others are given: what a model begins with."""
+    item = jnp.arange(shape.items + 1, dtype=jnp.int32)
+    number = jnp.maximum(item - 1, 0)
+    cluster = jnp.arange(shape.clusters, dtype=jnp.int32)[:, None]
+    place = jnp.arange(shape.largest_cluster, dtype=jnp.int32)
+    member = 1 + cluster + place * shape.clusters
+    return {
+        "cluster": number % shape.clusters,
+        "place": number // shape.clusters,
+        "members": jnp.where(member <= shape.items, member, NOBODY),
+    }
+
+
+class Items:
+    """Pure functions over the trainable entries `items`, `adapter` and `clusters`, and what is fixed of clusters."""
+
+    def __init__(self, shape: ItemShape, compute: Compute) -> None:
+        self.shape, self.compute = shape, compute
+
+    def init(self, key: Array) -> dict[str, Any]:
+        """Float32. The adapter is drawn as Xavier normal."""
+        shape, (items, inner, outer, clusters) = self.shape, jax.random.split(key, 4)
+        params: dict[str, Any] = {"items": {"embedding": _rows(items, shape.items + 1, shape.item_width)}}
+        if shape.inner:
+            params["adapter"] = {
+                "inner": _linear(inner, shape.item_width, shape.inner),
+                "outer": _linear(outer, shape.inner, shape.width),
+            }
+        if shape.learned_clusters:
+            params["clusters"] = {"embedding": _rows(clusters, shape.clusters, shape.item_width)}
+        return params
+
+    def entered(self, params: dict, ids: Int[Array, "*any"]) -> Float[Array, "*any width"]:
+        """What goes into the language model in these items' places."""
+        return self._adapted(params, params["items"]["embedding"][ids])
+
+    def vectors(self, params: dict, fixed: dict) -> dict[str, Float[Array, "_ width"]]:
+        """What the model's output is compared with: of all items, row 0 among them, and of the clusters."""
+        table = params["items"]["embedding"]
+        found = {"items": self._adapted(params, table)}
+        if self.shape.two_level:
+            rows = params["clusters"]["embedding"] if self.shape.learned_clusters else _means(table, fixed)
+            found["clusters"] = self._adapted(params, rows)
+        return found
+
+    def nats(
+        self, hidden: Float[Array, "tokens width"], vectors: dict, items: Int[Array, " tokens"], fixed: dict
+    ) -> Float[Array, ""]:
+        """Sums `-log p(item)` over the tokens whose item is not `IGNORE`: a rule of `levers.chunked_loss`."""
+        if not self.shape.two_level:
+            labels = jnp.where(items == IGNORE, IGNORE, items - 1)
+            return jnp.sum(each_nats(self._scores(hidden, vectors["items"][1:]), labels))
+        known = jnp.maximum(items, 0)
+        cluster = jnp.where(items == IGNORE, IGNORE, fixed["cluster"][known])
+        place = jnp.where(items == IGNORE, IGNORE, fixed["place"][known])
+        members = fixed["members"][jnp.maximum(cluster, 0)]
+        within = self._scores_of_each(hidden, vectors["items"][members])
+        within = jnp.where(members == NOBODY, -jnp.inf, within)
+        return jnp.sum(each_nats(self._cluster_scores(hidden, vectors, fixed), cluster) + each_nats(within, place))
+
+    def log_probabilities(
+        self, hidden: Float[Array, "rows width"], vectors: dict, fixed: dict
+    ) -> Float[Array, "rows items_and_1"]:
+        """Of every item to come next; -inf of padding."""
+        scores = self._scores(hidden, vectors["items"][1:])
+        if self.shape.two_level:
+            cluster, clusters = fixed["cluster"][1:], self.shape.clusters
+            largest = jax.ops.segment_max(scores.T, cluster, num_segments=clusters)
+            shifted = jnp.exp(scores.T - largest[cluster])
+            whole = largest + jnp.log(jax.ops.segment_sum(shifted, cluster, num_segments=clusters))
+            first = jax.nn.log_softmax(self._cluster_scores(hidden, vectors, fixed))
+            found = scores + (first - whole.T)[:, cluster]
+        else:
+            found = jax.nn.log_softmax(scores)
+        return jnp.pad(found, ((0, 0), (1, 0)), constant_values=-jnp.inf)
+
+    def _cluster_scores(self, hidden: Array, vectors: dict, fixed: dict) -> Array:
+        """-inf of a cluster without members, which nothing can come from."""
+        return jnp.where(fixed["members"][:, 0] == NOBODY, -jnp.inf, self._scores(hidden, vectors["clusters"]))
+
+    def _adapted(self, params: dict, rows: Float[Array, "... item_width"]) -> Float[Array, "... width"]:
+        rows = rows.astype(jnp.float32)
+        if not self.shape.inner:
+            return rows
+        inner, outer = params["adapter"]["inner"], params["adapter"]["outer"]
+        return self._linear(jax.nn.gelu(self._linear(rows, inner)), outer)
+
+    def _linear(self, x: Array, layer: dict) -> Array:
+        return dot(x, layer["kernel"], **self._how) + layer["bias"]
+
+    def _scores(self, hidden: Array, vectors: Array) -> Array:
+        return dot_rows(hidden, vectors, **self._how)
+
+    def _scores_of_each(
+        self, hidden: Float[Array, "tokens width"], vectors: Float[Array, "tokens places width"]
+    ) -> Float[Array, "tokens places"]:
+        return batched_dot_rows(hidden[:, None], vectors, **self._how)[:, 0]
+
+    @property
+    def _how(self) -> dict[str, Any]:
+        return {"precision": self.compute.precision, "platform": self.compute.platform}
+
+
+def _means(table: Float[Array, "items_and_1 item_width"], fixed: dict) -> Float[Array, "clusters item_width"]:
+    clusters = fixed["members"].shape[0]
+    summed = jax.ops.segment_sum(table[1:].astype(jnp.float32), fixed["cluster"][1:], num_segments=clusters)
+    sizes = jnp.sum(fixed["members"] != NOBODY, axis=1, keepdims=True, dtype=jnp.float32)
+    return summed / jnp.maximum(sizes, 1)
+
+
+def _rows(key: Array, rows: int, cols: int) -> Array:
+    return INIT_SCALE * jax.random.normal(key, (rows, cols))
+
+
+def _linear(key: Array, inner: int, cols: int) -> dict[str, Array]:
+    scale = (2 / (inner + cols)) ** 0.5
+    return {"kernel": scale * jax.random.normal(key, (inner, cols)), "bias": jnp.zeros(cols)}

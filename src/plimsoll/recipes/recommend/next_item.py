@@ -1,0 +1,128 @@
+"""The task of predicting the item that comes next: a reader between the item table's two uses.
+
+The same rows go in and are compared with what comes out (recipes/recommend/items.py). Where the reader
+is frozen, rows and adapter still get a gradient through it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from plimsoll.levers.chunked_loss import LIFT, chunked_sum
+from plimsoll.levers.frozen import FrozenBits, stored
+from plimsoll.levers.sharding import in_mesh
+from plimsoll.models.dropout import dropped
+from plimsoll.models.pretrained.weights import blank_kept
+from plimsoll.recipes.recommend.item_reader import Reader
+from plimsoll.recipes.recommend.item_shape import ItemShape
+from plimsoll.recipes.recommend.items import Items, round_robin
+from plimsoll.types import COUNTED, IGNORE, Batch, Compute, LossSum, Metrics, Params
+
+NEAR = 10
+"""Items among which the right one should be, in the metrics of an evaluation."""
+
+
+class NextItem:
+    """A `Task`: batches hold `items`, int32 of (batch, length + 1), filled up on the right with 0, which is no item.
+
+    To train, every item but the first is to be predicted; to evaluate, the last one of each row alone.
+    """
+
+    def __init__(self, shape: ItemShape, reader: Reader, compute: Compute) -> None:
+        self.shape, self.reader, self.compute = shape, reader, compute
+        self.items = Items(shape, compute)
+
+    def init(self, key: Array) -> Params:
+        items_key, reader_key = jax.random.split(key)
+        trainable, frozen = self.items.init(items_key), {}
+        (frozen if self.reader.frozen else trainable)["model"] = self.reader.init(reader_key)
+        if self.shape.two_level:
+            frozen["clusters"] = round_robin(self.shape)
+        return {"trainable": trainable} | ({"frozen": frozen} if frozen else {})
+
+    def stored(self, frozen: dict, bits: FrozenBits) -> dict:
+        """See `types.StoresFrozen`: a published model is kept as its own reader of files would make it."""
+        if not self.reader.frozen:
+            return stored(frozen, bits)
+        return frozen | {"model": blank_kept(frozen["model"], bits)}
+
+    def hidden(
+        self, params: Params, ids: Int[Array, "batch length"], keys: Array | None = None
+    ) -> Float[Array, "batch length width"]:
+        """What the reader makes of each item and of those before it."""
+        x = self.items.entered(params["trainable"], ids)
+        x = dropped(x, keys, 0, share=self.shape.dropout)
+        return self.reader.hidden(params["frozen" if self.reader.frozen else "trainable"]["model"], x, keys)
+
+    def loss(
+        self, params: Params, carry: None, batch: Batch, keys: Array, *, train: bool
+    ) -> tuple[LossSum, None, Metrics]:
+        """Nats, summed over the items that are to be predicted."""
+        if not train:
+            return self._judged(params, batch)
+        ids, following = batch["items"][:, :-1], batch["items"][:, 1:]
+        hidden = self.hidden(params, ids, keys if self.shape.dropout else None)
+        labels = jnp.where(following > 0, following, IGNORE).reshape(-1)
+        hidden, count = hidden.reshape(labels.size, -1), jnp.sum(labels != IGNORE, dtype=jnp.float32)
+        skip = bool(self.compute.loss_chunk) and not in_mesh()  # where rows lie on devices, sorting would move them
+        if skip:
+            order = jnp.argsort(labels == IGNORE, stable=True)
+            hidden, labels = hidden[order], labels[order]
+        total = chunked_sum(
+            hidden,
+            self.items.vectors(params["trainable"], self._fixed(params)),
+            labels,
+            rule=self.items.nats,
+            fixed=self._fixed(params),
+            chunk=self.compute.loss_chunk,
+            lift=LIFT if self.compute.precision == "float16" else 1.0,
+            skip=skip,
+        )
+        return LossSum(total, count), None, {}
+
+    def log_probabilities(self, params: Params, ids: Int[Array, "batch length"]) -> Float[Array, "batch items_and_1"]:
+        """Of every item to come after these histories; -inf of padding. A history has one item or more."""
+        fixed = self._fixed(params)
+        last = jnp.maximum(jnp.sum(ids > 0, axis=1) - 1, 0)
+        hidden = jnp.take_along_axis(self.hidden(params, ids), last[:, None, None], axis=1)[:, 0]
+        return self.items.log_probabilities(hidden, self.items.vectors(params["trainable"], fixed), fixed)
+
+    def _judged(self, params: Params, batch: Batch) -> tuple[LossSum, None, Metrics]:
+        """Of the last item of each row: its nats, and whether it is among the first among all items not in its row.
+
+        Ties count against it.
+        """
+        items = batch["items"]
+        length = jnp.sum(items > 0, axis=1)
+        counted = (batch.get(COUNTED, jnp.bool_(True)) & (length > 1)).astype(jnp.float32)
+        rows, at = jnp.arange(len(items)), jnp.maximum(length - 1, 1)
+        wanted = items[rows, at]
+        history = jnp.where(jnp.arange(items.shape[1]) < at[:, None], items, 0)
+        found = self.log_probabilities(params, history[:, :-1])
+        own = found[rows, wanted]
+        others = found.at[rows[:, None], history].set(-jnp.inf).at[rows, wanted].set(-jnp.inf)
+        before = jnp.sum(others >= own[:, None], axis=1)
+        hit = jnp.where(before < NEAR, counted, 0)
+        weight = jnp.sum(counted)
+        gain = hit / jnp.log2(before.astype(jnp.float32) + 2)
+        nats = jnp.where(counted > 0, -own, 0)
+        metrics = {f"hr@{NEAR}": LossSum(jnp.sum(hit), weight), f"ndcg@{NEAR}": LossSum(jnp.sum(gain), weight)}
+        return LossSum(jnp.sum(nats), weight), None, metrics
+
+    def _fixed(self, params: Params) -> dict[str, Any]:
+        return params["frozen"]["clusters"] if self.shape.two_level else {}
+
+    def unstack(self, trainable: dict) -> dict:
+        """See `types.Unstacks`."""
+        if self.reader.frozen:
+            return trainable
+        return trainable | {"model": self.reader.unstack(trainable["model"])}
+
+    def stack(self, gradient: dict) -> dict:
+        if self.reader.frozen:
+            return gradient
+        return gradient | {"model": self.reader.stack(gradient["model"])}

@@ -1,0 +1,154 @@
+"""A run of recommend put to use: where the right items stand among all, and what comes after a history.
+
+Part of the joint, in a process that imports JAX. Scores are of the whole catalogue, a block of users at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import jax
+import numpy as np
+
+from plimsoll.errors import RunError
+from plimsoll.levers.weight_bits import readable
+from plimsoll.recipes.recommend.baselines import Baselines
+from plimsoll.recipes.recommend.interactions import HeldOut, Interactions
+from plimsoll.recipes.recommend.next_item import NextItem
+from plimsoll.recipes.recommend.ranking import added, best, means, ranks, sums, without_seen
+from plimsoll.recipes.recommend.recipe import Recommend
+from plimsoll.recipes.recommend.rows import histories
+from plimsoll.units import MIB
+
+if TYPE_CHECKING:
+    from plimsoll.inference.evaluate import Trained
+
+SPLITS: tuple[HeldOut, ...] = ("validation", "test")
+BLOCK_BYTES = 32 * MIB
+"""Of scores at a time; a softmax of two levels holds a few times as many for a moment."""
+MOST_USERS = 256
+"""Of a block: where a large model reads their histories, they are what counts."""
+
+Scorer = Callable[[np.ndarray], np.ndarray]
+"""Histories (users, length), padded on the right, to the log-probabilities of all items (users, items + 1)."""
+
+
+def judged(trained: Trained, *, keep_seen: bool, raw: bool = False) -> dict[str, Any]:
+    """Metrics of validation, if it was not learned from, and of test, and those of the baselines beside them.
+
+    `raw` asks for those of the weights as they were trained besides those of their average."""
+    recipe = _recipe(trained)
+    data = recipe.interactions
+    if not len(data.evaluated):
+        raise RunError(f"{trained.folder.path} has no held-out set to evaluate on: {recipe.without_validation}")
+    users = max(1, min(MOST_USERS, BLOCK_BYTES // (4 * (data.items + 1)), len(data.evaluated)))
+
+    splits = SPLITS[1:] if recipe.learn_validation else SPLITS
+
+    def by(score: Scorer) -> dict[str, dict[str, float]]:
+        how: dict[str, Any] = {"users": users, "length": recipe.seq_len, "keep_seen": keep_seen}
+        return {split: _ranked(score, data, split, **how) for split in splits}
+
+    found: dict[str, Any] = {"run": str(trained.folder.path), "step": trained.saved.step, "keep_seen": keep_seen}
+    found |= by(scorer(trained, users=users))
+    if raw:
+        found["raw"] = by(scorer(trained, users=users, average=False))
+    found["baselines"] = {split: Baselines(data, split).evaluate(keep_seen=keep_seen) for split in splits}
+    return found
+
+
+def scorer(trained: Trained, *, users: int, average: bool = True) -> Scorer:
+    """Of so many histories at a time, or fewer."""
+    recipe = _recipe(trained)
+    task = cast(NextItem, recipe.task(trained.plan.compute(jax.default_backend())))
+    params = trained.params(average=average)
+    params = params | {"trainable": readable(params["trainable"])}
+    run = jax.jit(task.log_probabilities)
+
+    def score(ids: np.ndarray) -> np.ndarray:
+        filled = np.concatenate([ids, np.ones((users - len(ids), ids.shape[1]), ids.dtype)])  # one shape to compile
+        return np.array(run(params, filled))[: len(ids)]
+
+    return score
+
+
+def _ranked(
+    score: Scorer, data: Interactions, split: HeldOut, *, users: int, length: int, keep_seen: bool
+) -> dict[str, float]:
+    ends, parts = data.ends(split), []
+    for first in range(0, len(data.evaluated), users):
+        chosen = data.evaluated[first : first + users]
+        scores = score(histories(data, chosen, split, length=length))
+        seen = None if keep_seen else [data.sequences[data.offsets[user] : ends[user]] for user in chosen]
+        parts.append(sums(ranks(scores, np.asarray(data.sequences[ends[chosen]]), seen=seen)))
+    return means(added(parts))
+
+
+def rank(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The likeliest items after a history. `asked`: `run`, `step`, `history` (ids of the data set), `top`,
+    `keep_seen`."""
+    from plimsoll.inference.evaluate import Trained
+
+    trained = Trained(asked["run"], step=asked["step"])
+    recipe = _recipe(trained)
+    names, history = recipe.interactions.catalogue, asked["history"]
+    ids = np.zeros((1, recipe.seq_len), np.int32)
+    read = history[-recipe.seq_len :]
+    ids[0, : len(read)] = read
+    scores = scorer(trained, users=1)(ids)
+    if not asked["keep_seen"]:
+        without_seen(scores, [np.array(history)])
+    items = best(scores[0], asked["top"])
+    return {
+        "run": asked["run"],
+        "step": trained.saved.step,
+        "history": [_called(names, item) for item in history],
+        "read": len(read),
+        "items": [
+            _called(names, item) | {"probability": float(np.exp(scores[0, item])), "score": float(scores[0, item])}
+            for item in items
+        ],
+    }
+
+
+def next_of_users(asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What comes next for the first users of the test split, and the item they really took then. `asked`: `run`,
+    `step`, `users`, `top`. Ranks count from 1, among what a user had not taken before."""
+    from plimsoll.inference.evaluate import Trained
+
+    trained = Trained(asked["run"], step=asked["step"])
+    recipe = _recipe(trained)
+    data = recipe.interactions
+    chosen = data.evaluated[: asked["users"]]
+    if not len(chosen):
+        raise RunError(f"{asked['run']} has no held-out set to rank for: {recipe.without_validation}")
+    before, targets = histories(data, chosen, "test", length=recipe.seq_len), data.targets("test")[: len(chosen)]
+    scores = scorer(trained, users=len(chosen))(before)
+    ends = data.ends("test")
+    seen = [data.sequences[data.offsets[user] : ends[user]] for user in chosen]
+    places = ranks(scores, targets, seen=seen)  # from here on what was seen scores minus infinity
+    return [
+        {
+            "step": trained.saved.step,
+            "history": [_called(data.catalogue, int(item)) for item in row[row > 0]],
+            "taken": _called(data.catalogue, int(target)),
+            "place": int(place) + 1,
+            "items": [
+                _called(data.catalogue, item) | {"probability": float(np.exp(of_user[item]))}
+                for item in best(of_user, asked["top"])
+            ],
+        }
+        for row, target, place, of_user in zip(before, targets, places, scores, strict=True)
+    ]
+
+
+def _called(names: Any, item: int) -> dict[str, Any]:
+    return {"id": item, "original": names.originals[item - 1], "title": names.titles[item - 1]}
+
+
+def _recipe(trained: Trained) -> Recommend:
+    """Its data is there, and is that of the run."""
+    assert isinstance(trained.recipe, Recommend)
+    trained.recipe.data_changed(trained.prepared)
+    return trained.recipe

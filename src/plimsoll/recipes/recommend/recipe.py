@@ -1,0 +1,386 @@
+"""Recommend the next item: items as single tokens of a language model, which may be a published one that stays frozen.
+
+    plimsoll prepare recommend --interactions ratings.csv --out data/
+    plimsoll train recommend --data data/ --memory 1GiB --run runs/mine
+    plimsoll train recommend --data data/ --pretrained FOLDER --frozen-bits 16 --memory 4GiB
+    plimsoll plan  recommend --preset gemma-2b --chip h200
+
+Defaults are a small transformer that is learned along; `recommend_presets.py` has the guide's, docs/recommend.md what
+to expect.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from plimsoll.errors import DataError, RecipeError
+from plimsoll.models.pretrained.shape import KNOWN, PretrainedShape, read_shape
+from plimsoll.models.sizing import DecoderShape, inner_width
+from plimsoll.recipes.base import AdamWRecipe, Count, Prepared, Say
+from plimsoll.recipes.recommend.item_shape import ClusterVectors, ItemShape, Softmax
+from plimsoll.types import COUNTED, Compute, Source, Task
+from plimsoll.units import MIB
+
+if TYPE_CHECKING:
+    from plimsoll.recipes.recommend.interactions import Interactions
+    from plimsoll.recipes.recommend.rows import TrainingRows
+
+NONE = "none"
+PLANNED_ITEMS = 3_260
+"""Without a data set: those of MovieLens-1M in the published port."""
+PLANNED_WIDTH = 64
+LAYERS = 2
+DEFAULT_EPOCHS = 60.0
+READER_BYTES = 6 * MIB
+"""NumPy's reader and its generators, and what small arrays leave in the heap."""
+BATCHES = 3
+"""Besides those made ahead: one in the making, one taken, and the step's own copy of it."""
+UNEVEN = 2
+"""Without a data set: the largest cluster has so many times the members of the mean one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recommend(AdamWRecipe):
+    """Item table and adapter around a causal language model, under a softmax of two levels or one."""
+
+    kind: ClassVar[str] = "recommend"
+    without_validation: ClassVar[str] = (
+        "no user of its data set has three items, or --validation-users is 0, or --learn-validation learned from it."
+        " Prepare one from longer sequences, or leave these out"
+    )
+    judged_by: ClassVar[str] = "ndcg@10"
+    shown: ClassVar[tuple[str, ...]] = ("rank",)
+    honoured: ClassVar[tuple[str, ...]] = (
+        "precision",
+        "remat",
+        "remat_offload",
+        "loss_chunk",
+        "attention_chunk",
+        "optimizer_bits",
+        "weight_bits",
+        "offload",
+    )
+    loss_chunks: ClassVar[tuple[int, ...]] = (256, 32)
+    loss_whole: ClassVar[bool] = False
+
+    data: str = ""
+    """The folder that `plimsoll prepare recommend` wrote."""
+    num_items: Count | None = None
+    """Items of the catalogue, to plan without --data; default 3,260."""
+    num_clusters: Count | None = None
+    """Clusters of it, to plan without --data; default the root of --num-items."""
+    largest_cluster: Count | None = None
+    """Items of the largest one, to plan without --data; default twice the mean."""
+    seq_len: Count = 32
+    """Items of a history that the model reads; longer ones are several rows of training."""
+    validation_users: Count | None = None
+    """Users to evaluate on while training, from the first; default all. `plimsoll evaluate` takes all of them."""
+    learn_validation: bool = False
+    """Learn from the items of validation, too, as a last run when everything else is chosen: nothing is evaluated while
+    training then, and the newest checkpoint is what is used."""
+    eval_interval: float = 5.0
+    """Epochs from one evaluation to the next."""
+
+    pretrained: str = NONE
+    """A folder of a Llama or a Gemma (config.json, .safetensors) or its id on the Hugging Face hub; none for a small
+    transformer that is learned along; gemma-2b or llama-3.2-1b to plan with that shape."""
+    freeze: bool = True
+    """Leave the pretrained model as it is; --no-freeze learns it, too."""
+    item_embedding_dim: int | None = None
+    """Numbers of an item; default what --data has embeddings of, else 64."""
+    adapter_inner: int | None = None
+    """Hidden layer between an item and the model; 0 for none. Default 0 for a model as wide as an item, else four times
+    --item-embedding-dim."""
+    softmax: Softmax = "two-level"
+    """First among clusters of items and then within one, or among all items at once."""
+    cluster_vectors: ClusterVectors = "learned"
+    """What stands for a cluster: rows of their own, or the means of its items' rows."""
+    dropout: float = 0.5
+    """Of what goes into the model, and of what each layer adds where it is learned along."""
+
+    width: int | None = None
+    """Of the transformer that is learned along; default --item-embedding-dim."""
+    layers: int = LAYERS
+    """Of the transformer that is learned along."""
+    heads: int | None = None
+    """Default --width / 32."""
+
+    batch_size: int = 256
+    epochs: float | None = None
+    """Passes over the users instead of --steps; default 60."""
+    learning_rate: float = 1e-3
+    """Peak, when warm-up ends."""
+    warmup_steps: int = 100
+    """Optimizer steps, not micro-batches."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        named = {"data": bool(self.data), "pretrained": self.pretrained not in (NONE, *KNOWN)}
+        for name, is_named in named.items():  # a run is continued and evaluated from other folders, too
+            path = Path(getattr(self, name)).expanduser()
+            if is_named and (name == "data" or (path.is_dir() and self.pretrained.strip())):
+                object.__setattr__(self, name, str(path.absolute()))
+        if not self.pretrained.strip():
+            raise RecipeError("--pretrained is empty: name a folder, or say none")
+        sizes = ("num_items", "num_clusters", "largest_cluster", "seq_len", "item_embedding_dim", "width", "layers")
+        for name in (*sizes, "heads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise RecipeError(f"--{name.replace('_', '-')} must be 1 or more, got {value}")
+        if self.validation_users is not None and self.validation_users < 0:
+            raise RecipeError(f"--validation-users must be 0 or more, got {self.validation_users}")
+        if not self.eval_interval > 0:
+            raise RecipeError(f"--eval-interval must be above 0 epochs, got {self.eval_interval:g}")
+        if self.pretrained != NONE and (self.width or self.heads):
+            raise RecipeError(
+                f"--width and --heads are of the small transformer, and --pretrained {self.pretrained} has its own:"
+                " leave them out"
+            )
+        if self.pretrained != NONE and self.layers != LAYERS:
+            raise RecipeError(
+                f"--layers {self.layers} is of the small transformer, and --pretrained {self.pretrained} has its own:"
+                " leave it out"
+            )
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        return (*super().uses, "frozen_bits") if self.is_frozen else super().uses
+
+    @property
+    def attention_chunks(self) -> tuple[int, ...]:
+        """Scores of fewer positions are small beside the rest (docs/log.md, "Attention in blocks")."""
+        return (256,) if self.seq_len > 512 else ()
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether there is a pretrained model that stays as it is."""
+        return self.pretrained != NONE and self.freeze
+
+    @cached_property
+    def interactions(self) -> Interactions:
+        """The folder, open."""
+        if not self.data:
+            raise RecipeError(
+                "--data is missing: name a prepared folder. `plimsoll prepare recommend --interactions FILE --out"
+                " data/` makes one"
+            )
+        from plimsoll.recipes.recommend.interactions import Interactions
+
+        return Interactions.open(self.data)
+
+    @cached_property
+    def rows(self) -> TrainingRows:
+        from plimsoll.recipes.recommend.rows import TrainingRows
+
+        return TrainingRows(self.interactions, length=self.seq_len, validation=self.learn_validation)
+
+    @cached_property
+    def published(self) -> PretrainedShape | None:
+        """Of the pretrained model, where there is one."""
+        if self.pretrained == NONE:
+            return None
+        if self.pretrained in KNOWN:
+            return KNOWN[self.pretrained]
+        from plimsoll.data.hub import model_folder
+
+        shape = read_shape(model_folder(self.pretrained))
+        if self.seq_len > shape.positions:
+            raise RecipeError(
+                f"--seq-len {self.seq_len:,} is more than the {shape.positions:,} tokens that {self.pretrained} reads:"
+                " lower it"
+            )
+        return shape
+
+    @cached_property
+    def item_width(self) -> int:
+        if self.item_embedding_dim is not None:
+            return self.item_embedding_dim
+        return (self.interactions.about["embedding_size"] if self.data else None) or PLANNED_WIDTH
+
+    @cached_property
+    def reader_shape(self) -> DecoderShape:
+        """Of the small transformer."""
+        width = self.width or self.item_width
+        heads = self.heads or max(1, width // 32)
+        return DecoderShape(vocab=1, width=width, layers=self.layers, heads=heads, inner=inner_width(width))
+
+    @cached_property
+    def shape(self) -> ItemShape:
+        items, clusters, largest = self._catalogue()
+        width = self.published.width if self.published is not None else self.reader_shape.width
+        plain = 0 if width == self.item_width else 4 * self.item_width
+        return ItemShape(
+            items=items,
+            item_width=self.item_width,
+            inner=plain if self.adapter_inner is None else self.adapter_inner,
+            width=width,
+            softmax=self.softmax,
+            clusters=clusters,
+            largest_cluster=largest,
+            cluster_vectors=self.cluster_vectors,
+            dropout=self.dropout,
+        )
+
+    def _catalogue(self) -> tuple[int, int, int]:
+        """Items, clusters, and items of the largest cluster: of the data, or as they were said."""
+        if not self.data:
+            items = self.num_items or PLANNED_ITEMS
+            clusters = self.num_clusters or round(items**0.5)
+            return items, clusters, self.largest_cluster or min(items, UNEVEN * -(-items // clusters))
+        import numpy as np
+
+        there = self.interactions
+        sizes = np.bincount(there.cluster_of[1:])
+        found = {"num_items": there.items, "num_clusters": there.clusters, "largest_cluster": int(sizes.max())}
+        for name, value in found.items():
+            said = getattr(self, name)
+            if said not in (None, value):
+                raise RecipeError(
+                    f"--{name.replace('_', '-')} {said:,} is not what {self.data} has, {value:,}: leave it out, it is"
+                    " for planning without data"
+                )
+        return found["num_items"], found["num_clusters"], found["largest_cluster"]
+
+    def batch_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
+        return {"items": ((examples, self.seq_len + 1), "int32")}
+
+    def evaluation_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
+        return self.batch_spec(examples) | {COUNTED: ((examples,), "bool")}
+
+    def task(self, compute: Compute) -> Task:
+        from plimsoll.recipes.recommend.item_reader import PublishedReader, SmallReader
+        from plimsoll.recipes.recommend.next_item import NextItem
+
+        if self.published is not None:
+            reader = PublishedReader(self.published, compute, frozen=self.freeze)
+        else:
+            reader = SmallReader(self.reader_shape, compute, dropout=self.dropout)
+        return NextItem(self.shape, reader, compute)
+
+    def begin(self, params: Any) -> Any:
+        """With the data's embeddings and clusters, and the pretrained weights."""
+        from plimsoll.recipes.recommend.item_start import with_clusters, with_items, with_weights
+
+        if (rows := self._embeddings()) is not None:
+            params = with_items(params, rows)
+        if self.shape.two_level:
+            params = with_clusters(params, self.interactions.cluster_of, self.shape)
+        if self.published is not None:
+            params = with_weights(params, self._weights(), self.published)
+        return params
+
+    @property
+    def begins_with(self) -> str:
+        given = ["embeddings"] * (self._embeddings() is not None) + ["clusters"] * self.shape.two_level
+        from_data = [f"the {' and '.join(given)} of --data"] if given else []
+        return ", ".join([*from_data, *(["--pretrained"] if self.published is not None else [])])
+
+    def _weights(self) -> Path:
+        from plimsoll.data.hub import model_folder
+
+        if self.pretrained in KNOWN:
+            raise RecipeError(
+                f"--pretrained {self.pretrained} is a shape to plan with, without weights: name the folder of a model"
+                " (config.json, .safetensors), or its id on the Hugging Face hub"
+            )
+        return model_folder(self.pretrained)
+
+    def prepare(self, folder: Path, say: Say) -> Prepared:
+        there, rows = self.interactions, self.rows
+        there.check()
+        _ = self.shape
+        if self.published is not None:
+            from plimsoll.models.pretrained.tensors import checked
+
+            # Pickles, absent files, and tensors of another shape are refused before anything is planned.
+            checked(self._weights(), self.published)
+        per_epoch = len(rows) / self.effective_batch
+        if per_epoch < 1:
+            raise DataError(
+                f"{self.data} has {len(rows):,} rows of users to train on, fewer than the {self.effective_batch:,} of"
+                " one batch: lower --batch-size"
+            )
+        steps = self.steps or max(1, int((self.epochs or DEFAULT_EPOCHS) * per_epoch))
+        description = f"{there.users:,} users, {there.items:,} items, {len(there):,} interactions in {self.data}"
+        say(
+            f"data: {description}; {rows.labels:,} items to predict in {len(rows):,} rows; {steps:,} steps are"
+            f" {steps / per_epoch:.3g} epochs"
+        )
+        if self._embeddings() is None:
+            say(f"items begin at random: {self.data} has no embeddings of {self.item_width} numbers")
+        return Prepared(
+            steps=steps,
+            steps_per_epoch=max(1.0, per_epoch * self.eval_interval),
+            facts={"description": description, "interactions": self._identity()},
+        )
+
+    def _embeddings(self) -> Any:
+        """Of the data, where they are as wide as an item here."""
+        there = self.interactions
+        return there.embeddings() if there.about["embedding_size"] == self.item_width else None
+
+    def _identity(self) -> dict[str, Any]:
+        """What tells one data set from another, wherever it lies, and one language model's shape from another."""
+        about = self.interactions.about
+        names = ("users", "items", "interactions", "clusters", "catalogue", "clusters_sha256")
+        identity = {name: about[name] for name in names} | {"sequences_sha256": self.interactions.sha256()}
+        if self.published is not None:
+            identity["language_model"] = json.dumps(asdict(self.published), sort_keys=True)
+        return identity
+
+    def data_changed(self, prepared: Prepared) -> str | None:
+        then, now = prepared.facts["interactions"], self._identity()
+        names = [name for name in now if name in then and name != "language_model"]  # older runs noted fewer
+        if other := [f"{name} was {then[name]} and is {now[name]}" for name in names if then[name] != now[name]]:
+            raise DataError(
+                f"{self.data} is not the data of this run any more: {', '.join(other)}. Put the old folder back, or"
+                " start a new --run"
+            )
+        if then.get("language_model", now.get("language_model")) != now.get("language_model"):
+            raise DataError(
+                f"{self.pretrained} is not the language model of this run any more: its config.json says"
+                f" {now.get('language_model')}, and said {then['language_model']}. Put the old one back, or start a new"
+                " --run"
+            )
+        return None
+
+    def source(self, folder: Path, *, prefetch: int) -> Source:
+        from plimsoll.recipes.recommend.rows import interaction_loader
+
+        return interaction_loader(self.rows, batch_size=self.effective_batch, seed=self.seed, prefetch=prefetch)
+
+    def validation(self, folder: Path, *, examples: int) -> Iterable[dict[str, Any]]:
+        users = self.interactions.evaluated[: 0 if self.learn_validation else self.validation_users]
+        return self._held_out(users, examples) if len(users) else ()
+
+    def _held_out(self, users: Any, examples: int) -> Iterator[dict[str, Any]]:
+        """Histories with the item to be found after them; the last batch is filled up with copies."""
+        import numpy as np
+
+        from plimsoll.recipes.recommend.rows import histories
+
+        for first in range(0, len(users), examples):
+            chosen = users[first : first + examples]
+            rows = histories(self.interactions, chosen, "validation", length=self.seq_len)
+            rows = np.concatenate([rows, np.zeros((len(rows), 1), np.int32)], axis=1)
+            ends = self.interactions.ends("validation")[chosen]
+            rows[np.arange(len(rows)), (rows > 0).sum(axis=1)] = self.interactions.sequences[ends]
+            counted = np.arange(examples) < len(chosen)
+            yield {"items": np.resize(rows, (examples, rows.shape[1])), COUNTED: counted}
+
+    def reported(self, metrics: Mapping[str, float]) -> dict[str, Any]:
+        return dict(metrics)
+
+    def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
+        """Without data, of batches alone."""
+        batch = 4 * self.effective_batch * (self.seq_len + 1)
+        held = self.rows.held_bytes() if self.data else 0
+        return {"data": READER_BYTES + held + (prefetch + BATCHES) * batch}
+
+    def data_advice(self) -> str:
+        return "a smaller --batch-size"

@@ -1,0 +1,95 @@
+"""Training batches of interactions: rows of `length + 1` ids, padded on the right, in an order that is another one each
+epoch.
+
+A user is a row; one with more items than a row holds is several, and the first item of each is the last of the one
+before it. So every item of a user but the first is a label exactly once in an epoch. Users with a single item for
+training have nothing to predict, and no row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import grain
+import numpy as np
+from grain.experimental import ThreadPrefetchIterDataset
+from jaxtyping import Int32, Int64
+
+from plimsoll.data.batch_source import BatchSource
+from plimsoll.data.permuted import Permuted
+from plimsoll.errors import DataError, RecipeError
+from plimsoll.recipes.recommend.interactions import HeldOut, Interactions
+
+ITEMS = "items"
+"""The array of a batch: (batch, length + 1), int32. Inputs are all but the last column, labels all but the first."""
+
+
+class TrainingRows(Sequence[np.ndarray]):
+    """Rows by number, in the order of users. 12 bytes a row stay in memory, besides what `interactions` holds.
+
+    With `validation`, the items of validation are trained on, too.
+    """
+
+    def __init__(self, interactions: Interactions, *, length: int, validation: bool = False) -> None:
+        if length < 1:
+            raise RecipeError(f"--seq-len must be 1 or more items, got {length}")
+        self.interactions, self.length = interactions, length
+        firsts, ends = interactions.offsets[:-1], interactions.ends("test" if validation else "train")
+        rows_of = -(-(ends - firsts - 1) // length)  # none for a single item
+        if not rows_of.any():
+            raise DataError(
+                f"{interactions.folder} has no user with two items for training: the last two items of each are held"
+                " out. Prepare it with a higher --k-core, or from a file with longer sequences"
+            )
+        before = np.cumsum(rows_of) - rows_of
+        number = np.arange(rows_of.sum()) - np.repeat(before, rows_of)
+        self._firsts: Int64[np.ndarray, " rows"] = np.repeat(firsts, rows_of) + number * length
+        self._sizes: Int32[np.ndarray, " rows"] = np.minimum(
+            np.repeat(ends, rows_of) - self._firsts, length + 1
+        ).astype(np.int32)
+
+    def __len__(self) -> int:
+        return len(self._firsts)
+
+    def __getitem__(self, index: Any) -> Any:
+        row = np.zeros(self.length + 1, np.int32)
+        first, size = self._firsts[index], self._sizes[index]
+        row[:size] = self.interactions.sequences[first : first + size]
+        return row
+
+    @property
+    def labels(self) -> int:
+        """Of an epoch."""
+        return int(self._sizes.sum()) - len(self)
+
+    def held_bytes(self) -> int:
+        return self.interactions.held_bytes() + self._firsts.nbytes + self._sizes.nbytes
+
+
+def interaction_loader(rows: TrainingRows, *, batch_size: int, seed: int, prefetch: int = 2) -> BatchSource:
+    """A `types.Source` of `items` (batch, length + 1), without end.
+
+    No row is dropped: a batch may hold the end of one epoch and the start of the next.
+    """
+    if batch_size < 1:
+        raise RecipeError(f"--batch-size must be 1 or more users, got {batch_size}")
+    size = {"rows": len(rows), "interactions": len(rows.interactions)}
+    batches: grain.IterDataset = Permuted(rows, size=size, seed=seed).batch(
+        batch_size, drop_remainder=True, batch_fn=lambda drawn: {ITEMS: np.stack(drawn)}
+    )
+    if prefetch:
+        batches = ThreadPrefetchIterDataset(batches, prefetch_buffer_size=prefetch)
+    return BatchSource(batches)
+
+
+def histories(
+    interactions: Interactions, users: Int64[np.ndarray, " users"], split: HeldOut, *, length: int
+) -> Int32[np.ndarray, "users length"]:
+    """The last `length` items before the one to be found, padded on the right."""
+    found = np.zeros((len(users), length), np.int32)
+    ends = interactions.ends(split)
+    for row, user in zip(found, users.tolist(), strict=True):
+        first = max(int(interactions.offsets[user]), int(ends[user]) - length)
+        row[: ends[user] - first] = interactions.sequences[first : ends[user]]
+    return found

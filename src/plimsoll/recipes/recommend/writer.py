@@ -1,0 +1,138 @@
+"""A set of interactions on its way to disk: whole, or not there at all.
+
+recipes/recommend/interactions.py says what is in it. It is written to `NAME.partial`, its catalogue.json last, and then
+gets its name. What a killed process left behind is removed by the next one: the same seed makes the same set.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from plimsoll.data.disk import free_bytes, is_full, locked
+from plimsoll.errors import DataError, StoppedError
+from plimsoll.recipes.recommend.catalogue import Catalogue
+from plimsoll.recipes.recommend.interactions import ABOUT, CLUSTERS, EMBEDDINGS, OFFSETS, SEQUENCES, clusters_sha256
+from plimsoll.units import format_bytes
+
+ITEM_LINE_BYTES = 64
+"""Of a line of items.jsonl, besides its title."""
+FIXED_BYTES = 2**14
+"""Of headers and catalogue.json."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InteractionSet:
+    """All that a folder holds. Ids begin with 1."""
+
+    sequences: Sequence[np.ndarray] | np.ndarray
+    """Each user's ids in the order of time; or all of them one after the other, with `offsets`."""
+    offsets: np.ndarray | None = None
+    cluster_of: np.ndarray
+    """(items + 1,), -1 first."""
+    catalogue: Catalogue
+    embeddings: np.ndarray | None = None
+    """(items + 1, width), zeros first."""
+    told: Mapping[str, Any] = field(default_factory=dict)
+    """What catalogue.json says besides the sizes."""
+
+
+def write_interactions(folder: Path | str, made: InteractionSet) -> int:
+    """Makes the folder, and says how many bytes it takes."""
+    out = Path(folder).expanduser().absolute()
+    require_free(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    arrays = _arrays(made)
+    with _begun(out) as partial:
+        _require_room(out, made, arrays)
+        _write(partial, made, arrays)
+        size = sum(path.stat().st_size for path in partial.iterdir())
+        partial.rename(out)
+        return size
+
+
+def require_free(out: Path) -> None:
+    """Asked before anything is read, too."""
+    if out.exists():
+        raise DataError(f"{out} is there already: name another --out, or remove it")
+
+
+@contextlib.contextmanager
+def _begun(out: Path) -> Iterator[Path]:
+    """A folder beside `out` that nobody else writes; what is still there at the end is removed."""
+    lock = locked(out)
+    partial = out.with_name(f"{out.name}.partial")
+    try:
+        require_free(out)  # somebody may have finished it just now
+        if partial.exists() and not (partial / OFFSETS).exists() and any(partial.iterdir()):
+            raise DataError(f"{partial} is there, and no half-made data set: name another --out, or remove it")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        try:
+            yield partial
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    except OSError as problem:
+        if not is_full(problem):
+            raise
+        raise StoppedError(
+            f"the disk became full while {out} was written ({format_bytes(free_bytes(out))} free at {out.parent}): make"
+            " room, or name an --out on another disk. Nothing was kept"
+        ) from None
+    finally:
+        out.with_name(f"{out.name}.lock").unlink(missing_ok=True)
+        lock.close()
+
+
+def _arrays(made: InteractionSet) -> dict[str, np.ndarray]:
+    """By file; offsets first, which say whose folder it is."""
+    if made.offsets is None:
+        lengths = [len(sequence) for sequence in made.sequences]
+        sequences, offsets = np.concatenate(list(made.sequences)), np.cumsum([0, *lengths])
+    else:
+        sequences, offsets = made.sequences, made.offsets
+    arrays = {
+        OFFSETS: np.asarray(offsets, np.int64),
+        SEQUENCES: np.asarray(sequences, np.int32),
+        CLUSTERS: np.asarray(made.cluster_of, np.int32),
+    }
+    return arrays if made.embeddings is None else arrays | {EMBEDDINGS: np.asarray(made.embeddings, np.float32)}
+
+
+def _write(partial: Path, made: InteractionSet, arrays: Mapping[str, np.ndarray]) -> None:
+    for name, values in arrays.items():
+        with open(partial / name, "wb") as file:
+            np.save(file, values, allow_pickle=False)
+            file.flush()
+            os.fsync(file.fileno())
+    made.catalogue.write(partial)
+    catalogue = made.catalogue.sha256
+    sizes = {
+        "items": len(made.catalogue),
+        "users": len(arrays[OFFSETS]) - 1,
+        "interactions": len(arrays[SEQUENCES]),
+        "clusters": int(arrays[CLUSTERS].max()) + 1,
+        "embedding_size": arrays[EMBEDDINGS].shape[1] if EMBEDDINGS in arrays else None,
+        "catalogue": catalogue,
+        "clusters_sha256": clusters_sha256(arrays[CLUSTERS], catalogue),
+    }
+    (partial / ABOUT).write_text(json.dumps(sizes | dict(made.told), indent=1), "utf-8")
+
+
+def _require_room(out: Path, made: InteractionSet, arrays: Mapping[str, np.ndarray]) -> None:
+    titles = sum(len((title or "").encode()) for title in made.catalogue.titles)
+    lines = len(made.catalogue) * ITEM_LINE_BYTES + titles
+    needed, free = sum(values.nbytes for values in arrays.values()) + lines + FIXED_BYTES, free_bytes(out)
+    if needed > free:
+        raise DataError(
+            f"the data set takes up to {format_bytes(needed)}, and {format_bytes(free)} are free at {out.parent}: make"
+            " room, or name an --out on another disk"
+        )

@@ -1,0 +1,357 @@
+"""A small language model, sized by a number of parameters, on streamed text.
+
+    plimsoll plan  stories --memory 1GiB
+    plimsoll train stories --dataset-id my-texts/ --memory 1GiB --run runs/mine
+
+Defaults are those of the published guide for this recipe, where they were sound; docs/from-the-guides.md
+translates its commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from plimsoll.data import STANDARD_LIBRARY
+from plimsoll.errors import DataError, RecipeError
+from plimsoll.models.sizing import DecoderShape, inner_width, sized
+from plimsoll.recipes.base import AdamWRecipe, Count, Prepared, Say
+from plimsoll.types import Compute, Source, Task
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from plimsoll.data.text.documents import Documents
+    from plimsoll.data.text.tokenizer import TextTokenizer
+
+DEFAULT_EPOCHS = 3.0
+TOKENIZER, VALIDATION = "tokenizer.json", "validation.npy"
+TARGET_PARAMS = 1_000_000
+VOCABULARY = 257, 2**20
+"""Smallest and largest of a tokenizer that is trained here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text(AdamWRecipe):
+    """A Llama-like decoder on the windows of a token stream."""
+
+    kind: ClassVar[str] = "stories"
+    rate_unit: ClassVar[str] = "tokens"
+    shown: ClassVar[tuple[str, ...]] = ("sample",)
+    honoured: ClassVar[tuple[str, ...]] = (
+        "precision",
+        "remat",
+        "remat_offload",
+        "loss_chunk",
+        "attention_chunk",
+        "optimizer_bits",
+        "weight_bits",
+        "layerwise",
+        "offload",
+    )
+    loss_chunks: ClassVar[tuple[int, ...]] = (256,)
+
+    dataset_id: str = "skeskinen/TinyStories-Instruct-hf"
+    """A file or folder (.txt, .jsonl, .parquet, gzip or zstd too), or a Hugging Face hub id, which is streamed."""
+    dataset_config: str | None = None
+    """Configuration of a hub data set."""
+    split: str = "train"
+    """Split of a hub data set."""
+    text_column: str = "text"
+    """Column of .jsonl, .parquet and hub data sets."""
+    use_streaming: bool = True
+    """Read as training goes; --no-streaming loads all tokens into memory once, and the ledger counts them."""
+    max_examples: Count | None = None
+    """Documents to use at most."""
+    shuffle_buffer_size: Count = 10_000
+    """Windows shuffled at a time; 0 keeps the order of the text."""
+    validation_tokens: Count = 1_000_000
+    """Held-out tokens to evaluate on, at most; documents are held out by their hash, 1 in 100."""
+
+    tokenizer: str | None = None
+    """A Hugging Face tokenizer.json; by default a byte-level BPE is trained on the beginning of the text."""
+    vocab_size: Count | None = None
+    """Of the trained tokenizer; default 4,096 below 20M parameters, 32,768 below 200M, else 50,257."""
+    seq_len: int = 128
+    """Tokens of a window."""
+    stride: int | None = None
+    """Tokens from one window to the next; default --seq-len, no overlap."""
+
+    target_params: Count = TARGET_PARAMS
+    """Size of the model; --width, --layers and --heads say it exactly instead."""
+    width: int | None = None
+    """Of the model, with --layers and --heads instead of --target-params; a multiple of --heads."""
+    layers: int | None = None
+    """Blocks; with --width and --heads."""
+    heads: int | None = None
+    """Of attention; with --width and --layers."""
+    tied: bool = True
+    """The output layer uses the token embedding's weights."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("seq_len", "max_examples", "stride", "vocab_size", "width", "layers", "heads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise RecipeError(f"--{name.replace('_', '-')} must be 1 or more, got {value}")
+        for name in ("shuffle_buffer_size", "validation_tokens"):
+            if getattr(self, name) < 0:
+                raise RecipeError(f"--{name.replace('_', '-')} must be 0 or more, got {getattr(self, name)}")
+        if not self.dataset_id.strip():
+            raise RecipeError("--dataset-id is empty: name a file, a folder, or a Hugging Face id like org/name")
+        if self.tokenizer is None and self.vocab_size is not None:
+            smallest, largest = VOCABULARY
+            if not smallest <= self.vocab_size <= largest:
+                raise RecipeError(
+                    f"--vocab-size must be from {smallest} (256 bytes and an end of text) to {largest:,} for a"
+                    f" tokenizer that is trained here, got {self.vocab_size:,}"
+                )
+        if self.window_stride > self.seq_len:
+            raise RecipeError(
+                f"--stride {self.stride} is longer than --seq-len {self.seq_len}: what lies between two windows would"
+                " never be read. At most the length of a window; --max-examples takes less of a large set"
+            )
+        given = [self.width, self.layers, self.heads]
+        if any(given) and not all(given):
+            raise RecipeError(
+                f"--width, --layers and --heads say the model's shape together, got {self.width}, {self.layers} and"
+                f" {self.heads}: give all three, or --target-params alone"
+            )
+        if all(given) and self.target_params != TARGET_PARAMS:
+            raise RecipeError(
+                f"--target-params {self.target_params:,} beside a shape of --width {self.width}, --layers {self.layers}"
+                f" and --heads {self.heads}, which the preset `code` has too: leave one of the two out (`stories"
+                " --dataset-id python:standard-library` has no shape of its own)"
+            )
+
+    @property
+    def rate_per_example(self) -> int:
+        return self.seq_len
+
+    @property
+    def attention_chunks(self) -> tuple[int, ...]:
+        """Scores of fewer positions are small beside the rest (docs/log.md, "Attention in blocks")."""
+        return (256,) if self.seq_len > 512 else ()
+
+    @property
+    def window_stride(self) -> int:
+        return self.stride or self.seq_len
+
+    @cached_property
+    def vocab(self) -> int:
+        """Rows of the embedding: the given tokenizer's, or the size that the trained one is asked for."""
+        if self.tokenizer is None:
+            return self.vocab_size or _default_vocabulary(self.target_params if not self.width else self._rough_size())
+        from plimsoll.data.text.tokenizer import tokenizer_vocab_size
+
+        size = tokenizer_vocab_size(self.tokenizer)
+        if self.vocab_size is not None and self.vocab_size < size:
+            raise RecipeError(
+                f"--tokenizer {self.tokenizer} has ids up to {size - 1:,}, but --vocab-size {self.vocab_size:,} gives"
+                f" the model only {self.vocab_size:,} rows: leave --vocab-size out, or make it at least {size:,}"
+            )
+        return self.vocab_size or size
+
+    @cached_property
+    def shape(self) -> DecoderShape:
+        if self.width and self.layers and self.heads:
+            return DecoderShape(
+                vocab=self.vocab,
+                width=self.width,
+                layers=self.layers,
+                heads=self.heads,
+                inner=inner_width(self.width),
+                tied=self.tied,
+            )
+        return sized(self.target_params, vocab=self.vocab, tied=self.tied)
+
+    def batch_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
+        return dict.fromkeys(("input_ids", "labels"), ((examples, self.seq_len), "int32"))
+
+    def task(self, compute: Compute) -> Task:
+        from plimsoll.models.language import NextToken
+
+        return NextToken(self.shape, compute)
+
+    def prepare(self, folder: Path, say: Say) -> Prepared:
+        if self.is_stream and self.steps is None and self.max_examples is None:
+            raise RecipeError(
+                f"--dataset-id {self.dataset_id} is a stream that nobody has counted, and the run's length was given"
+                " in --epochs: give --steps, or --max-examples to count so many documents"
+            )
+        documents = self._documents()
+        say(f"data: {documents.describe()}")
+        tokenizer = self._make_tokenizer(folder, documents, say)
+        held_out = self._keep_validation(folder, documents, tokenizer)
+        if not len(held_out):
+            say("validation: none, no document is held out of a set this small")
+        facts: dict[str, Any] = {"description": documents.describe(), "validation_tokens": len(held_out)}
+        if documents.paths is not None:
+            from plimsoll.data.text.same_text import identity
+
+            facts["text"] = identity(documents.paths)
+        if self.steps is not None and self.use_streaming:
+            self._require_a_batch(documents, tokenizer)
+            return Prepared(steps=self.steps, steps_per_epoch=None, facts=facts)
+        return self._counted(documents, tokenizer, facts, say)
+
+    def training_data_changed(self, prepared: Prepared) -> str | None:
+        then = prepared.facts.get("text")
+        paths = self._documents().paths if then else None
+        if then and paths is not None:
+            from plimsoll.data.text.same_text import require_same
+
+            require_same(self.dataset_id, paths, then)
+        return None
+
+    def source(self, folder: Path, *, prefetch: int) -> Source:
+        from plimsoll.data.text.loader import text_loader
+        from plimsoll.data.text.memory_loader import memory_loader
+        from plimsoll.data.text.tokenizer import load_tokenizer
+
+        options: dict[str, Any] = {
+            "seq_len": self.seq_len,
+            "stride": self.window_stride,
+            "batch_size": self.effective_batch,
+            "seed": self.seed,
+            "prefetch": prefetch,
+        }
+        tokenizer = load_tokenizer(folder / TOKENIZER)
+        if self.use_streaming:
+            return text_loader(self._documents(), tokenizer, shuffle_buffer_size=self.shuffle_buffer_size, **options)
+        return memory_loader(self._documents(), tokenizer, shuffle=self.shuffle_buffer_size > 1, **options)
+
+    def validation(self, folder: Path, *, examples: int) -> Iterable[dict[str, Any]]:
+        import numpy as np
+
+        from plimsoll.data.text.loader import windows_from_array
+        from plimsoll.data.token_table import NOT_READ
+
+        path = folder / VALIDATION
+        try:
+            tokens = np.load(path, mmap_mode="r", allow_pickle=False)
+        except NOT_READ as problem:
+            raise DataError(
+                f"{path}, the run's held-out tokens, cannot be read ({problem}): copy it back, or start a new --run"
+            ) from None
+        return windows_from_array(tokens, seq_len=self.seq_len, batch_size=examples) if len(tokens) else ()
+
+    def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
+        from plimsoll.data.loader_bytes import (
+            ENCODED_BEFORE,
+            SOURCE_FILES,
+            TEXT_IN_FLIGHT,
+            loader_bytes,
+            tokenizer_bytes,
+        )
+
+        resident = 0
+        if not self.use_streaming:
+            resident = prepared.facts["tokens"] if prepared is not None else self._documents().bytes or 0
+
+        data = loader_bytes(
+            seq_len=self.seq_len,
+            batch_size=self.effective_batch,
+            shuffle_buffer_size=self.shuffle_buffer_size if self.use_streaming else 0,
+            prefetch=prefetch,
+            resident_tokens=resident,
+            vocab_size=self.vocab,
+        )
+        text = TEXT_IN_FLIGHT if self.use_streaming else ENCODED_BEFORE
+        files = SOURCE_FILES if self.use_streaming and self.dataset_id == STANDARD_LIBRARY else 0
+        return {"data": data + text + files + tokenizer_bytes(self.vocab) + 4 * self.validation_tokens}
+
+    def _documents(self) -> Documents:
+        from plimsoll.data.text.opening import open_documents
+
+        return open_documents(
+            self.dataset_id,
+            config=self.dataset_config,
+            split=self.split,
+            text_column=self.text_column,
+            max_examples=self.max_examples,
+        )
+
+    def _make_tokenizer(self, folder: Path, documents: Documents, say: Say) -> TextTokenizer:
+        from plimsoll.data.text.tokenizer import load_tokenizer, train_byte_bpe
+
+        if self.tokenizer is not None:
+            tokenizer = load_tokenizer(self.tokenizer)
+        else:
+            tokenizer = train_byte_bpe(documents, self.vocab)
+            say(f"tokenizer: byte-level BPE of {tokenizer.size:,} tokens, trained on the beginning of the text")
+        if tokenizer.size > self.vocab:
+            raise RecipeError(
+                f"the tokenizer has {tokenizer.size:,} ids and the model {self.vocab:,} rows for them:"
+                f" ask for --vocab-size {tokenizer.size} or more"
+            )
+        tokenizer.save(folder / TOKENIZER)
+        return tokenizer
+
+    def _keep_validation(self, folder: Path, documents: Documents, tokenizer: TextTokenizer) -> np.ndarray:
+        import numpy as np
+
+        from plimsoll.data.text.held_out import collect_held_out
+
+        tokens = collect_held_out(documents, tokenizer, seq_len=self.seq_len, max_tokens=self.validation_tokens)
+        np.save(folder / VALIDATION, tokens, allow_pickle=False)
+        return tokens
+
+    def _counted(self, documents: Documents, tokenizer: TextTokenizer, facts: dict[str, Any], say: Say) -> Prepared:
+        from plimsoll.data.text.survey import survey
+
+        counted = survey(documents, tokenizer, seq_len=self.seq_len, stride=self.window_stride)
+        epochs = DEFAULT_EPOCHS if self.epochs is None else self.epochs
+        per_epoch = counted.windows / self.effective_batch
+        steps = self.steps or int(epochs * per_epoch)
+        if steps < 1 or per_epoch < 1:
+            raise self._too_little(counted.tokens, counted.windows)
+        say(
+            f"data: {counted.documents:,} documents, {counted.tokens:,} tokens, {counted.windows:,} windows;"
+            f" {epochs:g} epochs are {steps:,} steps"
+        )
+        return Prepared(steps=steps, steps_per_epoch=per_epoch, facts=facts | {"tokens": counted.tokens})
+
+    def _require_a_batch(self, documents: Documents, tokenizer: TextTokenizer) -> None:
+        """Reads no further than one batch."""
+        from plimsoll.data.text.survey import count_windows
+
+        tokens = 0
+        for piece in documents.pieces():
+            if not piece.held_out:
+                tokens += len(tokenizer.encode_pieces([piece]))
+            if count_windows(tokens, seq_len=self.seq_len, stride=self.window_stride) >= self.effective_batch:
+                return
+        raise self._too_little(tokens, count_windows(tokens, seq_len=self.seq_len, stride=self.window_stride))
+
+    def _too_little(self, tokens: int, windows: int) -> DataError:
+        return DataError(
+            f"{self.dataset_id} has {tokens:,} tokens, {windows:,} windows of {self.seq_len}: fewer than the"
+            f" {self.effective_batch:,} of one batch. Lower --batch-size or --seq-len, or point --dataset-id at more"
+            " text"
+        )
+
+    @property
+    def is_stream(self) -> bool:
+        """Read over the network: not counted, and its tokens are not all seen before training."""
+        return self.dataset_id != STANDARD_LIBRARY and not Path(self.dataset_id).expanduser().exists()
+
+    def data_advice(self) -> str:
+        return "a smaller --shuffle-buffer-size"
+
+    def imports(self) -> tuple[str, ...]:
+        return ("datasets",) if self.is_stream else self._documents().imports()
+
+    def _rough_size(self) -> int:
+        assert self.width is not None
+        assert self.layers is not None
+        return 12 * self.layers * self.width**2
+
+
+def _default_vocabulary(parameters: int) -> int:
+    if parameters < 20_000_000:
+        return 4_096
+    return 32_768 if parameters < 200_000_000 else 50_257
