@@ -1,6 +1,6 @@
 """Sound inputs of every kind, small, and the commands and readers that read them: what is damaged, and who meets it.
 
-The folder `tests` has writers for most of these forms, in NumPy alone; they are used here.
+The folder `tests/support` has writers for most of these forms, in NumPy alone; they are used here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-TESTS = Path(__file__).resolve().parents[1] / "tests"
+TESTS = Path(__file__).resolve().parents[1] / "tests/support"
 sys.path[:0] = [str(TESTS), str(TESTS / "report"), str(TESTS / "recipes")]
 
 Call = Callable[[Path], object]
@@ -195,12 +195,12 @@ def _run(folder: Path) -> None:
     import dataclasses
 
     import numpy as np
-    from report_examples import LEDGER, PLANNED
 
     from plimsoll.api.train import prepare_data
     from plimsoll.recipes.registry import from_dict, preset
     from plimsoll.runs.folder import RunFolder
     from plimsoll.training.checkpoint import Checkpoints
+    from report_examples import LEDGER, PLANNED
 
     text, run = folder / "a.txt", RunFolder(folder / "run")
     text.write_text("\n\n".join(f"abc def ghi {n} " * 30 for n in range(120)))

@@ -36,7 +36,8 @@ EXAMPLES = 16
 BUFFERS = {TABLE: "puzzle_emb"}
 """Published names that golden files shorten."""
 FARTHEST = {"attention": 1e-5, "mlp": 3e-5}
-"""From the golden numbers, in float32; of mlp, a single step's rounding is 1.6e-5 (tests/models/test_trm_golden.py)."""
+"""From the golden numbers, in float32; of mlp, a single step's rounding is 1.6e-5
+(tests/recipes/puzzles/test_trm_golden.py)."""
 SIDES = (
     "torch-float32",
     "plimsoll-float32",

@@ -13,12 +13,15 @@ os.environ["PLIMSOLL_CALIBRATION"] = "off"  # but where it is the subject: what 
 os.environ["JAX_PLATFORMS"] = "cpu"  # before anything imports JAX, and for the processes that tests start
 
 STRICT = {"levers", "models", "training", "contracts", "optimizers"}
-"""Folders whose tests run our own arrays: a silent upcast there is a memory bug."""
+"""Folders whose tests run our own arrays: a silent upcast there is a memory bug. Elsewhere a module says
+`STRICT = True`."""
 
 
 @pytest.fixture(autouse=True, scope="module")  # before a module's own fixtures, which compile too
 def _strict_promotion(request):
-    if request.path.parent.name not in STRICT:
+    if not STRICT & set(request.path.relative_to(Path(__file__).parent).parts) and not getattr(
+        request.module, "STRICT", False
+    ):
         yield
         return
     import jax
@@ -37,3 +40,11 @@ def shared():
     if not folder.is_dir():
         pytest.skip(f"the shared files are not at {folder}; PLIMSOLL_SHARED names another place")
     return folder
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory):
+    """Real runs of a tiny recipe, prepared and planned once by each worker."""
+    from small_runs import Runs
+
+    return Runs(tmp_path_factory.mktemp("runs"))

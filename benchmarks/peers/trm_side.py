@@ -78,7 +78,7 @@ def checked(side: Side, golden: File) -> dict[str, float]:
     """The largest distance, norm of the difference over norm, from the file's losses, latents and gradients.
 
     The variant with `mlp_t` begins each step with the file's carry: its norm over positions magnifies rounding, and
-    three chained steps in float32 are 9e-5 from float64, the file's own too (tests/models/test_trm_golden.py).
+    three chained steps in float32 are 9e-5 from float64, the file's own too (tests/recipes/puzzles/test_trm_golden.py).
     """
     side.start(golden)
     off = {"loss": 0.0, "latents": 0.0, "gradients": 0.0}

@@ -17,6 +17,7 @@ from unittest import mock
 
 import pytest
 
+from commands import TINY, plimsoll
 from plimsoll.cli.main import main
 from plimsoll.processes import environment
 from plimsoll.runs import lease
@@ -28,8 +29,6 @@ from plimsoll.runs.store import Store
 from plimsoll.training.checkpoint import Checkpoints, loader_position, read_leaves
 from plimsoll.training.fingerprint import fingerprint
 from s3_server import forbidding, s3_server
-
-from .conftest import TINY, plimsoll
 
 HAS_S3 = all(importlib.util.find_spec(name) for name in ("s3fs", "moto", "flask", "flask_cors"))
 PATIENCE = 600

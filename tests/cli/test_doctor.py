@@ -2,10 +2,9 @@
 
 import json
 
+from commands import plimsoll
 from plimsoll.cli import doctor
 from plimsoll.units import GIB, MIB
-
-from .conftest import plimsoll
 
 FOUND = {
     "versions": {"python": "3.11.7", "plimsoll": "0.1.0", **dict.fromkeys(doctor.PACKAGES, "1.0")},

@@ -2,7 +2,7 @@
 
 import json
 
-from .conftest import TINY, plimsoll
+from commands import TINY, plimsoll
 
 
 def test_an_estimated_plan_says_so_in_every_form(text_file, tmp_path, monkeypatch):

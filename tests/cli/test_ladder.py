@@ -11,11 +11,10 @@ import time
 import psutil
 import pytest
 
+from commands import plimsoll
 from plimsoll.cli.main import main
 from plimsoll.report import read_rows
 from plimsoll.units import MIB
-
-from .conftest import plimsoll
 
 TINY = shlex.split(
     "--width 32 --layers 2 --heads 1 --vocab-size 300 --seq-len 32 --batch-size 4 --steps 50 --shuffle-buffer-size 16"

@@ -4,9 +4,8 @@ import shlex
 
 import pytest
 
+from commands import answer, plimsoll
 from plimsoll.report import read_rows
-
-from .conftest import answer, plimsoll
 
 TRAIN = shlex.split(
     "--width 16 --layers 2 --states 4 --seq-len 64 --attention-every 2 --attention-window 16 --batch-size 4 --steps 6"

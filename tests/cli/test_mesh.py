@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from commands import plimsoll
 from plimsoll.engine.session import load
 from plimsoll.processes.environment import CPU_DEVICES
 from plimsoll.recipes.base import Prepared
@@ -15,8 +16,6 @@ from plimsoll.recipes.registry import from_dict
 from plimsoll.runs.folder import RunFolder
 from plimsoll.training.checkpoint import Checkpoints, loader_position, read_leaves
 from plimsoll.types import Plan
-
-from .conftest import plimsoll
 
 SMALL = shlex.split(
     "--width 32 --layers 1 --heads 1 --vocab-size 300 --ema-decay 0.9 --seq-len 32 --batch-size 16 --steps 4"

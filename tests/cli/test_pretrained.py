@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from commands import answer, plimsoll
 from plimsoll.cli.main import main
 from plimsoll.data.hub import model_folder
 from plimsoll.data.text.tokenizer import load_tokenizer
@@ -17,8 +18,6 @@ from plimsoll.models.pretrained.model import Pretrained
 from plimsoll.models.pretrained.shape import read_shape
 from plimsoll.models.pretrained.weights import load
 from plimsoll.types import Compute
-
-from .conftest import answer, plimsoll
 
 
 @pytest.fixture(scope="module")

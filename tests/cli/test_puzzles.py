@@ -7,14 +7,13 @@ import shutil
 import numpy as np
 import pytest
 
+from commands import PUZZLES, answer, plimsoll
 from plimsoll.cli.main import main
 from plimsoll.recipes.puzzles.dataset import PuzzleSet
 from plimsoll.recipes.puzzles.question import question
 from plimsoll.recipes.puzzles.solution_text import solution_text
 from plimsoll.recipes.registry import from_dict
 from plimsoll.report import read_rows
-
-from .conftest import PUZZLES, answer, plimsoll
 
 
 def test_evaluating_says_what_training_logged_of_the_average(puzzle_run):

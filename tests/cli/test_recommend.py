@@ -6,12 +6,11 @@ import shutil
 
 import pytest
 
+from commands import plimsoll
 from interaction_files import write_random
 from plimsoll.recipes.recommend.rank import next_of_users
 from plimsoll.recipes.recommend.ranking_tables import recommendation_tables
 from pretrained_folders import LLAMA, write
-
-from .conftest import plimsoll
 
 PINNED = shlex.split("--micro-batch 16 --remat none --loss-chunk 0 --precision float32")
 """So that little is compiled."""

@@ -5,11 +5,10 @@ import json
 
 import pytest
 
+from commands import TINY, plimsoll
 from plimsoll.api import train
 from plimsoll.cli.main import main
 from plimsoll.errors import RecipeError
-
-from .conftest import TINY, plimsoll
 
 
 @pytest.fixture(autouse=True)

@@ -6,12 +6,11 @@ import shutil
 
 import pytest
 
+from commands import plimsoll
 from plimsoll.cli import report as command
 from plimsoll.cli.main import main
 from plimsoll.errors import PlimsollError
 from plimsoll.inference.showcase import bound_memory
-
-from .conftest import plimsoll
 
 
 def test_a_run_becomes_one_page_with_what_it_writes(tiny_run, tmp_path):

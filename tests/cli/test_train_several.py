@@ -7,10 +7,9 @@ import sys
 
 import pytest
 
+from commands import plimsoll
 from plimsoll.cli import train_several as several
 from plimsoll.cli.main import main
-
-from .conftest import plimsoll
 
 TWO = ["sudoku-4x4", "sudoku-6x6"]
 

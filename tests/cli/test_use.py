@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from commands import answer, plimsoll
 from plimsoll.cli import look, use
 from plimsoll.errors import CheckpointError
 from plimsoll.inference.evaluate import PARAMETERS, Trained, choose, newest_whole, whole
@@ -14,8 +15,6 @@ from plimsoll.report import read_rows
 from plimsoll.runs.folder import RunFolder
 from plimsoll.training.checkpoint import Saved, loader_position, read_leaves
 from plimsoll.training.fingerprint import fingerprint
-
-from .conftest import answer, plimsoll
 
 
 @pytest.fixture

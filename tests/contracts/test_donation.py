@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import jax
 import pytest
-from task_examples import OWN, RECIPES
 
 from plimsoll.training.program import compiled, lower, tree_bytes
 from plimsoll.training.step import make_step
 from plimsoll.types import Plan
+from task_examples import OWN, RECIPES
 
 PLANS = {
     "plain": Plan(

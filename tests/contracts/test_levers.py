@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import jax
 import pytest
-from task_examples import RECIPES
 
 import plimsoll.levers
 from plimsoll.levers.lora import LoRA
 from plimsoll.training.program import compiled, lower, tree_bytes
 from plimsoll.types import STORABLE, STORED, Plan
+from task_examples import RECIPES
 
 OFF = Plan(
     chip="cpu", micro_batch=16, accumulation=1, remat="none", loss_chunk=0, precision="float32", prefetch=1,

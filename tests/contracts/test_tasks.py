@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from task_examples import OWN, RECIPES, TWINS, random_batch
 
 from plimsoll.recipes.registry import KINDS, PRESETS, preset
 from plimsoll.training.step import make_init, make_step
 from plimsoll.types import COUNTED, Compute, LossSum
+from task_examples import OWN, RECIPES, TWINS, random_batch
 
 EXAMPLES = 8
 

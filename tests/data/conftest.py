@@ -3,31 +3,9 @@
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from listed_documents import Listed
 from plimsoll.data.text.documents import Documents
-from plimsoll.data.text.pieces import Part
 from plimsoll.data.text.tokenizer import TextTokenizer
-
-
-class Listed:
-    """A file that is a list of strings."""
-
-    name = "a list"
-
-    def __init__(self, texts):
-        self.texts = texts
-
-    def read(self, at):
-        for row in range(at.get("row", 0), len(self.texts)):
-            yield Part(self.texts[row], {"row": row + 1}, True)
-
-    def rows(self):
-        return len(self.texts)
-
-    def size(self):
-        return None
-
-    def columns(self):
-        return None
 
 
 @pytest.fixture(scope="session")

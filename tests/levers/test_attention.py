@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled_bytes import temporary_bytes
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compiled_bytes import temporary_bytes
 from plimsoll.levers import attention
 from plimsoll.levers.attention import causal_attention, chunked_attention_bytes, kernel, query_blocks
 from plimsoll.planner import liveness

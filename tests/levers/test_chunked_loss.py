@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled_bytes import temporary_bytes
 
+from compiled_bytes import temporary_bytes
 from plimsoll.levers.chunked_loss import IGNORE, LIFT, chunked_cross_entropy, logits_bytes, nats
 from plimsoll.levers.precision import dot, dot_rows
 from plimsoll.planner.flops import dot_flops

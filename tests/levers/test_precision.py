@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled_bytes import temporary_bytes
 
+from compiled_bytes import temporary_bytes
 from plimsoll.errors import PlimsollError
 from plimsoll.levers.precision import batched_dot, batched_dot_rows, dot, dot_columns, dot_rows, operand_bytes
 

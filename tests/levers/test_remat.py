@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from compiled_bytes import temporary_bytes
 
+from compiled_bytes import temporary_bytes
 from plimsoll.levers.remat import keep, rematerialised, scan_blocks
 from plimsoll.models.language import NextToken
 from plimsoll.models.sizing import DecoderShape

@@ -48,7 +48,7 @@ def test_outside_a_mesh_nothing_changes():
 @pytest.fixture(scope="module")
 def spread():
     """A process with eight devices trains the same three steps whole and split; this one has a single device."""
-    script = Path(__file__).with_name("spread_steps.py")
+    script = Path(__file__).parents[1] / "support/spread_steps.py"
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])

@@ -455,7 +455,7 @@ def test_narrow_weights_are_seen_as_bfloat16():
 
 @pytest.fixture(scope="module")
 def over_devices():
-    script = Path(__file__).with_name("narrow_shards.py")
+    script = Path(__file__).parents[1] / "support/narrow_shards.py"
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return [json.loads(line) for line in done.stdout.splitlines()]

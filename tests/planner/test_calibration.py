@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planner_examples import STATIC, plan, problem
-from test_estimate import REHEARSAL, analysis
 
+from planner_examples import REHEARSAL, STATIC, analysis, plan, problem
 from plimsoll.planner import calibration
 from plimsoll.planner.calibration import ENOUGH, FILE, KEPT, Sample, corrections, error_band
 from plimsoll.planner.estimate import LEARNED, LOADING_BYTES, RUNNING_BYTES, ledger

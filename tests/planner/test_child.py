@@ -6,8 +6,8 @@ import sys
 import time
 
 import pytest
-from planner_examples import STATIC, plan
 
+from planner_examples import STATIC, plan
 from plimsoll.planner import child
 from plimsoll.planner.child import Child, plan_of, processor
 from plimsoll.planner.types import DoesNotCompile

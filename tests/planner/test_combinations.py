@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from planner_examples import problem
-
 from plimsoll.planner.combinations import combinations
 from plimsoll.planner.types import Rates
 from plimsoll.types import LEVERS, STORABLE, STORED

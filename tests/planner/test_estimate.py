@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planner_examples import STATIC, plan, problem
 
+from planner_examples import REHEARSAL, STATIC, analysis, plan, problem
 from plimsoll.planner.estimate import (
     LOADING_BYTES,
     RUNNING_BYTES,
@@ -16,13 +16,10 @@ from plimsoll.planner.estimate import (
     ledger,
 )
 from plimsoll.planner.speed import sent_bytes, step_seconds
-from plimsoll.planner.types import Analysis, Rates, Rehearsal
+from plimsoll.planner.types import Rates
 from plimsoll.units import GIB, MIB
 
 STATE = STATIC.state_bytes
-REHEARSAL = Rehearsal(
-    process_bytes=100 * MIB, starting_bytes=110 * MIB, init_temp_bytes=7 * MIB, evaluate_temp_bytes=9 * MIB
-)
 RATES = Rates(
     flops={"float32": 1e11, "bfloat16": 2e11},
     copy_bytes=1e10,
@@ -30,10 +27,6 @@ RATES = Rates(
     loop_seconds=1e-3,
     source="made up",
 )
-
-
-def analysis(temp, *, extra=0, flops=1e9):
-    return Analysis(argument_bytes=STATE, output_bytes=STATE + extra, alias_bytes=STATE, temp_bytes=temp, flops=flops)
 
 
 def priced(plan, temp, *, extra=0):

@@ -1,8 +1,8 @@
 """The search updates layer by layer where nothing else fits; what does not go with it is refused with the reason."""
 
 import pytest
-from planner_examples import PROCESS, STATIC, FakeCompiler, problem
 
+from planner_examples import PROCESS, STATIC, FakeCompiler, problem
 from plimsoll.errors import BudgetError, RecipeError
 from plimsoll.planner.search import search
 from plimsoll.units import GIB, MIB

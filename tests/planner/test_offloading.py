@@ -5,8 +5,8 @@ import subprocess
 from dataclasses import dataclass, replace
 
 import pytest
-from planner_examples import FakeCompiler, plan, problem
 
+from planner_examples import FakeCompiler, plan, problem
 from plimsoll.api import train
 from plimsoll.api.pins import levers_of
 from plimsoll.errors import BudgetError, RecipeError

@@ -1,7 +1,6 @@
 """What another budget would buy, among plans whose bytes and seconds are known."""
 
 from planner_examples import PROCESS, FakeCompiler, problem
-
 from plimsoll.planner.search import search
 from plimsoll.units import GIB, MIB
 

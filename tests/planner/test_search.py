@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from planner_examples import PROCESS, STATIC, FakeCompiler, activation_bytes, plan, problem
 
+from planner_examples import PROCESS, STATIC, FakeCompiler, activation_bytes, plan, problem
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError
 from plimsoll.planner.estimate import RUNNING_BYTES, ledger
 from plimsoll.planner.search import NEAR, search

@@ -3,12 +3,12 @@
 import dataclasses
 
 import pytest
-from report_examples import PLANNED
 
 from plimsoll.api.compare import Beside, chips_named, prices_named
 from plimsoll.errors import PlimsollError, RecipeError
 from plimsoll.report.beside import beside_figure, beside_picture, beside_table
 from plimsoll.units import GIB, MIB
+from report_examples import PLANNED
 
 FITS = Beside(chip="h200", rate_unit="tokens", planned=PLANNED, memory_bytes=140 * GIB, price_per_hour=3.6)
 ESTIMATED = dataclasses.replace(

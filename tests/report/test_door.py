@@ -3,9 +3,9 @@ import subprocess
 import sys
 
 import pytest
-from report_examples import SOURCES
 
 from plimsoll import report
+from report_examples import SOURCES
 
 
 def test_every_name_at_the_door_can_be_used():

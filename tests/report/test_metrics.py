@@ -6,10 +6,10 @@ import sys
 
 import numpy as np
 import pytest
-from report_examples import SOURCES
 
 from plimsoll.errors import RunError
 from plimsoll.report.metrics import MetricsLog, read_rows
+from report_examples import SOURCES
 
 
 def log_of(path, *, steps):

@@ -1,13 +1,13 @@
 """Several runs on one page: outcomes side by side, and only what differs of what was asked."""
 
 import pytest
-from page_examples import rows, run
-from report_examples import LEDGER, PLANNED
-from test_page_of_run import text_of
 
+from page_examples import rows, run
 from plimsoll.report.page.compared import comparison_page, names_of
 from plimsoll.report.page.recorded import columns_of
 from plimsoll.units import GIB, MIB
+from reading_pages import text_of
+from report_examples import LEDGER, PLANNED
 
 
 def other(**changes):

@@ -1,34 +1,11 @@
 """What is not markup is escaped: whatever text it is, the page around it stays the same elements."""
 
 import unicodedata
-from html.parser import HTMLParser
 
 from hypothesis import example, given
-from hypothesis import strategies as st
 
 from plimsoll.report.page.markup import element, joined, shortened, text
-
-ANY_TEXT = st.text(st.characters(exclude_categories=()))
-
-
-class Seen(HTMLParser):
-    def __init__(self, page):
-        super().__init__(convert_charrefs=True)
-        self.tags, self.data = [], []
-        self.feed(page)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, tuple(attrs)))
-
-    def handle_comment(self, data):
-        self.tags.append(("comment", data))
-
-    def handle_decl(self, decl):
-        self.tags.append(("declaration", decl))
-
-    def handle_data(self, data):
-        self.data.append(data)
+from reading_pages import ANY_TEXT, Seen
 
 
 @given(ANY_TEXT)

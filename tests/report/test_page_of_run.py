@@ -5,17 +5,13 @@ import re
 
 import pytest
 from hypothesis import given, settings
-from page_examples import NAN, rows, run
-from report_examples import LEDGER, PLANNED
-from test_page_markup import ANY_TEXT, Seen
 
+from page_examples import NAN, rows, run
 from plimsoll.report.page.of_run import plan_page, run_page
 from plimsoll.report.page.recorded import columns_of
 from plimsoll.units import GIB, MIB
-
-
-def text_of(page):
-    return " ".join(" ".join(Seen(page.split("</style>")[1]).data).split())
+from reading_pages import ANY_TEXT, Seen, text_of
+from report_examples import LEDGER, PLANNED
 
 
 def test_the_first_thing_said_is_whether_the_line_held():

@@ -6,7 +6,6 @@ import sys
 from dataclasses import replace
 
 import pytest
-from report_examples import PLANNED, SOURCES
 
 from plimsoll.api import train
 from plimsoll.cli.main import main
@@ -15,6 +14,7 @@ from plimsoll.report.picture import plan_picture, require_picture, waterfall
 from plimsoll.report.tables import plan_table
 from plimsoll.types import Buffer, Ledger
 from plimsoll.units import GIB, MIB
+from report_examples import PLANNED, SOURCES
 
 
 @pytest.fixture
@@ -97,10 +97,10 @@ def test_another_format_is_refused_with_those_that_exist(tmp_path):
 def test_matplotlib_is_imported_only_to_draw_and_pyplot_never(tmp_path):
     code = (
         "import sys; from plimsoll.report import picture; early = 'matplotlib' in sys.modules;"
-        "sys.path.insert(0, 'tests/report'); from report_examples import PLANNED;"
+        "sys.path.insert(0, 'tests/support'); from report_examples import PLANNED;"
         "picture.plan_picture(PLANNED, sys.argv[1]);"
         "sys.exit(early or 'matplotlib.pyplot' in sys.modules or 'jax' in sys.modules)"
-    ).replace("tests/report", os.path.dirname(__file__))
+    ).replace("tests/support", str(Path(__file__).parents[1] / "support"))
     environment = os.environ | {"PYTHONPATH": SOURCES}
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "plan.png")], env=environment)
     assert done.returncode == 0

@@ -4,10 +4,10 @@ import subprocess
 import sys
 
 import pytest
-from report_examples import SOURCES
 
 from plimsoll.report.progress import progress
 from plimsoll.units import GIB
+from report_examples import SOURCES
 
 FACTS = {"loss": 3.21456, "rate": 38_095.2, "rate_unit": "tokens", "resident_bytes": 3 * GIB // 2}
 

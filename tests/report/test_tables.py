@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from report_examples import LEDGER, PLAN, PLANNED
 
 from plimsoll.planner.estimate_band import estimate_band
 from plimsoll.report.layout import format_difference_share, format_rate, format_share
@@ -13,6 +12,7 @@ from plimsoll.report.settings import settings_table
 from plimsoll.report.tables import buffers_table, ledger_table, plan_table, runs_table
 from plimsoll.types import Buffer, Planned
 from plimsoll.units import GIB, MIB
+from report_examples import LEDGER, PLAN, PLANNED
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -8,10 +8,10 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from report_examples import SOURCES
 
 from plimsoll.errors import PlimsollError
 from plimsoll.report.trackers import TRACKERS, open_tracker
+from report_examples import SOURCES
 
 CONFIG = {"steps": 10, "optimizer": {"learning_rate": 3e-4}}
 

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_tasks import relative_distance
 
 from plimsoll.optimizers.adam_atan2 import AdamATan2
 from plimsoll.optimizers.in_place import averaging, with_tables
@@ -24,6 +23,7 @@ from plimsoll.training.loop import told
 from plimsoll.training.program import compiled, lower, tree_bytes
 from plimsoll.training.step import evaluated, make_evaluate, make_init, make_step
 from plimsoll.types import IGNORED_LABEL, Compute, Plan
+from small_tasks import relative_distance
 
 SHAPE = TRMShape(
     vocab=5,
@@ -216,7 +216,7 @@ def test_the_carry_is_changed_where_it_lies():
 
 def test_a_step_split_over_devices_is_the_same_step():
     """Eight of them, in a process of its own: slots are split as the batch is, the table by its rows."""
-    script = Path(__file__).with_name("spread_puzzles.py")
+    script = Path(__file__).parents[1] / "support/spread_puzzles.py"
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])

@@ -15,7 +15,7 @@ RECIPES = ("stories", "control", "longcontext", "recommend", "recommend-gemma-2b
 @pytest.fixture(scope="module")
 def runs():
     """Thirty steps of each, on one device and on eight; of puzzles, whose halting is discontinuous, one step."""
-    script = Path(__file__).with_name("mesh_runs.py")
+    script = Path(__file__).parents[1] / "support/mesh_runs.py"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, str(script), *RECIPES]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

@@ -11,13 +11,13 @@ import time
 from pathlib import Path
 
 import pytest
-from small_runs import PATIENCE, Runs, checkpoint_steps, rows
 
 from plimsoll.errors import RunError
 from plimsoll.runs.folder import RunFolder
 from plimsoll.training import overruns
 from plimsoll.training.overruns import SPREAD_BYTES
 from plimsoll.units import MIB
+from small_runs import PATIENCE, Runs, checkpoint_steps, rows
 
 STEPS, WHEN = 12, 5
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from small_runs import STEPS, checkpoint_steps, last_row, newest_fingerprint, rows
 
 from plimsoll.inference.evaluate import Trained
 from plimsoll.recipes.registry import from_dict
 from plimsoll.training.checkpoint import Checkpoints, loader_position, read_leaves
+from small_runs import STEPS, checkpoint_steps, last_row, newest_fingerprint, rows
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from small_runs import Runs, checkpoint_steps, newest_fingerprint, rows
 
 from plimsoll.errors import RecipeError
 from plimsoll.inference.evaluate import evaluate
@@ -19,6 +18,7 @@ from plimsoll.recipes.puzzles.trm_shape import TRMShape
 from plimsoll.training.checkpoint import Checkpoints, read_leaves
 from plimsoll.types import Compute
 from puzzle_files import write_split
+from small_runs import Runs, checkpoint_steps, newest_fingerprint, rows
 
 STEPS = 40
 

@@ -7,14 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from small_tasks import (
-    DroppedRegression,
-    LinearRegression,
-    decoder_task,
-    regression_batch,
-    relative_distance,
-    text_batch,
-)
 
 from plimsoll.levers.chunked_loss import IGNORE
 from plimsoll.optimizers.adamw import AdamW
@@ -23,6 +15,14 @@ from plimsoll.training.loop import told
 from plimsoll.training.program import compiled, lower, tree_bytes
 from plimsoll.training.step import make_evaluate, make_init, make_step
 from plimsoll.types import Plan
+from small_tasks import (
+    DroppedRegression,
+    LinearRegression,
+    decoder_task,
+    regression_batch,
+    relative_distance,
+    text_batch,
+)
 
 SPLITS = [1, 2, 4, 8]
 

@@ -2,7 +2,8 @@
 
 s(x) = x + 1 from zero on and 1 / (1 - x) below it; p = s / sum(s). Prieto et al. 2025, "Grokking at the Edge of
 Numerical Stability", https://arxiv.org/abs/2501.04697, section 4. The published models compute it in float64. log s is
-log1p(x), or -log1p(-x) below zero, so that a sum of logarithms in float32 is as good (tests/models/test_stablemax.py).
+log1p(x), or -log1p(-x) below zero, so that a sum of logarithms in float32 is as good
+(tests/recipes/puzzles/test_stablemax.py).
 """
 
 import jax

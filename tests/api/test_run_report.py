@@ -1,0 +1,157 @@
+"""What a page is drawn from: a run's files as they stand, whatever state they are in."""
+
+import dataclasses
+import json
+import math
+
+import pytest
+
+from plimsoll.api import run_report
+from plimsoll.errors import PlimsollError
+from plimsoll.recipes.registry import preset
+from plimsoll.runs.folder import RunFolder
+from plimsoll.runs.provenance import SESSIONS
+from plimsoll.units import GIB, MIB
+from report_examples import LEDGER, PLANNED
+
+ROWS = [
+    {"step": 1, "loss": 3.0, "elapsed_seconds": 0.5, "step_seconds": 0.5, "peak_resident_bytes": 300 * MIB},
+    {"step": 2, "loss": None, "not_finite": {"loss": "nan"}, "elapsed_seconds": 1.0, "step_seconds": 0.5},
+    {"step": 2, "validation_loss": 2.5, "validation_loss_from_1": 2.4, "elapsed_seconds": 1.2},
+]
+
+
+@pytest.fixture
+def run(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.create()
+    folder.write("recipe.json", dataclasses.replace(preset("longcontext"), seq_len=512).to_dict())
+    folder.write("plan.json", PLANNED.to_dict() | {"recipe": "longcontext"})
+    folder.write("data.json", {"steps": 2, "steps_per_epoch": None, "facts": {}})
+    folder.write("ledger.json", LEDGER)
+    folder.metrics.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    return folder
+
+
+def test_files_become_what_a_page_needs(run):
+    found = run_report.recorded(str(run.path), ask_model=False)
+    assert (found.name, found.state) == ("run", "nothing saved")
+    assert list(found.columns["loss"].steps) == [1, 2]
+    assert math.isnan(found.columns["loss"].values[1])
+    assert found.best() == (2, 2.5)
+    assert found.repeat_command.startswith("plimsoll train longcontext --seq-len 512 --memory 2048MiB")
+    assert "it was not asked (--no-model)" in found.left_out[0]
+
+
+def test_the_last_evaluation_is_shown_without_asking_the_model(run):
+    two = {"validation_loss": 2.4, "validation_loss_from_0": 2.6, "validation_loss_from_1": 2.2}
+    with open(run.metrics, "a") as file:
+        file.write(json.dumps({"step": 3, **two}) + "\n")
+    (shown,) = run_report.recorded(str(run.path), ask_model=False).exhibits
+    assert shown["title"] == "Loss by position"
+    assert shown["x"] == [1, 2]
+    assert shown["y"] == {"held-out documents": [2.6, 2.2]}
+
+
+def test_a_run_killed_in_the_middle_of_a_row_has_all_rows_before_it(run):
+    with open(run.metrics, "a") as file:
+        file.write('{"step": 3, "los')
+    (run.path / "ledger.json").unlink()
+    found = run_report.recorded(str(run.path))
+    assert found.last_step == 2
+    assert found.measured_peak_bytes == 300 * MIB
+    assert "the run has no checkpoint yet" in found.left_out[0]
+
+
+def test_rows_after_the_last_checkpoint_are_said_to_be_lost(run):
+    (run.checkpoints / "step-00000001").mkdir()
+    assert run_report.recorded(str(run.path), ask_model=False).left_out[-1] == (
+        "step 2: logged after the last checkpoint. The same command trains them again, and what is"
+        " measured of the whole process is of the sessions before"
+    )
+    (run.checkpoints / "step-00000002").mkdir()
+    assert "after the last checkpoint" not in " ".join(run_report.recorded(str(run.path), ask_model=False).left_out)
+
+
+def test_a_run_that_is_trained_now_is_not_held_up(run):
+    (run.checkpoints / "step-00000001").mkdir()
+    lock = run.lock()
+    found = run_report.recorded(str(run.path))
+    assert found.state == "training now"
+    assert "the run is training now" in found.left_out[0]
+    del lock
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    with pytest.raises(PlimsollError, match="is not a run: it has no recipe"):
+        run_report.recorded(str(tmp_path))
+    with pytest.raises(PlimsollError, match=r"recipe\.json is not a run: it has no recipe"):
+        run_report.recorded(str(tmp_path / "recipe.json"))
+    (tmp_path / "recipe.json").write_text('{"name": "a cake"}')
+    with pytest.raises(PlimsollError, match="of something else than a run"):
+        run_report.recorded(str(tmp_path))
+
+
+def test_a_run_of_a_newer_version_is_refused_by_name(run):
+    run.write(SESSIONS, [{"plimsoll": "99.2.0"}])
+    with pytest.raises(PlimsollError, match=r"trained by plimsoll 99\.2\.0"):
+        run_report.recorded(str(run.path))
+
+
+def test_a_run_without_plan_and_metrics_is_refused(run):
+    (run.path / "plan.json").unlink()
+    run.metrics.unlink()
+    with pytest.raises(PlimsollError, match="neither a plan nor a row of metrics yet"):
+        run_report.recorded(str(run.path))
+
+
+def test_a_recipe_that_this_version_cannot_read_costs_the_commands_alone(run):
+    run.write("recipe.json", {"kind": "of tomorrow", "fields": {}})
+    found = run_report.recorded(str(run.path), ask_model=False)
+    assert found.continue_command is None
+    assert any("does not know" in said for said in found.left_out)
+    assert found.columns
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("no json", "cannot be read"),
+        ("[]", "is not a plan"),
+        ("{}", "does not say plan, components"),
+        ('{"fits": false}', "is a refusal"),
+        (json.dumps(PLANNED.to_dict() | {"plan": {"of": "tomorrow"}}), "may be of a newer version"),
+    ],
+)
+def test_what_is_no_plan_is_refused(tmp_path, text, said):
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    with pytest.raises(PlimsollError, match=said) as refusal:
+        run_report.plan_of_file(str(path))
+    assert "plimsoll plan ... --json > plan.json" in str(refusal.value) or "--memory" in str(refusal.value)
+
+
+def test_a_plan_is_read_as_it_was_printed(tmp_path):
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(PLANNED.to_dict()))
+    assert run_report.plan_of_file(str(path))["predicted_peak_bytes"] == 1536 * MIB
+
+
+def test_a_model_that_takes_too_much_costs_what_it_makes_and_not_the_learning_rate(run, monkeypatch):
+    """The process dies at once where a library of C++ is refused memory."""
+    questions = []
+
+    def ask(verb, question):
+        questions.append((verb, question["model"], question["limit_bytes"]))
+        if question["model"]:
+            raise PlimsollError("the process that was to show was killed by signal 6")
+        return {"exhibits": [], "left_out": [], "learning_rate": {"steps": [1], "rates": [0.5]}}
+
+    monkeypatch.setattr(run_report, "ask", ask)
+    (run.checkpoints / "step-00000002").mkdir()
+    found = run_report.recorded(str(run.path))
+    assert questions == [("show", True, 2 * GIB), ("show", False, 2 * GIB)]
+    assert found.learning_rate == ([1], [0.5])
+    assert found.left_out == [
+        "what the model makes: the process that was to show was killed by signal 6. It may use 2.0 GiB"
+    ]

@@ -1,0 +1,159 @@
+"""Tokens are arrays, special tokens come only from us, and training is the same every time."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models
+
+from plimsoll.data.text.documents import Piece
+from plimsoll.data.text.held_out import collect_held_out, is_held_out
+from plimsoll.data.text.tokenizer import TextTokenizer, load_tokenizer, tokenizer_vocab_size, train_byte_bpe
+from plimsoll.errors import DataError, RecipeError
+
+SENTENCES = [f"The {kind} ship number {i} sails." for i in range(150) for kind in ("old", "new")]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(max_size=80))
+def test_any_text_comes_back_from_its_bytes(byte_tokenizer, text):
+    ids = byte_tokenizer.encode(text)
+    assert ids.dtype == np.int32
+    assert len(ids) == len(text.encode())
+    assert byte_tokenizer.decode(ids) == text
+
+
+def test_the_name_of_a_special_token_in_a_text_stays_text(byte_tokenizer, listed_documents):
+    trained = train_byte_bpe(listed_documents(SENTENCES), 300)
+    for tokenizer in (byte_tokenizer, trained):
+        ids = tokenizer.encode("before <|endoftext|> after")
+        assert tokenizer.end_of_text not in ids
+        assert tokenizer.decode(ids) == "before <|endoftext|> after"
+
+
+def test_end_of_text_follows_a_document_and_not_a_piece_of_one(byte_tokenizer):
+    pieces = [Piece("a", {}, False, False), Piece("b", {}, True, False), Piece("", {}, True, False)]
+    decoded = byte_tokenizer.decode(byte_tokenizer.encode_pieces(pieces))
+    assert decoded == "ab<|endoftext|><|endoftext|>"
+
+
+def test_a_long_text_is_encoded_in_pieces(byte_tokenizer):
+    text = "word " * 30_000
+    assert byte_tokenizer.decode(byte_tokenizer.encode(text)) == text
+
+
+def test_training_is_the_same_in_every_process(tmp_path, listed_documents):
+    tokenizer = train_byte_bpe(listed_documents(SENTENCES), 320)
+    tokenizer.save(tmp_path / "tokenizer.json")
+    assert tokenizer.size == 320
+    program = (
+        "import sys\nsys.path[:0] = sys.argv[3:]\nfrom pathlib import Path\n"
+        "from listed_documents import Listed\nfrom plimsoll.data.text.documents import Documents\n"
+        "from plimsoll.data.text.tokenizer import train_byte_bpe\nimport json\n"
+        "texts = json.loads(Path(sys.argv[1]).read_text())\n"
+        "documents = Documents([Listed(texts)], name='', description='', contents='')\n"
+        "train_byte_bpe(documents, 320).save(sys.argv[2])\n"
+    )
+    (tmp_path / "texts.json").write_text(json.dumps(SENTENCES))
+    again = tmp_path / "again.json"
+    command = [sys.executable, "-c", program, tmp_path / "texts.json", again]
+    subprocess.run([*command, *sys.path], check=True, timeout=600)
+    assert again.read_bytes() == (tmp_path / "tokenizer.json").read_bytes()
+
+
+def test_training_reads_the_beginning_and_no_held_out_document(listed_documents):
+    read = []
+
+    class Watched(list):
+        def __getitem__(self, index):
+            read.append(index)
+            return super().__getitem__(index)
+
+    train_byte_bpe(listed_documents(Watched(["ab" * 500] * 100)), 300, sample_bytes=10_000)
+    assert max(read) <= 10
+    only_held_out = [text for text in map(str, range(3000)) if is_held_out(text)]
+    with pytest.raises(DataError, match=r"cannot be trained on a list: the first 8.0 MiB hold no document"):
+        train_byte_bpe(listed_documents(only_held_out), 300)
+    with pytest.raises(RecipeError, match=r"--vocab-size must be at least 257"):
+        train_byte_bpe(listed_documents(SENTENCES), 256)
+
+
+def test_a_saved_tokenizer_is_the_same_from_its_file_and_its_folder(tmp_path, byte_tokenizer):
+    byte_tokenizer.save(tmp_path / "tokenizer.json")
+    for path in (tmp_path, tmp_path / "tokenizer.json"):
+        loaded = load_tokenizer(path)
+        assert tokenizer_vocab_size(path) == loaded.size == byte_tokenizer.size == 257
+        assert loaded.end_of_text == byte_tokenizer.end_of_text
+        np.testing.assert_array_equal(loaded.encode("some text"), byte_tokenizer.encode("some text"))
+
+
+def test_a_tokenizer_without_end_of_text_is_refused_unless_it_is_named(tmp_path):
+    tokenizer = Tokenizer(models.BPE(vocab={"a": 0, "<|fin|>": 7}, merges=[]))
+    with pytest.raises(DataError, match=r"has no end-of-text token.*<\|endoftext\|>.*eos_token"):
+        TextTokenizer(tokenizer)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": {"content": "<|fin|>"}}')
+    loaded = load_tokenizer(tmp_path)
+    assert loaded.end_of_text == 7
+    assert loaded.size == tokenizer_vocab_size(tmp_path) == 8
+    assert loaded.dtype == np.uint16
+
+
+def test_what_is_no_tokenizer_is_refused(tmp_path):
+    with pytest.raises(DataError, match=r"no tokenizer at .*tokenizer\.json"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text('{"model": 3}')
+    for read in (load_tokenizer, tokenizer_vocab_size):
+        with pytest.raises(DataError, match=r"is not a tokenizer"):
+            read(tmp_path)
+
+
+def test_a_vocabulary_and_its_merges_in_two_files_are_one_tokenizer(tmp_path):
+    letters = {letter: place for place, letter in enumerate("abc")}
+    (tmp_path / "vocab.json").write_text(json.dumps(letters | {"ab": 3, "abc": 4, "<|endoftext|>": 5}))
+    with pytest.raises(DataError, match=r"merges\.txt is not beside it"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na b\nab c\n")
+    for path in (tmp_path, tmp_path / "vocab.json"):
+        loaded = load_tokenizer(path)
+        assert tokenizer_vocab_size(path) == loaded.size == 6
+        assert (loaded.end_of_text, loaded.end_of_text_token) == (5, "<|endoftext|>")
+        assert loaded.encode("abcabab").tolist() == [4, 3, 3]
+    (tmp_path / "mine-vocab.json").write_text("3")
+    (tmp_path / "mine-merges.txt").write_text("")
+    for read in (load_tokenizer, tokenizer_vocab_size):
+        with pytest.raises(DataError, match="is not a tokenizer"):
+            read(tmp_path / "mine-vocab.json")
+
+
+def test_the_golden_files_of_gpt_2_give_its_ids():
+    shared = Path(os.environ.get("PLIMSOLL_SHARED", "../shared")) / "data/tokenizers/gpt2_vocab.json"
+    if not shared.is_file():
+        pytest.skip(f"no {shared}: the shared files are not here")
+    tokenizer = load_tokenizer(shared)
+    assert (tokenizer.size, tokenizer.end_of_text) == (50_257, 50_256)
+    assert tokenizer.encode("Hello world").tolist() == [15496, 995]
+    assert tokenizer.end_of_text not in tokenizer.encode("a <|endoftext|> b")
+
+
+def test_one_document_in_a_hundred_is_held_out_by_its_content():
+    held_out = [i for i in range(20_000) if is_held_out(f"document {i}")]
+    assert 140 < len(held_out) < 260
+    assert held_out[:4] == [609, 665, 773, 860]  # the split of old runs must not move
+
+
+def test_held_out_tokens_are_those_documents_with_end_of_text(byte_tokenizer, listed_documents):
+    texts = [f"document {i}" for i in range(2000)]
+    expected = "".join(text + "<|endoftext|>" for text in texts if is_held_out(text))
+    tokens = collect_held_out(listed_documents(texts), byte_tokenizer, seq_len=8)
+    assert byte_tokenizer.decode(tokens) == expected
+    limited = collect_held_out(listed_documents(texts), byte_tokenizer, seq_len=8, max_tokens=50)
+    np.testing.assert_array_equal(limited, tokens[:50])
+    few = collect_held_out(listed_documents(texts), byte_tokenizer, seq_len=8, scan_bytes=1)
+    assert len(few) == 0

@@ -1,0 +1,294 @@
+"""The model of linear recurrences: a loop over positions, causality, chunks, truncation, and the unit disc."""
+
+from dataclasses import replace
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eigen_examples import LENGTH, SCANNED, SELECTIVE, SHAPES, TINY, VOCAB, hidden_of, parameters, tokens
+from plimsoll.errors import RecipeError
+from plimsoll.optimizers.adamw import decayed
+from plimsoll.recipes.longcontext.eigen import FORGETS_WITHIN, Eigenvalues, Mixer, beginning, form_of
+from plimsoll.recipes.longcontext.eigen_shape import eigen_inner
+from plimsoll.recipes.longcontext.positions import by_position, name_of, stretches
+from plimsoll.recipes.longcontext.task import LongTokens
+from plimsoll.types import COUNTED, Compute
+
+STRICT = True
+
+FORMS = [("fixed", form) for form in ("steps", "matmul", "associative", "fft")]
+FORMS += [("selective", form) for form in ("steps", "associative")]
+
+
+@cache
+def loss_of(shape, compute=SCANNED):
+    task = LongTokens(shape, compute)
+
+    def loss(weights, batch):
+        keys = jax.random.split(jax.random.key(0), 2)
+        return task.loss({"trainable": weights}, None, batch, keys, train=True)[0].total
+
+    return jax.jit(jax.value_and_grad(loss))
+
+
+@cache
+def mixer_of(shape):
+    """Of one layer: what it writes; a number made of that, with its gradients for weights and inputs."""
+    graph, _ = nnx.split(nnx.eval_shape(lambda: Mixer(shape, Compute(), nnx.Rngs(0))))
+
+    def both(weights, x):
+        written, pull = jax.vjp(lambda weights, x: nnx.merge(graph, weights)(x)[0], weights, x)
+        return written, *pull(jnp.cos(jnp.arange(written.size, dtype=jnp.float32)).reshape(written.shape))
+
+    return jax.jit(both)
+
+
+@cache
+def mixing(name):
+    """Weights of the first layer's mixer, and what it may read."""
+    weights = jax.tree.map(lambda leaf: leaf[0], parameters(name)["blocks"]["mixer"])
+    return weights, jnp.asarray(np.random.default_rng(3).normal(size=(2, LENGTH, TINY.width)), jnp.float32)
+
+
+def assert_near(one, other, tolerance):
+    for (path, a), b in zip(jax.tree_util.tree_flatten_with_path(one)[0], jax.tree.leaves(other), strict=True):
+        assert np.linalg.norm(a - b) <= tolerance * np.linalg.norm(b), jax.tree_util.keystr(path)
+
+
+def reference_hidden(params, ids):
+    """The fixed model once more: NumPy, double precision, a loop over positions."""
+    p = jax.tree.map(np.float64, jax.device_get(params))
+
+    def norm(x, scale):
+        return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * scale
+
+    def sigmoid(x):
+        return 1 / (1 + np.exp(-x))
+
+    rate, phase = beginning(TINY)
+    x = p["embedding"][ids]
+    for layer in range(TINY.layers):
+        b = jax.tree.map(lambda leaf, layer=layer: leaf[layer], p["blocks"])
+        m, h = b["mixer"], norm(x, b["mixer_norm"]["scale"])
+        lam = np.exp(-rate * np.exp(m["eigenvalues"]["nu"] / 4) + 1j * (phase + rate * m["eigenvalues"]["theta"] / 4))
+        enter = h @ m["enter"]["kernel"]
+        beta = np.sqrt(1 - np.abs(lam) ** 2) * (enter[..., : TINY.states] + 1j * enter[..., TINY.states :])
+        state, states = np.zeros_like(beta[:, 0]), []
+        for t in range(ids.shape[1]):
+            state = lam * state + beta[:, t]
+            states.append(state)
+        c = np.stack(states, axis=1)
+        read = np.concatenate([c.real, c.imag], axis=-1) @ m["leave"]["kernel"] + m["skip"]["scale"] * h
+        x = x + sigmoid(h @ m["gate"]["kernel"]) * read
+        h = norm(x, b["feed_norm"]["scale"])
+        gate = h @ b["gate"]["kernel"]
+        x = x + (gate * sigmoid(gate) * (h @ b["up"]["kernel"])) @ b["down"]["kernel"]
+    return norm(x, p["norm"])
+
+
+def test_the_model_is_that_of_a_loop_in_double_precision():
+    ids = tokens()[:, :-1]
+    found = hidden_of(TINY)(parameters("fixed"), ids.astype(np.int32))
+    np.testing.assert_allclose(found, reference_hidden(parameters("fixed"), ids), rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize(("name", "form"), FORMS)
+def test_forms_agree_in_what_they_write_and_in_gradients(name, form):
+    expected = mixer_of(SHAPES[name])(*mixing(name))
+    found = mixer_of(replace(SHAPES[name], form=form))(*mixing(name))
+    assert_near(found, expected, 2e-4)
+
+
+@pytest.mark.parametrize(("name", "chunk"), [*(("fixed", chunk) for chunk in (1, 7, 64, LENGTH)), ("selective", 7)])
+def test_chunks_change_neither_what_is_written_nor_gradients(name, chunk):
+    expected = mixer_of(SHAPES[name])(*mixing(name))
+    found = mixer_of(replace(SHAPES[name], chunk=chunk))(*mixing(name))
+    assert_near(found, expected, 2e-4)
+
+
+@pytest.mark.parametrize(("name", "form"), FORMS)
+def test_no_layer_writes_what_it_read_later(name, form):
+    weights, x = mixing(name)
+    mixer = mixer_of(replace(SHAPES[name], form=form))
+    changed = np.abs(mixer(weights, x)[0] - mixer(weights, x.at[:, 40].add(1.0))[0]).max(axis=(0, 2))
+    assert np.all(changed[:40] <= (1e-5 if form == "fft" else 0.0))
+    assert np.all(changed[40:] > 1e-4)
+
+
+@pytest.mark.parametrize("name", ["fixed", "windowed"])
+def test_no_position_of_the_model_sees_a_later_token(name):
+    ids = tokens()[:, :-1].astype(np.int32)
+    changed = ids.copy()
+    changed[:, 40] = (changed[:, 40] + 1) % VOCAB
+    hidden = hidden_of(SHAPES[name])
+    moved = np.abs(hidden(parameters(name), ids) - hidden(parameters(name), changed)).max(axis=(0, 2))
+    assert np.all(moved[:40] == 0)
+    assert np.all(moved[40:] > 1e-4)
+
+
+def test_gradients_end_where_they_are_truncated_and_nothing_else_changes():
+    weights, x = mixing("fixed")
+
+    def reach(tbptt):
+        """Of the last position, into which inputs; and what is written there."""
+        graph, _ = nnx.split(nnx.eval_shape(lambda: Mixer(replace(TINY, tbptt=tbptt), Compute(), nnx.Rngs(0))))
+        last = jax.value_and_grad(lambda x: jnp.sum(nnx.merge(graph, weights)(x)[0][:, -1]))
+        written, flowing = jax.jit(last)(x)
+        return float(written), np.abs(flowing).max(axis=(0, 2)) > 0
+
+    (whole, everywhere), (cut, late), (beyond, again) = reach(0), reach(20), reach(LENGTH)
+    assert cut == pytest.approx(whole, rel=1e-5)
+    assert beyond == whole
+    assert everywhere.all()
+    assert again.all()
+    assert not late[:60].any()
+    assert late[60:].all()
+
+
+@given(
+    nu=st.lists(st.floats(allow_nan=False, width=32), min_size=5, max_size=5),
+    theta=st.lists(st.floats(-100, 100, width=32), min_size=5, max_size=5),
+)
+def test_an_eigenvalue_never_leaves_the_unit_disc(nu, theta):
+    rate, phase = _rates()(np.float32(nu), np.float32(theta))
+    size = np.abs(np.exp(-np.asarray(rate) + np.complex64(1j) * np.asarray(phase)))
+    assert np.all(size < 1)
+    assert np.all(rate >= np.float32(FORGETS_WITHIN[0]) * 0.999)
+    assert np.all(np.isfinite(rate))
+
+
+@cache
+def _rates():
+    graph, _ = nnx.split(nnx.eval_shape(lambda: Eigenvalues(TINY)))
+    return jax.jit(lambda nu, theta: nnx.merge(graph, {"nu": nu, "theta": theta})())
+
+
+@pytest.mark.parametrize("nu", [-np.inf, -1e9, 1e9, np.inf])
+def test_gradients_are_finite_where_an_eigenvalue_was_driven_to_an_end(nu):
+    weights, x = mixing("fixed")
+    weights = weights | {"eigenvalues": weights["eigenvalues"] | {"nu": jnp.full(5, nu, jnp.float32)}}
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(mixer_of(TINY)(weights, x)))
+
+
+def test_eigenvalues_begin_spread_over_their_ring():
+    shape = replace(TINY, states=4000, r_min=0.9, r_max=0.999, max_phase=0.5)
+    rate, phase = (np.asarray(each) for each in Eigenvalues(shape)())
+    square, (low, high) = np.exp(-2 * rate), (0.9**2, 0.999**2)
+    assert low <= square.min() < square.max() <= high + 1e-6
+    assert 0 <= phase.min() < phase.max() <= 0.5
+    cells, *_ = np.histogram2d(square, phase, bins=10, range=((low, high), (0, 0.5)))
+    assert cells.min() >= 35  # 40 of 4,000 in each of 100
+    assert cells.max() <= 45
+
+
+def test_a_step_of_adam_turns_no_state_far_over_the_tokens_that_it_remembers():
+    eigenvalues = Eigenvalues(replace(TINY, states=64, r_min=0.99, r_max=0.9999))
+    eigenvalues.theta[...] = jnp.full(64, 100.0)  # many steps, so that single precision shows them
+    rate, phase = (np.asarray(each, np.float64) for each in eigenvalues())
+    turned = (phase - beginning(eigenvalues.shape)[1]) / rate
+    assert turned == pytest.approx(25.0, abs=0.01)  # a quarter, of what is forgotten at a token
+
+
+def test_states_stay_in_single_precision_under_bfloat16_and_the_loss_is_near():
+    batch = {"tokens": tokens()}
+    exact = loss_of(TINY)(parameters("fixed"), batch)
+    rounded = loss_of(TINY, replace(SCANNED, precision="bfloat16"))(parameters("fixed"), batch)
+    assert rounded[0] == pytest.approx(float(exact[0]), rel=0.01)
+    assert_near(rounded[1]["embedding"], exact[1]["embedding"], 0.1)
+    task = LongTokens(TINY, Compute(precision="bfloat16"))
+    trace = jax.make_jaxpr(lambda p, x: task.decoder.hidden(p, x))(parameters("fixed"), tokens()[:, :-1].astype("i4"))
+    assert "c64" in str(trace)
+    assert "bf16" in str(trace)
+
+
+def test_eigenvalues_are_not_decayed_and_matrices_are():
+    mask = decayed(parameters("selective"))["blocks"]["mixer"]
+    assert mask["eigenvalues"] == {"nu": False, "theta": False}
+    assert mask["skip"] == {"scale": False}
+    assert mask["forgetting"] == {"bias": False, "linear": {"kernel": True}}
+    assert all(mask[name] == {"kernel": True} for name in ("enter", "leave", "gate"))
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_count_of_parameters_is_that_of_the_leaves(name):
+    assert sum(leaf.size for leaf in jax.tree.leaves(parameters(name))) == SHAPES[name].parameters()
+
+
+def test_a_loss_in_chunks_and_recomputed_blocks_change_nothing():
+    batch = {"tokens": tokens()}
+    expected = loss_of(TINY)(parameters("fixed"), batch)
+    found = loss_of(TINY, Compute(loss_chunk=16))(parameters("fixed"), batch)
+    assert found[0] == pytest.approx(float(expected[0]), rel=1e-6)
+    assert_near(found[1], expected[1], 1e-3)
+
+
+def test_the_loss_by_position_adds_up_to_the_loss():
+    task, batch = LongTokens(TINY, replace(SCANNED, loss_chunk=16)), {"tokens": tokens()}
+
+    @jax.jit
+    def evaluated(weights, batch):
+        keys = jax.random.split(jax.random.key(0), 2)
+        loss, _, metrics = task.loss({"trainable": weights}, None, batch, keys, train=False)
+        return loss, metrics
+
+    whole = float(loss_of(TINY)(parameters("fixed"), batch)[0])
+    loss, metrics = evaluated(parameters("fixed"), batch | {COUNTED: np.array([True, True])})
+    assert float(loss.total) == pytest.approx(whole, rel=1e-6)
+    assert sum(float(part.total) for part in metrics.values()) == pytest.approx(whole, rel=1e-6)
+    assert set(metrics) == {name_of(start) for start, _ in stretches(LENGTH)}
+    assert sum(float(part.weight) for part in metrics.values()) == 2 * LENGTH
+    halves = [
+        evaluated(parameters("fixed"), batch | {COUNTED: np.array(rows)}) for rows in ([True, False], [False, True])
+    ]
+    assert [float(half[0].weight) for half in halves] == [LENGTH, LENGTH]
+    for name, part in metrics.items():
+        assert sum(float(half[1][name].total) for half in halves) == pytest.approx(float(part.total), rel=1e-5)
+
+
+@pytest.mark.parametrize("length", [1, 2, 67, 128, 2048, 32768])
+def test_stretches_lie_side_by_side(length):
+    found = stretches(length)
+    assert [start for start, _ in found] == [0, *(end for _, end in found[:-1])]
+    assert found[-1][1] == length
+    assert len(found) <= 13
+    metrics = {name_of(start): float(start) for start, _ in found}
+    assert list(by_position(metrics, length).values()) == [float(start) for start, _ in found]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"states": 0}, "--states must be 1 or more, got 0"),
+        ({"chunk": 0}, "--chunk-size must be 1 or more, got 0"),
+        ({"tbptt": -1}, "--tbptt must be 0 or more, got -1"),
+        ({"r_max": 1.0}, "--r-min 0.9 and --r-max 1"),
+        ({"r_min": 0.99, "r_max": 0.9}, "--r-min 0.99 and --r-max 0.9"),
+        ({"max_phase": 7.0}, "--max-phase must be above 0 and at most 2 pi"),
+        ({"selective": True, "form": "fft"}, "--form fft needs the same decay at every token"),
+        ({"attention_every": 3}, "no whole number of groups of --attention-every 3: take 3 layers"),
+        ({"attention_window": 8}, "there are none: give --attention-every"),
+    ],
+)
+def test_sizes_that_contradict_one_another_are_refused(fields, words):
+    with pytest.raises(RecipeError) as refused:
+        replace(TINY, **fields)
+    assert words in str(refused.value)
+
+
+def test_an_accelerator_does_not_wait_for_steps():
+    gpu = Compute(platform="gpu")
+    assert [form_of(shape, gpu) for shape in (TINY, SELECTIVE)] == ["matmul", "associative"]
+    assert form_of(replace(TINY, form="fft"), gpu) == "fft"
+    assert form_of(TINY, Compute()) == "steps"
+
+
+def test_a_block_has_the_parameters_of_the_published_one():
+    """Feed-forward of 4x and no gate: 8 d^2; here gate and SwiGLU together."""
+    for width in (512, 768, 1024, 2048):
+        assert 3 * width * eigen_inner(width) + width**2 == pytest.approx(8 * width**2, rel=0.02)

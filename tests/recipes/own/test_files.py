@@ -1,0 +1,201 @@
+# ruff: noqa: E501 (a case is a line)
+"""Recipes in a user's files: which one is meant, how it comes back in another process, what is refused."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+import plimsoll
+from own_files import ONE, SMALL, with_, write
+from plimsoll.errors import RecipeError
+from plimsoll.recipes.own import files
+from plimsoll.recipes.registry import differences, from_dict, is_saved_as, name_of, preset
+
+
+@pytest.fixture(autouse=True)
+def _path_as_it_was(monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+TWO = SMALL + "small = plimsoll.recipe(**GIVEN, batch_size=4)\nlarge = plimsoll.recipe(**GIVEN, batch_size=20)\n"
+CLASS = (
+    SMALL
+    + """
+from dataclasses import dataclass
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(plimsoll.OwnRecipe):
+    rate: float = 0.1
+    init, loss, data = staticmethod(init), staticmethod(loss), staticmethod(data)
+
+    def optimizer(self, steps):
+        return optax.sgd(self.rate)
+
+"""
+)
+
+
+def test_the_only_recipe_needs_no_name(tmp_path):
+    recipe = preset(write(tmp_path, SMALL + "spirals = plimsoll.recipe(**GIVEN, **FIELDS)"))
+    assert (recipe.batch_size, recipe.steps) == (8, 5)
+    assert name_of(recipe) == "mine-spirals"
+
+
+def test_of_several_the_one_called_recipe_is_meant(tmp_path):
+    path = write(tmp_path, TWO + "recipe = large")
+    assert preset(path).batch_size == 20
+    assert preset(path + ":small").batch_size == 4
+
+
+def test_a_file_may_change_a_recipe_of_ours(tmp_path):
+    recipe = preset(
+        write(tmp_path, "import plimsoll, dataclasses\nmine = dataclasses.replace(plimsoll.preset('code'), seed=3)")
+    )
+    assert recipe == dataclasses.replace(preset("code"), seed=3)
+    assert recipe.to_dict()["kind"] == "stories"
+
+
+def test_the_fields_of_a_class_are_options_and_survive_json(tmp_path):
+    recipe = dataclasses.replace(preset(write(tmp_path, CLASS + "recipe = Mine(steps=5)")), rate=0.25, batch_size=2)
+    saved = json.loads(json.dumps(recipe.to_dict()))
+    assert saved["fields"] == {
+        "batch_size": 2, "gradient_accumulation_steps": 1, "steps": 5, "epochs": None, "seed": 42, "ema_decay": 0.0,
+        "shuffle": True, "rate": 0.25,
+    }  # fmt: skip
+    assert from_dict(saved) == recipe
+    assert is_saved_as(saved, recipe)
+    assert differences(from_dict(saved), dataclasses.replace(recipe, rate=0.5)) == {"rate": (0.25, 0.5)}
+
+
+def test_two_recipes_of_one_file_are_not_the_same_one(tmp_path):
+    path = write(tmp_path, TWO)
+    small = preset(path + ":small")
+    large = dataclasses.replace(preset(path + ":large"), batch_size=4)
+    assert differences(small, large) == {"name": ("small", "large")}
+
+
+READS_IT = """
+import json, sys
+from plimsoll.recipes.registry import from_dict
+print(json.dumps(from_dict(json.load(sys.stdin)).to_dict()))
+"""
+
+
+def test_another_process_finds_the_same_recipe_and_what_lies_beside_it(tmp_path):
+    write(tmp_path, "RATE = 0.5\n", "rates.py")
+    path = write(tmp_path, "import rates\n" + ONE + "print('imported')")
+    saved = dataclasses.replace(preset(path), steps=9).to_dict()
+    assert saved["file"] == path
+    assert saved["name"] == "recipe"
+    assert set(saved["sources"]) == {"mine.py", "rates.py"}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(part for part in sys.path if part != str(tmp_path))}
+    done = subprocess.run(
+        [sys.executable, "-c", READS_IT], input=json.dumps(saved), capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == saved  # and what the file prints is no part of the answer
+    assert "imported" in done.stderr
+
+
+@pytest.mark.parametrize("changed", ["mine.py", "rates.py"])
+def test_code_that_changed_is_refused_by_its_file(tmp_path, changed):
+    write(tmp_path, "RATE = 0.5\n", "rates.py")
+    recipe = preset(write(tmp_path, ONE + "def late():\n    import rates\n"))
+    saved = recipe.to_dict()
+    with open(tmp_path / changed, "a") as file:
+        file.write("# another comment\n")
+    with pytest.raises(RecipeError, match=rf"{changed} changed since the run began .* put the old content back"):
+        from_dict(saved)
+    assert not is_saved_as(saved, preset(str(tmp_path / "mine.py")))
+
+
+def test_a_module_of_the_environment_is_no_source(tmp_path):
+    installed = tmp_path / "env/lib/site-packages"
+    installed.mkdir(parents=True)
+    (installed / "x.py").write_text("")
+    assert not files.is_users(installed / "x.py", tmp_path)
+
+
+NO_RECIPE = {
+    "no file": (None, "", "missing.py does not exist: name a Python file"),
+    "no recipe": (SMALL, "", "mine.py has no recipe in it: add `recipe = plimsoll.recipe("),
+    "a class only": (CLASS, "", "has the class Mine and no recipe made of it: add `recipe = Mine()`"),
+    "no such name": (TWO, ":middle", "has no recipe called 'middle': it has small, large. Name one of them, like"),
+    "several": (TWO, "", "has 2 recipes and none is called `recipe`: name one, like"),
+    "no module": ("import plimsoll\n\nimport nothing_like_it\n", "", "mine.py cannot be imported: ModuleNotFoundError: No module named 'nothing_like_it'\n  mine.py, line 3: `import nothing_like_it`"),
+    "no Python": ("def (:\n", "", "mine.py cannot be read as Python: SyntaxError:"),
+    "an exit": ("import sys\nsys.exit(3)\n", "", "mine.py cannot be imported: SystemExit: 3\n  mine.py, line 2"),
+    "no loss": (SMALL + "recipe = plimsoll.recipe(init=init, data=data, optimizer=None)", "", "mine.py cannot be imported: TypeError: recipe() missing 1 required keyword-only argument: 'loss'"),
+    "no such field": (with_(width=3), "", "plimsoll.recipe: got an unexpected keyword argument 'width'"),
+    "no function": (with_(data="[1]"), "", "plimsoll.recipe: data must be a function, got a list"),
+    "no optimizer": (with_(optimizer="'adam'"), "", "optimizer must be an optax transformation, a plimsoll.AdamW, or a function"),
+    "no such lever": (with_(honoured="('speed',)"), "", "honoured may name precision, remat, remat_offload, loss_chunk, optimizer_bits, weight_bits, offload, frozen_bits, frozen_offload, got speed"),
+    "a wrong field": (with_(batch_size=0), "", "--batch-size must be 1 or more, got 0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NO_RECIPE)
+def test_a_file_without_the_recipe_is_refused(tmp_path, case):
+    text, inside, words = NO_RECIPE[case]
+    path = str(tmp_path / "missing.py") if text is None else write(tmp_path, text)
+    with pytest.raises(RecipeError) as refused:
+        preset(path + inside)
+    assert words in str(refused.value)
+    assert "Traceback" not in str(refused.value)
+
+
+def test_only_the_users_own_lines_are_shown(tmp_path):
+    write(tmp_path, "import json\n\ndef read():\n    return json.loads('{')\n", "deep.py")
+    with pytest.raises(RecipeError) as refused:
+        preset(write(tmp_path, "import deep\nx = deep.read()\n"))
+    assert str(refused.value).splitlines() == [
+        "mine.py cannot be imported: JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 2"
+        " (char 1)",
+        "  mine.py, line 2: `x = deep.read()`",
+        "  deep.py, line 4, in read: `return json.loads('{')`",
+    ]
+
+
+@pytest.mark.parametrize(("depth", "shown"), [(7, 9), (8, 10), (40, 10), (3000, 10)])
+def test_of_a_deep_recursion_the_two_ends_are_shown(tmp_path, depth, shown):
+    deep = f"def down(n):\n    if n == 0:\n        raise ValueError('the end')\n    down(n - 1)\n\ndown({depth - 2})\n"
+    with pytest.raises(RecipeError) as refused:
+        preset(write(tmp_path, deep))
+    _, first, *calls = str(refused.value).splitlines()
+    assert first == f"  mine.py, line 6: `down({depth - 2})`"
+    assert 2 + len(calls) <= shown
+    if depth == 40:
+        assert calls[2] == "  ... 32 calls between these"
+        assert calls[-1] == "  mine.py, line 3, in down: `raise ValueError('the end')`"
+
+
+def test_a_file_that_plans_itself_while_it_is_imported_is_refused(tmp_path):
+    with pytest.raises(RecipeError, match='put that under `if __name__ == "__main__":`'):
+        preset(write(tmp_path, ONE + "plimsoll.plan(recipe, memory='1GiB')"))
+
+
+def test_a_recipe_that_is_in_no_file_is_refused():
+    names = {"__name__": "a_prompt"}
+    exec(ONE, names)
+    with pytest.raises(RecipeError, match=r"was made where no file is .*: write it into one"):
+        names["recipe"].to_dict()
+
+
+def test_a_field_that_is_no_option_is_refused(tmp_path):
+    recipe = preset(write(tmp_path, CLASS.replace("rate: float = 0.1", "rate: tuple = (1,)") + "recipe = Mine()"))
+    with pytest.raises(RecipeError, match="the field rate of Mine is a tuple: fields are options"):
+        recipe.to_dict()
+
+
+def test_what_was_saved_of_no_file_is_refused():
+    with pytest.raises(RecipeError, match=r"recipe\.json does not say which file it is of"):
+        from_dict({"kind": "file", "fields": {}})
+
+
+def test_the_public_names_are_there():
+    assert issubclass(plimsoll.OwnRecipe, plimsoll.Recipe)
+    assert {"recipe", "Recipe", "OwnRecipe"} <= set(dir(plimsoll))

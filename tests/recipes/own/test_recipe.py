@@ -1,0 +1,140 @@
+# ruff: noqa: E501 (a case is a line)
+"""What a user's recipe must keep to: scalar sums, finite, of arrays; said before anything is trained."""
+
+import dataclasses
+import sys
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from own_files import with_, write
+from plimsoll.errors import DataError, PlimsollError, RecipeError
+from plimsoll.recipes.registry import preset
+from plimsoll.training.step import make_init, make_step
+from plimsoll.types import Compute
+
+
+@pytest.fixture(autouse=True)
+def _path_as_it_was(monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+def own(folder, **functions):
+    return preset(write(folder, with_(**functions)))
+
+
+def trace(recipe):
+    """What the compile child does first: shapes only."""
+    task = recipe.task(Compute())
+    state = jax.eval_shape(make_init(task, optax.sgd(0.1)), jax.ShapeDtypeStruct((), "uint32"))
+    batch = {n: jax.ShapeDtypeStruct(shape, dtype) for n, (shape, dtype) in recipe.batch_spec(8).items()}
+    jax.eval_shape(make_step(task, optax.sgd(0.1), accumulation=2), state, batch)
+
+
+UNTRACEABLE = {
+    "one number": ({"loss": "lambda p, b: jnp.sum(p['slope'])"}, "must return two scalars", "it returned float32 of shape ()"),
+    "no sum": ({"loss": "lambda p, b: (b['y'] * p['bias'], 8)"}, "must return two scalars", "its total is float32 of shape (4,)"),
+    "no numbers": ({"loss": "lambda p, b: (p['bias'], 'x')"}, "its weight is a str"),
+    "metrics that are no pairs": ({"loss": "lambda p, b: (p['bias'], 8, {'a': 1.0})"}, "its metrics are a dict, not a dict of name to"),
+    "a metric called loss": ({"loss": "lambda p, b: (p['bias'], 8, {'loss': (1, 1)})"}, "is called 'loss'"),
+    "another argument": ({"loss": "lambda p, b, rng: (p['bias'], 8)"}, "is loss(p, b, rng): it takes", "keys, train, compute"),
+    "a mistake": ({"loss": "lambda p, b: (p['slop'], 8)"}, "loss of mine.py failed: KeyError: 'slop'", "mine.py, line"),
+    "a number for an array": ({"init": "lambda key: {'w': 1.0}"}, "returns a float at ['w']", "jnp.float32"),
+    "a function": ({"init": "lambda key: {'f': jnp.tanh}"}, "only arrays are trained", "eqx.filter"),
+    "whole numbers": ({"init": "lambda key: {'n': jnp.arange(3)}"}, "returns int32 at ['n']", 'put what is not learned into "frozen"'),
+    "a key": ({"init": "lambda key: {'key': key}"}, "returns a PRNG key", "`keys`"),
+    "nothing": ({"init": "lambda key: {}"}, "there is nothing to learn"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", UNTRACEABLE)
+def test_what_cannot_be_trained_is_refused_from_its_shapes(tmp_path, case):
+    functions, *words = UNTRACEABLE[case]
+    with pytest.raises(RecipeError) as refused:
+        trace(own(tmp_path, **functions))
+    for part in words:
+        assert part in str(refused.value)
+
+
+UNSOUND = {
+    "a NaN": ({"loss": "lambda p, b: (jnp.sum(jnp.log(-p['slope'] ** 2)), 1.0 * b['y'].size)"}, "first two examples is nan", "before the first step"),
+    "an endless gradient": ({"loss": "lambda p, b: (jnp.sum(jnp.sqrt(0 * p['bias'] * b['y'])), b['y'].size)"}, "gradient's norm nan"),
+    "no weight": ({"loss": "lambda p, b: (jnp.sum(p['bias'] * b['y']), 0)"}, "the weight above 0"),
+    "a mean": ({"loss": "lambda p, b: (jnp.mean((b['x'] @ p['slope']) ** 2), b['y'].size)"}, "is no sum over examples", "jnp.sum instead of jnp.mean"),
+    "a mean of weight 1": ({"loss": "lambda p, b: (jnp.mean((b['x'] @ p['slope']) ** 2), 1)"}, "with the weight 1, and one by one they add up to", "the weight 2"),
+    "the whole batch": ({"loss": "lambda p, b: (jnp.sum((b['x'] @ p['slope'] - jnp.mean(b['y'])) ** 2), b['y'].size)"}, "is no sum over examples"),
+    "a batch too large": ({"batch_size": 41}, "has 40 examples, fewer than the 41 of one batch: lower --batch-size"),
+    "no length": ({"steps": None}, "nothing says how long mine.py is to be trained: give --steps or --epochs"),
+    "no data": ({"data": "lambda: {'x': np.zeros((0, 3)), 'y': np.zeros(0)}"}, "the data of mine.py is empty"),
+    "data that fails": ({"data": "lambda: open('/nowhere/x')"}, "data of mine.py failed: FileNotFoundError", "line"),
+    "an optimizer that fails": ({"optimizer": "lambda steps: optax.cosine_decay_schedule(1.0, steps - 5)"}, "optimizer of mine.py failed: ValueError", "decay_steps=0"),
+    "other validation data": ({"validation_data": "lambda: {'x': np.zeros((2, 3))}"}, "an example of the validation data of mine.py is {'x':"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", UNSOUND)
+def test_what_would_go_wrong_is_refused_before_the_first_step(tmp_path, case):
+    functions, *words = UNSOUND[case]
+
+    def begin():
+        recipe = own(tmp_path, **functions)
+        recipe.optimizer(recipe.prepare(tmp_path / "run", lambda text: None).steps)
+
+    with pytest.raises((RecipeError, DataError)) as refused:
+        begin()
+    for part in words:
+        assert part in str(refused.value)
+
+
+def test_what_is_frozen_reaches_the_loss_and_stays(tmp_path):
+    recipe = own(
+        tmp_path,
+        init="lambda key: {'trainable': jnp.ones(3), 'frozen': {'count': jnp.arange(3)}}",
+        loss="lambda p, b: (jnp.sum(b['x'] @ (p['trainable'] * p['frozen']['count'])), b['y'].size)",
+    )
+    task, sgd = recipe.task(Compute()), optax.sgd(0.1)
+    state = make_init(task, sgd)(np.uint32(0))
+    batch = next(recipe.source(tmp_path, prefetch=0))
+    after = make_step(task, sgd, accumulation=2)(state, batch)[0]["params"]
+    np.testing.assert_array_equal(after["frozen"]["count"], [0, 1, 2])
+    assert (after["trainable"] != state["params"]["trainable"]).tolist() == [False, True, True]
+
+
+def test_preparing_says_what_there_is_and_keeps_the_code(tmp_path):
+    said = []
+    recipe = dataclasses.replace(
+        own(tmp_path, validation_data="lambda: {'x': np.ones((3, 3)), 'y': np.ones(3)}"), steps=None, epochs=2.0
+    )
+    prepared = recipe.prepare(tmp_path / "run", said.append)
+    assert (prepared.steps, prepared.steps_per_epoch) == (10, 5.0)
+    assert prepared.facts["description"] == "40 examples, 3 for validation"
+    assert said == ["data: 40 examples, 3 for validation; 10 steps are 2 epochs"]
+    assert (tmp_path / "run/source/mine.py").read_text() == (tmp_path / "mine.py").read_text()
+
+
+def test_a_lever_that_the_loss_ignores_cannot_be_pinned(tmp_path):
+    from plimsoll.api.train import plan
+
+    recipe = own(tmp_path)
+    with pytest.raises(RecipeError, match="--remat block would change nothing: the loss of mine makes no use of that"):
+        plan(recipe, memory="1GiB", pins={"remat": "block"})
+    assert issubclass(RecipeError, PlimsollError)
+
+
+def test_a_loss_that_takes_compute_is_told_the_plan(tmp_path):
+    recipe = own(
+        tmp_path,
+        loss="lambda p, b, *, compute: (jnp.sum(p['bias'] * b['y'].astype(compute.precision)), b['y'].size)",
+        honoured="('precision',)",
+    )
+    assert recipe.honoured == ("precision",)
+    task, batch = recipe.task(Compute(precision="bfloat16")), next(recipe.source(tmp_path, prefetch=0))
+    params = task.init(jax.random.key(0))
+    text = str(
+        jax.make_jaxpr(lambda p: task.loss(p, None, batch, jax.random.split(jax.random.key(0), 8), train=True)[0])(
+            params
+        )
+    )
+    assert "bf16" in text

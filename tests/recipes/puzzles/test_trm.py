@@ -1,0 +1,266 @@
+"""The Tiny Recursive Model: its sizes, its start, what its gradient sees, and how slots are filled and given back."""
+
+from dataclasses import replace
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plimsoll.errors import RecipeError
+from plimsoll.recipes.puzzles.act import Halting, RecursiveSolver
+from plimsoll.recipes.puzzles.trm_shape import TRMShape
+from plimsoll.types import COUNTED, IGNORED_LABEL, Compute
+
+STRICT = True
+
+SMALL = TRMShape(
+    vocab=5, length=16, identifiers=3, width=32, heads=2, layers=1, high_cycles=2, low_cycles=2, puzzle_positions=2
+)
+MLP = replace(SMALL, variant="mlp", positions="none")
+BATCH = 6
+FOUR = Halting(max_steps=4, exploration=0.0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "parameters"),
+    [
+        (TRMShape(vocab=11, length=81), 6_828_034),
+        (TRMShape(vocab=11, length=81, variant="mlp", positions="none"), 5_028_866),
+        (TRMShape(vocab=6, length=900), 6_822_914),
+        (TRMShape(vocab=12, length=900, identifiers=1_000_000), 6_829_058),
+        (TRMShape(vocab=6, length=900, variant="mlp", positions="none"), 18_795_522),
+    ],
+)
+def test_parameters_are_those_published(shape, parameters):
+    assert shape.parameters() == parameters
+    params = jax.eval_shape(RecursiveSolver(shape, Compute()).init, jax.random.key(0))
+    assert sum(leaf.size for leaf in jax.tree.leaves(params["trainable"])) == parameters
+    assert params["tables"]["puzzles"].shape == (shape.identifiers, 512)
+
+
+def test_learned_positions_are_counted():
+    shape = replace(SMALL, positions="learned")
+    trainable = jax.eval_shape(RecursiveSolver(shape, Compute()).init, jax.random.key(0))["trainable"]
+    assert shape.parameters() == sum(leaf.size for leaf in jax.tree.leaves(trainable))
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"width": 33}, "--width 33 cannot be split over --heads 2"),
+        ({"vocab": 0}, "--vocab must be 1 or more, got 0"),
+        ({"puzzle_width": 65}, "--puzzle-width 65 must be from 1 to 64"),
+        ({"expansion": 0.0}, "--expansion must be above 0"),
+    ],
+)
+def test_a_shape_that_is_none_is_refused(fields, words):
+    with pytest.raises(RecipeError) as refused:
+        replace(SMALL, **fields)
+    assert words in str(refused.value)
+
+
+@cache
+def start(shape):
+    return jax.jit(RecursiveSolver(shape, Compute()).init)(jax.random.key(0))
+
+
+def batch(seed=0, examples=BATCH, shape=SMALL):
+    random = np.random.default_rng(seed)
+    labels = random.integers(0, shape.vocab, (examples, shape.length)).astype(np.int32)
+    labels[random.random(labels.shape) < 0.3] = IGNORED_LABEL
+    return {
+        "inputs": random.integers(0, shape.vocab, (examples, shape.length)).astype(np.int32),
+        "labels": labels,
+        "puzzle_identifiers": random.integers(0, shape.identifiers, examples).astype(np.int32),
+    }
+
+
+def keys(examples=BATCH, seed=0):
+    return jax.random.split(jax.random.key(seed), examples)
+
+
+@cache
+def solver(shape=SMALL, halting=FOUR, **levers):
+    return RecursiveSolver(shape, Compute(**levers), halting)
+
+
+@cache
+def loss_of(task, train=True):
+    """Compiled; a task is its own key."""
+    return jax.jit(partial(task.loss, train=train))
+
+
+def with_halting_bias(params, bias):
+    trainable = params["trainable"]
+    halt = trainable["halt"] | {"bias": jnp.full(2, bias, jnp.float32)}
+    return params | {"trainable": trainable | {"halt": halt}}
+
+
+@pytest.mark.parametrize("shape", [SMALL, MLP, replace(SMALL, positions="learned")], ids=str)
+def test_initial_weights_have_the_deviation_asked_for(shape):
+    wide = replace(shape, vocab=500, width=128)
+    params = jax.jit(RecursiveSolver(wide, Compute()).init)(jax.random.key(0))
+    weights = params["trainable"]
+    for name in ("embedding", "positions"):
+        if name in weights:
+            assert float(jnp.std(weights[name])) == pytest.approx(128**-0.5, rel=0.05)
+    for kernel in (weights["head"], *jax.tree.leaves(weights["blocks"])):
+        assert float(jnp.std(kernel)) == pytest.approx(kernel.shape[0] ** -0.5, rel=0.05)
+        assert float(jnp.max(jnp.abs(kernel))) < 2.3 * kernel.shape[0] ** -0.5  # cut off at two of the normal's own
+    assert (weights["halt"]["kernel"] == 0).all()
+    assert (weights["halt"]["bias"] == -5).all()
+    assert (params["tables"]["puzzles"] == 0).all()
+    for latent in params["frozen"].values():
+        assert float(jnp.std(latent)) == pytest.approx(1, rel=0.2)
+
+
+def test_a_puzzles_row_lies_on_the_first_position_and_the_next_ones_are_zero():
+    task, params = solver(replace(SMALL, puzzle_positions=16)), start(SMALL)
+    rows = jnp.ones((BATCH, 32))
+    x = task.network.embedded(params["trainable"], batch()["inputs"], rows)
+    assert x.shape == (BATCH, 32, 32)
+    np.testing.assert_allclose(x[:, 0], 32**0.5, rtol=1e-6)
+    assert (x[:, 1:16] == 0).all()
+    tokens = 32**0.5 * params["trainable"]["embedding"][batch()["inputs"]]
+    np.testing.assert_allclose(x[:, 16:], tokens, rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [SMALL, MLP], ids=["attention", "mlp"])
+def test_nothing_wants_to_halt_at_the_start(shape):
+    task, params = solver(shape), start(shape)
+    for seed in range(3):
+        after = loss_of(task)(params, task.start(BATCH), batch(seed), keys())[1]
+        _, q = jax.jit(task.network.answered)(params["trainable"], after["high"])
+        np.testing.assert_array_equal(q, -5)
+
+
+def test_the_gradient_of_the_rounds_before_the_last_is_zero():
+    """What a slot carries is read by rounds without gradient only."""
+    task, params = solver(), start(SMALL)
+    data, carry = batch(), solver().start(BATCH)
+
+    def total(latents):
+        held = carry | {"halted": jnp.zeros(BATCH, bool), "high": latents, "low": latents}
+        return loss_of(task)(params, held | data, data, keys())[0].total
+
+    latents = jax.random.normal(jax.random.key(1), carry["high"].shape)
+    value, slope = jax.jit(jax.value_and_grad(total))(latents)
+    assert (slope == 0).all()
+    assert abs(float(total(latents + 0.1) - value)) > 1e-6  # they matter all the same
+
+
+def test_the_gradient_is_that_of_the_last_round_alone():
+    weights, latents = start(SMALL)["trainable"], jax.random.normal(jax.random.key(1), (BATCH, 18, 32))
+    rounds = {n: solver(replace(SMALL, high_cycles=n)).network for n in (1, 2, 3)}
+    high, low = jax.jit(lambda: rounds[2].recursed(weights, latents, latents, latents, learns=False))()
+
+    def last_round(weights):
+        return jnp.sum(rounds[1].recursed(weights, high, low, latents, learns=True)[0] ** 3)
+
+    def all_rounds(weights):
+        return jnp.sum(rounds[3].recursed(weights, latents, latents, latents, learns=True)[0] ** 3)
+
+    expected, actual = jax.jit(jax.grad(last_round))(weights), jax.jit(jax.grad(all_rounds))(weights)
+    for one, leaf in zip(jax.tree.leaves(expected), jax.tree.leaves(actual), strict=True):
+        np.testing.assert_allclose(leaf, one, rtol=1e-4, atol=1e-4 * float(jnp.max(jnp.abs(one))))
+
+
+def test_a_slot_that_has_not_halted_keeps_its_puzzle_and_one_that_has_takes_the_next():
+    task, params = solver(), start(SMALL)
+    halted = np.array([True, False] * 3)
+    held = task.start(BATCH) | batch(1) | {"halted": halted, "steps": np.full(BATCH, 2, np.int32)}
+    after = loss_of(task)(params, held, batch(2), keys())[1]
+    for name in ("inputs", "labels", "puzzle_identifiers"):
+        np.testing.assert_array_equal(after[name][halted], batch(2)[name][halted])
+        np.testing.assert_array_equal(after[name][~halted], batch(1)[name][~halted])
+    np.testing.assert_array_equal(after["steps"], np.where(halted, 1, 3))
+    rows = task.rows(held, batch(2))["puzzles"]
+    np.testing.assert_array_equal(rows, after["puzzle_identifiers"])
+
+
+def test_a_slot_that_takes_the_next_puzzle_forgets_its_latents():
+    task, params = solver(), start(SMALL)
+    used = jnp.full_like(task.start(BATCH)["high"], 7.0)
+    held = task.start(BATCH) | {"high": used, "low": used}
+    fresh, again = (loss_of(task)(params, carry, batch(), keys())[1] for carry in (task.start(BATCH), held))
+    np.testing.assert_array_equal(fresh["high"], again["high"])
+
+
+def test_every_slot_halts_at_the_last_step_and_none_before_that_wants_to():
+    task, params = solver(), start(SMALL)
+    carry, told = task.start(BATCH), []
+    step = lambda carry: loss_of(task)(params, carry, batch(), keys())[1:]  # noqa: E731
+    for _ in range(5):
+        carry, metrics = step(carry)
+        told.append((int(carry["steps"][0]), bool(carry["halted"].all()), float(metrics["exact_accuracy"].weight)))
+    assert told == [(1, False, 0), (2, False, 0), (3, False, 0), (4, True, BATCH), (1, False, 0)]
+
+
+def test_exploring_only_delays():
+    params = with_halting_bias(start(SMALL), 5.0)  # all want to halt at once
+    task = solver(halting=Halting(max_steps=4, exploration=0.5))
+    carry, stayed = task.start(256), []
+    step = lambda carry, seed: loss_of(task)(params, carry, batch(examples=256), keys(256, seed))[1]  # noqa: E731
+    for seed in range(8):
+        carry = step(carry, seed)
+        stayed.append(float(1 - carry["halted"].mean()))
+        assert carry["halted"][carry["steps"] == 4].all()
+        assert int(carry["steps"].max()) <= 4
+    assert stayed[0] == pytest.approx(0.5, abs=0.1)  # half of them explore, and none of these leaves after one step
+    assert loss_of(solver())(params, task.start(BATCH), batch(), keys())[1]["halted"].all()
+
+
+@pytest.mark.parametrize("bias", [-5.0, 5.0])
+def test_evaluation_takes_all_its_steps_whatever_wants_to_halt(bias):
+    params = with_halting_bias(start(SMALL), bias)
+    task = solver()
+    loss, carry, metrics = loss_of(task, train=False)(params, None, batch(), keys())
+    assert carry is None
+    assert metrics["supervision_steps"].total / metrics["supervision_steps"].weight == 4
+    walking = task.start(BATCH)
+    told = []
+    for _ in range(4):
+        last, walking, _ = loss_of(task)(with_halting_bias(params, -5.0), walking, batch(), keys())
+        told.append(float(last.total))
+    assert len(set(told)) == 4
+    if bias < 0:
+        assert float(loss.total) == pytest.approx(told[-1], rel=1e-5)
+
+
+def test_rows_that_fill_up_an_evaluation_batch_do_not_count():
+    task, params = solver(), start(SMALL)
+    whole = loss_of(task, train=False)(params, None, {name: rows[:4] for name, rows in batch().items()}, keys(4))
+    counted = loss_of(task, train=False)(params, None, batch() | {COUNTED: np.arange(BATCH) < 4}, keys())
+    for one, other in zip(jax.tree.leaves(whole), jax.tree.leaves(counted), strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-5)
+
+
+@cache
+def gradient(shape, remat):
+    task, params = solver(shape, remat=remat), start(shape)
+
+    def total(weights):
+        return task.loss(params | {"trainable": weights}, None, batch(), keys(), train=True)[0].total
+
+    return jax.jit(jax.grad(total))(params["trainable"])
+
+
+@pytest.mark.parametrize("shape", [SMALL, MLP], ids=["attention", "mlp"])
+@pytest.mark.parametrize("remat", ["dots", "block"])
+def test_remat_changes_no_number(shape, remat):
+    plain, recomputed = gradient(shape, "none"), gradient(shape, remat)
+    for one, other in zip(jax.tree.leaves(plain), jax.tree.leaves(recomputed), strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-6 * float(jnp.max(jnp.abs(one)) + 1e-9))
+
+
+@pytest.mark.parametrize("shape", [SMALL, MLP], ids=["attention", "mlp"])
+def test_bfloat16_is_near(shape):
+    params, data = start(shape), batch()
+    losses = [
+        float(loss_of(solver(shape, precision=precision))(params, None, data, keys())[0].total)
+        for precision in ("float32", "bfloat16")
+    ]
+    assert losses[1] == pytest.approx(losses[0], rel=0.02)
+    assert losses[1] != losses[0]

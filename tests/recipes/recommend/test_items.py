@@ -1,0 +1,118 @@
+"""Two levels of softmax: one distribution over the items, and in its limits the full one."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from item_examples import ITEMS, shape_of, uneven_clusters
+from plimsoll.errors import RecipeError
+from plimsoll.levers.chunked_loss import chunked_sum
+from plimsoll.recipes.recommend.items import NOBODY, Items, members_of, round_robin
+from plimsoll.types import IGNORE, Compute
+
+STRICT = True
+
+ROWS = 11
+
+
+def example(cluster_of=None, **changed):
+    """The items, their vectors, what is fixed, and outputs of a reader."""
+    items = Items(shape_of(**changed), Compute())
+    keys = jax.random.split(jax.random.key(0), 2)
+    params = jax.tree.map(lambda leaf: leaf * 5, items.init(keys[0]))  # probabilities far from even
+    fixed = {}
+    if items.shape.two_level:
+        fixed = (
+            round_robin(items.shape)
+            if cluster_of is None
+            else jax.tree.map(jnp.asarray, members_of(cluster_of, items.shape))
+        )
+    return items, items.vectors(params, fixed), fixed, jax.random.normal(keys[1], (ROWS, 32))
+
+
+CLUSTERED = {
+    "round robin": None,
+    "uneven, two of them of one item": uneven_clusters(),
+    "one is empty": np.concatenate([[-1], np.repeat([0, 2, 3, 4], [12, 9, 8, 1])]).astype(np.int32),
+}
+
+
+@pytest.mark.parametrize("vectors", ["learned", "means"])
+@pytest.mark.parametrize("clusters", CLUSTERED)
+def test_probabilities_of_all_items_sum_to_one_and_padding_has_none(clusters, vectors):
+    items, vectors, fixed, hidden = example(CLUSTERED[clusters], cluster_vectors=vectors)
+    found = np.asarray(items.log_probabilities(hidden, vectors, fixed), np.float64)
+    assert found.shape == (ROWS, ITEMS + 1)
+    assert (found[:, 0] == -np.inf).all()
+    np.testing.assert_allclose(np.exp(found).sum(axis=1), 1, rtol=1e-5)
+    assert np.ptp(found[:, 1:], axis=1).min() > 1  # it is no even distribution that sums to one
+
+
+@pytest.mark.parametrize("changed", [{"softmax": "full"}, {}, {"cluster_vectors": "means"}], ids=str)
+@pytest.mark.parametrize("chunk", [0, 4])
+def test_the_loss_is_minus_the_log_of_that_score(chunk, changed):
+    items, vectors, fixed, hidden = example(uneven_clusters(), **changed)
+    labels = jnp.array([1, 12, 13, 14, IGNORE, 22, 23, 29, 30, IGNORE, 5])  # 13 and 30 are alone in their clusters
+    how = {"rule": items.nats, "fixed": fixed, "chunk": chunk}
+    found = chunked_sum(hidden, vectors, labels, **how)
+    scores = items.log_probabilities(hidden, vectors, fixed)
+    expected = -sum(scores[row, label] for row, label in enumerate(labels) if label != IGNORE)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_an_item_that_is_alone_in_its_cluster_is_as_likely_as_the_cluster():
+    items, vectors, fixed, hidden = example(uneven_clusters())
+    found = items.log_probabilities(hidden, vectors, fixed)
+    clusters = jax.nn.log_softmax(hidden @ vectors["clusters"].T)
+    np.testing.assert_allclose(found[:, 13], clusters[:, 1], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found[:, 30], clusters[:, 4], rtol=1e-5, atol=1e-5)
+
+
+LIMITS = {
+    "one cluster": ({"clusters": 1, "largest_cluster": ITEMS}, np.r_[-1, np.zeros(ITEMS)]),
+    "a cluster for each item": (
+        {"clusters": ITEMS, "largest_cluster": 1, "cluster_vectors": "means"},
+        np.r_[-1, np.random.default_rng(0).permutation(ITEMS)],
+    ),
+}
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_in_its_limits_it_is_the_full_softmax(limit):
+    changed, cluster_of = LIMITS[limit]
+    full, full_vectors, _, hidden = example(softmax="full")
+    two, vectors, fixed, _ = example(cluster_of.astype(np.int32), **changed)
+    np.testing.assert_array_equal(vectors["items"], full_vectors["items"])
+    expected = full.log_probabilities(hidden, full_vectors, {})
+    np.testing.assert_allclose(two.log_probabilities(hidden, vectors, fixed), expected, rtol=1e-5, atol=1e-5)
+
+    labels = jnp.arange(1, ROWS + 1)
+    gradient = jax.grad(partial(chunked_sum, chunk=4), argnums=0)
+    of_two = gradient(hidden, vectors, labels, rule=two.nats, fixed=fixed)
+    of_full = gradient(hidden, full_vectors, labels, rule=full.nats, fixed={})
+    np.testing.assert_allclose(of_two, of_full, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("clusters", CLUSTERED)
+def test_gradients_are_finite_where_clusters_are_filled_up(clusters):
+    items, vectors, fixed, hidden = example(CLUSTERED[clusters])
+    labels = jnp.array([1, 12, 13, 14, IGNORE, 22, 23, 29, 30, IGNORE, 5])
+    of_both = jax.grad(partial(chunked_sum, chunk=4), argnums=(0, 1))
+    found = of_both(hidden, vectors, labels, rule=items.nats, fixed=fixed)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
+
+
+def test_every_item_has_one_place_among_the_members():
+    shape = shape_of()
+    for fixed in (members_of(uneven_clusters(), shape), jax.device_get(round_robin(shape))):
+        members, item = fixed["members"], np.arange(1, ITEMS + 1)
+        np.testing.assert_array_equal(members[fixed["cluster"][1:], fixed["place"][1:]], item)
+        assert sorted(members[members != NOBODY].tolist()) == item.tolist()
+
+
+def test_clusters_that_do_not_hold_the_items_are_refused():
+    with pytest.raises(RecipeError, match=r"5 clusters of at most 4 do not hold 30 items: .* --largest-cluster of 6"):
+        shape_of(largest_cluster=4)

@@ -1,0 +1,235 @@
+"""Items around a reader: what is learned, what is not, and what an evaluation counts."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from item_examples import ITEMS, LLAMA, histories, keys_of, task_of, uneven_clusters
+from plimsoll.models.pretrained.weights import bits_of, load
+from plimsoll.optimizers.adamw import AdamW
+from plimsoll.recipes.recommend import item_start
+from plimsoll.training.step import make_init, make_step
+from plimsoll.types import COUNTED, STORABLE, Compute
+from pretrained_folders import drawn, write
+
+STRICT = True
+
+
+@pytest.fixture(autouse=True)
+def _as_optax_does():
+    with jax.numpy_dtype_promotion("standard"):  # it multiplies floats by its int32 count
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("llama") / "model", LLAMA)
+
+
+def begun(task, folder, seed=1):
+    params = task.init(jax.random.key(seed))
+    return item_start.with_weights(params, folder, LLAMA)
+
+
+def loss_of(task, batch):
+    return lambda trainable, frozen: (
+        task.loss({"trainable": trainable, "frozen": frozen}, None, batch, keys_of(len(batch["items"])), train=True)[
+            0
+        ].total
+    )
+
+
+def test_the_item_table_learns_through_the_frozen_model_alone(folder, monkeypatch):
+    """Its use at the output is cut off here; what is left has come through the model from its input."""
+    task = task_of(published=True)
+    params, batch = begun(task, folder), {"items": histories()}
+    gradient = jax.grad(loss_of(task, batch))
+    both = gradient(params["trainable"], params["frozen"])
+
+    vectors = task.items.vectors
+    monkeypatch.setattr(task.items, "vectors", lambda *given: jax.lax.stop_gradient(vectors(*given)))
+    through = gradient(params["trainable"], params["frozen"])
+    read = np.unique(batch["items"][:, :-1][batch["items"][:, 1:] > 0])
+    assert np.abs(through["items"]["embedding"][read]).max(axis=1).min() > 0
+    assert np.abs(through["adapter"]["inner"]["kernel"]).max() > 0
+    never_read = np.setdiff1d(np.arange(1, ITEMS + 1), read)
+    assert (through["items"]["embedding"][never_read] == 0).all()  # only the output would have moved them
+    assert (both["items"]["embedding"] != through["items"]["embedding"]).any()
+
+
+@pytest.mark.parametrize("bits", STORABLE["frozen_bits"])
+def test_a_frozen_model_is_the_same_to_the_bit_after_training_and_nothing_is_kept_for_it(folder, bits):
+    task, rule = task_of(published=True), AdamW(weight_decay=0.1, warmup_steps=0).build(20)
+    state = make_init(task, rule, frozen_bits=bits)(np.uint32(0))
+    state["params"] = item_start.with_weights(state["params"], folder, LLAMA)
+    assert bits_of(state["params"]["frozen"]["model"]) == bits
+    for one, other in zip(
+        jax.tree.leaves(state["params"]["frozen"]["model"]),
+        jax.tree.leaves(load(folder, LLAMA, bits=bits, words=False)),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(one, other)
+    step = jax.jit(make_step(task, rule, accumulation=2))
+    after = state
+    for seed in range(3):
+        after, _ = step(after, {"items": histories(seed=seed)})
+    before, left = (jax.tree.leaves(one["params"]["frozen"]) for one in (state, after))
+    assert all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in zip(before, left, strict=True))
+    moved = zip(*(jax.tree.leaves(one["params"]["trainable"]) for one in (state, after)), strict=True)
+    assert all((a != b).any() for a, b in moved)
+    learned = sum(leaf.nbytes for leaf in jax.tree.leaves(state["params"]["trainable"]))
+    moments = sum(leaf.nbytes for leaf in jax.tree.leaves(state["optimizer"]) if leaf.ndim)
+    assert moments == 2 * learned
+
+
+def test_what_begins_blank_has_the_shapes_of_what_is_read_in_every_form(folder):
+    for bits in STORABLE["frozen_bits"]:
+        task = task_of(published=True)
+        like = jax.eval_shape(make_init(task, optax.sgd(0.1), frozen_bits=bits), jax.ShapeDtypeStruct((), "uint32"))
+        there, read = like["params"]["frozen"]["model"], load(folder, LLAMA, bits=bits, words=False)
+        assert jax.tree.structure(there) == jax.tree.structure(read)
+        for one, other in zip(jax.tree.leaves(there), jax.tree.leaves(read), strict=True):
+            assert (one.shape, one.dtype) == (other.shape, other.dtype)
+
+
+def test_a_model_that_is_not_frozen_learns_too(folder):
+    task = task_of(published=True, frozen=False)
+    params = begun(task, folder)
+    assert params["frozen"].keys() == {"clusters"}
+    gradient = jax.grad(loss_of(task, {"items": histories()}))(params["trainable"], params["frozen"])
+    assert all((leaf != 0).any() for leaf in jax.tree.leaves(gradient["model"]))
+
+
+def test_the_published_model_reads_what_the_adapter_gives_and_no_words(folder):
+    task = task_of(published=True)
+    params = begun(task, folder)
+    assert params["frozen"]["model"].keys() == {"blocks", "norm"}
+    weights = drawn(LLAMA)
+    query = params["frozen"]["model"]["blocks"]["query"]["kernel"][1]
+    np.testing.assert_array_equal(query, weights["model.layers.1.self_attn.q_proj.weight"].T)
+    ids = histories()[:, :-1]
+    expected = task.reader.model.hidden(
+        params["frozen"]["model"], inputs_embeds=task.items.entered(params["trainable"], ids)
+    )
+    np.testing.assert_allclose(task.hidden(params, ids), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("published", [False, True])
+@pytest.mark.parametrize("chunk", [0, 5])
+def test_micro_batches_learn_the_same(folder, published, chunk):
+    """With dropout: the keys are the examples' own."""
+    task = task_of(published=published, dropout=0.4, compute=Compute(loss_chunk=chunk))
+    sgd = optax.sgd(0.1)
+    state = jax.jit(make_init(task, sgd))(np.uint32(3))
+    if published:
+        state["params"] = item_start.with_weights(state["params"], folder, LLAMA)
+    batch = {"items": histories(rows=8)}
+    learned = [jax.jit(make_step(task, sgd, accumulation=n))(state, batch)[0]["params"]["trainable"] for n in (1, 2, 8)]
+    for other in learned[1:]:
+        for one, leaf in zip(jax.tree.leaves(learned[0]), jax.tree.leaves(other), strict=True):
+            np.testing.assert_allclose(leaf, one, rtol=1e-5, atol=1e-6)
+
+
+def test_chunks_without_a_label_are_left_out_and_nothing_else_changes():
+    batch = {"items": histories(rows=8, length=20)}
+    found = {}
+    for chunk in (0, 16):
+        task = task_of(compute=Compute(loss_chunk=chunk))
+        params = task.init(jax.random.key(0))
+        found[chunk] = jax.value_and_grad(loss_of(task, batch))(params["trainable"], params["frozen"])
+    for one, other in zip(jax.tree.leaves(found[0]), jax.tree.leaves(found[16]), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_what_follows_an_item_does_not_change_what_is_known_there():
+    task = task_of()
+    params = task.init(jax.random.key(0))
+    rows = histories(rows=1, length=8, seed=3)
+    other = rows.copy()
+    other[0, 4:] = 7
+    one, two = task.hidden(params, rows), task.hidden(params, other)
+    np.testing.assert_array_equal(one[:, :4], two[:, :4])
+    assert (one[:, 4:] != two[:, 4:]).any()
+
+
+def evaluated(task, params, items, **more):
+    batch = {"items": np.asarray(items, np.int32), **more}
+    loss, _, metrics = task.loss(params, None, batch, keys_of(len(items)), train=False)
+    return loss, metrics
+
+
+def test_an_evaluation_asks_for_the_last_item_of_each_row_among_those_that_are_not_in_it():
+    task = task_of(softmax="full")
+    params = task.init(jax.random.key(0))
+    rows = histories(rows=6, length=8, seed=1)
+    loss, metrics = evaluated(task, params, rows)
+    nats, hits, gains = [], [], []
+    for row in rows:
+        history, wanted = row[row > 0][:-1], row[row > 0][-1]
+        scores = np.asarray(task.log_probabilities(params, history[None]))[0]
+        others = np.setdiff1d(np.arange(1, ITEMS + 1), [*history, wanted])
+        rank = (scores[others] >= scores[wanted]).sum()
+        nats.append(-scores[wanted])
+        hits.append(rank < 10)
+        gains.append(1 / np.log2(rank + 2) if rank < 10 else 0.0)
+    assert 0 < sum(hits) < 6
+    np.testing.assert_allclose(loss, (sum(nats), 6), rtol=1e-5)
+    np.testing.assert_allclose(metrics["hr@10"], (sum(hits), 6))
+    np.testing.assert_allclose(metrics["ndcg@10"], (sum(gains), 6), rtol=1e-5)
+
+
+def test_items_that_score_the_same_count_against_the_one_that_is_wanted():
+    task = task_of(softmax="full")
+    params = task.init(jax.random.key(0))
+    params["trainable"]["items"]["embedding"] = jnp.ones_like(params["trainable"]["items"]["embedding"])
+    _, metrics = evaluated(task, params, [[1, 2, 3, 0]])
+    assert metrics["hr@10"].total == 0  # 27 others score as high
+
+
+def test_rows_that_do_not_count_and_rows_of_one_item_change_nothing():
+    task = task_of()
+    params, rows = task.init(jax.random.key(0)), histories(rows=4)
+    alone = np.zeros((1, rows.shape[1]), np.int32)
+    alone[0, 0] = 3
+    expected = evaluated(task, params, rows)
+    found = evaluated(
+        task, params, np.concatenate([rows, rows[:1], alone]), **{COUNTED: np.array([True] * 4 + [False, True])}
+    )
+    np.testing.assert_allclose(jax.tree.leaves(found), jax.tree.leaves(expected), rtol=1e-5)
+
+
+def test_padding_is_never_recommended():
+    task = task_of()
+    params = task.init(jax.random.key(0))
+    params["trainable"]["items"]["embedding"] = params["trainable"]["items"]["embedding"].at[0].set(50.0)
+    scores = task.log_probabilities(params, histories()[:, :-1])
+    assert (scores[:, 0] == -np.inf).all()
+    assert np.isfinite(scores[:, 1:]).all()
+
+
+def test_a_model_begins_with_the_datas_clusters_and_embeddings():
+    task = task_of()
+    params = task.init(jax.random.key(0))
+    rows = np.random.default_rng(0).normal(size=(ITEMS + 1, 16)).astype(np.float32)
+    rows[0] = rows[5] = 0
+    cluster_of = uneven_clusters()
+    found = item_start.with_clusters(item_start.with_items(params, rows.copy()), cluster_of, task.shape)
+    table = np.asarray(found["trainable"]["items"]["embedding"])
+    np.testing.assert_allclose(np.linalg.norm(table[6:], axis=1), item_start.ROW_LENGTH, rtol=1e-5)
+    np.testing.assert_allclose(table[7] / np.linalg.norm(table[7]), rows[7] / np.linalg.norm(rows[7]), rtol=1e-5)
+    np.testing.assert_array_equal(table[5], params["trainable"]["items"]["embedding"][5])  # nothing is known of it
+    np.testing.assert_allclose(
+        found["trainable"]["clusters"]["embedding"][1], table[13], rtol=1e-6
+    )  # the mean of its only item
+    np.testing.assert_array_equal(found["frozen"]["clusters"]["cluster"][1:], cluster_of[1:])
+
+
+@pytest.mark.parametrize(
+    "changed", [{}, {"softmax": "full"}, {"cluster_vectors": "means"}, {"inner": 0, "item_width": 32}]
+)
+def test_what_is_learned_beside_a_frozen_model_is_counted(changed):
+    task = task_of(published=True, **changed)
+    learned = jax.eval_shape(task.init, jax.random.key(0))["trainable"]
+    assert task.shape.parameters() == sum(leaf.size for leaf in jax.tree.leaves(learned))

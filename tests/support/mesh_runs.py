@@ -1,0 +1,102 @@
+"""Run by test_mesh in a process of its own with eight CPU devices: every recipe, on one of them and on all.
+
+`python mesh_runs.py NAME...` prints, for each recipe, how far the parameters are apart, what each device holds, and how
+often the compiled step sums over devices.
+"""
+
+import json
+import math
+import re
+import sys
+from dataclasses import replace
+
+import jax
+import numpy as np
+
+jax.config.update("jax_num_cpu_devices", 8)
+jax.config.update("jax_disable_most_optimizations", True)  # as in conftest.py
+
+from training.small_tasks import relative_distance  # noqa: E402
+
+from plimsoll.engine.session import lowered  # noqa: E402
+from plimsoll.levers import sharding  # noqa: E402
+from plimsoll.training.program import compiled, held_bytes, tree_bytes  # noqa: E402
+from plimsoll.types import Plan  # noqa: E402
+from task_examples import OWN, RECIPES, random_batch  # noqa: E402
+
+sharding.SMALLEST_SPLIT = 256  # leaves of a test's size are split too
+CALM = {"control": {"learning_rate": 5e-4}}
+"""Fields under which a recipe of a test's size is not chaotic: at its own rate of 2e-3, one device with its batch in
+two micro-batches is after 30 steps 6e-5 from itself with the batch in one."""
+EXAMPLES = 16
+
+
+def plan(devices: int, fsdp: int, *, accumulation: int = 2) -> Plan:
+    return Plan(
+        chip="cpu", micro_batch=EXAMPLES // accumulation, accumulation=accumulation, remat="none", loss_chunk=0,
+        precision="float32", prefetch=0, async_save=False, devices=devices, fsdp=fsdp,
+    )  # fmt: skip
+
+
+def sums(compiled) -> dict:
+    """Of the step, by where they are: all-reduces and reduce-scatters in a loop over micro-batches, and outside."""
+    counted, inside, bodies = {"loop": [], "once": []}, "", set()
+    text = compiled.as_text()
+    for called in re.findall(r"(?:body|condition)=%?([\w.-]+)", text):
+        bodies.add(called)
+    for line in text.splitlines():
+        if line and not line[0].isspace() and "{" in line:
+            inside = line.removeprefix("ENTRY ").split()[0].lstrip("%")
+        if found := re.search(r"= (.*?) (?:all-reduce|reduce-scatter)(?:-start)?\(", line):
+            shapes = [
+                [int(size) for size in sizes.split(",") if size] for sizes in re.findall(r"\[([\d,]*)\]", found[1])
+            ]
+            elements = sum(math.prod(shape) for shape in shapes)
+            counted["loop" if inside in bodies else "once"].append([elements, _parties(line)])
+    return counted
+
+
+def _parties(line: str) -> int:
+    """Devices that one sum is over."""
+    if listed := re.search(r"replica_groups=\{\{([\d,]+)\}", line):
+        return len(listed[1].split(","))
+    if tiled := re.search(r"replica_groups=\[\d+,(\d+)\]", line):
+        return int(tiled[1])
+    sizes, axes = re.search(r"replica_groups=mesh\[([^]]*)\].*?\{([^}]*)\}", line).groups()
+    size_of = dict(size.split("=") for size in sizes.split(","))
+    return math.prod(int(size_of[axis]) for axis in axes.split(","))
+
+
+def main(names) -> None:
+    found = {}
+    for name in names:
+        recipe = replace({**RECIPES, **OWN}[name](), batch_size=EXAMPLES, gradient_accumulation_steps=1)
+        recipe = replace(recipe, **CALM.get(name, {}))
+        steps = 1 if recipe.kind == "puzzles" else 30
+        batches = [random_batch(recipe, EXAMPLES, seed=seed) for seed in range(steps)]
+        whole, spread = (lowered(recipe, plan(devices, fsdp), steps=steps) for devices, fsdp in ((1, 1), (8, 2)))
+        begun = compiled(whole.init)(np.uint32(7))
+        split = jax.tree.map(lambda leaf, like: jax.device_put(np.asarray(leaf), like.sharding), begun, spread.state)
+        alone, together = compiled(whole.step), compiled(spread.step)
+        for batch in batches:
+            begun, _ = alone(begun, batch)
+            split, report = together(split, spread.put(batch))
+        sharded = [leaf for leaf in jax.tree.leaves(split) if not leaf.sharding.is_fully_replicated]
+        found[name] = {
+            "distance": relative_distance(split["params"], begun["params"]),
+            "finite": bool(np.isfinite(float(report["gradient_norm"]))),
+            "held": sorted(held_bytes(split).values()),
+            "whole": tree_bytes(split),
+            "split": sum(leaf.nbytes for leaf in sharded if leaf.sharding.spec != sharding.ROWS),
+            "by_rows": sum(leaf.nbytes for leaf in sharded if leaf.sharding.spec == sharding.ROWS),
+            "sums": sums(together),
+            "split_parameters": sum(
+                leaf.size
+                for leaf in jax.tree.leaves(split["params"]["trainable"])
+                if not leaf.sharding.is_fully_replicated
+            ),
+        }
+    print(json.dumps(found))
+
+
+main(sys.argv[1:])
