@@ -80,6 +80,7 @@ def here(name: str, recipe_name: str, windows: str | None, *, fsdp: bool) -> Non
     from plimsoll.engine.cross_compile import Drydock
     from plimsoll.planner.chips import chip
     from plimsoll.recipes.registry import preset
+    from plimsoll.recipes.saved import to_dict
     from plimsoll.types import Plan
 
     found = chip(name)
@@ -92,7 +93,7 @@ def here(name: str, recipe_name: str, windows: str | None, *, fsdp: bool) -> Non
         loss_chunk=256 if recipe.loss_chunks else 0, prefetch=2, async_save=True, devices=found.devices,
         fsdp=found.devices if fsdp else 1,
     )  # fmt: skip
-    about = {"recipe": recipe.to_dict(), "steps": 1000, "chip": dataclasses.asdict(found), "compiled": True}
+    about = {"recipe": to_dict(recipe), "steps": 1000, "chip": dataclasses.asdict(found), "compiled": True}
     dock = Drydock(about)
     started = time.perf_counter()
     lowered, _ = dock._spread(plan).step(dock._batch(recipe.effective_batch))

@@ -30,6 +30,7 @@ from plimsoll.levers.weight_bits import readable
 from plimsoll.models.language import NextToken
 from plimsoll.models.sizing import DecoderShape
 from plimsoll.optimizers.adamw import AdamW
+from plimsoll.optimizers.build import build
 from plimsoll.optimizers.in_place import InPlace
 from plimsoll.types import Compute, Storage
 
@@ -80,7 +81,7 @@ def trained(tokens: np.ndarray, forms: list[str], *, seed: int, steps: int, lear
     """Form to its losses: of every step, and at the end of windows that no step saw."""
     task = NextToken(SHAPE, Compute(precision="bfloat16", platform="cpu"))
     settings = AdamW(learning_rate=learning_rate, warmup_steps=min(100, steps // 10), weight_decay=0.1, beta2=0.95)
-    optimizers = {form: settings.build(steps, FORMS[form]) for form in forms}
+    optimizers = {form: build(settings, steps, FORMS[form]) for form in forms}
     step_of = {form: step_function(task, optimizer) for form, optimizer in optimizers.items()}
     kept = {form: start(task, optimizer, seed) for form, optimizer in optimizers.items()}
     losses: dict[str, list[float]] = {form: [] for form in forms}

@@ -72,6 +72,7 @@ def here(name: str, count: int, seed: int) -> None:
     from plimsoll.engine.cross_compile import Drydock
     from plimsoll.planner.chips import chip
     from plimsoll.recipes.registry import preset
+    from plimsoll.recipes.saved import to_dict
     from plimsoll.types import Plan
 
     dice, found = random.Random(seed), chip(name)
@@ -98,7 +99,7 @@ def here(name: str, count: int, seed: int) -> None:
             prefetch=2,
             async_save=True,
         )
-        dock = Drydock({"recipe": recipe.to_dict(), "steps": 100, "chip": dataclasses.asdict(found), "compiled": True})
+        dock = Drydock({"recipe": to_dict(recipe), "steps": 100, "chip": dataclasses.asdict(found), "compiled": True})
         compiled, estimated = dock.analyse(plan), dock.estimated(plan)
         words = f"{recipe.width}x{recipe.layers} v{recipe.vocab_size} t{recipe.seq_len} micro {plan.micro_batch}"
         row = {

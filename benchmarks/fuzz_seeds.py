@@ -51,17 +51,18 @@ def command(words: str) -> Call:
 
 def without_planning() -> None:
     """Planning compiles, and training is another process: what comes before them is what reads a user's files."""
-    from plimsoll.api import train as run
+    from plimsoll.api import train
     from plimsoll.errors import PlimsollError
+    from plimsoll.processes import handover
 
     def planned(*_: Any, **__: Any) -> Any:
         raise PlimsollError(READ)
 
-    def become(ready: run.Ready) -> None:
+    def become(ready: handover.Ready) -> None:
         os.close(ready.lock)
         raise PlimsollError(READ)
 
-    run.plan, run.become = planned, become
+    train.plan, handover.become = planned, become
 
 
 def _text(folder: Path) -> None:
@@ -197,7 +198,8 @@ def _run(folder: Path) -> None:
     import numpy as np
 
     from plimsoll.api.train import prepare_data
-    from plimsoll.recipes.registry import from_dict, preset
+    from plimsoll.recipes.registry import preset
+    from plimsoll.recipes.saved import from_dict
     from plimsoll.runs.folder import RunFolder
     from plimsoll.training.checkpoint import Checkpoints
     from report_examples import LEDGER, PLANNED

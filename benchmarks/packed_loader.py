@@ -116,7 +116,8 @@ MEASURED = ("first_rows_per_second", "rows_per_second", "rows_per_cpu_second", "
 
 
 def ours(folder: Path, given: argparse.Namespace, *, prefetch: int = 0) -> tuple[int, Iterator[np.ndarray]]:
-    from plimsoll.data.packed.packed import open_packed, packed_loader
+    from plimsoll.data.packed.packed import open_packed
+    from plimsoll.data.packed.windows import packed_loader
 
     loader = packed_loader(folder, seq_len=given.seq_len, batch_size=given.batch, seed=1, prefetch=prefetch)
     return open_packed(folder).windows(given.seq_len), (batch["tokens"] for batch in loader)

@@ -32,6 +32,7 @@ sys.path.insert(0, str(SOURCE))
 if TYPE_CHECKING:
     from plimsoll.planner.child import Child
     from plimsoll.recipes.base import Recipe
+    from plimsoll.recipes.saved import to_dict
     from plimsoll.types import Plan
 
 TEXT = "data/text/tinystories_train.txt"
@@ -149,7 +150,7 @@ def child(recipe: Recipe, answers: Path, **more: Any) -> Child:
     from plimsoll.planner.child import Child
     from plimsoll.processes import environment
 
-    about = {"recipe": recipe.to_dict(), "steps": recipe.steps}
+    about = {"recipe": to_dict(recipe), "steps": recipe.steps}
     command = [sys.executable, "-m", "plimsoll.worker", "compile", json.dumps(about)]
     return Child(command, environment.for_processes("cpu", ENVIRONMENT), about=about | more, answers=answers)
 

@@ -19,7 +19,8 @@ from plimsoll.data.token_table import loaded
 from plimsoll.errors import DataError, PlimsollError, RecipeError, RunError, as_written
 from plimsoll.recipes.own.user_code import failed
 from plimsoll.recipes.puzzles.arc_tasks import tasks
-from plimsoll.recipes.registry import from_dict, preset
+from plimsoll.recipes.registry import preset
+from plimsoll.recipes.saved import from_dict
 from plimsoll.recipes.text.recipe import Text
 from plimsoll.runs.folder import RunFolder
 from plimsoll.runs.provenance import note_session, sessions

@@ -1,6 +1,7 @@
-"""The arrows of DESIGN.md's table, read from the source: who may import whom, and what stays light."""
+"""The rooms of the house, read from the source: who may import whom, no circles, and what stays light."""
 
 import ast
+import graphlib
 import os
 import subprocess
 import sys
@@ -9,64 +10,53 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src/plimsoll"
-GROUND = {"errors", "units", "tree", "types"}
+GROUND = {"errors", "units", "types"}
+"""What every room may import."""
 MAY_IMPORT = {
-    "errors": set(),
-    "units": {"errors"},
-    "tree": set(),
-    "types": set(),
     "levers": set(),
     "optimizers": {"levers"},
     "data": set(),
-    "builders": {"data"},
     "models": {"levers"},
-    "planner": {"levers", "optimizers"},
-    "training": {"levers", "optimizers", "data"},
+    "planner": set(),
+    "processes": set(),
     "report": set(),
-    "recipes": {"models", "data", "optimizers"},
-    "cli": {
-        "run",
-        "together",
-        "watching",
-        "session_options",
-        "report",
-        "recipes",
-        "environment",
-        "ask",
-        "data",
-        "builders",
-        "planner",
-        "training",
-        "compilers",
-        "settings",
-        "ladder",
-        "puzzle_question",
-        "history_question",
-        "reporting",
-        "comparing",
-        "bucket",
-    },
+    "runs": {"processes"},
+    "recipes": {"models", "data", "optimizers", "levers", "report"},
+    "training": {"levers", "optimizers", "processes", "runs"},
+    "engine": {"levers", "optimizers", "planner", "processes", "recipes", "report", "runs", "training"},
+    "inference": {"data", "engine", "levers", "models", "recipes", "runs", "training"},
+    "api": {"engine", "planner", "processes", "recipes", "report", "runs", "training"},
+    "cli": {"api", "data", "engine", "planner", "processes", "recipes", "report", "runs"},
 }
-"""Besides the ground (errors, units, tree, types), which every room may import. The command line parses recipes,
-and looks at data sets, limits and run folders; it must not import JAX, which another test holds."""
-JOINT = {
-    "run", "session", "session_line", "session_log", "session_options", "worker", "workshop", "drydock", "compilers",
-    "environment", "ask", "here", "driving", "batches", "examine", "inference", "settings", "ladder", "rungs",
-    "pins", "puzzle_text", "puzzle_question", "history_question", "recommending", "solving", "voting", "pretrained",
-    "exporting", "mesh", "together", "watching", "bucket",
-    "comparing", "notebook", "provenance", "repeating", "reporting", "showing",
-}  # fmt: skip
-"""Modules that bring the rooms together, and may import all of them but the command line."""
+"""The rooms, from the ground up, and what each may import besides the ground: at the top of a file, in a function, or
+for types alone."""
+LOOSE = {
+    "errors": set(),
+    "units": {"errors"},
+    "types": set(),
+    "worker": {"api", "engine", "planner", "processes", "recipes", "training", "errors"},
+    "__init__": {"api", "data", "errors", "levers", "optimizers", "recipes", "runs"},
+}
+"""The same of the modules that stand in no room."""
 
 
-def room_of(path):
-    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+def name_of(path):
+    return str(path.relative_to(SOURCE))
+
+
+def dotted(path):
+    parts = ["plimsoll", *path.relative_to(SOURCE).with_suffix("").parts]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def modules():
+    return sorted(SOURCE.rglob("*.py"))
 
 
 def imports(tree, *, top_level_only=False):
-    """Absolute names of what is imported; imports for type checkers alone are no arrows."""
+    """Absolute names of what is imported, for type checkers too unless it is of the top level alone."""
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        if top_level_only and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -77,50 +67,75 @@ def imports(tree, *, top_level_only=False):
             yield from imports(node, top_level_only=top_level_only)
 
 
-def modules():
-    return sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
+def rooms_of(names):
+    """The rooms and loose modules of ours that are imported."""
+    return {[*name.split("."), "__init__"][1] for name in names if name.split(".")[0] == "plimsoll"}
 
 
-def name_of(path):
-    return str(path.relative_to(SOURCE))
+def room_of(path):
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
 def forbidden(room, names):
-    ours = {name.split(".")[1] for name in names if name.startswith("plimsoll.")}
-    if room in JOINT:
-        return ours & {"cli"}
-    return ours - MAY_IMPORT[room] - {room} - (GROUND if room not in GROUND else set())
+    if room in LOOSE:
+        return rooms_of(names) - LOOSE[room]
+    return rooms_of(names) - MAY_IMPORT[room] - {room} - GROUND
 
 
-def test_there_is_something_to_read():
-    assert len(modules()) > 40
-    assert {room_of(path) for path in modules()} >= {"levers", "models", "planner", "training", "recipes", "cli"}
+def test_every_room_and_loose_module_is_in_the_table():
+    assert {room_of(path) for path in modules()} == set(MAY_IMPORT) | set(LOOSE)
+    assert {path.name for path in SOURCE.iterdir() if path.is_dir() and path.name != "__pycache__"} == set(MAY_IMPORT)
+
+
+def test_no_arrow_of_the_table_runs_up():
+    floors = list(MAY_IMPORT)
+    for room, others in MAY_IMPORT.items():
+        assert all(floors.index(other) < floors.index(room) for other in others), room
 
 
 @pytest.mark.parametrize("path", modules(), ids=name_of)
 def test_a_module_imports_only_what_its_room_may(path):
-    room = room_of(path)
-    assert room in MAY_IMPORT or room in JOINT, f"{room} is not in DESIGN.md's table"
-    assert forbidden(room, set(imports(ast.parse(path.read_text())))) == set()
+    assert forbidden(room_of(path), set(imports(ast.parse(path.read_text())))) == set()
+
+
+@pytest.mark.parametrize("room", [*MAY_IMPORT, *LOOSE])
+def test_what_the_table_allows_is_used(room):
+    used = {name for path in modules() if room_of(path) == room for name in imports(ast.parse(path.read_text()))}
+    assert (MAY_IMPORT | LOOSE)[room] - rooms_of(used) == set()
+
+
+def test_no_modules_import_one_another_in_a_circle():
+    known = {dotted(path): path for path in modules()}
+    arrows = {}
+    for module, path in known.items():
+        names = set(imports(ast.parse(path.read_text())))
+        arrows[module] = {
+            name if name in known else name.rpartition(".")[0] for name in names if name.startswith("plimsoll.")
+        } & known.keys() - {module, "plimsoll"}
+    order = list(graphlib.TopologicalSorter(arrows).static_order())  # its CycleError names the circle
+    assert set(order) == set(known)
 
 
 def test_the_rule_notices_a_forbidden_arrow_wherever_it_stands():
     inside = "def train():\n    from plimsoll.planner import search\n"
     assert forbidden("training", set(imports(ast.parse(inside)))) == {"planner"}
-    assert forbidden("planner", {"plimsoll.models.decoder"}) == {"models"}
+    of_types = "if TYPE_CHECKING:\n    from plimsoll.models.decoder import Decoder\n"
+    assert forbidden("planner", set(imports(ast.parse(of_types)))) == {"models"}
     assert forbidden("levers", {"plimsoll.types", "jax"}) == set()
     assert forbidden("errors", {"plimsoll.units"}) == {"units"}
-    assert list(imports(ast.parse("if TYPE_CHECKING:\n    import jax\n"))) == []
+    assert forbidden("api", {"plimsoll"}) == {"__init__"}
 
 
 HEAVY = {"jax", "jaxlib", "flax", "optax", "orbax", "grain", "tokenizers", "datasets", "pyarrow"}
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in modules() if room_of(path) in {"recipes", "cli", "report", "run", "types", "errors", "units"}],
-    ids=name_of,
-)
+def answers_at_once(path):
+    """Whether the command line loads this file to parse, list or print: recipes build their models only later."""
+    in_recipes = room_of(path) == "recipes" and path.name in ("recipe.py", "presets.py", "base.py", "registry.py")
+    return in_recipes or room_of(path) in {"cli", "report", "types", "errors", "units"}
+
+
+@pytest.mark.parametrize("path", [path for path in modules() if answers_at_once(path)], ids=name_of)
 def test_what_answers_at_once_imports_nothing_heavy(path):
     names = {name.split(".")[0] for name in imports(ast.parse(path.read_text()), top_level_only=True)}
     assert names & HEAVY == set()
@@ -136,6 +151,11 @@ def loaded_after(statement):
 
 def test_the_command_line_starts_without_jax_numpy_or_tyro():
     assert not loaded_after("import plimsoll.cli.main") & (HEAVY | {"numpy", "tyro", "rich"})
+
+
+def test_every_recipe_is_read_without_anything_heavy():
+    statement = "from plimsoll.recipes.registry import PRESETS, preset\nfor name in PRESETS: preset(name)"
+    assert not loaded_after(statement) & HEAVY
 
 
 def test_planning_and_preparing_stay_free_of_jax():

@@ -26,6 +26,7 @@ from plimsoll.models.sizing import DecoderShape
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.processes import environment
 from plimsoll.recipes.base import Prepared, Say
+from plimsoll.recipes.saved import to_dict
 from plimsoll.recipes.text.recipe import Text
 
 TOKENS, ORDER, WEIGHTS = "tokens.npy", "order.npy", "weights.npz"
@@ -68,7 +69,7 @@ class GivenText(Text):
     def prepare(self, folder: Path, say: Say) -> Prepared:
         if (folder / WEIGHTS).exists():
             say("writing the given weights as the checkpoint of step 0")
-            (folder / "recipe.json").write_text(json.dumps(self.to_dict()))  # for the process that writes them
+            (folder / "recipe.json").write_text(json.dumps(to_dict(self)))  # for the process that writes them
             command = [sys.executable, "-m", "given_text", str(folder)]
             subprocess.run(command, env=environment.for_processes("cpu"), check=True, stdout=sys.stderr)
         return Prepared(steps=self.steps, steps_per_epoch=None)
@@ -149,7 +150,7 @@ def write_start(folder: Path) -> None:
     """The recipe's own initial state with the given weights in it, saved as the checkpoint of step 0."""
     import jax
 
-    from plimsoll.recipes.registry import from_dict
+    from plimsoll.recipes.saved import from_dict
     from plimsoll.training.checkpoint import Checkpoints
     from plimsoll.training.step import make_init
     from plimsoll.types import Compute

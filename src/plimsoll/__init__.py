@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from plimsoll.api.loader import loader as loader
-    from plimsoll.api.train import plan as plan
+    from plimsoll.api.plan import plan as plan
     from plimsoll.api.train import train as train
     from plimsoll.data.hdf5.columns import Hdf5 as Hdf5
     from plimsoll.data.text.guide_estimate import estimate_memory_usage as estimate_memory_usage
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _MODULES = {
-    "plan": "api.train",
+    "plan": "api.plan",
     "train": "api.train",
     "loader": "api.loader",
     "preset": "recipes.registry",
@@ -84,9 +84,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import version
+        from plimsoll.runs.provenance import version
 
-        return version("plimsoll")
+        return version()
     if name not in _MODULES:
         raise AttributeError(f"plimsoll has no {name!r}; it has {', '.join(__all__)}")
     return getattr(importlib.import_module(f"plimsoll.{_MODULES[name]}"), name)

@@ -175,6 +175,22 @@ class Source(Protocol):
     def close(self) -> None: ...
 
 
+class TrainedRun(Protocol):
+    """A run that has a checkpoint, as the verbs of a recipe get it (`inference/trained.py` makes one)."""
+
+    run: str
+    """The folder, as it was named."""
+    recipe: Any
+    prepared: Any
+    plan: Plan
+    step: int
+    """Of the checkpoint."""
+
+    def params(self, *, average: bool = True) -> Params:
+        """Returns the parameters: the average of the weights where one is kept, unless `average` is False."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Compute:
     """How a task is to be computed: the part of a plan that a model sees."""

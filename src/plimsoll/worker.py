@@ -17,7 +17,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from plimsoll.processes.interruption import Interruption, hold, release
 
@@ -32,7 +32,9 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] == ["rehearse"]:
         return _rehearse(json.loads(arguments[1]))
     if arguments[:1] == ["again"]:
-        return _again(json.loads(arguments[1]))
+        from plimsoll.api.replan import plan_again
+
+        return plan_again(json.loads(arguments[1]))
     if arguments[:1] == ["together"]:
         from plimsoll.api.cluster import train_together
         from plimsoll.processes.supervise import end_with
@@ -53,7 +55,7 @@ def main(arguments: list[str]) -> int:
         return code
     if interruption.signal is not None:  # after the loop had ended: everything is saved
         return 128 + interruption.signal
-    from plimsoll.api.train import Ready, become
+    from plimsoll.processes.handover import Ready, become
 
     command = [sys.executable, "-m", "plimsoll.worker", "again", json.dumps(again)]
     become(Ready(command, dict(os.environ), again["lock"]))
@@ -74,34 +76,6 @@ def _train(options: dict[str, Any], interruption: Interruption) -> tuple[int, Ma
         print(f"error: training stopped: {problem}. Run the same command again to continue", file=sys.stderr)
         return 3, None
     return ending.code, ending.again
-
-
-def _again(asked: dict[str, Any]) -> int:
-    """The process that trained, over its budget: plans with the margin it learned, and becomes the next that trains."""
-    from plimsoll.api import train
-    from plimsoll.errors import PlimsollError
-    from plimsoll.recipes.registry import from_dict
-    from plimsoll.runs.folder import RunFolder
-
-    say = (lambda text: None) if asked["quiet"] else (lambda text: print(text, flush=True))
-    lock = asked.pop("lock")
-    try:
-        signal.signal(signal.SIGTERM, _stop)
-        release()
-        recipe = from_dict(RunFolder(asked["run"]).read("recipe.json"))
-        train.become(train.prepare_run(recipe, train.TrainOptions(**asked), say, lock=lock))
-    except PlimsollError as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        return problem.exit_code
-    except KeyboardInterrupt:
-        print("interrupted while planning again: what was saved is whole", flush=True)
-        return 130
-    raise AssertionError("exec returned")
-
-
-def _stop(_number: int, _frame: Any) -> NoReturn:
-    print("terminated while planning again: what was saved is whole", flush=True)
-    raise SystemExit(143)
 
 
 WORKSHOPS = {
@@ -134,8 +108,8 @@ def _compile(verb: str, about: dict[str, Any]) -> int:
 
 def _host(about: dict[str, Any]) -> int:
     """Weighs a process that imports what training on an accelerator imports."""
-    from plimsoll.engine.session import import_everything
-    from plimsoll.recipes.registry import from_dict
+    from plimsoll.engine.program import import_everything
+    from plimsoll.recipes.saved import from_dict
     from plimsoll.training import memory
 
     import_everything(from_dict(about["recipe"]))
@@ -146,9 +120,9 @@ def _host(about: dict[str, Any]) -> int:
 
 
 def _rehearse(asked: dict[str, Any]) -> int:
-    from plimsoll.engine.session import import_everything, rehearse
+    from plimsoll.engine.program import import_everything, rehearse
     from plimsoll.planner.child import plan_of
-    from plimsoll.recipes.registry import from_dict
+    from plimsoll.recipes.saved import from_dict
 
     recipe = from_dict(asked["recipe"])
     import_everything(recipe)
@@ -165,8 +139,8 @@ ANSWERS = {
     "evaluate_text": ("plimsoll.inference.pretrained", "evaluate_text"),
     "sample_text": ("plimsoll.inference.pretrained", "sample_text"),
     "export": ("plimsoll.inference.export", "export"),
-    "solve": ("plimsoll.recipes.puzzles.solve", "solve"),
-    "rank": ("plimsoll.recipes.recommend.rank", "rank"),
+    "solve": ("plimsoll.inference.verbs", "solve"),
+    "rank": ("plimsoll.inference.verbs", "rank"),
     "show": ("plimsoll.inference.showcase", "show"),
     "fingerprint": ("plimsoll.inference.evaluate", "prove"),
     "prepare": ("plimsoll.recipes.control.prepare", "answer"),

@@ -9,6 +9,7 @@ from plimsoll.api.commands import chosen_fields, continue_command, repeat_comman
 from plimsoll.cli.options import TrainOptions
 from plimsoll.cli.parse import parse, take_recipe
 from plimsoll.recipes.registry import PRESETS, preset
+from plimsoll.recipes.saved import to_dict
 from plimsoll.runs.folder import RunFolder
 from plimsoll.units import GIB
 
@@ -27,25 +28,25 @@ def planned(name, **changes):
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_comes_back_by_its_name(name):
     recipe = dataclasses.replace(preset(name), seed=7, batch_size=24)
-    command = continue_command(RunFolder("/runs/a b"), recipe.to_dict(), planned(name))
+    command = continue_command(RunFolder("/runs/a b"), to_dict(recipe), planned(name))
     found, options = typed(command)
     assert options.recipe == recipe
     assert found == name
     assert options.run == "/runs/a b"
-    assert chosen_fields(recipe.to_dict(), name)["seed"] == 7
+    assert chosen_fields(to_dict(recipe), name)["seed"] == 7
 
 
 def test_booleans_none_and_odd_characters_come_back():
     recipe = dataclasses.replace(
         preset("code"), use_streaming=False, dataset_id="my 'texts' $HOME", steps=None, epochs=2.5
     )
-    _, options = typed(continue_command(RunFolder("/runs/x"), recipe.to_dict(), planned("code")))
+    _, options = typed(continue_command(RunFolder("/runs/x"), to_dict(recipe), planned("code")))
     assert options.recipe == recipe
 
 
 def test_a_run_that_python_named_is_told_by_its_kind():
     recipe = dataclasses.replace(preset("sudoku-4x4"), seed=3)
-    name, options = typed(continue_command(RunFolder("/runs/x"), recipe.to_dict(), planned("my experiment")))
+    name, options = typed(continue_command(RunFolder("/runs/x"), to_dict(recipe), planned("my experiment")))
     assert name in PRESETS
     assert options.recipe == recipe
 

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from plimsoll.api import ladder
-from plimsoll.api import train as run
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError, RunError, StoppedError
 from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.text.recipe import Text
+from plimsoll.runs.folder import RunFolder
 from plimsoll.training import disk
 from plimsoll.types import Ledger, Plan, Planned
 from plimsoll.units import MIB
@@ -75,7 +75,7 @@ def world(monkeypatch, tmp_path):
         return found(pins)
 
     def train(recipe, options):
-        folder = run.RunFolder(options.run).path
+        folder = RunFolder(options.run).path
         asked.folders.add(folder)
         asked.sessions.append((folder.name, options.max_steps))
         assert (folder / "tokenizer.json").exists()
@@ -86,7 +86,7 @@ def world(monkeypatch, tmp_path):
         trained(folder, planned["plan"], asked.steps.get(folder, 0) + 1, options.max_steps)
         asked.steps[folder] = options.max_steps
 
-    monkeypatch.setattr(run, "plan", plan)
+    monkeypatch.setattr(ladder, "plan", plan)
     monkeypatch.setattr(ladder, "_train", train)
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
@@ -154,14 +154,14 @@ def test_a_rung_that_fails_is_a_row_with_its_reason_and_not_the_end(world):
 
 
 def test_a_rung_that_cannot_be_planned_is_a_row_too(world, monkeypatch):
-    whole = run.plan
+    whole = ladder.plan
 
     def plan(recipe, *, pins, **options):
         if pins["micro_batch"] == 4:
             raise BudgetError("stories does not compile for cpu", budget_bytes=1, floor_bytes=None)
         return whole(recipe, pins=pins, **options)
 
-    monkeypatch.setattr(run, "plan", plan)
+    monkeypatch.setattr(ladder, "plan", plan)
     _, rows = climbed()
     assert rows["micro-batch"]["why_not"] == "stories does not compile for cpu"
     assert rows["micro-batch"]["predicted_peak_bytes"] is None
@@ -172,7 +172,7 @@ def test_where_no_rung_can_be_planned_the_reason_is_raised(world, monkeypatch):
     def plan(*_, **__):
         raise RecipeError("loss of mine.py failed")
 
-    monkeypatch.setattr(run, "plan", plan)
+    monkeypatch.setattr(ladder, "plan", plan)
     with pytest.raises(PlimsollError, match=r"loss of mine\.py failed"):
         climbed()
 

@@ -9,6 +9,7 @@ import pytest
 from plimsoll.api import run_report
 from plimsoll.errors import PlimsollError
 from plimsoll.recipes.registry import preset
+from plimsoll.recipes.saved import to_dict
 from plimsoll.runs.folder import RunFolder
 from plimsoll.runs.provenance import SESSIONS
 from plimsoll.units import GIB, MIB
@@ -25,7 +26,7 @@ ROWS = [
 def run(tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.create()
-    folder.write("recipe.json", dataclasses.replace(preset("longcontext"), seq_len=512).to_dict())
+    folder.write("recipe.json", to_dict(dataclasses.replace(preset("longcontext"), seq_len=512)))
     folder.write("plan.json", PLANNED.to_dict() | {"recipe": "longcontext"})
     folder.write("data.json", {"steps": 2, "steps_per_epoch": None, "facts": {}})
     folder.write("ledger.json", LEDGER)

@@ -286,7 +286,7 @@ def test_a_bucket_that_cannot_be_reached_is_refused_before_anything_is_made(
     assert list(tmp_path.rglob("*.json")) == []
 
 
-@pytest.mark.skipif(not HAS_S3, reason="needs `pip install 'plimsoll[test-buckets]'`")
+@pytest.mark.skipif(not HAS_S3, reason="needs `pip install 'plimsoll-jax[test-buckets]'`")
 def test_a_bucket_without_permission_is_refused_before_anything_is_made(
     tmp_path, long_command, bucket, monkeypatch, capsys
 ):

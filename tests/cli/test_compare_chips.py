@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from plimsoll.api import train
+from plimsoll.api import compare
 from plimsoll.cli.main import main
 from plimsoll.errors import BudgetError
 from plimsoll.units import GIB
@@ -26,7 +26,7 @@ def asked(monkeypatch):
             )
         return replace(PLANNED, plan=replace(PLANNED.plan, chip=chip))
 
-    monkeypatch.setattr(train, "plan", plan)
+    monkeypatch.setattr(compare, "plan", plan)
     return questions
 
 

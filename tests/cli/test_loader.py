@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import plimsoll
-from plimsoll.recipes.registry import from_dict
+from plimsoll.recipes.saved import from_dict
 
 
 @pytest.fixture

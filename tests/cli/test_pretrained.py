@@ -12,7 +12,7 @@ from plimsoll.cli.main import main
 from plimsoll.data.hub import model_folder
 from plimsoll.data.text.tokenizer import load_tokenizer
 from plimsoll.errors import DataError
-from plimsoll.inference.evaluate import Trained
+from plimsoll.inference.trained import Trained
 from plimsoll.levers.weight_bits import readable
 from plimsoll.models.pretrained.model import Pretrained
 from plimsoll.models.pretrained.shape import read_shape

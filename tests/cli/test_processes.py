@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from plimsoll.api.cluster import Asked, asked
-from plimsoll.engine.session import load
+from plimsoll.engine.program import load
 from plimsoll.errors import RecipeError
 from plimsoll.processes.environment import CPU_DEVICES
 from plimsoll.recipes.base import Prepared
-from plimsoll.recipes.registry import from_dict
+from plimsoll.recipes.saved import from_dict
 from plimsoll.runs.folder import RunFolder
 from plimsoll.training.checkpoint import Checkpoints, loader_position, read_leaves
 from plimsoll.types import Plan

@@ -12,7 +12,7 @@ from plimsoll.cli.main import main
 from plimsoll.recipes.puzzles.dataset import PuzzleSet
 from plimsoll.recipes.puzzles.question import question
 from plimsoll.recipes.puzzles.solution_text import solution_text
-from plimsoll.recipes.registry import from_dict
+from plimsoll.recipes.saved import from_dict
 from plimsoll.report import read_rows
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from commands import plimsoll
 from interaction_files import write_random
+from plimsoll.inference.trained import Trained
 from plimsoll.recipes.recommend.rank import next_of_users
 from plimsoll.recipes.recommend.ranking_tables import recommendation_tables
 from pretrained_folders import LLAMA, write
@@ -109,7 +110,7 @@ def test_its_report_ranks_items_for_users_of_the_test_split(trained):
 
 def test_the_items_that_a_report_shows_stand_where_the_evaluation_ranks_them(trained):
     evaluated = json.loads(plimsoll("evaluate", "run", "--json", cwd=trained).stdout)["test"]
-    users = next_of_users({"run": str(trained / "run"), "step": "best", "users": 60, "top": 20})
+    users = next_of_users(Trained(str(trained / "run"), step="best"), users=60, top=20)
     assert len(users) == 60
     assert sum(1 / user["place"] for user in users) / 60 == pytest.approx(evaluated["mrr"], rel=1e-6)
     for user in users:

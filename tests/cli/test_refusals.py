@@ -6,9 +6,11 @@ import json
 import pytest
 
 from commands import TINY, plimsoll
+from plimsoll.api import plan as api_plan
 from plimsoll.api import train
 from plimsoll.cli.main import main
 from plimsoll.errors import RecipeError
+from plimsoll.processes import handover
 
 
 @pytest.fixture(autouse=True)
@@ -16,7 +18,7 @@ def no_exec(monkeypatch):
     def refuse(*_):
         raise AssertionError("training would have started")
 
-    monkeypatch.setattr(train, "become", refuse)
+    monkeypatch.setattr(handover, "become", refuse)
 
 
 def require_one_paragraph(error, *parts):
@@ -92,7 +94,7 @@ WORDS = {
 @pytest.mark.parametrize("case", WORDS)
 def test_words_that_make_no_sense_are_refused(capsys, tmp_path, monkeypatch, case):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(train, "search", lambda *_: pytest.fail("it was planned first"))
+    monkeypatch.setattr(api_plan, "search", lambda *_: pytest.fail("it was planned first"))
     (tmp_path / "b.svg").mkdir()
     words, parts = WORDS[case]
     require_one_paragraph(refused(capsys, *words), *parts)

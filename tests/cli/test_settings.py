@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from plimsoll.api import train
+from plimsoll.api import compare
 from plimsoll.cli.main import main
 from plimsoll.errors import RecipeError
 from plimsoll.types import Ledger, Plan, Planned
@@ -33,7 +33,7 @@ def asked(monkeypatch):
             raise RecipeError(f"there is no chip called {chip!r} yet\n  more of it")
         return replace(PLANNED, ledger=replace(PLANNED.ledger, budget_bytes=memory))
 
-    monkeypatch.setattr(train, "plan", plan)
+    monkeypatch.setattr(compare, "plan", plan)
     return questions
 
 

@@ -10,7 +10,7 @@ import pytest
 from commands import answer, plimsoll
 from plimsoll.cli import look, use
 from plimsoll.errors import CheckpointError
-from plimsoll.inference.evaluate import PARAMETERS, Trained, choose, newest_whole, whole
+from plimsoll.inference.trained import PARAMETERS, Trained, choose, newest_whole, whole
 from plimsoll.report import read_rows
 from plimsoll.runs.folder import RunFolder
 from plimsoll.training.checkpoint import Saved, loader_position, read_leaves

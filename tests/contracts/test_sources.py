@@ -16,7 +16,7 @@ from packed_files import write_packed
 from plimsoll.data.examples import Examples, example_loader
 from plimsoll.data.hdf5.rows import Hdf5Rows
 from plimsoll.data.hdf5.shuffled import mixed_loader
-from plimsoll.data.packed.packed import packed_loader
+from plimsoll.data.packed.windows import packed_loader
 from plimsoll.data.text.loader import text_loader
 from plimsoll.data.text.memory_loader import memory_loader
 from plimsoll.data.text.opening import open_documents

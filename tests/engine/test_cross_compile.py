@@ -7,6 +7,7 @@ import pytest
 
 from plimsoll.engine.cross_compile import Drydock
 from plimsoll.planner.chips import chip
+from plimsoll.recipes.saved import to_dict
 from plimsoll.recipes.text.recipe import Text
 from plimsoll.types import Plan, Precision
 
@@ -24,7 +25,7 @@ def analysed(precision: Precision):
         prefetch=0,
         async_save=False,
     )
-    about = {"recipe": RECIPE.to_dict(), "steps": 10, "chip": dataclasses.asdict(chip("rtx4090")), "compiled": False}
+    about = {"recipe": to_dict(RECIPE), "steps": 10, "chip": dataclasses.asdict(chip("rtx4090")), "compiled": False}
     return Drydock(about).analyse(plan)
 
 

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from plimsoll.api import train as joint
+from plimsoll.api.plan import plan as find_plan
 from plimsoll.planner import calibration
-from plimsoll.recipes.registry import from_dict
+from plimsoll.recipes.saved import from_dict
 from plimsoll.training import disk
 from plimsoll.types import LEVERS
 from plimsoll.units import MIB
@@ -34,7 +34,7 @@ def init(**_):
 
 
 def test_a_run_with_wandb_offline_and_a_profile_leaves_both(runs, monkeypatch):
-    pytest.importorskip("wandb", reason="wandb is not installed: pip install 'plimsoll[wandb]'")
+    pytest.importorskip("wandb", reason="wandb is not installed: pip install 'plimsoll-jax[wandb]'")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
     run = runs.prepared()
@@ -97,7 +97,7 @@ def plan_of_the_same(run):
     """What the next `plan` of the same recipe and levers says; everything it asks the compiler has been answered."""
     recipe, planned = (json.loads((run / f"{name}.json").read_text()) for name in ("recipe", "plan"))
     pins = {name: planned["plan"][name] for name in LEVERS}
-    return joint.plan(from_dict(recipe), memory="900MiB", pins=pins).to_dict()
+    return find_plan(from_dict(recipe), memory="900MiB", pins=pins).to_dict()
 
 
 def test_a_session_that_has_seen_everything_teaches_the_next_prediction(runs, monkeypatch):

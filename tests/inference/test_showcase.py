@@ -9,6 +9,7 @@ from plimsoll.inference import showcase
 from plimsoll.inference.showcase import MAKERS, WORDS, learning_rate, show
 from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.registry import PRESETS, preset
+from plimsoll.recipes.saved import to_dict
 from plimsoll.runs.folder import RunFolder
 
 
@@ -20,7 +21,7 @@ def asked(run, **changes):
 def run(tmp_path, monkeypatch):
     folder = RunFolder(tmp_path / "run")
     folder.create()
-    folder.write("recipe.json", preset("control").to_dict())
+    folder.write("recipe.json", to_dict(preset("control")))
     folder.write(
         "data.json", dataclasses.asdict(Prepared(steps=100, steps_per_epoch=None, facts={"families": ["A", "B"]}))
     )

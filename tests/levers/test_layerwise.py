@@ -14,6 +14,7 @@ from plimsoll.levers.layerwise import gradient_bytes_saved
 from plimsoll.models.language import NextToken
 from plimsoll.models.sizing import DecoderShape
 from plimsoll.optimizers.adamw import AdamW
+from plimsoll.optimizers.build import build
 from plimsoll.planner.flops import dot_flops
 from plimsoll.training.step import make_init, make_step
 from plimsoll.types import Compute, Layered, LossSum, Storage
@@ -33,7 +34,7 @@ def _as_optax_does():
 
 def rule(clip_norm, storage=Storage()):  # noqa: B008  (frozen)
     # Epsilon well above rounding: Adam divides near-zero gradients by their own size, which would test noise.
-    return AdamW(learning_rate=3e-3, warmup_steps=2, clip_norm=clip_norm, epsilon=1e-5).build(STEPS, storage)
+    return build(AdamW(learning_rate=3e-3, warmup_steps=2, clip_norm=clip_norm, epsilon=1e-5), STEPS, storage)
 
 
 def batch(examples, length, *, seed=0):

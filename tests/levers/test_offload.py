@@ -13,7 +13,7 @@ from jax.extend import core as jex
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 import plimsoll
-from plimsoll.api import train
+from plimsoll.api.plan import plan as find_plan
 from plimsoll.errors import RecipeError
 from plimsoll.levers.frozen import frozen_dot
 from plimsoll.levers.lora import LoRA
@@ -30,6 +30,7 @@ from plimsoll.levers.offload import (
 )
 from plimsoll.levers.sharding import with_shardings
 from plimsoll.optimizers.adamw import AdamW
+from plimsoll.optimizers.build import build
 from plimsoll.optimizers.in_place import in_place
 from plimsoll.planner.liveness import kept_on_host_bytes, temporary_bytes
 from plimsoll.recipes.registry import preset
@@ -203,7 +204,7 @@ def test_a_mask_still_finds_its_paths():
     host = NamedSharding(mesh, PartitionSpec(), memory_kind=HOST)
     size = 2 * SMALLEST_MOVED
     params = {"norm": {"scale": jnp.ones((2, size))}, "kernel": jnp.ones((2, size)), "small": jnp.ones(3)}
-    rule = AdamW(warmup_steps=0, learning_rate=0.5, weight_decay=0.5, clip_norm=None).build(100)
+    rule = build(AdamW(warmup_steps=0, learning_rate=0.5, weight_decay=0.5, clip_norm=None), 100)
     state = jax.tree.map(lambda x: jax.device_put(x, host) if x.size == 2 * size else x, rule.init(params))
     new, after = jax.jit(rule.apply)(jax.tree.map(jnp.zeros_like, params), state, params)
     assert float(new["norm"]["scale"].min()) == 1
@@ -337,9 +338,9 @@ def test_a_recipe_of_ones_own_may_leave_frozen_layers_and_inputs_of_blocks_on_th
 def test_a_recipe_of_ones_own_that_does_not_say_so_is_not_asked_to():
     words = "--offload frozen would change nothing: the loss of"
     with pytest.raises(RecipeError, match=words):
-        train.plan(WITHOUT, pins={"offload": "frozen"}, chip="h200")
+        find_plan(WITHOUT, pins={"offload": "frozen"}, chip="h200")
     with pytest.raises(RecipeError, match="--remat offload would change nothing: the loss of"):
-        train.plan(WITHOUT, pins={"remat": "offload"}, chip="h200")
+        find_plan(WITHOUT, pins={"remat": "offload"}, chip="h200")
 
 
 def transfers(closed):

@@ -8,6 +8,7 @@ import pytest
 from plimsoll.models.decoder import Decoder
 from plimsoll.models.sizing import DecoderShape
 from plimsoll.optimizers.adamw import AdamW, decayed
+from plimsoll.optimizers.build import build
 from plimsoll.types import Compute
 
 
@@ -48,7 +49,7 @@ def test_matrices_and_embeddings_decay_norms_and_biases_do_not():
 
 
 def updated(settings, gradient, params, *, steps=10):
-    optimizer = settings.build(steps)
+    optimizer = build(settings, steps)
     updates, _ = optimizer.update(gradient, optimizer.init(params), params)
     return updates
 

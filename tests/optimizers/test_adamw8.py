@@ -19,6 +19,7 @@ from plimsoll.models.decoder import Decoder
 from plimsoll.models.sizing import DecoderShape
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.optimizers.adamw8 import adamw8, moments_bits, state_bytes, update_bytes, weight_bits_of, weight_bytes
+from plimsoll.optimizers.build import build
 from plimsoll.optimizers.in_place import InPlace
 from plimsoll.types import Compute, Storage
 
@@ -106,7 +107,7 @@ def weights_of(stored, state):
 
 
 def reference(params, given, settings=SETTINGS):
-    optimizer = settings.build(1000)
+    optimizer = build(settings, 1000)
     state, update = optimizer.init(params), jax.jit(optimizer.apply)
     for gradient in given:
         params, state = update(gradient, state, params)
@@ -143,7 +144,7 @@ def test_all_the_settings_reach_it():
     given = gradients(gaussian, params, 6)
     given[3] = jax.tree.map(lambda leaf: leaf * 1e-4, given[3])  # below the clip
     actual = weights_of(*trained(adamw8(settings, 6, Storage(), piece=PIECE), params, given))
-    expected = settings.build(6)
+    expected = build(settings, 6)
     assert max(jax.tree.leaves(moved_error(actual, optax_weights(expected, params, given), params))) < 1e-4
 
 
@@ -397,7 +398,7 @@ def test_without_pieces_it_would_need_more_than_it_saves():
 def test_32_bits_everywhere_is_optax_in_place():
     params = params_of()
     given = gradients(gaussian, params, 3)
-    optimizer = SETTINGS.build(1000)
+    optimizer = build(SETTINGS, 1000)
     assert isinstance(optimizer, InPlace)
     assert optimizer.store(params) is params
     adamw = partial(optax.adamw, b1=0.9, b2=0.999, eps=1e-8, weight_decay=0.1)(
@@ -417,7 +418,7 @@ def test_32_bits_everywhere_is_optax_in_place():
 
 
 def test_the_settings_build_it():
-    optimizer = SETTINGS.build(1000, EIGHT)
+    optimizer = build(SETTINGS, 1000, EIGHT)
     state = optimizer.init(params_of())
     assert isinstance(state.leaves["square"].mean, Blocks)
     assert state.leaves["embedding"].mean.dtype == jnp.float32

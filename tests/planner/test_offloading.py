@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from planner_examples import FakeCompiler, plan, problem
-from plimsoll.api import train
 from plimsoll.api.pins import levers_of
+from plimsoll.api.plan import plan as find_plan
 from plimsoll.errors import BudgetError, RecipeError
 from plimsoll.planner import chips
 from plimsoll.planner.chips import chip
@@ -237,7 +237,7 @@ def test_where_nothing_is_frozen_it_is_refused_and_not_searched(offload):
     with pytest.raises(RecipeError, match=f"--offload {offload} is refused on cpu, where the host's memory is the dev"):
         search(problem(GIB, honoured=ABLE, pins={"offload": offload}), FakeCardWithFrozen(), lambda text: None)
     with pytest.raises(RecipeError, match=f"--offload {offload} would change nothing: the loss of"):
-        train.plan(preset("stories"), name="stories", pins={"offload": offload}, chip="h200")
+        find_plan(preset("stories"), name="stories", pins={"offload": offload}, chip="h200")
 
 
 REFUSED = {
@@ -298,7 +298,7 @@ def test_a_recipe_whose_optimizer_cannot_be_streamed_does_without_and_says_so():
         honoured = ()
 
     with pytest.raises(RecipeError, match="--offload optimizer would change nothing: the optimizer of"):
-        train.plan(Unable(), name="unable", pins={"offload": "optimizer"}, chip="h200")
+        find_plan(Unable(), name="unable", pins={"offload": "optimizer"}, chip="h200")
 
 
 def test_a_plan_from_before_the_lever_still_loads(tmp_path):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from plimsoll.api import train
+from plimsoll.api.plan import _compile_process
 from plimsoll.cli.main import main
 from plimsoll.errors import PlimsollError
 from plimsoll.planner.chips import chip
@@ -181,7 +181,7 @@ def test_a_plan_says_why_it_is_only_estimated(steps, place, tmp_path):
     toolchains.install("cuda", lambda _: None)
     borrow(place / "cuda", tmp_path / "gone")
     said, about = [], {}
-    command, _ = train._compile_process(chip("h200"), about, said.append)
+    command, _ = _compile_process(chip("h200"), about, said.append)
     assert command[0] == sys.executable
     assert about["compiled"] is False
     assert said == [

@@ -7,14 +7,15 @@ import pytest
 
 from plimsoll.errors import RecipeError
 from plimsoll.recipes.base import Prepared
-from plimsoll.recipes.registry import PRESETS, differences, from_dict, preset
+from plimsoll.recipes.registry import PRESETS, preset
+from plimsoll.recipes.saved import differences, from_dict, to_dict
 from plimsoll.recipes.text.recipe import Text
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_is_complete_and_survives_json(name):
     recipe = preset(name)
-    again = from_dict(json.loads(json.dumps(recipe.to_dict())))
+    again = from_dict(json.loads(json.dumps(to_dict(recipe))))
     assert again == recipe
     assert differences(again, recipe) == {}
     if recipe.kind == "control":  # all else is in a file that has to be made first

@@ -4,10 +4,11 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from plimsoll.api import train
+from plimsoll.api import plan as api_plan
 from plimsoll.cli.main import main
 from plimsoll.errors import PlimsollError
 from plimsoll.report.picture import plan_picture, require_picture, waterfall
@@ -133,7 +134,7 @@ def test_a_plan_is_printed_even_where_its_picture_fails(tmp_path, monkeypatch, c
     def fails(*_):
         raise PlimsollError("the picture was not written: No space left on device")
 
-    monkeypatch.setattr(train, "plan", lambda *_, **__: PLANNED)
+    monkeypatch.setattr(api_plan, "plan", lambda *_, **__: PLANNED)
     monkeypatch.setattr("plimsoll.report.picture.plan_picture", fails)
     assert main(["plan", "code", "--picture", str(tmp_path / "plan.png")]) == 2
     said = capsys.readouterr()

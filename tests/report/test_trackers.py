@@ -113,7 +113,7 @@ def test_an_unknown_tracker_is_refused_with_those_that_exist(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "install"), [("wandb", "plimsoll[wandb]"), ("trackio", "trackio"), ("mlflow", "mlflow")]
+    ("name", "install"), [("wandb", "plimsoll-jax[wandb]"), ("trackio", "trackio"), ("mlflow", "mlflow")]
 )
 def test_a_missing_package_is_refused_with_how_to_install_it(tmp_path, monkeypatch, name, install):
     monkeypatch.setitem(sys.modules, name, None)
@@ -188,7 +188,7 @@ def wandb_offline(folder, *, start_step):
 
 
 def test_wandb_offline_writes_its_run_and_keeps_its_id(tmp_path):
-    pytest.importorskip("wandb", reason="wandb is not installed: pip install 'plimsoll[wandb]'")
+    pytest.importorskip("wandb", reason="wandb is not installed: pip install 'plimsoll-jax[wandb]'")
     ids = []
     for start_step in (0, 10):
         done = wandb_offline(tmp_path, start_step=start_step)

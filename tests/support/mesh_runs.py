@@ -18,7 +18,7 @@ jax.config.update("jax_disable_most_optimizations", True)  # as in conftest.py
 
 from training.small_tasks import relative_distance  # noqa: E402
 
-from plimsoll.engine.session import lowered  # noqa: E402
+from plimsoll.engine.program import lowered  # noqa: E402
 from plimsoll.levers import sharding  # noqa: E402
 from plimsoll.training.program import compiled, held_bytes, tree_bytes  # noqa: E402
 from plimsoll.types import Plan  # noqa: E402

@@ -1,4 +1,4 @@
-"""An S3 of our own, moto's, over HTTP in this process. It comes with `pip install 'plimsoll[test-buckets]'`."""
+"""An S3 of our own, moto's, over HTTP in this process. It comes with `pip install 'plimsoll-jax[test-buckets]'`."""
 
 import contextlib
 import os
@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 
-WHY = "the tests against S3 need `pip install 'plimsoll[test-buckets]'`"
+WHY = "the tests against S3 need `pip install 'plimsoll-jax[test-buckets]'`"
 
 
 @contextlib.contextmanager

@@ -13,8 +13,8 @@ import jax
 import numpy as np
 import pytest
 
-from plimsoll.inference.evaluate import Trained
-from plimsoll.recipes.registry import from_dict
+from plimsoll.inference.trained import Trained
+from plimsoll.recipes.saved import from_dict
 from plimsoll.training.checkpoint import Checkpoints, loader_position, read_leaves
 from small_runs import STEPS, checkpoint_steps, last_row, newest_fingerprint, rows
 

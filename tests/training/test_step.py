@@ -10,6 +10,7 @@ import pytest
 
 from plimsoll.levers.chunked_loss import IGNORE
 from plimsoll.optimizers.adamw import AdamW
+from plimsoll.optimizers.build import build
 from plimsoll.planner.flops import dot_flops
 from plimsoll.training.loop import told
 from plimsoll.training.program import compiled, lower, tree_bytes
@@ -72,7 +73,7 @@ def descent():
 
 def adamw(steps=20):
     # Epsilon well above rounding: Adam divides near-zero gradients by their own size, which would test noise.
-    inner = AdamW(learning_rate=3e-3, warmup_steps=2, clip_norm=1.0, epsilon=1e-5).build(steps)
+    inner = build(AdamW(learning_rate=3e-3, warmup_steps=2, clip_norm=1.0, epsilon=1e-5), steps)
 
     def update(gradient, state, params=None):
         with jax.numpy_dtype_promotion("standard"):  # optax multiplies floats by its int32 count

@@ -26,7 +26,7 @@ from plimsoll.planner import chips
 from plimsoll.processes import environment
 from plimsoll.processes.supervise import watched
 from plimsoll.recipes.base import Prepared, Recipe
-from plimsoll.recipes.registry import from_dict
+from plimsoll.recipes.saved import from_dict, to_dict
 from plimsoll.runs import remote
 from plimsoll.units import whole_number
 
@@ -95,7 +95,7 @@ def start(recipe: Recipe, options: Any, found: Asked) -> int:
     target = chips.chip(options.chip or "cpu")
     question = {
         **dataclasses.asdict(found),
-        "recipe": recipe.to_dict(),
+        "recipe": to_dict(recipe),
         "options": {field.name: getattr(options, field.name) for field in dataclasses.fields(options)},
     }
     variables = environment.for_several(target.platform)

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plimsoll.recipes.base import FROM_FILE, Recipe
-from plimsoll.recipes.registry import PRESETS, from_dict, preset
+from plimsoll.recipes.registry import PRESETS, preset
+from plimsoll.recipes.saved import from_dict, to_dict
 from plimsoll.runs.folder import RunFolder
 from plimsoll.units import MIB
 
@@ -24,8 +25,8 @@ def chosen_fields(saved: Mapping[str, Any], name: str | None) -> dict[str, Any]:
     if saved.get("kind") == FROM_FILE:
         return dict(saved.get("fields", {}))
     recipe = from_dict(saved)
-    base = preset(_preset_of(recipe, name)).to_dict()["fields"]
-    return {field: value for field, value in recipe.to_dict()["fields"].items() if value != base[field]}
+    base = to_dict(preset(_preset_of(recipe, name)))["fields"]
+    return {field: value for field, value in to_dict(recipe)["fields"].items() if value != base[field]}
 
 
 def _preset_of(recipe: Recipe, name: str | None) -> str:

@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from plimsoll.api import train
+from plimsoll.api.plan import budget_bytes, named, plan
 from plimsoll.api.rungs import CLASSES, Rung, rungs
 from plimsoll.errors import PlimsollError, RecipeError, RunError
 from plimsoll.planner.types import DoesNotCompile
 from plimsoll.processes import interruption
+from plimsoll.processes.handover import Ready
 from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.report import read_rows
 from plimsoll.runs.folder import RunFolder
@@ -64,8 +66,8 @@ def climb(
     """
     if steps < LEAST_STEPS:
         raise RecipeError(f"--rung-steps must be {LEAST_STEPS} or more, got {steps}: one has to come after the restore")
-    name, recipe = train.named(recipe, name)
-    limit = train.budget_bytes(memory)
+    name, recipe = named(recipe, name)
+    limit = budget_bytes(memory)
     with _folder(folder) as place:
         ready = RunFolder(place / PREPARED)
         ready.create()
@@ -153,7 +155,7 @@ class _Climbed:
     def plan(self, prepared: Prepared, limit: int, say: Say) -> None:
         say(f"{self.rung.name}: planning")
         try:
-            found = train.plan(
+            found = plan(
                 self.recipe,
                 name=self.name,
                 memory=WITHOUT_LIMIT,
@@ -283,7 +285,7 @@ def _train(recipe: Recipe, options: train.TrainOptions) -> None:
         raise PlimsollError(_last_words(code, said))
 
 
-def _watched(ready: train.Ready, errors: Any) -> int:
+def _watched(ready: Ready, errors: Any) -> int:
     """Its exit code. In a session of its own: Ctrl-C comes here first, and nothing that it started is left."""
     interruption.hold()  # a signal while the process is being started would leave it to itself
     try:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from plimsoll.errors import RunError
 from plimsoll.recipes.base import Recipe
-from plimsoll.recipes.registry import differences, from_dict, preset
+from plimsoll.recipes.registry import preset
+from plimsoll.recipes.saved import differences, from_dict, to_dict
 from plimsoll.runs.folder import RunFolder, replace_file
 from plimsoll.types import Source
 
@@ -42,7 +43,7 @@ def _prepare(recipe: Recipe, folder: Path) -> None:
             raise RunError(f"{folder} is a run of another recipe: {words}. Name another folder, or none")
         if run.has("data.json"):
             return
-    wanted = json.dumps(recipe.to_dict())
+    wanted = json.dumps(to_dict(recipe))
     if mine.exists() and mine.read_text() == wanted:
         return
     folder.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from typing import Any
 from plimsoll.errors import RecipeError
 from plimsoll.planner import offloading
 from plimsoll.recipes.base import Recipe
-from plimsoll.recipes.registry import name_of
+from plimsoll.recipes.saved import name_of
 from plimsoll.types import LEVERS, OFFLOADED, Plan
 
 

@@ -12,17 +12,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import plimsoll
 from plimsoll.api import commands as repeating
 from plimsoll.errors import PlimsollError
 from plimsoll.planner import host
 from plimsoll.processes.request import ask
 from plimsoll.recipes.base import FROM_FILE
-from plimsoll.recipes.registry import from_dict
+from plimsoll.recipes.saved import from_dict
 from plimsoll.report.metrics import read_rows
 from plimsoll.report.page.recorded import Columns, Recorded, columns_of
 from plimsoll.runs import provenance
 from plimsoll.runs.folder import RunFolder
+from plimsoll.runs.provenance import version
 from plimsoll.types import Plan
 from plimsoll.units import GIB, format_bytes
 
@@ -35,7 +35,7 @@ VALIDATION = "validation_"
 def made_by() -> str:
     """The last line of a page."""
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return f"Made by plimsoll {plimsoll.__version__}, {now}. It holds all it shows: nothing is fetched from anywhere."
+    return f"Made by plimsoll {version()}, {now}. It holds all it shows: nothing is fetched from anywhere."
 
 
 def recorded(run: str, *, ask_model: bool = True, closed_loop: bool = False, say: Say = lambda text: None) -> Recorded:
@@ -200,7 +200,7 @@ def plan_of_file(path: str) -> Facts:
             Plan.from_dict(one)
     except TypeError as problem:
         raise PlimsollError(
-            f"--plan {path} has a plan that plimsoll {plimsoll.__version__} cannot read ({problem}): it may be of a"
+            f"--plan {path} has a plan that plimsoll {version()} cannot read ({problem}): it may be of a"
             f" newer version. {advice[0].upper()}{advice[1:]}"
         ) from None
     return dict(planned)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from plimsoll.api.pins import OFF
-from plimsoll.api.train import PREFETCH
+from plimsoll.api.plan import PREFETCH
 from plimsoll.errors import RecipeError
 from plimsoll.recipes.base import Recipe
 from plimsoll.types import Numerics

@@ -15,6 +15,7 @@ from typing import Any
 
 from plimsoll.cli.parse import Json, parse
 from plimsoll.errors import PlimsollError
+from plimsoll.runs.provenance import DISTRIBUTION
 from plimsoll.units import GIB, MIB
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "tokenizers", "datasets")
@@ -69,7 +70,7 @@ def doctor(arguments: list[str]) -> int:
 
 def versions() -> dict[str, str | None]:
     """None for what is not installed."""
-    found: dict[str, str | None] = {"python": platform.python_version(), "plimsoll": _version("plimsoll")}
+    found: dict[str, str | None] = {"python": platform.python_version(), "plimsoll": _version(DISTRIBUTION)}
     return found | {name: _version(name) for name in PACKAGES}
 
 

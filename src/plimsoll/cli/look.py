@@ -259,13 +259,13 @@ def describe_run(folder: RunFolder) -> dict[str, Any]:
 def _chosen_fields(saved: Mapping[str, Any]) -> dict[str, Any]:
     """Of a user's file all of them: only running it would say its defaults."""
     from plimsoll.recipes.base import FROM_FILE
-    from plimsoll.recipes.registry import from_dict
+    from plimsoll.recipes.saved import from_dict, to_dict
 
     if saved.get("kind") == FROM_FILE:
         return dict(saved.get("fields", {}))
     recipe = from_dict(saved)
-    defaults = type(recipe)().to_dict()["fields"]
-    return {name: value for name, value in recipe.to_dict()["fields"].items() if value != defaults[name]}
+    defaults = to_dict(type(recipe)())["fields"]
+    return {name: value for name, value in to_dict(recipe)["fields"].items() if value != defaults[name]}
 
 
 def _run_text(found: Mapping[str, Any]) -> str:

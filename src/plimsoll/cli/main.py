@@ -31,6 +31,11 @@ COMMANDS = {
     "chips": ("plimsoll.cli.chips", "what can be planned for, here or not"),
     "doctor": ("plimsoll.cli.doctor", "devices, memory, disk, a step timed: ready or not"),
 }
+HIDDEN = {
+    "--tyro-print-completion": ("plimsoll.cli.completion", "completion"),
+    "train-watched": ("plimsoll.cli.train", "train_watched"),
+}
+"""What a shell and our own processes call."""
 CLOSING = (
     "Example: plimsoll train code --memory 768MiB --run runs/demo",
     "",
@@ -47,20 +52,20 @@ def main(arguments: list[str] | None = None) -> int:
         print(usage())
         return 0
     if arguments[0] == "--version":
-        from importlib.metadata import version
+        from plimsoll.runs.provenance import version
 
-        print(f"plimsoll {version('plimsoll')}")
+        print(f"plimsoll {version()}")
         return 0
     name, *rest = arguments
     if name == "--tyro-print-completion":
-        name, rest = "completion", arguments
-    elif name not in COMMANDS:
+        rest = arguments
+    elif name not in COMMANDS | HIDDEN:
         near = difflib.get_close_matches(name, COMMANDS, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         print(f"error: there is no command {name!r}: there are {', '.join(COMMANDS)}{hint}", file=sys.stderr)
         return 2
-    module = importlib.import_module(COMMANDS[name][0] if name in COMMANDS else "plimsoll.cli.completion")
-    return answered(lambda: getattr(module, name)(rest))
+    module, function = HIDDEN[name] if name in HIDDEN else (COMMANDS[name][0], name)
+    return answered(lambda: getattr(importlib.import_module(module), function)(rest))
 
 
 def show_anything() -> None:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 import tyro
 
 from plimsoll.cli.examples import example
-from plimsoll.errors import RecipeError
+from plimsoll.errors import PlimsollError, RecipeError
 from plimsoll.recipes.base import Recipe
 from plimsoll.units import parse_count
 
@@ -180,3 +180,12 @@ def _not_known(words: str, rest: str, more: str) -> str:
     near = list(dict.fromkeys(re.findall(r"(?<!similar to )(--[a-z][a-z0-9-]+)(?= [A-Z{\[])", rest)))[:3]
     hint = f": did you mean {' or '.join(near)}?" if near else ";"
     return f"there is no option {' or '.join(unknown)}{hint} {more}"
+
+
+def require_drawable(*, tokens: int, temperature: float, top_k: int) -> None:
+    if tokens < 1:
+        raise PlimsollError(f"--tokens must be 1 or more, got {tokens}")
+    if not 0 <= temperature < float("inf"):
+        raise PlimsollError(f"--temperature must be 0 or more, got {temperature:g}")
+    if top_k < 0:
+        raise PlimsollError(f"--top-k must be 0 or more, got {top_k}")

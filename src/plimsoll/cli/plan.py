@@ -29,12 +29,12 @@ def plan(arguments: list[str]) -> int:
             "--price is for --compare, which says what the same costs on several chips: add it, or leave it out"
         )
     from plimsoll import report
-    from plimsoll.api import train
+    from plimsoll.api.plan import plan as find_plan
 
     if options.picture is not None:
         report.require_picture(options.picture)
     try:
-        found = train.plan(
+        found = find_plan(
             options.recipe,
             name=short_name(name),
             memory=options.memory,
@@ -66,7 +66,7 @@ def plan(arguments: list[str]) -> int:
 
 def _settings(name: str, options: PlanOptions) -> int:
     from plimsoll import report
-    from plimsoll.settings import settings
+    from plimsoll.api.compare import settings
 
     _require_alone(options)
     found = settings(

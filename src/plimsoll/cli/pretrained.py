@@ -71,7 +71,7 @@ class SamplePretrained:
     json: Json = False
 
     def __post_init__(self) -> None:
-        from plimsoll.cli.use import require_drawable
+        from plimsoll.cli.parse import require_drawable
 
         require_drawable(tokens=self.tokens, temperature=self.temperature, top_k=self.top_k)
 

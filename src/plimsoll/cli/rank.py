@@ -40,7 +40,7 @@ def rank(arguments: list[str]) -> int:
     options = parse(RankOptions, arguments, program="plimsoll rank")
     options = replace(options, run=fetched(options.run))
     from plimsoll.recipes.recommend.history import history_of
-    from plimsoll.recipes.registry import from_dict
+    from plimsoll.recipes.saved import from_dict
 
     recipe = from_dict(RunFolder(options.run).read("recipe.json"))
     history = history_of(recipe, options.run, options.history)  # what is no item is said before JAX starts

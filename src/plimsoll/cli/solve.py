@@ -38,7 +38,7 @@ def solve(arguments: list[str]) -> int:
     options = parse(SolveOptions, arguments, program="plimsoll solve")
     options = dataclasses.replace(options, run=fetched(options.run))
     from plimsoll.recipes.puzzles.question import question
-    from plimsoll.recipes.registry import from_dict
+    from plimsoll.recipes.saved import from_dict
 
     recipe = from_dict(RunFolder(options.run).read("recipe.json"))
     asked = dataclasses.asdict(question(recipe, options.run, options.puzzle))  # what is no puzzle is said before JAX

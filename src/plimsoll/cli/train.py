@@ -1,10 +1,14 @@
 """`plimsoll train`: parse, prepare and plan here, then turn into the training process.
 
-With `--runs DIR`, several recipes one after the other (`cli/train_several.py`).
+`plimsoll train RECIPE --run s3://...` is the same command in a folder here, watched, while its saves are sent. With
+`--runs DIR`, several recipes one after the other (`cli/train_several.py`).
 """
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import takewhile
 
@@ -51,10 +55,11 @@ def _without_preset(arguments: list[str]) -> list[str]:
 
 def _become(name: str, options: TrainOptions, arguments: list[str]) -> int:
     from plimsoll.api import cluster
-    from plimsoll.api import train as run
+    from plimsoll.api.train import TrainOptions, prepare_run
     from plimsoll.engine.options import session_options
+    from plimsoll.processes.handover import become
 
-    given = run.TrainOptions(
+    given = TrainOptions(
         memory=options.memory,
         chip=options.chip,
         mesh=options.mesh,
@@ -71,12 +76,38 @@ def _become(name: str, options: TrainOptions, arguments: list[str]) -> int:
     if found is not None:
         return cluster.start(options.recipe, given, found)
     if is_address(options.run):
-        from plimsoll.cli.train_in_bucket import train_in_bucket
-
-        return train_in_bucket(arguments, str(options.run), quiet=options.quiet)
+        return _train_in_bucket(arguments, str(options.run), quiet=options.quiet)
     quietly = (lambda text: None) if options.quiet else (lambda text: print(text, flush=True))
-    run.become(run.prepare_run(options.recipe, given, quietly))
+    become(prepare_run(options.recipe, given, quietly))
     raise AssertionError("exec returned")
+
+
+def _train_in_bucket(arguments: Sequence[str], address: str, *, quiet: bool) -> int:
+    """Returns the exit code of training; 3 where all was trained, and the bucket does not have it."""
+    from plimsoll.processes.supervise import watched
+    from plimsoll.runs.remote import BEHIND, mirrored, stop_training
+
+    say = (lambda text: None) if quiet else (lambda text: print(text, flush=True))
+    with mirrored(address, say, lost=stop_training) as mirror:
+        command = [sys.executable, "-m", "plimsoll.cli.main", "train-watched", str(os.getpid()), str(mirror.run)]
+        code, _ = watched([*command, *arguments])
+    if mirror.behind is not None:
+        print(f"error: {mirror.behind}", file=sys.stderr, flush=True)
+        return code or BEHIND
+    return code
+
+
+def train_watched(arguments: list[str]) -> int:
+    """Trains in a folder here for the process that sends what is saved, and ends when that process does.
+
+    Args:
+        arguments: Process id of the sender, the folder, and the arguments of `train`.
+    """
+    from plimsoll.processes.supervise import end_with
+
+    parent, here, *of_train = arguments
+    end_with(int(parent))
+    return train(of_train, here=here)
 
 
 def _minutes(text: str | None) -> float | None:

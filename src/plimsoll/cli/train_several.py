@@ -15,7 +15,7 @@ from plimsoll.cli.options import TrainOptions
 from plimsoll.errors import RecipeError
 from plimsoll.processes.supervise import watched as _watched
 from plimsoll.recipes.own.files import short_name
-from plimsoll.recipes.registry import is_saved_as
+from plimsoll.recipes.saved import is_saved_as
 from plimsoll.runs.folder import RunFolder
 from plimsoll.runs.remote import is_address
 

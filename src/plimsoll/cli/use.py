@@ -12,7 +12,7 @@ from typing import Annotated
 import tyro
 
 from plimsoll.cli import pretrained
-from plimsoll.cli.parse import Json, parse
+from plimsoll.cli.parse import Json, parse, require_drawable
 from plimsoll.errors import PlimsollError
 from plimsoll.processes.request import ask
 from plimsoll.recipes.longcontext.recipe import BY_POSITION
@@ -64,15 +64,6 @@ class SampleOptions:
 
     def __post_init__(self) -> None:
         require_drawable(tokens=self.tokens, temperature=self.temperature, top_k=self.top_k)
-
-
-def require_drawable(*, tokens: int, temperature: float, top_k: int) -> None:
-    if tokens < 1:
-        raise PlimsollError(f"--tokens must be 1 or more, got {tokens}")
-    if not 0 <= temperature < float("inf"):
-        raise PlimsollError(f"--temperature must be 0 or more, got {temperature:g}")
-    if top_k < 0:
-        raise PlimsollError(f"--top-k must be 0 or more, got {top_k}")
 
 
 def evaluate(arguments: list[str]) -> int:

@@ -22,13 +22,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from plimsoll.engine.session import lowered
+from plimsoll.engine.program import lowered
 from plimsoll.levers import offload, sharding
 from plimsoll.planner.child import plan_of
 from plimsoll.planner.flops import dot_flops, dots
 from plimsoll.planner.hlo.buffers import largest_temporaries
 from plimsoll.planner.types import Analysis, Rates, Static
-from plimsoll.recipes.registry import from_dict
+from plimsoll.recipes.saved import from_dict
 from plimsoll.training import memory, program
 from plimsoll.training.spread import Spread
 from plimsoll.training.step import make_init, make_step

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from plimsoll.recipes.base import Prepared, Recipe
+from plimsoll.recipes.saved import to_dict
 from plimsoll.report import (
     Epoch,
     LogFile,
@@ -50,7 +51,7 @@ class SessionLog:
         self.metrics = MetricsLog(folder.metrics)
         self.metrics.cut_after(resumed or 0)
         self.file = LogFile(folder.path / "log.txt")
-        first, config = resumed or 0, {"recipe": recipe.to_dict(), "plan": dict(planned["plan"])}
+        first, config = resumed or 0, {"recipe": to_dict(recipe), "plan": dict(planned["plan"])}
         names = ["tensorboard", *([] if session.tracker == "none" else [session.tracker])]
         self.trackers = [
             open_tracker(name, folder.path, run_name=folder.path.name, config=config, start_step=first)

@@ -18,7 +18,7 @@ import numpy as np
 
 from plimsoll.data.text.tokenizer import TextTokenizer, load_tokenizer
 from plimsoll.errors import RecipeError
-from plimsoll.inference.evaluate import Trained
+from plimsoll.inference.trained import Trained
 from plimsoll.levers.weight_bits import readable
 from plimsoll.models.decoder import NORM_EPSILON, Decoder
 from plimsoll.models.language import NextToken
@@ -26,7 +26,7 @@ from plimsoll.models.pretrained.model import KERNELS, NORMS
 from plimsoll.models.pretrained.safetensors_folder import SINGLE
 from plimsoll.models.rotary import BASE
 from plimsoll.models.sizing import DecoderShape
-from plimsoll.recipes.registry import name_of
+from plimsoll.recipes.saved import name_of
 from plimsoll.recipes.text.recipe import Text
 from plimsoll.runs.folder import replace_file
 

@@ -17,7 +17,7 @@ import psutil
 
 from plimsoll.errors import PlimsollError
 from plimsoll.recipes.base import Prepared, Recipe
-from plimsoll.recipes.registry import from_dict
+from plimsoll.recipes.saved import from_dict
 from plimsoll.runs.folder import RunFolder
 from plimsoll.units import format_bytes
 
@@ -92,7 +92,7 @@ def learning_rate(recipe: Recipe, steps: int) -> dict[str, list[float]] | None:
 
 
 def _texts(recipe: Recipe, prepared: Prepared, run: str) -> list[Exhibit]:
-    from plimsoll.inference.evaluate import sample
+    from plimsoll.inference.sample import sample
 
     asked = {"run": run, "step": "best", "prompt": "", "tokens": TOKENS, "temperature": 0.8, "top_k": 40}
     found = [sample(asked | {"seed": seed}) for seed in SEEDS]
@@ -109,24 +109,24 @@ def _texts(recipe: Recipe, prepared: Prepared, run: str) -> list[Exhibit]:
 
 
 def _puzzles(recipe: Recipe, prepared: Prepared, run: str) -> list[Exhibit]:
+    from plimsoll.inference.trained import Trained
     from plimsoll.recipes.puzzles.question import TEST, question
     from plimsoll.recipes.puzzles.solution_text import drawn_rows, said_of
     from plimsoll.recipes.puzzles.solve import solve
 
     recipe.data_changed(prepared)  # refuses another set: what it says besides is for those who train on it
-    items, step = [], 0
+    items, trained = [], Trained(run, step="best")
     for number in range(PUZZLES):
         asked = question(recipe, run, f"{TEST}{number}")
-        found = solve({"run": run, "step": "best", **vars(asked)})
-        step = found["step"]
+        found = solve(trained, vars(asked))
         before, after = (drawn_rows(found[side], found["box"]) for side in ("puzzle", "answer"))
         items.append({"name": f"{TEST}{number}", "before": before, "after": after, "said": said_of(found)[:-1]})
-    caption = f"The first {PUZZLES} of the test split, before and after, by the checkpoint of step {step:,}."
+    caption = f"The first {PUZZLES} of the test split, before and after, by the checkpoint of step {trained.step:,}."
     return [{"kind": "grids", "title": "What it solves", "caption": caption, "items": items}]
 
 
 def _journeys(recipe: Recipe, prepared: Prepared, run: str) -> list[Exhibit]:
-    from plimsoll.inference.evaluate import Trained
+    from plimsoll.inference.trained import Trained
     from plimsoll.recipes.control.closed_loop import closed_loop
 
     trained = Trained(run, step="best")
@@ -165,6 +165,7 @@ def _journeys(recipe: Recipe, prepared: Prepared, run: str) -> list[Exhibit]:
 
 
 def _ranked(recipe: Recipe, prepared: Prepared, run: str) -> list[Exhibit]:
+    from plimsoll.inference.trained import Trained
     from plimsoll.recipes.recommend.rank import next_of_users
 
     return [
@@ -183,9 +184,7 @@ def _ranked(recipe: Recipe, prepared: Prepared, run: str) -> list[Exhibit]:
                 for place, item in enumerate(user["items"], start=1)
             ],
         }
-        for number, user in enumerate(
-            next_of_users({"run": run, "step": "best", "users": USERS, "top": LIKELIEST}), start=1
-        )
+        for number, user in enumerate(next_of_users(Trained(run, step="best"), users=USERS, top=LIKELIEST), start=1)
     ]
 
 

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from plimsoll.errors import RecipeError
-from plimsoll.types import NORMS_AND_BIASES, WHOLE, Storage
+from plimsoll.types import NORMS_AND_BIASES
 
 if TYPE_CHECKING:
     import optax
-
-    from plimsoll.optimizers.in_place import InPlace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,32 +59,6 @@ class AdamW:
             max(steps, warmup + 1),
             self.final_fraction * self.learning_rate,
         )
-
-    def build(self, steps: int, storage: Storage = WHOLE) -> InPlace:
-        """Over `steps` updates. With 32 bits everywhere it is optax's own AdamW."""
-        import optax
-
-        from plimsoll.optimizers.adamw8 import adamw8
-        from plimsoll.optimizers.in_place import elementwise
-        from plimsoll.optimizers.norm import clip_by_norm
-        from plimsoll.optimizers.streaming import streaming
-
-        if (storage.optimizer_bits, storage.weight_bits) != (32, 32):
-            return adamw8(self, steps, storage)
-
-        adamw = optax.adamw(
-            self.schedule(steps),
-            b1=self.beta1,
-            b2=self.beta2,
-            eps=self.epsilon,
-            weight_decay=self.weight_decay,
-            mask=decayed,
-        )
-        if self.clip_norm is None:
-            return streaming(adamw, parts=elementwise(adamw, clip_norm=None))
-        clip = clip_by_norm(self.clip_norm)
-        unclipped = optax.chain(optax.identity(), adamw)  # with the state of the clipped one
-        return streaming(adamw, first=clip, parts=elementwise(unclipped, clip_norm=self.clip_norm))
 
 
 def decayed(params: Any) -> Any:

@@ -172,7 +172,9 @@ class Recipe(ABC):
         self, made: optax.GradientTransformation | AdamW, steps: int, storage: Storage
     ) -> optax.GradientTransformation:
         if isinstance(made, AdamW):
-            return made.build(steps, storage)
+            from plimsoll.optimizers.build import build
+
+            return build(made, steps, storage)
         if (storage.optimizer_bits, storage.weight_bits) != (32, 32):
             raise RecipeError(
                 f"--optimizer-bits {storage.optimizer_bits} --weight-bits {storage.weight_bits} need an optimizer that"
@@ -240,21 +242,6 @@ class Recipe(ABC):
     def imports(self) -> tuple[str, ...]:
         """Modules that the source brings into the training process."""
         return ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """What `recipe.json` holds, and the planner's answers are kept by."""
-        fields = dataclasses.asdict(self)
-        if self.kind != FROM_FILE:
-            return {"kind": self.kind, "fields": fields}
-        from plimsoll.recipes.own import files
-
-        for name, value in fields.items():
-            if not isinstance(value, bool | int | float | str | None):
-                raise RecipeError(
-                    f"the field {name} of {type(self).__name__} is a {type(value).__name__}: fields are options, and"
-                    " kept as JSON: numbers, strings, booleans or None"
-                )
-        return {"kind": self.kind, **files.describe(self), "fields": fields}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Names of recipes and presets, and the way from a saved `recipe.json` back to the recipe.
+"""Names of recipes and presets.
 
 A kind is a class; a preset is a name for one complete recipe of a kind. Only what stands here, and a file that the
 user names, is ever loaded.
@@ -6,14 +6,12 @@ user names, is ever loaded.
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import importlib
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from plimsoll.errors import RecipeError
-from plimsoll.recipes.base import FROM_FILE, Recipe
+from plimsoll.recipes.base import Recipe
 from plimsoll.recipes.own import files
 
 PRESETS: dict[str, tuple[str, str, str]] = {
@@ -111,53 +109,3 @@ def preset(name: str) -> Recipe:
     module, attribute, _ = PRESETS[name]
     make: Callable[[], Recipe] = getattr(importlib.import_module(module), attribute)
     return make()
-
-
-def name_of(recipe: Recipe) -> str:
-    """What to call a recipe that the user has not named: by its kind, or by its file."""
-    if recipe.kind != FROM_FILE:
-        return recipe.kind
-    found = files.describe(recipe)
-    return files.short_name(found["file"] + ("" if found["name"] == "recipe" else f":{found['name']}"))
-
-
-def from_dict(saved: Mapping[str, Any]) -> Recipe:
-    """What `Recipe.to_dict` wrote. Unknown kinds and fields are refused: of our own recipes nothing is run, and of a
-    user's the file with the SHA-256 that stands there."""
-    if not isinstance(saved, Mapping):
-        raise RecipeError("recipe.json holds no recipe: it was not written by this program, or was altered")
-    kind = saved.get("kind")
-    if kind == FROM_FILE:
-        return files.from_saved(saved)
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise RecipeError(f"recipe.json is of the kind {kind!r}, which this version does not know: {', '.join(KINDS)}")
-    module, attribute = KINDS[kind]
-    cls: type[Recipe] = getattr(importlib.import_module(module), attribute)
-    known = {field.name for field in dataclasses.fields(cls)}
-    if not isinstance(saved.get("fields"), Mapping):
-        raise RecipeError("recipe.json has no fields: it was not written by this program, or only in part")
-    unknown = sorted(set(saved["fields"]) - known)
-    if unknown:
-        raise RecipeError(f"recipe.json has fields that this version does not know: {', '.join(unknown)}")
-    return cls(**saved["fields"])
-
-
-def differences(one: Recipe, other: Recipe) -> dict[str, tuple[Any, Any]]:
-    """Field to its two values, for the fields that differ."""
-    if one.kind != other.kind:
-        return {"kind": (one.kind, other.kind)}
-    if one.kind == FROM_FILE:
-        there, here = files.describe(one), files.describe(other)
-        elsewhere = {name: (there[name], here[name]) for name in ("file", "name") if there[name] != here[name]}
-        if elsewhere:
-            return elsewhere
-    left, right = dataclasses.asdict(one), dataclasses.asdict(other)
-    return {name: (left[name], right[name]) for name in left if left[name] != right[name]}
-
-
-def is_saved_as(saved: Mapping[str, Any], recipe: Recipe) -> bool:
-    """Whether a recipe.json is of this very recipe; no, where it can no longer be read."""
-    try:
-        return not differences(from_dict(saved), recipe)
-    except RecipeError:
-        return False

@@ -162,7 +162,7 @@ TRACKERS: dict[str, Callable[[Path, str, Mapping[str, Any], int], Tracker]] = {
 }
 
 
-INSTALL = {"wandb": "plimsoll[wandb]", "trackio": "trackio", "mlflow": "mlflow"}
+INSTALL = {"wandb": "plimsoll-jax[wandb]", "trackio": "trackio", "mlflow": "mlflow"}
 
 
 def require_tracker(name: str) -> None:

@@ -15,11 +15,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import plimsoll
 from plimsoll.errors import PlimsollError, RunError
 from plimsoll.runs.folder import RunFolder
 
 SESSIONS = "sessions.json"
+PACKAGE = Path(__file__).parents[1]
+"""Folder of this package."""
+DISTRIBUTION = "plimsoll-jax"
+"""Name of what is installed: the registry's plimsoll is somebody else's."""
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 
 
@@ -47,14 +50,19 @@ def sessions(folder: RunFolder) -> list[dict[str, Any]]:
 def here() -> dict[str, Any]:
     """`plimsoll` and `commit`, the packages that compute, and the machine; what is not known is None."""
     return {
-        "plimsoll": plimsoll.__version__,
-        "commit": commit(Path(plimsoll.__file__).parent),
+        "plimsoll": version(),
+        "commit": commit(PACKAGE),
         **{name: _version(name) for name in PACKAGES},
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
     }
+
+
+def version() -> str:
+    """Returns the version of this package."""
+    return metadata.version(DISTRIBUTION)
 
 
 def _version(package: str) -> str | None:
@@ -96,14 +104,12 @@ def _processor() -> str | None:
 
 def require_known_version(folder: RunFolder) -> None:
     """Refuses a run that a newer version has written: its figures may mean what this one does not know."""
-    newer = [
-        said for one in sessions(folder) if _number(said := str(one.get("plimsoll"))) > _number(plimsoll.__version__)
-    ]
+    newer = [said for one in sessions(folder) if _number(said := str(one.get("plimsoll"))) > _number(version())]
     if newer:
         raise PlimsollError(
-            f"{folder.path} was trained by plimsoll {newer[-1]}, and this is {plimsoll.__version__}, which may misread"
-            f" what a newer version has written: install that version (`pip install plimsoll=={newer[-1]}`), and ask"
-            " again"
+            f"{folder.path} was trained by plimsoll {newer[-1]}, and this is {version()}, which may misread"
+            f" what a newer version has written: install that version (`pip install {DISTRIBUTION}=={newer[-1]}`), and"
+            " ask again"
         )
 
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packed_files import write_packed
-from plimsoll.data.packed.packed import Packed, is_packed, open_packed, packed_bytes, packed_loader, packed_validation
+from plimsoll.data.packed.packed import Packed, is_packed, open_packed, packed_bytes
+from plimsoll.data.packed.windows import packed_loader, packed_validation
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.units import MIB
 

@@ -27,8 +27,8 @@ from plimsoll.data.packed.packed import open_packed
 from plimsoll.data.packed.prepare import build
 from plimsoll.data.packed.writer import Counts, TextFolder
 from plimsoll.data.text.documents import Piece
-from plimsoll.data.text.held_out import is_held_out
 from plimsoll.data.text.opening import open_documents
+from plimsoll.data.text.split import is_held_out
 from plimsoll.data.text.tokenizer import load_tokenizer
 from plimsoll.errors import DataError, RecipeError, StoppedError
 

@@ -13,7 +13,8 @@ import plimsoll
 from own_files import ONE, SMALL, with_, write
 from plimsoll.errors import RecipeError
 from plimsoll.recipes.own import files
-from plimsoll.recipes.registry import differences, from_dict, is_saved_as, name_of, preset
+from plimsoll.recipes.registry import preset
+from plimsoll.recipes.saved import differences, from_dict, is_saved_as, name_of, to_dict
 
 
 @pytest.fixture(autouse=True)
@@ -56,12 +57,12 @@ def test_a_file_may_change_a_recipe_of_ours(tmp_path):
         write(tmp_path, "import plimsoll, dataclasses\nmine = dataclasses.replace(plimsoll.preset('code'), seed=3)")
     )
     assert recipe == dataclasses.replace(preset("code"), seed=3)
-    assert recipe.to_dict()["kind"] == "stories"
+    assert to_dict(recipe)["kind"] == "stories"
 
 
 def test_the_fields_of_a_class_are_options_and_survive_json(tmp_path):
     recipe = dataclasses.replace(preset(write(tmp_path, CLASS + "recipe = Mine(steps=5)")), rate=0.25, batch_size=2)
-    saved = json.loads(json.dumps(recipe.to_dict()))
+    saved = json.loads(json.dumps(to_dict(recipe)))
     assert saved["fields"] == {
         "batch_size": 2, "gradient_accumulation_steps": 1, "steps": 5, "epochs": None, "seed": 42, "ema_decay": 0.0,
         "shuffle": True, "rate": 0.25,
@@ -80,15 +81,15 @@ def test_two_recipes_of_one_file_are_not_the_same_one(tmp_path):
 
 READS_IT = """
 import json, sys
-from plimsoll.recipes.registry import from_dict
-print(json.dumps(from_dict(json.load(sys.stdin)).to_dict()))
+from plimsoll.recipes.saved import from_dict
+print(json.dumps(to_dict(from_dict(json.load(sys.stdin)))))
 """
 
 
 def test_another_process_finds_the_same_recipe_and_what_lies_beside_it(tmp_path):
     write(tmp_path, "RATE = 0.5\n", "rates.py")
     path = write(tmp_path, "import rates\n" + ONE + "print('imported')")
-    saved = dataclasses.replace(preset(path), steps=9).to_dict()
+    saved = to_dict(dataclasses.replace(preset(path), steps=9))
     assert saved["file"] == path
     assert saved["name"] == "recipe"
     assert set(saved["sources"]) == {"mine.py", "rates.py"}
@@ -105,7 +106,7 @@ def test_another_process_finds_the_same_recipe_and_what_lies_beside_it(tmp_path)
 def test_code_that_changed_is_refused_by_its_file(tmp_path, changed):
     write(tmp_path, "RATE = 0.5\n", "rates.py")
     recipe = preset(write(tmp_path, ONE + "def late():\n    import rates\n"))
-    saved = recipe.to_dict()
+    saved = to_dict(recipe)
     with open(tmp_path / changed, "a") as file:
         file.write("# another comment\n")
     with pytest.raises(RecipeError, match=rf"{changed} changed since the run began .* put the old content back"):
@@ -182,13 +183,13 @@ def test_a_recipe_that_is_in_no_file_is_refused():
     names = {"__name__": "a_prompt"}
     exec(ONE, names)
     with pytest.raises(RecipeError, match=r"was made where no file is .*: write it into one"):
-        names["recipe"].to_dict()
+        to_dict(names["recipe"])
 
 
 def test_a_field_that_is_no_option_is_refused(tmp_path):
     recipe = preset(write(tmp_path, CLASS.replace("rate: float = 0.1", "rate: tuple = (1,)") + "recipe = Mine()"))
     with pytest.raises(RecipeError, match="the field rate of Mine is a tuple: fields are options"):
-        recipe.to_dict()
+        to_dict(recipe)
 
 
 def test_what_was_saved_of_no_file_is_refused():

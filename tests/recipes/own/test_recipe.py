@@ -115,7 +115,7 @@ def test_preparing_says_what_there_is_and_keeps_the_code(tmp_path):
 
 
 def test_a_lever_that_the_loss_ignores_cannot_be_pinned(tmp_path):
-    from plimsoll.api.train import plan
+    from plimsoll.api.plan import plan
 
     recipe = own(tmp_path)
     with pytest.raises(RecipeError, match="--remat block would change nothing: the loss of mine makes no use of that"):

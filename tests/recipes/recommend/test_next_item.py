@@ -9,6 +9,7 @@ import pytest
 from item_examples import ITEMS, LLAMA, histories, keys_of, task_of, uneven_clusters
 from plimsoll.models.pretrained.weights import bits_of, load
 from plimsoll.optimizers.adamw import AdamW
+from plimsoll.optimizers.build import build
 from plimsoll.recipes.recommend import item_start
 from plimsoll.training.step import make_init, make_step
 from plimsoll.types import COUNTED, STORABLE, Compute
@@ -61,7 +62,7 @@ def test_the_item_table_learns_through_the_frozen_model_alone(folder, monkeypatc
 
 @pytest.mark.parametrize("bits", STORABLE["frozen_bits"])
 def test_a_frozen_model_is_the_same_to_the_bit_after_training_and_nothing_is_kept_for_it(folder, bits):
-    task, rule = task_of(published=True), AdamW(weight_decay=0.1, warmup_steps=0).build(20)
+    task, rule = task_of(published=True), build(AdamW(weight_decay=0.1, warmup_steps=0), 20)
     state = make_init(task, rule, frozen_bits=bits)(np.uint32(0))
     state["params"] = item_start.with_weights(state["params"], folder, LLAMA)
     assert bits_of(state["params"]["frozen"]["model"]) == bits

@@ -10,7 +10,8 @@ import pytest
 from interaction_files import write_random, write_small
 from plimsoll.errors import DataError, PlimsollError, RecipeError
 from plimsoll.recipes.recommend.item_start import ROW_LENGTH
-from plimsoll.recipes.registry import from_dict, preset
+from plimsoll.recipes.registry import preset
+from plimsoll.recipes.saved import from_dict, to_dict
 from plimsoll.types import COUNTED, Compute
 from pretrained_folders import LLAMA, write
 
@@ -107,7 +108,7 @@ def test_a_pretrained_model_is_frozen_unless_it_is_not(recipe, tmp_path):
 
 
 def test_it_is_saved_and_read_back(recipe):
-    assert from_dict(recipe.to_dict()) == recipe
+    assert from_dict(to_dict(recipe)) == recipe
 
 
 def test_another_data_set_in_its_place_is_noticed(recipe, tmp_path):

@@ -26,11 +26,10 @@ from plimsoll.data.loader_bytes import RUN_BYTES, RUNS_MIXED
 from plimsoll.data.text.survey import count_windows
 from plimsoll.data.token_table import loaded
 from plimsoll.errors import DataError, RecipeError
-from plimsoll.types import COUNTED
 from plimsoll.units import KIB
 
 if TYPE_CHECKING:
-    from plimsoll.data.batch_source import BatchSource
+    pass
 
 FORMAT = 1
 META, TOKENS, VALIDATION, DOCUMENTS, TOKENIZER = (
@@ -127,37 +126,6 @@ def is_packed(folder: str | Path) -> bool:
     """Whether it looks like one, finished or not."""
     folder = Path(folder).expanduser()
     return (folder / META).is_file() or (folder / TOKENS).is_file()
-
-
-def packed_loader(
-    folder: str | Path, *, seq_len: int, batch_size: int, seed: int, prefetch: int, workers: int = 0
-) -> BatchSource:
-    """Batches without end of `{"tokens": (batch_size, seq_len + 1)}`, in the type of the folder's ids.
-
-    An epoch has each window once, in another order than the one before; a batch may hold the end of one epoch and the
-    start of the next. `workers`: threads that read at the same time, which a disk with a long way to it repays.
-    """
-    from plimsoll.data.packed.windows import loader
-
-    packed = open_packed(folder)
-    return loader(packed, seq_len=seq_len, batch_size=batch_size, seed=seed, prefetch=prefetch, workers=workers)
-
-
-def packed_validation(folder: str | Path, *, seq_len: int, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
-    """The held-out windows once, in order. Rows that only fill up the last batch are end-of-text, and not `COUNTED`.
-
-    Nothing where the held-out documents have fewer tokens than a window: the caller says so.
-    """
-    require_sizes(seq_len=seq_len, batch_size=batch_size)
-    packed = open_packed(folder)
-    windows = count_windows(packed.validation_tokens, seq_len=seq_len, stride=seq_len)
-    for first in range(0, windows, batch_size):
-        count = min(batch_size, windows - first)
-        ids = packed.read(VALIDATION, first * seq_len, count * seq_len + 1)
-        packed.require_ids(ids, name=VALIDATION, at=first * seq_len)
-        tokens = np.full((batch_size, seq_len + 1), packed.end_of_text, packed.dtype)
-        tokens[:count] = np.lib.stride_tricks.sliding_window_view(ids, seq_len + 1)[::seq_len]
-        yield {"tokens": tokens, COUNTED: np.arange(batch_size) < count}
 
 
 def packed_bytes(*, seq_len: int, batch_size: int, prefetch: int, itemsize: int) -> int:

@@ -16,7 +16,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import plimsoll
 from plimsoll.data.packed.encoding import Encoded, Pending
 from plimsoll.data.text.tokenizer import TextTokenizer
 from plimsoll.errors import PlimsollError
@@ -54,7 +53,7 @@ class OnRay:
             self._ray.init(
                 address=None if started_here else address,
                 num_cpus=workers if started_here else None,
-                runtime_env={} if started_here else {"py_modules": [str(Path(plimsoll.__file__).parent)]},
+                runtime_env={} if started_here else {"py_modules": [str(Path(__file__).parents[2])]},
                 include_dashboard=False if started_here else None,
                 log_to_driver=False,
                 logging_level="ERROR",
@@ -108,6 +107,6 @@ def _imported() -> Any:
         return importlib.import_module("ray")
     except ImportError as problem:
         raise PlimsollError(
-            f"--ray needs the package ray, which cannot be imported here ({problem}): `pip install 'plimsoll[ray]'`, or"
-            " leave --ray out: all cores of this machine are used without it"
+            f"--ray needs the package ray, which cannot be imported here ({problem}): `pip install"
+            " 'plimsoll-jax[ray]'`, or leave --ray out: all cores of this machine are used without it"
         ) from None

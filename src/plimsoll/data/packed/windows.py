@@ -15,7 +15,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import grain
 import numpy as np
@@ -23,8 +24,13 @@ from grain.experimental import ThreadPrefetchIterDataset
 
 from plimsoll.data.batch_source import BatchSource
 from plimsoll.data.loader_bytes import RUNS_MIXED
-from plimsoll.data.packed.packed import TOKENS, Packed, require_sizes, run_windows
+from plimsoll.data.packed.packed import TOKENS, VALIDATION, Packed, open_packed, require_sizes, run_windows
+from plimsoll.data.text.survey import count_windows
 from plimsoll.errors import DataError
+from plimsoll.types import COUNTED
+
+if TYPE_CHECKING:
+    from plimsoll.data.batch_source import BatchSource
 
 
 class PackedWindows(grain.IterDataset):
@@ -156,3 +162,32 @@ def loader(packed: Packed, *, prefetch: int, **how: Any) -> BatchSource:
     require_sizes(prefetch=prefetch)
     batches: grain.IterDataset = PackedWindows(packed, **how)
     return BatchSource(ThreadPrefetchIterDataset(batches, prefetch_buffer_size=prefetch) if prefetch else batches)
+
+
+def packed_loader(
+    folder: str | Path, *, seq_len: int, batch_size: int, seed: int, prefetch: int, workers: int = 0
+) -> BatchSource:
+    """Batches without end of `{"tokens": (batch_size, seq_len + 1)}`, in the type of the folder's ids.
+
+    An epoch has each window once, in another order than the one before; a batch may hold the end of one epoch and the
+    start of the next. `workers`: threads that read at the same time, which a disk with a long way to it repays.
+    """
+    packed = open_packed(folder)
+    return loader(packed, seq_len=seq_len, batch_size=batch_size, seed=seed, prefetch=prefetch, workers=workers)
+
+
+def packed_validation(folder: str | Path, *, seq_len: int, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
+    """The held-out windows once, in order. Rows that only fill up the last batch are end-of-text, and not `COUNTED`.
+
+    Nothing where the held-out documents have fewer tokens than a window: the caller says so.
+    """
+    require_sizes(seq_len=seq_len, batch_size=batch_size)
+    packed = open_packed(folder)
+    windows = count_windows(packed.validation_tokens, seq_len=seq_len, stride=seq_len)
+    for first in range(0, windows, batch_size):
+        count = min(batch_size, windows - first)
+        ids = packed.read(VALIDATION, first * seq_len, count * seq_len + 1)
+        packed.require_ids(ids, name=VALIDATION, at=first * seq_len)
+        tokens = np.full((batch_size, seq_len + 1), packed.end_of_text, packed.dtype)
+        tokens[:count] = np.lib.stride_tricks.sliding_window_view(ids, seq_len + 1)[::seq_len]
+        yield {"tokens": tokens, COUNTED: np.arange(batch_size) < count}

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from plimsoll.data.text.held_out import is_held_out
+from plimsoll.data.text.formats import File
 from plimsoll.data.text.pieces import Part
+from plimsoll.data.text.split import is_held_out
 from plimsoll.errors import DataError
 
 
@@ -138,3 +139,8 @@ class Documents:
                 f"the position belongs to other files than those of {self.name}: names or sizes changed "
                 "since it was saved. Put the old files back, or start a new run."
             )
+
+
+def contents_of(files: Sequence[File], root: Path) -> str:
+    """Names and sizes, so that a position of other files is refused."""
+    return "\n".join(f"{file.path.relative_to(root)} {file.path.stat().st_size}" for file in files)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from plimsoll.data import STANDARD_LIBRARY
 from plimsoll.data.hub import HubStream, looks_like_hub_id
-from plimsoll.data.text.documents import Documents
+from plimsoll.data.text.documents import Documents, contents_of
 from plimsoll.data.text.formats import KNOWN, File, format_of, splitting_of
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.units import format_bytes
@@ -59,11 +58,6 @@ def open_documents(
         contents=contents_of(files, path),
         max_examples=max_examples,
     )
-
-
-def contents_of(files: Sequence[File], root: Path) -> str:
-    """Names and sizes, so that a position of other files is refused."""
-    return "\n".join(f"{file.path.relative_to(root)} {file.path.stat().st_size}" for file in files)
 
 
 def _single_file(path: Path, column: str) -> File:

@@ -9,9 +9,8 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-from plimsoll.data.text.documents import Documents
+from plimsoll.data.text.documents import Documents, contents_of
 from plimsoll.data.text.formats import File
-from plimsoll.data.text.opening import contents_of
 from plimsoll.errors import DataError
 from plimsoll.units import format_bytes
 

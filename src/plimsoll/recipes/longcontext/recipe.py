@@ -262,7 +262,7 @@ class LongContext(AdamWRecipe):
         return replace(self, data="", vocab_size=self.vocab_size or prepared.facts["packed"]["vocab_size"])
 
     def source(self, folder: Path, *, prefetch: int) -> Source:
-        from plimsoll.data.packed.packed import packed_loader
+        from plimsoll.data.packed.windows import packed_loader
 
         return packed_loader(
             self.data,
@@ -284,7 +284,7 @@ class LongContext(AdamWRecipe):
     def _held_out(self, windows: int, examples: int) -> Iterator[dict[str, Any]]:
         import numpy as np
 
-        from plimsoll.data.packed.packed import packed_validation
+        from plimsoll.data.packed.windows import packed_validation
 
         batches = packed_validation(self.data, seq_len=self.seq_len, batch_size=examples)
         for number, batch in enumerate(islice(batches, -(-windows // examples))):

@@ -15,7 +15,7 @@ from plimsoll.recipes.puzzles.maze_paths import GOAL, PATH, START, fault, steps_
 from plimsoll.recipes.puzzles.recipe import Puzzles
 from plimsoll.recipes.puzzles.sudoku_grids import solved, valid
 from plimsoll.recipes.puzzles.text import Form, Tokens, form_of, tokens_of
-from plimsoll.recipes.registry import name_of
+from plimsoll.recipes.saved import name_of
 from plimsoll.types import IGNORED_LABEL
 
 TEST = "test:"

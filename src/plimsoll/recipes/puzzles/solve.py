@@ -13,28 +13,30 @@ from typing import Any
 import jax
 import numpy as np
 
-from plimsoll.inference.evaluate import Trained
 from plimsoll.levers.weight_bits import readable
 from plimsoll.recipes.puzzles.act import RecursiveSolver
 from plimsoll.recipes.puzzles.act_answers import every_step
 from plimsoll.recipes.puzzles.question import is_right, longer_than_needed, solutions, solvable, why_wrong
-from plimsoll.recipes.puzzles.recipe import Puzzles
 from plimsoll.recipes.puzzles.sudoku_grids import BOXES
 from plimsoll.recipes.puzzles.text import Form, Tokens, rows_of
+from plimsoll.types import TrainedRun
 
 
-def solve(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """`asked`: `run`, `step`, and the fields of a `puzzle_question.Question`."""
-    trained = Trained(asked["run"], step=asked["step"])
-    form = solvable(trained.recipe, asked["run"])
-    assert isinstance(trained.recipe, Puzzles)
+def solve(trained: TrainedRun, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Solves one puzzle.
+
+    Args:
+        trained: A run of puzzles.
+        asked: The fields of a `question.Question`.
+    """
+    form = solvable(trained.recipe, trained.run)
     trained.recipe = trained.recipe.without_data(trained.prepared)
     inputs = np.array(asked["inputs"], np.int32)
     tokens, logits = _answers(trained, inputs, asked["identifier"])
     halting = np.flatnonzero(logits > 0)
     return {
-        "run": asked["run"],
-        "step": trained.saved.step,
+        "run": trained.run,
+        "step": trained.step,
         "kind": form.kind,
         "box": BOXES[form.side] if form.kind == "sudoku" else None,
         "puzzle": rows_of(inputs, form),
@@ -47,7 +49,7 @@ def solve(asked: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _answers(trained: Trained, inputs: Tokens, identifier: int) -> tuple[np.ndarray, np.ndarray]:
+def _answers(trained: TrainedRun, inputs: Tokens, identifier: int) -> tuple[np.ndarray, np.ndarray]:
     """The answer after each step (steps, tokens), and its halting logit (steps,), float64."""
     task = trained.recipe.task(trained.plan.compute(jax.default_backend()))
     assert isinstance(task, RecursiveSolver)

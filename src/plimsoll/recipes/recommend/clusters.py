@@ -59,8 +59,8 @@ def require_clustering(how: Clustering) -> None:
     """Asked before anything is read."""
     if how != "frequency" and importlib.util.find_spec("sklearn") is None:
         raise DataError(
-            f"--clustering {how} needs scikit-learn, which is not installed: `pip install 'plimsoll[recommend]'` brings"
-            " it, and --clustering frequency does without"
+            f"--clustering {how} needs scikit-learn, which is not installed: `pip install 'plimsoll-jax[recommend]'`"
+            " brings it, and --clustering frequency does without"
         )
 
 

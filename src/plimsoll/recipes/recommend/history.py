@@ -9,7 +9,7 @@ from plimsoll.errors import DataError, RecipeError
 from plimsoll.recipes.base import Recipe
 from plimsoll.recipes.recommend.catalogue import Catalogue
 from plimsoll.recipes.recommend.recipe import Recommend
-from plimsoll.recipes.registry import name_of
+from plimsoll.recipes.saved import name_of
 
 
 def history_of(recipe: Recipe, run: str, text: str) -> list[int]:

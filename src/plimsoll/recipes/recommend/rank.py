@@ -6,7 +6,7 @@ Part of the joint, in a process that imports JAX. Scores are of the whole catalo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -19,10 +19,8 @@ from plimsoll.recipes.recommend.next_item import NextItem
 from plimsoll.recipes.recommend.ranking import added, best, means, ranks, sums, without_seen
 from plimsoll.recipes.recommend.recipe import Recommend
 from plimsoll.recipes.recommend.rows import histories
+from plimsoll.types import TrainedRun
 from plimsoll.units import MIB
-
-if TYPE_CHECKING:
-    from plimsoll.inference.evaluate import Trained
 
 SPLITS: tuple[HeldOut, ...] = ("validation", "test")
 BLOCK_BYTES = 32 * MIB
@@ -34,14 +32,14 @@ Scorer = Callable[[np.ndarray], np.ndarray]
 """Histories (users, length), padded on the right, to the log-probabilities of all items (users, items + 1)."""
 
 
-def judged(trained: Trained, *, keep_seen: bool, raw: bool = False) -> dict[str, Any]:
+def judged(trained: TrainedRun, *, keep_seen: bool, raw: bool = False) -> dict[str, Any]:
     """Metrics of validation, if it was not learned from, and of test, and those of the baselines beside them.
 
     `raw` asks for those of the weights as they were trained besides those of their average."""
     recipe = _recipe(trained)
     data = recipe.interactions
     if not len(data.evaluated):
-        raise RunError(f"{trained.folder.path} has no held-out set to evaluate on: {recipe.without_validation}")
+        raise RunError(f"{trained.run} has no held-out set to evaluate on: {recipe.without_validation}")
     users = max(1, min(MOST_USERS, BLOCK_BYTES // (4 * (data.items + 1)), len(data.evaluated)))
 
     splits = SPLITS[1:] if recipe.learn_validation else SPLITS
@@ -50,7 +48,7 @@ def judged(trained: Trained, *, keep_seen: bool, raw: bool = False) -> dict[str,
         how: dict[str, Any] = {"users": users, "length": recipe.seq_len, "keep_seen": keep_seen}
         return {split: _ranked(score, data, split, **how) for split in splits}
 
-    found: dict[str, Any] = {"run": str(trained.folder.path), "step": trained.saved.step, "keep_seen": keep_seen}
+    found: dict[str, Any] = {"run": trained.run, "step": trained.step, "keep_seen": keep_seen}
     found |= by(scorer(trained, users=users))
     if raw:
         found["raw"] = by(scorer(trained, users=users, average=False))
@@ -58,7 +56,7 @@ def judged(trained: Trained, *, keep_seen: bool, raw: bool = False) -> dict[str,
     return found
 
 
-def scorer(trained: Trained, *, users: int, average: bool = True) -> Scorer:
+def scorer(trained: TrainedRun, *, users: int, average: bool = True) -> Scorer:
     """Of so many histories at a time, or fewer."""
     recipe = _recipe(trained)
     task = cast(NextItem, recipe.task(trained.plan.compute(jax.default_backend())))
@@ -85,12 +83,8 @@ def _ranked(
     return means(added(parts))
 
 
-def rank(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The likeliest items after a history. `asked`: `run`, `step`, `history` (ids of the data set), `top`,
-    `keep_seen`."""
-    from plimsoll.inference.evaluate import Trained
-
-    trained = Trained(asked["run"], step=asked["step"])
+def rank(trained: TrainedRun, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the likeliest items after a history. `asked`: `history` (ids of the data set), `top`, `keep_seen`."""
     recipe = _recipe(trained)
     names, history = recipe.interactions.catalogue, asked["history"]
     ids = np.zeros((1, recipe.seq_len), np.int32)
@@ -101,8 +95,8 @@ def rank(asked: Mapping[str, Any]) -> dict[str, Any]:
         without_seen(scores, [np.array(history)])
     items = best(scores[0], asked["top"])
     return {
-        "run": asked["run"],
-        "step": trained.saved.step,
+        "run": trained.run,
+        "step": trained.step,
         "history": [_called(names, item) for item in history],
         "read": len(read),
         "items": [
@@ -112,17 +106,16 @@ def rank(asked: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def next_of_users(asked: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What comes next for the first users of the test split, and the item they really took then. `asked`: `run`,
-    `step`, `users`, `top`. Ranks count from 1, among what a user had not taken before."""
-    from plimsoll.inference.evaluate import Trained
+def next_of_users(trained: TrainedRun, *, users: int, top: int) -> list[dict[str, Any]]:
+    """Returns what comes next for the first users of the test split, and the item they really took then.
 
-    trained = Trained(asked["run"], step=asked["step"])
+    Ranks count from 1, among what a user had not taken before.
+    """
     recipe = _recipe(trained)
     data = recipe.interactions
-    chosen = data.evaluated[: asked["users"]]
+    chosen = data.evaluated[:users]
     if not len(chosen):
-        raise RunError(f"{asked['run']} has no held-out set to rank for: {recipe.without_validation}")
+        raise RunError(f"{trained.run} has no held-out set to rank for: {recipe.without_validation}")
     before, targets = histories(data, chosen, "test", length=recipe.seq_len), data.targets("test")[: len(chosen)]
     scores = scorer(trained, users=len(chosen))(before)
     ends = data.ends("test")
@@ -130,13 +123,13 @@ def next_of_users(asked: Mapping[str, Any]) -> list[dict[str, Any]]:
     places = ranks(scores, targets, seen=seen)  # from here on what was seen scores minus infinity
     return [
         {
-            "step": trained.saved.step,
+            "step": trained.step,
             "history": [_called(data.catalogue, int(item)) for item in row[row > 0]],
             "taken": _called(data.catalogue, int(target)),
             "place": int(place) + 1,
             "items": [
                 _called(data.catalogue, item) | {"probability": float(np.exp(of_user[item]))}
-                for item in best(of_user, asked["top"])
+                for item in best(of_user, top)
             ],
         }
         for row, target, place, of_user in zip(before, targets, places, scores, strict=True)
@@ -147,7 +140,7 @@ def _called(names: Any, item: int) -> dict[str, Any]:
     return {"id": item, "original": names.originals[item - 1], "title": names.titles[item - 1]}
 
 
-def _recipe(trained: Trained) -> Recommend:
+def _recipe(trained: TrainedRun) -> Recommend:
     """Its data is there, and is that of the run."""
     assert isinstance(trained.recipe, Recommend)
     trained.recipe.data_changed(trained.prepared)

@@ -1,0 +1,210 @@
+"""Finds the fastest plan for a recipe whose predicted peak fits a memory budget: `plimsoll.plan`.
+
+It does not import JAX: compiling happens in a child."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from plimsoll.api import notebook
+from plimsoll.api.mesh import over_devices, parse_mesh, with_mesh
+from plimsoll.api.pins import require_honoured, require_levers
+from plimsoll.errors import RecipeError
+from plimsoll.planner import calibration, chips, host
+from plimsoll.planner.child import Child
+from plimsoll.planner.chips import Chip
+from plimsoll.planner.estimate_band import estimate_band
+from plimsoll.planner.search import search
+from plimsoll.planner.types import Learned, Problem
+from plimsoll.processes import environment, toolchains
+from plimsoll.recipes.base import Prepared, Recipe
+from plimsoll.recipes.own.files import short_name
+from plimsoll.recipes.registry import preset
+from plimsoll.recipes.saved import name_of, to_dict
+from plimsoll.training import disk
+from plimsoll.types import Planned
+from plimsoll.units import format_bytes, parse_bytes
+
+Say = Callable[[str], None]
+
+
+NUMERICS = ("exact", "mixed", "compressed")
+
+
+PREFETCH = (2, 1, 0)
+
+
+UNKNOWN_STEPS = 10_000
+"""Length of the schedule where nobody has said or counted it: changes no byte."""
+
+
+def plan(
+    recipe: Recipe | str,
+    *,
+    name: str | None = None,
+    memory: str | int | None = None,
+    host_memory: str | int | None = None,
+    chip: str = "cpu",
+    mesh: str | None = None,
+    processes: int = 1,
+    numerics: str = "mixed",
+    pins: Mapping[str, Any] | None = None,
+    measure: bool = False,
+    pinned_by: str | None = None,
+    prepared: Prepared | None = None,
+    margin_bytes: int = 0,
+    say: Say = lambda text: None,
+) -> Planned:
+    """The fastest plan for `recipe` whose predicted peak is at most `memory`; allocates nothing unless `measure`.
+
+    `mesh` says how many devices share the work and the state, like "data=4,fsdp=2"; without it all that are there do.
+    `processes` of a CPU have as many each. `memory` is per device; `host_memory` is each host's beside its
+    accelerators. `prepared` says what is known of the data; without it nothing of the data is read. `pinned_by` is
+    where `pins` come from, if nobody typed them. `measure` times the best few, on the chip at hand only.
+    `margin_bytes` stay free, beyond the prediction, in the phases that a plan decides about: what a run that went over
+    its budget has learned.
+    Raises BudgetError, with the smallest peak found and what would fit, if nothing does.
+    """
+    name, recipe = named(recipe, name)
+    asked = None if mesh is None else parse_mesh(mesh)
+    pins = with_mesh({name: value for name, value in (pins or {}).items() if value is not None}, asked)
+    of_batch = {"examples": recipe.effective_batch, "micro_batch": pins.get("micro_batch")}
+    target = over_devices(chips.chip(chip), asked, **of_batch, processes=processes)
+    if measure and target.platform != "cpu":
+        raise RecipeError(f"--measure times plans on the chip at hand, and {chip} is not: leave it out")
+    problem = _problem(
+        name,
+        recipe,
+        prepared,
+        target,
+        budget=budget_bytes(memory, target),
+        host_budget=_host_budget(host_memory, target),
+        numerics=numerics,
+        pins=pins,
+        pinned_by=pinned_by,
+        measure=measure,
+    )
+    samples = _samples(recipe.kind, chip, say)
+    corrections = calibration.corrections(samples or [])
+    problem = dataclasses.replace(problem, learned=Learned(corrections=corrections, margin_bytes=margin_bytes))
+    steps = prepared.steps if prepared is not None else recipe.steps
+    about: dict[str, Any] = {"recipe": to_dict(recipe), "steps": steps or UNKNOWN_STEPS}
+    about |= {"devices": target.devices} if target.platform == "cpu" and target.devices > 1 else {}
+    command, variables = _compile_process(target, about, say)
+    answers = environment.cache_folder() / "answers"
+    with Child(command, variables, about=about, answers=answers) as compiler:
+        found = search(problem, compiler, say)
+        return dataclasses.replace(
+            notebook.ShownPlan.of(found),
+            margin_bytes=margin_bytes,
+            error_band=None if samples is None else calibration.error_band(samples),
+            estimate_band=estimate_band(found.ledger),
+            disk=disk.needed(compiler.static().state_bytes),
+        )
+
+
+def _samples(kind: str, chip: str, say: Say) -> list[calibration.Sample] | None:
+    """What earlier sessions of this kind measured; None where that is not kept."""
+    if not calibration.is_on():
+        return None
+    samples, problem = calibration.read(environment.cache_folder(), calibration.key_of(kind, chip))
+    if problem is not None:
+        say(problem)
+    return samples
+
+
+def _compile_process(target: Chip, about: dict[str, Any], say: Say) -> tuple[list[str], dict[str, str]]:
+    """The child that answers for this chip; `about` gets what its answers depend on."""
+    if target.platform == "cpu":
+        command = [sys.executable, "-m", "plimsoll.worker", "compile"]
+    else:
+        python = toolchains.python_for(target.platform)
+        if python is None:
+            say(
+                f"the compiler for {target.name} is {toolchains.missing(target.platform)}. Its bytes are estimated"
+                f" until `plimsoll chips --install {target.platform}` has made it"
+            )
+        about |= {"chip": dataclasses.asdict(target), "compiled": python is not None}
+        command = [str(python or sys.executable), "-m", "plimsoll.worker", "drydock"]
+    devices = target.devices if target.platform == "cpu" else None  # of all processes: one child compiles for them
+    return [*command, json.dumps(about)], environment.for_processes(target.platform, devices=devices)
+
+
+def budget_bytes(memory: str | int | None, target: Chip | None = None) -> int:
+    """Of one device: as asked for; else what is really available here less a margin, or what the chip has."""
+    elsewhere = target if target is not None and target.platform != "cpu" else None
+    if memory is None:
+        available = host.available_bytes() if elsewhere is None else elsewhere.memory_bytes
+        return available - host.margin_bytes(available) if elsewhere is None else available
+    budget = parse_bytes(memory)
+    if elsewhere is not None and budget > elsewhere.memory_bytes:
+        raise RecipeError(
+            f"--memory {memory} is {format_bytes(budget)} per device, and a device of {elsewhere.name} has"
+            f" {format_bytes(elsewhere.memory_bytes)} that a run can use: ask for at most that"
+        )
+    return budget
+
+
+def _host_budget(host_memory: str | int | None, target: Chip) -> int | None:
+    if target.platform == "cpu":
+        if host_memory is not None:
+            raise RecipeError(
+                "--host-memory is for the host beside an accelerator, and cpu is the host: --memory counts all of it"
+            )
+        return None
+    return target.host_memory_bytes if host_memory is None else parse_bytes(host_memory)
+
+
+def named(recipe: Recipe | str, name: str | None) -> tuple[str, Recipe]:
+    """A recipe is called what the user called it, else by its kind or file."""
+    if isinstance(recipe, str):
+        return name or short_name(recipe), preset(recipe)
+    return name or name_of(recipe), recipe
+
+
+def _problem(
+    name: str,
+    recipe: Recipe,
+    prepared: Prepared | None,
+    target: Chip,
+    *,
+    budget: int,
+    host_budget: int | None,
+    numerics: str,
+    pins: Mapping[str, Any],
+    pinned_by: str | None,
+    measure: bool,
+) -> Problem:
+    if numerics not in NUMERICS:
+        raise RecipeError(f"--numerics {numerics} is not one of {', '.join(NUMERICS)}")
+    require_levers(pins)
+    require_honoured(recipe, pins)
+    prefetches = [pins["prefetch"]] if "prefetch" in pins else PREFETCH
+    return Problem(
+        recipe=name,
+        chip=target.name,
+        platform=target.platform,
+        devices=target.devices,
+        hosts=target.hosts,
+        budget_bytes=budget,
+        host_budget_bytes=host_budget,
+        effective_batch=recipe.effective_batch,
+        rate_per_example=recipe.rate_per_example,
+        rate_unit=recipe.rate_unit,
+        numerics=numerics,
+        honoured=recipe.uses,
+        loss_chunks=recipe.loss_chunks,
+        loss_whole=recipe.loss_whole,
+        attention_chunks=recipe.attention_chunks,
+        layerwise=recipe.layerwise_passes,
+        host_bytes={depth: recipe.host_bytes(prepared, prefetch=depth) for depth in prefetches},
+        data_advice=recipe.data_advice(),
+        pins=pins,
+        pinned_by=pinned_by,
+        measure=measure,
+        available_bytes=host.available_bytes(),
+    )

@@ -1,0 +1,198 @@
+"""What one session measures, and the ledger that it becomes: bytes by component, predicted and measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from plimsoll.engine.budget_guard import Line
+from plimsoll.engine.log import SessionLog
+from plimsoll.errors import PlimsollError, RunError
+from plimsoll.planner import calibration
+from plimsoll.planner.estimate import LEARNED
+from plimsoll.processes.environment import cache_folder
+from plimsoll.runs.folder import RunFolder
+from plimsoll.training import allocator, memory, overruns, program
+from plimsoll.types import Plan
+from plimsoll.units import format_bytes
+
+
+class Measurements:
+    """Measurements of one session: marks of memory on the way, and what they say of the plan at the end.
+
+    `notes` is shared with the session, which logs them; they are kept in the ledger.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        planned: Mapping[str, Any],
+        guard: Line,
+        notes: list[str],
+        *,
+        kind: str,
+        budget_bytes: int,
+        tracker: str,
+    ) -> None:
+        self.folder, self.planned, self.guard, self.notes = folder, planned, guard, notes
+        self.kind, self.budget_bytes, self.tracker = kind, budget_bytes, tracker
+        self.plan = Plan.from_dict(planned["plan"])
+        self.marks: dict[str, int] = {}
+        self.evaluated = False
+        self.resumed: int | None = None
+        self.held: dict[str, dict[int, int]] = {}
+
+    def loaded(self) -> None:
+        """Marks the peak of a process that has loaded its executables."""
+        self.marks["peak while loading"] = allocator.peak_bytes()
+
+    def started(self, state: Any, *, resumed: int | None) -> None:
+        """Marks what the state holds, and the memory before any data is read."""
+        self.resumed = resumed
+        entries = {name: state.get(name) for name in ("params", "ema", "carry")}
+        self.held = {name: program.held_bytes(tree) for name, tree in {"state": state, **entries}.items()}
+        self.marks["before data"] = allocator.bytes_now()
+        self.marks["peak before training"] = allocator.peak_bytes()
+
+    def _phases(self, log: SessionLog) -> dict[str, int]:
+        """The peak after each phase of this session that raised it."""
+        loaded, started = self.marks["peak while loading"], self.marks["peak before training"]
+        first = "start" if self.resumed is None else "restore"
+        phases = {"load": loaded} | ({first: started} if started > loaded else {}) | log.phase_peaks
+        return phases if allocator.device_bytes() is None else _on_device(phases)
+
+    def _measured(self, log: SessionLog, peak: int, predicted: Mapping[str, int]) -> dict[str, int | None]:
+        """State by its arrays, process and temporaries by what is held between steps and at the peak."""
+        state, params, ema, carry = (self._counted(name) for name in ("state", "params", "ema", "carry"))
+        data = max(0, self.marks.get("data", 0) - self.marks["before data"])
+        training = log.phase_peaks.get("train")  # None where loading had needed more
+        held: dict[str, int | None] = {
+            "parameters": params,
+            "optimizer": state - params - ema - carry,
+            **({"ema": ema} if ema else {}),
+            **({"carry": carry} if carry else {}),
+        }
+        temporaries = {"step temporaries": None if training is None else max(0, training - log.between_steps)}
+        if allocator.device_bytes() is not None:
+            return {**held, "batches": max(0, log.between_steps - state), **temporaries}
+        measured = {"process": max(0, log.between_steps - state - data), **held, "data": data, **temporaries}
+        beyond = [name for name in predicted if name not in measured and name != LEARNED]
+        if beyond:  # a save, an evaluation: together, what the peak has on top
+            measured[beyond[0]] = max(0, peak - sum(size or 0 for size in measured.values()))
+        return measured
+
+    def _counted(self, name: str) -> int:
+        """Bytes of the state, or of an entry of it: of the fullest device, or of all devices that are one CPU."""
+        by_device = self.held[name].values()
+        return sum(by_device) if allocator.device_bytes() is None else max(by_device, default=0)
+
+    def _split(self, shapes: Any) -> dict[str, Any]:
+        """Over several devices: what each holds of the state, by its shards, beside what it is to hold."""
+        plan = self.plan
+        if plan.devices == 1:
+            return {}
+        share = jax.tree.map(
+            lambda leaf: math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize, shapes
+        )
+        return {
+            "per_device": {
+                "devices": plan.devices,
+                "data": plan.devices // plan.fsdp,
+                "fsdp": plan.fsdp,
+                "whole_state_bytes": program.tree_bytes(shapes),
+                "state_bytes": {
+                    "predicted": sum(jax.tree.leaves(share)),
+                    "measured": max(self.held["state"].values()),
+                },
+            }
+        }
+
+    def _earlier_ledger(self) -> dict[str, Any]:
+        """Of the sessions before this one: their peak counts, and their notes are kept."""
+        try:
+            return self.folder.read("ledger.json") if self.folder.has("ledger.json") else {}
+        except RunError as problem:
+            self.notes.append(f"what earlier sessions measured is lost: {problem}")
+            return {}
+
+    def write(self, shapes: Any, log: SessionLog) -> None:
+        peak = allocator.peak_bytes()
+        earlier = self._earlier_ledger()
+        before = (earlier.get("measured") or {}).get("peak_bytes") or 0
+        predicted: dict[str, int] = self.planned["components"]
+        measured = self._measured(log, peak, predicted)
+        phases = self._phases(log)
+        if not {"train", "save"} & log.seen and "components" in earlier:
+            # The same command after the end takes no step, so it measures no part: what the steps took stays.
+            measured = {name: part["measured"] for name, part in earlier["components"].items()}
+            phases = earlier["measured"]["phases"]
+        names = dict.fromkeys([*predicted, *measured])
+        if peak > self.budget_bytes and self.guard.overrun is None:
+            self.notes.append(
+                f"the measured peak of {format_bytes(peak)} is over the budget of"
+                f" {format_bytes(self.budget_bytes)}: continue with --replan and a larger --memory"
+            )
+        self.folder.write(
+            "ledger.json",
+            {
+                "budget_bytes": self.budget_bytes,
+                "phase": self.planned["phase"],
+                "source": self.planned["source"],
+                "predicted": {"peak_bytes": self.planned["predicted_peak_bytes"], "phases": self.planned["phases"]},
+                "measured": {"peak_bytes": max(peak, before, *phases.values()), "phases": phases},
+                "components": {
+                    name: {"predicted": predicted.get(name, 0), "measured": measured.get(name)} for name in names
+                },
+                **self._split(shapes),
+                **self._host_ledger(earlier),
+                "resumed_from_step": self.resumed,
+                "overruns": [one.to_dict() for one in overruns.read(self.folder)],
+                "notes": [*earlier.get("notes", []), *self.notes],
+            },
+        )
+
+    def _host_ledger(self, earlier: Mapping[str, Any]) -> dict[str, Any]:
+        """Beside an accelerator: the peak resident set of this process and of the run's earlier ones."""
+        if allocator.device_bytes() is None:
+            return {}
+        before = earlier.get("host", {}).get("measured_peak_bytes", 0)
+        return {
+            "host": {**(self.planned["host"] or {}), "measured_peak_bytes": max(before, memory.peak_resident_bytes())}
+        }
+
+    def calibrate(self, log: SessionLog) -> None:
+        """What this session measured, for the next prediction of the kind; a tracker's own weight is not in any."""
+        seen = {"train", "save"} <= log.seen and self.evaluated
+        over = (
+            self.guard.overrun is not None and self.guard.overrun.what == "resident set"
+        )  # a lower bound, and what matters most
+        if self.plan.devices > 1:  # what several need together says little of what one needs
+            return
+        if not calibration.is_on() or not self.guard.counts or self.tracker != "none" or not (seen or over):
+            return
+        learned, margin = self.planned.get("learned", {}), self.planned.get("margin_bytes", 0)
+        promised: dict[str, int] = self.planned["phases"]
+        computed = {phase: size - learned.get(phase, 0) for phase, size in promised.items()}
+        sample = calibration.Sample(
+            predicted=computed,
+            corrected=computed if margin else promised,
+            measured=self._phases(log),
+            plan=self.planned["plan"],
+        )
+        try:
+            problem = calibration.add(cache_folder(), calibration.key_of(self.kind, self.plan.chip), sample)
+        except (OSError, PlimsollError) as failure:  # no reason to lose the end of a run
+            problem = f"nothing was learned from this session for the next prediction: {failure}"
+        if problem is not None:
+            log.say(problem, important=True)
+
+
+def _on_device(phases: Mapping[str, int]) -> dict[str, int]:
+    """Those that an accelerator's ledger has: loading, restoring and saving are its host's, and steps beside a save
+    are steps."""
+    training = max(phases.get("train", 0), phases.get("save", 0))
+    found = {name: phases[name] for name in ("start", "evaluate") if name in phases}
+    return found | ({"train": training} if training else {})

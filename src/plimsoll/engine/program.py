@@ -1,0 +1,70 @@
+"""A recipe and a plan as executables: the same in the compile child, the rehearsal and the training process."""
+
+from __future__ import annotations
+
+import importlib
+import tempfile
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from plimsoll.planner.types import Rehearsal
+from plimsoll.recipes.base import Recipe
+from plimsoll.training import distributed, memory, program
+from plimsoll.training.checkpoint import Checkpoints
+from plimsoll.training.spread import Spread
+from plimsoll.types import Plan
+
+
+def import_everything(recipe: Recipe, *, tracker: str = "none") -> None:
+    """Every module the run will use, so that a rehearsal weighs what a training process weighs."""
+    names = ["orbax.checkpoint.v1", "grain", "tensorboardX", "tokenizers", *recipe.imports()]
+    names += [] if tracker == "none" else [tracker]
+    for name in names:
+        if name == "orbax.checkpoint.v1":
+            from orbax.checkpoint import v1  # noqa: F401  (not importable by its dotted name)
+        else:
+            importlib.import_module(name)
+
+
+def lowered(recipe: Recipe, plan: Plan, *, steps: int) -> program.Program:
+    """The run's executables, not yet compiled: the same in the compile child and in the training process."""
+    task, rule = recipe.task(plan.compute(jax.default_backend())), recipe.update_rule(steps, plan.storage)
+    batch, evaluation = recipe.batch_spec(recipe.effective_batch), recipe.evaluation_spec(plan.micro_batch)
+    if plan.devices > 1:
+        spread = Spread(distributed.devices(plan.devices), task, rule, plan)
+        return spread.program(batch=batch, evaluation_batch=evaluation)
+    return program.lower(task, rule, plan, batch=batch, evaluation_batch=evaluation)
+
+
+def load(recipe: Recipe, plan: Plan, *, steps: int) -> program.Executables:
+    """From the compile cache, giving back what each stage of starting left behind."""
+    memory.trim()
+    program_ = lowered(recipe, plan, steps=steps)
+    memory.trim()
+    executables = program.compile_all(program_)
+    del program_
+    memory.trim()
+    return executables
+
+
+def rehearse(recipe: Recipe, plan: Plan, *, steps: int) -> Rehearsal:
+    """Does what a training process does up to its first step, but for the state."""
+    import_everything(recipe)
+    executables = load(recipe, plan, steps=steps)
+    starting = memory.peak_resident_bytes()
+    with tempfile.TemporaryDirectory() as folder:  # Orbax's threads and caches stay after the first save
+        Checkpoints(Path(folder), in_background=False).save(0, {"nothing": np.zeros(1, np.float32)}, {})
+    memory.trim()
+    return Rehearsal(
+        process_bytes=memory.resident_bytes(),
+        starting_bytes=starting,
+        init_temp_bytes=_temp_bytes(executables.init),
+        evaluate_temp_bytes=_temp_bytes(executables.evaluate),
+    )
+
+
+def _temp_bytes(executable: jax.stages.Compiled | program.Fed) -> int:
+    stats = executable.memory_analysis()
+    return stats.temp_size_in_bytes if stats is not None else 0
