@@ -1,6 +1,6 @@
 """Runs every kind of recipe at two checkouts, and compares fingerprints, losses, plans and peaks.
 
-    python benchmarks/refactor.py BEFORE_SRC AFTER_SRC [--only WORD] [--keep FOLDER]
+    python benchmarks/refactor.py BEFORE_SRC AFTER_SRC [--only WORD] [--before-python PATH]
 
 A change that only moves or renames code must leave every row "same". `BEFORE_SRC` and `AFTER_SRC` are the `src` folders
 of two checkouts (`git worktree add`). The data is made once, by the first of them. Plans are searched with an empty
@@ -50,6 +50,10 @@ PLANS = (
 )
 
 
+PYTHONS: dict[Path, str] = {}
+"""Folder of sources to the interpreter that runs them, where it is not this one."""
+
+
 def command(source: Path, cache: Path, words: str, *, cwd: Path) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {
         "PYTHONPATH": str(source),
@@ -58,7 +62,7 @@ def command(source: Path, cache: Path, words: str, *, cwd: Path) -> subprocess.C
         "JAX_PLATFORMS": "cpu",
     }
     return subprocess.run(
-        [sys.executable, "-m", "plimsoll.cli.main", *shlex.split(words)],
+        [PYTHONS.get(source, sys.executable), "-m", "plimsoll.cli.main", *shlex.split(words)],
         env=environment, cwd=cwd, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
@@ -126,12 +130,13 @@ def main() -> None:
     parser.add_argument("before", type=Path)
     parser.add_argument("after", type=Path)
     parser.add_argument("--only", default="")
-    parser.add_argument("--keep", type=Path)
+    parser.add_argument("--before-python", default=sys.executable)
     given = parser.parse_args()
     before, after = given.before.resolve(), given.after.resolve()
+    PYTHONS[before] = given.before_python
     different = 0
     with tempfile.TemporaryDirectory() as made:
-        folder = (given.keep or Path(made)).resolve()
+        folder = Path(made).resolve()
         folders = {side: folder / side for side in ("before", "after")}
         for place in folders.values():
             place.mkdir(parents=True, exist_ok=True)
