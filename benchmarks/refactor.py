@@ -2,10 +2,10 @@
 
     python benchmarks/refactor.py BEFORE_SRC AFTER_SRC [--only WORD] [--before-python PATH]
 
-A change that only moves or renames code must leave every row "same". `BEFORE_SRC` and `AFTER_SRC` are the `src` folders
-of two checkouts (`git worktree add`). The data is made once, by the first of them. The first side searches a plan, by
-the rates that it measures on this machine; the second is given the same levers, compiles the step anew, and must predict
-the same bytes of each component. Measured bytes differ by what a process weighs on the day.
+A change that only moves or renames code must leave every row "same". `BEFORE_SRC` and `AFTER_SRC` are the `src`
+folders of two checkouts (`git worktree add`). The data is made once, by the first of them. The first side searches a
+plan by the rates that it measures on this machine; the second is given the same levers, compiles the step anew, and
+must predict the same bytes of each component. Measured bytes differ by what a process weighs on the day.
 """
 
 from __future__ import annotations
