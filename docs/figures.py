@@ -7,6 +7,7 @@ the page, or where a file or a figure is missing. Result files are what benchmar
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import statistics
@@ -416,3 +417,41 @@ def shown(command: str) -> str:
     words = command.split()[1:]
     done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=True)
     return f"\n```text\n$ {command}\n{done.stdout.rstrip()}\n```\n"
+
+
+def house() -> str:
+    """The rooms of the package from the top floor down, each with its first line and the rooms that it may import."""
+    measuring = _module(RESULTS.parents[1] / "benchmarks/house.py")
+    allowed = measuring.table_of_rooms()
+    floors = measuring.floors(allowed)
+    rows = [
+        [f"{len(floors) - at}", f"`{room}`", _cell(measuring.first_line(room)), _rooms(allowed.rooms[room])]
+        for at, rooms in enumerate(floors)
+        for room in rooms
+    ]
+    loose = [[f"`{name}`", _cell(measuring.first_line(name)), _rooms(others)] for name, others in allowed.loose.items()]
+    return (
+        table(["floor", "room", "what it holds", "may import"], rows)
+        + f"\nEvery room may import {_rooms(allowed.ground)}, too. In no room:\n"
+        + table(["module", "what it holds", "may import"], loose)
+    )
+
+
+def _cell(text: str) -> str:
+    """Text for a cell of a table, in which a bar would end it."""
+    return text.replace("|", "\\|")
+
+
+def _rooms(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(names)) or "none"
+
+
+def _module(path: Path) -> Any:
+    """A program outside of the package, imported from its file."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = loaded
+    spec.loader.exec_module(loaded)
+    return loaded
