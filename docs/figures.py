@@ -255,12 +255,14 @@ def demo(*parts: str) -> str:
 
 
 def demo_minutes() -> str:
-    """How long it took, with the set-up before it, and where."""
-    conditions = read("demo", "conditions")
+    """How long it took, and where."""
+    conditions, seconds = read("demo", "conditions"), read("demo", "seconds")
+    # A result without the word is of the time when the set-up was counted, on a machine that others used.
+    others = " that others used too" if conditions.get("shared", True) else ""
+    counted = "after its set-up" if "shared" in conditions else "with its set-up"
     return (
-        f"On {conditions['cores']} cores of an {conditions['cpu']} that others used too it took"
-        f" {read('demo', 'seconds') / 60:.0f} minutes with its set-up ([result](docs/results/demo.json), at"
-        f" {conditions['commit'][:8]}); a machine of your own is likely to be faster."
+        f"On {conditions['cores']} cores of an {conditions['cpu']}{others} it took {seconds // 60:.0f} min"
+        f" {seconds % 60:.0f} s {counted} ([result](docs/results/demo.json), at {conditions['commit'][:8]})."
     )
 
 
