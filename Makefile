@@ -20,7 +20,7 @@ SHORTER := --batch-size 16 --gradient-accumulation-steps 1 --steps 1200 --learni
 PINNED := --micro-batch 8 --loss-chunk 0
 
 demo: setup
-	$(BIN)/plimsoll train code --memory 768MiB $(SHORTER) $(PINNED) --run runs/demo
+	$(BIN)/plimsoll train code --memory 768MiB $(SHORTER) $(PINNED) --log-every 20 --run runs/demo
 	$(BIN)/plimsoll sample runs/demo --tokens 160 --temperature 0.6
 	$(BIN)/plimsoll report runs/demo
 	@echo "next: open runs/demo/report.html; train on a text of your own with"
