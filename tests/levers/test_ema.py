@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from plimsoll.errors import RecipeError
 from plimsoll.levers.ema import Average
-from plimsoll.levers.weight_bits import readable
+from plimsoll.levers.weight_bits import readable, widen
+from plimsoll.optimizers.adamw import AdamW
+from plimsoll.optimizers.adamw8 import adamw8
 from plimsoll.recipes.text.recipe import Text
 from plimsoll.training.program import compiled, tree_bytes
 from plimsoll.training.step import evaluated, make_evaluate, make_init, make_step
@@ -162,3 +164,17 @@ def test_it_costs_its_own_bytes_and_no_temporaries(storage):
 def test_a_decay_that_is_none_is_refused(decay):
     with pytest.raises(RecipeError, match="--ema-decay must be from 0"):
         recipe_with(decay)
+
+
+def test_the_average_is_rounded_with_other_random_numbers_than_the_weights():
+    """A step takes weights half-way between two of bfloat16; where they go down, so is the average of both."""
+    settings = AdamW(
+        learning_rate=2.0**-9, warmup_steps=0, final_fraction=1.0, weight_decay=0.0, epsilon=1e-20, clip_norm=None
+    )
+    optimizer, average, start = adamw8(settings, 1000, Storage(weight_bits=16)), Average(0.5, 16), jnp.ones((256, 64))
+    stored, kept = optimizer.store({"kernel": start}), average.start({"kernel": start})
+    moved, state = jax.jit(optimizer.apply)({"kernel": start}, optimizer.init({"kernel": start}), stored)
+    after = jax.jit(average.after)(kept, moved, state.step)
+    down = np.asarray(widen(moved["kernel"])) < 1.0
+    assert np.mean(down) == pytest.approx(0.5, abs=0.03)
+    assert np.mean(np.asarray(widen(after["kernel"]))[down] == 1.0) == pytest.approx(0.5, abs=0.03)
