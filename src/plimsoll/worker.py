@@ -135,7 +135,7 @@ def _rehearse(asked: dict[str, Any]) -> int:
 
 ANSWERS = {
     "evaluate": ("plimsoll.inference.evaluate", "evaluate"),
-    "sample": ("plimsoll.inference.evaluate", "sample"),
+    "sample": ("plimsoll.inference.sample", "sample"),
     "evaluate_text": ("plimsoll.inference.pretrained", "evaluate_text"),
     "sample_text": ("plimsoll.inference.pretrained", "sample_text"),
     "export": ("plimsoll.inference.export", "export"),

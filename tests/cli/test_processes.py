@@ -104,6 +104,7 @@ def killed(told, text_file):
     return run, *several.ended()
 
 
+@pytest.mark.slow
 def test_what_is_told_to_one_is_saved_by_all_at_the_same_step(told):
     run, codes, said = told
     assert codes == [143, 143], said
@@ -112,6 +113,7 @@ def test_what_is_told_to_one_is_saved_by_all_at_the_same_step(told):
     assert not said[1][0]
 
 
+@pytest.mark.slow
 def test_only_the_first_writes_into_the_run(told):
     run = told[0]
     steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -121,6 +123,7 @@ def test_only_the_first_writes_into_the_run(told):
     assert len(list(run.glob("events.out*"))) == 1
 
 
+@pytest.mark.slow
 def test_where_one_is_gone_the_other_stops_and_says_so(killed):
     run, codes, said = killed
     assert codes == [3, 137]
@@ -129,6 +132,7 @@ def test_where_one_is_gone_the_other_stops_and_says_so(killed):
     assert json.loads((run / "plan.json").read_text())["hosts"] == 2
 
 
+@pytest.mark.slow
 def test_what_was_saved_is_what_one_device_learns_from_the_same_batches(killed):
     """Through two sessions of two processes: no row twice, none lost."""
     run = RunFolder(killed[0])
@@ -145,6 +149,7 @@ def test_what_was_saved_is_what_one_device_learns_from_the_same_batches(killed):
         assert np.linalg.norm(leaf - expected[path]) <= 1e-5 * np.linalg.norm(expected[path]), path
 
 
+@pytest.mark.slow
 def test_processes_that_were_started_differently_are_refused_each(text_file, tmp_path):
     codes, said = Several(text_file, tmp_path / "run", options=(("--seed", "1"), ("--seed", "2"))).ended()
     assert codes == [2, 2], said
@@ -155,6 +160,7 @@ def test_processes_that_were_started_differently_are_refused_each(text_file, tmp
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_what_the_first_one_refuses_is_said_by_all(text_file, tmp_path):
     codes, said = Several(text_file, tmp_path / "run", options=(("--mesh", "data=16"),) * 2).ended()
     assert codes == [2, 2], said
@@ -162,6 +168,7 @@ def test_what_the_first_one_refuses_is_said_by_all(text_file, tmp_path):
     assert "the first process says: --mesh data=16 needs 16 devices" in said[1][1]
 
 
+@pytest.mark.slow
 def test_where_one_reads_other_data_all_stop_and_say_so(text_file, tmp_path):
     """Of the same name and size: each process would take its rows of another text."""
     lines = text_file.read_text().splitlines(keepends=True)
@@ -177,6 +184,7 @@ def test_where_one_reads_other_data_all_stop_and_say_so(text_file, tmp_path):
     assert not steps_saved(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_process_that_waits_for_the_others_can_be_stopped(text_file, tmp_path):
     several = Several(text_file, tmp_path / "run", options=((),))
     port = int(several.started[0].args[several.started[0].args.index("--coordinator") + 1].rpartition(":")[2])
@@ -235,6 +243,7 @@ def test_one_process_is_alone():
     assert asked("host:1", 1, 0, variables={}) is None
 
 
+@pytest.mark.slow
 def test_doctor_reports_the_devices_of_every_process():
     environment = os.environ | {CPU_DEVICES: "4", "PYTHONPATH": os.pathsep.join(sys.path)}
     where = ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", "2", "--json"]

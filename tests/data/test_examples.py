@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hypotheses import examples
 from plimsoll.data.examples import Examples, counted_batches, example_loader
 from plimsoll.errors import DataError
 from plimsoll.types import COUNTED
@@ -23,7 +24,7 @@ def drawn(count, *, batch_size, batches, **options):
     return np.concatenate([batch["n"] for batch in itertools.islice(loader, batches)]).tolist()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(count=st.integers(1, 40), batch_size=st.integers(1, 9), seed=st.integers(0, 2**40))
 def test_every_epoch_holds_every_example_once(count, batch_size, seed):
     rows = drawn(count, batch_size=batch_size, batches=-(-2 * count // batch_size), seed=seed)
@@ -39,7 +40,7 @@ def test_an_epoch_has_an_order_of_its_own_and_the_seed_decides_it():
     assert drawn(4, batch_size=3, batches=2, seed=1, shuffle=False) == [0, 1, 2, 3, 0, 1]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(count=st.integers(1, 30), batch_size=st.integers(1, 9))
 def test_validation_counts_every_example_once_in_batches_of_one_shape(count, batch_size):
     batches = list(counted_batches(numbered(count), batch_size=batch_size))

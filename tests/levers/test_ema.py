@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hypotheses import examples
 from plimsoll.errors import RecipeError
 from plimsoll.levers.ema import Average
 from plimsoll.levers.weight_bits import readable, widen
@@ -41,7 +42,7 @@ def averaged(average, steps):
     return kept
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(decay=st.floats(0.01, 0.9999), steps=st.integers(1, 6))
 def test_it_is_the_sum_that_is_written_down(decay, steps):
     expected = np.asarray(weights(0)["kernel"], np.float64)
@@ -95,6 +96,7 @@ def batch_of(recipe, seed=0):
     return {name: random.integers(0, 64, shape).astype(dtype) for name, (shape, dtype) in spec.items()}
 
 
+@pytest.mark.slow
 def test_a_step_leaves_the_weights_alone_and_averages_them():
     (plain, step), (init, averaging) = step_of(recipe_with(0)), step_of(recipe_with(DECAY))
     state, both = plain(np.uint32(1)), init(np.uint32(1))
@@ -108,6 +110,7 @@ def test_a_step_leaves_the_weights_alone_and_averages_them():
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), both["ema"], expected)
 
 
+@pytest.mark.slow
 def test_it_is_kept_by_a_step_that_updates_layer_by_layer_too():
     recipe = recipe_with(DECAY)
     task, rule = recipe.task(Compute(remat="block")), recipe.update_rule(100)
@@ -141,6 +144,7 @@ def test_a_step_of_float16_that_overflows_leaves_the_average_alone():
     jax.tree.map(np.testing.assert_array_equal, after["ema"], state["ema"])
 
 
+@pytest.mark.slow_except("storage0")
 @pytest.mark.parametrize("storage", [WHOLE, Storage(ema_bits=16), Storage(optimizer_bits=8, weight_bits=24)])
 def test_it_costs_its_own_bytes_and_no_temporaries(storage):
     plain, averaging = recipe_with(0), recipe_with(DECAY)

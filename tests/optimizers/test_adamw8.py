@@ -462,11 +462,13 @@ def over_devices():
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_split_over_devices_it_is_the_same_to_the_bit(over_devices):
     """Random rounding included: it draws on an element's place in the whole leaf."""
     assert [report["differ"] for report in over_devices] == [0, 0, 0, 0]
 
 
+@pytest.mark.slow
 def test_split_over_devices_it_gathers_nothing_where_shards_are_whole_blocks(over_devices):
     """A gathered leaf alone would be more than what is charged: the last two, whose shards are not, need it."""
     for report in over_devices[:2]:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from hypotheses import examples
 from planner_examples import PROCESS, STATIC, FakeCompiler, activation_bytes, analysis, plan, problem
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError
 from plimsoll.planner.estimate import RUNNING_BYTES, ledger
@@ -63,7 +64,7 @@ def test_as_the_budget_shrinks_plans_get_slower_and_always_fit():
     assert seconds[0] > seconds[-1]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(above=st.integers(0, 600 * MIB))
 def test_the_plan_is_as_fast_as_any_that_fits(above):
     """But for the 5 % within which it prefers fewer bytes, and 15 % at which it stops looking at slower levers."""
@@ -322,7 +323,7 @@ def some(most: int):
     return st.lists(st.integers(0, most), min_size=1, max_size=7).map(tuple)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     some(6),
     some(30),

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hypotheses import examples
 from packed_files import write_packed
 from plimsoll.data.packed.packed import Packed, is_packed, open_packed, packed_bytes
 from plimsoll.data.packed.windows import packed_loader, packed_validation
@@ -44,7 +45,7 @@ def test_a_folder_says_what_is_in_it(folder):
     assert not is_packed(folder.parent)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     st.integers(1, 40),
     st.integers(1, 300),

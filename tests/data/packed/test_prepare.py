@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from hypotheses import examples
 from plimsoll.data.disk import locked
 from plimsoll.data.packed import prepare as text
 from plimsoll.data.packed import writer
@@ -344,7 +345,7 @@ def test_no_more_blocks_are_held_than_the_encoder_looks_ahead(monkeypatch):
     assert encoder.most == Counting.ahead + 1
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 5)), min_size=1, max_size=30), st.data())
 def test_starts_and_sums_do_not_depend_on_how_pieces_are_put_together(tmp_path_factory, drawn, data):
     """Pieces of documents that end and are held out at random, in blocks of random sizes, with a break in between."""

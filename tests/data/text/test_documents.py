@@ -12,6 +12,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hypotheses import examples
 from plimsoll.data.text.opening import open_documents
 from plimsoll.data.text.pieces import PIECE, cut_string
 from plimsoll.data.text.python_sources import python_sources
@@ -68,7 +69,7 @@ def test_a_marker_after_the_first_mib_does_not_change_what_was_decided(tmp_path)
     assert len(texts(open_documents(str(path)))) == 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.text("ab é€\n", min_size=1, max_size=60).filter(str.strip), min_size=1, max_size=8),
     st.sampled_from([1, 700, 2000]),
@@ -83,7 +84,7 @@ def test_a_document_of_any_length_is_put_together_from_its_pieces(tmp_path_facto
     assert_resumes_everywhere(opened)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.text("ab \n", min_size=1, max_size=40), st.integers(1, 6000), st.integers(0, 9))
 def test_strings_are_cut_the_same_from_every_cut(text, repeats, start):
     text = text * repeats

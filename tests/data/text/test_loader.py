@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hypotheses import examples
 from plimsoll.data.loader_bytes import loader_bytes
 from plimsoll.data.text.loader import text_loader, windows_from_array
 from plimsoll.data.text.memory_loader import load_tokens, memory_loader
@@ -42,7 +43,8 @@ def rows_of(batches):
     return sorted(map(tuple, rows))
 
 
-@settings(max_examples=20, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=examples(20), deadline=None)
 @given(st.integers(1, 7), st.integers(0, 30), st.integers(0, 3), st.integers(1, 3), st.integers(6, 40), st.data())
 def test_every_position_resumes_through_shuffle_and_prefetch(
     byte_tokenizer, listed_documents, batch_size, shuffle, prefetch, epochs, stride, data

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hypotheses import examples
 from plimsoll.cli.main import main
 from plimsoll.data.hdf5.rows import Hdf5Rows
 from plimsoll.data.hdf5.writer import Column, GrowingFile, cleared
@@ -176,6 +177,7 @@ control.prepare(made, Path(sys.argv[1]))
 """
 
 
+@pytest.mark.slow
 def test_a_set_whose_making_is_killed_again_and_again_is_the_same_set(made, tmp_path):
     out, kills = tmp_path / "killed.h5", 0
     for after in (1, 3, 2, 4, None):
@@ -343,7 +345,7 @@ def test_sets_that_cannot_be_made_are_refused(changes, said):
         ControlSet(**{"samples": 1000, **changes})
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(samples=st.integers(5_000, 600_000), held_out=st.sampled_from([0.0, 0.15, 0.5]))
 def test_every_variant_is_seen(samples, held_out):
     made = ControlSet(samples=samples, held_out=held_out)

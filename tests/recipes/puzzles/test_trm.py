@@ -248,6 +248,7 @@ def gradient(shape, remat):
     return jax.jit(jax.grad(total))(params["trainable"])
 
 
+@pytest.mark.slow_except("dots-mlp", "block-attention")
 @pytest.mark.parametrize("shape", [SMALL, MLP], ids=["attention", "mlp"])
 @pytest.mark.parametrize("remat", ["dots", "block"])
 def test_remat_changes_no_number(shape, remat):
