@@ -19,8 +19,7 @@ from plimsoll.data.hdf5.shuffled import mixed_loader
 from plimsoll.data.packed.windows import packed_loader
 from plimsoll.data.text.loader import text_loader
 from plimsoll.data.text.memory_loader import memory_loader
-from plimsoll.data.text.opening import open_documents
-from plimsoll.data.text.python_sources import python_sources
+from plimsoll.data.text.opening import open_documents, python_sources
 from plimsoll.data.text.tokenizer import train_byte_bpe
 from plimsoll.recipes.puzzles.dataset import PuzzleSet
 from plimsoll.recipes.puzzles.sampler import puzzle_loader

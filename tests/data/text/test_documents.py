@@ -12,10 +12,9 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plimsoll.data.text.opening import open_documents
+from plimsoll.data.text.documents import is_held_out
+from plimsoll.data.text.opening import open_documents, python_sources
 from plimsoll.data.text.pieces import PIECE, cut_string
-from plimsoll.data.text.python_sources import python_sources
-from plimsoll.data.text.split import is_held_out
 from plimsoll.errors import DataError
 from plimsoll.units import KIB, MIB
 

@@ -13,29 +13,33 @@ import json
 import os
 import time
 from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from plimsoll.data.disk import free_bytes
 from plimsoll.data.packed.encoding import Encoder, Threads, cores, encoded
-from plimsoll.data.packed.extent import Extent
 from plimsoll.data.packed.options import DEFAULT_VOCABULARY, TextSet
 from plimsoll.data.packed.packed import META, TOKENS, WIDEST, open_packed
 from plimsoll.data.packed.writer import PROGRESS, TextFolder, require_same
 from plimsoll.data.text.documents import Documents
+from plimsoll.data.text.formats import File
 from plimsoll.data.text.opening import open_documents
+from plimsoll.data.text.streams import COMPRESSED
 from plimsoll.data.text.tokenizer import TextTokenizer, load_tokenizer, tokenizer_vocab_size, train_byte_bpe
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.units import MIB, format_bytes
 
 METHOD = 1
-"""Of splitting, holding out and packing: what was begun by another one is not continued."""
+"""Version of splitting, holding out and packing: a folder of another one is not continued."""
 MARK_SECONDS = 2.0
 LOOKED_AT = MIB
-"""Characters that are encoded to say how much room all of it takes."""
+"""Characters that are encoded to estimate how much room all of it takes."""
+PACKED_TO = 4
+"""Bytes of text for a byte of a compressed file, about: its offsets count bytes of text."""
 
 Progress = Callable[[float | None, str], None]
-"""Called with the share that is done, None where nobody knows, and with words."""
+"""Called with the share that is done, None where it is unknown, and with words."""
 Say = Callable[[str], None]
 
 
@@ -48,13 +52,13 @@ def build(
     progress: Progress = lambda share, words: None,
     say: Say = lambda text: None,
 ) -> dict[str, Any]:
-    """Packs the text, or what of it is missing. The answer is what `prepare --json` prints."""
+    """Packs the text, or what of it is missing, and returns what `prepare --json` prints."""
     if workers is not None and workers < 1:
         raise RecipeError(f"--workers must be 1 or more, got {workers}")
     started, made_with = time.perf_counter(), _made_with(made)
     out = out.expanduser().absolute()
     if is_finished(out, made_with):
-        return _answer(out, tokens_before=None, seconds=0.0)
+        return _summary(out, tokens_before=None, seconds=0.0)
     if ray is not None:
         from plimsoll.data.packed.ray_encoding import require_reachable
 
@@ -68,7 +72,12 @@ def build(
     )
     say(f"data: {documents.describe()}")
     with TextFolder(out, made_with) as folder:
-        tokenizer = folder.kept_tokenizer or _tokenizer(made, documents, say)
+        tokenizer = folder.kept_tokenizer
+        if tokenizer is None and made.tokenizer is not None:
+            tokenizer = load_tokenizer(made.tokenizer)
+        elif tokenizer is None:
+            tokenizer = train_byte_bpe(documents, made.vocab_size or DEFAULT_VOCABULARY)
+            say(f"tokenizer: byte-level BPE of {tokenizer.size:,} tokens, trained on the beginning of the text")
         require_room(documents, tokenizer, folder)
         folder.begin(tokenizer)
         tokens_before = folder.counts.tokens
@@ -77,7 +86,7 @@ def build(
         with _encoder(tokenizer, workers, ray) as encoder:
             _fill(folder, documents, encoder, progress)
         folder.finish(source=f"{documents.name}: {documents.describe()}")
-    return _answer(out, tokens_before=tokens_before, seconds=time.perf_counter() - started)
+    return _summary(out, tokens_before=tokens_before, seconds=time.perf_counter() - started)
 
 
 def _fill(folder: TextFolder, documents: Documents, encoder: Encoder, progress: Progress) -> None:
@@ -93,7 +102,7 @@ def _fill(folder: TextFolder, documents: Documents, encoder: Encoder, progress: 
 
 
 def is_finished(out: Path, made_with: dict[str, Any]) -> bool:
-    """Whether the folder is there, whole, and made with just that. DataError where it was made with anything else."""
+    """Tells whether the folder is whole and made with these options. DataError where it was made with others."""
     if not (out / META).is_file():
         return False
     open_packed(out)
@@ -103,8 +112,8 @@ def is_finished(out: Path, made_with: dict[str, Any]) -> bool:
 
 
 def _made_with(made: TextSet) -> dict[str, Any]:
-    """A tokenizer is known by its content, not by the name of its file."""
-    told = dataclasses.asdict(made) | {"vocab_size": made.vocab_size or DEFAULT_VOCABULARY, "method": METHOD}
+    """Returns what the folder follows from; a tokenizer is known by its content, not by the name of its file."""
+    options = dataclasses.asdict(made) | {"vocab_size": made.vocab_size or DEFAULT_VOCABULARY, "method": METHOD}
     if made.tokenizer is not None:
         size, largest = tokenizer_vocab_size(made.tokenizer), max(WIDEST.values())
         if size > largest:  # before it is loaded: the library takes minutes over such ids
@@ -113,16 +122,8 @@ def _made_with(made: TextSet) -> dict[str, Any]:
                 f" has {largest:,}: choose another"
             )
         content = load_tokenizer(made.tokenizer).to_json()
-        told |= {"tokenizer": hashlib.sha256(content.encode()).hexdigest(), "vocab_size": None}
-    return told
-
-
-def _tokenizer(made: TextSet, documents: Documents, say: Say) -> TextTokenizer:
-    if made.tokenizer is not None:
-        return load_tokenizer(made.tokenizer)
-    trained = train_byte_bpe(documents, made.vocab_size or DEFAULT_VOCABULARY)
-    say(f"tokenizer: byte-level BPE of {trained.size:,} tokens, trained on the beginning of the text")
-    return trained
+        options |= {"tokenizer": hashlib.sha256(content.encode()).hexdigest(), "vocab_size": None}
+    return options
 
 
 def _encoder(tokenizer: TextTokenizer, workers: int | None, ray: str | None) -> Any:
@@ -134,7 +135,7 @@ def _encoder(tokenizer: TextTokenizer, workers: int | None, ray: str | None) -> 
 
 
 def require_room(documents: Documents, tokenizer: TextTokenizer, folder: TextFolder) -> None:
-    """Refuses before the first token what the disk has no room for, as far as the beginning of the text tells."""
+    """Raises DataError where the disk has no room for the text, as far as its beginning tells."""
     texts, characters, share, extent = [], 0, None, Extent(documents)
     for piece in documents.pieces():
         texts.append(piece.text)
@@ -158,10 +159,36 @@ def require_room(documents: Documents, tokenizer: TextTokenizer, folder: TextFol
         )
 
 
-def _answer(out: Path, *, tokens_before: int | None, seconds: float) -> dict[str, Any]:
+class Extent:
+    """The share of a text that was read, by the bytes of files or by documents, whichever is further.
+
+    Documents count where `--max-examples` or Parquet files say how many there are.
+    """
+
+    def __init__(self, documents: Documents) -> None:
+        self._count = documents.count_hint
+        files = [file for file in documents.files if isinstance(file, File)]
+        self._files = files if len(files) == len(documents.files) else []
+        self._ends = list(accumulate(file.size() for file in self._files))
+
+    def share(self, position: dict | None) -> float | None:
+        """Returns the share from 0 to 1 at a position; None for a stream, whose length is unknown."""
+        if position is None:
+            return 0.0
+        shares = [position["documents"] / self._count] if self._count else []
+        if self._ends and self._ends[-1]:
+            file, offset = self._files[position["file"]], position["at"].get("offset", 0)
+            if file.path.suffix.lower() in COMPRESSED:
+                offset //= PACKED_TO
+            read = self._ends[position["file"]] - file.size() + min(offset, file.size())
+            shares.append(read / self._ends[-1])
+        return min(1.0, max(shares)) if shares else None
+
+
+def _summary(out: Path, *, tokens_before: int | None, seconds: float) -> dict[str, Any]:
     packed = open_packed(out)
     meta = json.loads((out / META).read_text("utf-8"))
-    made = 0 if tokens_before is None else packed.tokens - tokens_before
+    added = 0 if tokens_before is None else packed.tokens - tokens_before
     return {
         "path": str(out),
         "examples": packed.documents + meta["validation_documents"],
@@ -175,6 +202,6 @@ def _answer(out: Path, *, tokens_before: int | None, seconds: float) -> dict[str
         "vocab_size": packed.vocab_size,
         "dtype": packed.dtype,
         "seconds": seconds,
-        "tokens_per_second": made / seconds if seconds else None,
+        "tokens_per_second": added / seconds if seconds else None,
         "bytes": sum(entry.stat().st_size for entry in os.scandir(out)),
     }

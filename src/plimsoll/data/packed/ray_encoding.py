@@ -26,7 +26,7 @@ CONNECT_SECONDS = 10
 
 
 def require_reachable(address: str) -> None:
-    """Before anything is read: Ray itself would knock for minutes, and name no reason."""
+    """Raises PlimsollError where no cluster answers: Ray itself would try for minutes, and name no reason."""
     _imported()
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon:
@@ -46,6 +46,8 @@ def _no_cluster(address: str, problem: Exception) -> PlimsollError:
 
 
 class OnRay:
+    """An encoder on a Ray cluster."""
+
     def __init__(self, tokenizer: TextTokenizer, *, address: str, workers: int | None) -> None:
         self._ray = _imported()
         started_here = address == LOCAL
@@ -71,10 +73,10 @@ class OnRay:
         self._ray.shutdown()
 
     def submit(self, texts: Sequence[str], ends: Sequence[bool]) -> Pending:
-        return _OnItsWay(self._ray, self._encode.remote(self._tokenizer, texts, ends))
+        return _Running(self._ray, self._encode.remote(self._tokenizer, texts, ends))
 
 
-class _OnItsWay:
+class _Running:
     def __init__(self, ray: Any, reference: Any) -> None:
         self._ray, self._reference = ray, reference
 
@@ -90,13 +92,13 @@ class _OnItsWay:
 
 
 def _encode(tokenizer: tuple[str, str], texts: Sequence[str], ends: Sequence[bool]) -> Encoded:
-    """On a machine of the cluster."""
+    """Encodes a block on a machine of the cluster."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # Ray starts a process for each core
-    return _made(*tokenizer).encode_each(texts, ends)
+    return _tokenizer(*tokenizer).encode_each(texts, ends)
 
 
 @cache
-def _made(content: str, end_of_text: str) -> TextTokenizer:
+def _tokenizer(content: str, end_of_text: str) -> TextTokenizer:
     from plimsoll.data.text.tokenizer import tokenizer_from_json
 
     return tokenizer_from_json(content, end_of_text=end_of_text)
