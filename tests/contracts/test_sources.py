@@ -13,7 +13,7 @@ import zstandard
 
 from interaction_files import write_random
 from packed_files import write_packed
-from plimsoll.data.examples import Examples, example_loader
+from plimsoll.data.examples import Examples
 from plimsoll.data.hdf5.rows import Hdf5Rows
 from plimsoll.data.hdf5.shuffled import mixed_loader
 from plimsoll.data.packed.windows import packed_loader
@@ -109,7 +109,7 @@ def make_from_arrays():
     """A user's arrays, of rows that look like a text's; the 19 rows are no multiple of the batch."""
     ids = np.arange(19 * 25).reshape(19, 25)
     examples = Examples({"input_ids": ids[:, :-1], "labels": ids[:, 1:]}, called="the data")
-    return lambda: example_loader(examples, batch_size=4, seed=7, prefetch=2)
+    return lambda: examples.loader(batch_size=4, seed=7, prefetch=2)
 
 
 def make_from_hdf5(folder):

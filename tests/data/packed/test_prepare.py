@@ -327,7 +327,7 @@ class Counting:
     def submit(self, texts, ends):
         self.under_way += 1
         self.most = max(self.most, self.under_way)
-        return self
+        return self.result
 
     def result(self):
         self.under_way -= 1

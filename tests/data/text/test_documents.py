@@ -119,7 +119,7 @@ def test_every_row_of_a_table_is_a_document(tmp_path, name, write, column):
     write(tmp_path / name, column)
     documents = open_documents(str(tmp_path / name), text_column=column)
     assert texts(documents) == EXPECTED
-    assert documents.columns() == ["id", column]
+    assert documents.files[0].columns() == ["id", column]
     assert_resumes_everywhere(documents)
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import chain
-from types import TracebackType
-from typing import Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,47 +28,31 @@ Encoded = tuple[np.ndarray, np.ndarray]
 """int32 ids of the pieces of a block, end-of-text included, and how many each piece has."""
 
 
-class Pending(Protocol):
-    """A block that is being encoded."""
-
-    def result(self) -> Encoded: ...
-
-
-class Encoder(Protocol):
+class Encoder(NamedTuple):
     """An encoder of several blocks at a time."""
 
     ahead: int
     """Blocks that are submitted before the result of the first is awaited."""
-
-    def submit(self, texts: Sequence[str], ends: Sequence[bool]) -> Pending: ...
-
-
-class Threads:
-    """An encoder of `workers` blocks at a time in this process."""
-
-    def __init__(self, tokenizer: TextTokenizer, *, workers: int) -> None:
-        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the parallelism is ours: threads inside would be too many
-        self._tokenizer, self._pool = tokenizer, ThreadPoolExecutor(workers)
-        self.ahead = workers + 1
-
-    def __enter__(self) -> Threads:
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
-
-    def submit(self, texts: Sequence[str], ends: Sequence[bool]) -> Pending:
-        return self._pool.submit(self._tokenizer.encode_each, texts, ends)
+    submit: Callable[[Sequence[str], Sequence[bool]], Callable[[], Encoded]]
+    """Begins to encode texts, with end-of-text where the second argument says so; returns what waits for the result."""
 
 
-def cores() -> int:
-    """Returns the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+@contextmanager
+def in_threads(tokenizer: TextTokenizer, *, workers: int | None) -> Iterator[Encoder]:
+    """Opens an encoder of `workers` blocks at a time in this process; by default one for each core it may use."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the parallelism is ours: threads inside would be too many
+    if workers is None:
+        workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    pool = ThreadPoolExecutor(workers)
+    try:
+        yield Encoder(workers + 1, lambda texts, ends: pool.submit(tokenizer.encode_each, texts, ends).result)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def encoded(pieces: Iterable[Piece], encoder: Encoder) -> Iterator[tuple[list[Piece], np.ndarray, np.ndarray]]:
     """Yields blocks with their ids, in the order of the pieces; `encoder.ahead` blocks are held at most."""
-    waiting: deque[tuple[list[Piece], Pending]] = deque()
+    waiting: deque[tuple[list[Piece], Callable[[], Encoded]]] = deque()
     block: list[Piece] = []
     size = 0
     for piece in chain(pieces, [None]):
@@ -79,5 +63,5 @@ def encoded(pieces: Iterable[Piece], encoder: Encoder) -> Iterator[tuple[list[Pi
             waiting.append((block, encoder.submit([piece.text for piece in block], [piece.last for piece in block])))
             block, size = [], 0
         while len(waiting) > (encoder.ahead if piece is not None else 0):
-            first, pending = waiting.popleft()
-            yield first, *pending.result()
+            first, result = waiting.popleft()
+            yield first, *result()

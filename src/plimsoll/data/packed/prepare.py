@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from plimsoll.data.disk import free_bytes
-from plimsoll.data.packed.encoding import Encoder, Threads, cores, encoded
+from plimsoll.data.packed.encoding import Encoder, encoded, in_threads
 from plimsoll.data.packed.options import DEFAULT_VOCABULARY, TextSet
 from plimsoll.data.packed.packed import META, TOKENS, WIDEST, open_packed
 from plimsoll.data.packed.writer import PROGRESS, TextFolder, require_same
@@ -44,7 +44,7 @@ Say = Callable[[str], None]
 
 
 def build(
-    made: TextSet,
+    options: TextSet,
     out: Path,
     *,
     workers: int | None = None,
@@ -55,7 +55,7 @@ def build(
     """Packs the text, or what of it is missing, and returns what `prepare --json` prints."""
     if workers is not None and workers < 1:
         raise RecipeError(f"--workers must be 1 or more, got {workers}")
-    started, made_with = time.perf_counter(), _made_with(made)
+    started, made_with = time.perf_counter(), _made_with(options)
     out = out.expanduser().absolute()
     if is_finished(out, made_with):
         return _summary(out, tokens_before=None, seconds=0.0)
@@ -64,26 +64,32 @@ def build(
 
         require_reachable(ray)
     documents = open_documents(
-        made.dataset_id,
-        config=made.dataset_config,
-        split=made.split,
-        text_column=made.text_column,
-        max_examples=made.max_examples,
+        options.dataset_id,
+        config=options.dataset_config,
+        split=options.split,
+        text_column=options.text_column,
+        max_examples=options.max_examples,
     )
     say(f"data: {documents.describe()}")
     with TextFolder(out, made_with) as folder:
         tokenizer = folder.kept_tokenizer
-        if tokenizer is None and made.tokenizer is not None:
-            tokenizer = load_tokenizer(made.tokenizer)
+        if tokenizer is None and options.tokenizer is not None:
+            tokenizer = load_tokenizer(options.tokenizer)
         elif tokenizer is None:
-            tokenizer = train_byte_bpe(documents, made.vocab_size or DEFAULT_VOCABULARY)
+            tokenizer = train_byte_bpe(documents, options.vocab_size or DEFAULT_VOCABULARY)
             say(f"tokenizer: byte-level BPE of {tokenizer.size:,} tokens, trained on the beginning of the text")
         require_room(documents, tokenizer, folder)
         folder.begin(tokenizer)
         tokens_before = folder.counts.tokens
         if tokens_before:
             say(f"continued after {folder.counts.documents:,} documents, {tokens_before:,} tokens")
-        with _encoder(tokenizer, workers, ray) as encoder:
+        if ray is None:
+            encoding = in_threads(tokenizer, workers=workers)
+        else:
+            from plimsoll.data.packed.ray_encoding import on_ray
+
+            encoding = on_ray(tokenizer, address=ray, workers=workers)
+        with encoding as encoder:
             _fill(folder, documents, encoder, progress)
         folder.finish(source=f"{documents.name}: {documents.describe()}")
     return _summary(out, tokens_before=tokens_before, seconds=time.perf_counter() - started)
@@ -111,27 +117,19 @@ def is_finished(out: Path, made_with: dict[str, Any]) -> bool:
     return True
 
 
-def _made_with(made: TextSet) -> dict[str, Any]:
+def _made_with(options: TextSet) -> dict[str, Any]:
     """Returns what the folder follows from; a tokenizer is known by its content, not by the name of its file."""
-    options = dataclasses.asdict(made) | {"vocab_size": made.vocab_size or DEFAULT_VOCABULARY, "method": METHOD}
-    if made.tokenizer is not None:
-        size, largest = tokenizer_vocab_size(made.tokenizer), max(WIDEST.values())
+    made_with = dataclasses.asdict(options) | {"vocab_size": options.vocab_size or DEFAULT_VOCABULARY, "method": METHOD}
+    if options.tokenizer is not None:
+        size, largest = tokenizer_vocab_size(options.tokenizer), max(WIDEST.values())
         if size > largest:  # before it is loaded: the library takes minutes over such ids
             raise DataError(
-                f"--tokenizer {made.tokenizer} has ids up to {size - 1:,}, and the largest vocabulary that is packed"
+                f"--tokenizer {options.tokenizer} has ids up to {size - 1:,}, and the largest vocabulary that is packed"
                 f" has {largest:,}: choose another"
             )
-        content = load_tokenizer(made.tokenizer).to_json()
-        options |= {"tokenizer": hashlib.sha256(content.encode()).hexdigest(), "vocab_size": None}
-    return options
-
-
-def _encoder(tokenizer: TextTokenizer, workers: int | None, ray: str | None) -> Any:
-    if ray is None:
-        return Threads(tokenizer, workers=workers or cores())
-    from plimsoll.data.packed.ray_encoding import OnRay
-
-    return OnRay(tokenizer, address=ray, workers=workers)
+        content = load_tokenizer(options.tokenizer).to_json()
+        made_with |= {"tokenizer": hashlib.sha256(content.encode()).hexdigest(), "vocab_size": None}
+    return made_with
 
 
 def require_room(documents: Documents, tokenizer: TextTokenizer, folder: TextFolder) -> None:

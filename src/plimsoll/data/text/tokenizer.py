@@ -129,11 +129,6 @@ def load_tokenizer(path: str | Path) -> TextTokenizer:
     return TextTokenizer(tokenizer, end_of_text=end_of_text, name=str(file))
 
 
-def tokenizer_from_json(text: str, *, end_of_text: str) -> TextTokenizer:
-    """Builds, in another process, the tokenizer whose `to_json` this is."""
-    return TextTokenizer(Tokenizer.from_str(text), end_of_text=end_of_text)
-
-
 def _byte_level(model: models.BPE) -> Tokenizer:
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

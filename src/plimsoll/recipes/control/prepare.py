@@ -50,11 +50,11 @@ Progress = Callable[[int, int], None]
 """Called with rows written, and rows in all."""
 
 
-def columns(made: ControlSet) -> dict[str, Column]:
+def columns(options: ControlSet) -> dict[str, Column]:
     """Returns the datasets of a set's file."""
     encode = partial(packed_windows, states=MOST_STATES, code=STATES_OF_CODE)
     return {
-        "input_sequences": Column((made.window, FEATURES), "float32", encode=encode),
+        "input_sequences": Column((options.window, FEATURES), "float32", encode=encode),
         "controls": Column((MOST_INPUTS,), "float32"),
         "control_masks": Column((MOST_INPUTS,), "float32", fill=1.0),
         "system_ids": Column((), "S50"),
@@ -63,25 +63,25 @@ def columns(made: ControlSet) -> dict[str, Column]:
     }
 
 
-def prepare(made: ControlSet, out: Path, progress: Progress = lambda done, rows: None) -> dict[str, Any]:
+def prepare(options: ControlSet, out: Path, progress: Progress = lambda done, rows: None) -> dict[str, Any]:
     """Writes the set, or what of it is missing, and returns what `prepare --json` prints."""
     started = time.perf_counter()
-    made_with = dataclasses.asdict(made) | {"method": METHOD}
+    made_with = dataclasses.asdict(options) | {"method": METHOD}
     if is_finished(out, made_with):
-        progress(made.samples, made.samples)
-        return _summary(made, out, before=made.samples, seconds=0.0)
-    require_room(made, out)
-    compression = None if made.compression == "none" else made.compression
+        progress(options.samples, options.samples)
+        return _summary(options, out, before=options.samples, seconds=0.0)
+    require_room(options, out)
+    compression = None if options.compression == "none" else options.compression
     with GrowingFile(
         out,
-        columns(made),
-        rows=made.samples,
+        columns(options),
+        rows=options.samples,
         made_with=made_with,
-        chunk_rows=made.chunk_rows,
+        chunk_rows=options.chunk_rows,
         compression=compression,
     ) as file:
         before = file.done
-        maker = Maker(made)
+        maker = Maker(options)
         if not before:
             maker.describe(file)
         file.begin()
@@ -91,16 +91,16 @@ def prepare(made: ControlSet, out: Path, progress: Progress = lambda done, rows:
             if time.perf_counter() - marked > MARK_SECONDS:
                 file.mark()
                 marked = time.perf_counter()
-                progress(file.done, made.samples)
+                progress(file.done, options.samples)
         file.finish()
-        progress(made.samples, made.samples)
+        progress(options.samples, options.samples)
     again = {system.family.name: system.drawn_again for system in maker.systems if system.drawn_again}
     seconds = time.perf_counter() - started
-    return _summary(made, out, before=before, seconds=seconds, rejected=maker.rejected, drawn_again=again)
+    return _summary(options, out, before=before, seconds=seconds, rejected=maker.rejected, drawn_again=again)
 
 
 def _summary(
-    made: ControlSet,
+    options: ControlSet,
     out: Path,
     *,
     before: int,
@@ -110,50 +110,52 @@ def _summary(
 ) -> dict[str, Any]:
     return {
         "path": str(out),
-        "examples": made.samples,
+        "examples": options.samples,
         "examples_before": before,
-        "finished_before": before == made.samples,
+        "finished_before": before == options.samples,
         "seconds": seconds,
-        "examples_per_second": (made.samples - before) / seconds if seconds else None,
+        "examples_per_second": (options.samples - before) / seconds if seconds else None,
         "bytes": out.stat().st_size,
-        "train_examples": made.train_rows,
-        "variants": made.variants_used,
-        "variants_held_out": made.held_out_variants,
+        "train_examples": options.train_rows,
+        "variants": options.variants_used,
+        "variants_held_out": options.held_out_variants,
         "trajectories_drawn_again": rejected,
         "variants_drawn_again": drawn_again or {},
     }
 
 
-def require_room(made: ControlSet, out: Path) -> None:
+def require_room(options: ControlSet, out: Path) -> None:
     """Raises DataError before the first row where the disk has no room for the set."""
     folder = out.expanduser().absolute().parent
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder} for --out {out.name}: make it, or name another")
     partial = out.with_name(f"{out.name}.partial")
     written = partial.stat().st_blocks * 512 if partial.exists() else 0
-    needed = made.disk_bytes - written
+    needed = options.disk_bytes - written
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise DataError(
-            f"{made.samples:,} windows take up to {format_bytes(needed)} with --compression {made.compression}, and"
-            f" {format_bytes(free)} are free at {folder}: ask for at most"
-            f" {made.samples * free // made.disk_bytes:,} --samples, or name another disk"
+            f"{options.samples:,} windows take up to {format_bytes(needed)} with --compression {options.compression},"
+            f" and {format_bytes(free)} are free at {folder}: ask for at most"
+            f" {options.samples * free // options.disk_bytes:,} --samples, or name another disk"
         )
 
 
 class Maker:
     """Simulations of a set, and its rows block by block."""
 
-    def __init__(self, made: ControlSet) -> None:
-        self.made = made
-        self.systems = systems(variants=made.variants_used, uncertainty=made.uncertainty, dt=made.dt, seed=made.seed)
+    def __init__(self, options: ControlSet) -> None:
+        self.options = options
+        self.systems = systems(
+            variants=options.variants_used, uncertainty=options.uncertainty, dt=options.dt, seed=options.seed
+        )
         sizes = sorted({system.family.states for system in self.systems})
         self.groups = [[i for i, system in enumerate(self.systems) if system.family.states == size] for size in sizes]
         """Indices of the systems with the same number of states, which are simulated together."""
         self.state_scale, self.control_scale, self.control_std = (scale.astype(np.float32) for scale in self._scales())
         codes = np.array([code(s.family.inputs, s.family.states) for s in self.systems], np.float32)
-        self._room = np.zeros((len(self.systems) * made.together, made.length, FEATURES), np.float32)
-        self._room[:, :, MOST_STATES:] = codes.repeat(made.together, axis=0)[:, None]
+        self._room = np.zeros((len(self.systems) * options.together, options.length, FEATURES), np.float32)
+        self._room[:, :, MOST_STATES:] = codes.repeat(options.together, axis=0)[:, None]
         self.names = np.array([system.family.name for system in self.systems], "S50")
         self.masks = np.zeros((len(self.systems), MOST_INPUTS), np.float32)
         self.gains = np.zeros((len(self.systems), MOST_INPUTS, MOST_STATES), np.float32)
@@ -167,24 +169,24 @@ class Maker:
 
     def describe(self, file: GrowingFile) -> None:
         """Writes the attributes of the set and each family's scales into a new file."""
-        made = self.made
+        options = self.options
         file.file.attrs.update(
             {
-                "sequence_length": made.window,
+                "sequence_length": options.window,
                 "max_state_dim": MOST_STATES,
                 "max_input_dim": MOST_INPUTS,
                 "dimension_encoding_size": sum(CODE_BITS),
-                "parameter_uncertainty": made.uncertainty,
-                "process_noise_std": made.noise,
-                "time_horizon": made.horizon,
-                "dt": made.dt,
-                "sequence_stride": made.stride,
-                "total_sequences": made.samples,
-                "train_rows": made.train_rows,
-                "variants": made.variants_used,
-                "variants_held_out": made.held_out_variants,
-                "seed": made.seed,
-                "total_trajectories_generated": made.trajectories,
+                "parameter_uncertainty": options.uncertainty,
+                "process_noise_std": options.noise,
+                "time_horizon": options.horizon,
+                "dt": options.dt,
+                "sequence_stride": options.stride,
+                "total_sequences": options.samples,
+                "train_rows": options.train_rows,
+                "variants": options.variants_used,
+                "variants_held_out": options.held_out_variants,
+                "seed": options.seed,
+                "total_trajectories_generated": options.trajectories,
             }
         )
         arrays = {
@@ -208,7 +210,7 @@ class Maker:
 
     def chunks(self, begin: int) -> Iterator[dict[str, np.ndarray]]:
         """Yields rows from `begin` on, a chunk at a time; the next block is simulated meanwhile."""
-        blocks = [block for block in self.made.blocks() if block.end > begin]
+        blocks = [block for block in self.options.blocks() if block.end > begin]
         pending: list[dict[str, np.ndarray]] = []
         with ThreadPoolExecutor(1) as ahead:
             running = [ahead.submit(self._dispatched, block.number, block.variants) for block in blocks[:1]]
@@ -216,14 +218,14 @@ class Maker:
                 trajectories = self._trajectories(block, running.pop().result())
                 running = [ahead.submit(self._dispatched, b.number, b.variants) for b in blocks[index + 1 : index + 2]]
                 # the windows of the block in the file's order: trajectory x windows of each + window
-                random = np.random.default_rng([self.made.seed, 2, block.number])
-                order = random.permutation(len(self._room) * self.made.windows_each)
+                random = np.random.default_rng([self.options.seed, 2, block.number])
+                order = random.permutation(len(self._room) * self.options.windows_each)
                 order = order[max(0, begin - block.first) : block.end - block.first]
                 while len(order):
-                    room = self.made.chunk_rows - sum(len(part["variant"]) for part in pending)
+                    room = self.options.chunk_rows - sum(len(part["variant"]) for part in pending)
                     pending.append(self._rows(block, trajectories, order[:room]))
                     order = order[room:]
-                    if sum(len(part["variant"]) for part in pending) == self.made.chunk_rows:
+                    if sum(len(part["variant"]) for part in pending) == self.options.chunk_rows:
                         yield _joined(pending)
                         pending = []
         if pending:
@@ -231,15 +233,15 @@ class Maker:
 
     def _dispatched(self, number: int, variants: tuple[int, ...], attempt: int = 0, *, use: int = 1) -> list[Simulated]:
         """Starts a simulation for each number of states: a trajectory of each of its families and variants."""
-        random = np.random.Generator(np.random.SFC64([self.made.seed, use, number, attempt]))
+        random = np.random.Generator(np.random.SFC64([self.options.seed, use, number, attempt]))
         started = []
         for group in self.groups:
             members = [self.systems[i] for i in group]
             steps = np.concatenate([system.steps[list(variants)] for system in members]).transpose(1, 2, 0)
             boxes = np.array([system.family.box for system in members]).repeat(len(variants), axis=0)
             first = (boxes * random.uniform(-1, 1, boxes.shape)).T.astype(np.float32)
-            disturbances = random.standard_normal((self.made.length, *first.shape), np.float32)
-            disturbances *= np.float32(self.made.noise)
+            disturbances = random.standard_normal((self.options.length, *first.shape), np.float32)
+            disturbances *= np.float32(self.options.noise)
             started.append(simulated(steps.astype(np.float32), first, disturbances))
         return started
 
@@ -273,11 +275,11 @@ class Maker:
 
     def _rows(self, block: Block, trajectories: np.ndarray, chosen: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the rows of the chosen windows of a block."""
-        made, together = self.made, len(block.variants)
-        windows = np.lib.stride_tricks.sliding_window_view(trajectories, made.window, axis=1)
-        trajectory, window = np.divmod(chosen, made.windows_each)
+        options, together = self.options, len(block.variants)
+        windows = np.lib.stride_tricks.sliding_window_view(trajectories, options.window, axis=1)
+        trajectory, window = np.divmod(chosen, options.windows_each)
         family = trajectory // together
-        inputs = windows.swapaxes(2, 3)[trajectory, window * made.stride]
+        inputs = windows.swapaxes(2, 3)[trajectory, window * options.stride]
         return {
             "input_sequences": inputs,
             "controls": np.einsum("nij,nj->ni", self.gains[family], inputs[:, -1, :MOST_STATES]),
@@ -289,16 +291,16 @@ class Maker:
 
     def _scales(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns each family's largest |state| and |control| in pilots, and the control's RMS in units of it."""
-        made, count = self.made, len(self.systems)
+        options, count = self.options, len(self.systems)
         states, controls = np.full((count, MOST_STATES), LEAST_SCALE), np.full((count, MOST_INPUTS), LEAST_SCALE)
         squares, pilots = np.zeros((count, MOST_INPUTS)), np.zeros(count)
-        for number in range(-(-max(PILOTS, made.variants_used) // made.together)):
-            lanes = [number * made.together + lane for lane in range(made.together)]
-            batch = self._dispatched(number, tuple(lane % made.variants_used for lane in lanes), use=3)
+        for number in range(-(-max(PILOTS, options.variants_used) // options.together)):
+            lanes = [number * options.together + lane for lane in range(options.together)]
+            batch = self._dispatched(number, tuple(lane % options.variants_used for lane in lanes), use=3)
             for group, simulation in zip(self.groups, batch, strict=True):
                 largest, moved = np.asarray(simulation.largest), np.asarray(simulation.states)
                 for column in np.flatnonzero(largest < DIVERGED).tolist():
-                    row = group[column // made.together]
+                    row = group[column // options.together]
                     inputs, size = self.systems[row].gain.shape
                     control = moved[:, :, column] @ self.systems[row].gain.T.astype(np.float32)
                     states[row, :size] = np.maximum(states[row, :size], np.abs(moved[:, :, column]).max(axis=0))
@@ -308,7 +310,7 @@ class Maker:
         if not pilots.all():
             raise DataError(
                 f"every trajectory of {self.systems[int(np.argmin(pilots))].family.name} reached a state of"
-                f" {DIVERGED:g}: lower --noise ({made.noise:g}) or --uncertainty ({made.uncertainty:g})"
+                f" {DIVERGED:g}: lower --noise ({options.noise:g}) or --uncertainty ({options.uncertainty:g})"
             )
         for row, system in enumerate(self.systems):
             inputs, size = system.gain.shape
