@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from plimsoll.recipes.control.prepare import code
-from plimsoll.recipes.control.simulate import evaluated, journeys, travelled
+from plimsoll.recipes.control.simulate import journeys, judged, travelled
 from plimsoll.recipes.control.systems import MOST_INPUTS, MOST_STATES
 from plimsoll.recipes.control.tables import journeys_table
 from plimsoll.recipes.control.variants import systems
@@ -44,7 +44,7 @@ def test_the_optimal_controller_in_its_own_place_costs_the_same(of):
     found = drive(of, optimal(of))
     assert np.allclose(found["cost"][0], found["cost"][1], rtol=1e-3)
     assert np.allclose(found["final"][0], found["final"][1], rtol=1e-2, atol=1e-4)
-    told = evaluated(of, NAMES, found)
+    told = judged(of, NAMES, found)
     assert all(one["cost_ratio"] == pytest.approx(1, rel=1e-3) for one in told["families"].values())
     assert told["at_least"] == {"excellent": 3, "good": 3, "acceptable": 3}
 
@@ -65,10 +65,10 @@ def test_what_is_seen_is_a_window_of_scaled_states_with_the_code(of):
 
 
 def test_doing_nothing_loses_what_falls_over_and_not_what_stands(of):
-    told = evaluated(of, NAMES, drive(of, lambda inputs: np.zeros((len(of.family), MOST_INPUTS), np.float32)))
+    told = judged(of, NAMES, drive(of, lambda inputs: np.zeros((len(of.family), MOST_INPUTS), np.float32)))
     assert told["families"]["MassSpringDamper"]["lost"] == 0
     assert told["families"]["CartPole"]["cost_ratio"] is None or told["families"]["CartPole"]["cost_ratio"] > 5
-    hopeless = evaluated(of, NAMES, drive(of, lambda inputs: np.full((len(of.family), MOST_INPUTS), 1e5, np.float32)))
+    hopeless = judged(of, NAMES, drive(of, lambda inputs: np.full((len(of.family), MOST_INPUTS), 1e5, np.float32)))
     assert hopeless["families"]["CartPole"]["lost"] == 2
     assert hopeless["median_cost_ratio"] is None
     text = journeys_table({**hopeless, "seconds": 3.0, "held_out": True})

@@ -1,4 +1,4 @@
-"""Options of `plimsoll prepare longcontext`, which the content of a packed folder follows from.
+"""What a packed folder follows from: the options of `plimsoll prepare longcontext`.
 
 Imports no NumPy: the command line takes its options from here.
 """
@@ -16,8 +16,6 @@ VOCABULARY = 257, 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class TextSet:
-    """What is packed, and with which tokenizer."""
-
     dataset_id: str
     """A file or folder (.txt, .jsonl, .parquet, gzip or zstd too), a Hugging Face hub id, which is streamed, or
     python:standard-library."""
@@ -33,7 +31,7 @@ class TextSet:
     """A tokenizer.json, the folder of one, or a vocab.json beside its merges.txt; by default a byte-level BPE is
     trained on the beginning of the text (8 MiB), and kept in the folder."""
     vocab_size: int | None = None
-    """Vocabulary of the trained tokenizer; default 8,192."""
+    """Of the trained tokenizer; default 8,192."""
 
     def __post_init__(self) -> None:
         if not self.dataset_id.strip():

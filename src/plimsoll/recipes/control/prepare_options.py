@@ -33,7 +33,7 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ControlSet:
-    """Options that the content of the file follows from."""
+    """What the content of the file follows from."""
 
     samples: int = 1_000_000
     """Windows to make, like 1M or 100M."""
@@ -152,5 +152,5 @@ class ControlSet:
 
     @property
     def disk_bytes(self) -> int:
-        """Most bytes of the file."""
+        """At most."""
         return round(self.samples * ROW_BYTES[self.compression] * self.window / 32)

@@ -143,7 +143,7 @@ def _cost(state: Array, control: Array) -> Array:
     return jnp.sum(state**2, axis=1) + CONTROL_WEIGHT * jnp.sum(control**2, axis=1)
 
 
-def evaluated(starts: Journeys, names: list[str], travelled: dict[str, np.ndarray]) -> dict[str, Any]:
+def judged(starts: Journeys, names: list[str], travelled: dict[str, np.ndarray]) -> dict[str, Any]:
     """Returns the median and the worst ratio of costs of each family, and how many families are of which grade."""
     ratio = travelled["cost"][1] / travelled["cost"][0]
     lost = travelled["norms"][1].max(axis=0) >= LOST
