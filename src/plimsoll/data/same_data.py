@@ -26,7 +26,7 @@ FILES = 256
 
 def require_same_facts(name: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raises DataError where one of the facts of a prepared folder is another than at the start of the run."""
-    if other := [f"{fact} was {then[fact]} and is {now[fact]}" for fact in now if then.get(fact) != now[fact]]:
+    if other := [f"{fact} was {then.get(fact, 'unknown')} and is {now[fact]}" for fact in now if then.get(fact) != now[fact]]:
         raise DataError(
             f"{name} is not the data of this run any more: {', '.join(other)}. Put the old folder back, or start a new"
             " --run"
