@@ -26,10 +26,11 @@ FILES = 256
 
 def require_same_facts(name: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raises DataError where one of the facts of a prepared folder is another than at the start of the run."""
-    if other := [f"{fact} was {then.get(fact, 'unknown')} and is {now[fact]}" for fact in now if then.get(fact) != now[fact]]:
+    other = [fact for fact in now if then.get(fact) != now[fact]]
+    if other:
+        words = ", ".join(f"{fact} was {then.get(fact, 'unknown')} and is {now[fact]}" for fact in other)
         raise DataError(
-            f"{name} is not the data of this run any more: {', '.join(other)}. Put the old folder back, or start a new"
-            " --run"
+            f"{name} is not the data of this run any more: {words}. Put the old folder back, or start a new --run"
         )
 
 
