@@ -77,6 +77,11 @@ class ControlRows(Hdf5Rows):
         return names
 
     @cached_property
+    def _known(self) -> np.ndarray:
+        """Names of the families as the rows have them, sorted."""
+        return np.array([family.encode() for family in self.families], "S50")
+
+    @cached_property
     def spreads(self) -> np.ndarray:
         """Root mean square of each control in the file's units, (families, inputs); 1 for inputs a family has not."""
         spreads = np.ones((len(self.families), self.spec["controls"][0][0]), np.float32)
@@ -176,7 +181,7 @@ class ControlRows(Hdf5Rows):
         if self.split == "trajectory":
             mine = is_held_out(rows["trajectory"]) == held_out
             rows = {name: values[mine] for name, values in rows.items()}
-        known, names = np.array([family.encode() for family in self.families], "S50"), rows["system"]
+        known, names = self._known, rows["system"]
         family = np.minimum(np.searchsorted(known, names), len(known) - 1)
         strange = known[family] != names
         if strange.any():
