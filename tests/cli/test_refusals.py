@@ -129,7 +129,7 @@ def test_data_that_cannot_be_trained_on_is_refused(capsys, tmp_path, case):
 
 
 def test_a_tokenizer_larger_than_the_vocabulary_is_refused(capsys, tmp_path):
-    from plimsoll.data.text.python_sources import python_sources
+    from plimsoll.data.text.opening import python_sources
     from plimsoll.data.text.tokenizer import train_byte_bpe
 
     train_byte_bpe(python_sources(max_examples=3), 320).save(tmp_path / "tokenizer.json")

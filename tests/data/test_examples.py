@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hypotheses import examples
-from plimsoll.data.examples import Examples, counted_batches, example_loader
+from plimsoll.data.examples import Examples
 from plimsoll.errors import DataError
 from plimsoll.types import COUNTED
 
@@ -20,7 +20,7 @@ def numbered(count):
 
 
 def drawn(count, *, batch_size, batches, **options):
-    loader = example_loader(numbered(count), batch_size=batch_size, prefetch=0, **options)
+    loader = numbered(count).loader(batch_size=batch_size, prefetch=0, **options)
     return np.concatenate([batch["n"] for batch in itertools.islice(loader, batches)]).tolist()
 
 
@@ -43,7 +43,7 @@ def test_an_epoch_has_an_order_of_its_own_and_the_seed_decides_it():
 @settings(max_examples=examples(20), deadline=None)
 @given(count=st.integers(1, 30), batch_size=st.integers(1, 9))
 def test_validation_counts_every_example_once_in_batches_of_one_shape(count, batch_size):
-    batches = list(counted_batches(numbered(count), batch_size=batch_size))
+    batches = list(numbered(count).counted(batch_size))
     assert {len(batch["n"]) for batch in batches} == {batch_size}
     assert np.concatenate([batch["n"][batch[COUNTED]] for batch in batches]).tolist() == list(range(count))
 
@@ -67,9 +67,9 @@ def test_what_lies_on_disk_is_counted_as_what_it_will_be_in_memory(tmp_path):
 
 
 def test_a_set_that_changed_its_length_is_not_continued():
-    state = example_loader(numbered(10), batch_size=2, seed=1).state()
+    state = numbered(10).loader(batch_size=2, seed=1).state()
     with pytest.raises(DataError, match="saved for 10 examples, and the data set has 11: it changed"):
-        example_loader(numbered(11), batch_size=2, seed=1).restore(state)
+        numbered(11).loader(batch_size=2, seed=1).restore(state)
 
 
 ODD = {

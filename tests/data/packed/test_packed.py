@@ -115,7 +115,8 @@ def test_memory_holds_the_runs_that_are_mixed_and_the_batches_in_flight_whatever
     folder = numbered(tmp_path / "packed", windows=16 * 1024, seq_len=1024)
     program = f"""
 import resource
-from plimsoll.data.packed import packed_bytes, packed_loader
+from plimsoll.data.packed.packed import packed_bytes
+from plimsoll.data.packed.windows import packed_loader
 options = {{"seq_len": 1024, "batch_size": 256, "prefetch": 2}}
 loader = packed_loader({str(folder.parent / "small")!r}, seed=1, **options)
 next(loader)

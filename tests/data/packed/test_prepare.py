@@ -22,14 +22,12 @@ from plimsoll.data.disk import locked
 from plimsoll.data.packed import prepare as text
 from plimsoll.data.packed import writer
 from plimsoll.data.packed.encoding import encoded
-from plimsoll.data.packed.extent import Extent
 from plimsoll.data.packed.options import TextSet
 from plimsoll.data.packed.packed import open_packed
-from plimsoll.data.packed.prepare import build
+from plimsoll.data.packed.prepare import Extent, build
 from plimsoll.data.packed.writer import Counts, TextFolder
-from plimsoll.data.text.documents import Piece
+from plimsoll.data.text.documents import Piece, is_held_out
 from plimsoll.data.text.opening import open_documents
-from plimsoll.data.text.split import is_held_out
 from plimsoll.data.text.tokenizer import load_tokenizer
 from plimsoll.errors import DataError, RecipeError, StoppedError
 
@@ -330,7 +328,7 @@ class Counting:
     def submit(self, texts, ends):
         self.under_way += 1
         self.most = max(self.most, self.under_way)
-        return self
+        return self.result
 
     def result(self):
         self.under_way -= 1

@@ -13,10 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hypotheses import examples
-from plimsoll.data.text.opening import open_documents
+from plimsoll.data.text.documents import is_held_out
+from plimsoll.data.text.opening import open_documents, python_sources
 from plimsoll.data.text.pieces import PIECE, cut_string
-from plimsoll.data.text.python_sources import python_sources
-from plimsoll.data.text.split import is_held_out
 from plimsoll.errors import DataError
 from plimsoll.units import KIB, MIB
 
@@ -121,7 +120,7 @@ def test_every_row_of_a_table_is_a_document(tmp_path, name, write, column):
     write(tmp_path / name, column)
     documents = open_documents(str(tmp_path / name), text_column=column)
     assert texts(documents) == EXPECTED
-    assert documents.columns() == ["id", column]
+    assert documents.files[0].columns() == ["id", column]
     assert_resumes_everywhere(documents)
 
 

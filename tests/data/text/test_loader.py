@@ -240,7 +240,7 @@ def test_close_ends_the_thread_and_may_be_called_twice(byte_tokenizer, listed_do
 
 def test_a_process_ends_cleanly_with_a_loader_left_open():
     program = (
-        "from plimsoll.data.text.python_sources import python_sources\n"
+        "from plimsoll.data.text.opening import python_sources\n"
         "from plimsoll.data.text.tokenizer import train_byte_bpe\n"
         "from plimsoll.data.text.loader import text_loader\n"
         "documents = python_sources()\n"

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
 from hypotheses import examples
-from plimsoll.data.text.documents import Piece
-from plimsoll.data.text.held_out import collect_held_out
-from plimsoll.data.text.split import is_held_out
+from plimsoll.data.text.documents import Piece, is_held_out
+from plimsoll.data.text.survey import collect_held_out
 from plimsoll.data.text.tokenizer import TextTokenizer, load_tokenizer, tokenizer_vocab_size, train_byte_bpe
 from plimsoll.errors import DataError, RecipeError
 

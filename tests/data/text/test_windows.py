@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hypotheses import examples
-from plimsoll.data.text.split import is_held_out
+from plimsoll.data.text.documents import is_held_out
 from plimsoll.data.text.survey import count_windows
 from plimsoll.data.text.windows import BLOCK, TokenWindows
 from plimsoll.errors import DataError, RecipeError

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Int
 
-from plimsoll.data.read_json import read_json
+from plimsoll.data.disk import read_json
 from plimsoll.data.token_table import TokenTable, loaded
 from plimsoll.errors import DataError
 from plimsoll.types import COUNTED, IGNORED_LABEL

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float32, Int32, Int64
 
-from plimsoll.data.read_json import read_json
+from plimsoll.data.disk import read_json
 from plimsoll.data.token_table import loaded
 from plimsoll.errors import DataError
 from plimsoll.recipes.recommend.catalogue import Catalogue
