@@ -1,7 +1,7 @@
 """`plimsoll prepare arc`: tasks with their augmentations, in the published format.
 
-The demonstration pairs of every task are to train on, those of the test subset too: from them the model learns what
-belongs to a task's identifier. The test pairs of the test subset are to test on, those of other subsets to train on.
+The demonstration pairs of every task are trained on, those of the test subset too: from them the model learns what
+belongs to a task's identifier. The test pairs of the test subset are tested on, those of other subsets trained on.
 Format and augmentation: build_arc_dataset.py of Tiny Recursive Models, https://arxiv.org/abs/2510.04871.
 """
 
@@ -23,16 +23,16 @@ from plimsoll.recipes.puzzles.vote_counts import key_of
 from plimsoll.recipes.puzzles.writer import Progress, PuzzleFolder, SplitFiles
 
 TRIES = 5
-"""Draws for each augmentation that is asked for: of a task with few colours and much symmetry there are fewer."""
+"""Random draws per requested augmentation: a task with few colours and much symmetry has fewer different ones."""
 TEST_SETS = ("evaluation2", "evaluation")
 _TASK = 41
-"""Stream of random numbers of one seed."""
+"""Number of the random stream that a seed has for each task."""
 
 Pair = tuple[Grid, Grid]
 
 
 def build(made: ArcSet, out: Path, progress: Progress = lambda done, groups: None) -> dict[str, Any]:
-    """Writes the folder `out`. The answer is what `prepare --json` prints."""
+    """Writes the folder `out` and returns what `prepare --json` prints."""
     source = Path(made.source).expanduser()
     subsets = _subsets(made, source)
     test_set = _test_set(made, subsets)
@@ -92,7 +92,7 @@ def _test_set(made: ArcSet, subsets: dict[str, list[Path]]) -> str:
 
 
 def unique(task: Task, count: int, random: np.random.Generator) -> list[Augmentation]:
-    """Nothing changed, then up to `count` augmentations, no two of which make the same grids."""
+    """Returns the task unchanged, then up to `count` augmentations, no two of which have the same grids."""
     found, seen = [NOTHING], {_mark(task, NOTHING)}
     for _ in range(TRIES * count):
         if len(found) > count:
@@ -105,7 +105,7 @@ def unique(task: Task, count: int, random: np.random.Generator) -> list[Augmenta
 
 
 def _mark(task: Task, by: Augmentation) -> bytes:
-    """What tells two augmentations of a task apart: its pairs, in any order."""
+    """Returns the pairs of an augmentation, in any order, as a key that distinguishes it from others of its task."""
     grids = [(asked, answer) for asked, answer in (*task.train, *task.test) if answer is not None]
     keys = sorted(key_of(by.applied(asked)) + key_of(by.applied(answer)) for asked, answer in grids)
     return hashlib.sha256(b"|".join(keys)).digest()
@@ -133,7 +133,10 @@ def _add_group(
     *,
     random: np.random.Generator | None,
 ) -> None:
-    """With `random`, every pair but one of each puzzle is put somewhere on the canvas; else all are at its corner."""
+    """Adds the puzzles of a task.
+
+    With `random`, all pairs of a puzzle but one are put at random places of the canvas; else all are at its corner.
+    """
     inputs, labels = [], []
     for by in augmentations:
         still = -1 if random is None else int(random.integers(len(pairs)))
@@ -149,5 +152,5 @@ def _add_group(
 
 
 def _room(grids: Pair, axis: int) -> int:
-    """Places at which both fit along an axis."""
+    """Returns the number of places along an axis at which both grids fit."""
     return CANVAS - max(grid.shape[axis] for grid in grids) + 1

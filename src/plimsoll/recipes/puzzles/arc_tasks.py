@@ -1,8 +1,8 @@
-"""ARC tasks as they are published: the Kaggle form, or a JSON file for each task. Every grid is checked.
+"""ARC tasks in their published forms: the Kaggle form, or a JSON file per task. Every grid is checked.
 
-Kaggle: `PREFIX_SUBSET_challenges.json` is name to task, and `PREFIX_SUBSET_solutions.json` name to the outputs of its
-test pairs. Else a folder for each subset, or one folder of tasks. A task is `{"train": pairs, "test": pairs}`, a pair
-`{"input": rows, "output": rows}`, a row colours from 0 to 9.
+Kaggle: `PREFIX_SUBSET_challenges.json` maps names to tasks, and `PREFIX_SUBSET_solutions.json` names to the outputs of
+their test pairs. Otherwise there is a folder per subset, or one folder of tasks. A task is `{"train": pairs, "test":
+pairs}`, a pair `{"input": rows, "output": rows}`, a row a list of colours from 0 to 9.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Task:
     name: str
     train: list[tuple[Grid, Grid]]
     test: list[tuple[Grid, Grid | None]]
-    """The output is None where nobody has published it."""
+    """Test pairs; an output that was not published is None."""
     as_published: dict[str, Any]
 
 
 def find_subsets(source: Path) -> dict[str, list[Path]]:
-    """Name of each subset to the files of its tasks: one of the Kaggle form, or one for each task."""
+    """Returns the files of each subset: one of the Kaggle form, or one per task."""
     if not source.is_dir():
         raise DataError(f"--source {source} is no folder that is there: name one with ARC tasks in JSON files")
     kaggle = {_subset_of(path): [path] for path in sorted(source.glob(f"*{CHALLENGES}.json"))}
@@ -52,7 +52,7 @@ def _subset_of(path: Path) -> str:
 
 
 def tasks(files: list[Path]) -> Iterator[Task]:
-    """Of a subset, in order."""
+    """Returns the tasks of a subset, in order."""
     for path in files:
         read = _json(path)
         if path.stem.endswith(CHALLENGES):
@@ -80,7 +80,7 @@ def _entries(read: Any, path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _solved(task: Any, outputs: Any, place: str) -> Any:
-    """With the outputs of its test pairs, where they are published."""
+    """Returns the task with the outputs of its test pairs, if they are published."""
     if outputs is None or not isinstance(task, dict):
         return task
     pairs = task.get("test", [])

@@ -2,7 +2,7 @@
 
 Tokens 1 to 5 are the characters "# SGo" (wall, free, start, goal, path); 0 is padding, which no maze has. Format:
 build_maze_dataset.py of Tiny Recursive Models, https://arxiv.org/abs/2510.04871. There too the eight symmetries of a
-maze are an option that is off if nothing is said, though the paper says 8 augmentations.
+maze are off by default, although the paper says 8 augmentations.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from plimsoll.recipes.puzzles.source_table import Row, Table, find_table
 from plimsoll.recipes.puzzles.writer import Progress, PuzzleFolder
 
 TRIES = 500
-"""Draws of one maze with a path long enough."""
+"""Random draws before giving up on a maze with a path that is long enough."""
 _CHOICE, _MAZES = 31, 32
-"""Streams of random numbers of one seed."""
+"""Numbers of the random streams of a seed."""
 
 
 class Pair(NamedTuple):
@@ -34,8 +34,10 @@ class Pair(NamedTuple):
 
 
 def build(made: MazeSet, out: Path, progress: Progress = lambda done, groups: None) -> dict[str, Any]:
-    """Writes the folder `out`. The answer is what `prepare --json` prints; `longer_paths` counts answers of a table
-    whose path is not a shortest one."""
+    """Writes the folder `out` and returns what `prepare --json` prints.
+
+    Its `longer_paths` counts answers of a table whose path is longer than a shortest one.
+    """
     return _generated(made, out, progress) if made.source is None else _from_table(made, made.source, out, progress)
 
 
@@ -51,7 +53,7 @@ def _generated(made: MazeSet, out: Path, progress: Progress) -> dict[str, Any]:
 
 
 def _new_mazes(made: MazeSet) -> Iterator[Pair]:
-    """Without end; no two are symmetries of each other."""
+    """Yields mazes without end, no two of which are symmetries of each other."""
     random = np.random.default_rng([made.seed, _MAZES])
     seen: set[int] = set()
     while True:
@@ -69,7 +71,7 @@ def _new_mazes(made: MazeSet) -> Iterator[Pair]:
 
 
 def mark(question: Maze) -> int:
-    """Eight bytes that a maze and its symmetries share, and others do not."""
+    """Returns eight bytes that a maze shares with its symmetries only."""
     weights = np.random.default_rng(0).integers(0, 2**64, question.size, np.uint64)
     views = np.stack([dihedral(question, which) for which in range(SYMMETRIES)])
     return int((views.reshape(SYMMETRIES, -1).astype(np.uint64) @ weights).min())
@@ -109,7 +111,7 @@ def _add(folder: PuzzleFolder, made: MazeSet, pair: Pair, *, test: bool) -> None
 
 
 def _pairs(table: Table, split: str, size: int) -> Iterator[Pair]:
-    """Of every row, checked."""
+    """Yields mazes and paths of all rows, each checked."""
     for rows in table.parts(split):
         for row in rows:
             pair = Pair(_grid(row, "question", size), _grid(row, "answer", size))

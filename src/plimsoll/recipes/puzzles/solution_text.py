@@ -1,15 +1,15 @@
-"""What `plimsoll solve` prints: the puzzle beside its answer, and what is known of it. Pure: a description in, text
-out."""
+"""Text of `plimsoll solve`: the puzzle, its answer next to it, and the verdict."""
 
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
 GAP = 6
-"""Blanks between the puzzle and its answer."""
+"""Spaces between the puzzle and its answer."""
 
 
 def solution_text(found: Mapping[str, Any]) -> str:
+    """Returns puzzle and answer side by side, then the verdict."""
     before, after = (drawn_rows(found[name], found["box"]) for name in ("puzzle", "answer"))
     width = max(map(len, before)) + GAP
     beside = [f"  {one:<{width}}{other}".rstrip() for one, other in zip_longest(before, after, fillvalue="")]
@@ -17,7 +17,7 @@ def solution_text(found: Mapping[str, Any]) -> str:
 
 
 def drawn_rows(rows: Sequence[str], box: Sequence[int] | None) -> list[str]:
-    """With white space between the boxes of a Sudoku: it can be typed in again as it is."""
+    """Returns the rows as lines, with white space between the boxes of a Sudoku, so that they can be typed in again."""
     if box is None:
         return list(rows) or ["(no grid)"]
     tall, wide = box
@@ -29,7 +29,7 @@ def drawn_rows(rows: Sequence[str], box: Sequence[int] | None) -> list[str]:
 
 
 def said_of(found: Mapping[str, Any]) -> list[str]:
-    """A line each: the verdict, the data set's, the steps."""
+    """Returns a line each about validity, the data set's answer, and the supervision steps."""
     lines = []
     if "valid" in found:
         lines.append("valid" if found["valid"] else f"not valid: {found['why_not']}")

@@ -1,6 +1,6 @@
-"""Questions and answers as strings: rows of CSV files in the form `source,question,answer,rating`, here or on the hub.
+"""Questions and answers as strings: CSV files in the form `source,question,answer,rating`, local or on the hub.
 
-Rows are read one after the other, as often as they are asked for, and not kept.
+Rows are streamed, as often as they are needed, and not kept in memory.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ TOGETHER = 4096
 
 class Row(NamedTuple):
     place: str
-    """For people: which row of which file."""
+    """File and number of the row, for messages."""
     question: str
     answer: str
 
 
 @dataclass(frozen=True)
 class Table:
-    """The file of each split."""
+    """Table with a file per split."""
 
     files: dict[str, Path]
 
@@ -38,7 +38,7 @@ class Table:
         return "test" in self.files
 
     def parts(self, split: str) -> Iterator[list[Row]]:
-        """All rows, up to 4,096 at a time; the numbers of rows begin with 1."""
+        """Yields all rows, up to 4,096 at a time; numbers of rows begin with 1."""
         part: list[Row] = []
         for row in _csv_rows(self.files[split]):
             part.append(row)
@@ -50,7 +50,7 @@ class Table:
 
 
 def find_table(source: str) -> Table:
-    """What `--source` names."""
+    """Returns the table that `--source` names."""
     path = Path(source).expanduser()
     if path.is_file():
         return Table({"train": path})
@@ -97,7 +97,7 @@ def _require_columns(path: Path, header: list[str]) -> None:
 
 
 def _downloaded(name: str) -> dict[str, Path]:
-    """The CSV files themselves: a reader that guesses types would take an answer of 81 digits for a number."""
+    """Returns the CSV files themselves: a reader that guesses types would take an answer of 81 digits for a number."""
     import huggingface_hub
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 

@@ -1,8 +1,8 @@
 """`plimsoll prepare sudoku`: puzzles from a table or generated, with their augmentations, in the published format.
 
-Token 1 is a blank, 2 to side + 1 are the digits; 0 is padding, which no board has. No puzzle to train on has a solution
-that is among those to test on, augmentations included. Format and augmentation: build_sudoku_dataset.py of Tiny
-Recursive Models, https://arxiv.org/abs/2510.04871.
+Token 1 is a blank, 2 to side + 1 are the digits; 0 is padding, which no board has. No puzzle to train on, augmentations
+included, has a solution that is tested on. Format and augmentation: build_sudoku_dataset.py of Tiny Recursive Models,
+https://arxiv.org/abs/2510.04871.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from plimsoll.recipes.puzzles.sudoku_symmetry import augmented, fingerprints
 from plimsoll.recipes.puzzles.writer import Progress, PuzzleFolder, SplitFiles
 
 TEST_PUZZLES_4X4 = 20
-"""Of each grid that is held out."""
+"""Test puzzles of each grid that is held out."""
 TOGETHER = 256
 """Puzzles that are generated at a time."""
 _CHOICE, _GRIDS, _DIGGING, _GROUP = 21, 22, 23, 24
-"""Streams of random numbers of one seed."""
+"""Numbers of the random streams of a seed."""
 
 
 def build(made: SudokuSet, out: Path, progress: Progress = lambda done, groups: None) -> dict[str, Any]:
-    """Writes the folder `out`. The answer is what `prepare --json` prints."""
+    """Writes the folder `out` and returns what `prepare --json` prints."""
     if made.source is not None:
         return _from_table(made, made.source, out, progress)
     return _all_of_4x4(made, out, progress) if made.size == 4 else _generated(made, out, progress)
@@ -50,7 +50,8 @@ def _add(split: SplitFiles, puzzles: Boards, solutions: Boards) -> None:
 
 
 def _from_table(made: SudokuSet, source: str, out: Path, progress: Progress) -> dict[str, Any]:
-    """Reads the table twice: to choose, and to write. In between it holds some 10 bytes of each row."""
+    """Writes puzzles of a table, which is read twice: to choose, and to write. About 10 bytes per row stay in memory.
+    """
     table = find_table(source)
 
     def marks(split: str) -> np.ndarray:
@@ -71,7 +72,7 @@ def _from_table(made: SudokuSet, source: str, out: Path, progress: Progress) -> 
 
 
 def _picked(table: Table, split: str, which: np.ndarray, side: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Puzzles and solutions of the rows that were chosen; each has no other solution."""
+    """Yields puzzles and solutions of the chosen rows, after checking that each has no other solution."""
     first = 0
     for part in pairs(table, split, side=side):
         mine = np.flatnonzero(which[first : first + len(part.places)])
@@ -89,7 +90,7 @@ def _add_augmented(
 
 
 def _generated(made: SudokuSet, out: Path, progress: Progress) -> dict[str, Any]:
-    """Sides 6 and 9: every group from a grid of its own."""
+    """Writes puzzles of side 6 or 9, each group from a grid of its own."""
     groups = made.train_size + made.held_out_grids
     train_rows = made.train_size * (1 + made.num_aug)
     new = _new_puzzles(made)
@@ -107,7 +108,7 @@ def _generated(made: SudokuSet, out: Path, progress: Progress) -> dict[str, Any]
 
 
 def _new_puzzles(made: SudokuSet) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Without end; no two have one solution."""
+    """Yields puzzles and solutions without end, no two with the same solution."""
     random = np.random.default_rng([made.seed, _GRIDS])
     seen = np.empty(0, np.uint64)
     while True:
@@ -120,7 +121,10 @@ def _new_puzzles(made: SudokuSet) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def _all_of_4x4(made: SudokuSet, out: Path, progress: Progress) -> dict[str, Any]:
-    """Each of the 288 grids is to train or to test on. Nothing is augmented: that would lead from one to the other."""
+    """Writes puzzles of side 4, each of whose 288 grids is trained or tested on.
+
+    Augmenting would turn one into another.
+    """
     random = np.random.default_rng([made.seed, _CHOICE])
     grids = random.permutation(all_grids(4))
     count = made.held_out_grids

@@ -18,7 +18,7 @@ Boards = UInt8[np.ndarray, "boards side side"]
 Masks = UInt16[np.ndarray, "boards side side"]
 
 BOXES = {4: (2, 2), 6: (2, 3), 9: (3, 3)}
-"""Side to the rows and columns of a box."""
+"""Rows and columns of a box, by side of the board."""
 TOGETHER = 2048
 """Boards that are searched at a time: a few MiB."""
 BLANK = ".", "0"
@@ -26,26 +26,27 @@ BLANK = ".", "0"
 
 
 class Solved(NamedTuple):
+    """Result of a search."""
     counts: Int[np.ndarray, " boards"]
-    """Solutions of each, or the limit where there are more."""
+    """Number of solutions of each board, at most the limit."""
     solutions: Boards
-    """The first that was found; zeros where there is none."""
+    """First solution of each board; zeros if there is none."""
 
 
 def candidates(boards: Boards) -> Masks:
-    """All digits where a cell is blank."""
+    """Returns the candidates of each cell: all digits if it is blank."""
     masks = np.left_shift(1, boards.astype(np.int32) - 1, where=boards > 0, out=np.zeros(boards.shape, np.int32))
     return np.where(boards > 0, masks, 2 ** boards.shape[-1] - 1).astype(np.uint16)
 
 
 def digits(masks: Masks) -> Boards:
-    """The digit of every settled cell, 0 of every other."""
+    """Returns the digit of every settled cell, and 0 for every other."""
     found = np.bitwise_count(masks - np.uint16(1)) + 1  # of 2^(d-1) - 1, bits d - 1
     return np.where(_settled(masks), found, 0).astype(np.uint8)
 
 
 def in_boxes(boards: np.ndarray) -> np.ndarray:
-    """(..., side, side) with a box in every row."""
+    """Returns boards, (..., side, side), with a box in every row."""
     side = boards.shape[-1]
     rows, cols = BOXES[side]
     parts = boards.reshape(*boards.shape[:-2], side // rows, rows, side // cols, cols)
@@ -53,7 +54,7 @@ def in_boxes(boards: np.ndarray) -> np.ndarray:
 
 
 def out_of_boxes(boxes: np.ndarray) -> np.ndarray:
-    """What `in_boxes` was made from."""
+    """Returns the boards that `in_boxes` was applied to."""
     side = boxes.shape[-1]
     rows, cols = BOXES[side]
     parts = boxes.reshape(*boxes.shape[:-2], side // rows, side // cols, rows, cols)
@@ -65,11 +66,11 @@ _UNITS = (
     (lambda boards: boards.swapaxes(-2, -1), lambda cols: cols.swapaxes(-2, -1)),
     (in_boxes, out_of_boxes),
 )
-"""Boards seen as rows, as columns and as boxes, and back."""
+"""Functions to view boards as rows, as columns and as boxes, and back."""
 
 
 def valid(boards: Boards) -> Bool[np.ndarray, " boards"]:
-    """Which are complete, with every digit once in every unit."""
+    """Returns which boards are complete, with every digit once in every unit."""
     whole = np.uint16(2 ** boards.shape[-1] - 1)
     masks = candidates(boards)
     good = np.all(boards > 0, axis=(1, 2))
@@ -79,7 +80,7 @@ def valid(boards: Boards) -> Bool[np.ndarray, " boards"]:
 
 
 def propagated(masks: Masks) -> tuple[Masks, Bool[np.ndarray, " boards"]]:
-    """What follows without a guess, and which boards are still without a contradiction."""
+    """Returns what follows without a guess, and which boards have no contradiction yet."""
     masks, alive = masks.copy(), np.ones(len(masks), bool)
     active = np.arange(len(masks))
     while len(active):
@@ -114,9 +115,9 @@ def _passed(masks: Masks) -> tuple[Masks, Bool[np.ndarray, " boards"]]:
 
 
 def leaves(masks: Masks, *, done: Bool[np.ndarray, " boards"]) -> Iterator[tuple[Int[np.ndarray, " found"], Boards]]:
-    """Every solution: numbers of boards, and theirs. A board is left as soon as the caller sets it in `done`.
+    """Yields every solution with the number of its board. A board is dropped as soon as the caller sets it in `done`.
 
-    Depth first: what waits is bounded by the depth of the search, not by its breadth.
+    The search is depth first, so its memory is bounded by its depth and not by its breadth.
     """
     waiting = [(masks[first : first + TOGETHER], np.arange(first, min(first + TOGETHER, len(masks))))
                for first in range(0, len(masks), TOGETHER)]  # fmt: skip
@@ -136,7 +137,7 @@ def leaves(masks: Masks, *, done: Bool[np.ndarray, " boards"]) -> Iterator[tuple
 
 
 def _split(masks: Masks, owners: np.ndarray) -> tuple[Masks, np.ndarray]:
-    """One of the cells with the fewest candidates: all but the lowest, and the lowest."""
+    """Returns two boards for each: one takes the lowest candidate of a cell with the fewest, the other all but that."""
     flat = masks.reshape(len(masks), -1)
     counts = np.bitwise_count(flat)
     cells = np.argmin(np.where(counts > 1, counts, 99), axis=1)
@@ -149,7 +150,7 @@ def _split(masks: Masks, owners: np.ndarray) -> tuple[Masks, np.ndarray]:
 
 
 def solved(boards: Boards, *, limit: int = 2) -> Solved:
-    """Up to `limit` solutions of each are counted: 2 say whether there is exactly one."""
+    """Returns up to `limit` solutions of each board: 2 are enough to know whether there is exactly one."""
     counts, solutions = np.zeros(len(boards), np.int64), np.zeros_like(boards)
     done = np.zeros(len(boards), bool)
     for owners, found in leaves(candidates(boards), done=done):
@@ -160,20 +161,20 @@ def solved(boards: Boards, *, limit: int = 2) -> Solved:
 
 
 def by_singles(boards: Boards) -> Bool[np.ndarray, " boards"]:
-    """Which are solved without a guess."""
+    """Returns which boards are solved without a guess."""
     masks, alive = propagated(candidates(boards))
     return alive & _settled(masks).all((1, 2))
 
 
 def all_grids(side: Literal[4]) -> Boards:
-    """All 288 of side 4, in a fixed order. (Side 6 has 28,200,960, side 9 6.67e21.)"""
+    """Returns all 288 grids of side 4, in a fixed order. (Side 6 has 28,200,960, side 9 6.67e21.)"""
     empty = np.zeros((1, side, side), np.uint8)
     grids = np.concatenate([found for _, found in leaves(candidates(empty), done=np.zeros(1, bool))])
     return grids[np.lexsort(grids.reshape(len(grids), -1).T[::-1])]
 
 
 def random_grids(count: int, side: int, random: np.random.Generator) -> Boards:
-    """Complete grids, filled cell by cell at random; not all grids are equally likely."""
+    """Returns complete grids, filled cell by cell at random; not all grids are equally likely."""
     made = np.zeros((count, side, side), np.uint8)
     left = np.arange(count)
     masks = candidates(made)

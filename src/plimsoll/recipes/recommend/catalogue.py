@@ -1,8 +1,8 @@
-"""What the items of a set of interactions are called: `items.jsonl`, a line for each, in the order of their ids.
+"""Names of the items of a set of interactions: `items.jsonl`, a line per item, in the order of ids.
 
     {"id": 1, "original": "12", "title": "Toy Story (1995)"}
 
-Ids begin with 1, since 0 is padding; `original` is what the file that was prepared calls the item.
+Ids begin with 1, because 0 is padding; `original` is the item's name in the prepared file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ITEMS = "items.jsonl"
 
 
 class Catalogue:
-    """`titles` has None where an item has no title."""
+    """Names of items. `titles` has None for an item without a title."""
 
     def __init__(self, originals: Sequence[str], titles: Sequence[str | None]) -> None:
         self.originals, self.titles = list(originals), list(titles)
@@ -58,11 +58,11 @@ class Catalogue:
 
     @cached_property
     def ids(self) -> dict[str, int]:
-        """By original."""
+        """Ids by original name."""
         return {original: number for number, original in enumerate(self.originals, 1)}
 
     def name(self, item: int) -> str:
-        """For people: the title, or the original where there is none."""
+        """Returns the title of an item, or its original name if it has none."""
         return self.titles[item - 1] or self.originals[item - 1]
 
     @property
@@ -71,5 +71,5 @@ class Catalogue:
 
 
 def catalogue_sha256(originals: Iterable[str]) -> str:
-    """Of the originals in order: what makes two catalogues the same."""
+    """Returns a hash of the original names in order, which identifies a catalogue."""
     return hashlib.sha256(json.dumps(list(originals)).encode()).hexdigest()

@@ -1,6 +1,6 @@
-"""Files of interactions, line after line: which form a file has, and its rows as (line, user, item, time, rating).
+"""Files of interactions, line by line: the form of a file, and its rows as (line, user, item, time, rating).
 
-Nothing is kept; what is wrong with a line is said with its number.
+Nothing is kept in memory; an error names its line.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from plimsoll.errors import DataError
 from plimsoll.recipes.recommend.prepare_options import Form, RecommendSet
 
 LOOKED_AT = 1000
-"""Lines that a form is guessed from."""
+"""Lines that the form is detected from."""
 DELIMITERS = ",\t;"
 CHOICES = f"Say which it is with --format {', '.join(get_args(Form))}"
 MOVIELENS = {"user": "userId", "item": "movieId", "time": "timestamp", "rating": "rating"}
-"""Columns of its ratings.csv."""
+"""Columns of MovieLens' ratings.csv."""
 
 
 class Row(NamedTuple):
     line: int
-    """From 1."""
+    """Number of the line, from 1."""
     user: str
     item: str
     time: float
-    """Seconds, or whatever unit the file has; 0 where it has none."""
+    """Time in seconds, or in whatever unit the file has; 0 if it has none."""
     rating: float
-    """0 where it is not asked for."""
+    """Rating; 0 if none was asked for."""
 
 
 def form_of(made: RecommendSet, path: Path) -> Form:
-    """As asked for, or as the first thousand lines look."""
+    """Returns the form that was asked for, or that the first thousand lines have."""
     if made.format is not None or made.user_column is not None:
         return made.format or "csv"
     with opened(path, "movielens-dat") as file:  # any bytes can be read so
@@ -71,7 +71,7 @@ def has_times(made: RecommendSet, form: Form) -> bool:
 
 
 def rows(made: RecommendSet, path: Path, form: Form) -> Iterator[Row]:
-    """All of the file, in its order; those rated too low too."""
+    """Yields all rows of the file in its order, with low ratings too."""
     if made.min_rating is not None and form in ("pairs", "sequences"):
         raise DataError(f"--min-rating {made.min_rating:g}: {path} has no ratings, being read as --format {form}")
     if form == "movielens-csv":
@@ -171,7 +171,7 @@ def _lines(path: Path, form: Form) -> Iterator[tuple[int, str]]:
 
 @contextmanager
 def opened(path: Path, form: Form, *, option: str = "--interactions") -> Iterator[IO[str]]:
-    """MovieLens' .dat files are in Latin-1, everything else is in UTF-8."""
+    """Opens the file: MovieLens' .dat files are in Latin-1, everything else is in UTF-8."""
     try:
         with open(path, newline="", encoding="latin-1" if form == "movielens-dat" else "utf-8-sig") as file:
             yield file
@@ -198,12 +198,12 @@ def _number(text: str, what: str, path: Path, line: int) -> float:
 
 
 class _Clock:
-    """The times of a file: all of them plain numbers, or all dates. Of both together no order can be told."""
+    """Parser of the times of a file. They must all be numbers, or all dates: a mixture has no order."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.began: tuple[bool, int] | None = None
-        """Whether the first one was a date, and its line."""
+        """Whether the first time was a date, and its line."""
 
     def read(self, text: str, line: int) -> float:
         found, is_date = self._read(text, line)

@@ -1,12 +1,12 @@
-"""Who took which item after which: a folder that `plimsoll prepare recommend` wrote, checked when it is opened.
+"""Users' sequences of items: a folder that `plimsoll prepare recommend` wrote, checked when it is opened.
 
-`sequences.npy` holds all users' items one after the other, each user's in the order of time, as ids from 1 (0 is
-padding, and never an item); `offsets.npy` the first of each user and, last, their number; `clusters.npy` the cluster of
-each id, -1 for padding; `embeddings.npy`, where there is one, a row for each id to begin with, zeros for padding;
-`items.jsonl` what items are called (recipes/recommend/catalogue.py); `catalogue.json` the sizes.
+`sequences.npy` holds the items of all users one after the other, each user's in the order of time, as ids from 1 (0 is
+padding, and never an item). `offsets.npy` has the first place of each user and, last, the number of places;
+`clusters.npy` the cluster of each id, -1 for padding; `embeddings.npy`, if there is one, an initial vector per id,
+zeros for padding; `items.jsonl` the names of items (recipes/recommend/catalogue.py); `catalogue.json` the sizes.
 
 Splits are places, not files. Of a user with three items or more the last is for testing and the one before it for
-validation; what stands before is for training. Users with fewer are only trained on.
+validation; the earlier ones are for training. Users with fewer are only trained on.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from plimsoll.errors import DataError
 from plimsoll.recipes.recommend.catalogue import Catalogue
 
 PADDING = 0
-"""The id that is no item."""
+"""Id that is no item."""
 LEAST_EVALUATED = 3
-"""Items of a user who is validated and tested on."""
+"""Fewest items of a user who is evaluated."""
 ABOUT, SEQUENCES, OFFSETS = "catalogue.json", "sequences.npy", "offsets.npy"
 CLUSTERS, EMBEDDINGS = "clusters.npy", "embeddings.npy"
 SLICE = 2**20
@@ -38,17 +38,17 @@ HeldOut = Literal["validation", "test"]
 
 
 class Interactions:
-    """Sequences stay on disk, mapped; everything else is in memory once it was asked for."""
+    """Set of interactions. Sequences are memory-mapped; everything else is loaded on first use."""
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder).expanduser()
         self.about = _about(self.folder)
         self.users: int = self.about["users"]
         self.items: int = self.about["items"]
-        """Without padding: ids go from 1 to this number."""
+        """Number of items without padding: ids go from 1 to this number."""
         self.clusters: int = self.about["clusters"]
         self.offsets: Int64[np.ndarray, " users_and_1"] = self._offsets()
-        """First place of each user in `sequences`, and the number of interactions."""
+        """First place of each user in `sequences`, then the number of interactions."""
         self.sequences: Int32[np.ndarray, " interactions"] = self._sequences()
 
     @classmethod
@@ -56,15 +56,16 @@ class Interactions:
         return cls(folder)
 
     def __len__(self) -> int:
-        """Interactions."""
+        """Returns the number of interactions."""
         return int(self.offsets[-1])
 
     def held_bytes(self) -> int:
-        """Of what is mapped and what is in memory, titles and embeddings aside."""
+        """Bytes that are mapped or in memory, without titles and embeddings."""
         return 4 * len(self) + self.offsets.nbytes + 4 * (self.items + 1)
 
     def sha256(self) -> str:
-        """Of who took what and when. Read, not mapped: pages of a map would stay in memory."""
+        """Returns a hash of who took what and when. The file is read, because pages of a mapping would stay in memory.
+        """
         found = hashlib.sha256()
         for name in (SEQUENCES, OFFSETS):
             with open(self.folder / name, "rb") as file:
@@ -72,39 +73,39 @@ class Interactions:
         return found.hexdigest()
 
     def sequence(self, user: int) -> Int32[np.ndarray, " length"]:
-        """All of a user's items, in the order of time."""
+        """Returns all items of a user, in the order of time."""
         return self.sequences[self.offsets[user] : self.offsets[user + 1]]
 
     def train(self, user: int) -> Int32[np.ndarray, " length"]:
         return self.sequences[self.offsets[user] : self.ends("train")[user]]
 
     def validation(self, user: int) -> tuple[Int32[np.ndarray, " length"], int]:
-        """What the user took before, and the item to be found."""
+        """Returns what the user took before, and the item to predict."""
         return self._held_out(user, "validation")
 
     def test(self, user: int) -> tuple[Int32[np.ndarray, " length"], int]:
-        """What the user took before, the item of validation included, and the item to be found."""
+        """Returns what the user took before, with the item of validation, and the item to predict."""
         return self._held_out(user, "test")
 
     @cached_property
     def evaluated(self) -> Int64[np.ndarray, " evaluated"]:
-        """The users who have an item for validation and one for testing."""
+        """Users who have an item for validation and one for testing."""
         return np.flatnonzero(np.diff(self.offsets) >= LEAST_EVALUATED)
 
     def ends(self, split: Literal["train"] | HeldOut) -> Int64[np.ndarray, " users"]:
-        """Where each user's items for training end, or what is known when the held-out item is to be found.
+        """Returns where each user's training items end, or the history before the held-out item.
 
-        That item stands there, if the user is one of the `evaluated`.
+        That item is at this place, if the user is one of the `evaluated`.
         """
         return self._test_ends if split == "test" else self._train_ends
 
     def targets(self, split: HeldOut) -> Int32[np.ndarray, " evaluated"]:
-        """The items to be found, of each of the `evaluated` users."""
+        """Returns the item to predict for each of the `evaluated` users."""
         return np.asarray(self.sequences[self.ends(split)[self.evaluated]])
 
     @cached_property
     def cluster_of(self) -> Int32[np.ndarray, " items_and_1"]:
-        """From 0 to `clusters` - 1, each of them with a member; -1 for padding."""
+        """Cluster of each id, from 0 to `clusters` - 1, each of them with a member; -1 for padding."""
         path = self.folder / CLUSTERS
         found = loaded(path)
         _require_shape(path, found, (self.items + 1,))
@@ -124,7 +125,7 @@ class Interactions:
 
     @cached_property
     def catalogue(self) -> Catalogue:
-        """What the items are called."""
+        """Names of the items."""
         found = Catalogue.read(self.folder)
         if len(found) != self.items or found.sha256 != self.about["catalogue"]:
             raise DataError(
@@ -134,7 +135,7 @@ class Interactions:
         return found
 
     def embeddings(self) -> Float32[np.ndarray, "items_and_1 width"] | None:
-        """Rows to begin with, zeros for padding; None where the set was prepared without."""
+        """Returns initial vectors, zeros for padding; None if the set was prepared without them."""
         width, path = self.about["embedding_size"], self.folder / EMBEDDINGS
         if width is None:
             return None
@@ -200,13 +201,13 @@ class Interactions:
 
 
 def is_interactions(folder: Path | str) -> bool:
-    """Whether there is such a set, whole or not."""
+    """Returns whether the folder has a set of interactions, complete or not."""
     folder = Path(folder).expanduser()
     return (folder / ABOUT).is_file() or (folder / SEQUENCES).is_file()
 
 
 def clusters_sha256(cluster_of: Int32[np.ndarray, " items_and_1"], catalogue: str) -> str:
-    """Of the clusters and the catalogue that they were made for."""
+    """Returns a hash of the clusters and of the catalogue they belong to."""
     return hashlib.sha256(catalogue.encode() + cluster_of.astype("<i4").tobytes()).hexdigest()
 
 
@@ -214,7 +215,7 @@ _COUNTS = ("items", "users", "interactions", "clusters")
 
 
 def _about(folder: Path) -> dict[str, Any]:
-    """What catalogue.json says, with every field that is read from it."""
+    """Returns the content of catalogue.json, after checking every field that is used."""
     path = folder / ABOUT
     absent = (
         f"there is no {ABOUT} in {folder}: no data set of interactions is there. `plimsoll prepare recommend"

@@ -1,4 +1,4 @@
-"""`plimsoll prepare recommend`: who took which item after which, from a file to a folder."""
+"""`plimsoll prepare recommend`: a file of interactions becomes a folder of users' sequences."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from plimsoll.recipes.recommend.writer import InteractionSet, require_free, writ
 
 
 def build(made: RecommendSet, out: Path, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
-    """Writes the folder `out`. The answer is what `prepare --json` prints."""
+    """Writes the folder `out` and returns what `prepare --json` prints."""
     started = time.perf_counter()
     path = Path(made.interactions).expanduser()
     require_free(out.expanduser().absolute())
@@ -84,7 +84,7 @@ def build(made: RecommendSet, out: Path, say: Callable[[str], None] = lambda tex
 
 
 def answer(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Of `{"made": the options, "out": the folder}`; what is done is said on standard error."""
+    """Returns the result of a request `{"made": the options, "out": the folder}`. Progress goes to standard error."""
 
     def say(text: str) -> None:
         print(f"  {text}", file=sys.stderr, flush=True)
@@ -95,7 +95,7 @@ def answer(asked: Mapping[str, Any]) -> dict[str, Any]:
 def _places(
     made: RecommendSet, sequences: np.ndarray, offsets: np.ndarray, *, items: int, clusters: int
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Clusters and embeddings, of what is for training alone."""
+    """Returns clusters and embeddings, from training interactions only."""
     lengths = np.diff(offsets)
     trained = lengths - 2 * (lengths >= LEAST_EVALUATED)
     places = np.repeat(offsets[:-1] - np.cumsum(trained) + trained, trained) + np.arange(trained.sum())

@@ -12,11 +12,11 @@ from plimsoll.recipes.recommend.formats import MOVIELENS, delimiter_of, header_o
 from plimsoll.recipes.recommend.prepare_options import Form, RecommendSet
 
 BESIDE: dict[Form, str] = {"movielens-csv": "movies.csv", "movielens-dat": "movies.dat"}
-"""Where MovieLens' titles lie."""
+"""File with the titles, in the folder of MovieLens' ratings."""
 
 
 def named(made: RecommendSet, path: Path, form: Form, originals: list[str]) -> tuple[Catalogue, Path | None]:
-    """With None for an item without a title; and the file that was read, if there is one."""
+    """Returns the catalogue, with None for an item without a title, and the file of titles, if there is one."""
     titles = Path(made.items).expanduser() if made.items is not None else path.parent / BESIDE.get(form, "")
     if made.items is None and (form not in BESIDE or not titles.is_file()):
         return Catalogue(originals, [None] * len(originals)), None
@@ -33,6 +33,7 @@ def named(made: RecommendSet, path: Path, form: Form, originals: list[str]) -> t
 
 
 def _titles(path: Path, column: str) -> Iterator[tuple[str, str]]:
+    """Yields items with their titles."""
     with opened(path, "movielens-dat", option="--items") as file:
         dat = "::" in file.readline()
     if dat:

@@ -1,7 +1,7 @@
-"""A set of interactions on its way to disk: whole, or not there at all.
+"""Writer of a set of interactions: complete, or not at all.
 
-recipes/recommend/interactions.py says what is in it. It is written to `NAME.partial`, its catalogue.json last, and then
-gets its name. What a killed process left behind is removed by the next one: the same seed makes the same set.
+Its content is described in recipes/recommend/interactions.py. It is written to `NAME.partial`, its catalogue.json last,
+and then renamed. The rest of a killed process is removed by the next one: the same seed makes the same set.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from plimsoll.recipes.recommend.interactions import ABOUT, CLUSTERS, EMBEDDINGS,
 from plimsoll.units import format_bytes
 
 ITEM_LINE_BYTES = 64
-"""Of a line of items.jsonl, besides its title."""
+"""Bytes of a line of items.jsonl, besides its title."""
 FIXED_BYTES = 2**14
-"""Of headers and catalogue.json."""
+"""Bytes of headers and catalogue.json."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InteractionSet:
-    """All that a folder holds. Ids begin with 1."""
+    """Content of a folder. Ids begin with 1."""
 
     sequences: Sequence[np.ndarray] | np.ndarray
-    """Each user's ids in the order of time; or all of them one after the other, with `offsets`."""
+    """Ids of each user in the order of time; or of all users one after the other, with `offsets`."""
     offsets: np.ndarray | None = None
     cluster_of: np.ndarray
-    """(items + 1,), -1 first."""
+    """Cluster of each id: (items + 1,), -1 first."""
     catalogue: Catalogue
     embeddings: np.ndarray | None = None
-    """(items + 1, width), zeros first."""
+    """Initial vectors: (items + 1, width), zeros first."""
     told: Mapping[str, Any] = field(default_factory=dict)
-    """What catalogue.json says besides the sizes."""
+    """Further content of catalogue.json, besides the sizes."""
 
 
 def write_interactions(folder: Path | str, made: InteractionSet) -> int:
-    """Makes the folder, and says how many bytes it takes."""
+    """Writes the folder and returns its size in bytes."""
     out = Path(folder).expanduser().absolute()
     require_free(out)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -60,14 +60,14 @@ def write_interactions(folder: Path | str, made: InteractionSet) -> int:
 
 
 def require_free(out: Path) -> None:
-    """Asked before anything is read, too."""
+    """Raises DataError if the folder exists. Called before anything is read, too."""
     if out.exists():
         raise DataError(f"{out} is there already: name another --out, or remove it")
 
 
 @contextlib.contextmanager
 def _begun(out: Path) -> Iterator[Path]:
-    """A folder beside `out` that nobody else writes; what is still there at the end is removed."""
+    """Yields a folder next to `out`, locked against other processes. What is left in it at the end is removed."""
     lock = locked(out)
     partial = out.with_name(f"{out.name}.partial")
     try:
@@ -93,7 +93,7 @@ def _begun(out: Path) -> Iterator[Path]:
 
 
 def _arrays(made: InteractionSet) -> dict[str, np.ndarray]:
-    """By file; offsets first, which say whose folder it is."""
+    """Returns the arrays by file; offsets first, which mark the folder as ours."""
     if made.offsets is None:
         lengths = [len(sequence) for sequence in made.sequences]
         sequences, offsets = np.concatenate(list(made.sequences)), np.cumsum([0, *lengths])
