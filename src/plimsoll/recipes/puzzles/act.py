@@ -20,7 +20,6 @@ import optax
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
-from plimsoll.recipes.puzzles.stablemax import stablemax_cross_entropy
 from plimsoll.recipes.puzzles.trm import Network, truncated
 from plimsoll.recipes.puzzles.trm_shape import TRMShape
 from plimsoll.types import COUNTED, IGNORED_LABEL, Batch, Compute, LossSum, Metrics, Params
@@ -101,19 +100,21 @@ class RecursiveSolver:
         rows = (
             params["rows"][PUZZLES] if "rows" in params else params["tables"][PUZZLES][self.rows(carry, batch)[PUZZLES]]
         )
-        begun = self._refilled(params["frozen"], fresh, batch)
-        x = self.network.embedded(params["trainable"], begun["inputs"], rows)
+        state = self._refilled(params["frozen"], fresh, batch)
+        x = self.network.embedded(params["trainable"], state["inputs"], rows)
         if not train:
-            loss, metrics = self._evaluated(params["trainable"], begun, x, batch.get(COUNTED))
+            logits, q = self.after_all_steps(params["trainable"], state["high"], state["low"], x)
+            counted = batch.get(COUNTED, jnp.ones(len(q), bool))
+            loss, metrics = self.judged(logits, q, state["labels"], counted)
             return loss, None, metrics
         weights = params["trainable"]
-        high, low = self.network.recursed(weights, begun["high"], begun["low"], x, learns=True)
+        high, low = self.network.recursed(weights, state["high"], state["low"], x, learns=True)
         logits, q = self.network.answered(weights, high)
-        steps = begun["steps"] + 1
+        steps = state["steps"] + 1
         halted = self._halts(q, steps, keys)
-        after = begun | {"high": high, "low": low, "steps": steps, "halted": halted}
+        after = state | {"high": high, "low": low, "steps": steps, "halted": halted}
         everybody = jnp.ones(len(steps), bool)
-        loss, metrics = _scored(logits, q, begun["labels"], steps, halted=halted, counted=everybody)
+        loss, metrics = _scored(logits, q, state["labels"], steps, halted=halted, counted=everybody)
         return loss, jax.lax.stop_gradient(after), metrics
 
     def _refilled(self, frozen: dict[str, Array], carry: Carry, batch: Batch) -> Carry:
@@ -155,10 +156,6 @@ class RecursiveSolver:
         steps = jnp.full(len(q), self.halting.max_steps, jnp.int32)
         return _scored(logits, q, labels, steps, halted=counted, counted=counted)
 
-    def _evaluated(self, weights: Any, begun: Carry, x: Array, counted: Array | None) -> tuple[LossSum, Metrics]:
-        logits, q = self.after_all_steps(weights, begun["high"], begun["low"], x)
-        return self.judged(logits, q, begun["labels"], jnp.ones(len(q), bool) if counted is None else counted)
-
 
 def _scored(
     logits: Float[Array, "batch length vocab"],
@@ -192,3 +189,25 @@ def _scored(
         "halt_loss": over(counted, of_halting),
     }
     return over(counted, of_tokens + HALT_WEIGHT * of_halting), metrics
+
+
+def log_stablemax(logits: Float[Array, "... vocab"]) -> Float[Array, "... vocab"]:
+    """Returns the logarithm of stablemax over the last axis: a softmax whose exponential is replaced by s.
+
+    s(x) = x + 1 for x >= 0 and 1 / (1 - x) below; p = s / sum(s). Prieto et al. 2025, "Grokking at the Edge of
+    Numerical Stability", https://arxiv.org/abs/2501.04697, section 4. The published models compute it in float64. log s
+    is log1p(x), or -log1p(-x) below zero, so a sum of logarithms in float32 is as good
+    (tests/recipes/puzzles/test_stablemax.py).
+    """
+    # Not by `where` or `abs`: at exactly zero the two maxima have the right slope, a half each.
+    log_s = jnp.log1p(jnp.maximum(logits, 0.0)) - jnp.log1p(jnp.maximum(-logits, 0.0))
+    return log_s - jax.nn.logsumexp(log_s, axis=-1, keepdims=True)
+
+
+def stablemax_cross_entropy(
+    logits: Float[Array, "... vocab"], labels: Int[Array, ...], *, ignored: int
+) -> Float[Array, ...]:
+    """Returns -log p(label) in nats; 0 where the label is `ignored`."""
+    valid = labels != ignored
+    picked = jnp.take_along_axis(log_stablemax(logits), jnp.where(valid, labels, 0)[..., None], axis=-1)
+    return jnp.where(valid, -picked[..., 0], 0.0)

@@ -19,6 +19,7 @@ from plimsoll.types import COUNTED, Batch, Metrics, Params
 
 class Answers(NamedTuple):
     """Predictions for a batch, with an axis of steps in front if every step was kept."""
+
     tokens: Int[Array, "*steps batch length"]
     """Most likely tokens, int32."""
     halt_logits: Float[Array, "*steps batch"]

@@ -144,13 +144,9 @@ def _add_group(
             grids = by.applied(asked), by.applied(answer)
             row = col = 0
             if random is not None and number != still:
-                row, col = (int(random.integers(_room(grids, axis))) for axis in (0, 1))
+                largest = [max(grid.shape[axis] for grid in grids) for axis in (0, 1)]
+                row, col = (int(random.integers(CANVAS - size + 1)) for size in largest)
             inputs.append(placed(grids[0], row, col))
             labels.append(placed(grids[1], row, col))
     sizes = np.full(len(identifiers), len(pairs), np.int32)
     split.add_group(np.stack(inputs), np.stack(labels), sizes=sizes, identifiers=identifiers)
-
-
-def _room(grids: Pair, axis: int) -> int:
-    """Returns the number of places along an axis at which both grids fit."""
-    return CANVAS - max(grid.shape[axis] for grid in grids) + 1

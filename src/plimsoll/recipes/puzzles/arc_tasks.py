@@ -34,7 +34,10 @@ def find_subsets(source: Path) -> dict[str, list[Path]]:
     """Returns the files of each subset: one of the Kaggle form, or one per task."""
     if not source.is_dir():
         raise DataError(f"--source {source} is no folder that is there: name one with ARC tasks in JSON files")
-    kaggle = {_subset_of(path): [path] for path in sorted(source.glob(f"*{CHALLENGES}.json"))}
+    kaggle = {
+        path.stem.removesuffix(CHALLENGES).rsplit("_", 1)[-1]: [path]
+        for path in sorted(source.glob(f"*{CHALLENGES}.json"))
+    }
     if kaggle:
         return kaggle
     folders = {path.name: sorted(path.glob("*.json")) for path in sorted(source.iterdir()) if path.is_dir()}
@@ -47,12 +50,8 @@ def find_subsets(source: Path) -> dict[str, list[Path]]:
     return found
 
 
-def _subset_of(path: Path) -> str:
-    return path.stem.removesuffix(CHALLENGES).rsplit("_", 1)[-1]
-
-
 def tasks(files: list[Path]) -> Iterator[Task]:
-    """Returns the tasks of a subset, in order."""
+    """Yields the tasks of a subset, in order."""
     for path in files:
         read = _json(path)
         if path.stem.endswith(CHALLENGES):
@@ -60,7 +59,9 @@ def tasks(files: list[Path]) -> Iterator[Task]:
             solutions = _json(solutions_path) if solutions_path.is_file() else {}
             if not isinstance(solutions, dict):
                 raise DataError(f"{solutions_path} is no object with the outputs of each task under its name")
-            for name, task in _entries(read, path):
+            if not isinstance(read, dict) or not read:
+                raise DataError(f"{path} is no object with a task under each name, as the Kaggle form has them")
+            for name, task in read.items():
                 yield _task(name, _solved(task, solutions.get(name), f"{path}, task {name}"), f"{path}, task {name}")
         else:
             yield _task(path.stem, read, str(path))
@@ -71,12 +72,6 @@ def _json(path: Path) -> Any:
         return json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as problem:
         raise DataError(f"{path} cannot be read as JSON: {problem}") from None
-
-
-def _entries(read: Any, path: Path) -> Iterator[tuple[str, Any]]:
-    if not isinstance(read, dict) or not read:
-        raise DataError(f"{path} is no object with a task under each name, as the Kaggle form has them")
-    yield from read.items()
 
 
 def _solved(task: Any, outputs: Any, place: str) -> Any:

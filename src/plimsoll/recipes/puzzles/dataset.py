@@ -81,7 +81,7 @@ class PuzzleSet:
         return self.examples / self.puzzles
 
     def held_bytes(self) -> int:
-        """Bytes of offsets and identifiers, which stay in memory."""
+        """Returns the bytes of offsets and identifiers, which stay in memory."""
         return self.puzzle_offsets.nbytes + self.group_offsets.nbytes + self.puzzle_identifiers.nbytes
 
     def batch(self, examples: Int[np.ndarray, " batch"]) -> dict[str, np.ndarray]:

@@ -36,8 +36,15 @@ def choose(
     test_size: int | None,
     random: np.random.Generator,
 ) -> Choice:
-    """`marks` of every row of a split. At most so many rows to train on, and rows, or where the table has no test split
-    marks, to test on; a tenth and at most 1,000 if it is not said."""
+    """Returns the rows of a table to train on and to test on, chosen at random.
+
+    Args:
+        table: Table with a train split, and perhaps a test split.
+        marks: Function that returns the marks of all rows of a split.
+        train_size: Rows to train on, at most.
+        test_size: Rows to test on; of a table without a test split, marks. Default: a tenth, and at most 1,000.
+        random: Source of random numbers.
+    """
     known = marks("train")
 
     def require(there: int, what: str) -> None:

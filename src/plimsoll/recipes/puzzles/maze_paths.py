@@ -66,8 +66,7 @@ def _neighbours(open_cells: np.ndarray, size: int) -> list[list[int]]:
 
 
 def carved(size: int, random: np.random.Generator) -> np.ndarray:
-    """Returns the open cells, (size, size): corridors of a random tree (depth first, for long paths) and a few loops.
-    """
+    """Returns the open cells, (size, size): corridors of a random depth-first tree, which are long, and a few loops."""
     across = (size - 1) // 2
     open_cells = np.zeros((size, size), bool)
     shift = random.integers(0, 1 + (size % 2 == 0), 2) + 1  # an even square has a row and a column to spare

@@ -88,7 +88,9 @@ def require_names(path: str | Path, shape: TRMShape) -> None:
 
 
 def read(path: str | Path) -> dict[str, np.ndarray]:
-    """Returns every tensor of a safetensors file by its published name, in float32. Raises DataError for another file.
+    """Returns every tensor of a safetensors file by its published name, in float32.
+
+    Raises DataError for another file.
     """
     with _opened(path) as file:
         return {_plain(name): file.get_tensor(name).astype(np.float32) for name in list(file.keys())}

@@ -65,7 +65,7 @@ class PuzzleDraws(grain.IterDataset):
         return examples[np.lexsort((random.random(len(examples)), owners))][: self.batch_size]
 
     def held_bytes(self) -> int:
-        """Bytes of one epoch's puzzles and of sampling them (4 bytes a group each), and of offsets and identifiers."""
+        """Returns the bytes of one epoch's puzzles and of sampling them (4 bytes a group each), and of the set."""
         return 2 * 4 * self.set.groups + self.set.held_bytes()
 
     def __iter__(self) -> grain.DatasetIterator:
@@ -97,18 +97,14 @@ class _Walk(grain.DatasetIterator):
             epoch, first = divmod(group, of.set.groups)
             if epoch == of.epochs:
                 return None
-            puzzles = self._puzzles_of(epoch)[first : first + room]
+            if self._epoch[0] != (self._iteration, epoch):
+                self._epoch = (self._iteration, epoch), of.epoch(self._iteration, epoch)
+            puzzles = self._epoch[1][first : first + room]
             filled = np.cumsum(of.set.puzzle_offsets[puzzles + 1] - of.set.puzzle_offsets[puzzles])
             count = min(len(puzzles), int(np.searchsorted(filled, room)) + 1)
             chosen.append(puzzles[:count])
             room, group = room - int(filled[count - 1]), group + count
         return np.concatenate(chosen)
-
-    def _puzzles_of(self, epoch: int) -> np.ndarray:
-        which = self._iteration, epoch
-        if self._epoch[0] != which:
-            self._epoch = which, self._of.epoch(*which)
-        return self._epoch[1]
 
     def get_state(self) -> dict[str, Any]:
         place = {"iteration": self._iteration, "batch": self._batch, "group": self._group}
@@ -134,7 +130,7 @@ class PuzzleLoader(BatchSource):
         self._draws, self._prefetch = draws, prefetch
 
     def held_bytes(self) -> int:
-        """Bytes in memory while batches are sampled: the prefetched ones, the current one, and the sampler."""
+        """Returns the bytes in memory while batches are sampled: prefetched ones, the current one, and the sampler."""
         batch = 4 * self._draws.batch_size * (2 * self._draws.set.seq_len + 1)
         return self._draws.held_bytes() + (self._prefetch + 1) * batch
 

@@ -109,13 +109,9 @@ def _downloaded(name: str) -> dict[str, Path]:
             absent = isinstance(problem, EntryNotFoundError) and not isinstance(problem, LocalEntryNotFoundError)
             if absent and split != "train":
                 continue
-            raise _unreachable(name, problem) from problem
+            reason = " ".join(f"{type(problem).__name__}: {problem}".split())[:200]
+            raise DataError(
+                f"data set {name} cannot be read ({reason}). Check the id, that it has a train.csv, and that"
+                " huggingface.co can be reached; a CSV file on this machine can be named by its path"
+            ) from problem
     return found
-
-
-def _unreachable(name: str, problem: Exception) -> DataError:
-    reason = " ".join(f"{type(problem).__name__}: {problem}".split())[:200]
-    return DataError(
-        f"data set {name} cannot be read ({reason}). Check the id, that it has a train.csv, and that huggingface.co"
-        " can be reached; a CSV file on this machine can be named by its path"
-    )

@@ -17,8 +17,7 @@ import numpy as np
 from plimsoll.recipes.puzzles.held_out_rows import choose
 from plimsoll.recipes.puzzles.prepare_options import SudokuSet
 from plimsoll.recipes.puzzles.source_table import Table, find_table
-from plimsoll.recipes.puzzles.sudoku_digging import dug
-from plimsoll.recipes.puzzles.sudoku_grids import Boards, all_grids, random_grids
+from plimsoll.recipes.puzzles.sudoku_grids import Boards, all_grids, dug, random_grids
 from plimsoll.recipes.puzzles.sudoku_rows import Pairs, pairs, require_unique
 from plimsoll.recipes.puzzles.sudoku_symmetry import augmented, fingerprints
 from plimsoll.recipes.puzzles.writer import Progress, PuzzleFolder, SplitFiles
@@ -50,8 +49,7 @@ def _add(split: SplitFiles, puzzles: Boards, solutions: Boards) -> None:
 
 
 def _from_table(made: SudokuSet, source: str, out: Path, progress: Progress) -> dict[str, Any]:
-    """Writes puzzles of a table, which is read twice: to choose, and to write. About 10 bytes per row stay in memory.
-    """
+    """Writes puzzles of a table, which is read twice: to choose, and to write. About 10 bytes a row stay in memory."""
     table = find_table(source)
 
     def marks(split: str) -> np.ndarray:

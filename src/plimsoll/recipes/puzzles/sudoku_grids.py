@@ -1,8 +1,8 @@
-"""Sudoku of side 4, 6 and 9: candidates as bit masks, solved many boards at a time.
+"""Sudoku of side 4, 6 and 9: solved many boards at a time, generated, and cleared to puzzles with one solution.
 
-A board's candidates are (side, side) masks, bit d - 1 for digit d. A pass over them removes from the units (rows,
-columns, boxes) of every cell that is settled its digit, and settles what a unit has only one place for; where that ends
-without a solution, a cell is split in two and both boards are searched. NumPy does a few thousand boards at once.
+A board's candidates are (side, side) masks, bit d - 1 for digit d. A pass over them removes the digit of every settled
+cell from its units (row, column, box), and settles a digit that has one place left in a unit. If that ends without a
+solution, a cell is split in two and both boards are searched. NumPy handles a few thousand boards at once.
 """
 
 from __future__ import annotations
@@ -23,10 +23,13 @@ TOGETHER = 2048
 """Boards that are searched at a time: a few MiB."""
 BLANK = ".", "0"
 """Characters of a cell that is not given."""
+EASY, FEWEST, MOST = 0.5, 0.25, 0.6
+"""Shares of the cells that are given: in an easy puzzle, and the lowest and highest aim of a mixed one."""
 
 
 class Solved(NamedTuple):
     """Result of a search."""
+
     counts: Int[np.ndarray, " boards"]
     """Number of solutions of each board, at most the limit."""
     solutions: Boards
@@ -195,3 +198,32 @@ def random_grids(count: int, side: int, random: np.random.Generator) -> Boards:
         flat[boards, cells] = 1 << chosen
         masks = flat.reshape(-1, side, side)
     return made
+
+
+def dug(grids: Boards, difficulty: str, random: np.random.Generator) -> tuple[Boards, Bool[np.ndarray, " boards"]]:
+    """Returns a puzzle of each grid, with that one solution, and which have the difficulty (`SudokuSet`)."""
+    count, cells = len(grids), grids[0].size
+    puzzles = grids.reshape(count, cells).copy()
+    aims = _aims(difficulty, count, cells, random)
+    without_guess = difficulty in ("easy", "medium")
+    order = random.permuted(np.tile(np.arange(cells), (count, 1)), axis=1)
+    for step in range(cells):
+        going_on = np.flatnonzero((puzzles > 0).sum(axis=1) > aims)
+        if not len(going_on):
+            break
+        cleared = puzzles[going_on]
+        cleared[np.arange(len(going_on)), order[going_on, step]] = 0
+        boards = cleared.reshape(-1, *grids.shape[1:])
+        good = by_singles(boards) if without_guess else solved(boards).counts == 1
+        puzzles[going_on[good]] = cleared[good]
+    made = puzzles.reshape(grids.shape)
+    return made, ~by_singles(made) if difficulty == "hard" else np.ones(count, bool)
+
+
+def _aims(difficulty: str, count: int, cells: int, random: np.random.Generator) -> np.ndarray:
+    """Returns the smallest number of cells that stay given."""
+    if difficulty == "easy":
+        return np.full(count, round(EASY * cells))
+    if difficulty == "mixed":
+        return random.integers(round(FEWEST * cells), round(MOST * cells), count, endpoint=True)
+    return np.zeros(count, int)

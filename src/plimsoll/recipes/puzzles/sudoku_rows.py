@@ -14,6 +14,7 @@ from plimsoll.recipes.puzzles.sudoku_grids import BLANK, Boards, solved, valid
 
 class Pairs(NamedTuple):
     """Puzzles with their solutions, and where each stands in its file."""
+
     puzzles: Boards
     solutions: Boards
     places: list[str]

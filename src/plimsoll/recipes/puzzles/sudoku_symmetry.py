@@ -20,6 +20,7 @@ TRIES = 200
 
 class Symmetries(NamedTuple):
     """Random augmentations of a board."""
+
     digits: UInt8[np.ndarray, "count digits"]
     """New digit of each digit; 0, a blank, stays."""
     rows: Int[np.ndarray, "count side"]

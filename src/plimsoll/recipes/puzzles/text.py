@@ -62,7 +62,9 @@ def tokens_of(text: str, form: Form, *, source: str) -> Tokens:
         cells = "".join(text.split()).replace(BLANK[1], BLANK[0])
         written = f"with the digits 1 to {form.side}, and {' or '.join(map(repr, BLANK))} for a blank"
     else:
-        cells = _maze_cells(text, form.side)
+        rows = text.strip("\r\n").splitlines()
+        # Spaces that a line lost at its end are free cells.
+        cells = "".join(row.ljust(form.side) for row in rows) if len(rows) == form.side else "".join(rows)
         written = f"with {CHARACTERS!r} (wall, free, start, goal, path)"
     for at, cell in enumerate(cells):
         if cell not in form.characters:
@@ -73,12 +75,6 @@ def tokens_of(text: str, form: Form, *, source: str) -> Tokens:
             f" {written}"
         )
     return np.array([1 + form.characters.index(cell) for cell in cells], np.int32)
-
-
-def _maze_cells(text: str, side: int) -> str:
-    """Returns the cells without line ends. Spaces that a line lost at its end are free cells."""
-    rows = text.strip("\r\n").splitlines()
-    return "".join(row.ljust(side) for row in rows) if len(rows) == side else "".join(rows)
 
 
 def rows_of(tokens: Tokens, form: Form) -> list[str]:

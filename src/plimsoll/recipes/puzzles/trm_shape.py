@@ -77,7 +77,7 @@ class TRMShape:
         return inner_width(self.whole_length, self.expansion)
 
     def parameters(self) -> int:
-        """Number of trained parameters, without the table of puzzles and the two initial latents."""
+        """Returns the number of trained parameters, without the table of puzzles and the two initial latents."""
         d = self.width
         mixing = 4 * d * d if self.variant == "attention" else 3 * self.whole_length * self.mixing_inner
         places = self.whole_length * d if self.positions == "learned" else 0

@@ -100,16 +100,13 @@ def scored(votes: Votes, tasks: Mapping[str, Any], *, at: Iterable[int] = PASS_A
         for pair in task["test"]:
             ranked = votes.ranked(name, np.array(pair["input"], np.uint8))
             unanswered += not ranked
-            submission[name].append(_attempts(ranked))
+            # The last one again if there are too few, and a black cell if there is none.
+            grids = [candidate.grid.tolist() for candidate in ranked if candidate.grid.size][:ATTEMPTS] or [[[0]]]
+            attempts = {f"attempt_{number + 1}": grids[min(number, len(grids) - 1)] for number in range(ATTEMPTS)}
+            submission[name].append(attempts)
             if is_known:
                 right = key_of(np.array(pair["output"], np.uint8))
                 place = next((place for place, one in enumerate(ranked) if key_of(one.grid) == right), np.inf)
                 for most in at:
                     solved[most] += (place < most) / len(task["test"])
     return Scores({most: total / known for most, total in solved.items() if known}, submission, unanswered)
-
-
-def _attempts(ranked: list[Candidate]) -> dict[str, list[list[int]]]:
-    """Returns the first two candidates; the best one twice if it is alone, and a black cell if there is none."""
-    grids = [one.grid.tolist() for one in ranked if one.grid.size][:ATTEMPTS] or [[[0]]]
-    return {f"attempt_{number + 1}": grids[min(number, len(grids) - 1)] for number in range(ATTEMPTS)}

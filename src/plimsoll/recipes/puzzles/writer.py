@@ -121,8 +121,13 @@ class PuzzleFolder:
         if self.out.exists():
             raise DataError(f"{self.out} is there already: name another --out, or remove it")
         self.out.parent.mkdir(parents=True, exist_ok=True)
-        self._require_room()
-        self._lock, self._files = _begun(self.partial), contextlib.ExitStack()
+        free = shutil.disk_usage(self.out.parent).free
+        if self._needed > free:
+            raise DataError(
+                f"the data set takes up to {format_bytes(self._needed)}, and {format_bytes(free)} are free at"
+                f" {self.out.parent}: ask for fewer puzzles or augmentations, or name another disk"
+            )
+        self._lock, self._files = _locked(self.partial), contextlib.ExitStack()
         try:
             seq_len = self._sizes["seq_len"]
             self.train = SplitFiles(self.partial / "train", seq_len=seq_len, files=self._files)
@@ -174,7 +179,20 @@ class PuzzleFolder:
             array.finish()
         self._files.close()
         for name, split in splits.items():
-            self.write(f"{name}/dataset.json", self._about(split.counts))
+            self.write(
+                f"{name}/dataset.json",
+                {
+                    **self._sizes,
+                    "pad_id": 0,
+                    "ignore_label_id": 0,
+                    "blank_identifier_id": 0,
+                    "num_puzzle_identifiers": self.identifiers,
+                    "total_groups": split.counts["groups"],
+                    "mean_puzzle_examples": split.counts["examples"] / split.counts["puzzles"],
+                    "total_puzzles": split.counts["puzzles"],
+                    "sets": ["all"],
+                },
+            )
         size = sum(path.stat().st_size for path in self.partial.rglob("*") if path.is_file())
         (self.partial / _LOCK).unlink()
         self.partial.rename(self.out)
@@ -191,30 +209,9 @@ class PuzzleFolder:
             "identifiers": self.identifiers,
         }
 
-    def _about(self, counts: Mapping[str, int]) -> dict[str, Any]:
-        return {
-            **self._sizes,
-            "pad_id": 0,
-            "ignore_label_id": 0,
-            "blank_identifier_id": 0,
-            "num_puzzle_identifiers": self.identifiers,
-            "total_groups": counts["groups"],
-            "mean_puzzle_examples": counts["examples"] / counts["puzzles"],
-            "total_puzzles": counts["puzzles"],
-            "sets": ["all"],
-        }
 
-    def _require_room(self) -> None:
-        free = shutil.disk_usage(self.out.parent).free
-        if self._needed > free:
-            raise DataError(
-                f"the data set takes up to {format_bytes(self._needed)}, and {format_bytes(free)} are free at"
-                f" {self.out.parent}: ask for fewer puzzles or augmentations, or name another disk"
-            )
-
-
-def _begun(partial: Path) -> IO[bytes]:
-    """An empty folder `partial`, with a lock in it that says it is being written."""
+def _locked(partial: Path) -> IO[bytes]:
+    """Makes an empty folder `partial` and returns the lock in it, which is held as long as the folder is written."""
     if partial.exists():
         if not (partial / _LOCK).exists():
             raise DataError(f"{partial} is there, and no half-made data set: name another --out, or remove it")

@@ -81,7 +81,7 @@ class Baselines:
 
     @cached_property
     def cosines(self) -> Sparse:
-        """Returns the cosines of each item with its neighbours other than itself: (items + 1, items + 1), float32."""
+        """Cosines of each item with its neighbours other than itself: (items + 1, items + 1), float32."""
         taken = self._taken()
         often = np.asarray(taken.sum(axis=0)).ravel()
         columns = (taken @ _sparse().diags_array(1 / np.sqrt(np.maximum(often, 1)))).astype(np.float32).tocsr()
@@ -95,7 +95,7 @@ class Baselines:
 
     @cached_property
     def followers(self) -> Sparse:
-        """Returns how often the item of a column came right after that of a row: (items + 1, items + 1), float32."""
+        """Counts of how often a column's item came right after a row's: (items + 1, items + 1), float32."""
         inside = np.ones(len(self._counted), bool)
         inside[self._starts[1:] - 1] = False  # the last of each user has none
         before = np.flatnonzero(inside)
@@ -105,7 +105,7 @@ class Baselines:
 
     @cached_property
     def _counted(self) -> np.ndarray:
-        """Returns everything before the held-out items, user by user."""
+        """Items before the held-out ones, user by user."""
         starts = self._starts
         places = np.repeat(self.interactions.offsets[:-1] - starts[:-1], np.diff(starts)) + np.arange(starts[-1])
         return np.asarray(self.interactions.sequences[places])
@@ -142,16 +142,15 @@ def _sparse() -> Any:
 
 def _nearest(cosines: Sparse, first: int, *, most: int) -> Sparse:
     """Returns the `most` highest values of each row. Row i is of item `first` + i, which is not its own neighbour."""
-    kept = [_highest(cosines[row], first + row, most) for row in range(cosines.shape[0])]
+    kept = []
+    for number in range(cosines.shape[0]):
+        row = cosines[number]
+        others = row.indices != first + number
+        items, values = row.indices[others], row.data[others]
+        if len(items) > most:
+            top = np.argpartition(-values, most)[:most]
+            items, values = items[top], values[top]
+        kept.append((items, values))
     ends = np.cumsum([0, *(len(items) for items, _ in kept)])
-    items, values = (np.concatenate([one[part] for one in kept]) for part in (0, 1))
+    items, values = (np.concatenate([row[part] for row in kept]) for part in (0, 1))
     return _sparse().csr_matrix((values, items, ends), shape=cosines.shape)
-
-
-def _highest(row: Sparse, own: int, most: int) -> tuple[np.ndarray, np.ndarray]:
-    others = row.indices != own
-    items, values = row.indices[others], row.data[others]
-    if len(items) <= most:
-        return items, values
-    top = np.argpartition(-values, most)[:most]
-    return items[top], values[top]

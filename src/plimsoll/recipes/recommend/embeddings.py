@@ -37,24 +37,22 @@ def factorised(
     Columns beyond the rank, and items that nobody took, are random.
     """
     found = random_embeddings(items, width=width, seed=seed)
-    taken, vectors = _right_singular(_taken(sequences, offsets, items), width, seed)
+    from scipy import sparse
+
+    # How often each user took each item: (users, items), in float64.
+    parts = np.ones(len(sequences)), sequences - 1, offsets.copy()
+    counts = sparse.csr_matrix(parts, shape=(len(offsets) - 1, items))
+    counts.sum_duplicates()
+    taken, vectors = _right_singular(counts, width, seed)
     vectors /= np.sqrt(np.mean(np.sum(vectors**2, axis=1))) or 1.0
     found[1 + taken, : vectors.shape[1]] = vectors
     return found
 
 
-def _taken(sequences: np.ndarray, offsets: np.ndarray, items: int) -> Any:
-    """Returns how often each user took each item: (users, items), sparse, in float64."""
-    from scipy import sparse
-
-    ones = np.ones(len(sequences))
-    counts = sparse.csr_matrix((ones, sequences - 1, offsets.copy()), shape=(len(offsets) - 1, items))
-    counts.sum_duplicates()
-    return counts
-
-
 def _right_singular(counts: Any, width: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns which items anybody took, and their rows with `width` columns, or as many as there are singular values.
+    """Returns which items anybody took, and their rows.
+
+    A row has `width` columns, or as many as there are singular values.
     """
     from scipy.sparse import linalg
 

@@ -203,7 +203,7 @@ class _Clock:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.began: tuple[bool, int] | None = None
-        """Whether the first time was a date, and its line."""
+        """First time that was read: true if it was a date, and its line."""
 
     def read(self, text: str, line: int) -> float:
         found, is_date = self._read(text, line)

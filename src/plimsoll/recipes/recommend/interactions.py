@@ -60,12 +60,11 @@ class Interactions:
         return int(self.offsets[-1])
 
     def held_bytes(self) -> int:
-        """Bytes that are mapped or in memory, without titles and embeddings."""
+        """Returns the bytes that are mapped or in memory, without titles and embeddings."""
         return 4 * len(self) + self.offsets.nbytes + 4 * (self.items + 1)
 
     def sha256(self) -> str:
-        """Returns a hash of who took what and when. The file is read, because pages of a mapping would stay in memory.
-        """
+        """Returns a hash of all sequences. The files are read, because pages of a mapping would stay in memory."""
         found = hashlib.sha256()
         for name in (SEQUENCES, OFFSETS):
             with open(self.folder / name, "rb") as file:

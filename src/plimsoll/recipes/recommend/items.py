@@ -88,8 +88,7 @@ class Items:
         return self._adapted(params, params["items"]["embedding"][ids])
 
     def vectors(self, params: dict, fixed: dict) -> dict[str, Float[Array, "_ width"]]:
-        """Returns the vectors that the model's output is compared with: of all items, with row 0, and of the clusters.
-        """
+        """Returns the vectors that outputs are compared with: those of all items, with row 0, and of the clusters."""
         table = params["items"]["embedding"]
         found = {"items": self._adapted(params, table)}
         if self.shape.two_level:
@@ -108,7 +107,7 @@ class Items:
         cluster = jnp.where(items == IGNORE, IGNORE, fixed["cluster"][known])
         place = jnp.where(items == IGNORE, IGNORE, fixed["place"][known])
         members = fixed["members"][jnp.maximum(cluster, 0)]
-        within = self._scores_of_each(hidden, vectors["items"][members])
+        within = batched_dot_rows(hidden[:, None], vectors["items"][members], **self._how)[:, 0]
         within = jnp.where(members == NOBODY, -jnp.inf, within)
         return jnp.sum(each_nats(self._cluster_scores(hidden, vectors, fixed), cluster) + each_nats(within, place))
 
@@ -144,11 +143,6 @@ class Items:
 
     def _scores(self, hidden: Array, vectors: Array) -> Array:
         return dot_rows(hidden, vectors, **self._how)
-
-    def _scores_of_each(
-        self, hidden: Float[Array, "tokens width"], vectors: Float[Array, "tokens places width"]
-    ) -> Float[Array, "tokens places"]:
-        return batched_dot_rows(hidden[:, None], vectors, **self._how)[:, 0]
 
     @property
     def _how(self) -> dict[str, Any]:

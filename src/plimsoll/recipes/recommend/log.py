@@ -6,7 +6,7 @@ A row takes 16 bytes here (user, item and time), and about 60 while it is sorted
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -99,18 +99,13 @@ def numbered(log: Log) -> Numbered:
     """Returns the ids of a sorted log that is not empty."""
     present = np.unique(log.items)
     names = [log.originals[item] for item in present.tolist()]
-    order = sorted(range(len(names)), key=_by_number(names))
+    are_numbers = all(name.isascii() and name.isdigit() for name in names)
+    order = sorted(range(len(names)), key=lambda at: (int(names[at]) if are_numbers else 0, names[at]))
     ids = np.zeros(len(log.originals), np.int32)
     ids[present[order]] = np.arange(1, len(names) + 1)
     firsts = np.flatnonzero(np.diff(log.users, prepend=-1))
     originals = [names[at] for at in order]
     return Numbered(ids[log.items], np.append(firsts, len(log)).astype(np.int64), originals)
-
-
-def _by_number(names: list[str]) -> Callable[[int], tuple[int, str]]:
-    if all(name.isascii() and name.isdigit() for name in names):
-        return lambda at: (int(names[at]), names[at])
-    return lambda at: (0, names[at])
 
 
 def require_some(log: Log, read: int, *, least: int, path: object) -> None:

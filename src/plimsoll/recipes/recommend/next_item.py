@@ -45,7 +45,7 @@ class NextItem:
         return {"trainable": trainable} | ({"frozen": frozen} if frozen else {})
 
     def stored(self, frozen: dict, bits: FrozenBits) -> dict:
-        """See `types.StoresFrozen`: a published model is kept as its own reader of files would make it."""
+        """Returns frozen weights in the types that the published model's files have (`types.StoresFrozen`)."""
         if not self.reader.frozen:
             return stored(frozen, bits)
         return frozen | {"model": blank_kept(frozen["model"], bits)}

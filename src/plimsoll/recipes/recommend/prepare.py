@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from plimsoll.errors import DataError
+from plimsoll.recipes.recommend.catalogue import named
 from plimsoll.recipes.recommend.clusters import clustered, default_clusters, require_clustering
 from plimsoll.recipes.recommend.embeddings import factorised, random_embeddings
 from plimsoll.recipes.recommend.formats import form_of, has_times, rows
 from plimsoll.recipes.recommend.interactions import LEAST_EVALUATED
 from plimsoll.recipes.recommend.log import collect, core, numbered, require_some, sorted_by_time, tied, without_repeats
 from plimsoll.recipes.recommend.prepare_options import RecommendSet
-from plimsoll.recipes.recommend.titles import named
 from plimsoll.recipes.recommend.writer import InteractionSet, require_free, write_interactions
 
 

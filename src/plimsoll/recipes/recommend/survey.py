@@ -1,4 +1,4 @@
-"""What `plimsoll inspect` says of a set of interactions. All of it is read and checked."""
+"""Description of a set of interactions for `plimsoll inspect`. All of it is read and checked."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 from plimsoll.recipes.recommend.interactions import Interactions
 
 SHOWN = 5
-"""Items that are taken most often."""
+"""Number of the most popular items that are shown."""
 
 
 def describe_interactions(folder: Path | str) -> dict[str, Any]:
-    """Refuses what is not whole, as a run would."""
+    """Returns sizes and spreads of a set. An incomplete set is refused, as a run would."""
     found = Interactions.open(folder)
     found.check()
     lengths = np.diff(found.offsets)
