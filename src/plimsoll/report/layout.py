@@ -5,7 +5,7 @@ An unknown value prints as `UNKNOWN`, never as zero.
 """
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from plimsoll.units import MIB, format_bytes
 
@@ -78,8 +78,3 @@ def labelled(label: str, text: str, *, width: int = 18, indent: int = 2) -> list
 def all_labelled(rows: Iterable[tuple[str, str]]) -> list[str]:
     """Returns the lines of several labels with their texts."""
     return [line for label, text in rows for line in labelled(label, text)]
-
-
-def option_lines(options: Mapping[str, object]) -> list[str]:
-    """Returns the options of a command with their values, a line each."""
-    return columns([(f"  --{name.replace('_', '-')}", str(value)) for name, value in options.items()], align="ll")

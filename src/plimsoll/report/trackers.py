@@ -21,21 +21,27 @@ import socket
 import struct
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 from plimsoll.errors import PlimsollError
 
 PROJECT = "plimsoll"
 
 
-class Tracker(Protocol):
-    """Destination of a run's metrics."""
+class Tracker:
+    """Destination of a run's metrics. This one drops everything: `--tracker none`."""
 
-    def log(self, step: int, values: Mapping[str, float]) -> None: ...
-    def close(self) -> None: ...
+    def __init__(self, folder: Path, run_name: str, config: Mapping[str, Any], start_step: int) -> None:
+        pass
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Sends the values of a step."""
+
+    def close(self) -> None:
+        """Ends the run in the service, or closes the file."""
 
 
 def open_tracker(
@@ -54,19 +60,6 @@ def open_tracker(
     return TRACKERS[name](Path(folder), run_name, config, start_step)
 
 
-class Nothing:
-    """Tracker that drops everything: `--tracker none`."""
-
-    def __init__(self, folder: Path, run_name: str, config: Mapping[str, Any], start_step: int) -> None:
-        pass
-
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
 GUIDE_SCALARS = {"loss": "Loss/train", "tokens_per_second": "Throughput/tokens_per_sec"}
 """Names of the same values in the published guide of `longcontext`, written in addition to ours."""
 ALLOCATED = "Memory/allocated_gb"
@@ -75,7 +68,7 @@ FLUSH_SECONDS = 10
 """Time between flushes: most that a kill loses of the events. metrics.jsonl loses nothing."""
 
 
-class TensorBoard:
+class TensorBoard(Tracker):
     """Event files in the run folder, for `tensorboard --logdir runs/`.
 
     They are written in the training loop's own thread. tensorboardX has a writer with a thread and a queue of ten: on a
@@ -133,7 +126,7 @@ class TensorBoard:
             self._file.close()
 
 
-class _Service:
+class _Service(Tracker):
     """Tracker whose package has a run object with `log` and `finish`."""
 
     _run: Any
@@ -181,7 +174,7 @@ class Trackio(_Service):
         self._run = trackio.init(project=PROJECT, name=run_name, config=dict(config), resume="allow")
 
 
-class MLflow:
+class MLflow(Tracker):
     """Tracker for MLflow, with its own variables: MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME."""
 
     def __init__(self, folder: Path, run_name: str, config: Mapping[str, Any], start_step: int) -> None:
@@ -202,12 +195,12 @@ class MLflow:
         self._module.end_run()
 
 
-TRACKERS: dict[str, Callable[[Path, str, Mapping[str, Any], int], Tracker]] = {
+TRACKERS: dict[str, type[Tracker]] = {
     "tensorboard": TensorBoard,
     "wandb": WeightsAndBiases,
     "trackio": Trackio,
     "mlflow": MLflow,
-    "none": Nothing,
+    "none": Tracker,
 }
 
 

@@ -205,8 +205,8 @@ def log_stablemax(logits: Float[Array, "... vocab"]) -> Float[Array, "... vocab"
 
 
 def stablemax_cross_entropy(
-    logits: Float[Array, "... vocab"], labels: Int[Array, ...], *, ignored: int
-) -> Float[Array, ...]:
+    logits: Float[Array, "*any vocab"], labels: Int[Array, "*any"], *, ignored: int
+) -> Float[Array, "*any"]:
     """Returns -log p(label) in nats; 0 where the label is `ignored`."""
     valid = labels != ignored
     picked = jnp.take_along_axis(log_stablemax(logits), jnp.where(valid, labels, 0)[..., None], axis=-1)

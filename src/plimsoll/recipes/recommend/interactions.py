@@ -12,7 +12,6 @@ validation; the earlier ones are for training. Users with fewer are only trained
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -96,7 +95,7 @@ class Interactions:
 
         That item is at this place, if the user is one of the `evaluated`.
         """
-        return self._test_ends if split == "test" else self._train_ends
+        return self._ends[split]
 
     def targets(self, split: HeldOut) -> Int32[np.ndarray, " evaluated"]:
         """Returns the item to predict for each of the `evaluated` users."""
@@ -151,12 +150,10 @@ class Interactions:
         self.embeddings()
 
     @cached_property
-    def _train_ends(self) -> np.ndarray:
-        return self.offsets[1:] - 2 * (np.diff(self.offsets) >= LEAST_EVALUATED)
-
-    @cached_property
-    def _test_ends(self) -> np.ndarray:
-        return self.offsets[1:] - (np.diff(self.offsets) >= LEAST_EVALUATED)
+    def _ends(self) -> dict[str, np.ndarray]:
+        evaluated = np.diff(self.offsets) >= LEAST_EVALUATED
+        before_both, before_last = self.offsets[1:] - 2 * evaluated, self.offsets[1:] - evaluated
+        return {"train": before_both, "validation": before_both, "test": before_last}
 
     def _held_out(self, user: int, split: HeldOut) -> tuple[np.ndarray, int]:
         first, end = self.offsets[user], self.ends(split)[user]
@@ -186,7 +183,8 @@ class Interactions:
         path = self.folder / SEQUENCES
         found = loaded(path, mapped=True)
         _require_shape(path, found, (self.about["interactions"],))
-        for first, ids in _slices(found):
+        for first in range(0, len(found), SLICE):
+            ids = np.asarray(found[first : first + SLICE])
             wrong = (ids <= PADDING) | (ids > self.items)
             if wrong.any():
                 at = int(np.argmax(wrong))
@@ -238,8 +236,3 @@ def _require_shape(path: Path, found: np.ndarray, shape: tuple[int, ...]) -> Non
             f"{path} has the shape {found.shape}, and {ABOUT} beside it asks for {shape}: it is another set's, or the"
             " set is not whole. Prepare it again"
         )
-
-
-def _slices(values: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    for first in range(0, len(values), SLICE):
-        yield first, np.asarray(values[first : first + SLICE])
