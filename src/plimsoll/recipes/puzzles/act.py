@@ -137,8 +137,8 @@ class RecursiveSolver:
 
         def delay(key: Array) -> Array:
             explores, length = jax.random.split(key)
-            drawn = jax.random.randint(length, (), LEAST_DELAYED, most + 1, jnp.int32)
-            return jnp.where(jax.random.bernoulli(explores, self.halting.exploration), drawn, 0)
+            delayed = jax.random.randint(length, (), LEAST_DELAYED, most + 1, jnp.int32)
+            return jnp.where(jax.random.bernoulli(explores, self.halting.exploration), delayed, 0)
 
         return wants & (steps >= jax.vmap(delay)(keys))
 
@@ -168,23 +168,23 @@ def _scored(
 ) -> tuple[LossSum, Metrics]:
     """Returns the loss over slots that are `counted`, and metrics over those that `halted` and have labels."""
     valid = labels != IGNORED_LABEL
-    asked = jnp.sum(valid, axis=-1, dtype=jnp.int32)
-    tokens = jnp.maximum(asked, 1).astype(jnp.float32)
+    labelled = jnp.sum(valid, axis=-1, dtype=jnp.int32)
+    tokens = jnp.maximum(labelled, 1).astype(jnp.float32)
     right = valid & (jnp.argmax(logits, axis=-1) == labels)
-    solved = jnp.sum(right, axis=-1, dtype=jnp.int32) == asked
+    solved = jnp.sum(right, axis=-1, dtype=jnp.int32) == labelled
     of_tokens = jnp.sum(stablemax_cross_entropy(logits, labels, ignored=IGNORED_LABEL), axis=-1) / tokens
     of_halting = optax.sigmoid_binary_cross_entropy(q, solved.astype(jnp.float32))
-    judged = halted & (asked > 0)
+    evaluated = halted & (labelled > 0)
 
     def over(which: Array, values: Array) -> LossSum:
         summed = jnp.sum(jnp.where(which, values.astype(jnp.float32), 0.0))
         return LossSum(summed, jnp.sum(which, dtype=jnp.float32))
 
     metrics = {
-        "accuracy": over(judged, jnp.sum(right, axis=-1, dtype=jnp.float32) / tokens),
-        "exact_accuracy": over(judged, solved),
-        "q_halt_accuracy": over(judged, (q >= 0) == solved),
-        "supervision_steps": over(judged, steps),
+        "accuracy": over(evaluated, jnp.sum(right, axis=-1, dtype=jnp.float32) / tokens),
+        "exact_accuracy": over(evaluated, solved),
+        "q_halt_accuracy": over(evaluated, (q >= 0) == solved),
+        "supervision_steps": over(evaluated, steps),
         "token_loss": over(counted, of_tokens),
         "halt_loss": over(counted, of_halting),
     }

@@ -29,25 +29,25 @@ class Answers(NamedTuple):
 def every_step(task: RecursiveSolver, params: Params, batch: Batch) -> Answers:
     """Returns the answers after each step, (steps, batch, ...), to `inputs` and `puzzle_identifiers` of `batch`."""
     weights = params["trainable"]
-    x, begun = _begun(task, params, batch)
+    x, latents = _initial(task, params, batch)
 
     def step(latents: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Answers]:
         latents = task.network.recursed(weights, *latents, x, learns=False)
         return latents, _likeliest(*task.network.answered(weights, latents[0]))
 
-    _, answers = jax.lax.scan(step, begun, length=task.halting.max_steps)
+    _, answers = jax.lax.scan(step, latents, length=task.halting.max_steps)
     return answers
 
 
 def judged(task: RecursiveSolver, params: Params, batch: Batch) -> tuple[Metrics, Answers]:
     """Returns the metrics of an evaluation as sums, with `loss`, and the answers (batch, ...) that were evaluated."""
-    x, begun = _begun(task, params, batch)
-    logits, q = task.after_all_steps(params["trainable"], *begun, x)
+    x, latents = _initial(task, params, batch)
+    logits, q = task.after_all_steps(params["trainable"], *latents, x)
     loss, metrics = task.judged(logits, q, batch["labels"], batch[COUNTED])
     return metrics | {"loss": loss}, _likeliest(logits, q)
 
 
-def _begun(task: RecursiveSolver, params: Params, batch: Batch) -> tuple[Array, tuple[Array, Array]]:
+def _initial(task: RecursiveSolver, params: Params, batch: Batch) -> tuple[Array, tuple[Array, Array]]:
     """Returns the embedded input and both initial latents."""
     shape, frozen = task.shape, params["frozen"]
     rows = params["tables"][PUZZLES][batch["puzzle_identifiers"]]

@@ -31,11 +31,11 @@ _TASK = 41
 Pair = tuple[Grid, Grid]
 
 
-def build(made: ArcSet, out: Path, progress: Progress = lambda done, groups: None) -> dict[str, Any]:
+def build(options: ArcSet, out: Path, progress: Progress = lambda done, groups: None) -> dict[str, Any]:
     """Writes the folder `out` and returns what `prepare --json` prints."""
-    source = Path(made.source).expanduser()
-    subsets = _subsets(made, source)
-    test_set = _test_set(made, subsets)
+    source = Path(options.source).expanduser()
+    subsets = _subsets(options, source)
+    test_set = _test_set(options, subsets)
     names: dict[str, str] = {}
     count = pairs = 0
     for subset, files in subsets.items():  # all of it is read, and so checked, before the first row is written
@@ -46,24 +46,24 @@ def build(made: ArcSet, out: Path, progress: Progress = lambda done, groups: Non
                     " which is meant. Choose with --subsets"
                 )
             names[task.name], count, pairs = subset, count + 1, pairs + len(task.train) + len(task.test)
-    needed = (1 + made.num_aug) * (pairs * 2 * CANVAS**2 + count * 80) + 4096
+    needed = (1 + options.num_aug) * (pairs * 2 * CANVAS**2 + count * 80) + 4096
     few = unknown = number = 0
     tests: dict[str, Any] = {}
     with PuzzleFolder(out, seq_len=CANVAS**2, vocab_size=VOCABULARY, needed_bytes=needed) as folder:
         for subset, files in subsets.items():
             for task in tasks(files):
-                random = np.random.default_rng([made.seed, _TASK, number])
-                augmentations = unique(task, made.num_aug, random)
+                random = np.random.default_rng([options.seed, _TASK, number])
+                augmentations = unique(task, options.num_aug, random)
                 _add(folder, task, augmentations, to_test=subset == test_set, random=random)
                 if subset == test_set:
                     tests[task.name] = task.as_published
-                few += len(augmentations) <= made.num_aug
+                few += len(augmentations) <= options.num_aug
                 unknown += sum(output is None for _, output in task.test)
                 number += 1
                 progress(number, count)
         folder.write("test_puzzles.json", tests)
-        found = folder.finish(dataclasses.asdict(made))
-    return found | {
+        result = folder.finish(dataclasses.asdict(options))
+    return result | {
         "tasks": count,
         "test_tasks": len(tests),
         "test_set": test_set,
@@ -72,16 +72,18 @@ def build(made: ArcSet, out: Path, progress: Progress = lambda done, groups: Non
     }
 
 
-def _subsets(made: ArcSet, source: Path) -> dict[str, list[Path]]:
-    there = find_subsets(source)
-    missing = [name for name in made.subsets if name not in there]
+def _subsets(options: ArcSet, source: Path) -> dict[str, list[Path]]:
+    subsets = find_subsets(source)
+    missing = [name for name in options.subsets if name not in subsets]
     if missing:
-        raise DataError(f"{source} has the subsets {', '.join(there)}, and --subsets asks for {', '.join(missing)}")
-    return {name: there[name] for name in made.subsets or there}
+        raise DataError(f"{source} has the subsets {', '.join(subsets)}, and --subsets asks for {', '.join(missing)}")
+    return {name: subsets[name] for name in options.subsets or subsets}
 
 
-def _test_set(made: ArcSet, subsets: dict[str, list[Path]]) -> str:
-    wanted = (made.test_set_name,) if made.test_set_name else (*TEST_SETS, *(subsets if len(subsets) == 1 else ()))
+def _test_set(options: ArcSet, subsets: dict[str, list[Path]]) -> str:
+    wanted = (
+        (options.test_set_name,) if options.test_set_name else (*TEST_SETS, *(subsets if len(subsets) == 1 else ()))
+    )
     for name in wanted:
         if name in subsets:
             return name
@@ -93,36 +95,36 @@ def _test_set(made: ArcSet, subsets: dict[str, list[Path]]) -> str:
 
 def unique(task: Task, count: int, random: np.random.Generator) -> list[Augmentation]:
     """Returns the task unchanged, then up to `count` augmentations, no two of which have the same grids."""
-    found, seen = [NOTHING], {_mark(task, NOTHING)}
+    augmentations, seen = [NOTHING], {_mark(task, NOTHING)}
     for _ in range(TRIES * count):
-        if len(found) > count:
+        if len(augmentations) > count:
             break
-        one = drawn(random)
-        if (mark := _mark(task, one)) not in seen:
+        augmentation = drawn(random)
+        if (mark := _mark(task, augmentation)) not in seen:
             seen.add(mark)
-            found.append(one)
-    return found
+            augmentations.append(augmentation)
+    return augmentations
 
 
 def _mark(task: Task, by: Augmentation) -> bytes:
     """Returns the pairs of an augmentation, in any order, as a key that distinguishes it from others of its task."""
-    grids = [(asked, answer) for asked, answer in (*task.train, *task.test) if answer is not None]
-    keys = sorted(key_of(by.applied(asked)) + key_of(by.applied(answer)) for asked, answer in grids)
+    grids = [(question, answer) for question, answer in (*task.train, *task.test) if answer is not None]
+    keys = sorted(key_of(by.applied(question)) + key_of(by.applied(answer)) for question, answer in grids)
     return hashlib.sha256(b"|".join(keys)).digest()
 
 
 def _add(
     folder: PuzzleFolder, task: Task, augmentations: list[Augmentation], *, to_test: bool, random: np.random.Generator
 ) -> None:
-    named = [task.name, *(one.named(task.name) for one in augmentations[1:])]
+    named = [task.name, *(augmentation.named(task.name) for augmentation in augmentations[1:])]
     identifiers = np.array([folder.name(name) for name in named], np.int32)
-    known = [(asked, answer) for asked, answer in task.test if answer is not None]
+    known = [(question, answer) for question, answer in task.test if answer is not None]
     learned = task.train if to_test else task.train + known
     _add_group(folder.train, learned, augmentations, identifiers, random=random)
     if to_test:
         nothing = np.zeros((1, 1), np.uint8)  # as the published builder has it, where nobody knows the answer
-        asked = [(grid, nothing if answer is None else answer) for grid, answer in task.test]
-        _add_group(folder.test, asked, augmentations, identifiers, random=None)
+        questions = [(grid, nothing if answer is None else answer) for grid, answer in task.test]
+        _add_group(folder.test, questions, augmentations, identifiers, random=None)
 
 
 def _add_group(
@@ -140,8 +142,8 @@ def _add_group(
     inputs, labels = [], []
     for by in augmentations:
         still = -1 if random is None else int(random.integers(len(pairs)))
-        for number, (asked, answer) in enumerate(pairs):
-            grids = by.applied(asked), by.applied(answer)
+        for number, (question, answer) in enumerate(pairs):
+            grids = by.applied(question), by.applied(answer)
             row = col = 0
             if random is not None and number != still:
                 largest = [max(grid.shape[axis] for grid in grids) for axis in (0, 1)]

@@ -43,8 +43,8 @@ def cropped(tokens: Int[np.ndarray, " tokens"]) -> Grid:
     coloured = (canvas >= FIRST_COLOUR) & (canvas < VOCABULARY)
     widths = np.minimum.accumulate(np.where(coloured.all(axis=1), CANVAS, np.argmin(coloured, axis=1)))
     rows = int(np.argmax(widths * np.arange(1, CANVAS + 1))) + 1
-    found = canvas[:rows, : widths[rows - 1]] - FIRST_COLOUR
-    return found.astype(np.uint8) if found.size else np.zeros((0, 0), np.uint8)
+    grid = canvas[:rows, : widths[rows - 1]] - FIRST_COLOUR
+    return grid.astype(np.uint8) if grid.size else np.zeros((0, 0), np.uint8)
 
 
 class Augmentation(NamedTuple):

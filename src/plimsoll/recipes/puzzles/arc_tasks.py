@@ -41,13 +41,13 @@ def find_subsets(source: Path) -> dict[str, list[Path]]:
     if kaggle:
         return kaggle
     folders = {path.name: sorted(path.glob("*.json")) for path in sorted(source.iterdir()) if path.is_dir()}
-    found = {name: files for name, files in folders.items() if files} or {source.name: sorted(source.glob("*.json"))}
-    if not any(found.values()):
+    subsets = {name: files for name, files in folders.items() if files} or {source.name: sorted(source.glob("*.json"))}
+    if not any(subsets.values()):
         raise DataError(
             f"--source {source} has no ARC tasks: NAME_challenges.json files, folders of JSON files, or JSON files"
             " were expected"
         )
-    return found
+    return subsets
 
 
 def tasks(files: list[Path]) -> Iterator[Task]:
@@ -92,7 +92,7 @@ def _task(name: str, read: Any, place: str) -> Task:
         part: [_pair(pair, f"{place}, {part} pair {number}") for number, pair in enumerate(read[part], 1)]
         for part in _PARTS
     }
-    train = [(asked, answer) for asked, answer in pairs["train"] if answer is not None]
+    train = [(question, answer) for question, answer in pairs["train"] if answer is not None]
     if len(train) < len(pairs["train"]):
         raise DataError(f"{place}: a train pair has no output, and those are what a task is learned from")
     return Task(name, train, pairs["test"], {part: read[part] for part in _PARTS})

@@ -99,8 +99,8 @@ class PuzzleSet:
     def test_batches(self, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
         """Yields every example once, in order. The last batch is filled up with blanks that `COUNTED` excludes."""
         for first in range(0, self.examples, batch_size):
-            found = self.batch(np.arange(first, min(first + batch_size, self.examples)))
-            yield self._filled_up(found, batch_size) | {COUNTED: np.arange(batch_size) < len(found[IDENTIFIERS])}
+            batch = self.batch(np.arange(first, min(first + batch_size, self.examples)))
+            yield self._filled_up(batch, batch_size) | {COUNTED: np.arange(batch_size) < len(batch[IDENTIFIERS])}
 
     def _filled_up(self, batch: dict[str, np.ndarray], batch_size: int) -> dict[str, np.ndarray]:
         blank = {INPUTS: self.pad_id, LABELS: IGNORED_LABEL, IDENTIFIERS: self.blank_identifier_id}
@@ -119,37 +119,37 @@ class PuzzleSet:
 
     def digest(self) -> str:
         """Returns a hash of its sizes, all its offsets and identifiers, and some of its examples."""
-        found = hashlib.sha256(f"{self.examples} {self.seq_len} {self.vocab_size} {self.identifiers}".encode())
+        digest = hashlib.sha256(f"{self.examples} {self.seq_len} {self.vocab_size} {self.identifiers}".encode())
         for values in (self.puzzle_offsets, self.group_offsets, self.puzzle_identifiers):
-            found.update(np.ascontiguousarray(values).tobytes())
+            digest.update(np.ascontiguousarray(values).tobytes())
         some = np.unique(np.linspace(0, self.examples - 1, LOOKED_AT).round().astype(int))
         for table in (self.inputs, self.labels):
-            found.update(table.take(some).tobytes())
-        return found.hexdigest()
+            digest.update(table.take(some).tobytes())
+        return digest.hexdigest()
 
     def names(self) -> list[str]:
         """Returns the name of each identifier; that of an augmented ARC puzzle describes its augmentation."""
-        found = _json(self.folder / "identifiers.json")
-        if not isinstance(found, list) or len(found) != self.identifiers:
-            count = len(found) if isinstance(found, list) else "no list of"
+        names = _json(self.folder / "identifiers.json")
+        if not isinstance(names, list) or len(names) != self.identifiers:
+            count = len(names) if isinstance(names, list) else "no list of"
             raise DataError(
                 f"{self.folder / 'identifiers.json'} has {count} names, and dataset.json says {self.identifiers:,}"
                 " (num_puzzle_identifiers): prepare the data set again"
             )
-        return found
+        return names
 
     def _identifiers(self, path: Path) -> np.ndarray:
-        found = loaded(path)
-        if found.ndim != 1:
-            raise DataError(f"{path} has the shape {found.shape}: one identifier for each puzzle was expected")
-        _require_length(path, len(found), self.puzzles, "identifiers, one for each puzzle")
-        wrong = np.flatnonzero((found < 0) | (found >= self.identifiers))
+        identifiers = loaded(path)
+        if identifiers.ndim != 1:
+            raise DataError(f"{path} has the shape {identifiers.shape}: one identifier for each puzzle was expected")
+        _require_length(path, len(identifiers), self.puzzles, "identifiers, one for each puzzle")
+        wrong = np.flatnonzero((identifiers < 0) | (identifiers >= self.identifiers))
         if len(wrong):
             raise DataError(
-                f"{path}: puzzle {wrong[0]:,} has the identifier {found[wrong[0]]:,}, and dataset.json says there are"
-                f" {self.identifiers:,} (0 to {self.identifiers - 1:,}). Prepare the data set again"
+                f"{path}: puzzle {wrong[0]:,} has the identifier {identifiers[wrong[0]]:,}, and dataset.json says there"
+                f" are {self.identifiers:,} (0 to {self.identifiers - 1:,}). Prepare the data set again"
             )
-        return found
+        return identifiers
 
 
 def is_puzzle_set(folder: Path | str) -> bool:
@@ -186,22 +186,22 @@ def _json(path: Path) -> Any:
 
 def _offsets(path: Path, end: int, what: str) -> np.ndarray:
     """Returns the offsets of a file, which must ascend strictly from 0 to `end`."""
-    found = loaded(path)
-    if found.ndim != 1 or len(found) < 2:
-        raise DataError(f"{path} has the shape {found.shape}: at least two offsets, 0 first, were expected")
-    falls = np.flatnonzero(found[1:] <= found[:-1])
+    offsets = loaded(path)
+    if offsets.ndim != 1 or len(offsets) < 2:
+        raise DataError(f"{path} has the shape {offsets.shape}: at least two offsets, 0 first, were expected")
+    falls = np.flatnonzero(offsets[1:] <= offsets[:-1])
     if len(falls):
         at = int(falls[0])
         raise DataError(
-            f"{path}: offset {at + 1:,} is {found[at + 1]:,}, and the one before it {found[at]:,}: they must ascend,"
-            f" since each is the first of its {what}. Prepare the data set again"
+            f"{path}: offset {at + 1:,} is {offsets[at + 1]:,}, and the one before it {offsets[at]:,}: they must"
+            f" ascend, since each is the first of its {what}. Prepare the data set again"
         )
-    if found[0] != 0 or found[-1] != end:
+    if offsets[0] != 0 or offsets[-1] != end:
         raise DataError(
-            f"{path} goes from {found[0]:,} to {found[-1]:,}, and there are {end:,} {what}: it must go from 0 to that."
-            " Prepare the data set again"
+            f"{path} goes from {offsets[0]:,} to {offsets[-1]:,}, and there are {end:,} {what}: it must go from 0 to"
+            " that. Prepare the data set again"
         )
-    return found.astype(np.int32 if end < 2**31 else np.int64)
+    return offsets.astype(np.int32 if end < 2**31 else np.int64)
 
 
 def _require_length(path: Path, length: int, expected: int, what: str) -> None:

@@ -51,7 +51,7 @@ def walked(open_cells: np.ndarray, start: int) -> Walked:
 
 def _neighbours(open_cells: np.ndarray, size: int) -> list[list[int]]:
     is_open = open_cells.tolist()
-    found: list[list[int]] = [[] for _ in is_open]
+    neighbours: list[list[int]] = [[] for _ in is_open]
     for cell in np.flatnonzero(open_cells).tolist():
         row, col = divmod(cell, size)
         for other, there in (
@@ -61,8 +61,8 @@ def _neighbours(open_cells: np.ndarray, size: int) -> list[list[int]]:
             (cell + 1, col < size - 1),
         ):
             if there and is_open[other]:
-                found[cell].append(other)
-    return found
+                neighbours[cell].append(other)
+    return neighbours
 
 
 def carved(size: int, random: np.random.Generator) -> np.ndarray:
@@ -110,8 +110,8 @@ def new_maze(size: int, *, shortest: int, random: np.random.Generator) -> tuple[
     """Returns a maze and its answer, with one shortest path of at least so many steps; None if this draw has none."""
     open_cells = carved(size, random).ravel()
     start = int(random.choice(np.flatnonzero(open_cells)))
-    found = walked(open_cells, start)
-    goals = np.flatnonzero((found.steps >= shortest) & (found.ways == 1))
+    distances = walked(open_cells, start)
+    goals = np.flatnonzero((distances.steps >= shortest) & (distances.ways == 1))
     if not len(goals):
         return None
     goal = int(random.choice(goals))
@@ -120,7 +120,7 @@ def new_maze(size: int, *, shortest: int, random: np.random.Generator) -> tuple[
     cell = goal
     while cell != start:
         answer[cell] = PATH
-        cell = int(found.came_from[cell])
+        cell = int(distances.came_from[cell])
     for grid in (question, answer):
         grid[start], grid[goal] = START, GOAL
     return question.reshape(size, size), answer.reshape(size, size)

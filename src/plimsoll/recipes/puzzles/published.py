@@ -47,7 +47,7 @@ def shape_of(config: Mapping[str, Any]) -> TRMShape:
 
 def names(shape: TRMShape) -> dict[str, tuple[Place, bool]]:
     """Returns, for each published name, the path in our parameters and whether the matrix is transposed."""
-    found: dict[str, tuple[Place, bool]] = {
+    places: dict[str, tuple[Place, bool]] = {
         "inner.embed_tokens.embedding_weight": (("trainable", "embedding"), False),
         "inner.lm_head.weight": (("trainable", "head"), True),
         "inner.q_head.weight": (("trainable", "halt", "kernel"), True),
@@ -57,7 +57,7 @@ def names(shape: TRMShape) -> dict[str, tuple[Place, bool]]:
         TABLE: (("tables", "puzzles"), False),
     }
     if shape.positions == "learned":
-        found["inner.embed_pos.embedding_weight"] = (("trainable", "positions"), False)
+        places["inner.embed_pos.embedding_weight"] = (("trainable", "positions"), False)
     mixing = (
         {"self_attn.qkv_proj": "qkv", "self_attn.o_proj": "out"}
         if shape.variant == "attention"
@@ -66,8 +66,8 @@ def names(shape: TRMShape) -> dict[str, tuple[Place, bool]]:
     for layer in range(shape.layers):
         for theirs, ours in (mixing | {"mlp.gate_up_proj": "gate_up", "mlp.down_proj": "down"}).items():
             place: Place = ("trainable", "blocks", layer, ours)
-            found[f"inner.L_level.layers.{layer}.{theirs}.weight"] = (place, True)
-    return found
+            places[f"inner.L_level.layers.{layer}.{theirs}.weight"] = (place, True)
+    return places
 
 
 def require_file(path: str | Path) -> Path:
@@ -83,8 +83,8 @@ def require_file(path: str | Path) -> Path:
 def require_names(path: str | Path, shape: TRMShape) -> None:
     """Raises DataError if the file cannot be read, or if the names in its header are those of another model."""
     with _opened(path) as file:
-        found = {_plain(name) for name in list(file.keys())}
-    _require_same_names(found, shape, source=str(path))
+        names = {_plain(name) for name in list(file.keys())}
+    _require_same_names(names, shape, source=str(path))
 
 
 def read(path: str | Path) -> dict[str, np.ndarray]:

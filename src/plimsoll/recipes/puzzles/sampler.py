@@ -111,10 +111,10 @@ class _Walk(grain.DatasetIterator):
         return place | {"puzzles": self._of.set.puzzles, "examples": self._of.set.examples}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        for unit, there in (("puzzles", self._of.set.puzzles), ("examples", self._of.set.examples)):
-            if state[unit] != there:
+        for unit, count in (("puzzles", self._of.set.puzzles), ("examples", self._of.set.examples)):
+            if state[unit] != count:
                 raise DataError(
-                    f"the data position was saved for {state[unit]:,} {unit}, and the data set has {there:,}: it"
+                    f"the data position was saved for {state[unit]:,} {unit}, and the data set has {count:,}: it"
                     " changed. Put the old data back, or start a new run."
                 )
         self._iteration, self._batch, self._group = state["iteration"], state["batch"], state["group"]

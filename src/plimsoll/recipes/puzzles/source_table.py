@@ -101,10 +101,10 @@ def _downloaded(name: str) -> dict[str, Path]:
     import huggingface_hub
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
-    found = {}
+    files = {}
     for split in SPLITS:
         try:
-            found[split] = Path(huggingface_hub.hf_hub_download(name, f"{split}.csv", repo_type="dataset"))
+            files[split] = Path(huggingface_hub.hf_hub_download(name, f"{split}.csv", repo_type="dataset"))
         except Exception as problem:  # of the network too: the library has classes of its own for each
             absent = isinstance(problem, EntryNotFoundError) and not isinstance(problem, LocalEntryNotFoundError)
             if absent and split != "train":
@@ -114,4 +114,4 @@ def _downloaded(name: str) -> dict[str, Path]:
                 f"data set {name} cannot be read ({reason}). Check the id, that it has a train.csv, and that"
                 " huggingface.co can be reached; a CSV file on this machine can be named by its path"
             ) from problem
-    return found
+    return files

@@ -44,8 +44,8 @@ def candidates(boards: Boards) -> Masks:
 
 def digits(masks: Masks) -> Boards:
     """Returns the digit of every settled cell, and 0 for every other."""
-    found = np.bitwise_count(masks - np.uint16(1)) + 1  # of 2^(d-1) - 1, bits d - 1
-    return np.where(_settled(masks), found, 0).astype(np.uint8)
+    numbers = np.bitwise_count(masks - np.uint16(1)) + 1  # of 2^(d-1) - 1, bits d - 1
+    return np.where(_settled(masks), numbers, 0).astype(np.uint8)
 
 
 def in_boxes(boards: np.ndarray) -> np.ndarray:
@@ -146,9 +146,9 @@ def _split(masks: Masks, owners: np.ndarray) -> tuple[Masks, np.ndarray]:
     cells = np.argmin(np.where(counts > 1, counts, 99), axis=1)
     boards = np.arange(len(flat))
     others, lowest = flat.copy(), flat.copy()
-    one = flat[boards, cells] & -flat[boards, cells]
-    others[boards, cells] ^= one
-    lowest[boards, cells] = one
+    lowest_bit = flat[boards, cells] & -flat[boards, cells]
+    others[boards, cells] ^= lowest_bit
+    lowest[boards, cells] = lowest_bit
     return np.concatenate([others, lowest]).reshape(-1, *masks.shape[1:]), np.concatenate([owners, owners])
 
 
@@ -156,8 +156,8 @@ def solved(boards: Boards, *, limit: int = 2) -> Solved:
     """Returns up to `limit` solutions of each board: 2 are enough to know whether there is exactly one."""
     counts, solutions = np.zeros(len(boards), np.int64), np.zeros_like(boards)
     done = np.zeros(len(boards), bool)
-    for owners, found in leaves(candidates(boards), done=done):
-        solutions[owners[::-1]] = found[::-1]
+    for owners, boards_solved in leaves(candidates(boards), done=done):
+        solutions[owners[::-1]] = boards_solved[::-1]
         np.add.at(counts, owners, 1)
         done |= counts >= limit
     return Solved(np.minimum(counts, limit), solutions)
@@ -172,20 +172,20 @@ def by_singles(boards: Boards) -> Bool[np.ndarray, " boards"]:
 def all_grids(side: Literal[4]) -> Boards:
     """Returns all 288 grids of side 4, in a fixed order. (Side 6 has 28,200,960, side 9 6.67e21.)"""
     empty = np.zeros((1, side, side), np.uint8)
-    grids = np.concatenate([found for _, found in leaves(candidates(empty), done=np.zeros(1, bool))])
+    grids = np.concatenate([grid for _, grid in leaves(candidates(empty), done=np.zeros(1, bool))])
     return grids[np.lexsort(grids.reshape(len(grids), -1).T[::-1])]
 
 
 def random_grids(count: int, side: int, random: np.random.Generator) -> Boards:
     """Returns complete grids, filled cell by cell at random; not all grids are equally likely."""
-    made = np.zeros((count, side, side), np.uint8)
+    grids = np.zeros((count, side, side), np.uint8)
     left = np.arange(count)
-    masks = candidates(made)
+    masks = candidates(grids)
     while len(left):
         masks, alive = propagated(masks)
         masks[~alive] = 2**side - 1  # from the beginning again
         ended = _settled(masks).all((1, 2))
-        made[left[ended]] = digits(masks[ended])
+        grids[left[ended]] = digits(masks[ended])
         left, masks = left[~ended], masks[~ended]
         flat = masks.reshape(len(masks), side * side)
         counts = np.bitwise_count(flat)
@@ -197,7 +197,7 @@ def random_grids(count: int, side: int, random: np.random.Generator) -> Boards:
         chosen = np.argmax(random.random(bits.shape) * bits, axis=1)
         flat[boards, cells] = 1 << chosen
         masks = flat.reshape(-1, side, side)
-    return made
+    return grids
 
 
 def dug(grids: Boards, difficulty: str, random: np.random.Generator) -> tuple[Boards, Bool[np.ndarray, " boards"]]:
@@ -216,8 +216,8 @@ def dug(grids: Boards, difficulty: str, random: np.random.Generator) -> tuple[Bo
         boards = cleared.reshape(-1, *grids.shape[1:])
         good = by_singles(boards) if without_guess else solved(boards).counts == 1
         puzzles[going_on[good]] = cleared[good]
-    made = puzzles.reshape(grids.shape)
-    return made, ~by_singles(made) if difficulty == "hard" else np.ones(count, bool)
+    boards_dug = puzzles.reshape(grids.shape)
+    return boards_dug, ~by_singles(boards_dug) if difficulty == "hard" else np.ones(count, bool)
 
 
 def _aims(difficulty: str, count: int, cells: int, random: np.random.Generator) -> np.ndarray:

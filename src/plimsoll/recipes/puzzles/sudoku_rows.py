@@ -32,11 +32,11 @@ def pairs(table: Table, split: str, *, side: int) -> Iterator[Pairs]:
         yield Pairs(puzzles, solutions, places)
 
 
-def require_unique(found: Pairs) -> None:
+def require_unique(pairs: Pairs) -> None:
     """Raises DataError for the first puzzle with several solutions. Takes 0.1 ms for a hard one of side 9."""
-    for at in np.flatnonzero(solved(found.puzzles).counts != 1)[:1]:
+    for at in np.flatnonzero(solved(pairs.puzzles).counts != 1)[:1]:
         raise DataError(
-            f"{found.places[at]}: the puzzle has several solutions, and only one of them would count as right. Leave"
+            f"{pairs.places[at]}: the puzzle has several solutions, and only one of them would count as right. Leave"
             " the row out, or give it more digits"
         )
 

@@ -92,7 +92,7 @@ class Network:
         """Returns both latents after a supervision step; with `learns`, the last round can be differentiated."""
         if not self._positions_first:
             return self._rounds(weights, high, low, x, learns=learns)
-        high, low, x = (jnp.swapaxes(one, 0, 1) for one in (high, low, x))
+        high, low, x = (jnp.swapaxes(latent, 0, 1) for latent in (high, low, x))
         high, low = self._rounds(weights, high, low, x, learns=learns)
         return jnp.swapaxes(high, 0, 1), jnp.swapaxes(low, 0, 1)
 

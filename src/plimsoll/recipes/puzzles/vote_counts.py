@@ -58,21 +58,21 @@ class Votes:
         `names` has the identifiers' names with their augmentations.
         """
         sure = 1 / (1 + np.exp(-np.asarray(halt_logits, np.float64)))
-        for name, given, found, probability in zip(names, inputs, predicted, sure.tolist(), strict=True):
-            task, made = read_name(name)
-            asked, answered = (key_of(made.undone(cropped(tokens))) for tokens in (given, found))
-            candidates = self.of.setdefault(task, {}).setdefault(asked, {})
+        for name, given, answer, probability in zip(names, inputs, predicted, sure.tolist(), strict=True):
+            task, augmentation = read_name(name)
+            question, answered = (key_of(augmentation.undone(cropped(tokens))) for tokens in (given, answer))
+            candidates = self.of.setdefault(task, {}).setdefault(question, {})
             votes, total = candidates.get(answered, (0, 0.0))
             candidates[answered] = votes + 1, total + probability
 
-    def ranked(self, task: str, asked: Grid) -> list[Candidate]:
+    def ranked(self, task: str, question: Grid) -> list[Candidate]:
         """Returns the candidates, best first, or nothing if nothing was predicted.
 
         Among equals the first prediction comes first.
         """
-        found = self.of.get(task, {}).get(key_of(asked), {})
-        candidates = [Candidate(grid_of(key), votes, total / votes) for key, (votes, total) in found.items()]
-        return sorted(candidates, key=lambda one: (one.votes, one.probability), reverse=True)
+        counts = self.of.get(task, {}).get(key_of(question), {})
+        candidates = [Candidate(grid_of(key), votes, total / votes) for key, (votes, total) in counts.items()]
+        return sorted(candidates, key=lambda candidate: (candidate.votes, candidate.probability), reverse=True)
 
 
 class Scores(NamedTuple):

@@ -62,7 +62,7 @@ class Baselines:
             seen = None if keep_seen else self._histories(users)
             for name in BASELINES:
                 parts[name].append(sums(ranks(self.scores(name, users), targets, seen=seen)))
-        return {name: means(added(found)) for name, found in parts.items()}
+        return {name: means(added(sums_of_blocks)) for name, sums_of_blocks in parts.items()}
 
     def scores(self, name: str, users: Int64[np.ndarray, " users"]) -> Float32[np.ndarray, "users items_and_1"]:
         """Returns a score per item; higher is better. Column 0 is padding."""
@@ -70,10 +70,10 @@ class Baselines:
             return np.tile(self.popularity.astype(np.float32), (len(users), 1))
         if name == "item_knn":
             return (self._weights(users, recent=None) @ self.cosines).toarray()
-        found = (self._weights(users, recent=RECENT) @ self.cosines).toarray()
+        scores = (self._weights(users, recent=RECENT) @ self.cosines).toarray()
         if name == "item_knn_markov":
-            found += (self._weights(users, recent=1) @ self.followers).toarray()
-        return found
+            scores += (self._weights(users, recent=1) @ self.followers).toarray()
+        return scores
 
     @cached_property
     def popularity(self) -> Int64[np.ndarray, " items_and_1"]:
@@ -114,10 +114,10 @@ class Baselines:
         """Returns a sparse matrix with 1 where a user took an item: (users, items + 1)."""
         ones = np.ones(len(self._counted), np.float32)
         parts = ones, self._counted.copy(), self._starts.copy()  # SciPy sorts what it is given in place
-        found = _sparse().csr_matrix(parts, shape=(self.interactions.users, self._size))
-        found.sum_duplicates()
-        found.data[:] = 1
-        return found
+        matrix = _sparse().csr_matrix(parts, shape=(self.interactions.users, self._size))
+        matrix.sum_duplicates()
+        matrix.data[:] = 1
+        return matrix
 
     def _histories(self, users: np.ndarray) -> list[np.ndarray]:
         offsets, ends = self.interactions.offsets, self._ends

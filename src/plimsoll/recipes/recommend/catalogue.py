@@ -82,21 +82,21 @@ BESIDE: dict[Form, str] = {"movielens-csv": "movies.csv", "movielens-dat": "movi
 """File with the titles, in the folder of MovieLens' ratings."""
 
 
-def named(made: RecommendSet, path: Path, form: Form, originals: list[str]) -> tuple[Catalogue, Path | None]:
+def named(options: RecommendSet, path: Path, form: Form, originals: list[str]) -> tuple[Catalogue, Path | None]:
     """Returns the catalogue, with None for an item without a title, and the file of titles, if there is one."""
-    titles = Path(made.items).expanduser() if made.items is not None else path.parent / BESIDE.get(form, "")
-    if made.items is None and (form not in BESIDE or not titles.is_file()):
+    titles = Path(options.items).expanduser() if options.items is not None else path.parent / BESIDE.get(form, "")
+    if options.items is None and (form not in BESIDE or not titles.is_file()):
         return Catalogue(originals, [None] * len(originals)), None
-    column = made.item_column if made.item_column is not None else MOVIELENS["item"]
+    column = options.item_column if options.item_column is not None else MOVIELENS["item"]
     wanted = set(originals)
-    found = {item: title for item, title in _titles(titles, column) if item in wanted and title}
-    if made.items is not None and not found:
+    title_of = {item: title for item, title in _titles(titles, column) if item in wanted and title}
+    if options.items is not None and not title_of:
         raise DataError(
-            f"--items {made.items} has a title for none of the {len(originals):,} items of {path} (like"
+            f"--items {options.items} has a title for none of the {len(originals):,} items of {path} (like"
             f" {originals[0]!r}): it is of another catalogue, or its items do not stand in its column {column!r} or its"
             " first one"
         )
-    return Catalogue(originals, [found.get(item) for item in originals]), titles
+    return Catalogue(originals, [title_of.get(item) for item in originals]), titles
 
 
 def _titles(path: Path, column: str) -> Iterator[tuple[str, str]]:

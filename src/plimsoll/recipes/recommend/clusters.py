@@ -112,7 +112,7 @@ def _without_large(labels: np.ndarray, directions: np.ndarray, most: int) -> np.
         _, axes = np.linalg.eigh(spread.T @ spread)
         order = cluster[np.argsort(spread @ axes[:, -1], kind="stable")]
         members += [np.sort(order[: len(order) // 2]), np.sort(order[len(order) // 2 :])]
-    found = np.empty(len(labels), np.int32)
-    for number, cluster in enumerate(sorted(whole, key=lambda one: int(one[0]))):
-        found[cluster] = number
-    return found
+    numbers = np.empty(len(labels), np.int32)
+    for number, cluster in enumerate(sorted(whole, key=lambda cluster: int(cluster[0]))):
+        numbers[cluster] = number
+    return numbers

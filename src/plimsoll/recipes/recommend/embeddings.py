@@ -19,9 +19,9 @@ _RANDOM, _START = 31, 32
 def random_embeddings(items: int, *, width: int, seed: int) -> Float32[np.ndarray, "items_and_1 width"]:
     """Returns normal vectors, of length 1 on average; zeros for padding."""
     random = np.random.default_rng([seed, _RANDOM])
-    found = random.normal(scale=width**-0.5, size=(items + 1, width)).astype(np.float32)
-    found[0] = 0
-    return found
+    vectors = random.normal(scale=width**-0.5, size=(items + 1, width)).astype(np.float32)
+    vectors[0] = 0
+    return vectors
 
 
 def factorised(
@@ -36,7 +36,7 @@ def factorised(
 
     Columns beyond the rank, and items that nobody took, are random.
     """
-    found = random_embeddings(items, width=width, seed=seed)
+    embeddings = random_embeddings(items, width=width, seed=seed)
     from scipy import sparse
 
     # How often each user took each item: (users, items), in float64.
@@ -45,8 +45,8 @@ def factorised(
     counts.sum_duplicates()
     taken, vectors = _right_singular(counts, width, seed)
     vectors /= np.sqrt(np.mean(np.sum(vectors**2, axis=1))) or 1.0
-    found[1 + taken, : vectors.shape[1]] = vectors
-    return found
+    embeddings[1 + taken, : vectors.shape[1]] = vectors
+    return embeddings
 
 
 def _right_singular(counts: Any, width: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

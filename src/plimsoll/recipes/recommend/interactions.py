@@ -64,11 +64,11 @@ class Interactions:
 
     def sha256(self) -> str:
         """Returns a hash of all sequences. The files are read, because pages of a mapping would stay in memory."""
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         for name in (SEQUENCES, OFFSETS):
             with open(self.folder / name, "rb") as file:
-                found.update(hashlib.file_digest(file, "sha256").digest())
-        return found.hexdigest()
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+        return digest.hexdigest()
 
     def sequence(self, user: int) -> Int32[np.ndarray, " length"]:
         """Returns all items of a user, in the order of time."""
@@ -105,44 +105,44 @@ class Interactions:
     def cluster_of(self) -> Int32[np.ndarray, " items_and_1"]:
         """Cluster of each id, from 0 to `clusters` - 1, each of them with a member; -1 for padding."""
         path = self.folder / CLUSTERS
-        found = loaded(path)
-        _require_shape(path, found, (self.items + 1,))
-        told = self.about["clusters_sha256"]
-        inside = (found[1:] >= 0) & (found[1:] < self.clusters)
-        if found[0] != -1 or not inside.all():
-            at = 0 if found[0] != -1 else 1 + int(np.argmin(inside))
+        clusters = loaded(path)
+        _require_shape(path, clusters, (self.items + 1,))
+        expected = self.about["clusters_sha256"]
+        inside = (clusters[1:] >= 0) & (clusters[1:] < self.clusters)
+        if clusters[0] != -1 or not inside.all():
+            at = 0 if clusters[0] != -1 else 1 + int(np.argmin(inside))
             wanted = "-1, for padding" if at == 0 else f"0 to {self.clusters - 1:,}"
-            raise DataError(f"{path}: item {at:,} has the cluster {found[at]:,}, and {wanted}, was expected")
-        found = found.astype(np.int32)
-        if clusters_sha256(found, self.about["catalogue"]) != told:
+            raise DataError(f"{path}: item {at:,} has the cluster {clusters[at]:,}, and {wanted}, was expected")
+        clusters = clusters.astype(np.int32)
+        if clusters_sha256(clusters, self.about["catalogue"]) != expected:
             raise DataError(
                 f"{path} has a cluster for each of {self.items:,} items, but is not the file that was made for this"
                 " catalogue: it is another catalogue's, or was changed. Put the old file back, or prepare the set again"
             )
-        return found
+        return clusters
 
     @cached_property
     def catalogue(self) -> Catalogue:
         """Names of the items."""
-        found = Catalogue.read(self.folder)
-        if len(found) != self.items or found.sha256 != self.about["catalogue"]:
+        catalogue = Catalogue.read(self.folder)
+        if len(catalogue) != self.items or catalogue.sha256 != self.about["catalogue"]:
             raise DataError(
-                f"{self.folder} has {len(found):,} items in items.jsonl and {self.items:,} in {ABOUT}, and they are not"
-                " the same catalogue: prepare the data set again"
+                f"{self.folder} has {len(catalogue):,} items in items.jsonl and {self.items:,} in {ABOUT}, and they are"
+                " not the same catalogue: prepare the data set again"
             )
-        return found
+        return catalogue
 
     def embeddings(self) -> Float32[np.ndarray, "items_and_1 width"] | None:
         """Returns initial vectors, zeros for padding; None if the set was prepared without them."""
         width, path = self.about["embedding_size"], self.folder / EMBEDDINGS
         if width is None:
             return None
-        found = loaded(path, kinds="f")
-        _require_shape(path, found, (self.items + 1, width))
-        if not np.isfinite(found).all() or found[0].any():
-            at = int(np.argmin(np.isfinite(found).all(1))) if not np.isfinite(found).all() else 0
+        vectors = loaded(path, kinds="f")
+        _require_shape(path, vectors, (self.items + 1, width))
+        if not np.isfinite(vectors).all() or vectors[0].any():
+            at = int(np.argmin(np.isfinite(vectors).all(1))) if not np.isfinite(vectors).all() else 0
             raise DataError(f"{path}: row {at:,} has {'NaN or infinity' if at else 'no zeros'}: prepare the set again")
-        return found.astype(np.float32, copy=False)
+        return vectors.astype(np.float32, copy=False)
 
     def check(self) -> None:
         """Reads all of it. Opening checks sequences and offsets; clusters, names and embeddings are checked here."""
@@ -163,28 +163,28 @@ class Interactions:
 
     def _offsets(self) -> np.ndarray:
         path, end = self.folder / OFFSETS, self.about["interactions"]
-        found = loaded(path)
-        _require_shape(path, found, (self.users + 1,))
-        falls = np.flatnonzero(found[1:] <= found[:-1])
+        offsets = loaded(path)
+        _require_shape(path, offsets, (self.users + 1,))
+        falls = np.flatnonzero(offsets[1:] <= offsets[:-1])
         if len(falls):
             at = int(falls[0])
             raise DataError(
-                f"{path}: offset {at + 1:,} is {found[at + 1]:,}, and the one before it {found[at]:,}: they must"
+                f"{path}: offset {at + 1:,} is {offsets[at + 1]:,}, and the one before it {offsets[at]:,}: they must"
                 " ascend, since every user has an item. Prepare the data set again"
             )
-        if found[0] != 0 or found[-1] != end:
+        if offsets[0] != 0 or offsets[-1] != end:
             raise DataError(
-                f"{path} goes from {found[0]:,} to {found[-1]:,}, and {ABOUT} says there are {end:,} interactions:"
+                f"{path} goes from {offsets[0]:,} to {offsets[-1]:,}, and {ABOUT} says there are {end:,} interactions:"
                 " prepare the data set again"
             )
-        return found.astype(np.int64)
+        return offsets.astype(np.int64)
 
     def _sequences(self) -> np.ndarray:
         path = self.folder / SEQUENCES
-        found = loaded(path, mapped=True)
-        _require_shape(path, found, (self.about["interactions"],))
-        for first in range(0, len(found), SLICE):
-            ids = np.asarray(found[first : first + SLICE])
+        sequences = loaded(path, mapped=True)
+        _require_shape(path, sequences, (self.about["interactions"],))
+        for first in range(0, len(sequences), SLICE):
+            ids = np.asarray(sequences[first : first + SLICE])
             wrong = (ids <= PADDING) | (ids > self.items)
             if wrong.any():
                 at = int(np.argmax(wrong))
@@ -194,7 +194,7 @@ class Interactions:
                     f"{path}: place {place:,}, of user {user:,}, has the item {ids[at]:,}, and the catalogue has ids 1"
                     f" to {self.items:,}. Prepare the data set again"
                 )
-        return found if found.dtype == np.int32 else found.astype(np.int32)
+        return sequences if sequences.dtype == np.int32 else sequences.astype(np.int32)
 
 
 def is_interactions(folder: Path | str) -> bool:
@@ -230,9 +230,9 @@ def _about(folder: Path) -> dict[str, Any]:
     return about
 
 
-def _require_shape(path: Path, found: np.ndarray, shape: tuple[int, ...]) -> None:
-    if found.shape != shape:
+def _require_shape(path: Path, values: np.ndarray, shape: tuple[int, ...]) -> None:
+    if values.shape != shape:
         raise DataError(
-            f"{path} has the shape {found.shape}, and {ABOUT} beside it asks for {shape}: it is another set's, or the"
+            f"{path} has the shape {values.shape}, and {ABOUT} beside it asks for {shape}: it is another set's, or the"
             " set is not whole. Prepare it again"
         )

@@ -26,9 +26,9 @@ def with_items(params: Params, rows: Float[np.ndarray, "items_and_1 item_width"]
     """
     trainable = params["trainable"]
     lengths = np.linalg.norm(rows, axis=1)
-    there = lengths > 0
-    rows *= np.where(there, ROW_LENGTH / np.where(there, lengths, 1), 0).astype(np.float32)[:, None]
-    rows[~there] = np.asarray(trainable["items"]["embedding"])[~there]
+    not_zero = lengths > 0
+    rows *= np.where(not_zero, ROW_LENGTH / np.where(not_zero, lengths, 1), 0).astype(np.float32)[:, None]
+    rows[~not_zero] = np.asarray(trainable["items"]["embedding"])[~not_zero]
     return params | {"trainable": trainable | {"items": {"embedding": jax.device_put(rows)}}}
 
 

@@ -90,11 +90,11 @@ class Items:
     def vectors(self, params: dict, fixed: dict) -> dict[str, Float[Array, "_ width"]]:
         """Returns the vectors that outputs are compared with: those of all items, with row 0, and of the clusters."""
         table = params["items"]["embedding"]
-        found = {"items": self._adapted(params, table)}
+        vectors = {"items": self._adapted(params, table)}
         if self.shape.two_level:
             rows = params["clusters"]["embedding"] if self.shape.learned_clusters else _means(table, fixed)
-            found["clusters"] = self._adapted(params, rows)
-        return found
+            vectors["clusters"] = self._adapted(params, rows)
+        return vectors
 
     def nats(
         self, hidden: Float[Array, "tokens width"], vectors: dict, items: Int[Array, " tokens"], fixed: dict
@@ -122,10 +122,10 @@ class Items:
             shifted = jnp.exp(scores.T - largest[cluster])
             whole = largest + jnp.log(jax.ops.segment_sum(shifted, cluster, num_segments=clusters))
             first = jax.nn.log_softmax(self._cluster_scores(hidden, vectors, fixed))
-            found = scores + (first - whole.T)[:, cluster]
+            log_p = scores + (first - whole.T)[:, cluster]
         else:
-            found = jax.nn.log_softmax(scores)
-        return jnp.pad(found, ((0, 0), (1, 0)), constant_values=-jnp.inf)
+            log_p = jax.nn.log_softmax(scores)
+        return jnp.pad(log_p, ((0, 0), (1, 0)), constant_values=-jnp.inf)
 
     def _cluster_scores(self, hidden: Array, vectors: dict, fixed: dict) -> Array:
         """Returns the scores of clusters; -inf for one without members, which no item can come from."""

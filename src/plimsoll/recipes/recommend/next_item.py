@@ -102,9 +102,9 @@ class NextItem:
         rows, at = jnp.arange(len(items)), jnp.maximum(length - 1, 1)
         wanted = items[rows, at]
         history = jnp.where(jnp.arange(items.shape[1]) < at[:, None], items, 0)
-        found = self.log_probabilities(params, history[:, :-1])
-        own = found[rows, wanted]
-        others = found.at[rows[:, None], history].set(-jnp.inf).at[rows, wanted].set(-jnp.inf)
+        log_p = self.log_probabilities(params, history[:, :-1])
+        own = log_p[rows, wanted]
+        others = log_p.at[rows[:, None], history].set(-jnp.inf).at[rows, wanted].set(-jnp.inf)
         before = jnp.sum(others >= own[:, None], axis=1)
         hit = jnp.where(before < NEAR, counted, 0)
         weight = jnp.sum(counted)

@@ -52,12 +52,12 @@ def best(scores: Float[np.ndarray, " items_and_1"], count: int) -> list[int]:
     return [int(item) for item in order if scores[item] > -np.inf]
 
 
-def sums(found: Int[np.ndarray, " users"]) -> dict[str, float]:
+def sums(ranks: Int[np.ndarray, " users"]) -> dict[str, float]:
     """Returns, for these ranks: hits and NDCG at each of `CUTS`, reciprocal ranks (of `rank + 1`), and users."""
-    gains = 1 / np.log2(found + 2.0)
-    hits = {f"hr@{cut}": float((found < cut).sum()) for cut in CUTS}
-    ndcg = {f"ndcg@{cut}": float(gains[found < cut].sum()) for cut in CUTS}
-    return hits | ndcg | {"mrr": float((1 / (found + 1.0)).sum()), USERS: float(len(found))}
+    gains = 1 / np.log2(ranks + 2.0)
+    hits = {f"hr@{cut}": float((ranks < cut).sum()) for cut in CUTS}
+    ndcg = {f"ndcg@{cut}": float(gains[ranks < cut].sum()) for cut in CUTS}
+    return hits | ndcg | {"mrr": float((1 / (ranks + 1.0)).sum()), USERS: float(len(ranks))}
 
 
 def added(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:

@@ -87,9 +87,9 @@ def histories(
     interactions: Interactions, users: Int64[np.ndarray, " users"], split: HeldOut, *, length: int
 ) -> Int32[np.ndarray, "users length"]:
     """Returns the last `length` items before the one to predict, padded on the right."""
-    found = np.zeros((len(users), length), np.int32)
+    rows = np.zeros((len(users), length), np.int32)
     ends = interactions.ends(split)
-    for row, user in zip(found, users.tolist(), strict=True):
+    for row, user in zip(rows, users.tolist(), strict=True):
         first = max(int(interactions.offsets[user]), int(ends[user]) - length)
         row[: ends[user] - first] = interactions.sequences[first : ends[user]]
-    return found
+    return rows

@@ -45,15 +45,15 @@ class InteractionSet:
     """Further content of catalogue.json, besides the sizes."""
 
 
-def write_interactions(folder: Path | str, made: InteractionSet) -> int:
+def write_interactions(folder: Path | str, content: InteractionSet) -> int:
     """Writes the folder and returns its size in bytes."""
     out = Path(folder).expanduser().absolute()
     require_free(out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    arrays = _arrays(made)
-    with _begun(out) as partial:
-        _require_room(out, made, arrays)
-        _write(partial, made, arrays)
+    arrays = _arrays(content)
+    with _partial_folder(out) as partial:
+        _require_room(out, content, arrays)
+        _write(partial, content, arrays)
         size = sum(path.stat().st_size for path in partial.iterdir())
         partial.rename(out)
         return size
@@ -66,7 +66,7 @@ def require_free(out: Path) -> None:
 
 
 @contextlib.contextmanager
-def _begun(out: Path) -> Iterator[Path]:
+def _partial_folder(out: Path) -> Iterator[Path]:
     """Yields a folder next to `out`, locked against other processes. What is left in it at the end is removed."""
     lock = locked(out)
     partial = out.with_name(f"{out.name}.partial")
@@ -92,31 +92,31 @@ def _begun(out: Path) -> Iterator[Path]:
         lock.close()
 
 
-def _arrays(made: InteractionSet) -> dict[str, np.ndarray]:
+def _arrays(content: InteractionSet) -> dict[str, np.ndarray]:
     """Returns the arrays by file; offsets first, which mark the folder as ours."""
-    if made.offsets is None:
-        lengths = [len(sequence) for sequence in made.sequences]
-        sequences, offsets = np.concatenate(list(made.sequences)), np.cumsum([0, *lengths])
+    if content.offsets is None:
+        lengths = [len(sequence) for sequence in content.sequences]
+        sequences, offsets = np.concatenate(list(content.sequences)), np.cumsum([0, *lengths])
     else:
-        sequences, offsets = made.sequences, made.offsets
+        sequences, offsets = content.sequences, content.offsets
     arrays = {
         OFFSETS: np.asarray(offsets, np.int64),
         SEQUENCES: np.asarray(sequences, np.int32),
-        CLUSTERS: np.asarray(made.cluster_of, np.int32),
+        CLUSTERS: np.asarray(content.cluster_of, np.int32),
     }
-    return arrays if made.embeddings is None else arrays | {EMBEDDINGS: np.asarray(made.embeddings, np.float32)}
+    return arrays if content.embeddings is None else arrays | {EMBEDDINGS: np.asarray(content.embeddings, np.float32)}
 
 
-def _write(partial: Path, made: InteractionSet, arrays: Mapping[str, np.ndarray]) -> None:
+def _write(partial: Path, content: InteractionSet, arrays: Mapping[str, np.ndarray]) -> None:
     for name, values in arrays.items():
         with open(partial / name, "wb") as file:
             np.save(file, values, allow_pickle=False)
             file.flush()
             os.fsync(file.fileno())
-    made.catalogue.write(partial)
-    catalogue = made.catalogue.sha256
+    content.catalogue.write(partial)
+    catalogue = content.catalogue.sha256
     sizes = {
-        "items": len(made.catalogue),
+        "items": len(content.catalogue),
         "users": len(arrays[OFFSETS]) - 1,
         "interactions": len(arrays[SEQUENCES]),
         "clusters": int(arrays[CLUSTERS].max()) + 1,
@@ -124,12 +124,12 @@ def _write(partial: Path, made: InteractionSet, arrays: Mapping[str, np.ndarray]
         "catalogue": catalogue,
         "clusters_sha256": clusters_sha256(arrays[CLUSTERS], catalogue),
     }
-    (partial / ABOUT).write_text(json.dumps(sizes | dict(made.told), indent=1), "utf-8")
+    (partial / ABOUT).write_text(json.dumps(sizes | dict(content.told), indent=1), "utf-8")
 
 
-def _require_room(out: Path, made: InteractionSet, arrays: Mapping[str, np.ndarray]) -> None:
-    titles = sum(len((title or "").encode()) for title in made.catalogue.titles)
-    lines = len(made.catalogue) * ITEM_LINE_BYTES + titles
+def _require_room(out: Path, content: InteractionSet, arrays: Mapping[str, np.ndarray]) -> None:
+    titles = sum(len((title or "").encode()) for title in content.catalogue.titles)
+    lines = len(content.catalogue) * ITEM_LINE_BYTES + titles
     needed, free = sum(values.nbytes for values in arrays.values()) + lines + FIXED_BYTES, free_bytes(out)
     if needed > free:
         raise DataError(
