@@ -86,17 +86,19 @@ def _spectral(directions: np.ndarray, clusters: int, seed: int) -> np.ndarray:
 
     neighbours = min(NEIGHBOURS, max(2, len(directions) // clusters), len(directions) - 1)
     near: Any = kneighbors_graph(directions, neighbours, include_self=False)
-    graph: Any = (near + near.T) / 2
+    graph = (near + near.T) / 2
     scale = np.asarray(graph.sum(axis=1)).ravel() ** -0.5
-    graph = graph.multiply(scale[:, None]).multiply(scale[None]).tocsr()
-    if graph.shape[0] <= max(SMALL, clusters + 1):  # Lanczos needs more rows than eigenvectors
-        vectors = np.linalg.eigh(graph.toarray())[1][:, -clusters:]
-    else:
-        from scipy.sparse import linalg
-
-        start = np.random.default_rng([seed, _START]).normal(size=graph.shape[0])
-        vectors = linalg.eigsh(graph, k=clusters, which="LA", v0=start)[1]
+    vectors = _largest_eigenvectors(graph.multiply(scale[:, None]).multiply(scale[None]).tocsr(), clusters, seed)
     return _kmeans(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12), clusters, seed)
+
+
+def _largest_eigenvectors(graph: Any, count: int, seed: int) -> np.ndarray:
+    if graph.shape[0] <= max(SMALL, count + 1):  # Lanczos needs more rows than eigenvectors
+        return np.linalg.eigh(graph.toarray())[1][:, -count:]
+    from scipy.sparse import linalg
+
+    start = np.random.default_rng([seed, _START]).normal(size=graph.shape[0])
+    return linalg.eigsh(graph, k=count, which="LA", v0=start)[1]
 
 
 def _without_large(labels: np.ndarray, directions: np.ndarray, most: int) -> np.ndarray:
