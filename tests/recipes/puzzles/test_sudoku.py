@@ -18,13 +18,13 @@ from plimsoll.errors import DataError
 from plimsoll.recipes.puzzles.dataset import IGNORED_LABEL, PuzzleSet
 from plimsoll.recipes.puzzles.prepare_options import SudokuSet
 from plimsoll.recipes.puzzles.sudoku import build
-from plimsoll.recipes.puzzles.sudoku_digging import dug
 from plimsoll.recipes.puzzles.sudoku_grids import (
     BOXES,
     all_grids,
     by_singles,
     candidates,
     digits,
+    dug,
     in_boxes,
     out_of_boxes,
     random_grids,
