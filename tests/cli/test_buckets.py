@@ -94,9 +94,9 @@ def learned(run):
 
 KILLED = """
 import os, signal, sys
-from plimsoll import bucket
+from plimsoll.runs import remote
 from plimsoll.runs.store import Store
-bucket.LOOK_SECONDS = 0.02
+remote.LOOK_SECONDS = 0.02
 send, sent = Store.send, 0
 def killed(self, files):
     global sent

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import pytest
 
-from plimsoll.api.cluster import Asked, asked
+from plimsoll.api.cluster import Membership, membership
 from plimsoll.engine.program import load
 from plimsoll.errors import RecipeError
 from plimsoll.processes.environment import CPU_DEVICES
@@ -205,15 +205,15 @@ SLURM = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_PROCID": "
     [
         ({}, None),
         (SLURM | {"SLURM_NTASKS": "1"}, None),
-        (SLURM | {"SLURM_NTASKS": "2"}, Asked()),
+        (SLURM | {"SLURM_NTASKS": "2"}, Membership()),
         ({"SLURM_NTASKS": "2", "SLURM_JOB_ID": "7"}, None),
-        ({"OMPI_COMM_WORLD_SIZE": "4", "OMPI_MCA_orte_hnp_uri": "1;tcp://n1:9"}, Asked()),
-        ({"TPU_WORKER_HOSTNAMES": "a,b"}, Asked()),
+        ({"OMPI_COMM_WORLD_SIZE": "4", "OMPI_MCA_orte_hnp_uri": "1;tcp://n1:9"}, Membership()),
+        ({"TPU_WORKER_HOSTNAMES": "a,b"}, Membership()),
         ({"TPU_WORKER_HOSTNAMES": "localhost"}, None),
     ],
 )
 def test_others_are_looked_for_only_where_a_cluster_says_that_there_are_some(variables, found):
-    assert asked(None, None, None, variables=variables) == found
+    assert membership(None, None, None, variables=variables) == found
 
 
 @pytest.mark.parametrize(
@@ -228,11 +228,11 @@ def test_others_are_looked_for_only_where_a_cluster_says_that_there_are_some(var
 )
 def test_half_an_address_is_refused(given, words):
     with pytest.raises(RecipeError, match=words):
-        asked(*given, variables={})
+        membership(*given, variables={})
 
 
 def test_one_process_is_alone():
-    assert asked("host:1", 1, 0, variables={}) is None
+    assert membership("host:1", 1, 0, variables={}) is None
 
 
 def test_doctor_reports_the_devices_of_every_process():

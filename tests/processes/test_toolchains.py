@@ -98,13 +98,13 @@ def test_what_fails_leaves_the_one_before_it(steps, monkeypatch):
 
 KILLED = """
     import time
-    from plimsoll import compilers
+    from plimsoll.processes import toolchains
     def step(command, **_):
-        (compilers.folder("tpu").with_name("tpu.unfinished") / "bin").mkdir(parents=True, exist_ok=True)
+        (toolchains.folder("tpu").with_name("tpu.unfinished") / "bin").mkdir(parents=True, exist_ok=True)
         print("downloading", flush=True)
         time.sleep(600)
-    compilers._run = compilers._make = step
-    compilers.install("tpu", lambda _: None)
+    toolchains._run = toolchains._make = step
+    toolchains.install("tpu", lambda _: None)
 """
 
 

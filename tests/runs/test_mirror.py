@@ -14,7 +14,7 @@ from plimsoll.runs import lease
 from plimsoll.runs.contents import contents
 from plimsoll.runs.lease import LEASE_SECONDS, Lease, LeaseLost
 from plimsoll.runs.mirror import INDEX, Mirror
-from plimsoll.runs.remote import Mirrored, Place, asked_through, fetched, mirrored, on_demand
+from plimsoll.runs.remote import Mirrored, Place, folder_through, fetched, mirrored, on_demand
 from plimsoll.runs.store import BucketError, Store
 from s3_server import forbidding, s3_server
 
@@ -484,7 +484,7 @@ def test_an_address_without_a_run_is_refused_to_whoever_reads(cache, address):
 
 def test_the_first_of_several_processes_has_its_run_fetched_and_sent_by_whoever_started_it(cache, files):
     with on_demand(files, quiet=True) as door:
-        run = Path(asked_through(os.dup(door.number)))
+        run = Path(folder_through(os.dup(door.number)))
         save(run, 4)
     assert door.behind is None
     assert "checkpoints/step-00000004/state.json" in json.loads(Store(files).read(INDEX))["files"]
@@ -503,7 +503,7 @@ def test_what_is_refused_to_the_first_process_it_hears_in_the_same_words(cache, 
         on_demand(files, quiet=True) as door,
         pytest.raises(PlimsollError, match="is being trained by process") as refused,
     ):
-        asked_through(os.dup(door.number))
+        folder_through(os.dup(door.number))
     assert refused.value.exit_code == 2
 
 

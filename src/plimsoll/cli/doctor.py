@@ -47,7 +47,7 @@ def doctor(arguments: list[str]) -> int:
     from plimsoll.processes import environment
 
     backend = chips.chip(options.chip).platform
-    others = cluster.asked(options.coordinator, options.processes, options.process, chip=options.chip)
+    others = cluster.membership(options.coordinator, options.processes, options.process, chip=options.chip)
     under = None if backend == "cpu" and others is None else environment.for_several(backend)
     question = {} if others is None else {"together": dataclasses.asdict(others)}
     found: dict[str, Any] = {
