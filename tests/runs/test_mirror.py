@@ -14,7 +14,7 @@ from plimsoll.runs import lease
 from plimsoll.runs.contents import contents
 from plimsoll.runs.lease import LEASE_SECONDS, Lease, LeaseLost
 from plimsoll.runs.mirror import INDEX, Mirror
-from plimsoll.runs.remote import Mirrored, Place, folder_through, fetched, mirrored, on_demand
+from plimsoll.runs.remote import Mirrored, Place, fetched, folder_through, mirrored, on_demand
 from plimsoll.runs.store import BucketError, Store
 from s3_server import forbidding, s3_server
 

@@ -107,8 +107,8 @@ class Mirror:
 
         A folder that was trained further than it was sent, while the address was continued elsewhere, is set aside.
         """
-        there = self._read_index()
-        if there is None:
+        remote = self._read_index()
+        if remote is None:
             if self.store.read("recipe.json") is not None:
                 raise RunError(
                     f"{self.store.address} holds a run folder that was copied there, and no {INDEX}: copy it back into"
@@ -116,24 +116,24 @@ class Mirror:
                 )
             self._keep(NOTHING)
             return []
-        here, ours = contents(self.run, self._seen), (self._held, self._written or self._held)
-        from_here = there.generation in [index.generation for index in ours]
-        if (from_here and here) or here == there.files:  # the address was not continued elsewhere
-            self._keep(there)
+        local, ours = contents(self.run, self._seen), (self._held, self._written or self._held)
+        sent_here = remote.generation in [index.generation for index in ours]
+        if (sent_here and local) or local == remote.files:  # the address was not continued elsewhere
+            self._keep(remote)
             return []
         messages = []
         aside = None
-        if here and all(here != index.files for index in ours):
+        if local and all(local != index.files for index in ours):
             numbered = (self.run.with_name(f"{self.run.name}.aside-{number}") for number in range(1, 10_000))
             aside = next(path for path in numbered if not path.exists())
             messages.append(
-                f"{self.store.address} was continued elsewhere ({there.host}), and {self.run} has what was never sent"
+                f"{self.store.address} was continued elsewhere ({remote.host}), and {self.run} has what was never sent"
                 f" there: that is set aside as {aside}"
             )
-        size, damaged = self._fetch(there, here, aside)
-        messages.append(f"fetched {format_bytes(size)} of {self.store.address}, last sent by {there.host}")
+        size, damaged = self._fetch(remote, local, aside)
+        messages.append(f"fetched {format_bytes(size)} of {self.store.address}, last sent by {remote.host}")
         messages += [f"{checkpoint} at {self.store.address} is damaged, and left out" for checkpoint in damaged]
-        self._keep(there)
+        self._keep(remote)
         return messages
 
     def push(self, announce: Callable[[set[str]], None]) -> Sent | None:
@@ -185,7 +185,7 @@ class Mirror:
                 f"{self.store.address}/{INDEX} is no JSON ({problem}): put a copy of it back, or name another --run"
             ) from None
 
-    def _fetch(self, there: Index, here: Files, aside: Path | None) -> tuple[int, list[str]]:
+    def _fetch(self, remote: Index, local: Files, aside: Path | None) -> tuple[int, list[str]]:
         """Fetches a run into a new folder, which then replaces the run folder; that becomes `aside`, or is removed.
 
         What an interrupted fetch has fetched, and what the run folder has already, is not fetched again. Returns the
@@ -193,22 +193,22 @@ class Mirror:
         """
         incoming, old = self.home / "fetching", self.home / "old"
         already, wanted, damaged, size = contents(incoming, {}), [], set(), 0
-        for name, content in there.files.items():
+        for name, content in remote.files.items():
             path = incoming / name
             path.parent.mkdir(parents=True, exist_ok=True)
             if already.get(name) == content:
                 continue
-            if here.get(name) == content:
+            if local.get(name) == content:
                 duplicate(self.run / name, path, name)
             else:
                 wanted.append(name)
         for group in _groups(wanted):
             partial = {name: (incoming / name).with_name(f".{PurePosixPath(name).name}.part") for name in group}
-            self.store.fetch({object_name(name, there.files[name]): path for name, path in partial.items()})
+            self.store.fetch({object_name(name, remote.files[name]): path for name, path in partial.items()})
             for name, path in partial.items():
-                if path.exists() and content_of(path) == there.files[name]:
+                if path.exists() and content_of(path) == remote.files[name]:
                     path.replace(incoming / name)
-                    size += there.files[name].bytes
+                    size += remote.files[name].bytes
                     continue
                 path.unlink(missing_ok=True)
                 if not name.startswith(IMMUTABLE):  # without anything but a checkpoint there is no run
@@ -219,7 +219,7 @@ class Mirror:
                 damaged.add(_checkpoint_of(name))
         for checkpoint in damaged:
             shutil.rmtree(incoming / checkpoint)
-        for name in already.keys() - there.files.keys():
+        for name in already.keys() - remote.files.keys():
             (incoming / name).unlink(missing_ok=True)
         (incoming / "checkpoints").mkdir(parents=True, exist_ok=True)
         shutil.rmtree(old, ignore_errors=True)
