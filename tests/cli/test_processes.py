@@ -62,14 +62,14 @@ class Several:
     def until_step(self, step):
         deadline = time.monotonic() + PATIENCE
         while last_step(self.run) < step:
-            for number, one in enumerate(self.started):
-                assert one.poll() is None, f"{number} ended with {one.returncode}: {one.communicate()}"
+            for number, process in enumerate(self.started):
+                assert process.poll() is None, f"{number} ended with {process.returncode}: {process.communicate()}"
             assert time.monotonic() < deadline
             time.sleep(0.05)
 
     def ended(self):
-        said = [one.communicate(timeout=PATIENCE) for one in self.started]
-        return [one.returncode for one in self.started], said
+        outputs = [process.communicate(timeout=PATIENCE) for process in self.started]
+        return [process.returncode for process in self.started], outputs
 
 
 def last_step(run):
@@ -83,7 +83,7 @@ def steps_saved(run):
 
 
 @pytest.fixture(scope="module")
-def told(text_file, tmp_path_factory):
+def stopped(text_file, tmp_path_factory):
     """Trained until the second of them was told to stop."""
     run = tmp_path_factory.mktemp("together") / "run"
     several = Several(text_file, run)
@@ -93,9 +93,9 @@ def told(text_file, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def killed(told, text_file):
+def killed(stopped, text_file):
     """Started again, until the process that trains under the second command was killed."""
-    run = told[0]
+    run = stopped[0]
     several = Several(text_file, run)
     several.until_step(steps_saved(run)[0] + 5)
     parent = several.started[1].pid
@@ -104,16 +104,16 @@ def killed(told, text_file):
     return run, *several.ended()
 
 
-def test_what_is_told_to_one_is_saved_by_all_at_the_same_step(told):
-    run, codes, said = told
-    assert codes == [143, 143], said
+def test_what_is_told_to_one_is_saved_by_all_at_the_same_step(stopped):
+    run, codes, outputs = stopped
+    assert codes == [143, 143], outputs
     assert steps_saved(run)[0] == last_step(run)
-    assert "plan for stories on cpu x 8" in said[0][0]
-    assert not said[1][0]
+    assert "plan for stories on cpu x 8" in outputs[0][0]
+    assert not outputs[1][0]
 
 
-def test_only_the_first_writes_into_the_run(told):
-    run = told[0]
+def test_only_the_first_writes_into_the_run(stopped):
+    run = stopped[0]
     steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert steps == sorted(set(steps))
     ledger = json.loads((run / "ledger.json").read_text())
@@ -122,10 +122,10 @@ def test_only_the_first_writes_into_the_run(told):
 
 
 def test_where_one_is_gone_the_other_stops_and_says_so(killed):
-    run, codes, said = killed
+    run, codes, outputs = killed
     assert codes == [3, 137]
-    assert "a process that trains with this one is gone" in said[0][1]
-    assert "start all of them again with the same command" in said[0][1]
+    assert "a process that trains with this one is gone" in outputs[0][1]
+    assert "start all of them again with the same command" in outputs[0][1]
     assert json.loads((run / "plan.json").read_text())["hosts"] == 2
 
 
@@ -146,9 +146,9 @@ def test_what_was_saved_is_what_one_device_learns_from_the_same_batches(killed):
 
 
 def test_processes_that_were_started_differently_are_refused_each(text_file, tmp_path):
-    codes, said = Several(text_file, tmp_path / "run", options=(("--seed", "1"), ("--seed", "2"))).ended()
-    assert codes == [2, 2], said
-    for _, errors in said:
+    codes, outputs = Several(text_file, tmp_path / "run", options=(("--seed", "1"), ("--seed", "2"))).ended()
+    assert codes == [2, 2], outputs
+    for _, errors in outputs:
         assert "were not started alike: --seed is 2 on process 1" in errors
         assert "and 1 on process 0" in errors
         assert "Traceback" not in errors
@@ -156,10 +156,10 @@ def test_processes_that_were_started_differently_are_refused_each(text_file, tmp
 
 
 def test_what_the_first_one_refuses_is_said_by_all(text_file, tmp_path):
-    codes, said = Several(text_file, tmp_path / "run", options=(("--mesh", "data=16"),) * 2).ended()
-    assert codes == [2, 2], said
-    assert "--mesh data=16 needs 16 devices, and there are 8 in 2 processes, 4 in each" in said[0][1]
-    assert "the first process says: --mesh data=16 needs 16 devices" in said[1][1]
+    codes, outputs = Several(text_file, tmp_path / "run", options=(("--mesh", "data=16"),) * 2).ended()
+    assert codes == [2, 2], outputs
+    assert "--mesh data=16 needs 16 devices, and there are 8 in 2 processes, 4 in each" in outputs[0][1]
+    assert "the first process says: --mesh data=16 needs 16 devices" in outputs[1][1]
 
 
 def test_where_one_reads_other_data_all_stop_and_say_so(text_file, tmp_path):
@@ -169,9 +169,9 @@ def test_where_one_reads_other_data_all_stop_and_say_so(text_file, tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "text.jsonl").write_text("".join(order))
     folders = (tmp_path / "a", tmp_path / "b")
-    codes, said = Several("text.jsonl", tmp_path / "run", folders=folders).ended()
-    assert codes == [2, 2], said
-    for _, errors in said:
+    codes, outputs = Several("text.jsonl", tmp_path / "run", folders=folders).ended()
+    assert codes == [2, 2], outputs
+    for _, errors in outputs:
         assert "do not read the same data. process 1 says: text.jsonl changed since the run began" in errors
         assert "Traceback" not in errors
     assert not steps_saved(tmp_path / "run")
@@ -186,22 +186,22 @@ def test_a_process_that_waits_for_the_others_can_be_stopped(text_file, tmp_path)
         assert time.monotonic() < deadline
         time.sleep(0.05)
     several.started[0].send_signal(signal.SIGTERM)
-    codes, said = several.ended()
-    assert codes == [143], said
-    assert "stopped while it waited for the other processes: nothing was begun" in said[0][1]
+    codes, outputs = several.ended()
+    assert codes == [143], outputs
+    assert "stopped while it waited for the other processes: nothing was begun" in outputs[0][1]
     assert not (tmp_path / "run").exists()
 
 
 def listens(port):
-    with socket.socket() as asked:
-        return asked.connect_ex(("127.0.0.1", port)) == 0
+    with socket.socket() as connection:
+        return connection.connect_ex(("127.0.0.1", port)) == 0
 
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
 
 
 @pytest.mark.parametrize(
-    ("variables", "found"),
+    ("variables", "expected"),
     [
         ({}, None),
         (SLURM | {"SLURM_NTASKS": "1"}, None),
@@ -212,8 +212,8 @@ SLURM = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_PROCID": "
         ({"TPU_WORKER_HOSTNAMES": "localhost"}, None),
     ],
 )
-def test_others_are_looked_for_only_where_a_cluster_says_that_there_are_some(variables, found):
-    assert membership(None, None, None, variables=variables) == found
+def test_others_are_looked_for_only_where_a_cluster_says_that_there_are_some(variables, expected):
+    assert membership(None, None, None, variables=variables) == expected
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_doctor_reports_the_devices_of_every_process():
         subprocess.Popen([*command, str(number)], env=environment, stdout=subprocess.PIPE, text=True)
         for number in range(2)
     ]
-    found = [json.loads(one.communicate(timeout=PATIENCE)[0])["jax"]["processes"] for one in started]
-    assert found[0] == found[1]
-    assert [len(one["devices"]) for one in found[0]] == [4, 4]
-    assert {one["host"] for one in found[0]} == {socket.gethostname()}
+    reported = [json.loads(process.communicate(timeout=PATIENCE)[0])["jax"]["processes"] for process in started]
+    assert reported[0] == reported[1]
+    assert [len(process["devices"]) for process in reported[0]] == [4, 4]
+    assert {process["host"] for process in reported[0]} == {socket.gethostname()}

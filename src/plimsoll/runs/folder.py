@@ -45,14 +45,8 @@ class RunFolder:
         if "://" in str(path):
             raise RunError(f"{path} is an address, and a folder is needed here: copy the run into one, and name that")
         self.path = Path(path).expanduser().absolute()
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
+        self.checkpoints = self.path / "checkpoints"
+        self.metrics = self.path / "metrics.jsonl"
 
     def exists(self) -> bool:
         """Returns whether there is a run in the folder."""
@@ -70,6 +64,7 @@ class RunFolder:
             ) from None
 
     def has(self, name: str) -> bool:
+        """Returns whether the folder has a file."""
         return (self.path / name).exists()
 
     def read(self, name: str) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """Lease on an address: an object with host, process and time that says who trains there, since a bucket has no locks.
 
 The holder writes it again every `BEAT_SECONDS`. A lease that nobody wrote for `LEASE_SECONDS` belongs to a machine that
-is gone, and may be taken over. Clocks of machines that share an address should agree within a minute. If two machines
-take over the same old lease within the same second, both hold it until the one that did not write last looks again,
-which it does before it sends anything.
+is gone, and may be taken over. Clocks of machines that share an address should agree within a minute.
+
+If two machines take over the same old lease within the same second, both hold it for a moment. Each looks again before
+it sends anything, and the one that did not write last finds that its lease is lost.
 """
 
 from __future__ import annotations
