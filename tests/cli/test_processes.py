@@ -83,7 +83,7 @@ def steps_saved(run):
 
 
 @pytest.fixture(scope="module")
-def stopped(text_file, tmp_path_factory):
+def told(text_file, tmp_path_factory):
     """Trained until the second of them was told to stop."""
     run = tmp_path_factory.mktemp("together") / "run"
     several = Several(text_file, run)
@@ -93,9 +93,9 @@ def stopped(text_file, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def killed(stopped, text_file):
+def killed(told, text_file):
     """Started again, until the process that trains under the second command was killed."""
-    run = stopped[0]
+    run = told[0]
     several = Several(text_file, run)
     several.until_step(steps_saved(run)[0] + 5)
     parent = several.started[1].pid
@@ -104,16 +104,16 @@ def killed(stopped, text_file):
     return run, *several.ended()
 
 
-def test_what_is_told_to_one_is_saved_by_all_at_the_same_step(stopped):
-    run, codes, outputs = stopped
+def test_what_is_told_to_one_is_saved_by_all_at_the_same_step(told):
+    run, codes, outputs = told
     assert codes == [143, 143], outputs
     assert steps_saved(run)[0] == last_step(run)
     assert "plan for stories on cpu x 8" in outputs[0][0]
     assert not outputs[1][0]
 
 
-def test_only_the_first_writes_into_the_run(stopped):
-    run = stopped[0]
+def test_only_the_first_writes_into_the_run(told):
+    run = told[0]
     steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert steps == sorted(set(steps))
     ledger = json.loads((run / "ledger.json").read_text())
