@@ -270,9 +270,9 @@ def test_whoever_reads_fetches_and_writes_nothing(behind, undisturbed, machine, 
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     assert main(["report", address, "--no-model"]) == 0
-    told = capsys.readouterr()
-    assert told.out == "report.html\n"
-    assert f"of {address}, last sent by" in told.err
+    printed = capsys.readouterr()
+    assert printed.out == "report.html\n"
+    assert f"of {address}, last sent by" in printed.err
     assert (tmp_path / "report.html").stat().st_size > 10_000
     assert learned(fetched(address)) == learned(undisturbed)
     assert objects(address) == before
@@ -284,9 +284,9 @@ def test_a_bucket_that_cannot_be_reached_is_refused_before_anything_is_made(
 ):
     monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path))
     assert main([*long_command, "--run", "file:///dev/null/x"]) == 2
-    told = capsys.readouterr()
-    assert told.err.startswith("error: file:///dev/null/x cannot be ")
-    assert len(told.err.splitlines()) == 1
+    printed = capsys.readouterr()
+    assert printed.err.startswith("error: file:///dev/null/x cannot be ")
+    assert len(printed.err.splitlines()) == 1
     assert list(tmp_path.rglob("*.json")) == []
 
 
@@ -297,7 +297,7 @@ def test_a_bucket_without_permission_is_refused_before_anything_is_made(
     monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path))
     with forbidding():
         assert main([*long_command, "--run", f"{bucket}/mine"]) == 2
-    told = capsys.readouterr()
-    assert "(permission denied: " in told.err
-    assert len(told.err.splitlines()) == 1
+    printed = capsys.readouterr()
+    assert "(permission denied: " in printed.err
+    assert len(printed.err.splitlines()) == 1
     assert list(tmp_path.rglob("*.json")) == []

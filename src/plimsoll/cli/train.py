@@ -72,7 +72,7 @@ def _become(name: str, options: TrainOptions, arguments: list[str]) -> int:
         max_seconds=_minutes(options.max_minutes),
         **session_options(options),
     )
-    found = cluster.asked(options.coordinator, options.processes, options.process, chip=options.chip)
+    found = cluster.membership(options.coordinator, options.processes, options.process, chip=options.chip)
     if found is not None:
         return cluster.start(options.recipe, given, found)
     if is_address(options.run):
