@@ -1,8 +1,8 @@
-"""Entry points of the processes that import JAX: `python -m plimsoll.worker compile|drydock|...|train|again|VERB`.
+"""Entry points of the processes that import JAX: `python -m plimsoll.worker compile|cross-compile|train|...`.
 
-`compile` answers the planner's questions from standard input until it closes, `drydock` those for a chip that is not
-here; `train` is what `plimsoll train` becomes, by exec, once the plan is made: a fresh process whose resident set is
-the budget's business. `again` is what that process becomes where it went over the budget: it plans with what was
+`compile` answers the planner's questions from standard input until it closes, `cross-compile` those for a chip that is
+not here; `train` is what `plimsoll train` becomes, by exec, once the plan is made: a fresh process whose resident set
+is the budget's business. `again` is what that process becomes where it went over the budget: it plans with what was
 learned, and becomes `train` again. The other verbs answer one question with one JSON object: `processes/request.py`
 asks.
 """
@@ -23,9 +23,9 @@ from plimsoll.processes.interruption import Interruption, hold, release
 
 
 def main(arguments: list[str]) -> int:
-    if os.environ.get("JAX_PLATFORMS") == "cpu" and arguments[:1] != ["drydock"]:
+    if os.environ.get("JAX_PLATFORMS") == "cpu" and arguments[:1] != ["cross-compile"]:
         sys.modules["jax_plugins"] = None  # type: ignore[assignment]  # a plug-in costs a CPU run 90-320 MiB
-    if arguments[:1] in (["compile"], ["drydock"]):
+    if arguments[:1] in (["compile"], ["cross-compile"]):
         return _compile(arguments[0], json.loads(arguments[1]))
     if arguments[:1] == ["host"]:
         return _host(json.loads(arguments[1]))
@@ -78,9 +78,9 @@ def _train(options: dict[str, Any], interruption: Interruption) -> tuple[int, Ma
     return ending.code, ending.again
 
 
-WORKSHOPS = {
-    "compile": ("plimsoll.engine.compile", "Workshop"),
-    "drydock": ("plimsoll.engine.cross_compile", "Drydock"),
+COMPILERS = {
+    "compile": ("plimsoll.engine.compile", "LocalCompiler"),
+    "cross-compile": ("plimsoll.engine.cross_compile", "CrossCompiler"),
 }
 
 
@@ -90,14 +90,14 @@ def _compile(verb: str, about: dict[str, Any]) -> int:
     os.dup2(2, 1)
     from plimsoll.errors import PlimsollError
 
-    module, name = WORKSHOPS[verb]
-    workshop = None
+    module, name = COMPILERS[verb]
+    compiler = None
     for line in sys.stdin:
         question = json.loads(line)
         started = time.perf_counter()
         try:
-            workshop = workshop or getattr(importlib.import_module(module), name)(about)
-            reply = {"answer": workshop.answer(**question), "seconds": time.perf_counter() - started}
+            compiler = compiler or getattr(importlib.import_module(module), name)(about)
+            reply = {"answer": compiler.answer(**question), "seconds": time.perf_counter() - started}
         except PlimsollError as problem:
             reply = {"refused": str(problem)}
         except Exception as problem:

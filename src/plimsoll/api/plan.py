@@ -129,7 +129,7 @@ def _compile_process(target: Chip, about: dict[str, Any], say: Say) -> tuple[lis
                 f" until `plimsoll chips --install {target.platform}` has made it"
             )
         about |= {"chip": dataclasses.asdict(target), "compiled": python is not None}
-        command = [str(python or sys.executable), "-m", "plimsoll.worker", "drydock"]
+        command = [str(python or sys.executable), "-m", "plimsoll.worker", "cross-compile"]
     devices = target.devices if target.platform == "cpu" else None  # of all processes: one child compiles for them
     return [*command, json.dumps(about)], environment.for_processes(target.platform, devices=devices)
 

@@ -44,7 +44,7 @@ class Schedule:
     evaluate_every: float = 0
     """0: at the end only. An epoch need not be a whole number of steps."""
     save_every: int = 0
-    judged_by: str = "loss"
+    best_by: str = "loss"
     """Metric of an evaluation by which a checkpoint is the best: the lowest loss, or the most of anything else."""
 
     def due(self, every: float, done: int) -> bool:
@@ -120,7 +120,7 @@ def run_steps(
                 flight.land()
                 memory.trim()  # what steps left would sit under the evaluation's peak
                 evaluated_at = step
-                _evaluate(state, step, loader, evaluate, checkpoints, log, schedule.judged_by)
+                _evaluate(state, step, loader, evaluate, checkpoints, log, schedule.best_by)
             if schedule.due(schedule.save_every, step) or _is_best(checkpoints, step):
                 flight.land()
                 saved_at = step
@@ -129,7 +129,7 @@ def run_steps(
                 memory.trim()  # what evaluating and saving left in the heap would sit under the next step's peak
         flight.land()
         if step > evaluated_at and heard() in (0, TIME_IS_UP):
-            _evaluate(state, step, loader, evaluate, checkpoints, log, schedule.judged_by)
+            _evaluate(state, step, loader, evaluate, checkpoints, log, schedule.best_by)
         if step > saved_at:
             checkpoints.save(step, state, loader.state())
             log.saved(step)
@@ -145,7 +145,7 @@ def _evaluate(
     evaluate: Callable[[Any], Mapping[str, float]],
     checkpoints: Checkpoints,
     log: Log,
-    judged_by: str,
+    best_by: str,
 ) -> None:
     try:
         metrics = evaluate(evaluated(state))
@@ -158,7 +158,7 @@ def _evaluate(
         return
     log.evaluation(step, metrics)
     best, loss = checkpoints.best(), metrics["validation_loss"]
-    other = None if judged_by == "loss" else metrics[f"validation_{judged_by}"]
+    other = None if best_by == "loss" else metrics[f"validation_{best_by}"]
     standing = -loss if other is None else other
     if best is None or standing > best.get("standing", -best["validation_loss"]):
         checkpoints.mark_best(step, loss, standing=other)

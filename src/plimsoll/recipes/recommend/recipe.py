@@ -53,7 +53,7 @@ class Recommend(AdamWRecipe):
         "no user of its data set has three items, or --validation-users is 0, or --learn-validation learned from it."
         " Prepare one from longer sequences, or leave these out"
     )
-    judged_by: ClassVar[str] = "ndcg@10"
+    best_by: ClassVar[str] = "ndcg@10"
     shown: ClassVar[tuple[str, ...]] = ("rank",)
     honoured: ClassVar[tuple[str, ...]] = (
         "precision",

@@ -19,7 +19,7 @@ from plimsoll.training.step import evaluated, make_evaluate, make_init, make_ste
 from plimsoll.types import Plan, Task
 
 
-class Spread:
+class Sharded:
     """One plan's functions over `devices`; each is traced when it is asked for."""
 
     def __init__(self, devices: Sequence[Any], task: Task, optimizer: optax.GradientTransformation, plan: Plan) -> None:

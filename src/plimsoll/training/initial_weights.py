@@ -20,7 +20,7 @@ COMPILING_BYTES = 32 * 2**20
 """What a process grows by, about, when it compiles something for the first time."""
 
 
-def with_given(state: Any, begin: Callable[[Any], Any], average: Average | None) -> dict[str, Any] | None:
+def with_initial(state: Any, begin: Callable[[Any], Any], average: Average | None) -> dict[str, Any] | None:
     """The `params` of the state that `begin` makes of those drawn, and their `ema`; None where it leaves them alone.
 
     What was drawn and is not used any more is given back. Of weights in 24 bits the last 8, which the optimizer keeps,
