@@ -11,8 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from plimsoll.training.checkpoint import Checkpoints, loader_position, read_leaves
-from plimsoll.training.fingerprint import fingerprint
+from plimsoll.training.checkpoint import Checkpoints, fingerprint, loader_position, read_leaves
 
 STEPS, SAVE_EVERY = 24, 4
 PATIENCE = 600

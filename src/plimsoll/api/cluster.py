@@ -176,7 +176,7 @@ def _train(question: Mapping[str, Any], interruption: Any, scratch: list[Path]) 
     else:
         session = board.read("session")
         if "refused" in session:
-            board.heard("session")
+            board.wait_until_read("session")
             refusal = PlimsollError(f"the first process says: {session['refused']}")
             refusal.exit_code = session["exit_code"]
             raise refusal
@@ -201,7 +201,7 @@ def _prepared(recipe: Recipe, options: Mapping[str, Any], board: Any, door: int 
         ready = train.prepare_run(recipe, train.TrainOptions(**options), say, processes=processes())
     except PlimsollError as problem:
         board.write("session", {"refused": str(problem), "exit_code": problem.exit_code})
-        board.heard("session")
+        board.wait_until_read("session")
         raise
     session = json.loads(ready.command[-1])
     folder = RunFolder(session["run"])
@@ -221,7 +221,7 @@ def _require_alike(board: Any, question: Mapping[str, Any]) -> None:
             "differences", [words for number, one in enumerate(each) for words in _differences(each, number, one)]
         )
     if differences := board.read("differences"):
-        board.heard("differences")
+        board.wait_until_read("differences")
         raise RunError(
             f"the processes of this run were not started alike: {'; '.join(differences)}. Start all of them with the"
             " same command and the same code"
@@ -242,7 +242,7 @@ def _require_same_data(board: Any, recipe: Recipe, folder: Path) -> None:
         each = [board.read(f"data-{number}") for number in range(processes())]
         board.write("data", [f"process {number} says: {words}" for number, words in enumerate(each) if words])
     if refusals := board.read("data"):
-        board.heard("data")
+        board.wait_until_read("data")
         raise RunError(f"the processes of this run do not read the same data. {'; '.join(refusals)}")
 
 

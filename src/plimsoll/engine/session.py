@@ -109,7 +109,7 @@ class _Training:
 
     def _train(self) -> Ended:
         executables = self._load()
-        distributed.meet("loaded")
+        distributed.barrier("loaded")
         if self.interruption.signal is not None and distributed.processes() == 1:
             print("interrupted before the first step", flush=True)
             return Ended(0, self.interruption.signal, False, {})
