@@ -295,7 +295,7 @@ class Recommend(AdamWRecipe):
         there.check()
         _ = self.shape
         if self.published is not None:
-            from plimsoll.models.pretrained.tensors import checked
+            from plimsoll.models.pretrained.safetensors_folder import checked
 
             # Pickles, absent files, and tensors of another shape are refused before anything is planned.
             checked(self._weights(), self.published)
