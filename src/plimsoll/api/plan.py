@@ -15,9 +15,9 @@ from plimsoll.api.mesh import over_devices, parse_mesh, with_mesh
 from plimsoll.api.pins import require_honoured, require_levers
 from plimsoll.errors import RecipeError
 from plimsoll.planner import calibration, chips, host
+from plimsoll.planner.calibration import estimate_band
 from plimsoll.planner.child import Child
 from plimsoll.planner.chips import Chip
-from plimsoll.planner.estimate_band import estimate_band
 from plimsoll.planner.search import search
 from plimsoll.planner.types import Learned, Problem
 from plimsoll.processes import environment, toolchains
