@@ -136,6 +136,10 @@ class Measurements:
                 f"the measured peak of {format_bytes(peak)} is over the budget of"
                 f" {format_bytes(self.budget_bytes)}: continue with --replan and a larger --memory"
             )
+        host = {}
+        if allocator.device_bytes() is not None:  # the peak of this process on the host, and of the run's earlier ones
+            host_peak = max(earlier.get("host", {}).get("measured_peak_bytes", 0), memory.peak_resident_bytes())
+            host = {"host": {**(self.planned["host"] or {}), "measured_peak_bytes": host_peak}}
         self.folder.write(
             "ledger.json",
             {
@@ -148,21 +152,12 @@ class Measurements:
                     name: {"predicted": predicted.get(name, 0), "measured": measured.get(name)} for name in names
                 },
                 **self._split(shapes),
-                **self._host_ledger(earlier),
+                **host,
                 "resumed_from_step": self.resumed,
                 "overruns": [overrun.to_dict() for overrun in overruns.read(self.folder)],
                 "notes": [*earlier.get("notes", []), *self.notes],
             },
         )
-
-    def _host_ledger(self, earlier: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns, beside an accelerator, the peak resident set of this process and of the run's earlier ones."""
-        if allocator.device_bytes() is None:
-            return {}
-        before = earlier.get("host", {}).get("measured_peak_bytes", 0)
-        return {
-            "host": {**(self.planned["host"] or {}), "measured_peak_bytes": max(before, memory.peak_resident_bytes())}
-        }
 
     def calibrate(self, log: SessionLog) -> None:
         """Keeps this session's measurements for the next prediction of the kind; a tracker's own weight is in none."""

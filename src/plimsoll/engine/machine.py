@@ -30,7 +30,7 @@ def examine(request: Mapping[str, Any]) -> dict[str, Any]:
     rates = cpu_rates()
     return {
         "backend": jax.default_backend(),
-        "devices": _local(),
+        "devices": _local_devices(),
         **({} if everyone is None else {"processes": everyone}),
         "process_bytes": process_bytes,
         "flops": dict(rates.flops),
@@ -40,7 +40,7 @@ def examine(request: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _local() -> list[dict[str, str]]:
+def _local_devices() -> list[dict[str, str]]:
     return [{"kind": device.device_kind, "name": str(device)} for device in jax.local_devices()]
 
 
@@ -48,7 +48,7 @@ def _everyone(together: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns host and devices of every process, in the order of their numbers."""
     distributed.join(together["coordinator"], together["processes"], together["process"])
     board = distributed.Board()
-    board.write(f"devices-{distributed.process()}", {"host": socket.gethostname(), "devices": _local()})
+    board.write(f"devices-{distributed.process()}", {"host": socket.gethostname(), "devices": _local_devices()})
     reports = [board.read(f"devices-{number}") for number in range(distributed.processes())]
     distributed.leave()  # when all have read them
     return reports

@@ -100,7 +100,8 @@ class _Training:
             print(self.guard.words(plans_again=True), flush=True)
         if ended.signal is not None:
             return Ending(128 + ended.signal)
-        left = self._seconds_left()
+        limit = self.session.max_seconds
+        left = None if limit is None else limit - (time.monotonic() - self.start)
         if ended.over and distributed.processes() > 1:
             return Ending(3)
         if not ended.over or (left is not None and left <= 0):
@@ -154,10 +155,6 @@ class _Training:
             loader.close()
         assert ended is not None
         return ended
-
-    def _seconds_left(self) -> float | None:
-        limit = self.session.max_seconds
-        return None if limit is None else limit - (time.monotonic() - self.start)
 
     def _again(self, seconds_left: float | None) -> dict[str, Any]:
         """Returns the options for planning again: what the user pinned stays pinned."""

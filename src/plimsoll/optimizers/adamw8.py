@@ -21,7 +21,6 @@ from plimsoll.levers.eight_bit import BLOCK, Blocks
 from plimsoll.optimizers.adamw import AdamW, decayed
 from plimsoll.optimizers.in_place import (
     PIECE,
-    PIECE_BYTES,
     InPlace,
     Layer,
     Parts,
@@ -101,29 +100,6 @@ def _is_matrix(path: tuple, leaf: Any) -> bool:
 
 def _words(path: tuple) -> set[str]:
     return {str(getattr(entry, "key", getattr(entry, "name", getattr(entry, "idx", entry)))) for entry in path}
-
-
-def state_bytes(params: Any, storage: Storage) -> int:
-    """Returns the bytes of `init(params)`, from shapes, for the planner.
-
-    They leave out the weights, but for what they have beyond bfloat16.
-    """
-    total = 4
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        moments = 8 * leaf.size if moments_bits(path, leaf, storage) == 32 else 2 * eight_bit.moment_bytes(leaf.size)
-        total += moments + leaf.size * (weight_bits_of(path, leaf, storage) == 24)
-    return total
-
-
-def weight_bytes(params: Any, storage: Storage) -> int:
-    """Returns the bytes of `store(params)`, from shapes."""
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    return sum(leaf.size * (4 if weight_bits_of(path, leaf, storage) == 32 else 2) for path, leaf in leaves)
-
-
-def update_bytes(*, piece: int = PIECE) -> int:
-    """Returns the temporaries of `apply`, at most, whatever the leaves are, for the planner."""
-    return PIECE_BYTES * piece
 
 
 def adamw8(settings: AdamW, steps: int, storage: Storage, *, piece: int = PIECE) -> InPlace:

@@ -24,8 +24,6 @@ Trees = tuple[Any, Any]
 
 PIECE = 7 * 2**16
 """Elements of a piece. Half as many take as long in one large leaf, and half as long again in forty of 0.4M."""
-PIECE_BYTES = 12
-"""Temporaries of an update, at most, per element of a piece: new weights, moments and intermediate values."""
 
 
 class Layer(NamedTuple):

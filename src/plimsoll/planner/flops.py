@@ -18,7 +18,12 @@ def dot_flops(closed: Any) -> float:
 
 def dot_bytes(closed: Any) -> float:
     """Counts the bytes that dots read and write with no cache: operands and results, recomputed ones each time."""
-    return _total(closed, _operands)
+
+    def operands(equation: Any) -> float:
+        avals = [variable.aval for variable in [*equation.invars, *equation.outvars]]
+        return float(sum(math.prod(aval.shape) * aval.dtype.itemsize for aval in avals))
+
+    return _total(closed, operands)
 
 
 def dots(closed: Any) -> float:
@@ -64,8 +69,3 @@ def _dot(equation: Any) -> float:
     rows = math.prod(left) // max(1, inner * shared)
     cols = math.prod(right) // max(1, inner * shared)
     return 2.0 * shared * rows * inner * cols
-
-
-def _operands(equation: Any) -> float:
-    avals = [variable.aval for variable in [*equation.invars, *equation.outvars]]
-    return float(sum(math.prod(aval.shape) * aval.dtype.itemsize for aval in avals))

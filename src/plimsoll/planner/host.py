@@ -48,7 +48,11 @@ def _rooms(mount: Path, path: str, limit_name: str, usage_name: str, reclaimable
         limit = _number(folder / limit_name)
         if limit is not None and limit < NO_LIMIT:
             used = _number(folder / usage_name) or 0
-            rooms.append(max(0, limit - used + _field(folder / "memory.stat", reclaimable)))
+            try:
+                statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            except (OSError, ValueError):
+                statistics = {}
+            rooms.append(max(0, limit - used + int(statistics.get(reclaimable, 0))))
     return rooms
 
 
@@ -58,11 +62,3 @@ def _number(path: Path) -> int | None:
     except OSError:
         return None
     return int(text) if text.isdigit() else None
-
-
-def _field(path: Path, name: str) -> int:
-    try:
-        rows = dict(line.split() for line in path.read_text().splitlines())
-    except (OSError, ValueError):
-        return 0
-    return int(rows.get(name, 0))
