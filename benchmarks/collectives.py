@@ -77,7 +77,7 @@ def compiled(name: str, recipe: str, windows: str | None, *, fsdp: bool) -> dict
 def here(name: str, recipe_name: str, windows: str | None, *, fsdp: bool) -> None:
     import dataclasses
 
-    from plimsoll.engine.cross_compile import Drydock
+    from plimsoll.engine.cross_compile import CrossCompiler
     from plimsoll.planner.chips import chip
     from plimsoll.recipes.registry import preset
     from plimsoll.recipes.saved import to_dict
@@ -94,9 +94,9 @@ def here(name: str, recipe_name: str, windows: str | None, *, fsdp: bool) -> Non
         fsdp=found.devices if fsdp else 1,
     )  # fmt: skip
     about = {"recipe": to_dict(recipe), "steps": 1000, "chip": dataclasses.asdict(found), "compiled": True}
-    dock = Drydock(about)
+    compiler = CrossCompiler(about)
     started = time.perf_counter()
-    lowered, _ = dock._spread(plan).step(dock._batch(recipe.effective_batch))
+    lowered, _ = compiler._sharded(plan).step(recipe.batch_spec(recipe.effective_batch))
     step = lowered.compile()
     stats = step.memory_analysis()
     assert stats is not None

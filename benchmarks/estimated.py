@@ -69,7 +69,7 @@ def of_chip(name: str, count: int, seed: int) -> list[dict]:
 def here(name: str, count: int, seed: int) -> None:
     import dataclasses
 
-    from plimsoll.engine.cross_compile import Drydock
+    from plimsoll.engine.cross_compile import CrossCompiler
     from plimsoll.planner.chips import chip
     from plimsoll.recipes.registry import preset
     from plimsoll.recipes.saved import to_dict
@@ -99,8 +99,10 @@ def here(name: str, count: int, seed: int) -> None:
             prefetch=2,
             async_save=True,
         )
-        dock = Drydock({"recipe": to_dict(recipe), "steps": 100, "chip": dataclasses.asdict(found), "compiled": True})
-        compiled, estimated = dock.analyse(plan), dock.estimated(plan)
+        compiler = CrossCompiler(
+            {"recipe": to_dict(recipe), "steps": 100, "chip": dataclasses.asdict(found), "compiled": True}
+        )
+        compiled, estimated = compiler.analyse(plan), compiler.estimated(plan)
         words = f"{recipe.width}x{recipe.layers} v{recipe.vocab_size} t{recipe.seq_len} micro {plan.micro_batch}"
         row = {
             "chip": name,

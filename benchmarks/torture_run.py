@@ -27,8 +27,7 @@ from torture_faults import (
 )
 from torture_world import STEPS, Course, World, rows_of
 
-from plimsoll.training.checkpoint import Checkpoints, loader_position, read_leaves
-from plimsoll.training.fingerprint import fingerprint
+from plimsoll.training.checkpoint import Checkpoints, fingerprint, loader_position, read_leaves
 
 LIVES = 14
 """Of a run at most; then it is left alone to finish."""

@@ -1,6 +1,6 @@
 """Entry points of the processes that import JAX: `python -m plimsoll.worker VERB`.
 
-* `compile` compiles steps for this machine, and `drydock` for an absent chip: requests of the planner, one per line of
+* `compile` compiles steps for this machine, and `cross-compile` for an absent chip: requests of the planner, one per line of
   standard input, until that closes.
 * `host` measures a process that has imported what training imports, and `rehearse` some steps of a plan.
 * `train` trains. `plimsoll train` execs into it once the plan is made, so that its memory starts from zero.
@@ -30,10 +30,10 @@ def main(arguments: list[str]) -> int:
     Args:
         arguments: The verb, and for most verbs a request as JSON.
     """
-    if os.environ.get("JAX_PLATFORMS") == "cpu" and arguments[:1] != ["drydock"]:
+    if os.environ.get("JAX_PLATFORMS") == "cpu" and arguments[:1] != ["cross-compile"]:
         sys.modules["jax_plugins"] = None  # type: ignore[assignment]  # a plug-in costs a CPU run 90-320 MiB
     verb, *request = arguments
-    if verb in WORKSHOPS:
+    if verb in COMPILERS:
         return _compile(verb, json.loads(request[0]))
     if verb == "host":
         return _host(json.loads(request[0]))
@@ -86,9 +86,9 @@ def _train(options: dict[str, Any], interruption: Interruption) -> tuple[int, Ma
     return ending.code, ending.again
 
 
-WORKSHOPS = {
-    "compile": ("plimsoll.engine.compile", "Workshop"),
-    "drydock": ("plimsoll.engine.cross_compile", "Drydock"),
+COMPILERS = {
+    "compile": ("plimsoll.engine.compile", "LocalCompiler"),
+    "cross-compile": ("plimsoll.engine.cross_compile", "CrossCompiler"),
 }
 
 
@@ -101,14 +101,14 @@ def _compile(verb: str, about: dict[str, Any]) -> int:
     os.dup2(2, 1)
     from plimsoll.errors import PlimsollError
 
-    module, name = WORKSHOPS[verb]
-    workshop = None
+    module, name = COMPILERS[verb]
+    compiler = None
     for line in sys.stdin:
         question = json.loads(line)
         started = time.perf_counter()
         try:
-            workshop = workshop or getattr(importlib.import_module(module), name)(about)
-            reply = {"answer": workshop.answer(**question), "seconds": time.perf_counter() - started}
+            compiler = compiler or getattr(importlib.import_module(module), name)(about)
+            reply = {"answer": compiler.answer(**question), "seconds": time.perf_counter() - started}
         except PlimsollError as problem:
             reply = {"refused": str(problem)}
         except Exception as problem:

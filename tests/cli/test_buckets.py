@@ -26,8 +26,7 @@ from plimsoll.runs.lease import LEASE_SECONDS
 from plimsoll.runs.mirror import INDEX, Index
 from plimsoll.runs.remote import Place, fetched
 from plimsoll.runs.store import Store
-from plimsoll.training.checkpoint import Checkpoints, loader_position, read_leaves
-from plimsoll.training.fingerprint import fingerprint
+from plimsoll.training.checkpoint import Checkpoints, fingerprint, loader_position, read_leaves
 from s3_server import forbidding, s3_server
 
 HAS_S3 = all(importlib.util.find_spec(name) for name in ("s3fs", "moto", "flask", "flask_cors"))

@@ -15,8 +15,7 @@ from commands import answer, called, plimsoll
 from example_tables import TABLES, written
 from once import made_once
 from plimsoll.report import read_rows
-from plimsoll.training.checkpoint import Checkpoints, loader_position, read_leaves
-from plimsoll.training.fingerprint import fingerprint
+from plimsoll.training.checkpoint import Checkpoints, fingerprint, loader_position, read_leaves
 
 EXAMPLES = Path(__file__).parents[2] / "docs/examples"
 TRAINED = {

@@ -13,8 +13,7 @@ from plimsoll.errors import CheckpointError
 from plimsoll.inference.trained import PARAMETERS, Trained, choose, newest_whole, whole
 from plimsoll.report import read_rows
 from plimsoll.runs.folder import RunFolder
-from plimsoll.training.checkpoint import Saved, loader_position, read_leaves
-from plimsoll.training.fingerprint import fingerprint
+from plimsoll.training.checkpoint import Saved, fingerprint, loader_position, read_leaves
 
 
 @pytest.fixture

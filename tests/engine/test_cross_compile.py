@@ -5,7 +5,7 @@ import typing
 
 import pytest
 
-from plimsoll.engine.cross_compile import Drydock
+from plimsoll.engine.cross_compile import CrossCompiler
 from plimsoll.planner.chips import chip
 from plimsoll.recipes.saved import to_dict
 from plimsoll.recipes.text.recipe import Text
@@ -26,7 +26,7 @@ def analysed(precision: Precision):
         async_save=False,
     )
     about = {"recipe": to_dict(RECIPE), "steps": 10, "chip": dataclasses.asdict(chip("rtx4090")), "compiled": False}
-    return Drydock(about).analyse(plan)
+    return CrossCompiler(about).analyse(plan)
 
 
 @pytest.mark.parametrize("precision", [one for one in typing.get_args(Precision) if one != "float32"])

@@ -35,8 +35,7 @@ from plimsoll.optimizers.build import build
 from plimsoll.optimizers.in_place import in_place
 from plimsoll.planner.liveness import kept_on_host_bytes, temporary_bytes
 from plimsoll.recipes.registry import preset
-from plimsoll.training.checkpoint import Checkpoints, load_state
-from plimsoll.training.fingerprint import fingerprint
+from plimsoll.training.checkpoint import Checkpoints, fingerprint, load_state
 from plimsoll.training.program import compiled, lower, tree_bytes
 from plimsoll.training.step import evaluated, make_init, make_step
 from plimsoll.types import Compute, Plan

@@ -80,7 +80,7 @@ def test_a_gpu_does_not_refuse_so_the_planner_must():
 
 LARGEST = """
 import json, sys, jax, jax.numpy as jnp
-from plimsoll.planner.hlo.buffers import Module
+from plimsoll.planner.hlo.module import Module
 from plimsoll.planner.hlo.buffers import largest_temporaries
 from plimsoll.planner.hlo.buffers import scheduled
 from plimsoll.planner.chips import chip

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plimsoll.planner.estimate_band import estimate_band
+from plimsoll.planner.calibration import estimate_band
 from plimsoll.report.compared import settings_table
 from plimsoll.report.layout import format_difference_share, format_rate, format_share
 from plimsoll.report.tables import buffers_table, ledger_table, plan_table, runs_table

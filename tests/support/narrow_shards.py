@@ -12,7 +12,7 @@ import numpy as np
 
 from plimsoll.levers import sharding
 from plimsoll.optimizers.adamw import AdamW
-from plimsoll.optimizers.adamw8 import adamw8, update_bytes
+from plimsoll.optimizers.adamw8 import adamw8
 from plimsoll.types import Storage
 
 FSDP, PIECE = 4, 2**13
@@ -52,7 +52,7 @@ def compared(optimizer, shapes):
     return {
         "differ": max(float(np.mean(np.asarray(one) != np.asarray(other))) for one, other in pairs),
         "temp_bytes": compiled.memory_analysis().temp_size_in_bytes,
-        "charged_bytes": update_bytes(piece=PIECE),
+        "charged_bytes": 12 * PIECE,
     }
 
 

@@ -12,8 +12,7 @@ import time
 from pathlib import Path
 
 from once import made_once
-from plimsoll.training.checkpoint import Checkpoints, loader_position, read_leaves
-from plimsoll.training.fingerprint import fingerprint
+from plimsoll.training.checkpoint import Checkpoints, fingerprint, loader_position, read_leaves
 
 STEPS, SAVE_EVERY = 24, 4
 PATIENCE = 600

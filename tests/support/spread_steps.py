@@ -10,7 +10,7 @@ jax.config.update("jax_num_cpu_devices", 8)
 
 from plimsoll.levers.sharding import device_bytes  # noqa: E402
 from plimsoll.recipes.registry import preset  # noqa: E402
-from plimsoll.training.spread import Spread  # noqa: E402
+from plimsoll.training.sharded import Sharded  # noqa: E402
 from plimsoll.training.step import make_init, make_step  # noqa: E402
 from plimsoll.types import Plan  # noqa: E402
 
@@ -48,7 +48,7 @@ def main() -> None:
     alone = trained(jax.jit(make_step(task, optimizer, accumulation=2)), jax.jit(init)(np.uint32(0)))
     found = {}
     for fsdp in (1, 4, 8):
-        spread = Spread(jax.devices(), task, optimizer, plan(fsdp))
+        spread = Sharded(jax.devices(), task, optimizer, plan(fsdp))
         step, _ = spread.step(RECIPE.batch_spec(RECIPE.effective_batch))
         compiled = step.compile()
         start = jax.tree.map(

@@ -19,7 +19,7 @@ from plimsoll.planner.flops import dot_flops
 from plimsoll.recipes.puzzles.act import Halting, RecursiveSolver
 from plimsoll.recipes.puzzles.trm_shape import TRMShape
 from plimsoll.training.checkpoint import Checkpoints, load_state
-from plimsoll.training.loop import told
+from plimsoll.training.loop import numbers_of
 from plimsoll.training.program import compiled, lower, tree_bytes
 from plimsoll.training.step import evaluated, make_evaluate, make_init, make_step
 from plimsoll.types import IGNORED_LABEL, Compute, Plan
@@ -78,7 +78,7 @@ def trained(accumulation, remat="none"):
     state, reports = init()(np.uint32(3)), []
     for number in range(STEPS):
         state, report = step(accumulation, remat)(state, batch(number))
-        reports.append((told(jax.device_get(report)), jax.device_get(state["carry"])))
+        reports.append((numbers_of(jax.device_get(report)), jax.device_get(state["carry"])))
     return jax.device_get(state), reports
 
 

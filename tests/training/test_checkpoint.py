@@ -13,8 +13,7 @@ import pytest
 
 from plimsoll.errors import CheckpointError, StoppedError
 from plimsoll.training import checkpoint
-from plimsoll.training.checkpoint import Checkpoints, damage, load_state, loader_position, read_leaves
-from plimsoll.training.fingerprint import fingerprint
+from plimsoll.training.checkpoint import Checkpoints, damage, fingerprint, load_state, loader_position, read_leaves
 
 POSITION = {"document": 3, "offset": 17}
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll.engine.budget_guard import Line
+from plimsoll.engine.budget_guard import BudgetGuard
 from plimsoll.engine.options import SessionOptions
 from plimsoll.errors import StoppedError
 from plimsoll.processes.interruption import Interruption
@@ -184,20 +184,20 @@ def test_over_the_line_after_the_last_step_the_run_is_finished(tmp_path):
 
 def line(tmp_path, *, budget, **options):
     planned = {"phases": dict.fromkeys(RUNNING, 100 * MIB)}
-    return Line(SessionOptions(**options), RunFolder(tmp_path), planned, budget_bytes=budget, steps=12)
+    return BudgetGuard(SessionOptions(**options), RunFolder(tmp_path), planned, budget_bytes=budget, steps=12)
 
 
 def test_what_starting_needs_is_not_answered_by_another_plan(tmp_path):
-    assert line(tmp_path, budget=1).crossed()
+    assert line(tmp_path, budget=1).exceeded()
     begun = line(tmp_path, budget=1)
     begun.training_begins()
-    assert not begun.crossed()
+    assert not begun.exceeded()
 
 
 @pytest.mark.parametrize("option", [{"keep_plan": True}, {"debug_nans": True}, {"profile": 3}, {"profiler_port": 9999}])
 def test_what_no_plan_counts_is_not_answered_either(tmp_path, option):
     one = line(tmp_path, budget=1, **option)
-    assert not one.crossed()
+    assert not one.exceeded()
     with pytest.raises(StoppedError, match=r"the allocator refused .* up to step 0 is whole") as stopped:
         one.refused(JaxError(REFUSALS[1]), tmp_path)
     assert stopped.value.exit_code == 3

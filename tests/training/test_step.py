@@ -12,7 +12,7 @@ from plimsoll.levers.chunked_loss import IGNORE
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.optimizers.build import build
 from plimsoll.planner.flops import dot_flops
-from plimsoll.training.loop import told
+from plimsoll.training.loop import numbers_of
 from plimsoll.training.program import compiled, lower, tree_bytes
 from plimsoll.training.step import make_evaluate, make_init, make_step
 from plimsoll.types import Plan
@@ -53,7 +53,7 @@ def taken(make_task, make_optimizer, batches, *, accumulation, seed=3):
     reports = []
     for batch in batches:
         state, metrics = step(state, batch)
-        reports.append(told(jax.device_get(metrics)))
+        reports.append(numbers_of(jax.device_get(metrics)))
     return jax.device_get(state), reports
 
 
@@ -89,30 +89,30 @@ def test_the_uneven_batch_is_really_uneven():
 
 @pytest.mark.parametrize("accumulation", SPLITS)
 def test_micro_batches_of_unequal_weight_give_the_gradient_of_the_whole_batch(accumulation, whole_batch_gradient):
-    state, (told,) = taken(decoder_task, recording, [text_batch()], accumulation=accumulation)
-    expected, (expected_told,) = whole_batch_gradient
+    state, (reported,) = taken(decoder_task, recording, [text_batch()], accumulation=accumulation)
+    expected, (expected_reported,) = whole_batch_gradient
     assert relative_distance(state["optimizer"], expected["optimizer"]) < 1e-6
-    assert told["loss"] == pytest.approx(expected_told["loss"], rel=1e-6)
-    assert told["gradient_norm"] == pytest.approx(expected_told["gradient_norm"], rel=1e-6)
-    assert told["weight"] == np.sum(text_batch()["labels"] != IGNORE)
+    assert reported["loss"] == pytest.approx(expected_reported["loss"], rel=1e-6)
+    assert reported["gradient_norm"] == pytest.approx(expected_reported["gradient_norm"], rel=1e-6)
+    assert reported["weight"] == np.sum(text_batch()["labels"] != IGNORE)
 
 
 def test_the_loss_of_a_step_is_the_mean_over_counted_tokens():
     task, batch = decoder_task(), text_batch()
-    state, (told,) = taken(decoder_task, recording, [batch], accumulation=4)
+    state, (reported,) = taken(decoder_task, recording, [batch], accumulation=4)
     keys = jax.vmap(jax.random.key)(jnp.zeros(16, jnp.uint32))
     loss, _, _ = jax.jit(partial(task.loss, train=True))(state["params"], None, batch, keys)
-    assert told["loss"] == pytest.approx(float(loss.total / loss.weight), rel=1e-6)
+    assert reported["loss"] == pytest.approx(float(loss.total / loss.weight), rel=1e-6)
 
 
 @pytest.mark.parametrize("accumulation", SPLITS[1:])
 def test_twenty_steps_end_at_the_same_parameters_whatever_the_split(accumulation, whole_batch_training):
     batches = [text_batch(seed=seed) for seed in range(20)]
-    state, told = taken(decoder_task, adamw, batches, accumulation=accumulation)
-    expected, expected_told = whole_batch_training
+    state, reported = taken(decoder_task, adamw, batches, accumulation=accumulation)
+    expected, expected_reported = whole_batch_training
     assert relative_distance(state["params"], expected["params"]) < 1e-5
-    assert [one["weight"] for one in told] == [one["weight"] for one in expected_told]
-    np.testing.assert_allclose([t["loss"] for t in told], [t["loss"] for t in expected_told], rtol=1e-5)
+    assert [one["weight"] for one in reported] == [one["weight"] for one in expected_reported]
+    np.testing.assert_allclose([t["loss"] for t in reported], [t["loss"] for t in expected_reported], rtol=1e-5)
     assert state["step"] == 20
 
 
@@ -193,19 +193,19 @@ def test_keys_differ_between_examples_and_between_steps():
             return loss, carry, metrics | {"drawn": loss._replace(total=jnp.sum(drawn)), "spread": loss._replace(
                 total=spread, weight=jnp.float32(1))}  # fmt: skip
 
-    _, told = taken(Telling, descent, [regression_batch()] * 4, accumulation=1)
-    assert min(float(one["spread"]) for one in told) > 0.3  # sixteen equal draws would have none
-    assert len({float(one["drawn"]) for one in told}) == 4
+    _, reported = taken(Telling, descent, [regression_batch()] * 4, accumulation=1)
+    assert min(float(one["spread"]) for one in reported) > 0.3  # sixteen equal draws would have none
+    assert len({float(one["drawn"]) for one in reported}) == 4
 
 
 def test_a_plain_pytree_task_trains_and_leaves_its_frozen_part_alone():
     batches = [regression_batch(seed=seed) for seed in range(200)]
-    state, told = taken(LinearRegression, descent, batches, accumulation=4)
+    state, reported = taken(LinearRegression, descent, batches, accumulation=4)
     np.testing.assert_allclose(state["params"]["trainable"]["slope"], [1.0, -2.0, 0.5], atol=1e-4)
     assert state["params"]["trainable"]["bias"] == pytest.approx(0.25, abs=1e-4)
     assert state["params"]["frozen"]["scale"] == 1.0
-    assert told[-1]["close"] == 1.0  # metrics are divided by their own weight
-    assert told[0]["loss"] > 1000 * told[-1]["loss"]
+    assert reported[-1]["close"] == 1.0  # metrics are divided by their own weight
+    assert reported[0]["loss"] > 1000 * reported[-1]["loss"]
 
 
 def test_evaluation_returns_sums_and_does_not_train():

@@ -192,7 +192,7 @@ def _train(question: Mapping[str, Any], interruption: Any, scratch: list[Path]) 
     else:
         session = board.read("session")
         if "refused" in session:
-            board.heard("session")
+            board.wait_until_read("session")
             raise_refusal(session, prefix="the first process says: ")
         folder = Path(tempfile.mkdtemp(prefix="plimsoll-process-"))
         scratch.append(folder)
@@ -215,7 +215,7 @@ def _prepared(recipe: Recipe, options: Mapping[str, Any], board: Any, door: int 
         ready = train.prepare_run(recipe, train.TrainOptions(**options), say, processes=processes())
     except PlimsollError as problem:
         board.write("session", problem.reply())
-        board.heard("session")
+        board.wait_until_read("session")
         raise
     session = json.loads(ready.command[-1])
     folder = RunFolder(session["run"])
@@ -267,7 +267,7 @@ def _compared(board: Any, topic: str, mine: Any, compare: Callable[[list[Any]], 
     if is_first():
         board.write(f"{topic}-compared", compare([board.read(f"{topic}-{number}") for number in range(processes())]))
     if different := board.read(f"{topic}-compared"):
-        board.heard(topic)
+        board.wait_until_read(topic)
     return different
 
 

@@ -15,9 +15,9 @@ from plimsoll.api.mesh import over_devices, parse_mesh, with_mesh
 from plimsoll.api.pins import require_honoured, require_levers
 from plimsoll.errors import RecipeError
 from plimsoll.planner import calibration, chips, host
+from plimsoll.planner.calibration import estimate_band
 from plimsoll.planner.child import Child
 from plimsoll.planner.chips import Chip
-from plimsoll.planner.estimate_band import estimate_band
 from plimsoll.planner.search import search
 from plimsoll.planner.types import Learned, Problem
 from plimsoll.processes import environment, toolchains
@@ -129,7 +129,7 @@ def _compile_process(target: Chip, about: dict[str, Any], say: Say) -> tuple[lis
                 f" until `plimsoll chips --install {target.platform}` has made it"
             )
         about |= {"chip": dataclasses.asdict(target), "compiled": python is not None}
-        command = [str(python or sys.executable), "-m", "plimsoll.worker", "drydock"]
+        command = [str(python or sys.executable), "-m", "plimsoll.worker", "cross-compile"]
     devices = target.devices if target.platform == "cpu" else None  # of all processes: one child compiles for them
     return [*command, json.dumps(about)], environment.for_processes(target.platform, devices=devices)
 

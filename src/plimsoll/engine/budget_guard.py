@@ -1,7 +1,7 @@
-"""The line of one session: whether it was crossed, what is then kept in the run, and what is said of it.
+"""The memory budget of one session: whether it was exceeded, what the run then keeps, and what is logged.
 
-On a CPU the kernel's count of the resident set says so, between steps; on an accelerator, whose allocator has the
-budget as its limit, and on a CPU under an address-space limit, the allocator refuses.
+On a CPU the kernel's count of the resident set is compared with it between steps. On an accelerator, whose allocator
+has the budget as its limit, and on a CPU under an address-space limit, the allocator refuses.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from plimsoll.training.loop import Ended
 from plimsoll.units import format_bytes
 
 
-class Line:
-    """`planned` is the run's plan.json; `steps` are those of the whole run."""
+class BudgetGuard:
+    """The budget of a session. `planned` is the run's plan.json; `steps` are those of the whole run."""
 
     def __init__(
         self, session: SessionOptions, folder: RunFolder, planned: Mapping[str, Any], *, budget_bytes: int, steps: int
@@ -34,15 +34,15 @@ class Line:
 
     @property
     def counts(self) -> bool:
-        """Whether what is measured is what was predicted: a copy for --debug-nans, or a trace, is in no plan."""
+        """Whether the measured bytes are those that were predicted: no plan counts --debug-nans' copy, nor a trace."""
         return not self._session.debug_nans and not self._session.profile and self._session.profiler_port is None
 
     def training_begins(self) -> None:
-        """No plan changes what a process needs until here, so its peak so far is not answered by another plan."""
+        """Notes the peak so far: no plan changes what a process needs until here, so another one is no answer to it."""
         self._started = allocator.peak_bytes()
 
-    def crossed(self) -> bool:
-        """Whether training is to stop and to be planned again."""
+    def exceeded(self) -> bool:
+        """Returns whether training should stop and be planned again."""
         return not self._session.keep_plan and self._over()
 
     def _over(self) -> bool:
@@ -51,42 +51,45 @@ class Line:
         return memory.peak_resident_bytes() > max(self._budget, self._started)
 
     def session_ended(self, ended: Ended) -> None:
-        """Keeps it in the run, where steps are left for another plan: it counts even if this process is killed."""
-        if ended.step < self._steps and (ended.over or self._over()):  # another process, it may be
+        """Keeps an overrun in the run where steps are left for another plan, even if the process is killed later."""
+        if ended.step < self._steps and (ended.over or self._over()):  # of several processes, another's budget, perhaps
             self._keep("resident set", ended.step, memory.peak_resident_bytes())
 
     def refused(self, problem: BaseException, checkpoints: Path) -> Ended:
-        """An allocator's refusal. The state may have been donated to the step that failed: good is what is saved."""
+        """Keeps an allocator's refusal, and returns how the session ended: at the newest checkpoint.
+
+        The state may have been donated to the step that failed. Raises StoppedError where no other plan may be tried.
+        """
         step = max((saved.step for saved in Checkpoints(checkpoints, in_background=False).all()), default=0)
-        said = (str(problem).splitlines() or [type(problem).__name__])[0][:200]
+        message = (str(problem).splitlines() or [type(problem).__name__])[0][:200]
         if self._session.keep_plan or not self.counts:
             flag = "--keep-plan" if self._session.keep_plan else "--debug-nans or a profile"
             raise StoppedError(
-                f"the allocator refused what training needs ({said}), and with {flag} the run looks for no smaller"
+                f"the allocator refused what training needs ({message}), and with {flag} the run looks for no smaller"
                 f" plan. What was saved up to step {step:,} is whole: run the same command without it to continue"
             ) from problem
-        self._keep("allocator", step, allocator.peak_bytes(), said)
+        self._keep("allocator", step, allocator.peak_bytes(), message)
         return Ended(step, None, True, {})
 
-    def _keep(self, what: Literal["resident set", "allocator"], step: int, measured: int, said: str = "") -> None:
+    def _keep(self, what: Literal["resident set", "allocator"], step: int, measured: int, message: str = "") -> None:
         self.overrun = overruns.Overrun(
             step=step,
             what=what,
             budget_bytes=self._budget,
             predicted_bytes=overruns.predicted_running_bytes(self._planned),
             measured_bytes=measured,
-            said=said,
+            said=message,
         )
         overruns.add(self._folder, self.overrun)
 
     def words(self, *, plans_again: bool) -> str:
-        """Of the overrun, for the log: the facts, and what happens now."""
+        """Returns the overrun for the log: the facts, and what happens now."""
         assert self.overrun is not None
         margin = f"a margin of {format_bytes(overruns.margin_bytes(overruns.read(self._folder)))}"
         if self._session.keep_plan:
-            now = "--keep-plan: the plan stays"
+            consequence = "--keep-plan: the plan stays"
         elif plans_again:
-            now = f"What is good is saved: planning again with {margin}, to continue from there"
+            consequence = f"What is good is saved: planning again with {margin}, to continue from there"
         else:
-            now = f"The same command plans again with {margin}, and continues"
-        return f"step {self.overrun.step:,}: {self.overrun.words()}. {now}"
+            consequence = f"The same command plans again with {margin}, and continues"
+        return f"step {self.overrun.step:,}: {self.overrun.words()}. {consequence}"

@@ -1,6 +1,6 @@
-"""What the compile child answers: the real step, lowered from shapes, compiled, and asked for its bytes.
+"""Compiles the real step for this machine, in the compile child, and reports its bytes, rates and times.
 
-Part of the joint: the planner knows neither models nor the trainer, so the child that works for it brings them.
+The planner knows neither models nor the trainer: it asks in words (planner/child.py), and this answers.
 """
 
 from __future__ import annotations
@@ -30,21 +30,23 @@ from plimsoll.planner.hlo.buffers import largest_temporaries
 from plimsoll.planner.types import Analysis, Rates, Static
 from plimsoll.recipes.saved import from_dict
 from plimsoll.training import memory, program
-from plimsoll.training.spread import Spread
+from plimsoll.training.sharded import Sharded
 from plimsoll.training.step import make_init, make_step
 from plimsoll.types import Compute, Plan, Precision, Storage
 
 TIMED_ROUNDS = 5
-"""At least; steps of 60 ms need more of them where others use the machine."""
+"""Rounds of timing, at least; steps of 60 ms need more of them where others use the machine."""
 TIMED_SECONDS = 2.0
-"""For each plan, at least."""
+"""Seconds of timing for each plan, at least."""
 TOUCHED = 64 * 2**20
-"""Bytes whose pages are taken to see what that costs: huge ones, as training's are (environment.py)."""
+"""Bytes whose pages are taken to measure what that costs: huge pages, as training's are (environment.py)."""
 
 
-class Workshop:
-    """One recipe's questions, for the CPU it runs on. `about`: `recipe` (as saved), `steps`, and `devices`
-    where they are several."""
+class LocalCompiler:
+    """A recipe's compiler for the CPU it runs on.
+
+    `about` holds `recipe` (as saved), `steps`, and `devices` where they are several.
+    """
 
     def __init__(self, about: Mapping[str, Any]) -> None:
         self._about = about
@@ -59,6 +61,7 @@ class Workshop:
         fsdp: int = 1,
         storage: Mapping[str, Any] | None = None,
     ) -> Any:
+        """Returns what a question of `planner.child` asks for, as JSON has it."""
         if verb == "rates":
             return dataclasses.asdict(self.rates())
         if verb == "static":
@@ -72,6 +75,7 @@ class Workshop:
         return dataclasses.asdict(self.analyse(plan_of(plan)))
 
     def rates(self) -> Rates:
+        """Returns the measured rates of this machine."""
         return cpu_rates()
 
     def static(self, fsdp: int, storage: Storage) -> Static:
@@ -94,8 +98,10 @@ class Workshop:
         )
 
     def state(self, storage: Storage, precision: Precision = "float32", *, examples: int | None = None) -> Any:
-        """Shapes and dtypes, with a carry of so many `examples` (default: of the effective batch); no other lever
-        changes them, and float16 only adds three numbers."""
+        """Returns shapes and dtypes of the state, with a carry of so many `examples` (default: of the effective batch).
+
+        No other lever changes them, and float16 only adds three numbers.
+        """
         how: dict[str, Any] = {"frozen_bits": storage.frozen_bits, "precision": precision}
         how["examples"] = self.recipe.effective_batch if examples is None else examples
         init = make_init(self.recipe.task(Compute()), self._rule(storage), **how)
@@ -118,11 +124,11 @@ class Workshop:
         )
 
     def _step(self, plan: Plan) -> tuple[jax.stages.Lowered, Any]:
-        """And its jaxpr."""
+        """Returns the lowered train step and its jaxpr."""
         task = self.recipe.task(plan.compute(jax.default_backend()))
         spec = self.recipe.batch_spec(self.recipe.effective_batch)
         if plan.devices > 1:
-            return Spread(jax.devices()[: plan.devices], task, self._rule(plan.storage), plan).step(spec)
+            return Sharded(jax.devices()[: plan.devices], task, self._rule(plan.storage), plan).step(spec)
         step = make_step(task, self._rule(plan.storage), accumulation=plan.accumulation, layerwise=plan.layerwise)
         state = self.state(plan.storage, plan.precision)
         traced = jax.jit(step, donate_argnums=0).trace(state, program.shapes(spec))
@@ -132,12 +138,13 @@ class Workshop:
         return self.recipe.update_rule(self.steps, storage)
 
     def measure(self, plans: Sequence[Plan]) -> list[float]:
-        """Seconds per step of each plan on one random batch; allocates one state, so only a child does it.
+        """Returns the seconds per step of each plan on one random batch. Allocates one state, so only a child does it.
 
-        In turn, A B C A B C, so that what else the machine does meets all of them alike; of each the median.
+        The plans take turns, A B C A B C, so that other work on the machine affects all of them alike. The median
+        counts.
         """
         executables = [program.compile_all(lowered(self.recipe, plan, steps=self.steps)) for plan in plans]
-        states: dict[tuple[Storage, int], Any] = {}  # one for all plans that keep it alike, handed on
+        states: dict[tuple[Storage, int], Any] = {}  # one for all plans with the same storage, passed on
         for plan, each in zip(plans, executables, strict=True):
             if (plan.storage, plan.fsdp) not in states:
                 states[plan.storage, plan.fsdp] = each.init(np.uint32(0))
@@ -145,19 +152,22 @@ class Workshop:
         spec = self.recipe.batch_spec(self.recipe.effective_batch)
         batch = {name: random.integers(0, 2, shape).astype(dtype) for name, (shape, dtype) in spec.items()}
         seconds: list[list[float]] = [[] for _ in plans]
-        begun = time.perf_counter()
+        start = time.perf_counter()
         for rounds in itertools.count():
-            if rounds > TIMED_ROUNDS and time.perf_counter() - begun > TIMED_SECONDS * len(plans):
+            if rounds > TIMED_ROUNDS and time.perf_counter() - start > TIMED_SECONDS * len(plans):
                 break
             for plan, each, taken in zip(plans, executables, seconds, strict=True):
-                started, kept = time.perf_counter(), (plan.storage, plan.fsdp)
-                states[kept], metrics = each.step(states[kept], batch)
-                jax.block_until_ready((states[kept], metrics))
+                started, key = time.perf_counter(), (plan.storage, plan.fsdp)
+                states[key], metrics = each.step(states[key], batch)
+                jax.block_until_ready((states[key], metrics))
                 taken.append(time.perf_counter() - started)
         return [statistics.median(taken[1:]) for taken in seconds]
 
     def rehearse(self, plan: Mapping[str, Any]) -> dict[str, Any]:
-        """In a process of its own: it imports while this one puts every executable into the cache, and then loads."""
+        """Runs the rehearsal in a process of its own.
+
+        It imports while this process puts every executable into the cache, and then loads them.
+        """
         request = json.dumps({**self._about, "plan": dict(plan)})
         command = [sys.executable, "-m", "plimsoll.worker", "rehearse", request]
         pipe = subprocess.PIPE
@@ -175,7 +185,7 @@ class Workshop:
 
 
 def cpu_rates() -> Rates:
-    """Dots, small dots, copies and page faults of this machine: about two seconds."""
+    """Measures dots, small dots, copies and page faults of this machine: about two seconds."""
     from plimsoll.levers.precision import dot
 
     rows, inner, cols = 1024, 512, 1024
@@ -202,7 +212,7 @@ def cpu_rates() -> Rates:
 
 
 def _dot_seconds(flops: float) -> float:
-    """What a small dot costs besides its arithmetic: of the gradient of some blocks that are little else."""
+    """Returns what a small dot costs besides its arithmetic, from the gradient of blocks that are little else."""
     rows, width, layers = 128, 128, 8
     random = np.random.default_rng(0)
     kernels = list(random.standard_normal((layers, 2, width, width), np.float32) / math.sqrt(width))
@@ -229,7 +239,7 @@ def _ready(function: Any, *arguments: Any) -> Callable[[], Any]:
 
 
 def _seconds(calls: Mapping[str, Callable[[], Any]], rounds: int = 24) -> dict[str, float]:
-    """Of a call each, in turn, so that what else the machine does meets all of them alike.
+    """Returns the seconds of one call of each, in turn, so that other work on the machine affects all of them alike.
 
     The lower quartile: the median when others take the cores, without the clock's own mistakes at the bottom.
     """

@@ -1,7 +1,7 @@
-"""What the compile child answers for a chip that is not here: the real step, split over its devices.
+"""Compiles the real step for a chip that is not here, split over its devices, and reports its bytes.
 
-Where the chip's compiler is installed (`plimsoll chips --install`), the step is compiled for its topology and the
-compiler asked. Where it is not, `planner.liveness` measures the traced step, and the plan says `estimated`.
+Where the chip's compiler is installed (`plimsoll chips --install`), the step is compiled for its topology. Where it is
+not, `planner.liveness` measures the traced step, and the plan says `estimated`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh
 
-from plimsoll.engine.compile import Workshop
+from plimsoll.engine.compile import LocalCompiler
 from plimsoll.levers import offload, sharding
 from plimsoll.planner import chips, liveness, topology
 from plimsoll.planner.child import plan_of
@@ -25,7 +25,7 @@ from plimsoll.planner.flops import dot_bytes, dot_flops
 from plimsoll.planner.hlo.buffers import largest_temporaries
 from plimsoll.planner.types import Analysis, Rates
 from plimsoll.training import memory, program
-from plimsoll.training.spread import Spread
+from plimsoll.training.sharded import Sharded
 from plimsoll.training.step import evaluated, make_evaluate, make_init, make_step
 from plimsoll.types import Plan
 
@@ -33,8 +33,11 @@ BACKEND = {"cuda": "gpu", "tpu": "tpu"}
 """The name a chip's platform has in JAX."""
 
 
-class Drydock(Workshop):
-    """One recipe's questions for one chip. `about` has its `chip` besides, and whether it is `compiled` for."""
+class CrossCompiler(LocalCompiler):
+    """A recipe's compiler for one chip.
+
+    `about` holds the `chip` besides what LocalCompiler needs, and whether its compiler is installed (`compiled`).
+    """
 
     def __init__(self, about: Mapping[str, Any]) -> None:
         super().__init__(about)
@@ -44,12 +47,13 @@ class Drydock(Workshop):
         self.devices = topology.devices(self.chip) if self.compiled else []
 
     def rates(self) -> Rates:
+        """Returns the chip's rates from the catalogue."""
         return chips.rates(self.chip)
 
     def analyse(self, plan: Plan) -> Analysis:
         if not self.compiled:
             return self.estimated(plan)
-        lowered, jaxpr = self._spread(plan).step(self._batch(self.recipe.effective_batch))
+        lowered, jaxpr = self._sharded(plan).step(self.recipe.batch_spec(self.recipe.effective_batch))
         compiled = lowered.compile()
         stats, largest = compiled.memory_analysis(), largest_temporaries(compiled)
         assert stats is not None
@@ -67,42 +71,46 @@ class Drydock(Workshop):
         )
 
     def rehearse(self, plan: Mapping[str, Any]) -> dict[str, Any]:
-        """The host's process is weighed without its accelerator; evaluation is compiled for the chip.
+        """Returns what starting and evaluating take. The host's process is weighed without its accelerator.
 
         Starting needs less than a step does: its temporaries are estimated, since compiling them for a TPU takes as
-        long as the step.
+        long as the step. Evaluation is compiled for the chip.
         """
-        asked = plan_of(plan)
-        how: dict[str, Any] = {"frozen_bits": asked.frozen_bits, "precision": asked.precision}
-        init = make_init(self._task(asked), self._rule(asked.storage), **how, examples=self._examples)
+        full = plan_of(plan)
+        options: dict[str, Any] = {"frozen_bits": full.frozen_bits, "precision": full.precision}
+        init = make_init(self._task(full), self._rule(full.storage), **options, examples=self._examples)
+        seed = jax.ShapeDtypeStruct((), jnp.uint32)
         return self._host() | {
-            "init_temp_bytes": self._starting(asked, liveness.temporary_bytes(jax.jit(init).trace(_SEED).jaxpr)),
-            "evaluate_temp_bytes": self._evaluation(asked),
+            "init_temp_bytes": self._starting(full, liveness.temporary_bytes(jax.jit(init).trace(seed).jaxpr)),
+            "evaluate_temp_bytes": self._evaluation(full),
         }
 
     def _starting(self, plan: Plan, traced: int) -> int:
-        """A state that is offloaded is made on the device: what of it is there at a time, the compiler says."""
+        """Returns the temporaries of making the state.
+
+        A state that is offloaded is made on the device: the compiler says how much of it is there at a time.
+        """
         if plan.offload == "none":
             return traced
         if not self.compiled:
             return traced + self.static(plan.fsdp, plan.storage).host_bytes(plan.offload)
-        stats = self._spread(plan).init().compile().memory_analysis()
+        stats = self._sharded(plan).init().compile().memory_analysis()
         assert stats is not None
         return stats.temp_size_in_bytes
 
     def _evaluation(self, plan: Plan) -> int:
-        batch = self._batch(plan.micro_batch)
+        batch = self.recipe.batch_spec(plan.micro_batch)
         if not self.compiled:
             evaluate = jax.jit(make_evaluate(self._task(plan)))
             return liveness.temporary_bytes(
                 evaluate.trace(evaluated(self.state(plan.storage, plan.precision)), self._share(batch)).jaxpr
             )
-        stats = self._spread(plan).evaluate(batch).compile().memory_analysis()
+        stats = self._sharded(plan).evaluate(batch).compile().memory_analysis()
         assert stats is not None
         return stats.temp_size_in_bytes
 
     def _host(self) -> dict[str, int]:
-        """Of a process that imports what training imports; what a driver adds to it is not to be had here."""
+        """Weighs a process that imports what training imports. A driver's own memory cannot be known here."""
         request = json.dumps(self._about)
         command = [sys.executable, "-m", "plimsoll.worker", "host", request]
         answer = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -111,13 +119,13 @@ class Drydock(Workshop):
         return json.loads(answer.stdout.splitlines()[-1])
 
     def estimated(self, plan: Plan) -> Analysis:
-        """One device's share of the work, traced; what `fsdp` splits of the gradient is taken off."""
+        """Returns one device's share of the work, traced, less what `fsdp` splits of the gradient."""
         devices, state = self.chip.devices, self.state(plan.storage, plan.precision, examples=self._examples)
         if plan.offload != "none":  # in the types, so that it is streamed and not counted
-            lies = offload.placed(state, plan.offload, AbstractMesh((1,), ("device",)))
-            state = sharding.with_shardings(state, lies)
+            shardings = offload.placed(state, plan.offload, AbstractMesh((1,), ("device",)))
+            state = sharding.with_shardings(state, shardings)
         task, rule = self._task(plan), self._rule(plan.storage)
-        share = self._share(self._batch(self.recipe.effective_batch))
+        share = self._share(self.recipe.batch_spec(self.recipe.effective_batch))
         step = make_step(task, rule, accumulation=plan.accumulation, layerwise=plan.layerwise)
         jaxpr = jax.jit(step, donate_argnums=0).trace(state, share).jaxpr
         whole = program.tree_bytes(state["params"]["trainable"])
@@ -136,10 +144,10 @@ class Drydock(Workshop):
         )
 
     def _flops(self, plan: Plan) -> float:
-        """Of the whole step, in its plain form: a chip's own attention kernel shows no dots, and a CPU has no TF32."""
+        """Counts the whole step in its plain form: a chip's attention kernel shows no dots, and a CPU has no TF32."""
         task = self.recipe.task(dataclasses.replace(plan.compute("cpu"), precision="float32"))
         step = make_step(task, self._rule(plan.storage), accumulation=plan.accumulation, layerwise=plan.layerwise)
-        batch = program.shapes(self._batch(self.recipe.effective_batch))
+        batch = program.shapes(self.recipe.batch_spec(self.recipe.effective_batch))
         return dot_flops(jax.jit(step).trace(self.state(plan.storage, plan.precision), batch).jaxpr)
 
     @property
@@ -150,18 +158,12 @@ class Drydock(Workshop):
     def _task(self, plan: Plan) -> Any:
         return self.recipe.task(plan.compute(BACKEND[self.chip.platform]))
 
-    def _spread(self, plan: Plan) -> Spread:
-        return Spread(self.devices, self._task(plan), self._rule(plan.storage), plan)
-
-    def _batch(self, examples: int) -> program.BatchSpec:
-        return self.recipe.batch_spec(examples)
+    def _sharded(self, plan: Plan) -> Sharded:
+        return Sharded(self.devices, self._task(plan), self._rule(plan.storage), plan)
 
     def _share(self, batch: program.BatchSpec) -> dict[str, jax.ShapeDtypeStruct]:
-        """One device's rows of it."""
+        """Returns the shapes of one device's rows of a batch."""
         return {
             name: jax.ShapeDtypeStruct((spec.shape[0] // self.chip.devices, *spec.shape[1:]), spec.dtype)
             for name, spec in program.shapes(batch).items()
         }
-
-
-_SEED = jax.ShapeDtypeStruct((), jnp.uint32)

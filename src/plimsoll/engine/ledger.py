@@ -1,4 +1,4 @@
-"""What one session measures, and the ledger that it becomes: bytes by component, predicted and measured."""
+"""Measurements of one session, and the ledger made of them: bytes by component, predicted and measured."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from plimsoll.engine.budget_guard import Line
+from plimsoll.engine.budget_guard import BudgetGuard
 from plimsoll.engine.log import SessionLog
 from plimsoll.errors import PlimsollError, RunError
 from plimsoll.planner import calibration
@@ -21,7 +21,7 @@ from plimsoll.units import format_bytes
 
 
 class Measurements:
-    """Measurements of one session: marks of memory on the way, and what they say of the plan at the end.
+    """Measurements of one session: marks of memory on the way, and the ledger at the end.
 
     `notes` is shared with the session, which logs them; they are kept in the ledger.
     """
@@ -30,7 +30,7 @@ class Measurements:
         self,
         folder: RunFolder,
         planned: Mapping[str, Any],
-        guard: Line,
+        guard: BudgetGuard,
         notes: list[str],
         *,
         kind: str,
@@ -58,14 +58,14 @@ class Measurements:
         self.marks["peak before training"] = allocator.peak_bytes()
 
     def _phases(self, log: SessionLog) -> dict[str, int]:
-        """The peak after each phase of this session that raised it."""
+        """Returns the peak after each phase of this session that raised it."""
         loaded, started = self.marks["peak while loading"], self.marks["peak before training"]
         first = "start" if self.resumed is None else "restore"
         phases = {"load": loaded} | ({first: started} if started > loaded else {}) | log.phase_peaks
         return phases if allocator.device_bytes() is None else _on_device(phases)
 
     def _measured(self, log: SessionLog, peak: int, predicted: Mapping[str, int]) -> dict[str, int | None]:
-        """State by its arrays, process and temporaries by what is held between steps and at the peak."""
+        """Returns bytes by component: the state by its arrays, the others by what is held between steps and at most."""
         state, params, ema, carry = (self._counted(name) for name in ("state", "params", "ema", "carry"))
         data = max(0, self.marks.get("data", 0) - self.marks["before data"])
         training = log.phase_peaks.get("train")  # None where loading had needed more
@@ -85,16 +85,16 @@ class Measurements:
         return measured
 
     def _counted(self, name: str) -> int:
-        """Bytes of the state, or of an entry of it: of the fullest device, or of all devices that are one CPU."""
+        """Returns bytes of the state, or of an entry of it: of the fullest device, or of all that are one CPU."""
         by_device = self.held[name].values()
         return sum(by_device) if allocator.device_bytes() is None else max(by_device, default=0)
 
     def _split(self, shapes: Any) -> dict[str, Any]:
-        """Over several devices: what each holds of the state, by its shards, beside what it is to hold."""
+        """Returns what each of several devices holds of the state, by its shards, beside what it is to hold."""
         plan = self.plan
         if plan.devices == 1:
             return {}
-        share = jax.tree.map(
+        shard_bytes = jax.tree.map(
             lambda leaf: math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize, shapes
         )
         return {
@@ -104,14 +104,14 @@ class Measurements:
                 "fsdp": plan.fsdp,
                 "whole_state_bytes": program.tree_bytes(shapes),
                 "state_bytes": {
-                    "predicted": sum(jax.tree.leaves(share)),
+                    "predicted": sum(jax.tree.leaves(shard_bytes)),
                     "measured": max(self.held["state"].values()),
                 },
             }
         }
 
     def _earlier_ledger(self) -> dict[str, Any]:
-        """Of the sessions before this one: their peak counts, and their notes are kept."""
+        """Returns the ledger of the sessions before this one: their peak counts, and their notes are kept."""
         try:
             return self.folder.read("ledger.json") if self.folder.has("ledger.json") else {}
         except RunError as problem:
@@ -119,6 +119,7 @@ class Measurements:
             return {}
 
     def write(self, shapes: Any, log: SessionLog) -> None:
+        """Writes `ledger.json`. `shapes` are those of the state."""
         peak = allocator.peak_bytes()
         earlier = self._earlier_ledger()
         before = (earlier.get("measured") or {}).get("peak_bytes") or 0
@@ -135,6 +136,10 @@ class Measurements:
                 f"the measured peak of {format_bytes(peak)} is over the budget of"
                 f" {format_bytes(self.budget_bytes)}: continue with --replan and a larger --memory"
             )
+        host = {}
+        if allocator.device_bytes() is not None:  # the peak of this process on the host, and of the run's earlier ones
+            host_peak = max(earlier.get("host", {}).get("measured_peak_bytes", 0), memory.peak_resident_bytes())
+            host = {"host": {**(self.planned["host"] or {}), "measured_peak_bytes": host_peak}}
         self.folder.write(
             "ledger.json",
             {
@@ -147,29 +152,19 @@ class Measurements:
                     name: {"predicted": predicted.get(name, 0), "measured": measured.get(name)} for name in names
                 },
                 **self._split(shapes),
-                **self._host_ledger(earlier),
+                **host,
                 "resumed_from_step": self.resumed,
-                "overruns": [one.to_dict() for one in overruns.read(self.folder)],
+                "overruns": [overrun.to_dict() for overrun in overruns.read(self.folder)],
                 "notes": [*earlier.get("notes", []), *self.notes],
             },
         )
 
-    def _host_ledger(self, earlier: Mapping[str, Any]) -> dict[str, Any]:
-        """Beside an accelerator: the peak resident set of this process and of the run's earlier ones."""
-        if allocator.device_bytes() is None:
-            return {}
-        before = earlier.get("host", {}).get("measured_peak_bytes", 0)
-        return {
-            "host": {**(self.planned["host"] or {}), "measured_peak_bytes": max(before, memory.peak_resident_bytes())}
-        }
-
     def calibrate(self, log: SessionLog) -> None:
-        """What this session measured, for the next prediction of the kind; a tracker's own weight is not in any."""
+        """Keeps this session's measurements for the next prediction of the kind; a tracker's own weight is in none."""
         seen = {"train", "save"} <= log.seen and self.evaluated
-        over = (
-            self.guard.overrun is not None and self.guard.overrun.what == "resident set"
-        )  # a lower bound, and what matters most
-        if self.plan.devices > 1:  # what several need together says little of what one needs
+        overrun = self.guard.overrun
+        over = overrun is not None and overrun.what == "resident set"  # a lower bound, and what matters most
+        if self.plan.devices > 1:  # the memory of several together says little of the memory of one
             return
         if not calibration.is_on() or not self.guard.counts or self.tracker != "none" or not (seen or over):
             return
@@ -191,8 +186,10 @@ class Measurements:
 
 
 def _on_device(phases: Mapping[str, int]) -> dict[str, int]:
-    """Those that an accelerator's ledger has: loading, restoring and saving are its host's, and steps beside a save
-    are steps."""
+    """Returns the phases of an accelerator's ledger.
+
+    Loading, restoring and saving are its host's, and steps during a save are steps.
+    """
     training = max(phases.get("train", 0), phases.get("save", 0))
-    found = {name: phases[name] for name in ("start", "evaluate") if name in phases}
-    return found | ({"train": training} if training else {})
+    others = {name: phases[name] for name in ("start", "evaluate") if name in phases}
+    return others | ({"train": training} if training else {})

@@ -1,4 +1,4 @@
-"""What a session says while it runs: a row per logged step, events, a bar or lines, and the summaries at the end."""
+"""The log of a session: a row per logged step, events, a bar or lines, and the summaries at the end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from plimsoll.training.profile import Profile
 
 
 class Timed(Protocol):
-    """A source that knows how long training has waited for its batches. On an accelerator steps run meanwhile."""
+    """A source that counts how long training has waited for its batches. On an accelerator steps run meanwhile."""
 
     waited_seconds: float
 
@@ -63,8 +63,8 @@ class SessionLog:
         self.validation_loss = _last(earlier, "validation_loss")
         self.epoch_loss, self.epoch_steps = 0.0, 0
         self.epoch_seconds: list[float] = []
-        self.epoch_unsaid: Epoch | None = None
-        """One that ended at a step whose evaluation is still to come: its summary waits for the validation loss."""
+        self.pending_epoch: Epoch | None = None
+        """An epoch whose last step has its evaluation still to come: its summary waits for the validation loss."""
         self.started = self.epoch_started = self.step_ended = time.monotonic()
         self.epoch = self._epoch_of(first)
         self.window: list[float] = []
@@ -72,7 +72,7 @@ class SessionLog:
         self.between_steps = self.peak = allocator.peak_bytes()
         self.phase_peaks: dict[str, int] = {}
         """The peak after each phase that raised it; what a phase needs below an earlier peak cannot be seen."""
-        self.saving_beside = False
+        self.saving_in_background = False
         self.seen: set[str] = set()
         """Phases this session has been in, whether or not they raised the peak."""
 
@@ -94,9 +94,9 @@ class SessionLog:
 
     def step(self, done: int, metrics: Mapping[str, float]) -> None:
         now = time.monotonic()
-        self._say_epoch()
+        self._log_epoch()
         self.between_steps = min(self.between_steps, allocator.bytes_now())
-        self._mark("save" if self.saving_beside else "train")
+        self._mark("save" if self.saving_in_background else "train")
         self.window.append(now - self.step_ended)
         self.step_ended = now
         self.train_loss = metrics["loss"]
@@ -110,10 +110,10 @@ class SessionLog:
         if self._epoch_of(done) > self.epoch:
             self._end_epoch(self._epoch_of(done))
             if not self.schedule.due(self.schedule.evaluate_every, done):
-                self._say_epoch()
+                self._log_epoch()
 
     def _mark(self, phase: str) -> None:
-        """Whatever raised the peak since the last mark was in this phase."""
+        """Assigns what raised the peak since the last mark to this phase."""
         self.seen.add(phase)
         peak = allocator.peak_bytes()
         if peak > self.peak:
@@ -154,12 +154,12 @@ class SessionLog:
         self.validation_loss = metrics["validation_loss"]
         self._track(done, {**metrics, "elapsed_seconds": self._elapsed()})
         self.say(f"step {done:,}: validation loss {self.validation_loss:.4f}")
-        self._say_epoch()
+        self._log_epoch()
         self.step_ended = time.monotonic()  # the next step's time is its own
 
     def saved(self, done: int) -> None:
         self._mark("save")
-        self.saving_beside = self.planned["plan"]["async_save"]
+        self.saving_in_background = self.planned["plan"]["async_save"]
         self.file.write(f"saved step {done}")
         self.step_ended = time.monotonic()
 
@@ -170,15 +170,15 @@ class SessionLog:
                 tracker.log(done, row)
             except Exception as problem:  # of a library's, on a network's bad day: no reason to lose a run
                 self.trackers.remove(tracker)
-                self._regret(tracker, f"given up at step {done:,}", problem)
+                self._tracker_failed(tracker, f"given up at step {done:,}", problem)
 
-    def _regret(self, tracker: Any, what: str, problem: Exception) -> None:
+    def _tracker_failed(self, tracker: Any, what: str, problem: Exception) -> None:
         self.say(f"tracker {type(tracker).__name__} is {what}: {type(problem).__name__}: {problem}", important=True)
 
     def _end_epoch(self, number: int) -> None:
         now = time.monotonic()
         self.epoch_seconds.append(now - self.epoch_started)
-        self.epoch_unsaid = Epoch(
+        self.pending_epoch = Epoch(
             number=number,
             epochs=round(self.schedule.steps / (self.prepared.steps_per_epoch or self.schedule.steps)),
             train_loss=self.epoch_loss / self.epoch_steps if self.epoch_steps else self.train_loss,
@@ -189,13 +189,13 @@ class SessionLog:
         self.epoch, self.epoch_started = number, now
         self.epoch_loss, self.epoch_steps = 0.0, 0
 
-    def _say_epoch(self) -> None:
-        if self.epoch_unsaid is not None:
-            self.say(epoch_summary(dataclasses.replace(self.epoch_unsaid, validation_loss=self.validation_loss)))
-            self.epoch_unsaid = None
+    def _log_epoch(self) -> None:
+        if self.pending_epoch is not None:
+            self.say(epoch_summary(dataclasses.replace(self.pending_epoch, validation_loss=self.validation_loss)))
+            self.pending_epoch = None
 
     def close(self, ended: Ended | None, ledger: Mapping[str, Any], best: Mapping[str, Any] | None) -> None:
-        self._say_epoch()
+        self._log_epoch()
         if ended is not None:
             outcome = Outcome(
                 steps=ended.step,
@@ -223,7 +223,7 @@ class SessionLog:
             try:
                 tracker.close()
             except Exception as problem:
-                self._regret(tracker, "not closed", problem)
+                self._tracker_failed(tracker, "not closed", problem)
         self.bar.close()
         self.metrics.close()
         self.file.close()
@@ -237,5 +237,5 @@ class SessionLog:
 
 
 def _last(rows: list[dict[str, Any]], name: str) -> float | None:
-    """The newest value of a column: training and evaluation write rows of their own."""
+    """Returns the newest value of a column: training and evaluation write rows of their own."""
     return next((row[name] for row in reversed(rows) if name in row), None)

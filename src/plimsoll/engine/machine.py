@@ -1,4 +1,4 @@
-"""What JAX finds on this machine: devices, and small things timed, in a child like training's."""
+"""Devices that JAX finds on this machine, and their rates: small things timed, in a child like training's."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from plimsoll.training import distributed, memory
 from plimsoll.units import MIB
 
 TRANSFER_BYTES = 64 * MIB
+"""Size of the array that is sent to the device to measure the rate."""
 
 
-def examine(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """About two seconds. Rates are the best of a few: what the machine can do, not what it does under load.
+def examine(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Measures this machine, in about two seconds. Rates are the best of a few: what it can do without other load.
 
-    With `together`, `together.Asked` as a dictionary, every process says what it has, and hears it of all.
+    With `together` (a `cluster.Asked` as a dictionary) every process reports its devices, and reads those of all.
     """
-    everyone = _everyone(asked["together"]) if asked.get("together") else None
+    everyone = _everyone(request["together"]) if request.get("together") else None
     process_bytes = memory.resident_bytes()
     rates = cpu_rates()
     return {
         "backend": jax.default_backend(),
-        "devices": _local(),
+        "devices": _local_devices(),
         **({} if everyone is None else {"processes": everyone}),
         "process_bytes": process_bytes,
         "flops": dict(rates.flops),
@@ -39,35 +40,37 @@ def examine(asked: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _local() -> list[dict[str, str]]:
+def _local_devices() -> list[dict[str, str]]:
     return [{"kind": device.device_kind, "name": str(device)} for device in jax.local_devices()]
 
 
 def _everyone(together: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Host and devices of every process, in the order of their numbers."""
+    """Returns host and devices of every process, in the order of their numbers."""
     distributed.join(together["coordinator"], together["processes"], together["process"])
     board = distributed.Board()
-    board.write(f"devices-{distributed.process()}", {"host": socket.gethostname(), "devices": _local()})
-    found = [board.read(f"devices-{number}") for number in range(distributed.processes())]
-    distributed.leave()  # when all have heard it
-    return found
+    board.write(f"devices-{distributed.process()}", {"host": socket.gethostname(), "devices": _local_devices()})
+    reports = [board.read(f"devices-{number}") for number in range(distributed.processes())]
+    distributed.leave()  # when all have read them
+    return reports
 
 
-def accelerators(_asked: Mapping[str, Any]) -> dict[str, Any]:
-    """What JAX would train on, and what its allocator could give of each: nothing is allocated."""
+def accelerators(_request: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the devices JAX would train on, and what the allocator could give of each; allocates nothing."""
     try:
         devices = jax.local_devices()
-    except RuntimeError as problem:  # JAX is there for them, and their driver or library is not
+    except RuntimeError as problem:  # their driver or library is missing
         raise PlimsollError(str(problem).partition(" (set JAX_PLATFORMS")[0]) from None
     stats = [(device, device.memory_stats() or {}) for device in devices]
     return {
         "backend": jax.default_backend(),
-        "devices": [{"kind": device.device_kind, "memory_bytes": found.get("bytes_limit")} for device, found in stats],
+        "devices": [
+            {"kind": device.device_kind, "memory_bytes": limits.get("bytes_limit")} for device, limits in stats
+        ],
     }
 
 
 def transfer_rate() -> float:
-    """Host to device, the array new to JAX each time."""
+    """Returns bytes per second from host to device, with an array that is new to JAX each time."""
     best = float("inf")
     for _ in range(3):
         array = np.ones(TRANSFER_BYTES, np.uint8)
@@ -78,7 +81,7 @@ def transfer_rate() -> float:
 
 
 def step_seconds() -> float:
-    """A jitted gradient step of a small network, in float32: that compiling and running work at all."""
+    """Returns the seconds of a jitted gradient step of a small network in float32: compiling and running work."""
 
     def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
         return jnp.mean(jnp.tanh(x @ weights) ** 2)

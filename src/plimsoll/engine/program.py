@@ -13,12 +13,12 @@ from plimsoll.planner.types import Rehearsal
 from plimsoll.recipes.base import Recipe
 from plimsoll.training import distributed, memory, program
 from plimsoll.training.checkpoint import Checkpoints
-from plimsoll.training.spread import Spread
+from plimsoll.training.sharded import Sharded
 from plimsoll.types import Plan
 
 
 def import_everything(recipe: Recipe, *, tracker: str = "none") -> None:
-    """Every module the run will use, so that a rehearsal weighs what a training process weighs."""
+    """Imports every module the run will use, so that a rehearsal weighs what a training process weighs."""
     names = ["orbax.checkpoint.v1", "grain", "tensorboardX", "tokenizers", *recipe.imports()]
     names += [] if tracker == "none" else [tracker]
     for name in names:
@@ -29,17 +29,17 @@ def import_everything(recipe: Recipe, *, tracker: str = "none") -> None:
 
 
 def lowered(recipe: Recipe, plan: Plan, *, steps: int) -> program.Program:
-    """The run's executables, not yet compiled: the same in the compile child and in the training process."""
+    """Lowers the run's executables: the same in the compile child and in the training process."""
     task, rule = recipe.task(plan.compute(jax.default_backend())), recipe.update_rule(steps, plan.storage)
     batch, evaluation = recipe.batch_spec(recipe.effective_batch), recipe.evaluation_spec(plan.micro_batch)
     if plan.devices > 1:
-        spread = Spread(distributed.devices(plan.devices), task, rule, plan)
-        return spread.program(batch=batch, evaluation_batch=evaluation)
+        sharded = Sharded(distributed.devices(plan.devices), task, rule, plan)
+        return sharded.program(batch=batch, evaluation_batch=evaluation)
     return program.lower(task, rule, plan, batch=batch, evaluation_batch=evaluation)
 
 
 def load(recipe: Recipe, plan: Plan, *, steps: int) -> program.Executables:
-    """From the compile cache, giving back what each stage of starting left behind."""
+    """Loads the executables from the compile cache, and gives back what each stage of starting left behind."""
     memory.trim()
     program_ = lowered(recipe, plan, steps=steps)
     memory.trim()
@@ -55,7 +55,7 @@ def rehearse(recipe: Recipe, plan: Plan, *, steps: int) -> Rehearsal:
     executables = load(recipe, plan, steps=steps)
     starting = memory.peak_resident_bytes()
     with tempfile.TemporaryDirectory() as folder:  # Orbax's threads and caches stay after the first save
-        Checkpoints(Path(folder), in_background=False).save(0, {"nothing": np.zeros(1, np.float32)}, {})
+        Checkpoints(Path(folder), in_background=False).save(0, {"empty": np.zeros(1, np.float32)}, {})
     memory.trim()
     return Rehearsal(
         process_bytes=memory.resident_bytes(),

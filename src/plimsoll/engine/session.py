@@ -1,9 +1,9 @@
 """The training process: loads what was compiled, restores or starts, runs the loop, writes the ledger.
 
-A run that goes over its budget saves, says so, and hands its process back to planning (`Ending.again`).
+A run that goes over its budget saves, logs it, and hands its process back to planning (`Ending.again`).
 
-Part of the joint. It finds everything in the run folder (recipe.json, plan.json, data.json); the command line has
-turned into it by exec, so that its resident set starts from nothing.
+It finds everything in the run folder (recipe.json, plan.json, data.json). The command line has become this process by
+exec, so that its resident set starts from nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from plimsoll.engine.budget_guard import Line
+from plimsoll.engine.budget_guard import BudgetGuard
 from plimsoll.engine.ledger import Measurements
 from plimsoll.engine.log import SessionLog
 from plimsoll.engine.options import SessionOptions, session_options
@@ -28,8 +28,8 @@ from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.saved import from_dict
 from plimsoll.runs.folder import RunFolder
 from plimsoll.training import allocator, distributed, memory, program
-from plimsoll.training.beginning import with_given
 from plimsoll.training.checkpoint import Checkpoints
+from plimsoll.training.initial_weights import with_initial
 from plimsoll.training.loop import Ended, Schedule, run_steps, summed
 from plimsoll.training.nans import Watched
 from plimsoll.training.step import make_step
@@ -51,11 +51,11 @@ class Session(SessionOptions):
 
 @dataclasses.dataclass(frozen=True)
 class Ending:
-    """How a session ended."""
+    """End of a session: its exit code, and whether another plan follows."""
 
     code: int
     again: Mapping[str, Any] | None = None
-    """For the process that plans again, where the run is to go on with another plan (`worker.py`)."""
+    """Options of the process that plans again, where the run continues with another plan (`worker.py`)."""
 
 
 def train_here(options: Mapping[str, Any], interruption: Interruption) -> Ending:
@@ -66,14 +66,8 @@ def train_here(options: Mapping[str, Any], interruption: Interruption) -> Ending
     return _Training(session, interruption).run()
 
 
-def _mesh_of(plan: Plan) -> str | None:
-    """Where the user asked for it."""
-    asked = plan.devices > 1 and "fsdp" in plan.pinned
-    return f"data={plan.devices // plan.fsdp},fsdp={plan.fsdp}" if asked else None
-
-
 class _Training:
-    """One session from beginning to end: what is measured on the way becomes the ledger."""
+    """One session from its start to its end. Its measurements become the ledger."""
 
     def __init__(self, session: Session, interruption: Interruption) -> None:
         self.session, self.folder, self.interruption = session, RunFolder(session.run), interruption
@@ -82,19 +76,19 @@ class _Training:
         self.plan = Plan.from_dict(self.planned["plan"])
         self.prepared = Prepared(**self.folder.read("data.json"))
         self.notes = list(session.notes)
-        self.line = Line(
+        self.guard = BudgetGuard(
             session, self.folder, self.planned, budget_bytes=session.budget_bytes, steps=self.prepared.steps
         )
         self.measured = Measurements(
             self.folder,
             self.planned,
-            self.line,
+            self.guard,
             self.notes,
             kind=self.recipe.kind,
             budget_bytes=session.budget_bytes,
             tracker=session.tracker,
         )
-        self.begun = time.monotonic()
+        self.start = time.monotonic()
 
     def run(self) -> Ending:
         try:
@@ -102,11 +96,12 @@ class _Training:
         except Exception as problem:
             if not allocator.refused(problem):
                 raise
-            ended = self.line.refused(problem, self.folder.checkpoints)
-            print(self.line.words(plans_again=True), flush=True)
+            ended = self.guard.refused(problem, self.folder.checkpoints)
+            print(self.guard.words(plans_again=True), flush=True)
         if ended.signal is not None:
             return Ending(128 + ended.signal)
-        left = self._seconds_left()
+        limit = self.session.max_seconds
+        left = None if limit is None else limit - (time.monotonic() - self.start)
         if ended.over and distributed.processes() > 1:
             return Ending(3)
         if not ended.over or (left is not None and left <= 0):
@@ -115,12 +110,12 @@ class _Training:
 
     def _train(self) -> Ended:
         executables = self._load()
-        distributed.meet("loaded")
+        distributed.barrier("loaded")
         if self.interruption.signal is not None and distributed.processes() == 1:
             print("interrupted before the first step", flush=True)
             return Ended(0, self.interruption.signal, False, {})
-        beside = self.plan.async_save and distributed.processes() == 1  # while steps send, nothing else may
-        checkpoints = Checkpoints(self.folder.checkpoints, in_background=beside)
+        in_background = self.plan.async_save and distributed.processes() == 1  # while steps send, nothing else may
+        checkpoints = Checkpoints(self.folder.checkpoints, in_background=in_background)
         loader = self.recipe.source(self.folder.path, prefetch=self.plan.prefetch)
         try:
             state, resumed = self._start(executables, checkpoints, loader)
@@ -128,10 +123,10 @@ class _Training:
             for note in self.notes:
                 log.say(note, important=True)
             schedule = self._schedule()
-            source = _Timed(loader, self.measured.marks)
+            source = _TimedSource(loader, self.measured.marks)
             log.opened(schedule, resumed, source)
             ended = None
-            self.line.training_begins()
+            self.guard.training_begins()
             try:
                 state, ended = run_steps(
                     state,
@@ -142,39 +137,38 @@ class _Training:
                     lambda params: self._evaluate(params, executables),
                     log,
                     self.interruption,
-                    self.line.crossed,
+                    self.guard.exceeded,
                 )
-                self.line.session_ended(ended)
+                self.guard.session_ended(ended)
             except Exception as problem:
                 if not allocator.refused(problem):
                     raise
-                ended = self.line.refused(problem, self.folder.checkpoints)
+                ended = self.guard.refused(problem, self.folder.checkpoints)
             finally:
                 self.measured.write(executables.state, log)
                 self.measured.calibrate(log)
                 plans_again = ended is not None and ended.over and distributed.processes() == 1
-                if self.line.overrun is not None:
-                    log.say(self.line.words(plans_again=plans_again), important=True)
+                if self.guard.overrun is not None:
+                    log.say(self.guard.words(plans_again=plans_again), important=True)
                 log.close(None if plans_again else ended, self.folder.read("ledger.json"), checkpoints.best())
         finally:
             loader.close()
         assert ended is not None
         return ended
 
-    def _seconds_left(self) -> float | None:
-        limit = self.session.max_seconds
-        return None if limit is None else limit - (time.monotonic() - self.begun)
-
     def _again(self, seconds_left: float | None) -> dict[str, Any]:
-        """What planning again is to know: what the user pinned stays pinned."""
+        """Returns the options for planning again: what the user pinned stays pinned."""
+        plan, mesh = self.plan, None
+        if plan.devices > 1 and "fsdp" in plan.pinned:
+            mesh = f"data={plan.devices // plan.fsdp},fsdp={plan.fsdp}"
         return {
             **session_options(self.session),
             "run": self.session.run,
             "name": self.session.name,
             "numerics": self.session.numerics,
             "memory": self.session.budget_bytes,
-            "mesh": _mesh_of(self.plan),
-            "pins": {name: getattr(self.plan, name) for name in self.plan.pinned},
+            "mesh": mesh,
+            "pins": {name: getattr(plan, name) for name in plan.pinned},
             "max_seconds": seconds_left,
             "lock": self.session.lock,
         }
@@ -199,35 +193,35 @@ class _Training:
         self, executables: program.Executables, checkpoints: Checkpoints, loader: Source
     ) -> tuple[Any, int | None]:
         step, state, position, notes = checkpoints.newest(executables.state)
-        said = " ".join(notes)
-        self.notes += notes + [  # whoever set them aside may have been killed before it could say so
+        noted = " ".join(notes)
+        self.notes += notes + [  # the session that set them aside may have been killed before it logged it
             f"{name} is a damaged checkpoint that an earlier session set aside"
             for name in checkpoints.set_aside()
-            if name not in said
+            if name not in noted
         ]
         if step is None:
             if notes:
                 self.notes.append("no checkpoint is whole: starting from the beginning")
             state = executables.init(np.uint32(self.recipe.seed % 2**32))
-            state = self._begun(jax.block_until_ready(state), executables.state)
+            state = self._initial(jax.block_until_ready(state), executables.state)
         else:
             loader.restore(position)
         memory.trim()
         self.measured.started(state, resumed=step)
         return state, step
 
-    def _begun(self, state: Any, like: Any) -> Any:
-        """With the parameters that the recipe begins with, where they are not those drawn."""
+    def _initial(self, state: Any, like: Any) -> Any:
+        """Returns the state with the recipe's initial parameters, where they are not the random ones."""
         rule = in_place(self.recipe.update_rule(self.prepared.steps, self.plan.storage))
-        begun = with_given(state, self.recipe.begin, rule.average)
-        if begun is None:
+        entries = with_initial(state, self.recipe.begin, rule.average)
+        if entries is None:
             return state
         if self.plan.devices > 1:
-            begun = jax.tree.map(
-                lambda leaf, lies: jax.device_put(leaf, lies.sharding), begun, {name: like[name] for name in begun}
+            entries = jax.tree.map(
+                lambda leaf, spec: jax.device_put(leaf, spec.sharding), entries, {name: like[name] for name in entries}
             )
         self.notes.append(f"the run began with weights that were given to it ({self.recipe.begins_with})")
-        return jax.block_until_ready(state | begun)
+        return jax.block_until_ready(state | entries)
 
     def _schedule(self) -> Schedule:
         steps, session = self.prepared.steps, self.session
@@ -239,7 +233,7 @@ class _Training:
             stop_after_seconds=math.inf if session.max_seconds is None else session.max_seconds,
             evaluate_every=every_epoch if session.eval_every is None else session.eval_every,
             save_every=max(1, min(1000, steps // 4)) if session.save_every is None else session.save_every,
-            judged_by=self.recipe.judged_by,
+            best_by=self.recipe.best_by,
         )
 
     def _evaluate(self, params: Any, executables: program.Executables) -> Mapping[str, float]:
@@ -248,8 +242,8 @@ class _Training:
         return summed(batches, executables.evaluate, params)
 
 
-class _Timed:
-    """A source that notes the resident set once its first batch is there, and how long training waited for batches."""
+class _TimedSource:
+    """A source that notes the memory in use after its first batch, and how long training waited for batches."""
 
     def __init__(self, source: Source, marks: dict[str, int]) -> None:
         self._source, self._marks = source, marks
@@ -259,9 +253,9 @@ class _Timed:
         return self
 
     def __next__(self) -> dict[str, Any]:
-        asked = time.monotonic()
+        start = time.monotonic()
         batch = next(self._source)
-        self.waited_seconds += time.monotonic() - asked
+        self.waited_seconds += time.monotonic() - start
         if "data" not in self._marks:
             self._marks["data"] = allocator.bytes_now()
         return batch

@@ -20,8 +20,7 @@ from plimsoll.recipes.puzzles.arc_votes import poll_for
 from plimsoll.recipes.recommend.recipe import Recommend
 from plimsoll.recipes.saved import name_of
 from plimsoll.runs.folder import RunFolder
-from plimsoll.training.checkpoint import loader_position, read_leaves
-from plimsoll.training.fingerprint import fingerprint
+from plimsoll.training.checkpoint import fingerprint, loader_position, read_leaves
 from plimsoll.training.loop import summed
 from plimsoll.training.program import compiled
 from plimsoll.training.step import make_evaluate

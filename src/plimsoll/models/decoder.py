@@ -1,6 +1,6 @@
 """A decoder-only language model in Llama's layout: pre-norm RMSNorm, rotary positions, SwiGLU, no biases.
 
-Touvron et al. 2023, https://arxiv.org/abs/2302.13971. Flax NNX inside, a pure function over a pytree at the door:
+Touvron et al. 2023, https://arxiv.org/abs/2302.13971. Flax NNX inside, pure functions over a pytree outside:
 `Decoder.init` and `Decoder.hidden`. The blocks are stacked along their first axis and scanned, so that compile time,
 and on a CPU rematerialisation, do not depend on the number of layers.
 """
@@ -41,7 +41,7 @@ class Linear(nnx.Module):
 
 
 def rms_norm(x: Float[Array, "... width"], scale: Float[Array, " width"]) -> Float[Array, "... width"]:
-    """x / rms(x) * scale, in float32. Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467."""
+    """Returns x / rms(x) * scale, in float32. Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467."""
     return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + NORM_EPSILON) * scale
 
 
@@ -76,7 +76,7 @@ class Block(nnx.Module):
         return self.after_attention(x, causal_attention(query, key, value, compute=self.compute, window=self.window))
 
     def projected(self, x: Array, angles: Array) -> tuple[Array, Array, Array]:
-        """Query, key and value of (batch, heads, length, width of a head), the first two turned by their positions."""
+        """Returns query, key and value of (batch, heads, length, width of a head), the first two rotated."""
         normed = self.attention_norm(x)
 
         def split(y: Array) -> Array:
@@ -86,12 +86,12 @@ class Block(nnx.Module):
         return rotate(query, angles), rotate(key, angles), value
 
     def after_attention(self, x: Array, mixed: Array) -> Array:
-        """What the block gives for `x`, once its heads have attended."""
+        """Returns the block's output for `x`, from the mixed values of its heads."""
         return fed(self, x + keep(self.out(mixed.swapaxes(1, 2).reshape(x.shape))))
 
 
 def fed(block: Any, x: Float[Array, "... width"]) -> Float[Array, "... width"]:
-    """x + SwiGLU(norm(x)), with the block's `feed_norm`, `gate`, `up` and `down`."""
+    """Returns x + SwiGLU(norm(x)), with the block's `feed_norm`, `gate`, `up` and `down`."""
     normed = block.feed_norm(x)
     inner = jax.nn.silu(keep(block.gate(normed))) * keep(block.up(normed))
     return x + block.down(inner)
@@ -100,21 +100,21 @@ def fed(block: Any, x: Float[Array, "... width"]) -> Float[Array, "... width"]:
 class Decoder:
     """The model as pure functions: `init` makes the parameters, `hidden` and `logits` use them.
 
-    `block` is the class of what is stacked: made as `Block` is, and called like it.
+    `block` is the class of the stacked modules, with the signatures of `Block`.
     """
 
     def __init__(self, shape: DecoderShape, compute: Compute, block: Callable[..., nnx.Module] = Block) -> None:
-        self.shape, self.compute, self._made = shape, compute, block
+        self.shape, self.compute, self._block_class = shape, compute, block
         abstract = nnx.eval_shape(lambda: block(shape, compute, nnx.Rngs(0)))
         self._block, _ = nnx.split(abstract)
 
     def init(self, key: Array) -> dict:
-        """Float32 parameters; the blocks' leaves have a leading axis of layers."""
+        """Returns float32 parameters; the blocks' leaves have a leading axis of layers."""
         embedding_key, block_key, head_key = jax.random.split(key, 3)
         shape = self.shape
 
         def one_block(key: Array) -> dict:
-            return nnx.to_pure_dict(nnx.state(self._made(shape, self.compute, nnx.Rngs(params=key))))
+            return nnx.to_pure_dict(nnx.state(self._block_class(shape, self.compute, nnx.Rngs(params=key))))
 
         params = {
             "embedding": INIT_SCALE * jax.random.normal(embedding_key, (shape.vocab, shape.width)),
@@ -126,7 +126,7 @@ class Decoder:
         return params
 
     def hidden(self, params: dict, ids: Int[Array, "batch length"]) -> Float[Array, "batch length width"]:
-        """The final norm's output, from which `logits` are one dot away."""
+        """Returns the final norm's output, from which `logits` are one dot away."""
         angles = rotary_angles(ids.shape[1], self.shape.head_width)
 
         def one_block(x: Array, block_params: dict) -> Array:
@@ -143,21 +143,21 @@ class Decoder:
         return self.normed(params, x)
 
     def embedded(self, params: dict, ids: Int[Array, "batch length"]) -> Float[Array, "batch length width"]:
-        """What goes into the first block."""
+        """Returns the input of the first block."""
         return by_rows(rows(params["embedding"], ids).astype(jnp.float32))
 
     def block(
         self, params: dict, x: Float[Array, "batch length width"], angles: Float[Array, "length half"]
     ) -> Float[Array, "batch length width"]:
-        """One layer, with its own weights: no axis of layers."""
+        """Applies one layer, with its own weights: no axis of layers."""
         return by_rows(self.opened_block(params)(x, angles))
 
     def opened_block(self, params: dict) -> Any:
-        """The module of a layer's own weights."""
+        """Returns the module of a layer's own weights."""
         return nnx.merge(self._block, params)
 
     def normed(self, params: dict, x: Float[Array, "batch length width"]) -> Float[Array, "batch length width"]:
-        """What comes out of the last block, through the final norm."""
+        """Applies the final norm to the output of the last block."""
         return rms_norm(x, params["norm"])
 
     @property
@@ -169,7 +169,7 @@ class Decoder:
         return self.head(hidden, self.head_weights(params))
 
     def head_weights(self, params: dict) -> Array:
-        """What `head` multiplies by: the token embedding where it is tied, (vocab, width), else (width, vocab)."""
+        """Returns the factor of `head`: the token embedding where it is tied, (vocab, width), else (width, vocab)."""
         return opened(params["embedding" if self.shape.tied else "head"])
 
     def head(self, hidden: Float[Array, "rows width"], weights: Array) -> Float[Array, "rows vocab"]:

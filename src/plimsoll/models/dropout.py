@@ -1,4 +1,4 @@
-"""Dropout by the keys of examples: what is dropped does not depend on how a batch is split."""
+"""Dropout by the keys of examples: it does not depend on how a batch is split."""
 
 import jax
 import jax.numpy as jnp
@@ -6,14 +6,19 @@ from jaxtyping import Array, Float
 
 
 def dropped(x: Float[Array, "batch ..."], keys: Array | None, place: int | Array, *, share: float) -> Array:
-    """`x` with `share` of its numbers set to zero, and the others raised so that the mean stays.
+    """Returns `x` with `share` of its numbers set to zero, and the others scaled so that the mean stays.
 
-    `keys`: one per example, or None for none dropped. `place` tells one place in the network from another.
+    Args:
+        x: One row for each example.
+        keys: One per example, or None for no dropout.
+        place: Number of this dropout in the network.
+        share: Share of the numbers.
+
     Srivastava et al. 2014, https://jmlr.org/papers/v15/srivastava14a.html.
     """
     if keys is None or not share:
         return x
     left = 1 - share
-    here = jax.vmap(lambda key: jax.random.fold_in(key, place))(keys)
-    kept = jax.vmap(lambda key: jax.random.bernoulli(key, left, x.shape[1:]))(here)
+    place_keys = jax.vmap(lambda key: jax.random.fold_in(key, place))(keys)
+    kept = jax.vmap(lambda key: jax.random.bernoulli(key, left, x.shape[1:]))(place_keys)
     return jnp.where(kept, x / left, 0)

@@ -15,7 +15,10 @@ from plimsoll.types import IGNORE, Batch, Compute, LossSum, Metrics, Params
 
 
 class NextToken:
-    """A `Task`: batches hold `input_ids` and `labels`, int32 of (batch, length); a label of `IGNORE` is not counted."""
+    """A `Task` whose batches hold `input_ids` and `labels`, int32 of (batch, length).
+
+    A label of `IGNORE` is not counted.
+    """
 
     stacked = "blocks"
 
@@ -28,12 +31,12 @@ class NextToken:
     def loss(
         self, params: Params, carry: None, batch: Batch, keys: Array, *, train: bool
     ) -> tuple[LossSum, None, Metrics]:
-        """Nats, summed over the counted tokens. There is no dropout, so `keys` and `train` change nothing."""
+        """Returns nats, summed over the counted tokens. There is no dropout, so `keys` and `train` change nothing."""
         weights = params["trainable"]
         return self._summed(weights, self.decoder.hidden(weights, batch["input_ids"]), batch), None, {}
 
     def enter(self, outer: dict, batch: Batch) -> Array:
-        """This and the next two are `loss` in parts; see `types.Layered`."""
+        """Embeds the tokens. This and the next two are `loss` in parts; see `types.Layered`."""
         return self.decoder.embedded(outer, batch["input_ids"])
 
     def block(self, layer: dict, x: Array) -> Array:
@@ -56,13 +59,13 @@ class NextToken:
 
     @property
     def in_parts(self) -> tuple[str, ...]:
-        """See `types.ReadsInParts`. An accelerator takes parts of bfloat16 without more ado."""
+        """Names of weights that are read in parts; see `types.ReadsInParts`. An accelerator reads bfloat16 as it is."""
         if self.compute.platform != "cpu":
             return ()
         return ("embedding", "head") if self.decoder.unrolls else ("embedding", "head", "blocks")
 
     def unstack(self, trainable: dict) -> dict:
-        """The blocks as a list of layers, where they are unrolled; see `types.Unstacks`."""
+        """Returns the blocks as a list of layers, where they are unrolled; see `types.Unstacks`."""
         if not self.decoder.unrolls:
             return trainable
         return trainable | {"blocks": unstacked(trainable["blocks"], self.decoder.shape.blocks)}

@@ -7,14 +7,14 @@ BASE = 10_000.0
 
 
 def rotary_angles(length: int, head_width: int) -> Float[Array, "length half"]:
-    """Angle of every position and pair, in radians: position * base^(-2i / head_width)."""
+    """Returns the angle of every position and pair, in radians: position * base^(-2i / head_width)."""
     return angles_at(jnp.arange(length, dtype=jnp.float32), head_width)
 
 
 def angles_at(
     positions: Float[Array, " length"] | Int[Array, " length"], head_width: int
 ) -> Float[Array, "length half"]:
-    """The same of any positions."""
+    """Returns the angles of any positions."""
     frequencies = BASE ** (-jnp.arange(0, head_width, 2, dtype=jnp.float32) / head_width)
     return positions.astype(jnp.float32)[:, None] * frequencies[None, :]
 
@@ -22,7 +22,7 @@ def angles_at(
 def rotate(
     x: Float[Array, "... length width"], angles: Float[Array, "length half"]
 ) -> Float[Array, "... length width"]:
-    """Turns the pairs (x[i], x[i + width/2]) by their angles: a rotation, norms are kept."""
+    """Rotates the pairs (x[i], x[i + width/2]) by their angles; norms are kept."""
     first, second = jnp.split(x, 2, axis=-1)
     cos, sin = jnp.cos(angles), jnp.sin(angles)
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)

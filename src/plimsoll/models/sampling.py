@@ -1,8 +1,8 @@
-"""Text from a language model, a token at a time: one jitted function of fixed shapes, called once per token.
+"""Text from a language model, token by token: one jitted function of fixed shapes, called once per token.
 
 Every token is a forward pass over a window of the training length, so that nothing is recompiled and a context
 longer than the window only loses its oldest tokens. No cache of keys and values: the models of these recipes take
-milliseconds a window, and a sliding window would turn a cache's rotary positions stale. Keep one for long windows.
+milliseconds a window, and a sliding window would make a cache's rotary positions wrong. Long windows need one.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,30 +21,30 @@ NextToken = Callable[..., Array]
 def next_logits(
     decoder: Decoder, params: dict, window: Int[Array, " length"], last: Int[Array, ""]
 ) -> Float[Array, " vocab"]:
-    """Logits of the token after `window[last]`; attention is causal, so what stands behind it is not seen."""
+    """Returns the logits of the token after `window[last]`; attention is causal, so later tokens are not seen."""
     hidden = decoder.hidden(params, window[None])[0]
     return decoder.logits(params, jax.lax.dynamic_slice_in_dim(hidden, last, 1))[0]
 
 
 def make_next_token(decoder: Decoder, *, known: int, top_k: int = 0) -> NextToken:
-    """Draws among the `top_k` likeliest of the first `known` ids (0: among all); temperature 0 takes the likeliest.
+    """Returns a function that samples among the `top_k` likeliest of the first `known` ids (0: among all).
 
-    `known` is the tokenizer's size: the embedding may have more rows than there are tokens.
+    Temperature 0 takes the likeliest. `known` is the tokenizer's size: the embedding may have more rows than that.
     """
     rows = min(known, decoder.shape.vocab)
 
     @jax.jit
     def next_token(params, window, last, seed, index, temperature):
         logits = next_logits(decoder, params, window, last)[:rows]
-        return drawn(logits, top_k=top_k, seed=seed, index=index, temperature=temperature)
+        return sampled_id(logits, top_k=top_k, seed=seed, index=index, temperature=temperature)
 
     return next_token
 
 
-def drawn(
+def sampled_id(
     logits: Float[Array, " known"], *, top_k: int, seed: Array, index: Array, temperature: Array
 ) -> Int[Array, ""]:
-    """An id among the `top_k` likeliest (0: among all); the same seed and index draw the same one."""
+    """Samples an id among the `top_k` likeliest (0: among all); the same seed and index give the same one."""
     if 0 < top_k < len(logits):
         logits = jnp.where(logits < jax.lax.top_k(logits, top_k)[0][-1], -jnp.inf, logits)
     key = jax.random.fold_in(jax.random.key(seed), index)
@@ -63,7 +63,7 @@ def continued(
     temperature: float,
     seed: int,
 ) -> Iterator[int]:
-    """At most `tokens` ids after the prompt, up to `end` (which is not yielded). The model sees the last `length`."""
+    """Yields at most `tokens` ids after the prompt, up to `end` (not yielded). The model sees the last `length`."""
     recent = [int(token) for token in prompt][-length:]
     window = np.zeros(length, np.int32)
     for index in range(tokens):

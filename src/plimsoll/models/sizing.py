@@ -1,9 +1,9 @@
 """The shape of a decoder from the number of parameters it may have. Aspect ratio first, then the count.
 
 Choosing by the count alone gives absurd depth, because narrow embeddings are cheap (92 layers of width 64 for
-five million). Here width / layers stays between 32 and 128, heads are 32, 64 or 128 wide, and the inner width lies
-near 8/3 of the width, as in Llama (https://arxiv.org/abs/2302.13971). Of what comes within 2 % of the target, the
-shape nearest to the preferred ratio wins. No JAX here: recipes use it.
+five million). Here width / layers stays between 32 and 128, heads are 32, 64 or 128 wide, and the inner width is
+near 8/3 of the width, as in Llama (https://arxiv.org/abs/2302.13971). Of the shapes within 2 % of the target, the
+nearest to the preferred ratio wins. No JAX here: recipes use it.
 """
 
 import math
@@ -18,7 +18,7 @@ ASPECT_RATIOS = (32, 128)
 PREFERRED_ASPECT = 64
 HEAD_WIDTHS = (64, 32, 128)
 INNER_RATIOS = (0.75, 1.34)
-"""Of 8/3 of the width."""
+"""Lowest and highest inner width, as a share of 8/3 of the width."""
 MOST_WIDTH = 16_384
 
 
@@ -34,7 +34,7 @@ class DecoderShape:
     tied: bool = True
     """The output layer uses the token embedding's weights."""
     attention_window: int = 0
-    """Tokens that one sees, its own included; 0 for all before it."""
+    """Tokens that each one attends to, itself included; 0 for all before it."""
 
     def __post_init__(self) -> None:
         if self.width % self.heads or (self.width // self.heads) % 2:
@@ -49,53 +49,53 @@ class DecoderShape:
 
     @property
     def blocks(self) -> int:
-        """What is stacked: layers, or groups of them where they differ."""
+        """Stacked blocks: layers, or groups of them where they differ."""
         return self.layers
 
     def parameters(self) -> int:
-        """Embedding, L x (4 attention dots, 3 feed-forward dots, 2 norms), final norm, output layer unless tied."""
+        """Counts embedding, L x (4 attention dots, 3 feed-forward dots, 2 norms), final norm, untied output layer."""
         d, f = self.width, self.inner
         embeddings = self.vocab * d * (1 if self.tied else 2)
         return embeddings + self.layers * (4 * d * d + 3 * d * f + 2 * d) + d
 
 
 def inner_width(width: int, multiple: int = 64) -> int:
-    """8/3 of the width, to the next multiple: three dots of this width cost what two of 4x would."""
+    """Returns 8/3 of the width, to the next multiple: three dots of this width cost what two of 4x would."""
     return max(multiple, round(width * 8 / 3 / multiple) * multiple)
 
 
 def sized(target: int, *, vocab: int, tied: bool = True) -> DecoderShape:
-    """The shape nearest to the preferred proportions within 2 % of `target` parameters.
+    """Returns the shape nearest to the preferred proportions within 2 % of `target` parameters.
 
     Raises RecipeError with the smallest reachable count where the target is out of reach.
     """
     for multiple in (64, 32, 16, 8):  # the coarsest inner width that reaches the target
-        found = [s for s in _shapes(target, vocab, tied, multiple) if _error(s, target) <= TOLERANCE]
-        if found:
-            return min(found, key=lambda shape: (_strangeness(shape), _error(shape, target)))
+        near = [s for s in _shapes(target, vocab, tied, multiple) if _error(s, target) <= TOLERANCE]
+        if near:
+            return min(near, key=lambda shape: (_strangeness(shape), _error(shape, target)))
     raise RecipeError(_unreachable(target, vocab, tied))
 
 
 def _unreachable(target: int, vocab: int, tied: bool) -> str:
     counts = list(_counts_around(target, vocab, tied))
     smallest = min(counts)
-    asked = f"--target-params {format_count(target)} is unreachable with a vocabulary of {vocab:,}"
+    problem = f"--target-params {format_count(target)} is unreachable with a vocabulary of {vocab:,}"
     if target < smallest:
         embedding = vocab * 32 * (1 if tied else 2)
         return (
-            f"{asked}: the minimum is {smallest:,} parameters, of which {embedding:,} are the embedding."
+            f"{problem}: the minimum is {smallest:,} parameters, of which {embedding:,} are the embedding."
             f" Ask for at least {smallest}, or use a smaller --vocab-size"
         )
     below = max(count for count in counts if count < target)
     above = min(count for count in counts if count > target)
     return (
-        f"{asked}: widths are multiples of 32, and the nearest shapes have {below:,} and {above:,} parameters (the"
+        f"{problem}: widths are multiples of 32, and the nearest shapes have {below:,} and {above:,} parameters (the"
         f" minimum is {smallest:,}). Ask for one of these, or use a smaller --vocab-size"
     )
 
 
 def _counts_around(target: int, vocab: int, tied: bool) -> Iterator[int]:
-    """Of every shape there is, up to the first width that is beyond the target."""
+    """Yields the count of every shape there is, up to the first width that is beyond the target."""
     low, high = ASPECT_RATIOS
     for width in range(32, MOST_WIDTH + 1, 32):
         sizes = [
@@ -109,7 +109,7 @@ def _counts_around(target: int, vocab: int, tied: bool) -> Iterator[int]:
 
 
 def _inners(width: int, multiple: int) -> list[int]:
-    """Inner widths near enough to 8/3 of the width."""
+    """Returns inner widths near enough to 8/3 of the width."""
     low, high = INNER_RATIOS
     return [i for i in range(multiple, 4 * width, multiple) if low <= i / (width * 8 / 3) <= high]
 
@@ -122,9 +122,9 @@ def _shapes(target: int, vocab: int, tied: bool, multiple: int) -> Iterator[Deco
         heads = width // next(size for size in HEAD_WIDTHS if width % size == 0)
         near = inner_width(width, multiple)
         for inner in _inners(width, multiple) or [near]:
-            one = DecoderShape(vocab=vocab, width=width, layers=1, heads=heads, inner=inner, tied=tied)
+            single = DecoderShape(vocab=vocab, width=width, layers=1, heads=heads, inner=inner, tied=tied)
             per_layer = 4 * width * width + 3 * width * inner + 2 * width
-            exact = 1 + (target - one.parameters()) / per_layer
+            exact = 1 + (target - single.parameters()) / per_layer
             for layers in {math.floor(exact), math.ceil(exact)}:
                 if layers >= 1 and width / high <= layers <= max(1, width / low):
                     yield DecoderShape(vocab=vocab, width=width, layers=layers, heads=heads, inner=inner, tied=tied)

@@ -5,7 +5,7 @@ With moments m and v as Adam has them, a step is
     p = p (1 - rate decay) - rate / (1 - beta1^t) * atan2(m, sqrt(v) / sqrt(1 - beta2^t))
 
 https://arxiv.org/abs/2407.05872, section 5, without the two factors of their equation, and with the correction of m
-outside of the arctangent: so the code with which the recursive models were trained has it. The first step is
+outside of the arctangent, as in the code with which the recursive models were trained. The first step is
 rate * 0.9967 for every gradient but zero, whatever its size; no step is longer than rate * pi / 2 / (1 - beta1^t).
 """
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class AdamATan2:
-    """Decay is decoupled, and applies to every weight."""
+    """Adam-atan2 with decoupled decay of every weight."""
 
     learning_rate: float = 1e-4
-    """When warm-up ends."""
+    """Learning rate when warm-up ends."""
     warmup_steps: int = 2_000
-    """Optimizer steps, not micro-batches."""
+    """Warm-up in optimizer steps, not micro-batches."""
     final_fraction: float = 1.0
-    """Of the learning rate, at the last step, where a cosine leads; 1 keeps it constant."""
+    """Share of the learning rate at the last step, the end of a cosine; 1 keeps it constant."""
     weight_decay: float = 1.0
     beta1: float = 0.9
     beta2: float = 0.95
@@ -53,6 +53,7 @@ class AdamATan2:
                 raise RecipeError(f"--{name} must be at least 0 and below 1, got {getattr(self, name):g}")
 
     def schedule(self, steps: int) -> optax.Schedule:
+        """Returns the learning rate over `steps` updates."""
         return warmed(
             self.learning_rate,
             warmup_steps=self.warmup_steps,
@@ -61,7 +62,7 @@ class AdamATan2:
         )
 
     def build(self, steps: int) -> InPlace:
-        """Over `steps` updates. Its state may lie in the host's memory."""
+        """Returns the rule over `steps` updates. Its state may be placed in the host's memory."""
         from plimsoll.optimizers.streaming import streaming
 
         rule = adam_atan2(self.schedule(steps), beta1=self.beta1, beta2=self.beta2, weight_decay=self.weight_decay)
@@ -80,7 +81,7 @@ class AdamATan2State(NamedTuple):
 def adam_atan2(
     schedule: Callable[[Any], Any], *, beta1: float, beta2: float, weight_decay: float
 ) -> optax.GradientTransformation:
-    """As an optax transformation; its `update` needs the parameters."""
+    """Returns the rule as an optax transformation; its `update` needs the parameters."""
     import jax
     import jax.numpy as jnp
     import optax
@@ -92,13 +93,15 @@ def adam_atan2(
         rate, count = schedule(state.count), state.count + 1
         # In this form and not as 1 - beta^t, of which float32 would lose some digits at the first steps.
         times = count.astype(jnp.float32)
-        of_mean, of_square = (-jnp.expm1(times * math.log(b)) if b else jnp.float32(1) for b in (beta1, beta2))
+        mean_correction, square_correction = (
+            -jnp.expm1(times * math.log(b)) if b else jnp.float32(1) for b in (beta1, beta2)
+        )
         mean = jax.tree.map(lambda m, g: beta1 * m + (1 - beta1) * g, state.mean, updates)
         square = jax.tree.map(lambda v, g: beta2 * v + (1 - beta2) * g * g, state.square, updates)
 
         def step(m: Any, v: Any, p: Any) -> Any:
-            turned = jnp.arctan2(m, jnp.sqrt(v) / jnp.sqrt(of_square))
-            return -rate * weight_decay * p - rate / of_mean * turned
+            angle = jnp.arctan2(m, jnp.sqrt(v) / jnp.sqrt(square_correction))
+            return -rate * weight_decay * p - rate / mean_correction * angle
 
         return jax.tree.map(step, mean, square, params), AdamATan2State(count, mean, square)
 

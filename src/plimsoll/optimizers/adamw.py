@@ -22,11 +22,11 @@ class AdamW:
     """AdamW with decoupled weight decay on matrices and embeddings."""
 
     learning_rate: float = 5e-4
-    """Peak, when warm-up ends."""
+    """Peak learning rate, when warm-up ends."""
     warmup_steps: int = 100
-    """Optimizer steps, not micro-batches."""
+    """Warm-up in optimizer steps, not micro-batches."""
     final_fraction: float = 0.1
-    """Of the peak, at the last step."""
+    """Share of the peak at the last step."""
     weight_decay: float = 0.01
     beta1: float = 0.9
     beta2: float = 0.999
@@ -48,7 +48,7 @@ class AdamW:
                 raise RecipeError(f"--{name} must be at least 0 and below 1, got {getattr(self, name):g}")
 
     def schedule(self, steps: int) -> optax.Schedule:
-        """Linear from 0 to the peak, then a cosine to `final_fraction` of it at `steps`."""
+        """Returns the learning rate: linear from 0 to the peak, then a cosine to `final_fraction` of it at `steps`."""
         import optax
 
         warmup = min(self.warmup_steps, max(1, steps // 10) if self.warmup_steps >= steps else self.warmup_steps)
@@ -62,7 +62,7 @@ class AdamW:
 
 
 def decayed(params: Any) -> Any:
-    """True for every leaf that weight decay applies to."""
+    """Returns True for every leaf that weight decay applies to."""
     import jax
 
     def applies(path: tuple, _leaf: Any) -> bool:

@@ -3,8 +3,8 @@
 The same numbers as `optax.adamw` but for rounding between steps: a piece of a leaf is decoded, updated in float32 with
 the fresh moments, and encoded again (levers/eight_bit.py, levers/weight_bits.py). Gradients may be float32 or bfloat16.
 
-`moments_bits` and `weight_bits` say what each leaf gets: norms, biases and small leaves stay float32 in all, embeddings
-and the output layer in their moments.
+`moments_bits` and `weight_bits_of` give the bits of each leaf: norms, biases and small leaves stay float32 in all,
+embeddings and the output layer in their moments.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,6 @@ from plimsoll.levers.eight_bit import BLOCK, Blocks
 from plimsoll.optimizers.adamw import AdamW, decayed
 from plimsoll.optimizers.in_place import (
     PIECE,
-    PIECE_BYTES,
     InPlace,
     Layer,
     Parts,
@@ -35,23 +34,25 @@ from plimsoll.optimizers.shards import Split
 from plimsoll.types import NORMS_AND_BIASES, Storage
 
 SMALLEST = 4096
-"""Elements below which a leaf stays float32: there is nothing to save."""
+"""Elements below which a leaf stays float32: it has nothing to save."""
 EMBEDDINGS = frozenset({"embedding", "embeddings", "embed", "wte", "wpe", "head", "lm_head", "output_head"})
-"""Leaves on whose path one of these words stands keep float32 moments: a row is as large as its token is frequent."""
+"""Words on the path of leaves that keep float32 moments: a row is as large as its token is frequent."""
 
 
 class Moments(NamedTuple):
-    """What is kept of one leaf between steps."""
+    """State of one leaf between steps."""
 
     mean: Array | Blocks
     """Running mean of the gradient."""
     variance: Array | Blocks
     """Running mean of the gradient's square; encoded, it is the square's root."""
     rest: Array | None
-    """int8, shaped like the leaf: what 24-bit weights have beyond bfloat16."""
+    """Bits of 24-bit weights beyond bfloat16: int8, shaped like the leaf."""
 
 
 class State(NamedTuple):
+    """State of the optimizer."""
+
     step: Array
     """Updates done, int32."""
     leaves: Any
@@ -59,10 +60,10 @@ class State(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """What one update needs besides the leaf: float32 scalars, except `step` (int32)."""
+    """Inputs of one update besides the leaf: float32 scalars, except `step` (int32)."""
 
     clip: Array
-    """The gradient is multiplied by it."""
+    """Factor of the gradient."""
     mean_scale: Array
     root_scale: Array
     """Bias corrections of the mean and of the second moment's root."""
@@ -71,27 +72,27 @@ class Numbers(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """How one leaf is kept."""
+    """Form in which one leaf is kept."""
 
     moments: int
     weight: int
     decays: bool
     number: int
-    """Of the leaf, in the tree's order."""
+    """Number of the leaf, in the tree's order."""
 
 
 def moments_bits(path: tuple, leaf: Any, storage: Storage) -> int:
-    """8 or 32, for a leaf (array or shape) at `path`."""
+    """Returns 8 or 32, for a leaf (array or shape) at `path`."""
     return storage.optimizer_bits if _is_matrix(path, leaf) and not EMBEDDINGS & _words(path) else 32
 
 
 def weight_bits_of(path: tuple, leaf: Any, storage: Storage) -> int:
-    """32, 24 or 16."""
+    """Returns 32, 24 or 16, for a leaf (array or shape) at `path`."""
     return storage.weight_bits if _is_matrix(path, leaf) else 32
 
 
 def _is_matrix(path: tuple, leaf: Any) -> bool:
-    """And large enough, and whole blocks. Leaves that have been stored count as what they were."""
+    """Returns whether a leaf is a matrix, large enough and of whole blocks. Stored leaves count as what they were."""
     large = leaf.size >= SMALLEST and eight_bit.fits_blocks(leaf.size)
     real = jnp.issubdtype(leaf.dtype, jnp.floating) or leaf.dtype == jnp.uint16
     return large and real and leaf.ndim >= 2 and not NORMS_AND_BIASES & _words(path)
@@ -101,29 +102,8 @@ def _words(path: tuple) -> set[str]:
     return {str(getattr(entry, "key", getattr(entry, "name", getattr(entry, "idx", entry)))) for entry in path}
 
 
-def state_bytes(params: Any, storage: Storage) -> int:
-    """Of `init(params)`, from shapes: what the planner charges. Without the weights, but with what they have beyond
-    bfloat16."""
-    total = 4
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        moments = 8 * leaf.size if moments_bits(path, leaf, storage) == 32 else 2 * eight_bit.moment_bytes(leaf.size)
-        total += moments + leaf.size * (weight_bits_of(path, leaf, storage) == 24)
-    return total
-
-
-def weight_bytes(params: Any, storage: Storage) -> int:
-    """Of `store(params)`, from shapes."""
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    return sum(leaf.size * (4 if weight_bits_of(path, leaf, storage) == 32 else 2) for path, leaf in leaves)
-
-
-def update_bytes(*, piece: int = PIECE) -> int:
-    """Temporaries of `apply`, at most, whatever the leaves are: what the planner charges."""
-    return PIECE_BYTES * piece
-
-
 def adamw8(settings: AdamW, steps: int, storage: Storage, *, piece: int = PIECE) -> InPlace:
-    """`settings` over `steps` updates, `piece` elements at a time; see `InPlace`.
+    """Returns the rule of `settings` over `steps` updates, `piece` elements at a time; see `InPlace`.
 
     `store` keeps narrow weights as the bits of bfloat16 (uint16), which every backend can update in place. `apply` and
     `update` take bfloat16 leaves too; on a CPU that costs a copy of the largest while it is updated.
@@ -141,29 +121,24 @@ def adamw8(settings: AdamW, steps: int, storage: Storage, *, piece: int = PIECE)
         )
 
     def init(params: Any) -> State:
-        def one(leaf: Array, kind: Kind) -> Moments:
+        def moments_of(leaf: Array, kind: Kind) -> Moments:
             def zeros() -> Array | Blocks:
                 return eight_bit.zeros(leaf.shape) if kind.moments == 8 else jnp.zeros(leaf.shape, jnp.float32)
 
             rest = weight_bits.split(_float32(leaf))[1] if kind.weight == 24 else None
             return Moments(zeros(), zeros(), rest)
 
-        return State(jnp.int32(0), jax.tree.map(one, params, kinds(params)))
+        return State(jnp.int32(0), jax.tree.map(moments_of, params, kinds(params)))
 
     def store(params: Any) -> Any:
-        def one(leaf: Array, kind: Kind) -> Array:
+        def stored_leaf(leaf: Array, kind: Kind) -> Array:
             if kind.weight == 32:
                 return leaf
             if kind.weight == 16:  # the nearest: only updates are rounded at random
                 return weight_bits.as_bits(_float32(leaf).astype(jnp.bfloat16))
             return weight_bits.split(_float32(leaf))[0]
 
-        return jax.tree.map(one, params, kinds(params))
-
-    def clip_of(gradient: Any) -> Array:
-        if settings.clip_norm is None:
-            return jnp.float32(1)
-        return shrinking(global_norm(gradient), settings.clip_norm)
+        return jax.tree.map(stored_leaf, params, kinds(params))
 
     def numbers(clip: Array, state: State) -> Numbers:
         count = state.step + 1
@@ -177,7 +152,7 @@ def adamw8(settings: AdamW, steps: int, storage: Storage, *, piece: int = PIECE)
         )
 
     def each(
-        one: Callable[[_Leaf, Array, Moments, Array, Array], tuple[tuple[Array, Moments], Array]],
+        update_leaf: Callable[[_Leaf, Array, Moments, Array, Array], tuple[tuple[Array, Moments], Array]],
         now: Numbers,
         token: Array,
         stored: Any,
@@ -185,20 +160,22 @@ def adamw8(settings: AdamW, steps: int, storage: Storage, *, piece: int = PIECE)
         *,
         updates: bool = False,
     ) -> tuple[Any, Any, Array]:
-        """`one` for every leaf of `stored`, one after the other: weights (or updates), moments and the last token."""
+        """Updates every leaf of `stored` in turn. Returns weights (or updates), moments and the last token."""
         leaves, tree = jax.tree.flatten(stored)
         results = []
-        for leaf, moments, given, kind in zip(
+        for leaf, moments, gradient, kind in zip(
             leaves, *(tree.flatten_up_to(other) for other in state_and_gradient_and_kinds), strict=True
         ):
-            how = _Leaf(kind, now, settings, Split.of(leaf.shape), updates=updates)
-            result, token = one(how, leaf, moments, given, token)
+            rule = _Leaf(kind, now, settings, Split.of(leaf.shape), updates=updates)
+            result, token = update_leaf(rule, leaf, moments, gradient, token)
             results.append(result)
-        changed, moments = (tree.unflatten([one[at] for one in results]) for at in (0, 1))
+        changed, moments = (tree.unflatten([result[at] for result in results]) for at in (0, 1))
         return changed, moments, token
 
     def walk(gradient: Any, state: State, stored: Any, *, updates: bool) -> tuple[Any, State]:
-        now = numbers(clip_of(gradient), state)
+        most = settings.clip_norm
+        clip = jnp.float32(1) if most is None else shrinking(global_norm(gradient), most)
+        now = numbers(clip, state)
         whole = partial(_Leaf.walk, piece=piece)
         others = state.leaves, gradient, kinds(stored)
         changed, moments, _ = each(whole, now, now.step, stored, others, updates=updates)
@@ -207,8 +184,8 @@ def adamw8(settings: AdamW, steps: int, storage: Storage, *, piece: int = PIECE)
     def layer(trees: Trees, gradient: Any, at: Layer, clip: Array, token: Array) -> tuple[Trees, Array]:
         (stored, state), name = trees, at.stacked
         others = state.leaves[name], gradient, kinds(stored)[name]
-        one = partial(_Leaf.layer, index=at.number, piece=piece)
-        changed, moments, token = each(one, numbers(clip, state), token, stored[name], others)
+        update_layer = partial(_Leaf.layer, index=at.number, piece=piece)
+        changed, moments, token = each(update_layer, numbers(clip, state), token, stored[name], others)
         return (stored | {name: changed}, State(state.step, state.leaves | {name: moments})), token
 
     def rest(trees: Trees, gradient: Any, stacked: str, clip: Array) -> Trees:
@@ -230,7 +207,7 @@ def adamw8(settings: AdamW, steps: int, storage: Storage, *, piece: int = PIECE)
 
 
 class _Leaf:
-    """One leaf's update: its arithmetic on any rows of it, and the walk over all of them."""
+    """The update of one leaf: its arithmetic on any rows, and the walk over all of them."""
 
     def __init__(self, kind: Kind, now: Numbers, settings: AdamW, split: Split, *, updates: bool) -> None:
         self.kind, self.now, self.settings, self.split, self.updates = kind, now, settings, split, updates
@@ -239,7 +216,7 @@ class _Leaf:
     def walk(
         self, leaf: Array, moments: Moments, gradient: Array, token: Array, *, piece: int
     ) -> tuple[tuple[Array, Moments], Array]:
-        """The next weights (or the updates) and moments, and the token after them."""
+        """Returns the next weights (or the updates) and moments, and the token after them."""
         stored = weight_bits.as_bits(leaf) if leaf.dtype == jnp.bfloat16 else leaf
         written = jnp.zeros(leaf.shape, jnp.float32) if self.updates else stored
         changed, read = (written, moments), (gradient, stored if self.updates else None)
@@ -253,8 +230,10 @@ class _Leaf:
     def layer(
         self, leaf: Array, moments: Moments, gradient: Array, token: Array, *, index: Array, piece: int
     ) -> tuple[tuple[Array, Moments], Array]:
-        """The same of one layer of a stacked leaf, whose `gradient` has no axis of layers: the whole leaf, in which
-        that layer is new. Random numbers and scales are those of the whole leaf's update."""
+        """Updates one layer of a stacked leaf, whose `gradient` has no axis of layers. Returns the whole leaf.
+
+        Random numbers and scales are those of the whole leaf's update.
+        """
         if (self.kind.moments, self.kind.weight) == (32, 32):
             plain = lambda start, changed, read: self.rows(start, changed, (read, None))  # noqa: E731
             return over_layer(plain, (leaf, moments), gradient, index, token)
@@ -266,7 +245,7 @@ class _Leaf:
         return self.blocks((leaf, moments), (gradient, None), token, piece=piece, index=index)
 
     def blocks(self, changed: Any, read: Any, token: Array, *, piece: int, index: Array | int = 0) -> tuple[Any, Array]:
-        """The walk over what a device holds of a leaf of whole blocks, or over layer `index` of it."""
+        """Walks over what a device holds of a leaf of whole blocks, or over layer `index` of it."""
         size, rows = changed[0].size, read[0].size // BLOCK
         view = lambda x: x.reshape(-1, BLOCK) if x.size == size else x.reshape(-1)  # noqa: E731
         new, token = over_pieces(
@@ -281,24 +260,27 @@ class _Leaf:
         return jax.tree.map(lambda x, was: x.reshape(was.shape), new, changed), token
 
     def rows(self, start: Array, changed: tuple[Array, Moments], read: tuple[Array, Array | None]) -> Any:
-        """New rows of `changed`, from row `start` on."""
+        """Returns new rows of `changed`, from row `start` on."""
         written, moments = changed
         gradient, stored = read
         stored = written if stored is None else stored
         settings, now = self.settings, self.now
 
         gradient = gradient.astype(jnp.float32) * now.clip
-        mean = settings.beta1 * _mean(moments) + (1 - settings.beta1) * gradient
-        variance = settings.beta2 * _variance(moments) + (1 - settings.beta2) * jnp.square(gradient)
+        mean, variance = moments.mean, moments.variance
+        mean = eight_bit.decode_mean(*mean) if isinstance(mean, Blocks) else mean
+        mean = settings.beta1 * mean + (1 - settings.beta1) * gradient
+        variance = jnp.square(eight_bit.decode_root(*variance)) if isinstance(variance, Blocks) else variance
+        variance = settings.beta2 * variance + (1 - settings.beta2) * jnp.square(gradient)
         root = jnp.sqrt(variance)
-        towards = mean * now.mean_scale / (root * now.root_scale + settings.epsilon)
-        weights = _weights(stored, moments.rest)
+        direction = mean * now.mean_scale / (root * now.root_scale + settings.epsilon)
+        weights = _float32(stored) if moments.rest is None else weight_bits.join(stored, moments.rest)
         if self.kind.decays:
-            towards = towards + settings.weight_decay * weights
-        change = -now.rate * towards
+            direction = direction + settings.weight_decay * weights
+        change = -now.rate * direction
 
-        draws = self.kind.moments == 8 or self.kind.weight == 16
-        random = self.random(start, weights.shape[0]) if draws else None
+        is_random = self.kind.moments == 8 or self.kind.weight == 16
+        random = self.random(start, weights.shape[0]) if is_random else None
         new, rest = self._stored(weights + change, random)
         kept = Moments(*self._encoded(mean, variance, root, random), rest)
         if not self.updates:
@@ -306,7 +288,7 @@ class _Leaf:
         return change if self.kind.weight == 32 else weight_bits.widen(new) - weight_bits.widen(stored), kept
 
     def random(self, start: Array, count: int) -> Array:
-        """32 bits for each element of `count` blocks, by its place in the leaf: the same on any number of devices."""
+        """Returns 32 bits for each element of `count` blocks, by place in the leaf: the same on any devices."""
         first = self.split.block_numbers(start + jnp.arange(count, dtype=jnp.int32)).astype(jnp.uint32)
         elements = first[:, None] * jnp.uint32(BLOCK) + jnp.arange(BLOCK, dtype=jnp.uint32)[None, :]
         return weight_bits.random_bits(self.key, elements)
@@ -323,26 +305,10 @@ class _Leaf:
         if self.kind.moments == 32:
             return mean, variance
         assert random is not None
-        # The weights took the low bits.
+        # The weights have used the low bits.
         return Blocks(*eight_bit.encode_mean(mean)), Blocks(*eight_bit.encode_root(root, random >> 16))
 
 
-def _mean(moments: Moments) -> Array:
-    kept = moments.mean
-    return eight_bit.decode_mean(*kept) if isinstance(kept, Blocks) else kept
-
-
-def _variance(moments: Moments) -> Array:
-    kept = moments.variance
-    return jnp.square(eight_bit.decode_root(*kept)) if isinstance(kept, Blocks) else kept
-
-
-def _weights(stored: Array, rest: Array | None) -> Array:
-    if rest is not None:
-        return weight_bits.join(stored, rest)
-    return _float32(stored)
-
-
 def _float32(leaf: Array) -> Array:
-    """Of a leaf of any form but 24 bits."""
+    """Returns a leaf of any form but 24 bits in float32."""
     return weight_bits.widen(leaf) if leaf.dtype == jnp.uint16 else leaf.astype(jnp.float32)

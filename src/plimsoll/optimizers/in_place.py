@@ -1,4 +1,4 @@
-"""Updates that change parameters and state where they lie, a piece at a time, with no temporaries of a leaf's size.
+"""Updates that change parameters and state in place, a piece at a time, with no temporaries of a leaf's size.
 
 optax returns updates, which are as large as the parameters, and a leaf's temporaries are several times that where its
 state has to be decoded first. `InPlace` is an optax transformation with a third function, `apply`, that does not return
@@ -24,11 +24,11 @@ Trees = tuple[Any, Any]
 
 PIECE = 7 * 2**16
 """Elements of a piece. Half as many take as long in one large leaf, and half as long again in forty of 0.4M."""
-PIECE_BYTES = 12
-"""Temporaries of an update, at most, per element of a piece: its new weights, moments and what lies between them."""
 
 
 class Layer(NamedTuple):
+    """A layer of the parameters."""
+
     stacked: str
     """Entry of the parameters, a dictionary, whose leaves have a leading axis of layers."""
     number: Array
@@ -36,12 +36,12 @@ class Layer(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """An update of one part of the parameters at a time: for rules that treat each element alone, but for the clip.
+    """Updates of one part of the parameters at a time, by rules that treat each element alone, but for the clip.
 
     `layer(trees, gradient, at, clip, token)` updates one layer, whose `gradient` has no axis of layers, and returns the
     next trees and token (see `over_pieces`). `rest(trees, gradient, stacked, clip)` updates all entries but `stacked`,
-    and counts the step: last. The gradient is multiplied by `clip`, a float32 scalar that the caller makes of the norm
-    of the whole.
+    and counts the step: last. The gradient is multiplied by `clip`, a float32 scalar that the caller computes from the
+    norm of the whole.
     """
 
     clip_norm: float | None
@@ -50,19 +50,19 @@ class Parts(NamedTuple):
 
 
 class InPlace(optax.GradientTransformation):
-    """`init` and `update` as optax has them, and what lets state and parameters be smaller than float32.
+    """An optax transformation with `init` and `update`, whose state and parameters may be smaller than float32.
 
     `store(params)` is the form in which float32 parameters are kept between steps, and `init(params)` belongs to it:
     give `init` the float32 parameters, too. The forward pass reads `levers.weight_bits.readable(stored)`.
     `apply(gradient, state, stored)` returns the next `(stored, state)`: donate both. `update(gradient, state, params)`
-    is for what composes with optax: updates in float32, as large as the parameters. `average`, where there is one, is
-    kept of the weights beside them; `row_rule`, where there is one, updates the tables of a task that reads some.
+    is for composition with optax: updates in float32, as large as the parameters. `average`, if given, is
+    kept of the weights beside them; `row_rule`, if given, updates the tables of a task that reads some.
     """
 
     apply: Apply
     store: Callable[[Any], Any]
     parts: Parts | None
-    """None of a rule that wants the whole gradient at once."""
+    """Updates of parts; None for a rule that needs the whole gradient at once."""
     average: Average | None
     row_rule: RowRule | None
 
@@ -76,12 +76,12 @@ class InPlace(optax.GradientTransformation):
         average: Average | None = None,
         row_rule: RowRule | None = None,
     ) -> "InPlace":
-        made = super().__new__(cls, init, update)
-        made.apply, made.store, made.parts, made.average, made.row_rule = apply, store, parts, average, row_rule
-        return made
+        rule = super().__new__(cls, init, update)
+        rule.apply, rule.store, rule.parts, rule.average, rule.row_rule = apply, store, parts, average, row_rule
+        return rule
 
     def also(self, *, average: Average | None = None, row_rule: RowRule | None = None) -> "InPlace":
-        """The same rule with one of these besides."""
+        """Returns the same rule with one of these besides."""
         return InPlace(
             self.init,
             self.update,
@@ -94,17 +94,17 @@ class InPlace(optax.GradientTransformation):
 
 
 def averaging(optimizer: optax.GradientTransformation, *, decay: float, bits: EmaBits) -> InPlace:
-    """The same optimizer, and an average of the weights: see `levers.ema.Average`."""
+    """Returns the same optimizer, with an average of the weights: see `levers.ema.Average`."""
     return in_place(optimizer).also(average=Average(decay, bits))
 
 
 def with_tables(optimizer: optax.GradientTransformation, row_rule: RowRule) -> InPlace:
-    """The same optimizer, and a rule for the rows of tables: see `types.ReadsTables`."""
+    """Returns the same optimizer, with a rule for the rows of tables: see `types.ReadsTables`."""
     return in_place(optimizer).also(row_rule=row_rule)
 
 
 def whole(optimizer: optax.GradientTransformation, parts: Parts | None = None) -> InPlace:
-    """Any optax transformation, with float32 parameters: for a step that calls `apply` whatever the optimizer is."""
+    """Returns any optax transformation as an `InPlace` with float32 parameters."""
 
     def apply(gradient: Any, state: Any, params: Any) -> tuple[Any, Any]:
         if any(map(on_host, jax.tree.leaves(state))):
@@ -119,21 +119,21 @@ def whole(optimizer: optax.GradientTransformation, parts: Parts | None = None) -
 
 
 def elementwise(optimizer: optax.GradientTransformation, *, clip_norm: float | None) -> Parts:
-    """Of an optax transformation that treats each element alone, as Adam does; without its clip, which is `clip_norm`.
+    """Returns the `Parts` of an optax transformation that treats each element alone, as Adam does; without its clip.
 
-    What of its state has the parameters' own structure is cut as they are; everything else (counts) is shared.
+    Trees of its state with the parameters' own structure are cut as they are; everything else (counts) is shared.
     """
 
     def layer(trees: Trees, gradient: Any, at: Layer, clip: Array, token: Array) -> tuple[Trees, Array]:
         nodes, tree = _like_parameters(trees)
         like = [number for number, node in enumerate(nodes) if isinstance(node, dict)]
-        given, layout = jax.tree.flatten(gradient)
+        slopes, layout = jax.tree.flatten(gradient)
         held = [layout.flatten_up_to(nodes[number][at.stacked]) for number in like]
 
         def alone(leaf: int, piece: Array) -> dict[str, Any]:
-            return {at.stacked: layout.unflatten([piece if n == leaf else None for n in range(len(given))])}
+            return {at.stacked: layout.unflatten([piece if n == leaf else None for n in range(len(slopes))])}
 
-        for leaf, part in enumerate(given):
+        for leaf, part in enumerate(slopes):
 
             def change(start: Array, changed: list[Array], read: Array, leaf: int = leaf) -> list[Array]:
                 del start
@@ -145,9 +145,9 @@ def elementwise(optimizer: optax.GradientTransformation, *, clip_norm: float | N
                 after = tree.flatten_up_to((optax.apply_updates(weights, updates), state))
                 return [jax.tree.leaves(after[number])[0] for number in like]
 
-            new, token = over_layer(change, [one[leaf] for one in held], part, at.number, token)
-            for one, leaf_after in zip(held, new, strict=True):
-                one[leaf] = leaf_after
+            new, token = over_layer(change, [leaves[leaf] for leaves in held], part, at.number, token)
+            for leaves, leaf_after in zip(held, new, strict=True):
+                leaves[leaf] = leaf_after
         for number, leaves in zip(like, held, strict=True):
             nodes[number] = nodes[number] | {at.stacked: layout.unflatten(leaves)}
         return tree.unflatten(nodes), token
@@ -165,18 +165,18 @@ def elementwise(optimizer: optax.GradientTransformation, *, clip_norm: float | N
 
 
 def without(node: Any, stacked: str) -> Any:
-    """A dictionary less that entry; anything else as it is."""
+    """Returns a dictionary without that entry; anything else as it is."""
     return {name: part for name, part in node.items() if name != stacked} if isinstance(node, dict) else node
 
 
 def _like_parameters(trees: Trees) -> tuple[list[Any], Any]:
-    """Dictionaries with the parameters' structure, those first, and the leaves that are not in one."""
+    """Returns dictionaries with the parameters' structure, those first, and the leaves outside of them."""
     structure = jax.tree.structure(trees[0])
     return jax.tree.flatten(trees, is_leaf=lambda node: jax.tree.structure(node) == structure)
 
 
 def in_place(optimizer: optax.GradientTransformation) -> InPlace:
-    """As it is, or as `whole` makes it."""
+    """Returns an `InPlace` as it is, any other transformation as `whole` makes it."""
     return optimizer if isinstance(optimizer, InPlace) else whole(optimizer)
 
 
@@ -190,43 +190,49 @@ def over_pieces(
     token: Array,
     first: Array | int = 0,
 ) -> tuple[Any, Array]:
-    """`change(first_row, changed, read)` for pieces of `piece` rows, each result written over what it was made from.
+    """Applies `change(first_row, changed, read)` to pieces of `piece` rows, each result written over its input.
 
     `changed` and `read` are pytrees of arrays whose first axis is `rows` long; `change` gets the same rows of all of
     them and returns new rows of `changed`. Of a longer `changed`, `rows` from row `first` on are changed, and
-    `first_row` counts from its beginning. `token` is an int32 that is not negative; it is returned too, and what is
-    given it then runs after all of this. Without that, XLA would hold the temporaries of many leaves at once.
+    `first_row` counts from its beginning. `token` is an int32 that is not negative; the one returned makes what is
+    given it run after all of this. Without that, XLA would hold the temporaries of many leaves at once.
     """
 
-    def one(start: Array, count: int, changed: Any, token: Array) -> tuple[Any, Array]:
-        there = first + start
+    def one_piece(start: Array, count: int, changed: Any, token: Array) -> tuple[Any, Array]:
+        row = first + start
 
         def rows_of(tree: Any, start: Array) -> Any:
             return jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, count), tree)
 
-        def new_rows(start: Array, there: Array, changed: Any, read: Any) -> Any:
-            return change(there, rows_of(changed, there), rows_of(read, start))
+        def new_rows(start: Array, row: Array, changed: Any, read: Any) -> Any:
+            return change(row, rows_of(changed, row), rows_of(read, start))
 
-        new, token = apart(new_rows, (start, there, changed, read), token)
-        return jax.tree.map(lambda x, y: lax.dynamic_update_slice_in_dim(x, y, there, 0), changed, new), token
+        new, token = apart(new_rows, (start, row, changed, read), token)
+        return jax.tree.map(lambda x, y: lax.dynamic_update_slice_in_dim(x, y, row, 0), changed, new), token
 
-    piece = even(rows, piece)
+    divisors = (size for size in range(min(rows, piece), piece // 2, -1) if rows % size == 0)
+    piece = next(divisors, min(rows, piece))  # rows that are left over have to be compiled on their own
     pieces, left = divmod(rows, piece)
     if pieces > 1:
-        changed, token = lax.fori_loop(0, pieces, lambda i, carry: one(i * piece, piece, *carry), (changed, token))
+        changed, token = lax.fori_loop(
+            0, pieces, lambda i, carry: one_piece(i * piece, piece, *carry), (changed, token)
+        )
     elif left:
-        changed, token = at_once(lambda *carry: one(jnp.int32(0), piece, *carry), changed, token)
+        changed, token = at_once(lambda *carry: one_piece(jnp.int32(0), piece, *carry), changed, token)
     else:
         left = rows
     if left:
-        changed, token = at_once(lambda *carry: one(jnp.int32(rows - left), left, *carry), changed, token)
+        changed, token = at_once(lambda *carry: one_piece(jnp.int32(rows - left), left, *carry), changed, token)
     return changed, token
 
 
 def over_layer(
     change: Callable[[Array, Any, Any], Any], stacked: Any, layer: Array, number: Array, token: Array
 ) -> tuple[Any, Array]:
-    """`over_pieces` of one layer of `stacked`: arrays of (layers, *shape), and `layer` of that shape, which is read."""
+    """Applies `over_pieces` to one layer of `stacked`.
+
+    `stacked` holds arrays of (layers, *shape); `layer`, of that shape, is read.
+    """
     rows = layer.shape[0] if layer.ndim > 1 else 1
     read = layer.reshape(rows, -1)
     new, token = over_pieces(
@@ -241,14 +247,8 @@ def over_layer(
     return jax.tree.map(lambda x, was: x.reshape(was.shape), new, stacked), token
 
 
-def even(rows: int, piece: int) -> int:
-    """`piece`, or somewhat less where that divides the rows: what is left over has to be compiled on its own."""
-    divisors = (size for size in range(min(rows, piece), piece // 2, -1) if rows % size == 0)
-    return next(divisors, min(rows, piece))
-
-
 def apart(function: Callable[..., Any], operands: tuple, token: Array) -> tuple[Any, Array]:
-    """`function(*operands)`, not fused with what is around it, and the token after it.
+    """Returns `function(*operands)`, not fused with its surroundings, and the token after it.
 
     Fused with the update of a part, the compiler copies the whole array for each part. An optimization barrier keeps
     them apart, but on a CPU XLA removes it before it fuses. There it is a branch that is always taken, which the
@@ -270,9 +270,9 @@ def apart(function: Callable[..., Any], operands: tuple, token: Array) -> tuple[
 
 
 def at_once(function: Callable[[Any, Array], tuple[Any, Array]], carry: Any, token: Array) -> tuple[Any, Array]:
-    """`function(carry, token)`, all of it before what is given the token it returns.
+    """Computes `function(carry, token)` before anything that is given the token it returns.
 
-    On a CPU a loop of one round, of which the compiler knows neither that nor when it is over.
+    On a CPU it is a loop of one round. The compiler knows neither that nor when it is over.
     """
 
     def loop(token: Array, carry: Any) -> tuple[Any, Array]:

@@ -1,7 +1,7 @@
 """The norm of a whole gradient, in bytes that do not grow with it.
 
-XLA for CPU sums a large array in windows of 32, and writes the squares out before it does: of a leaf of 64 MiB another
-64 MiB, in the very moment when the whole gradient is there. Here they are summed into as many lanes as a piece has.
+XLA for CPU sums a large array in windows of 32, and writes the squares out first: for a leaf of 64 MiB another 64 MiB,
+while the whole gradient is in memory. Here they are summed into as many lanes as a piece has.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ LANES = 2**16
 
 
 def global_norm(tree: Any) -> Float[Array, ""]:
-    """The root of the sum of all squares, in float32, of leaves in float32 or bfloat16."""
+    """Returns the root of the sum of all squares, in float32, of leaves in float32 or bfloat16."""
     return jnp.sqrt(sum((_squares(leaf) for leaf in jax.tree.leaves(tree)), start=jnp.float32(0)))
 
 
 def shrinking(norm: Float[Array, ""], most: float) -> Float[Array, ""]:
-    """What to multiply by so that the norm is `most`, where it is more."""
+    """Returns the factor that brings the norm down to `most`, 1 where it is less."""
     return jnp.where(norm < most, 1.0, most / norm)
 
 
 def clip_by_norm(most: float) -> optax.GradientTransformation:
-    """`optax.clip_by_global_norm`, but for the norm, and by one factor: what is divided for each element would be
-    written out before it is used twice."""
+    """Returns `optax.clip_by_global_norm` with the norm of this module and a single factor.
+
+    What is divided for each element would be written out before it is used twice.
+    """
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         del params
@@ -44,7 +46,7 @@ def clip_by_norm(most: float) -> optax.GradientTransformation:
 
 
 def _squares(leaf: Array) -> Float[Array, ""]:
-    if in_mesh() or leaf.size < 2 * LANES:  # what is split over devices is summed where it lies
+    if in_mesh() or leaf.size < 2 * LANES:  # a leaf split over devices is summed in place
         return _at_once(leaf)
     return lax.platform_dependent(leaf, cpu=_in_pieces, default=_at_once)
 
@@ -60,8 +62,8 @@ def _in_pieces(leaf: Array) -> Float[Array, ""]:
     whole = flat.size // LANES
 
     def add(piece: Array, sums: Float[Array, " lanes"]) -> Float[Array, " lanes"]:
-        there = lax.dynamic_slice_in_dim(flat, piece * LANES, LANES)
-        return sums + jnp.square(weight_bits.widen(there) if narrow else there)
+        values = lax.dynamic_slice_in_dim(flat, piece * LANES, LANES)
+        return sums + jnp.square(weight_bits.widen(values) if narrow else values)
 
     sums = lax.fori_loop(0, whole, add, jnp.zeros(LANES, jnp.float32))
     rest = flat[whole * LANES :]

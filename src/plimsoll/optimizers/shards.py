@@ -1,7 +1,7 @@
-"""Where a leaf is split over devices, each updates what it holds, in its own blocks.
+"""Leaves that are split over devices: each device updates what it holds, in its own blocks.
 
-The partitioner does not know that: it would gather the leaf to cut pieces from it. A block of 64 elements lies on one
-device, so scales, random numbers and results do not depend on how many there are.
+The partitioner does not know that: it would gather the leaf to cut pieces from it. A block of 64 elements is on one
+device, so scales, random numbers and results do not depend on the number of devices.
 """
 
 import math
@@ -17,7 +17,7 @@ from plimsoll.levers.sharding import FSDP, in_mesh, leaf_spec
 
 
 class Split(NamedTuple):
-    """How a leaf lies: along one axis in `parts`, seen as (outer, row) with `row` elements from that axis on."""
+    """Split of a leaf: along one axis into `parts`, seen as (outer, row) with `row` elements from that axis on."""
 
     spec: PartitionSpec
     parts: int
@@ -26,7 +26,10 @@ class Split(NamedTuple):
 
     @classmethod
     def of(cls, shape: Sequence[int]) -> "Split":
-        """As levers/sharding.py splits it. Shards that are not whole blocks count as not split: they are gathered."""
+        """Returns the split that levers/sharding.py makes.
+
+        Shards that are not whole blocks count as not split: they are gathered.
+        """
         whole = cls(PartitionSpec(), 1, 1, math.prod(shape))
         if not in_mesh():
             return whole
@@ -41,7 +44,7 @@ class Split(NamedTuple):
     def over_shards(
         self, function: Callable[[Any, Any, Array], tuple[Any, Array]], changed: Any, read: Any, token: Array
     ) -> tuple[Any, Array]:
-        """`function(changed, read, token)` on every device, with its own part of the leaf and of the scales."""
+        """Applies `function(changed, read, token)` on every device to its own part of the leaf and of the scales."""
         if self.parts == 1:
             return function(changed, read, token)
         size = self.outer * self.row
@@ -52,15 +55,15 @@ class Split(NamedTuple):
 
         changed_rows, read_rows = jax.tree.map(rows, (changed, read))
         specs = jax.tree.map(lambda x: self.spec if x.size == size else scales, (changed_rows, read_rows))
-        spread = jax.shard_map(
+        sharded = jax.shard_map(
             function, in_specs=(*specs, PartitionSpec()), out_specs=(specs[0], PartitionSpec()), check_vma=False
         )
-        new, token = spread(changed_rows, read_rows, token)
+        new, token = sharded(changed_rows, read_rows, token)
         return jax.tree.map(lambda x, was: x.reshape(was.shape), new, changed), token
 
     def block_numbers(self, held: Array) -> Array:
-        """Of blocks as a device counts what it holds, their numbers in the whole leaf."""
+        """Returns the numbers in the whole leaf of blocks that a device counts in its own part."""
         if self.parts == 1:
             return held
-        here = self.row // BLOCK // self.parts
-        return held // here * (here * self.parts) + lax.axis_index(FSDP) * here + held % here
+        per_device = self.row // BLOCK // self.parts
+        return held // per_device * (per_device * self.parts) + lax.axis_index(FSDP) * per_device + held % per_device

@@ -1,10 +1,10 @@
-"""Sign-SGD with decoupled decay, of those rows of a table that a step has read.
+"""Sign-SGD with decoupled decay, for the rows of a table that a step has read.
 
     row = row (1 - rate decay) - rate sign(sum of its gradients)
 
-A row that several examples have read is updated once, by the sign of the sum; rows that nobody has read stay as they
-are, to the bit: neither gradient nor update is ever of the table's size, and there is no state. signSGD: Bernstein et
-al. 2018, https://arxiv.org/abs/1802.04434; sparse as in the code with which the recursive models were trained.
+A row that several examples have read is updated once, by the sign of the sum. Rows that no example has read stay as
+they are, to the bit: neither gradient nor update is ever of the table's size, and there is no state. signSGD: Bernstein
+et al. 2018, https://arxiv.org/abs/1802.04434; sparse as in the code with which the recursive models were trained.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SignSGD:
-    """Settings; `build` makes the rule of a run."""
+    """Settings of Sign-SGD; `build` makes the rule of a run."""
 
     learning_rate: float = 1e-4
-    """When warm-up ends."""
+    """Learning rate when warm-up ends."""
     warmup_steps: int = 2_000
-    """Optimizer steps, not micro-batches."""
+    """Warm-up in optimizer steps, not micro-batches."""
     final_fraction: float = 1.0
-    """Of the learning rate, at the last step, where a cosine leads; 1 keeps it constant."""
+    """Share of the learning rate at the last step, the end of a cosine; 1 keeps it constant."""
     weight_decay: float = 1.0
-    """Of rows that were read, in this step."""
+    """Decay of the rows that a step has read."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.learning_rate < math.inf:
@@ -42,7 +42,7 @@ class SignSGD:
             raise RecipeError(f"--puzzle-weight-decay must be 0 or more, got {self.weight_decay:g}")
 
     def build(self, steps: int) -> RowRule:
-        """Over `steps` updates."""
+        """Returns the rule over `steps` updates."""
         schedule = warmed(
             self.learning_rate,
             warmup_steps=self.warmup_steps,
@@ -54,14 +54,16 @@ class SignSGD:
 
 @dataclass(frozen=True)
 class RowRule:
-    """How the rows of tables that a step has read are updated: see `types.ReadsTables`."""
+    """Update of the rows of tables that a step has read: see `types.ReadsTables`."""
 
     schedule: optax.Schedule
     weight_decay: float
 
     def after(self, tables: Any, rows: Any, gradients: Any, *, step: Array, taken: Bool[Array, ""]) -> Any:
-        """The next tables, by name, after `step` (int32) earlier ones; as they were where the step is not `taken`.
-        Donate them."""
+        """Returns the next tables, by name, after `step` (int32) earlier ones; unchanged where the step is not `taken`.
+
+        Donate the tables.
+        """
         import jax.numpy as jnp
 
         rate = jnp.asarray(self.schedule(step))
@@ -79,9 +81,9 @@ class RowRule:
         import jax.numpy as jnp
 
         examples, beyond = len(rows), len(table)
-        read, which = jnp.unique(rows, size=examples, fill_value=beyond, return_inverse=True)
-        summed = jax.ops.segment_sum(gradient, which.reshape(-1), num_segments=examples)
+        read, positions = jnp.unique(rows, size=examples, fill_value=beyond, return_inverse=True)
+        summed = jax.ops.segment_sum(gradient, positions.reshape(-1), num_segments=examples)
         old = table.at[read].get(mode="fill", fill_value=0, indices_are_sorted=True)
         new = old * (1 - rate * self.weight_decay) - rate * jnp.sign(summed)
-        # What was filled up lies beyond the end.
+        # The padding of `read` is beyond the end.
         return table.at[read].set(jnp.where(taken, new, old), mode="drop", indices_are_sorted=True)

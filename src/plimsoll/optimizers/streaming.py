@@ -1,7 +1,7 @@
-"""Any elementwise optax transformation over a state that lies in the host's memory: leaf by leaf, piece by piece.
+"""Any elementwise optax transformation over a state in the host's memory: leaf by leaf, piece by piece.
 
 levers/offload.py says why, and what it costs. The update is optax's own, called on rows of one leaf at a time, so the
-numbers are the same and so is the state, whether it lies on the host or on the device.
+numbers and the state are the same, whether it is placed on the host or on the device.
 """
 
 from collections.abc import Sequence
@@ -15,17 +15,17 @@ from plimsoll.levers.offload import on_host, over_host_pieces
 from plimsoll.optimizers.in_place import InPlace, Parts
 
 SHARED = -1
-"""Of a number that is no leaf's own: how many updates there were."""
+"""Owner of a number that all leaves share, as the count of updates."""
 
 
 def streaming(
     rule: optax.GradientTransformation, *, first: optax.GradientTransformation | None = None, parts: Parts | None = None
 ) -> InPlace:
-    """`first` and then `rule`, as optax chains them.
+    """Returns the rule of `first` and then `rule`, as optax chains them.
 
     `rule` makes each update from the same element of gradient, state and weight, and from what all leaves share (AdamW
-    under a schedule). `first` sees the whole gradient and keeps nothing (a clip to a global norm). Nothing here can see
-    whether that is so: another rule would be given rows of a leaf where it wants all of it.
+    under a schedule). `first` sees the whole gradient and keeps nothing (a clip to a global norm). Nothing here can
+    check that: another rule would get rows of a leaf where it needs all of it.
     """
     whole = rule if first is None else optax.chain(first, rule)
 
@@ -51,14 +51,14 @@ def _streamed(rule: optax.GradientTransformation, gradient: Any, state: Any, par
     owners: list[int] = jax.tree.leaves(marked)
 
     def update(at: int, weight: Any, slope: Any, own: Sequence[Any]) -> tuple[Any, list[Any]]:
-        """Of rows of one leaf, where the others are not there: a mask that asks for a path still finds its own."""
+        """Updates rows of one leaf, the others left out: a mask by path still finds its own."""
 
         def alone(x: Any) -> Any:
             return tree.unflatten([x if number == at else None for number in range(len(weights))])
 
-        mine = iter(own)
-        there = [x if of == SHARED else next(mine) if of == at else None for x, of in zip(held, owners, strict=True)]
-        updates, new = rule.update(alone(slope), held_tree.unflatten(there), alone(weight))
+        parts = iter(own)
+        partial = [x if of == SHARED else next(parts) if of == at else None for x, of in zip(held, owners, strict=True)]
+        updates, new = rule.update(alone(slope), held_tree.unflatten(partial), alone(weight))
         new_weight = jax.tree.leaves(optax.apply_updates(alone(weight), updates))
         return new_weight, held_tree.flatten_up_to(new)
 

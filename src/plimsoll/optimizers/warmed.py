@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def warmed(peak: float, *, warmup_steps: int, steps: int, final_fraction: float = 1.0) -> Schedule:
-    """`peak * step / warmup_steps` for the steps before `warmup_steps`, counted from 1; then a half cosine to
-    `final_fraction` of the peak at `steps`. A fraction of 1 is a constant.
+    """Returns a schedule: a function of the earlier updates (int32) to the rate of the next one (float32).
 
-    A function of the updates before (int32), to the rate of the next one (float32).
+    The rate is `peak * step / warmup_steps` for the steps before `warmup_steps`, counted from 1; then a half cosine to
+    `final_fraction` of the peak at `steps`. A fraction of 1 is a constant.
     """
     import jax.numpy as jnp
     import optax

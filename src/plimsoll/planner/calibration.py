@@ -1,17 +1,18 @@
-"""What predictions of this kind were wrong by: kept in the user's cache folder, shown, and learned from.
+"""Errors of earlier predictions of a kind: kept in the user's cache folder, shown, and learned from.
 
-`calibration.json` holds, for every recipe kind, chip, platform and set of versions, the last KEPT sessions that had
-seen training, an evaluation and a save. `PLIMSOLL_CALIBRATION=off` neither reads nor writes it.
+`calibration.json` holds, for every recipe kind, chip, platform and set of versions, the last KEPT sessions with
+training, an evaluation and a save. `PLIMSOLL_CALIBRATION=off` neither reads nor writes it.
 
 A phase is corrected once ENOUGH sessions have measured it. A prediction that is too low costs a run, one that is too
-high only some room, so the two sides are not alike: up by the upper quartile of what was lacking, which one odd session
-does not move; down by no more than every one of them allows, less their own spread, and not where the prediction is
-larger than any of theirs: errors grow with what is predicted.
+high only some memory, so the two directions differ. Up: by the upper quartile of the errors, which one odd session does
+not move. Down: only when all sessions used less, by the smallest surplus minus their spread, and only for predictions
+no larger than theirs, since errors grow with the prediction.
+
+A step that was only traced (liveness.py) has no session of its own: `estimate_band` gives its distance from compilers.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import fcntl
 import importlib.metadata
@@ -21,71 +22,81 @@ import platform
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from plimsoll.planner.types import Correction
+from plimsoll.types import Ledger
 
 FILE = "calibration.json"
 KEPT = 64
-"""Sessions of one key, and keys: the newest."""
+"""Sessions of one key that are kept, and keys: the newest."""
 ENOUGH = 3
-"""Sessions that have measured a phase before its prediction moves."""
+"""Sessions that must have measured a phase before its prediction is corrected."""
 HIGHEST_SHARE = 0.25
-"""Of the smallest prediction, upwards: what is wrong by more is no matter of estimating; an overrun deals with it."""
+"""Largest correction upwards, as a share of the smallest prediction; larger errors are left to overruns."""
+COMPARED_PLANS = 24
+"""Estimated plans compared with the compilers: 10 for an h200, 8 for a tpu-v5e-8, 6 for a tpu-v4-64 (2026-11-21, jax
+0.10.2). `benchmarks/estimated.py` draws them at random; docs/chips.md lists them one by one."""
+ESTIMATED_OVER_COMPILED = (0.71, 1.42)
+"""Lowest and highest of them: what a step needs beyond its state, as estimated, over what the compiler reported."""
+TRACED = "temporaries"
+"""End of the names of components that are counted in a traced function; all others are exact, or measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One session. Bytes by phase; only phases that raised the session's peak could be measured."""
+    """Bytes of one session, by phase; only phases that raised the session's peak could be measured."""
 
     predicted: Mapping[str, int]
-    """As computed, without anything learned."""
+    """Prediction as computed, without a correction."""
     corrected: Mapping[str, int]
-    """As promised: with the correction of that day."""
+    """Prediction as shown: with the correction of that day."""
     measured: Mapping[str, int]
     plan: Mapping[str, Any]
 
     def lacking(self) -> dict[str, int]:
-        """Measured minus computed, of the phases that were measured."""
+        """Returns measured minus computed bytes, of the phases that were measured."""
         return {phase: size - self.predicted[phase] for phase, size in self.measured.items() if phase in self.predicted}
 
     @property
     def error_bytes(self) -> int:
-        """Measured minus promised, of the peaks."""
+        """Measured minus shown bytes, of the peaks."""
         return max(self.measured.values()) - max(self.corrected.values())
 
 
 def is_on() -> bool:
+    """Returns whether calibration is on, as it is by default."""
     return os.environ.get("PLIMSOLL_CALIBRATION", "on") != "off"
 
 
 def key_of(kind: str, chip: str) -> str:
-    """What a process weighs depends on these: recipe, chip, platform, and versions of what it loads."""
-    names = ("plimsoll", "jax", "jaxlib", "flax", "orbax-checkpoint", "grain", "numpy")
-    versions = [f"{name} {importlib.metadata.version(name)}" for name in names]
+    """Returns what the memory of a process depends on: recipe, chip, platform, and versions of what it loads."""
+    names = ("jax", "jaxlib", "flax", "orbax-checkpoint", "grain", "numpy")
+    versions = [f"plimsoll {importlib.metadata.version('plimsoll-jax')}"]  # of our distribution, the package's name
+    versions += [f"{name} {importlib.metadata.version(name)}" for name in names]
     python = f"python {sys.version_info.major}.{sys.version_info.minor}"
     return ", ".join([kind, chip, f"{platform.system()} {platform.machine()}", python, *versions])
 
 
 def corrections(samples: Sequence[Sample]) -> dict[str, Correction]:
-    """By phase; of what a few sessions, or none, have measured: nothing."""
+    """Returns the corrections by phase; none for a phase that fewer than ENOUGH sessions have measured."""
     lacking: dict[str, list[int]] = {}
     for sample in samples:
         for phase, size in sample.lacking().items():
             lacking.setdefault(phase, []).append(size)
-    found = {}
+    corrections = {}
     for phase, sizes in sorted(lacking.items()):
         seen = [sample.predicted[phase] for sample in samples if phase in sample.lacking()]
-        more = min(_moved(sizes), round(HIGHEST_SHARE * min(seen))) if len(sizes) >= ENOUGH else 0
+        more = min(_correction(sizes), round(HIGHEST_SHARE * min(seen))) if len(sizes) >= ENOUGH else 0
         if more:
-            found[phase] = Correction(more_bytes=more, seen_bytes=max(seen))
-    return found
+            corrections[phase] = Correction(more_bytes=more, seen_bytes=max(seen))
+    return corrections
 
 
-def _moved(lacking: Sequence[int]) -> int:
+def _correction(lacking: Sequence[int]) -> int:
     ordered = sorted(lacking)
     quartile = ordered[3 * (len(ordered) - 1) // 4]  # of three the median: never the highest alone
     if quartile > 0:
@@ -94,7 +105,7 @@ def _moved(lacking: Sequence[int]) -> int:
 
 
 def error_band(samples: Sequence[Sample]) -> dict[str, int]:
-    """`sessions`, and of measured minus promised `median_bytes`, `lowest_bytes`, `highest_bytes`."""
+    """Returns `sessions`, and `median_bytes`, `lowest_bytes`, `highest_bytes` of their errors."""
     errors = [sample.error_bytes for sample in samples]
     if not errors:
         return {"sessions": 0}
@@ -106,15 +117,37 @@ def error_band(samples: Sequence[Sample]) -> dict[str, int]:
     }
 
 
+def estimate_band(ledger: Ledger) -> dict[str, Any] | None:
+    """Returns where the compiler's bytes may be, for an estimated ledger; None for one that was compiled.
+
+    `lowest` and `highest` are shares of the temporaries, to be added to them; `lowest_peak_bytes` and
+    `highest_peak_bytes` follow, and the highest may be over the budget.
+    """
+    if ledger.source != "estimated":
+        return None
+    least, most = ESTIMATED_OVER_COMPILED
+    lowest, highest = 1 / most, 1 / least
+    peak = ledger.predicted_peak_bytes
+    traced = sum(size for name, size in ledger.predicted.items() if name.endswith(TRACED))
+    return {
+        "lowest": round(lowest - 1, 2),
+        "highest": round(highest - 1, 2),
+        "plans": COMPARED_PLANS,
+        "lowest_peak_bytes": round(peak - traced + lowest * traced),
+        "highest_peak_bytes": round(peak - traced + highest * traced),
+    }
+
+
 def read(folder: Path, key: str) -> tuple[list[Sample], str | None]:
-    """The sessions of that key, the oldest first; and what is wrong with the file, in words."""
+    """Returns the sessions of that key, the oldest first; and what is wrong with the file, in words."""
     everything, problem = _everything(folder / FILE)
     return [Sample(**sample) for sample in everything.get(key, [])], problem
 
 
 def add(folder: Path, key: str, sample: Sample) -> str | None:
-    """What was wrong with the file, in words: then it begins anew. Two runs that end at once do not lose each other."""
-    with _locked(folder):
+    """Adds a session. Returns what was wrong with the file, in words: then it starts anew."""
+    with open(folder / f"{FILE}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two runs that end at once do not lose each other
         everything, problem = _everything(folder / FILE)
         samples = [*everything.pop(key, []), dataclasses.asdict(sample)]
         everything[key] = samples[-KEPT:]
@@ -125,27 +158,15 @@ def add(folder: Path, key: str, sample: Sample) -> str | None:
     return problem
 
 
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    with open(folder / f"{FILE}.lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def _everything(path: Path) -> tuple[dict[str, list[dict[str, Any]]], str | None]:
     try:
-        found = json.loads(path.read_text())
-        for samples in found.values():
-            for sample in samples:
-                _require_sample(Sample(**sample))
+        rows = json.loads(path.read_text())
+        for sample in (Sample(**row) for samples in rows.values() for row in samples):
+            for sizes in (sample.predicted, sample.corrected, sample.measured):
+                if not sizes or not all(isinstance(size, int) for size in sizes.values()):
+                    raise ValueError("a session without its bytes by phase")
     except FileNotFoundError:
         return {}, None
     except (OSError, ValueError, TypeError, AttributeError) as problem:
         return {}, f"{path} is damaged ({problem}): nothing is learned from it, and the next session replaces it"
-    return found, None
-
-
-def _require_sample(sample: Sample) -> None:
-    for sizes in (sample.predicted, sample.corrected, sample.measured):
-        if not sizes or not all(isinstance(size, int) for size in sizes.values()):
-            raise ValueError("a session without its bytes by phase")
+    return rows, None

@@ -1,4 +1,4 @@
-"""The compiler in a process of its own: asked in JSON lines, so that its memory is gone when training starts.
+"""The compiler in a process of its own, with requests in JSON lines: its memory is gone when training starts.
 
 A child that crashes, is killed or takes too long costs one plan, not the planner: it is started again, and the plan
 counts as not compiling here, with the reason. Answers are kept on disk, so the same question costs nothing twice.
@@ -26,11 +26,11 @@ from plimsoll.planner.types import Analysis, ChildDied, DoesNotCompile, Rates, R
 from plimsoll.types import Buffer, Plan, Storage
 
 SECONDS_PER_ANSWER = 1200
-"""Beyond which a compile counts as failed. That of `arc-1` for a TPU takes 210 s of a core that others use too."""
+"""Time after which a compile counts as failed. That of `arc-1` for a TPU takes 210 s of a shared core."""
 
 
 class Child:
-    """A `planner.types.Compiler`. `command` starts the process; `about` is what its answers depend on."""
+    """A `planner.types.Compiler`. `command` starts the process; its answers depend on `about`."""
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], *, about: Mapping[str, Any], answers: Path
@@ -52,24 +52,23 @@ class Child:
         self._stop()
 
     def static(self, fsdp: int = 1, storage: Storage | None = None) -> Static:
-        asked = dataclasses.asdict(storage or Storage())
-        return Static(**self._kept("static", {"fsdp": fsdp, "storage": asked}))
+        return Static(**self._cached("static", {"fsdp": fsdp, "storage": dataclasses.asdict(storage or Storage())}))
 
     def rates(self) -> Rates:
-        """Of the chip: the same for every recipe."""
-        return Rates(**self._kept("rates", {}, about=self._chip))
+        """Returns the rates of the chip: the same for every recipe."""
+        return Rates(**self._cached("rates", {}, about=self._chip))
 
     def analyse(self, plan: Plan) -> Analysis:
-        answer = self._kept("analyse", {"plan": _computed(plan)}, compiles=1)
-        return Analysis(**answer | {"largest": tuple(Buffer(**one) for one in answer.get("largest", ()))})
+        answer = self._cached("analyse", {"plan": _compiled_levers(plan)}, compiles=1)
+        return Analysis(**answer | {"largest": tuple(Buffer(**buffer) for buffer in answer.get("largest", ()))})
 
     def rehearse(self, plan: Plan) -> Rehearsal:
-        return Rehearsal(**self._kept("rehearse", {"plan": _computed(plan)}))
+        return Rehearsal(**self._cached("rehearse", {"plan": _compiled_levers(plan)}))
 
     def measure(self, plans: Sequence[Plan]) -> list[float]:
-        return self._kept("measure", {"plans": [_computed(plan) for plan in plans]})["seconds"]
+        return self._cached("measure", {"plans": [_compiled_levers(plan) for plan in plans]})["seconds"]
 
-    def _kept(self, verb: str, arguments: Mapping[str, Any], *, about: str | None = None, compiles: int = 0) -> Any:
+    def _cached(self, verb: str, arguments: Mapping[str, Any], *, about: str | None = None, compiles: int = 0) -> Any:
         question = json.dumps([verb, arguments, about or self._about], sort_keys=True)
         path = self._answers / f"{verb}-{hashlib.sha256(question.encode()).hexdigest()[:24]}.json"
         if path.exists():
@@ -98,12 +97,12 @@ class Child:
             line = self._line(process)
         except BrokenPipeError:
             line = ""
-        if not line.endswith("\n"):  # it ended, or was ended, before it had answered
-            raise ChildDied(self._obituary(process))
+        if not line.endswith("\n"):  # it ended, or was killed, before it had answered
+            raise ChildDied(self._why_it_ended(process))
         answer = _parsed(line)
         if answer is None:
             process.kill()
-            self._obituary(process)
+            self._why_it_ended(process)
             raise DoesNotCompile(f"the compile process answered with {line.strip()[:300]!r}")
         if "refused" in answer:
             raise PlimsollError(answer["refused"])
@@ -112,7 +111,7 @@ class Child:
         return answer["answer"]
 
     def _line(self, process: subprocess.Popen[str]) -> str:
-        """The next line; what a library prints goes to standard error. Empty or cut short where the child ended."""
+        """Returns the next line, empty or cut short where the child ended. Libraries print to standard error."""
         assert process.stdout is not None
         watchdog = threading.Timer(SECONDS_PER_ANSWER, self._give_up, [process])
         watchdog.start()
@@ -138,18 +137,18 @@ class Child:
         )
         return self._process
 
-    def _obituary(self, process: subprocess.Popen[str]) -> str:
+    def _why_it_ended(self, process: subprocess.Popen[str]) -> str:
         code = process.wait()
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         if self._gave_up:
             how = f"had no answer after {SECONDS_PER_ANSWER} s and was stopped"
-        said = ""
+        message = ""
         if self._errors is not None:
             self._errors.seek(0)
             lines = [line.strip() for line in self._errors.read().splitlines() if line.strip()]
-            said = f": {lines[-1][:300]}" if lines else ""
+            message = f": {lines[-1][:300]}" if lines else ""
         self._close(process)
-        return f"the compile process {how}{said}"
+        return f"the compile process {how}{message}"
 
     def _stop(self) -> None:
         process = self._process
@@ -165,7 +164,7 @@ class Child:
         self._close(process)
 
     def _close(self, process: subprocess.Popen[str]) -> None:
-        """Gives its pipes back: a search may outlive several children."""
+        """Closes the pipes: a search may outlive several children."""
         self._process = None
         for stream in (process.stdin, process.stdout, self._errors):
             with contextlib.suppress(BrokenPipeError):  # a question nobody read
@@ -174,7 +173,7 @@ class Child:
 
 
 def _parsed(line: str) -> dict[str, Any] | None:
-    """An answer or a failure; None where a child says anything else."""
+    """Returns an answer or a failure; None where a child writes anything else."""
     try:
         answer = json.loads(line)
     except ValueError:
@@ -182,8 +181,8 @@ def _parsed(line: str) -> dict[str, Any] | None:
     return answer if isinstance(answer, dict) and answer.keys() & {"answer", "failed", "refused"} else None
 
 
-def _computed(plan: Plan) -> dict[str, Any]:
-    """What of a plan reaches the compiler: when a checkpoint is written and how deep the prefetch is does not."""
+def _compiled_levers(plan: Plan) -> dict[str, Any]:
+    """Returns what the compiler reads of a plan: neither when a checkpoint is written nor the prefetch depth."""
     values = plan.to_dict()
     for name in ("async_save", "prefetch", "pinned"):
         values.pop(name)
@@ -191,13 +190,13 @@ def _computed(plan: Plan) -> dict[str, Any]:
 
 
 def plan_of(computed: Mapping[str, Any]) -> Plan:
-    """The other way round, in the child."""
+    """Returns the plan of such levers, in the child."""
     return Plan(**computed, prefetch=0, async_save=False)
 
 
 @cache
 def _versions() -> str:
-    """Of what an answer depends on: libraries, our own source, the processor."""
+    """Returns a digest of what an answer depends on: libraries, our own source, the processor."""
     digest = hashlib.sha256(sys.version.encode())
     for name in ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "tokenizers", "numpy"):
         digest.update(f"{name} {importlib.metadata.version(name)}".encode())
@@ -209,7 +208,7 @@ def _versions() -> str:
 
 @cache
 def processor() -> str:
-    """Model and number of the cores this process may use."""
+    """Returns model and number of the cores this process may use."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -218,5 +217,5 @@ def processor() -> str:
 
         return f"{count} cores of {platform.processor() or platform.machine()}"
     fields = dict(line.split(":", 1) for line in reversed(lines) if ":" in line)
-    found = {name.strip(): value.strip() for name, value in fields.items()}
-    return f"{count} cores of {found.get('model name', 'an unknown processor')}"
+    facts = {name.strip(): value.strip() for name, value in fields.items()}
+    return f"{count} cores of {facts.get('model name', 'an unknown processor')}"

@@ -1,6 +1,6 @@
 """A chip file: GPUs and families of TPU slices in TOML, read into plain figures.
 
-What is missing, misspelt or of the wrong kind is refused in one paragraph that names file, chip and field.
+A field that is missing, misspelt or of the wrong kind is refused in one paragraph that names file, chip and field.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ FIGURES = (
     "host_memory_bytes",
     "compiler",
 )
-"""Each that is given has a source."""
+"""Figures that have a source where they are given."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """Of one device; the words are those of `chips.Chip`."""
+    """Figures of one device; the words are those of `chips.Chip`."""
 
     platform: str
     memory_bytes: int
     flops: Mapping[str, float]
     memory_bandwidth: float
     link_bandwidth: float
-    """Of a TPU: of one link, one way."""
+    """Rate to a neighbour; of a TPU, of one link, one way."""
     host_link_bandwidth: float
     host_memory_bytes: int | None
     compiler: Mapping[str, Any]
@@ -59,7 +59,7 @@ class Family:
 
     figures: Figures
     counts: str
-    """What the number in the name counts."""
+    """Unit of the number in the name."""
     devices_per_chip: int
     wraps_at: int
     """Axes wrap around where every one is a multiple of it."""
@@ -68,6 +68,8 @@ class Family:
 
 @dataclass(frozen=True, kw_only=True)
 class Catalogue:
+    """All chips of a file."""
+
     architectures: Mapping[str, Mapping[str, int]]
     """CUDA compute capability to the limits of a multiprocessor."""
     chips: Mapping[str, Figures]
@@ -75,7 +77,7 @@ class Catalogue:
 
 
 def read(path: Path, *, architectures: Mapping[str, Mapping[str, int]] | None = None) -> Catalogue:
-    """`architectures`: those known already, which the file may refer to."""
+    """Reads a file of chips. It may refer to `architectures`, those known already. Raises RecipeError."""
     try:
         document = tomllib.loads(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as problem:
@@ -105,17 +107,17 @@ def _architecture(table: _Table) -> dict[str, int]:
 
 def _gpu(table: _Table, architectures: Mapping[str, Mapping[str, int]]) -> Figures:
     table.take("platform", one_of("cuda"))
-    told = table.table("compiler")
-    compiler: dict[str, Any] = {"description": told.take("description", words)}
-    compiler["compute_capability"] = told.take("compute_capability", one_of(*architectures))
+    options = table.table("compiler")
+    compiler: dict[str, Any] = {"description": options.take("description", words)}
+    compiler["compute_capability"] = options.take("compute_capability", one_of(*architectures))
     for name, kind in (
         ("core_count", count),
         ("clock_rate_ghz", rate),
         ("l2_cache_size", count),
         ("device_memory_size", count),
     ):
-        compiler[name] = told.take(name, kind)
-    told.end()
+        compiler[name] = options.take(name, kind)
+    options.end()
     compiler |= architectures[compiler["compute_capability"]]
     figures = _figures(table, platform="cuda", compiler=compiler)
     table.end()
@@ -127,12 +129,12 @@ def _gpu(table: _Table, architectures: Mapping[str, Mapping[str, int]]) -> Figur
 
 def _family(table: _Table) -> Family:
     table.take("platform", one_of("tpu"))
-    told = table.table("compiler")
-    host = told.take("host", shape)
-    compiler = {"generation": told.take("generation", words)}
-    if chip_config := told.take("chip_config_name", words, default=None):
+    options = table.table("compiler")
+    host = options.take("host", shape)
+    compiler = {"generation": options.take("generation", words)}
+    if chip_config := options.take("chip_config_name", words, default=None):
         compiler["chip_config_name"] = chip_config
-    told.end()
+    options.end()
     figures = _figures(table, platform="tpu", compiler=compiler)
     family = Family(
         figures=figures,
@@ -150,7 +152,7 @@ def _family(table: _Table) -> Family:
 
 
 def _require_links(table: _Table, family: Family, size: int, *, chips: int) -> None:
-    """What a step sends must have a rate: between chips, and no other link is described here."""
+    """Raises RecipeError where a step would send at an unknown rate: only links between chips are described."""
     devices = chips * family.devices_per_chip
     if chips > 1 and not family.figures.link_bandwidth:
         raise table.refusal("link_bandwidth", f"{rate.__doc__}: size {size} has {devices} devices", None)
@@ -240,14 +242,14 @@ class _Table:
         self.path, self._where = path, where
         if not isinstance(values, dict):
             raise RecipeError(f"the chip file {path}: [{where}] must be a table, got {values!r}")
-        self._values, self._asked = dict(values), list[str]()
+        self._values, self._known = dict(values), list[str]()
         self._given = frozenset(values)
 
     def __contains__(self, name: str) -> bool:
         return name in self._given
 
     def take(self, name: str, kind: Callable[[Any], Any], *, default: Any = _REQUIRED) -> Any:
-        self._asked.append(name)
+        self._known.append(name)
         value = self._values.pop(name, None)
         if value is None and default is not _REQUIRED:
             return default
@@ -257,31 +259,31 @@ class _Table:
             raise self.refusal(name, kind.__doc__ or "", value) from None
 
     def table(self, name: str, *, default: Any = None) -> _Table:
-        self._asked.append(name)
+        self._known.append(name)
         return _Table(self._values.pop(name, default), self.path, self._inside(name))
 
     def tables(self, name: str) -> list[tuple[str, _Table]]:
-        """The tables in a table, by name; none where it is absent."""
+        """Returns the tables in a table, by name; none where it is absent."""
         outer = self.table(name, default={})
         return [(key, _Table(value, self.path, outer._inside(key))) for key, value in outer._values.items()]
 
     def numbered(self, name: str) -> list[tuple[int, _Table]]:
-        found = self.tables(name)
-        if not found or not all(key.isdigit() and int(key) > 0 for key, _ in found):
-            raise self.refusal(name, "a table from the number in the name to a slice", [key for key, _ in found])
-        return sorted((int(key), table) for key, table in found)
+        tables = self.tables(name)
+        if not tables or not all(key.isdigit() and int(key) > 0 for key, _ in tables):
+            raise self.refusal(name, "a table from the number in the name to a slice", [key for key, _ in tables])
+        return sorted((int(key), table) for key, table in tables)
 
     def end(self) -> None:
         for name in self._values:
-            near = difflib.get_close_matches(name, self._asked, n=1)
-            hint = f": did you mean {near[0]}?" if near else f"; there are {', '.join(self._asked)}"
+            near = difflib.get_close_matches(name, self._known, n=1)
+            hint = f": did you mean {near[0]}?" if near else f"; there are {', '.join(self._known)}"
             inside = f"[{self._where}] has" if self._where else "there is"
             raise RecipeError(f"the chip file {self.path}: {inside} no field {name!r}{hint}")
 
     def refusal(self, name: str, wanted: str, got: Any) -> RecipeError:
-        said = "and is missing" if got is None else f"got {got!r}"
+        what = "and is missing" if got is None else f"got {got!r}"
         field = f"{name} of [{self._where}]"
-        return RecipeError(f"the chip file {self.path}: {field} must be {wanted}, {said}; docs/chips.md has an example")
+        return RecipeError(f"the chip file {self.path}: {field} must be {wanted}, {what}; docs/chips.md has an example")
 
     def _inside(self, name: str) -> str:
         return f"{self._where}.{name}" if self._where else name

@@ -1,7 +1,7 @@
-"""Chips that can be planned for: memory, rates, links, and what the compiler is told of them.
+"""Chips that can be planned for: memory, rates, links, and the options of their compilers.
 
 The figures are in `chips.toml` beside this file, each with its source; a user adds chips in a file of the same form
-(docs/chips.md). None was held against a card. The chip `cpu` is the machine at hand: its rates are measured.
+(docs/chips.md). None was compared with a card. The chip `cpu` is the machine at hand: its rates are measured.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import difflib
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -25,7 +25,7 @@ from plimsoll.planner.types import Rates
 CATALOGUE = Path(__file__).with_name("chips.toml")
 GPUS_IN_A_MACHINE = (2, 4, 8)
 LOOP_SECONDS = 1e-4
-"""Of one more micro-batch on an accelerator: some tens of kernels are launched. Assumed, not measured."""
+"""Time of one more micro-batch on an accelerator, some tens of kernel launches. Assumed, not measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,13 +35,13 @@ class Chip:
     name: str
     platform: Literal["cpu", "cuda", "tpu"]
     devices: int
-    """As JAX sees them."""
+    """Devices as JAX counts them."""
     hosts: int
     """Machines, a training process on each."""
     memory_bytes: int
-    """What a run may use of it; the source says what was taken off."""
+    """Memory that a run may use; the source says what was subtracted."""
     flops: Mapping[str, float]
-    """Precision to dense floating-point operations per second; what the chip has no units for is absent."""
+    """Precision to dense floating-point operations per second; a precision without units is absent."""
     memory_bandwidth: float
     """Bytes per second of the device's memory."""
     link_bandwidth: float
@@ -49,15 +49,20 @@ class Chip:
     host_link_bandwidth: float
     """Bytes per second between the device and its host's memory, one way; 0 where it is not known."""
     host_memory_bytes: int | None
-    """Of each host; None where it depends on the machine the chip is in."""
+    """Memory of each host; None where it depends on the machine the chip is in."""
     compiler: Mapping[str, Any]
-    """What `topology.devices` tells the compiler."""
+    """Options that `topology.devices` passes to the compiler."""
     sources: Mapping[str, str]
-    """Figure to where it is from."""
+    """Figure to its source."""
 
 
 def chip(name: str, file: Path | None = None) -> Chip:
-    """`file`: the user's chips, else `user_file()`. `h100x8` and `8xh100` are eight h100 in one machine."""
+    """Returns a chip by its name. `h100x8` and `8xh100` are eight h100 in one machine.
+
+    Args:
+        name: As `plimsoll chips` lists them.
+        file: The user's chips, else `user_file()`.
+    """
     if name == "cpu":
         return _this_machine()
     known = _catalogue(file)
@@ -70,11 +75,15 @@ def chip(name: str, file: Path | None = None) -> Chip:
         gpu, devices = several[2] or several[3], int(several[1] or several[4])
         if gpu in known.chips:
             return _gpus(gpu, known.chips[gpu], devices=devices)
-    raise RecipeError(_unknown(name, _names(known)))
+    slices = [f"{family}-{size}" for family, figures in known.families.items() for size in figures.sizes]
+    near = difflib.get_close_matches(name.lower(), ["cpu", *known.chips, *slices], n=3)
+    listed = "`plimsoll chips` lists them"
+    hint = f"did you mean {' or '.join(near)}? {listed}" if near else listed
+    raise RecipeError(f"there is no chip called {name!r}: {hint}, and docs/chips.md says how to add one")
 
 
 def chips(file: Path | None = None) -> list[Chip]:
-    """This machine, every GPU alone, every TPU slice."""
+    """Returns this machine, every GPU alone, and every TPU slice."""
     known = _catalogue(file)
     gpus = [_gpus(name, figures) for name, figures in known.chips.items()]
     slices = [_slice(name, family, str(size)) for name, family in known.families.items() for size in family.sizes]
@@ -82,7 +91,7 @@ def chips(file: Path | None = None) -> list[Chip]:
 
 
 def rates(chip: Chip) -> Rates:
-    """Of one device, for the roofline, from the catalogue."""
+    """Returns the rates of one device for the roofline, from the catalogue."""
     assert chip.platform != "cpu", "a CPU's rates are measured by the compile child"
     return Rates(
         flops=chip.flops,
@@ -96,7 +105,7 @@ def rates(chip: Chip) -> Rates:
 
 
 def user_file() -> Path | None:
-    """`$PLIMSOLL_CHIPS`, else `chips.toml` in the user's configuration folder; None where there is none."""
+    """Returns `$PLIMSOLL_CHIPS`, else `chips.toml` in the user's configuration folder; None where there is none."""
     named = os.environ.get("PLIMSOLL_CHIPS")
     path = Path(named).expanduser() if named else user_config_path("plimsoll") / "chips.toml"
     if named and not path.is_file():
@@ -105,15 +114,15 @@ def user_file() -> Path | None:
 
 
 def _catalogue(file: Path | None) -> Catalogue:
-    ours = chip_file.read(CATALOGUE)
+    built_in = chip_file.read(CATALOGUE)
     path = file or user_file()
     if path is None:
-        return ours
-    theirs = chip_file.read(path, architectures=ours.architectures)
+        return built_in
+    added = chip_file.read(path, architectures=built_in.architectures)
     return Catalogue(
-        architectures=theirs.architectures,
-        chips={**ours.chips, **theirs.chips},
-        families={**ours.families, **theirs.families},
+        architectures=added.architectures,
+        chips={**built_in.chips, **added.chips},
+        families={**built_in.families, **added.families},
     )
 
 
@@ -162,10 +171,12 @@ def _gpus(name: str, figures: Figures, *, devices: int = 1) -> Chip:
 def _slice(name: str, family: Family, size: str) -> Chip:
     if not size.isdigit() or int(size) not in family.sizes:
         raise RecipeError(_no_such_slice(name, family, size))
-    figures, found = family.figures, family.sizes[int(size)]
-    in_all, in_a_host = math.prod(found.topology), math.prod(found.host)
+    figures, layout = family.figures, family.sizes[int(size)]
+    in_all, in_a_host = math.prod(layout.topology), math.prod(layout.host)
     devices = in_all * family.devices_per_chip
-    links = _links(found.topology, wraps=all(axis % family.wraps_at == 0 for axis in found.topology))
+    # Links of the chip that has fewest: at the edge of an axis that does not wrap around it has one neighbour there.
+    wraps = all(axis % family.wraps_at == 0 for axis in layout.topology)
+    links = sum(2 if wraps else 1 for axis in layout.topology if axis > 1)
     compiler = dict(figures.compiler)
     generation = compiler.pop("generation")
     return Chip(
@@ -178,34 +189,14 @@ def _slice(name: str, family: Family, size: str) -> Chip:
         memory_bandwidth=figures.memory_bandwidth,
         link_bandwidth=links * figures.link_bandwidth / family.devices_per_chip,
         host_link_bandwidth=figures.host_link_bandwidth,
-        host_memory_bytes=found.host_memory_bytes,
+        host_memory_bytes=layout.host_memory_bytes,
         compiler=compiler
         | {
-            "topology_name": f"{generation}:{_shape(found.topology)}",
-            "chips_per_host_bounds": (*found.host, 1, 1)[:3],
+            "topology_name": f"{generation}:{'x'.join(map(str, layout.topology))}",
+            "chips_per_host_bounds": (*layout.host, 1, 1)[:3],
         },
         sources=figures.sources,
     )
-
-
-def _links(topology: Iterable[int], *, wraps: bool) -> int:
-    """Of the chip that has fewest: at the edge of an axis that does not wrap around it has one neighbour there."""
-    return sum(2 if wraps else 1 for axis in topology if axis > 1)
-
-
-def _shape(axes: Iterable[int]) -> str:
-    return "x".join(map(str, axes))
-
-
-def _names(known: Catalogue) -> list[str]:
-    slices = [f"{name}-{size}" for name, family in known.families.items() for size in family.sizes]
-    return ["cpu", *known.chips, *slices]
-
-
-def _unknown(name: str, names: list[str]) -> str:
-    near = difflib.get_close_matches(name.lower(), names, n=3)
-    hint = f"did you mean {' or '.join(near)}? `plimsoll chips` lists them" if near else "`plimsoll chips` lists them"
-    return f"there is no chip called {name!r}: {hint}, and docs/chips.md says how to add one"
 
 
 def _no_such_slice(name: str, family: Family, size: str) -> str:

@@ -1,7 +1,7 @@
 """Plans that fit, timed on the chip at hand.
 
-Rates rank combinations of levers well, and the micro-batches of one combination badly: what a loop costs on this
-machine, and what stays in its cache, no rate says.
+Rates rank combinations of levers well, and the micro-batches of one combination badly: no rate tells what a loop costs
+on this machine, nor what stays in its cache.
 """
 
 from __future__ import annotations
@@ -14,21 +14,23 @@ from plimsoll.planner.candidates import Candidate, levers
 from plimsoll.planner.types import Compiler, DoesNotCompile
 
 TIMED = 3
-"""Plans of a combination of the other levers that are timed on the chip at hand, where few were enough."""
+"""Plans of each combination of levers that are timed, where there are at most FEW combinations."""
 FEW = 2
 
 
 @dataclass(frozen=True)
 class Clock:
+    """A ranking of plans by measured time."""
+
     compiler: Compiler
     say: Callable[[str], None]
     failures: list[str]
-    """Why plans could not be timed is added to it."""
+    """Reasons why plans could not be timed; more are added."""
 
     def ranked(self, fitting: list[Candidate]) -> list[Candidate]:
-        """The most promising, by the clock, and then what lies beside the fastest of them, while that is faster still.
+        """Times the most promising plans, and then the neighbours of the fastest, while they are faster still.
 
-        Where they cannot be timed, all as they were.
+        Returns all as they were where they cannot be timed.
         """
         first = _shortlist(fitting)
         while first:
@@ -38,17 +40,17 @@ class Clock:
         return fitting
 
     def _climbed(self, known: list[Candidate], fitting: list[Candidate]) -> list[Candidate]:
-        """`known`, and the next larger and smaller micro-batch of the fastest, until both are known."""
+        """Returns `known` with the next larger and smaller micro-batch of the fastest, until both are known."""
         best = min(known, key=lambda candidate: candidate.seconds)
-        beside = [one for one in _beside(best, fitting) if one.plan not in {other.plan for other in known}]
-        if not beside:
+        neighbours = [near for near in _neighbours(best, fitting) if near.plan not in {each.plan for each in known}]
+        if not neighbours:
             return known
-        again = self.timed([best, *beside])
+        again = self.timed([best, *neighbours])
         others = [candidate for candidate in known if candidate.plan != best.plan]
         return self._climbed([*others, *again], fitting) if again else known
 
     def timed(self, candidates: list[Candidate]) -> list[Candidate]:
-        """All of them timed in turn, or none."""
+        """Times all of them in turn, or none."""
         self.say(f"timing {len(candidates)} plans in turn")
         try:
             seconds = self.compiler.measure([replace(candidate.plan, async_save=True) for candidate in candidates])
@@ -61,7 +63,10 @@ class Clock:
 
 
 def _shortlist(fitting: list[Candidate]) -> list[Candidate]:
-    """Worth timing: of one or two combinations of levers the first few, of more the fastest and the largest of each."""
+    """Returns the plans worth timing.
+
+    They are the first few of one or two combinations of levers; of more, the fastest and the largest of each.
+    """
     groups: dict[tuple[Any, ...], list[Candidate]] = {}
     for candidate in fitting:
         groups.setdefault(levers(candidate.plan), []).append(candidate)
@@ -73,10 +78,10 @@ def _shortlist(fitting: list[Candidate]) -> list[Candidate]:
     return [candidate for candidate in fitting if candidate in chosen]
 
 
-def _beside(best: Candidate, fitting: list[Candidate]) -> list[Candidate]:
-    """Of the same levers, with the next smaller and the next larger micro-batch."""
-    alike = [one for one in fitting if levers(one.plan) == levers(best.plan)]
+def _neighbours(best: Candidate, fitting: list[Candidate]) -> list[Candidate]:
+    """Returns plans of the same levers, with the next smaller and the next larger micro-batch."""
+    alike = [candidate for candidate in fitting if levers(candidate.plan) == levers(best.plan)]
     alike.sort(key=lambda candidate: candidate.plan.micro_batch)
-    sizes = [one.plan.micro_batch for one in alike]
+    sizes = [candidate.plan.micro_batch for candidate in alike]
     at = sizes.index(best.plan.micro_batch)
     return alike[max(0, at - 1) : at] + alike[at + 1 : at + 2]

@@ -1,8 +1,6 @@
 """Floating-point operations of a traced function and the bytes they read and write, counted from its dots.
 
-The same on every chip.
-
-XLA's own count is empty on compile-only GPUs and leaves out loop trips on CPUs.
+They are the same on every chip. XLA's own count is empty on compile-only GPUs and leaves out loop trips on CPUs.
 """
 
 import math
@@ -14,46 +12,53 @@ from jax.interpreters import partial_eval
 
 
 def dot_flops(closed: Any) -> float:
-    """Multiply and add count as two. What nothing uses is not counted, as the compiler drops it."""
-    live, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
-    return _of(live, _dot)
+    """Counts floating-point operations; multiply and add count as two."""
+    return _total(closed, _dot)
 
 
 def dot_bytes(closed: Any) -> float:
-    """What its dots read and write where nothing stays in a cache: operands and results, recomputed ones each time."""
-    live, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
-    return _of(live, _operands)
+    """Counts the bytes that dots read and write with no cache: operands and results, recomputed ones each time."""
+
+    def operands(equation: Any) -> float:
+        avals = [variable.aval for variable in [*equation.invars, *equation.outvars]]
+        return float(sum(math.prod(aval.shape) * aval.dtype.itemsize for aval in avals))
+
+    return _total(closed, operands)
 
 
 def dots(closed: Any) -> float:
-    """How often a dot is done."""
+    """Counts dots."""
+    return _total(closed, lambda _: 1.0)
+
+
+def _total(closed: Any, price: Callable[[Any], float]) -> float:
+    """Sums the price of every dot, as often as it is done. Dots whose results nothing uses are left out."""
+
+    def total_of(jaxpr: Any) -> float:
+        total = 0.0
+        for equation in jaxpr.eqns:
+            if equation.primitive.name == "dot_general":
+                total += price(equation)
+                continue
+            trips = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
+            total += trips * sum(map(total_of, _inner(equation.params)))
+        return total
+
     live, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
-    return _of(live, lambda _: 1.0)
-
-
-def _of(jaxpr: Any, price: Callable[[Any], float]) -> float:
-    """Of every dot, as often as it is done."""
-    total = 0.0
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == "dot_general":
-            total += price(equation)
-            continue
-        trips = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
-        total += trips * sum(_of(inner, price) for inner in _inner(equation.params))
-    return total
+    return total_of(live)
 
 
 def _inner(params: dict[str, Any]) -> list[Any]:
-    found = []
+    inner = []
     for name, value in params.items():
         if name in ("fwd_jaxpr_thunk", "bwd", "jvp_jaxpr_fun", "cond_jaxpr"):
             continue
         for item in value if isinstance(value, tuple | list) else (value,):
             if isinstance(item, jex.ClosedJaxpr):
-                found.append(item.jaxpr)
+                inner.append(item.jaxpr)
             elif isinstance(item, jex.Jaxpr):
-                found.append(item)
-    return found
+                inner.append(item)
+    return inner
 
 
 def _dot(equation: Any) -> float:
@@ -64,8 +69,3 @@ def _dot(equation: Any) -> float:
     rows = math.prod(left) // max(1, inner * shared)
     cols = math.prod(right) // max(1, inner * shared)
     return 2.0 * shared * rows * inner * cols
-
-
-def _operands(equation: Any) -> float:
-    avals = [variable.aval for variable in [*equation.invars, *equation.outvars]]
-    return float(sum(math.prod(aval.shape) * aval.dtype.itemsize for aval in avals))

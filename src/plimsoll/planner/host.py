@@ -1,4 +1,4 @@
-"""What this machine can really give: free memory, and the limits of the control groups the process lives in."""
+"""Memory that this machine can really give: free bytes, and the limits of the control groups of this process."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import psutil
 from plimsoll.units import GIB, MIB
 
 NO_LIMIT = 2**60
-"""Control groups write "no limit" as a number close to 2^63."""
+"""Bytes that stand for no limit: control groups write a number close to 2^63."""
 
 
 def margin_bytes(available: int) -> int:
-    """Left to others when the budget is found by itself: a tenth, at least 256 MiB, at most 2 GiB."""
+    """Returns what is left to others when no budget is given: a tenth, at least 256 MiB, at most 2 GiB."""
     return min(max(available // 10, 256 * MIB), 2 * GIB)
 
 
 def available_bytes(root: Path = Path("/")) -> int:
-    """Free memory of the machine, or what the control groups still allow, whichever is less."""
+    """Returns the free memory of the machine, or what the control groups still allow, whichever is less."""
     return min(psutil.virtual_memory().available, cgroup_room(root))
 
 
 def cgroup_room(root: Path = Path("/")) -> int:
-    """Bytes until the tightest memory limit (cgroup v1 or v2) on the way up from our group; NO_LIMIT for none."""
+    """Returns the bytes up to the tightest memory limit (cgroup v1 or v2) of our group and its parents, or NO_LIMIT."""
     rooms = [NO_LIMIT]
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
@@ -40,7 +40,7 @@ def cgroup_room(root: Path = Path("/")) -> int:
 
 
 def _rooms(mount: Path, path: str, limit_name: str, usage_name: str, reclaimable: str) -> list[int]:
-    found = []
+    rooms = []
     group = mount / path.lstrip("/")
     for folder in [group, *group.parents]:
         if not folder.is_relative_to(mount):
@@ -48,8 +48,12 @@ def _rooms(mount: Path, path: str, limit_name: str, usage_name: str, reclaimable
         limit = _number(folder / limit_name)
         if limit is not None and limit < NO_LIMIT:
             used = _number(folder / usage_name) or 0
-            found.append(max(0, limit - used + _field(folder / "memory.stat", reclaimable)))
-    return found
+            try:
+                statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            except (OSError, ValueError):
+                statistics = {}
+            rooms.append(max(0, limit - used + int(statistics.get(reclaimable, 0))))
+    return rooms
 
 
 def _number(path: Path) -> int | None:
@@ -58,11 +62,3 @@ def _number(path: Path) -> int | None:
     except OSError:
         return None
     return int(text) if text.isdigit() else None
-
-
-def _field(path: Path, name: str) -> int:
-    try:
-        rows = dict(line.split() for line in path.read_text().splitlines())
-    except (OSError, ValueError):
-        return 0
-    return int(rows.get(name, 0))

@@ -88,7 +88,7 @@ class Recipe(ABC):
             return 0
         return 1 if made.clip_norm is None else 2
 
-    judged_by: ClassVar[str] = "loss"
+    best_by: ClassVar[str] = "loss"
     """Metric of an evaluation by which a checkpoint is the best: the lowest loss, or the most of anything else."""
 
     batch_size: int = 32

@@ -1,8 +1,8 @@
-"""What the budget counts, now and at most; and whether an error is the refusal of what goes beyond it.
+"""The bytes that the budget counts, now and at most, and the errors of an allocator that refuses more.
 
-On an accelerator that is what its allocator has given out, and the allocator has the budget as its limit
-(`environment.on_card`). On a CPU it is the resident set, and the system refuses only where an address-space limit is
-in force.
+On an accelerator they are the bytes its allocator has given out, and the allocator has the budget as its limit
+(`environment.on_card`). On a CPU they are the resident set, and the system refuses only where an address-space limit
+is in force.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ from plimsoll.training import memory
 
 
 def refused(problem: BaseException) -> bool:
-    """XLA's error with the status RESOURCE_EXHAUSTED, or Python's own: no other error, whatever its text says."""
+    """Returns whether an error is XLA's with the status RESOURCE_EXHAUSTED, or Python's MemoryError."""
     if isinstance(problem, MemoryError):
         return True
     return isinstance(problem, jax.errors.JaxRuntimeError) and str(problem).startswith("RESOURCE_EXHAUSTED:")
 
 
 def peak_bytes() -> int:
-    """The most the fullest device held; on a CPU, which counts none of it, the peak resident set."""
+    """Returns the most the fullest device held; on a CPU, where none is counted, the peak resident set."""
     counted = _fullest("peak_bytes_in_use")
     return memory.peak_resident_bytes() if counted is None else counted
 
 
 def bytes_now() -> int:
-    """What the fullest device holds; on a CPU the resident set."""
+    """Returns what the fullest device holds; on a CPU the resident set."""
     counted = device_bytes()
     return memory.resident_bytes() if counted is None else counted
 
 
 def device_bytes() -> int | None:
-    """What the fullest device holds; None on a CPU."""
+    """Returns what the fullest device holds; None on a CPU."""
     return _fullest("bytes_in_use")
 
 
 def limit_bytes() -> int | None:
-    """What the allocator gives at most; None on a CPU."""
+    """Returns what the allocator gives at most; None on a CPU."""
     return _fullest("bytes_limit")
 
 
 def _fullest(figure: str) -> int | None:
     stats = [device.memory_stats() for device in jax.local_devices()]
-    return max((found[figure] for found in stats if found and figure in found), default=None)
+    return max((each[figure] for each in stats if each and figure in each), default=None)

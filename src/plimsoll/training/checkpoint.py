@@ -1,13 +1,13 @@
-"""Checkpoints: Orbax writes the arrays in slices, a manifest of checksums says whether they are still whole.
+"""Checkpoints: Orbax writes the arrays in slices, and a manifest of checksums tells whether they are still whole.
 
-A checkpoint is a folder `step-00000600` that appears all at once, by a rename, when everything in it is on disk:
+A checkpoint is a folder `step-00000600`. It appears all at once, by a rename, when everything in it is on disk:
 
     arrays/        Orbax; every leaf cut into slices of at most SLICE_BYTES, so that saving needs tens of MiB
     state.json     the leaves: path, shape, dtype; and the loader's position
     manifest.json  SHA-256 of every file above: a flipped bit would load silently otherwise
 
-Saving beside training (`in_background`) lets XLA keep a second copy of the state until it is written; the planner
-charges for it. What is damaged is set aside, and the one before it is used.
+Saving in the background lets XLA keep a second copy of the state until it is written; the planner counts it.
+A damaged checkpoint is set aside, and the one before it is used.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ import errno
 import hashlib
 import itertools
 import json
+import logging
 import os
 import shutil
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,13 +33,14 @@ from plimsoll.errors import CheckpointError, StoppedError
 from plimsoll.runs.folder import replace_file
 from plimsoll.training import allocator, distributed
 from plimsoll.training.disk import KEPT
-from plimsoll.training.quiet import hush
 from plimsoll.units import MIB, format_bytes
 
 SLICE_BYTES = 4 * MIB
 IN_FLIGHT_BYTES = 8 * MIB
-"""What Orbax may hold at a time while it writes or reads."""
+"""Bytes that Orbax may hold at a time while it writes or reads."""
 DAMAGED = ".damaged"
+LOGGERS = ("absl", "asyncio")
+"""Loggers of Orbax and TensorStore."""
 _PLACEHOLDER: Any = ...  # Orbax's word for "leave this one on disk"
 
 
@@ -67,38 +70,41 @@ class Checkpoints:
         self.wait()  # Orbax's threads cannot end their work once the interpreter shuts down
 
     def all(self) -> list[Saved]:
-        """The newest first."""
-        found = [Saved(path) for path in self.folder.glob("step-*") if path.name[5:].isdigit()]
-        return sorted(found, key=lambda saved: saved.step, reverse=True)
+        """Returns the checkpoints, the newest first."""
+        checkpoints = [Saved(path) for path in self.folder.glob("step-*") if path.name[5:].isdigit()]
+        return sorted(checkpoints, key=lambda saved: saved.step, reverse=True)
 
     def best(self) -> dict[str, Any] | None:
-        """`step` and `validation_loss` of the best one, and the `standing` it was chosen by where that is another
-        number; None before the first evaluation."""
+        """Returns `step` and `validation_loss` of the best checkpoint; None before the first evaluation.
+
+        Where it was chosen by another metric, `standing` is its value.
+        """
         path = self.folder / "best.json"
         try:
-            found = json.loads(path.read_text())
-            standing = {"standing": float(found["standing"])} if "standing" in found else {}
-            return {"step": int(found["step"]), "validation_loss": float(found["validation_loss"])} | standing
+            best = json.loads(path.read_text())
+            standing = {"standing": float(best["standing"])} if "standing" in best else {}
+            return {"step": int(best["step"]), "validation_loss": float(best["validation_loss"])} | standing
         # It is not there, or damaged: the next evaluation writes another.
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
 
     def mark_best(self, step: int, validation_loss: float, *, standing: float | None = None) -> None:
-        """`standing`: what is higher is better; the loss, its sign turned, where nothing else is said."""
-        marked = {"step": step, "validation_loss": validation_loss}
-        marked |= {} if standing is None else {"standing": standing}
-        replace_file(self.folder / "best.json", json.dumps(marked))
+        """Writes which step is the best. `standing`: the metric it was chosen by, if not the loss; higher is better."""
+        best = {"step": step, "validation_loss": validation_loss}
+        best |= {} if standing is None else {"standing": standing}
+        replace_file(self.folder / "best.json", json.dumps(best))
 
     def save(self, step: int, state: Any, loader_state: dict[str, Any]) -> None:
-        """Refuses a state that is not finite. Waits for the save before this one."""
+        """Saves the state after the save before it is done. Raises StoppedError for a state that is not finite."""
         self.wait()
         leaves = _leaves(state)  # of several processes: all of them give what they hold, and the first one writes
         if distributed.is_first() and all(saved.step != step for saved in self.all()):
             self._write(step, leaves, loader_state)
-        distributed.meet("saved")
+        distributed.barrier("saved")
 
     def _write(self, step: int, leaves: list[tuple[str, np.ndarray]], loader_state: dict[str, Any]) -> None:
         require_finite(leaves, step)
+        slices = {f"{path}#{index}": piece for path, leaf in leaves for index, piece in enumerate(_cut(leaf))}
         partial = self.folder / f".partial-{step:08d}"
         try:
             shutil.rmtree(partial, ignore_errors=True)
@@ -109,25 +115,27 @@ class Checkpoints:
                 "leaves": [{"path": p, "shape": list(x.shape), "dtype": str(x.dtype)} for p, x in leaves],
             }
             (partial / "state.json").write_text(json.dumps(described))
-            finish = _start_writing(partial / "arrays", dict(_slices(leaves)), in_background=self.in_background)
+            finish = _start_writing(partial / "arrays", slices, in_background=self.in_background)
         except Exception as problem:
             raise _not_saved(partial, step, problem) from problem
         if not self.in_background:
             self._complete(partial, step, finish)
-            self._raise_failure()
+            self.wait()
             return
         self._writer = threading.Thread(target=self._complete, args=(partial, step, finish), name="checkpoint")
         self._writer.start()
 
     def wait(self) -> None:
-        """Until what is being written is on disk; raises what went wrong with it."""
+        """Waits until what is being written is on disk; raises what went wrong with it."""
         if self._writer is not None:
             self._writer.join()
             self._writer = None
-        self._raise_failure()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
     def latest_whole(self) -> tuple[Saved | None, list[str]]:
-        """The newest checkpoint that passes its checksums, and what was set aside on the way, in words."""
+        """Returns the newest checkpoint that passes its checksums, and notes on those that were set aside."""
         notes = []
         for partial in self.folder.glob(".partial-*"):
             shutil.rmtree(partial, ignore_errors=True)
@@ -137,18 +145,22 @@ class Checkpoints:
             problem = damage(saved)
             if problem is None:
                 return saved, notes
-            aside = next(path for path in _asides(saved.path) if not path.exists())
+            numbers = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
+            names = (saved.path.with_name(f"{saved.path.name}{DAMAGED}{number}") for number in numbers)
+            aside = next(path for path in names if not path.exists())  # one that was set aside before stays
             saved.path.rename(aside)
             notes.append(f"checkpoint {saved.step} is damaged ({problem}): set aside as {aside.name}")
         return None, notes
 
     def set_aside(self) -> list[str]:
-        """Names of damaged checkpoints, of this session and of those before it."""
+        """Returns the names of damaged checkpoints, of this session and of those before it."""
         return sorted(path.name for path in self.folder.glob(f"step-*{DAMAGED}*"))
 
     def newest(self, like: Any) -> tuple[int | None, Any, dict[str, Any], list[str]]:
-        """Step, state and loader's position of the newest that is whole, and what was set aside, in words. None for the
-        step where there is none. Of several processes the first one reads, leaf by leaf, and the others get it."""
+        """Returns step, state, loader's position and notes of the newest whole checkpoint; step None if there is none.
+
+        Of several processes the first one reads, leaf by leaf, and sends it to the others.
+        """
         if distributed.processes() == 1:
             saved, notes = self.latest_whole()
             return (saved.step, *load_state(saved, like), notes) if saved else (None, None, {}, notes)
@@ -169,48 +181,42 @@ class Checkpoints:
     def _complete(self, partial: Path, step: int, finish: Any) -> None:
         try:
             finish()
-            _write_manifest(partial)
+            files = sorted(path for path in partial.rglob("*") if path.is_file())
+            checksums = {str(path.relative_to(partial)): _sha256(path) for path in files}
+            replace_file(partial / "manifest.json", json.dumps(checksums))
             _flush_folder(partial)
             partial.rename(self.folder / f"step-{step:08d}")
             _flush_folder(self.folder)
-            self._forget_old()
+            best = self.best()
+            for saved in self.all()[KEPT:]:
+                if best is None or saved.step != best["step"]:
+                    shutil.rmtree(saved.path, ignore_errors=True)
         except Exception as problem:
             self._failure = _not_saved(partial, step, problem)
 
-    def _raise_failure(self) -> None:
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
-
-    def _forget_old(self) -> None:
-        best = self.best()
-        for saved in self.all()[KEPT:]:
-            if best is None or saved.step != best["step"]:
-                shutil.rmtree(saved.path, ignore_errors=True)
-
 
 def load_state(saved: Saved, like: Any) -> tuple[Any, dict[str, Any]]:
-    """The state, leaf by leaf, where `like` says that it lies, else on the device; and the loader's position.
+    """Loads the state, leaf by leaf, and the loader's position.
 
-    `like` holds shapes and dtypes, and shardings where some of the state is offloaded.
+    `like` holds shapes and dtypes, and shardings where some of the state is offloaded; else it goes to the device.
     """
     return load_part(saved, like), loader_position(saved)
 
 
 def load_part(saved: Saved, like: Any, *, only: str | tuple[str, ...] = "") -> Any:
-    """What lies under the paths that begin with `only`, in the shape of `like`, on the device.
+    """Loads the leaves under the paths that begin with `only`, in the shape of `like`, onto the device.
 
-    Using what was trained needs `only="['params']"`, and not the optimizer, which is twice as large.
+    Using a trained model needs `only="['params']"`, and not the optimizer, which is twice as large.
     """
     paths = [path for path, _ in _leaves(like)]
-    lies = {path: getattr(leaf, "sharding", None) for path, leaf in _leaves(like)}
+    shardings = {path: getattr(leaf, "sharding", None) for path, leaf in _leaves(like)}
     read = _fitting(saved, like, only=only)
-    loaded = {path: jax.device_put(leaf, lies[path], may_alias=False) for path, leaf in read}
+    loaded = {path: jax.device_put(leaf, shardings[path], may_alias=False) for path, leaf in read}
     return jax.tree.unflatten(jax.tree.structure(like), [loaded[path] for path in paths])
 
 
 def _fitting(saved: Saved, like: Any, *, only: str | tuple[str, ...] = "") -> Iterator[tuple[str, np.ndarray]]:
-    """`read_leaves`, where they are of the shapes of `like`."""
+    """Returns `read_leaves`. Raises CheckpointError where their shapes are not those of `like`."""
     have = {leaf["path"]: (tuple(leaf["shape"]), leaf["dtype"]) for leaf in _described(saved, only)}
     want = {path: (tuple(leaf.shape), str(leaf.dtype)) for path, leaf in _leaves(like)}
     if have != want:
@@ -223,16 +229,19 @@ def _fitting(saved: Saved, like: Any, *, only: str | tuple[str, ...] = "") -> It
 
 
 def read_leaves(saved: Saved, *, only: str | tuple[str, ...] = "") -> Iterator[tuple[str, np.ndarray]]:
-    """Path and array of every leaf under `only`, one in memory at a time, in the order of the state."""
+    """Yields path and array of every leaf under `only`, one in memory at a time, in the order of the state."""
+    from orbax.checkpoint import v1 as ocp
+
     every = _described(saved)
-    cut = {leaf["path"]: _cut(np.empty(leaf["shape"], _dtype(leaf["dtype"]))) for leaf in every}
+    cut = {leaf["path"]: _cut(np.empty(leaf["shape"], leaf["dtype"])) for leaf in every}
     names = {path: [f"{path}#{index}" for index in range(len(pieces))] for path, pieces in cut.items()}
     everything = {name: _PLACEHOLDER for group in names.values() for name in group}
     for leaf in _described(saved, only):
-        path, whole = leaf["path"], np.empty(leaf["shape"], _dtype(leaf["dtype"]))
+        path, whole = leaf["path"], np.empty(leaf["shape"], leaf["dtype"])
         pieces = _cut(whole)
         wanted = {name: np.empty_like(piece) for name, piece in zip(names[path], pieces, strict=True)}
-        read = _load(saved.path / "arrays", everything | wanted)
+        with _context(), distributed.alone():
+            read = ocp.load(str(saved.path / "arrays"), everything | wanted)
         for name, piece in zip(names[path], pieces, strict=True):
             piece[...] = read[name]
         yield path, whole
@@ -248,14 +257,22 @@ def loader_position(saved: Saved) -> dict[str, Any]:
     return json.loads((saved.path / "state.json").read_text())["loader"]
 
 
-def _asides(path: Path) -> Iterator[Path]:
-    """Names for it when it is damaged; none that was set aside before is written over."""
-    for number in itertools.count(1):
-        yield path.with_name(f"{path.name}{DAMAGED}" + (f"-{number}" if number > 1 else ""))
+def fingerprint(leaves: Iterable[tuple[str, np.ndarray]], position: Mapping[str, Any]) -> str:
+    """Returns one SHA-256 that two runs share exactly if they learned the same, bit for bit.
+
+    It covers parameters, optimizer, EMA, carry, step, RNG and the loader's position, in the order of `leaves` (a
+    checkpoint's own). It does not cover plan, time or paths.
+    """
+    digest = hashlib.sha256()
+    for path, leaf in leaves:
+        digest.update(f"{path} {leaf.dtype} {leaf.shape}\n".encode())
+        digest.update(np.ascontiguousarray(leaf).view(np.uint8).reshape(-1).data if leaf.size else b"")
+    digest.update(json.dumps(position, sort_keys=True).encode())
+    return digest.hexdigest()
 
 
 def damage(saved: Saved) -> str | None:
-    """What is wrong with it in a few words, or None. Reads every byte."""
+    """Returns the damage in a few words, or None. Reads every byte."""
     manifest = saved.path / "manifest.json"
     if not manifest.exists():
         return "it has no manifest"
@@ -275,7 +292,7 @@ def damage(saved: Saved) -> str | None:
 
 
 def require_finite(leaves: list[tuple[str, np.ndarray]], step: int) -> None:
-    """A state with NaN or infinity in it must not replace a good one."""
+    """Raises StoppedError for a state with NaN or infinity in it, which must not replace a good one."""
     for path, leaf in leaves:
         if not np.issubdtype(leaf.dtype, np.integer) and not all(
             np.isfinite(piece.astype(np.float32, copy=False)).all() for piece in _cut(leaf)
@@ -295,28 +312,16 @@ def _leaves(tree: Any) -> list[tuple[str, Any]]:
 
 
 def _cut(leaf: np.ndarray) -> list[np.ndarray]:
-    """Views of at most SLICE_BYTES of the flattened array."""
+    """Returns views of at most SLICE_BYTES of the flattened array."""
     flat = leaf.reshape(-1)
     length = max(1, SLICE_BYTES // leaf.itemsize)
     return [flat[start : start + length] for start in range(0, flat.size, length)]
 
 
-def _slices(leaves: list[tuple[str, np.ndarray]]) -> Iterator[tuple[str, np.ndarray]]:
-    for path, leaf in leaves:
-        for index, piece in enumerate(_cut(leaf)):
-            yield f"{path}#{index}", piece
-
-
-def _dtype(name: str) -> np.dtype:
-    import ml_dtypes
-
-    return np.dtype(getattr(ml_dtypes, name, name) if name == "bfloat16" else name)
-
-
 def _context() -> Any:
     from orbax.checkpoint import v1 as ocp
 
-    hush()
+    _silence_tracebacks()
     context = ocp.Context()
     context.memory.write_concurrent_bytes = IN_FLIGHT_BYTES
     context.memory.read_concurrent_bytes = IN_FLIGHT_BYTES
@@ -337,22 +342,32 @@ def _start_writing(path: Path, slices: dict[str, np.ndarray], *, in_background: 
     return lambda: None
 
 
-def _load(path: Path, wanted: dict[str, Any]) -> dict[str, Any]:
-    from orbax.checkpoint import v1 as ocp
-
-    with _context(), distributed.alone():
-        return ocp.load(str(path), wanted)
-
-
-def _write_manifest(folder: Path) -> None:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    checksums = {str(path.relative_to(folder)): _sha256(path) for path in files}
-    replace_file(folder / "manifest.json", json.dumps(checksums))
-
-
 def _sha256(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _silence_tracebacks() -> None:
+    """Keeps Orbax and TensorStore from printing tracebacks of a write that fails: its error is raised, once.
+
+    On a full disk they log every thread's traceback. Their callbacks then meet an event loop that is closed, which the
+    interpreter reports through `sys.unraisablehook`, hundreds of times over. May be called again.
+    """
+    for name in LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    if not isinstance(sys.unraisablehook, _WithoutClosedLoops):
+        sys.unraisablehook = _WithoutClosedLoops(sys.unraisablehook)
+
+
+class _WithoutClosedLoops:
+    """An `unraisablehook` that passes on every error but that of a closed event loop."""
+
+    def __init__(self, before: Any) -> None:
+        self._before = before
+
+    def __call__(self, event: Any) -> None:
+        if not (isinstance(event.exc_value, RuntimeError) and str(event.exc_value) == "Event loop is closed"):
+            self._before(event)
 
 
 def _flush_folder(folder: Path) -> None:
@@ -364,7 +379,7 @@ def _flush_folder(folder: Path) -> None:
 
 
 def _not_saved(partial: Path, step: int, problem: Exception) -> Exception:
-    """What the disk did, in a paragraph; anything else as it is."""
+    """Returns a StoppedError about the disk, in a paragraph; any other problem as it is."""
     shutil.rmtree(partial, ignore_errors=True)
     if allocator.refused(problem):  # memory, not disk, under the same status
         return problem
@@ -377,8 +392,8 @@ def _not_saved(partial: Path, step: int, problem: Exception) -> Exception:
     what = f"the disk is full ({free} free)" if full else str(problem)
     before = max((saved.step for saved in Checkpoints(partial.parent, in_background=False).all()), default=None)
     advice = "make room, and run" if full else "run"
-    there = "There is no earlier checkpoint" if before is None else f"The checkpoint of step {before} is whole"
+    earlier = "There is no earlier checkpoint" if before is None else f"The checkpoint of step {before} is whole"
     return StoppedError(
-        f"step {step} could not be saved in {partial.parent}: {what}. {there}; {advice} the same command again to"
+        f"step {step} could not be saved in {partial.parent}: {what}. {earlier}; {advice} the same command again to"
         " continue"
     )

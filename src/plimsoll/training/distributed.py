@@ -1,4 +1,4 @@
-"""Several processes that train one run: how they find one another, what the first tells the others, what they agree on.
+"""Several processes that train one run: how they connect, what the first sends to the others, what they agree on.
 
 JAX's own runtime connects them. Small things go through its key-value store, which needs no device: a process may wait
 there for minutes while the first one plans. Leaves of a state go from device to device.
@@ -22,27 +22,27 @@ from jax.sharding import NamedSharding, PartitionSpec
 from plimsoll.errors import RunError
 
 HEARTBEAT_SECONDS = 30
-"""A process that was not heard for so long counts as gone, and ends the others."""
+"""Silence after which a process counts as gone; the others then end."""
 CONNECT_SECONDS = 300
 PATIENCE_MILLISECONDS = 24 * 3600 * 1000
 LEAVING_SECONDS = 3
-"""That the first process leaves to the others to say what they have heard."""
+"""Time that the first process leaves to the others to print what they have read."""
 POLL_SECONDS = 0.2
-"""Between two looks for what the first process prepares: it makes data and compiles plans meanwhile."""
+"""Time between two looks for what the first process prepares: it makes data and compiles plans meanwhile."""
 PIECE_BYTES = 16 * 2**20
-"""Of a leaf that goes to the other processes at a time."""
+"""Bytes of a leaf that are sent to the other processes at a time."""
 
 
 def join(
     coordinator: str | None,
     processes: int | None,
     process: int | None,
-    told: Callable[[], int | None] = lambda: None,
+    signal: Callable[[], int | None] = lambda: None,
 ) -> None:
-    """Before anything else touches JAX. None: as the variables of Slurm, MPI, Kubernetes or a TPU say.
+    """Connects the processes of a run. Call it before anything else touches JAX.
 
-    JAX waits for the others where no signal handler of Python's runs: in a thread here, while this one looks whether
-    a signal was `told`.
+    None: as the variables of Slurm, MPI, Kubernetes or a TPU give it. JAX waits for the others where no signal handler
+    of Python's runs: in a thread here, while this one looks whether `signal` returns one.
     """
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.config.update("jax_enable_preemption_service", False)  # it takes SIGTERM for itself, and notes it late
@@ -65,7 +65,7 @@ def join(
     waiting.start()
     while waiting.is_alive():
         waiting.join(POLL_SECONDS)
-        if (number := told()) is not None:
+        if (number := signal()) is not None:
             stopped = RunError("stopped while it waited for the other processes: nothing was begun")
             stopped.exit_code = 128 + number
             raise stopped
@@ -79,14 +79,16 @@ def join(
 
 
 def leave() -> None:
-    """When all have come to the end."""
-    meet("end")
+    """Disconnects from the others when all are done."""
+    barrier("end")
     jax.distributed.shutdown()
 
 
-def meet(place: str) -> None:
-    """Waits until all have come to `place`, each time once. Where one may take minutes (compiling, writing), so that
-    none waits for it in a collective, which gives up."""
+def barrier(place: str) -> None:
+    """Waits at a barrier over all processes, named `place`.
+
+    Use it around work that can take minutes on one process (compiling, writing); a collective would time out.
+    """
     if processes() > 1:
         _met[place] = _met.get(place, 0) + 1
         _state().client.wait_at_barrier(f"plimsoll/{place}-{_met[place]}", PATIENCE_MILLISECONDS)
@@ -96,15 +98,17 @@ _met: dict[str, int] = {}
 
 
 def processes() -> int:
+    """Returns the number of processes."""
     return _state().num_processes if _state().client is not None else 1
 
 
 def process() -> int:
+    """Returns the number of this process, from 0."""
     return _state().process_id if _state().client is not None else 0
 
 
 def is_first() -> bool:
-    """Whether this process writes what the run keeps: the only one, or number 0."""
+    """Returns whether this process writes what the run keeps: the only one, or number 0."""
     return process() == 0
 
 
@@ -115,7 +119,7 @@ def _state() -> Any:
 
 
 def devices(count: int) -> list[Any]:
-    """`count` of them, as many of every process: the first of each."""
+    """Returns `count` devices, as many of every process: the first of each."""
     each = count // processes()
     if each * processes() != count or jax.device_count() < count:
         raise RunError(
@@ -129,34 +133,35 @@ def devices(count: int) -> list[Any]:
 
 
 class Board:
-    """Where the first process writes what all of them read, and each its own: under names that are used once."""
+    """A store that all processes read: the first writes there, and each its own, under names that are used once."""
 
-    def __init__(self, told: Callable[[], int | None] = lambda: None) -> None:
-        self._client, self._told = _state().client, told
+    def __init__(self, signal: Callable[[], int | None] = lambda: None) -> None:
+        self._client, self._signal = _state().client, signal
 
     def write(self, name: str, value: Any) -> None:
         self._client.key_value_set(f"plimsoll/{name}", json.dumps(value))
 
     def read(self, name: str) -> Any:
-        """Waits until it is there, or a signal was `told`."""
+        """Returns the value under a name once it is there. Exits at a signal."""
         while True:
             try:
                 return json.loads(self._client.key_value_try_get(f"plimsoll/{name}"))
             except jax.errors.JaxRuntimeError as problem:
                 if not str(problem).startswith("NOT_FOUND"):
                     raise
-            if (number := self._told()) is not None:
+            if (number := self._signal()) is not None:
                 raise SystemExit(128 + number)
             time.sleep(POLL_SECONDS)
 
-    def heard(self, name: str) -> None:
-        """Waits until all have read what was written, so that none is ended by another one's end before."""
-        with contextlib.suppress(jax.errors.JaxRuntimeError):  # one is gone: it will not hear it
-            self._client.wait_at_barrier(f"plimsoll/heard-{name}", HEARTBEAT_SECONDS * 1000)
+    def wait_until_read(self, name: str) -> None:
+        """Waits until all have read what was written, so that the end of one does not end another before."""
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # one is gone: it will not read it
+            self._client.wait_at_barrier(f"plimsoll/read-{name}", HEARTBEAT_SECONDS * 1000)
         if is_first():  # its end takes the store with it, and whoever is still connected ends with an abort
             time.sleep(LEAVING_SECONDS)
 
     def write_files(self, name: str, folder: Path, paths: list[str]) -> None:
+        """Writes files of a folder, as one archive in pieces."""
         import tarfile
 
         packed = io.BytesIO()
@@ -169,6 +174,7 @@ class Board:
         self.write(name, len(pieces))
 
     def read_files(self, name: str, folder: Path) -> None:
+        """Unpacks the files that `write_files` wrote into a folder."""
         import tarfile
 
         pieces = range(self.read(name))
@@ -178,29 +184,29 @@ class Board:
 
 
 class Agreement:
-    """What any process wishes becomes what all do, one step later: none of them waits for it."""
+    """A request of any process, which all follow one step later: none of them waits for it."""
 
     def __init__(self) -> None:
-        self._asked: jax.Array | None = None
+        self._pending: jax.Array | None = None
         self.alone = processes() == 1
         if not self.alone:
             firsts = np.asarray(devices(processes()))
-            self._lies = NamedSharding(jax.sharding.Mesh(firsts, ("process",)), PartitionSpec("process"))
-            whole = NamedSharding(self._lies.mesh, PartitionSpec())
-            self._largest = jax.jit(lambda wishes: wishes.max(), out_shardings=whole)
+            self._sharding = NamedSharding(jax.sharding.Mesh(firsts, ("process",)), PartitionSpec("process"))
+            whole = NamedSharding(self._sharding.mesh, PartitionSpec())
+            self._largest = jax.jit(lambda requests: requests.max(), out_shardings=whole)
 
-    def __call__(self, wish: int) -> int:
-        """The largest of those that were given in the call before; alone, `wish` itself."""
+    def __call__(self, request: int) -> int:
+        """Returns the largest request of the call before; of a process alone, `request` itself."""
         if self.alone:
-            return wish
-        before = 0 if self._asked is None else int(self._asked)
-        mine = np.full(1, wish, np.int32)
-        self._asked = self._largest(jax.make_array_from_process_local_data(self._lies, mine, (processes(),)))
-        return before
+            return request
+        agreed = 0 if self._pending is None else int(self._pending)
+        own = np.full(1, request, np.int32)
+        self._pending = self._largest(jax.make_array_from_process_local_data(self._sharding, own, (processes(),)))
+        return agreed
 
 
 def gathered(leaf: jax.Array) -> np.ndarray:
-    """The whole of it, on every process."""
+    """Returns the whole of an array, on every process."""
     if leaf.is_fully_addressable or leaf.is_fully_replicated:
         return np.asarray(leaf)
     from jax.experimental import multihost_utils  # here, as below: a process that trains alone stays lean
@@ -209,7 +215,7 @@ def gathered(leaf: jax.Array) -> np.ndarray:
 
 
 def from_first(whole: np.ndarray | None, like: Any) -> jax.Array:
-    """Of `like`'s shape, and where it lies: what the first process gives, bit for bit."""
+    """Returns the first process's array, bit for bit, with the shape and sharding of `like`."""
     from jax.experimental import multihost_utils
 
     size = int(np.prod(like.shape)) * np.dtype(like.dtype).itemsize
@@ -217,14 +223,17 @@ def from_first(whole: np.ndarray | None, like: Any) -> jax.Array:
     received = np.empty(size, np.uint8)
     for at in range(0, size, PIECE_BYTES):
         received[at : at + PIECE_BYTES] = multihost_utils.broadcast_one_to_all(sent[at : at + PIECE_BYTES])
-    found = received.view(like.dtype).reshape(like.shape)
-    return jax.make_array_from_callback(like.shape, like.sharding, lambda index: found[index])
+    values = received.view(like.dtype).reshape(like.shape)
+    return jax.make_array_from_callback(like.shape, like.sharding, values.__getitem__)
 
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """For what the first process does with Orbax by itself, which else waits for the others, whatever its
-    `active_processes` are (0.11.36: it compares the folder's name over all). May go when it does not."""
+    """Lets the first process work with Orbax by itself.
+
+    Orbax else waits for the others, whatever its `active_processes` are (0.11.36: it compares the folder's name over
+    all). May go when it does not.
+    """
     if processes() == 1:
         yield
         return

@@ -18,7 +18,7 @@ from plimsoll.types import Batch, Layered, Task
 def make_layerwise_step(
     task: Task, optimizer: Any, *, passes: int, accumulation: int = 1
 ) -> Callable[[Any, Batch], tuple[Any, dict]]:
-    """As `training.step.make_step`. Raises RecipeError for what cannot be updated in parts, and says why."""
+    """Returns a step as `training.step.make_step` does. Raises RecipeError for what cannot be updated in parts."""
     if accumulation != 1:
         raise RecipeError(
             f"--layerwise {passes} needs the whole effective batch at once, and the plan splits it into {accumulation}"
@@ -60,7 +60,10 @@ def make_layerwise_step(
 
 
 class _Walk:
-    """Through the layers and back. `trees` are the stored weights and the optimizer's state; both are given back."""
+    """A forward pass through the layers and the pass back.
+
+    `trees` are the stored weights and the optimizer's state; both are returned.
+    """
 
     def __init__(self, task: Layered, parts: Parts) -> None:
         self.task, self.parts, self.clip_norm = task, parts, parts.clip_norm
@@ -84,50 +87,56 @@ class _Walk:
             loss, metrics = leave(outer, hidden)
             return loss.total / weight, metrics
 
-        (loss, metrics), (above, towards) = jax.value_and_grad(mean, argnums=(0, 1), has_aux=True)(outer, left)
+        (loss, metrics), (above, cotangent) = jax.value_and_grad(mean, argnums=(0, 1), has_aux=True)(outer, left)
 
         def whole(below: Array, squares: Array) -> tuple[Any, Array]:
-            """The gradient of what is not in layers, of which both ends may have a part, and the norm of all."""
+            """Returns the gradient of what is not in layers, summed over both ends, and the norm of all."""
             gradient = jax.tree.map(jnp.add, above, pull_entered(below)[0])
             return gradient, jnp.sqrt(squares + _squares(gradient))
 
         if self.clip_norm is None:
             clip = jnp.float32(1)
-            trees, below, squares = self.update(trees, inputs, towards, clip, token)
+            trees, below, squares = self.update(trees, inputs, cotangent, clip, token)
             gradient, norm = whole(below, squares)
         else:
-            gradient, norm = whole(*self.squares(trees[0][stacked], inputs, towards))
+            gradient, norm = whole(*self.squares(trees[0][stacked], inputs, cotangent))
             clip = shrinking(norm, self.clip_norm)
-            trees, _, _ = self.update(trees, inputs, towards, clip, token)
+            trees, _, _ = self.update(trees, inputs, cotangent, clip, token)
         trees = self.parts.rest(trees, gradient, stacked, clip)
         return trees, {**metrics, "loss": loss, "weight": weight, "gradient_norm": norm}
 
-    def squares(self, blocks: Any, inputs: Array, towards: Array) -> tuple[Array, Array]:
-        """A backward pass for the norm alone: what flows out of the first layer, and the sum of squares."""
+    def squares(self, blocks: Any, inputs: Array, cotangent: Array) -> tuple[Array, Array]:
+        """Runs a backward pass for the norm alone.
+
+        Returns the gradient for the first layer's input, and the sum of squares.
+        """
         layers = inputs.shape[0]
 
-        def one(n: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-            towards, squares = carry
-            gradient, towards = layer_gradient(self.task, blocks, inputs, layers - 1 - n, towards, readable)
-            return towards, squares + _squares(gradient)
+        def layer(n: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+            cotangent, squares = carry
+            gradient, cotangent = layer_gradient(self.task, blocks, inputs, layers - 1 - n, cotangent, readable)
+            return cotangent, squares + _squares(gradient)
 
-        return lax.fori_loop(0, layers, one, (towards, jnp.float32(0)))
+        return lax.fori_loop(0, layers, layer, (cotangent, jnp.float32(0)))
 
     def update(
-        self, trees: Trees, inputs: Array, towards: Array, clip: Array, token: Array
+        self, trees: Trees, inputs: Array, cotangent: Array, clip: Array, token: Array
     ) -> tuple[Trees, Array, Array]:
-        """A backward pass that updates: the next trees, what flows out of the first layer, and the sum of squares."""
+        """Runs a backward pass that updates.
+
+        Returns the next trees, the gradient for the first layer's input, and the sum of squares.
+        """
         layers, stacked = inputs.shape[0], self.task.stacked
 
-        def one(n: Array, carry: Any) -> Any:
-            trees, towards, squares, token = carry
+        def layer(n: Array, carry: Any) -> Any:
+            trees, cotangent, squares, token = carry
             at = Layer(stacked, layers - 1 - n)
-            gradient, towards = layer_gradient(self.task, trees[0][stacked], inputs, at.number, towards, readable)
+            gradient, cotangent = layer_gradient(self.task, trees[0][stacked], inputs, at.number, cotangent, readable)
             trees, token = self.parts.layer(trees, gradient, at, clip, token)
-            return trees, towards, squares + _squares(gradient), token
+            return trees, cotangent, squares + _squares(gradient), token
 
-        trees, towards, squares, _ = lax.fori_loop(0, layers, one, (trees, towards, jnp.float32(0), token))
-        return trees, towards, squares
+        trees, cotangent, squares, _ = lax.fori_loop(0, layers, layer, (trees, cotangent, jnp.float32(0), token))
+        return trees, cotangent, squares
 
 
 def _squares(tree: Any) -> Array:

@@ -22,42 +22,41 @@ from plimsoll.training.step import Report, evaluated
 from plimsoll.types import Batch, LossSum, Source
 
 IN_FLIGHT = {"cpu": 1}
-"""Steps that may be under way at once (2 where nothing is said): JAX runs ahead otherwise, and memory with it.
+"""Backend to the steps that may be under way at once, else 2: JAX runs ahead otherwise, and memory with it.
 
 On a CPU one: the next step would touch its temporaries while the kernel still takes back those of the last, which
 showed as a fifth of them on top of the peak, now and then (docs/log.md, "Two steps at once")."""
 
-
-TIME_IS_UP, OVER_THE_LINE = 100, 101
-"""Why a session stops, besides the numbers of signals; of what several processes wish, the largest."""
+TIME_IS_UP, OVER_BUDGET = 100, 101
+"""Reasons to stop a session, besides the numbers of signals; of several processes' requests, the largest counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """When to stop and when to do what lies between steps; all in optimizer steps."""
+    """Steps after which to stop, evaluate and save; all in optimizer steps."""
 
     steps: int
-    """Of the whole run."""
+    """Length of the whole run."""
     stop_at: int
-    """Where this session stops: `steps`, or earlier with --max-steps."""
+    """Last step of this session: `steps`, or earlier with --max-steps."""
     stop_after_seconds: float = math.inf
     evaluate_every: float = 0
-    """0: at the end only. An epoch need not be a whole number of steps."""
+    """Steps between evaluations; 0: at the end only. An epoch need not be a whole number of steps."""
     save_every: int = 0
-    judged_by: str = "loss"
-    """Metric of an evaluation by which a checkpoint is the best: the lowest loss, or the most of anything else."""
+    best_by: str = "loss"
+    """Metric that chooses the best checkpoint: the lowest loss, or the highest value of any other."""
 
     def due(self, every: float, done: int) -> bool:
         return done == self.stop_at or (every > 0 and times(done, every) > times(done - 1, every))
 
 
 def times(done: int, every: float) -> int:
-    """How often `every` steps are over."""
+    """Returns how often `every` steps are over."""
     return int(done / every + 1e-9)
 
 
 class Log(Protocol):
-    """What the loop tells: `report/` writes it down."""
+    """A receiver of the loop's events."""
 
     def step(self, done: int, metrics: Mapping[str, float]) -> None: ...
     def evaluation(self, done: int, metrics: Mapping[str, float]) -> None: ...
@@ -66,13 +65,13 @@ class Log(Protocol):
 
 @dataclass(frozen=True)
 class Ended:
-    """Where and why a session ended."""
+    """End of a session: its last step, and why."""
 
     step: int
     signal: int | None
-    """SIGINT or SIGTERM, where one of them ended it."""
+    """SIGINT or SIGTERM, if one of them ended it."""
     over: bool
-    """Whether it ended because the line was crossed."""
+    """Whether it ended because the budget was exceeded."""
     last_metrics: Mapping[str, float]
 
 
@@ -85,15 +84,15 @@ def run_steps(
     evaluate: Callable[[Any], Mapping[str, float]],
     log: Log,
     interruption: Interruption,
-    over_the_line: Callable[[], bool] = lambda: False,
+    over_budget: Callable[[], bool] = lambda: False,
 ) -> tuple[Any, Ended]:
-    """Takes the steps that are left. `interruption` is in force already.
+    """Takes the steps that are left, and returns the final state. `interruption` is in force already.
 
-    Where the line was crossed it saves and stops, between steps, as at a signal; of several processes all do, where one
-    of them is told to.
+    Where the budget is exceeded it saves and stops, between steps, as at a signal. Of several processes all do, once
+    one of them requests it.
 
     Checkpoint n holds the state after n updates and a loader about to yield batch n, so we save after the update
-    and before the next draw. Moving either line breaks exact resumption, which tests/training/test_resume.py
+    and before the next batch. Moving either line breaks exact resumption, which tests/training/test_resume.py
     would notice.
     """
     first = int(state["step"])
@@ -101,18 +100,18 @@ def run_steps(
     flight, agreed = _InFlight(log), Agreement()
     evaluated_at = saved_at = first
     step = first
-    why = 0
+    reason = 0
 
-    def wish() -> int:
+    def request() -> int:
         late = TIME_IS_UP if time.monotonic() >= deadline else 0
-        return interruption.signal or late or (OVER_THE_LINE if over_the_line() else 0)
+        return interruption.signal or late or (OVER_BUDGET if over_budget() else 0)
 
-    def heard() -> int:
-        """Why it stopped, a signal since the last step included; several processes hear only what they agreed on."""
-        return why or (interruption.signal or 0 if agreed.alone else 0)
+    def reason_now() -> int:
+        """Returns why it stops, a signal since the last step included; several processes need to have agreed on it."""
+        return reason or (interruption.signal or 0 if agreed.alone else 0)
 
-    with checkpoints:  # however it ends, a save that was begun is finished
-        while step < schedule.stop_at and not (why := agreed(wish())):
+    with checkpoints:  # however it ends, a save that was started is finished
+        while step < schedule.stop_at and not (reason := agreed(request())):
             state, metrics = executables.step(state, next(loader))  # the old state's buffers are reused
             step += 1
             flight.add(step, metrics)
@@ -120,22 +119,23 @@ def run_steps(
                 flight.land()
                 memory.trim()  # what steps left would sit under the evaluation's peak
                 evaluated_at = step
-                _evaluate(state, step, loader, evaluate, checkpoints, log, schedule.judged_by)
-            if schedule.due(schedule.save_every, step) or _is_best(checkpoints, step):
+                _evaluate(state, step, loader, evaluate, checkpoints, log, schedule.best_by)
+            best = checkpoints.best()
+            if schedule.due(schedule.save_every, step) or (best is not None and best["step"] == step):
                 flight.land()
                 saved_at = step
                 checkpoints.save(step, state, loader.state())
                 log.saved(step)
                 memory.trim()  # what evaluating and saving left in the heap would sit under the next step's peak
         flight.land()
-        if step > evaluated_at and heard() in (0, TIME_IS_UP):
-            _evaluate(state, step, loader, evaluate, checkpoints, log, schedule.judged_by)
+        if step > evaluated_at and reason_now() in (0, TIME_IS_UP):
+            _evaluate(state, step, loader, evaluate, checkpoints, log, schedule.best_by)
         if step > saved_at:
             checkpoints.save(step, state, loader.state())
             log.saved(step)
-    why = heard()
-    told_to = why if why in NUMBERS else None
-    return state, Ended(step, told_to, why == OVER_THE_LINE, flight.last)
+    reason = reason_now()
+    signal = reason if reason in NUMBERS else None
+    return state, Ended(step, signal, reason == OVER_BUDGET, flight.last)
 
 
 def _evaluate(
@@ -145,7 +145,7 @@ def _evaluate(
     evaluate: Callable[[Any], Mapping[str, float]],
     checkpoints: Checkpoints,
     log: Log,
-    judged_by: str,
+    best_by: str,
 ) -> None:
     try:
         metrics = evaluate(evaluated(state))
@@ -158,20 +158,17 @@ def _evaluate(
         return
     log.evaluation(step, metrics)
     best, loss = checkpoints.best(), metrics["validation_loss"]
-    other = None if judged_by == "loss" else metrics[f"validation_{judged_by}"]
-    standing = -loss if other is None else other
+    metric = None if best_by == "loss" else metrics[f"validation_{best_by}"]
+    standing = -loss if metric is None else metric
     if best is None or standing > best.get("standing", -best["validation_loss"]):
-        checkpoints.mark_best(step, loss, standing=other)
-
-
-def _is_best(checkpoints: Checkpoints, step: int) -> bool:
-    best = checkpoints.best()
-    return best is not None and best["step"] == step
+        checkpoints.mark_best(step, loss, standing=metric)
 
 
 def summed(batches: Iterator[Batch], evaluate: Callable[[Any, Batch], Any], params: Any) -> dict[str, float]:
-    """Sums over all batches, divided once: no mean of means. `validation_` goes before every name; what no batch had
-    anything of is left out."""
+    """Returns sums over all batches, divided once: no mean of means.
+
+    `validation_` is put before every name. A metric whose weight is zero in all batches is left out.
+    """
     totals: dict[str, tuple[float, float]] = {}
     for batch in batches:
         for name, (total, weight) in jax.device_get(evaluate(params, dict(batch))).items():
@@ -182,8 +179,8 @@ def summed(batches: Iterator[Batch], evaluate: Callable[[Any, Batch], Any], para
     return {f"validation_{name}": total / weight for name, (total, weight) in totals.items() if weight}
 
 
-def told(report: Mapping[str, Any]) -> dict[str, float]:
-    """A step's report as numbers: sums are divided, and left out where the step had nothing of them."""
+def numbers_of(report: Mapping[str, Any]) -> dict[str, float]:
+    """Returns a step's report as numbers: sums are divided, and left out where their weight is zero."""
     pairs = {name: value for name, value in report.items() if isinstance(value, LossSum)}
     numbers = {name: float(total) / float(weight) for name, (total, weight) in pairs.items() if weight}
     return numbers | {name: float(value) for name, value in report.items() if name not in pairs}
@@ -207,12 +204,12 @@ class _InFlight:
             self._between.settle()
 
     def land(self) -> None:
-        """Waits for all of them."""
+        """Waits for all steps under way."""
         while self._steps:
             self._finish(*self._steps.popleft())
 
     def _finish(self, step: int, metrics: Report) -> None:
-        numbers = told(jax.device_get(metrics))
+        numbers = numbers_of(jax.device_get(metrics))
         if numbers.get("scale", 0.0) > SMALLEST and not math.isfinite(numbers["gradient_norm"]):
             del numbers["gradient_norm"]  # an overflow of float16: the step was skipped, its scale is halved
         elif not math.isfinite(numbers["loss"]) or not math.isfinite(numbers["gradient_norm"]):

@@ -1,4 +1,4 @@
-"""What the process really holds: its resident set now and at its highest, read from the kernel.
+"""The resident set of this process, now and at most, read from the kernel; and how to give memory back.
 
 The budget on a CPU is `VmHWM`, the peak resident set: everything in it counts. `trim` gives back what compiling and
 loading left in the allocator.
@@ -10,6 +10,9 @@ import sys
 import time
 from pathlib import Path
 
+GROWTH_BYTES = 4 * 2**20
+_MADV_DONTNEED = 4
+
 
 def _status(field: str) -> int:
     for line in Path("/proc/self/status").read_text().splitlines():
@@ -19,7 +22,7 @@ def _status(field: str) -> int:
 
 
 def resident_bytes() -> int:
-    """Of this process, now."""
+    """Returns the bytes that this process holds now."""
     if sys.platform != "linux":
         import psutil
 
@@ -28,7 +31,7 @@ def resident_bytes() -> int:
 
 
 def peak_resident_bytes() -> int:
-    """The most this process ever held (Linux: `VmHWM`; elsewhere `ru_maxrss`)."""
+    """Returns the most this process ever held (Linux: `VmHWM`; elsewhere `ru_maxrss`)."""
     if sys.platform != "linux":
         import resource
 
@@ -38,23 +41,25 @@ def peak_resident_bytes() -> int:
 
 
 def settle(*, patience: float = 0.03, interval: float = 5e-4) -> int:
-    """Waits until the resident set stops falling: the kernel takes milliseconds to take back large buffers. Returns
-    the bytes that are left."""
+    """Waits until the resident set stops falling, and returns the bytes that are left.
+
+    The kernel takes milliseconds to take back large buffers.
+    """
     if sys.platform != "linux":
         return resident_bytes()
     deadline = time.perf_counter() + patience
-    lowest, still = _pages(), 0
+
+    def pages() -> int:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1])
+
+    lowest, still = pages(), 0
     while still < 3 and time.perf_counter() < deadline:
         time.sleep(interval)
-        now = _pages()
+        now = pages()
         still = still + 1 if now >= lowest else 0
         lowest = min(lowest, now)
     return lowest * os.sysconf("SC_PAGE_SIZE")
-
-
-def _pages() -> int:
-    with open("/proc/self/statm", "rb") as file:
-        return int(file.read().split()[1])
 
 
 def trim() -> None:
@@ -68,7 +73,7 @@ def trim() -> None:
 
 
 def trim_heap() -> None:
-    """Gives back what is free in it. Does nothing without glibc."""
+    """Gives back what is free in the heap. Does nothing without glibc."""
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if malloc_trim is not None:
         malloc_trim(0)
@@ -78,7 +83,7 @@ class BetweenSteps:
     """Trims the heap when what is left after a step has grown by `GROWTH_BYTES` since it was last trimmed.
 
     A loader's small buffers come and go between those of the steps, and the holes they leave are not always filled: of
-    `control`, 35 MiB in 900 steps (docs/log.md, "Growth"). What grows because it is needed is trimmed for once.
+    `control`, 35 MiB in 900 steps (docs/log.md, "Growth"). Growth that is needed is trimmed for once.
     """
 
     def __init__(self) -> None:
@@ -91,9 +96,6 @@ class BetweenSteps:
         elif left > self._after_trimming + GROWTH_BYTES:
             trim_heap()
             self._after_trimming = settle()
-
-
-GROWTH_BYTES = 4 * 2**20
 
 
 def give_back_libraries() -> int:
@@ -110,23 +112,20 @@ def give_back_libraries() -> int:
     return dropped
 
 
-_MADV_DONTNEED = 4
-
-
 def _clean_library_mappings() -> list[tuple[int, int, int]]:
-    """Start, length and resident bytes of every read-only file mapping that has no anonymous page."""
-    found = []
+    """Returns start, length and resident bytes of every read-only file mapping that has no anonymous page."""
+    mappings = []
     start = end = resident = anonymous = 0
     library = False
     for line in [*Path("/proc/self/smaps").read_text().splitlines(), "0-0 end 0 0 0 "]:
         words = line.split()
         if "-" in words[0] and not words[0].endswith(":"):
             if library and not anonymous and resident:
-                found.append((start, end - start, resident))
+                mappings.append((start, end - start, resident))
             start, end = (int(part, 16) for part in words[0].split("-"))
             library = len(words) > 5 and words[1][:3] in ("r-x", "r--") and words[5].startswith("/")
         elif words[0] == "Rss:":
             resident = int(words[1]) * 1024
         elif words[0] == "Anonymous:":
             anonymous = int(words[1])
-    return found
+    return mappings

@@ -1,4 +1,4 @@
-"""`--debug-nans`: where the first NaN was made, found by taking the step again, one operation at a time.
+"""`--debug-nans`: the place of the first NaN, found by taking the step again, one operation at a time.
 
 Training runs at full speed until a step's loss or gradient is not finite. The state before it is still there (the
 step is compiled without donation, which costs a second copy of the state), so that step is taken again outside of
@@ -22,7 +22,7 @@ Step = Callable[[Any, Batch], tuple[Any, dict[str, Any]]]
 
 
 class Watched:
-    """Called like the compiled step. Raises StoppedError with the place of the first NaN, its traceback in `report`."""
+    """A compiled step that raises StoppedError with the place of the first NaN, its traceback in the file `report`."""
 
     def __init__(self, step: Step, compiled: Step, report: Path) -> None:
         self._step, self._compiled, self._report = step, compiled, report
@@ -48,12 +48,12 @@ class Watched:
 
 
 def first_nan(step: Step, state: Any, batch: Batch) -> list[traceback.FrameSummary] | None:
-    """The calls that lead to the first operation whose result is NaN, the innermost last; None where there is none."""
+    """Returns the calls that lead to the first operation whose result is NaN, the innermost last; None for no NaN."""
     try:
         with jax.debug_nans(True), jax.disable_jit():
             step(state, batch)
-    except FloatingPointError as found:
-        frames = traceback.extract_tb(found.__traceback__)[1:]
+    except FloatingPointError as problem:
+        frames = traceback.extract_tb(problem.__traceback__)[1:]
         library = str(Path(jax.__file__).parent)
         return [frame for frame in frames if not frame.filename.startswith(library)] or list(frames)
     return None

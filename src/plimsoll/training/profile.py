@@ -1,4 +1,4 @@
-"""`--profile N`: a trace of N steps for `tensorboard` or Perfetto, and one page that says where the time went."""
+"""`--profile N`: a trace of N steps for `tensorboard` or Perfetto, and a page of the longest operations."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import jax
 
 SKIPPED = 2
 """Steps before the trace begins: the first touch their memory."""
-SHOWN, SAID = 20, 8
-"""Operations in the summary, and those of them that the run prints."""
+SHOWN, PRINTED = 20, 8
+"""Operations in the summary, and how many of them the run prints."""
 
 
 class Profile:
-    """Traces `steps` steps of a session; does nothing for 0."""
+    """A trace of `steps` steps of a session; nothing for 0."""
 
     def __init__(self, folder: Path, *, steps: int) -> None:
         self.folder, self._steps, self._seen, self._tracing = folder, steps, 0, False
 
     def step_ended(self) -> str | None:
-        """Called after every step; the beginning of the summary and where all of it is, when it has been written."""
+        """Counts a step. Returns the beginning of the summary, and its path, once it has been written."""
         self._seen += 1
         if self._steps and self._seen == SKIPPED:
             jax.profiler.start_trace(str(self.folder), create_perfetto_trace=True)
@@ -39,12 +39,12 @@ class Profile:
         jax.profiler.stop_trace()
         summary = summarise(self.folder, steps=min(self._steps, self._seen - SKIPPED))
         (self.folder / "summary.txt").write_text(summary)
-        head = summary.splitlines()[: 2 + SAID]
+        head = summary.splitlines()[: 2 + PRINTED]
         return "\n".join([f"profile: {head[0]}; all of them in {self.folder / 'summary.txt'}", *head[1:]])
 
 
 def summarise(folder: Path, *, steps: int) -> str:
-    """The longest operations of the newest trace: milliseconds a step, and how often."""
+    """Returns the longest operations of the newest trace: milliseconds a step, and how often."""
     trace = max(folder.rglob("perfetto_trace.json.gz"), key=lambda path: path.stat().st_mtime)
     with gzip.open(trace, "rt") as file:
         events = json.load(file)["traceEvents"]

@@ -1,6 +1,6 @@
 """One optimizer step as one pure function, whatever the micro-batches are.
 
-The walk of the data: batch -> micro-batches -> loss sums -> gradient -> update -> state. The loss is divided by
+The path of the data: batch -> micro-batches -> loss sums -> gradient -> update -> state. The loss is divided by
 the weight of the whole effective batch before the backward pass, so that `accumulation` changes nothing but the
 order of a sum.
 """
@@ -24,10 +24,10 @@ from plimsoll.training.layerwise import make_layerwise_step
 from plimsoll.types import Batch, Carries, LossSum, Precision, ReadsTables, StoresFrozen, Task, Unstacks
 
 State = dict[str, Any]
-"""`step` (int32), `key` (key data), `params`, `optimizer`, `carry` (None of most tasks), `ema` where one is kept: all
-that the next step depends on."""
+"""All that the next step depends on: `step` (int32), `key` (key data), `params`, `optimizer`, `carry` (None of most
+tasks), and `ema` where one is kept."""
 Report = dict[str, jax.Array | LossSum]
-"""What a step tells: numbers, and what is to be divided where its weight is not zero."""
+"""Metrics of a step: numbers, and sums to be divided where their weight is not zero."""
 
 
 def make_init(
@@ -38,10 +38,16 @@ def make_init(
     precision: Precision = "float32",
     examples: int | None = None,
 ) -> Callable[[jax.Array], State]:
-    """A function of the seed (uint32 scalar) to the state before the first step.
+    """Returns a function of the seed (uint32 scalar) to the state before the first step.
 
     `examples` are those of an effective batch: a task that carries something from step to step does so for each.
     """
+
+    def carry_of_examples() -> Any:
+        if not isinstance(task, Carries):
+            return None
+        assert examples is not None, "a carry is of so many examples"
+        return task.start(examples)
 
     def init(seed: jax.Array) -> State:
         init_key, step_key = jax.random.split(jax.random.key(seed))
@@ -61,27 +67,20 @@ def make_init(
                 "key": jax.random.key_data(step_key),
                 "params": params | {"trainable": weights},
                 "optimizer": rule.init(params["trainable"]),
-                "carry": _start(task, examples),
+                "carry": carry_of_examples(),
             }
         )
 
     return init
 
 
-def _start(task: Task, examples: int | None) -> Any:
-    if not isinstance(task, Carries):
-        return None
-    assert examples is not None, "a carry is of so many examples"
-    return task.start(examples)
-
-
 def make_step(
     task: Task, optimizer: optax.GradientTransformation, *, accumulation: int, layerwise: int = 0
 ) -> Callable[[State, Batch], tuple[State, Report]]:
-    """State and effective batch to the next state and what this step tells. Donate the state.
+    """Returns a function of state and effective batch to the next state and the step's metrics. Donate the state.
 
     Where the state has a `loss_scale`, a step whose gradient overflows changes nothing but that and its own number.
-    `layerwise` is the plan's: more than 0, and the step is training/layerwise.py.
+    `layerwise` is the plan's: above 0, the step is that of training/layerwise.py.
     """
     if layerwise:
         return make_layerwise_step(task, optimizer, passes=layerwise, accumulation=accumulation)
@@ -94,14 +93,14 @@ def make_step(
         if isinstance(task, ReadsTables):
             read_rows = dict(task.rows(state["carry"], batch))
         rows = {name: tables[name][ids] for name, ids in read_rows.items()}
-        taken = {"batch": dict(batch), "keys": keys, "rows": rows}
-        given = jax.tree.map(lambda x: in_micro_batches(x, accumulation), {"taken": taken, "carry": state["carry"]})
+        inputs = {"batch": dict(batch), "keys": keys, "rows": rows}
+        split = jax.tree.map(lambda x: in_micro_batches(x, accumulation), {"inputs": inputs, "carry": state["carry"]})
         read = {name: state[name] for name in ("params", "loss_scale") if name in state}
-        (gradient, loss, metrics), (of_rows, carry) = each_copy(partial(_gradient, task), read, given)
+        (gradient, loss, metrics), (row_gradients, carry) = each_copy(partial(_gradient, task), read, split)
         scaling = state.get("loss_scale")
         finite = jnp.asarray(True)
         if scaling is not None:
-            (gradient, of_rows), finite = loss_scale.unscaled((gradient, of_rows), scaling)
+            (gradient, row_gradients), finite = loss_scale.unscaled((gradient, row_gradients), scaling)
         rule = in_place(optimizer)
         weights, optimizer_state = rule.apply(gradient, state["optimizer"], state["params"]["trainable"])
         new_state = state | {
@@ -121,89 +120,92 @@ def make_step(
             report |= {"scale": new_state["loss_scale"].scale, "skipped_steps": new_state["loss_scale"].skipped_steps}
         if read_rows:  # after the choice above, which would hold a second copy of them
             assert rule.row_rule is not None, "an optimizer of tables: optimizers.in_place.with_tables"
-            flowing = jax.tree.map(joined, of_rows)
-            after = rule.row_rule.after(tables, read_rows, flowing, step=state["step"], taken=finite)
-            new_state["params"] = new_state["params"] | {"tables": after}
+            gradients = jax.tree.map(joined, row_gradients)
+            new_tables = rule.row_rule.after(tables, read_rows, gradients, step=state["step"], taken=finite)
+            new_state["params"] = new_state["params"] | {"tables": new_tables}
         return new_state, report
 
     return step
 
 
 def _gradient(task: Task, state: State, split: Any) -> tuple[tuple[Any, LossSum, dict], tuple[Any, Any]]:
-    """Of the mean loss over all micro-batches: the gradient for weights, the loss and metrics; for each example the
-    gradient for its rows of tables, and the next carry.
+    """Returns the gradient of the mean loss over all micro-batches for the weights, and the loss and metrics; for each
+    example the gradient for its rows of tables, and the next carry.
 
-    `split` has `taken` (batch, keys and rows) and `carry`, with a leading axis of micro-batches, and so has what is
-    made of rows and carry. `LossSum.total` is already divided by the weight.
+    `split` has `inputs` (batch, keys and rows) and `carry`, with a leading axis of micro-batches, and so have the
+    results for rows and carry. `LossSum.total` is already divided by the weight.
     """
-    taken, carry = split["taken"], split["carry"]
+    inputs, carry = split["inputs"], split["carry"]
     params, stored, in_parts = state["params"], state["params"]["trainable"], parts_of(task)
     trainable = learned(stored, in_parts)
     trainable = task.unstack(trainable) if isinstance(task, Unstacks) else trainable
 
-    def sums(trainable: Any, rows: Any, carry: Any, given: Any) -> tuple[LossSum, Any, Any]:
+    def sums(trainable: Any, rows: Any, carry: Any, micro: Any) -> tuple[LossSum, Any, Any]:
         weights = {"trainable": read(trainable, stored, in_parts)} | ({"rows": rows} if rows else {})
-        return task.loss(params | weights, carry, given["batch"], given["keys"], train=True)
+        return task.loss(params | weights, carry, micro["batch"], micro["keys"], train=True)
 
-    def weight_of(carry: Any, given: Any) -> jax.Array:
-        return sums(trainable, given["rows"], carry, given)[0].weight
+    def weight_of(carry: Any, micro: Any) -> jax.Array:
+        return sums(trainable, micro["rows"], carry, micro)[0].weight
 
     # The compiler drops the forward pass from this one: the weight depends on the labels only.
-    weight = over_copies(jnp.sum(jax.lax.map(lambda rows: weight_of(*rows), (carry, taken))))
+    weight = over_copies(jnp.sum(jax.lax.map(lambda rows: weight_of(*rows), (carry, inputs))))
 
     scale = state["loss_scale"].scale if "loss_scale" in state else jnp.float32(1)
 
-    def mean_part(trainable: Any, rows: Any, carry: Any, given: Any) -> tuple[jax.Array, tuple[Any, dict]]:
-        loss, carry, metrics = sums(trainable, rows, carry, given)
+    def mean_part(trainable: Any, rows: Any, carry: Any, micro: Any) -> tuple[jax.Array, tuple[Any, dict]]:
+        loss, carry, metrics = sums(trainable, rows, carry, micro)
         return scale * (loss.total / weight), (carry, metrics)
 
-    def one(carry: Any, given: Any) -> tuple[Any, Any]:
-        """What is summed over micro-batches, and what is of each."""
-        of_both = jax.value_and_grad(mean_part, argnums=(0, 1), has_aux=True)
-        (loss, (carry, metrics)), (gradient, of_rows) = of_both(trainable, given["rows"], carry, given)
-        return (like_state(gradient), loss, metrics), (of_rows, carry)
+    def micro_batch(carry: Any, micro: Any) -> tuple[Any, Any]:
+        """Returns what is summed over micro-batches, and what is kept of each."""
+        gradients_of = jax.value_and_grad(mean_part, argnums=(0, 1), has_aux=True)
+        (loss, (carry, metrics)), (gradient, row_gradients) = gradients_of(trainable, micro["rows"], carry, micro)
+        return (like_state(gradient), loss, metrics), (row_gradients, carry)
 
     def first(tree: Any) -> Any:
         return jax.tree.map(lambda x: x[0], tree)
 
-    if taken["keys"].shape[0] == 1:
-        (gradient, loss, metrics), each = one(first(carry), first(taken))
-        of_rows, carry = jax.tree.map(lambda x: x[None], each)
+    if inputs["keys"].shape[0] == 1:
+        (gradient, loss, metrics), each = micro_batch(first(carry), first(inputs))
+        row_gradients, carry = jax.tree.map(lambda x: x[None], each)
     else:
 
         def add(sums: Any, numbered: Any) -> Any:
-            (total, carry), (number, given) = sums, numbered
-            part, (of_rows, new) = one(jax.tree.map(lambda x: x[number], carry), given)
-            carry = jax.tree.map(lambda whole, x: whole.at[number].set(x), carry, new)  # where it lies
-            return (jax.tree.map(jnp.add, total, _float32(part)), carry), of_rows
+            (total, carry), (number, micro) = sums, numbered
+            part, (row_gradients, new) = micro_batch(jax.tree.map(lambda x: x[number], carry), micro)
+            carry = jax.tree.map(lambda whole, x: whole.at[number].set(x), carry, new)  # in place
+            return (jax.tree.map(jnp.add, total, _float32(part)), carry), row_gradients
 
-        shapes, _ = jax.eval_shape(one, first(carry), first(taken))
+        shapes, _ = jax.eval_shape(micro_batch, first(carry), first(inputs))
         zeros = jax.tree.map(jnp.zeros_like, _float32(shapes))
-        numbers = jnp.arange(taken["keys"].shape[0])
-        ((gradient, loss, metrics), carry), of_rows = jax.lax.scan(add, (zeros, carry), (numbers, taken))
+        numbers = jnp.arange(inputs["keys"].shape[0])
+        ((gradient, loss, metrics), carry), row_gradients = jax.lax.scan(add, (zeros, carry), (numbers, inputs))
     gradient, loss, metrics = over_copies((gradient, loss, metrics))
     gradient = task.stack(gradient) if isinstance(task, Unstacks) else gradient
-    return (gradient, LossSum(loss / scale, weight), metrics), (of_rows, carry)
+    return (gradient, LossSum(loss / scale, weight), metrics), (row_gradients, carry)
 
 
 def _float32(tree: Any) -> Any:
-    """Gradients of bfloat16 weights come in that type; they are summed in this one. Arrays or shapes."""
+    """Widens gradients of bfloat16 weights, which come in that type, so that they are summed in float32.
 
-    def one(leaf: Any) -> Any:
+    Takes arrays or shapes.
+    """
+
+    def widened(leaf: Any) -> Any:
         if leaf.dtype != jnp.bfloat16:
             return leaf
         return leaf.astype(jnp.float32) if isinstance(leaf, jax.Array) else jax.ShapeDtypeStruct(leaf.shape, "float32")
 
-    return jax.tree.map(one, tree)
+    return jax.tree.map(widened, tree)
 
 
 def evaluated(state: Any) -> Any:
-    """The parameters that are evaluated and sampled: with the average of the weights, where one is kept."""
+    """Returns the parameters that are evaluated and sampled: with the average of the weights, where one is kept."""
     return state["params"] | ({"trainable": state["ema"]} if "ema" in state else {})
 
 
 def make_evaluate(task: Task) -> Callable[[Any, Batch], dict[str, LossSum]]:
-    """Parameters and one batch to sums; the caller adds them up over the set and divides once."""
+    """Returns a function of parameters and a batch to sums; the caller adds them up over the set and divides once."""
 
     def evaluate(params: Any, batch: Batch) -> dict[str, LossSum]:
         examples = jax.tree.leaves(batch)[0].shape[0]

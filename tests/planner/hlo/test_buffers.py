@@ -1,18 +1,20 @@
 """The largest temporaries, read from what the compiler really reports: their sizes, their sum, their lines."""
 
 import inspect
+import re
 from functools import cache
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from google.protobuf.message import DecodeError
 
-from plimsoll.planner.hlo.buffers import Assignment, Module, largest_temporaries, scheduled, temporaries
-from plimsoll.planner.hlo.protobuf import numbers, parsed
-from plimsoll.planner.hlo.values import padded_bytes
+from plimsoll.planner.hlo.buffers import Assignment, largest_temporaries, scheduled, temporaries
+from plimsoll.planner.hlo.lifetimes import Lifetimes
+from plimsoll.planner.hlo.messages import HloModuleProto, ShapeProto
+from plimsoll.planner.hlo.module import Module
+from plimsoll.planner.hlo.shapes import padded_bytes
 
 ROWS, WIDTH, LAYERS = 512, 64, 5
 
@@ -82,11 +84,11 @@ def test_the_largest_names_its_bytes_its_shape_and_its_line():
 def test_what_is_alive_together_does_not_share_bytes(name):
     """Unless it is in the very same ones: what is updated in place, and the state of a loop."""
     _, assignment, module = parts(name)
-    lifetimes = module.lifetimes()
+    lifetimes = Lifetimes(module)
     alive = [
         (*lifetimes.of(buffer), place.offset, place.offset + place.size)
         for place in assignment.temporary_places()
-        for buffer in place.buffers
+        for buffer in place.values
     ]
     for at, (first, last, start, end) in enumerate(alive):
         for other_first, other_last, other_start, other_end in alive[:at]:
@@ -158,33 +160,19 @@ def test_loops_branches_and_updates_pass_their_places_on(function, matrices):
     assert sum(one.bytes for one in listed) == pytest.approx(compiled.memory_analysis().temp_size_in_bytes, rel=0.01)
 
 
-def varint(value):
-    return bytes([value]) if value < 128 else bytes([value & 127 | 128]) + varint(value >> 7)
-
-
-def message(**fields):
-    """A protocol buffer: `_2=11` is the number 11 in field 2; bytes and lists of numbers have a length before them."""
-    out = b""
-    for name, value in fields.items():
-        key = int(name[1:]) << 3
-        inside = b"".join(map(varint, value)) if isinstance(value, list) else value
-        out += varint(key) + varint(value) if isinstance(value, int) else varint(key | 2) + varint(len(inside)) + inside
-    return out
-
-
 @pytest.mark.parametrize(
     ("sizes", "layout", "expected"),
     [
         ([100, 200], {}, 100 * 200 * 4),
-        ([100, 200], {"_1": [1, 0], "_6": message(_1=[8, 128])}, 104 * 256 * 4),
-        ([100, 200], {"_1": [0, 1], "_6": message(_1=[8, 128])}, 128 * 200 * 4),
-        ([3, 8, 128], {"_1": [2, 1, 0], "_6": message(_1=[8, 128])}, 3 * 8 * 128 * 4),
-        ([100], {"_1": [0], "_6": message(_1=[1024])}, 1024 * 4),
+        ([100, 200], {"minor_to_major": [1, 0], "tiles": [{"dimensions": [8, 128]}]}, 104 * 256 * 4),
+        ([100, 200], {"minor_to_major": [0, 1], "tiles": [{"dimensions": [8, 128]}]}, 128 * 200 * 4),
+        ([3, 8, 128], {"minor_to_major": [2, 1, 0], "tiles": [{"dimensions": [8, 128]}]}, 3 * 8 * 128 * 4),
+        ([100], {"minor_to_major": [0], "tiles": [{"dimensions": [1024]}]}, 1024 * 4),
         ([], {}, 4),
     ],
 )
 def test_an_array_takes_the_tiles_of_its_layout(sizes, layout, expected):
-    assert padded_bytes(parsed(message(_2=11, _3=sizes, _5=message(**layout)))) == expected
+    assert padded_bytes(ShapeProto(element_type=11, dimensions=sizes, layout=layout)) == expected
 
 
 def test_a_scan_says_which_line_made_what_it_stacks():
@@ -211,14 +199,20 @@ def test_the_largest_come_first_and_no_more_than_were_asked_for():
     assert [one.bytes for one in found] == sorted((one.bytes for one in found), reverse=True)
 
 
-@given(st.lists(st.integers(0, 2**64 - 1), max_size=20), st.booleans())
-def test_repeated_numbers_are_read_packed_or_one_by_one(values, packed):
-    inside = b"".join(map(varint, values))
-    one_by_one = b"".join(varint(7 << 3) + varint(value) for value in values)
-    message = varint(7 << 3 | 2) + varint(len(inside)) + inside if packed else one_by_one
-    assert numbers(parsed(message), 7) == values
+def test_the_fields_are_those_of_xlas_schemas():
+    """Names beside numbers that were mistaken would be read as zeros: here is what the compiled text says of them."""
+    (module,) = compiled("scanned").runtime_executable().hlo_modules()
+    message, words = HloModuleProto.FromString(module.as_serialized_hlo_module_proto()), module.to_string()
+    every = [each for computation in message.computations for each in computation.instructions]
+    assert {each.opcode for each in every} >= {"parameter", "while", "tuple", "fusion", "get-tuple-element"}
+    assert len(every) == len(re.findall(r"^ +(?:ROOT )?%?\S+ = ", words, re.MULTILINE))
+    assert sum(each.opcode == "parameter" for each in every) == len(re.findall(r" parameter\(\d+\)", words))
+    numbers = re.findall(r" get-tuple-element\(.*index=(\d+)", words)
+    assert sorted(each.tuple_index for each in every if each.opcode == "get-tuple-element") == sorted(map(int, numbers))
+    assert all(set(each.operand_ids) <= {other.id for other in every} for each in every)
+    assert {each.metadata.op_name for each in every} > {""}
 
 
-def test_groups_which_protocol_buffers_gave_up_are_refused():
-    with pytest.raises(ValueError, match="wire type 3"):
-        parsed(bytes([1 << 3 | 3]))
+def test_what_is_no_message_is_refused():
+    with pytest.raises(DecodeError):
+        Module(bytes([1 << 3 | 3]))

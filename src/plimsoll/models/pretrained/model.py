@@ -11,7 +11,6 @@ attention does not look.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -40,44 +39,47 @@ KERNELS = {
     "up": "mlp.up_proj",
     "down": "mlp.down_proj",
 }
-"""Ours to the published name, within a layer."""
+"""Name in our tree to the published name, within a layer."""
 NORMS = {"attention_norm": "input_layernorm", "feed_norm": "post_attention_layernorm"}
 
 
 def norm_start(shape: PretrainedShape) -> float:
-    """Weight of a norm that changes no scale."""
+    """Returns the weight of a norm that changes no scale."""
     return 0.0 if shape.architecture == "gemma" else 1.0
 
 
 class Pretrained:
-    """The model of a shape. `frozen`: no weight is to be learned, and none takes a gradient; what is adapted beside a
-    kernel (levers/lora.py) still does, and so do vectors that go in."""
+    """The model of a shape.
+
+    `frozen`: no weight is learned, and none takes a gradient. An adapter beside a kernel (levers/lora.py) still does,
+    and so do `inputs_embeds`.
+    """
 
     def __init__(self, shape: PretrainedShape, compute: Compute, *, frozen: bool = True) -> None:
         self.shape, self.compute, self.frozen = shape, compute, frozen
 
     def init(self, key: Array) -> dict:
-        """Float32 parameters drawn at random, in the tree that the published ones are read into."""
+        """Returns random float32 parameters, in the tree that the published ones are read into."""
         shape = self.shape
         published = shape.tensors()
 
-        def drawn(number: int, *lead: int, rows: int, cols: int) -> Array:
+        def random(number: int, *lead: int, rows: int, cols: int) -> Array:
             return INIT_SCALE * jax.random.normal(jax.random.fold_in(key, number), (*lead, rows, cols))
 
-        one = norm_start(shape)
+        scale = norm_start(shape)
         blocks: dict[str, dict[str, Array]] = {}
         for number, (ours, name) in enumerate(KERNELS.items()):
             cols, rows = published[f"model.layers.0.{name}.weight"]
-            blocks[ours] = {"kernel": drawn(number, shape.layers, rows=rows, cols=cols)}
+            blocks[ours] = {"kernel": random(number, shape.layers, rows=rows, cols=cols)}
         for ours in NORMS:
-            blocks[ours] = {"scale": jnp.full((shape.layers, shape.width), one, jnp.float32)}
+            blocks[ours] = {"scale": jnp.full((shape.layers, shape.width), scale, jnp.float32)}
         params = {
-            "embedding": drawn(len(KERNELS), rows=shape.vocab, cols=shape.width),
+            "embedding": random(len(KERNELS), rows=shape.vocab, cols=shape.width),
             "blocks": blocks,
-            "norm": jnp.full((shape.width,), one, jnp.float32),
+            "norm": jnp.full((shape.width,), scale, jnp.float32),
         }
         if not shape.tied:
-            params["head"] = drawn(len(KERNELS) + 1, rows=shape.width, cols=shape.vocab)
+            params["head"] = random(len(KERNELS) + 1, rows=shape.width, cols=shape.vocab)
         return params
 
     def hidden(
@@ -87,18 +89,28 @@ class Pretrained:
         *,
         inputs_embeds: Float[Array, "batch length width"] | None = None,
     ) -> Float[Array, "batch length width"]:
-        """The final norm's output. `inputs_embeds` go into the first block as they are, as in transformers 5: what a
-        Gemma looks up is scaled, what it is given is not."""
+        """Returns the final norm's output.
+
+        `inputs_embeds` are the first block's input as they are, as in transformers 5: a Gemma scales what it looks up,
+        and not what it is given.
+        """
         x = self.embedded(params, ids) if inputs_embeds is None else by_rows(inputs_embeds)
         angles = self.angles(x.shape[1])
-        x = self._through(lambda x, layer: self.block(layer, x, angles), x, params["blocks"])
+        apply = lambda x, layer: self.block(layer, x, angles)  # noqa: E731
+        how = self.compute
+        if self.frozen:  # always scanned: one after another, XLA would have all layers widened at once
+            step = rematerialised(apply, how.remat)
+            x, _ = jax.lax.scan(lambda x, layer: (step(x, layer), None), x, params["blocks"])
+        else:
+            blocks, layers = params["blocks"], self.shape.layers
+            x = scan_blocks(apply, x, blocks, layers=layers, remat=how.remat, platform=how.platform)
         return self.normed(params["norm"], x)
 
     def logits(self, params: dict, hidden: Float[Array, "rows width"]) -> Float[Array, "rows vocab"]:
         return self.head(hidden, self.head_weights(params))
 
     def head_weights(self, params: dict) -> Any:
-        """What `head` multiplies by: the token embedding where it is tied, (vocab, width), else (width, vocab)."""
+        """Returns the factor of `head`: the token embedding where it is tied, (vocab, width), else (width, vocab)."""
         return readable(opened(params["embedding" if self.shape.tied else "head"]))
 
     def head(self, hidden: Float[Array, "rows width"], weights: Any) -> Float[Array, "rows vocab"]:
@@ -109,19 +121,19 @@ class Pretrained:
         return dot_rows(hidden, weights, precision=how.precision, platform=how.platform)
 
     def embedded(self, params: dict, ids: Any) -> Float[Array, "batch length width"]:
-        """What goes into the first block."""
+        """Returns the input of the first block."""
         scale = self.shape.width**0.5 if self.shape.architecture == "gemma" else 1.0
         return by_rows(readable(rows(params["embedding"], ids)).astype(jnp.float32) * scale)
 
     def angles(self, length: int) -> Float[Array, "length half"]:
-        """Of every position and pair, in radians."""
+        """Returns the angle of every position and pair, in radians."""
         frequencies = jnp.asarray(self.shape.rotary.frequencies(self.shape.head_width))
         return jnp.arange(length, dtype=jnp.float32)[:, None] * frequencies
 
     def block(
         self, layer: dict, x: Float[Array, "batch length width"], angles: Float[Array, "length half"]
     ) -> Float[Array, "batch length width"]:
-        """One layer, with its own weights: no axis of layers."""
+        """Applies one layer, with its own weights: no axis of layers."""
         x = x + self._attend(layer, self.normed(layer["attention_norm"]["scale"], x), angles)
         normed = self.normed(layer["feed_norm"]["scale"], x)
         gate, up = (keep(self._times(normed, layer[name]["kernel"])) for name in ("gate", "up"))
@@ -129,18 +141,9 @@ class Pretrained:
         return by_rows(x + self._times(gated * up, layer["down"]["kernel"]))
 
     def normed(self, scale: Float[Array, " width"], x: Float[Array, "... width"]) -> Float[Array, "... width"]:
-        """x / rms(x), times the weight, or in a Gemma 1 + weight."""
+        """Returns x / rms(x), times the weight, or in a Gemma 1 + weight."""
         scale = scale + 1.0 if self.shape.architecture == "gemma" else scale
         return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + self.shape.norm_epsilon) * scale
-
-    def _through(self, block: Callable[[Array, Any], Array], x: Array, blocks: Any) -> Array:
-        """All layers. Frozen ones are always scanned: one after another, XLA would have all of them widened at once."""
-        how = self.compute
-        if not self.frozen:
-            return scan_blocks(block, x, blocks, layers=self.shape.layers, remat=how.remat, platform=how.platform)
-        step = rematerialised(block, how.remat)
-        x, _ = jax.lax.scan(lambda x, layer: (step(x, layer), None), x, blocks)
-        return x
 
     def _attend(self, layer: dict, x: Array, angles: Array) -> Array:
         batch, length, _ = x.shape

@@ -1,7 +1,7 @@
-"""Which file of a Hugging Face folder holds which tensor, where in it, and some rows of one at a time. No JAX.
+"""Tensors of a Hugging Face folder: their files and places, some rows of one at a time, the check of their shapes.
 
 The safetensors library checks a file's header. Rows are then read, not mapped: the pages of a map count as resident, so
-a model would be in memory twice. Pickled weights are refused: they can run code.
+a model would be in memory twice. Pickled weights are refused: they can run code. No JAX here.
 """
 
 from __future__ import annotations
@@ -16,18 +16,22 @@ from typing import Any
 import numpy as np
 
 from plimsoll.errors import DataError
+from plimsoll.models.pretrained.shape import PretrainedShape
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 READ = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
-"""Types that are read, and how; bfloat16 as its bits."""
+"""Types that are read, with their NumPy types; bfloat16 as its bits."""
+PIECE = 2**20
+"""Numbers of a tensor that are read at a time: 4 MiB of float32."""
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 LISTED = 8
-"""Names in a refusal, at most, of each kind."""
+"""Names of each kind in an error message, at most."""
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor that lies in a file."""
+    """A tensor in a file."""
 
     name: str
     path: Path
@@ -35,32 +39,42 @@ class Tensor:
     """`F32`, `F16`, `BF16`, or another that is not read."""
     shape: tuple[int, ...]
     start: int
-    """Byte of the file with which it begins."""
+    """First byte of the tensor in the file."""
 
     def rows(self, first: int, last: int) -> np.ndarray:
-        """Of its first axis, as they lie there; bfloat16 as its bits. Raises DataError for what is cut off or not
-        finite."""
+        """Returns rows of the first axis as they are stored; bfloat16 as its bits.
+
+        Raises DataError for a tensor that is cut off or not finite.
+        """
         kind = READ[self.kind]
         shape = (last - first, *self.shape[1:])
         step = kind.itemsize * math.prod(self.shape[1:])
         try:
             with open(self.path, "rb") as file:
                 file.seek(self.start + first * step)
-                found: np.ndarray = np.fromfile(file, kind, math.prod(shape))
+                values: np.ndarray = np.fromfile(file, kind, math.prod(shape))
         except OSError as problem:
             raise DataError(f"{self.path} cannot be read ({problem.strerror}): copy it again") from None
-        if found.size != math.prod(shape):
+        if values.size != math.prod(shape):
             raise DataError(f"{self.path} ends in the middle of {self.name}: copy it again")
-        if not (((found & 0x7F80) != 0x7F80) if self.kind == "BF16" else np.isfinite(found)).all():
+        if not (((values & 0x7F80) != 0x7F80) if self.kind == "BF16" else np.isfinite(values)).all():
             raise DataError(
                 f"{self.name} in {self.path} holds numbers that are not finite, from which nothing could be computed:"
                 " copy it again, or take an earlier checkpoint of it"
             )
-        return found.reshape(shape)
+        return values.reshape(shape)
+
+    def equals(self, other: Tensor) -> bool:
+        """Returns whether both hold the same numbers; of types that are not read, only whether they look alike."""
+        if (self.shape, self.kind) != (other.shape, other.kind):
+            return False
+        if self.kind not in READ:
+            return True  # `require` refuses it
+        return all(np.array_equal(self.rows(*piece), other.rows(*piece)) for piece in pieces_of(self.shape, PIECE))
 
 
 def tensors_of(folder: str | Path) -> dict[str, Tensor]:
-    """Every tensor of a folder's safetensors, by its published name; the headers alone are read."""
+    """Returns every tensor of a folder's safetensors, by its published name; only the headers are read."""
     folder = Path(folder).expanduser()
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder: name one with a config.json and .safetensors files in it")
@@ -78,23 +92,50 @@ def tensors_of(folder: str | Path) -> dict[str, Tensor]:
     raise DataError(f"{folder} has neither {SINGLE} nor {INDEX}: name the folder of a Hugging Face model")
 
 
-def require(found: Mapping[str, Tensor], wanted: Mapping[str, tuple[int, ...]], *, source: str) -> None:
+def checked(folder: str | Path, shape: PretrainedShape) -> dict[str, Tensor]:
+    """Returns the folder's tensors. Raises DataError where they are not those of the shape.
+
+    Some models save only the head of a tied embedding; where there are both, they are read and compared, and nothing
+    else is. Old Llamas keep frequencies, which follow from the configuration.
+    """
+    every = tensors_of(folder)
+    tensors = {name: tensor for name, tensor in every.items() if not name.endswith(".rotary_emb.inv_freq")}
+    if shape.tied and HEAD in tensors:
+        head = tensors.pop(HEAD)
+        if EMBEDDING not in tensors:
+            tensors[EMBEDDING] = head
+        elif not head.equals(tensors[EMBEDDING]):
+            raise DataError(
+                f"{folder} ties its head to its embedding (tie_word_embeddings), and holds two that differ,"
+                f" {EMBEDDING} and {HEAD}: correct its config.json, or take out the one that is not used"
+            )
+    require(tensors, shape.tensors(), source=str(folder))
+    return tensors
+
+
+def pieces_of(shape: tuple[int, ...], numbers: int) -> list[tuple[int, int]]:
+    """Returns ranges of the first axis: as many rows as make so many numbers, or one."""
+    many = max(1, numbers // math.prod(shape[1:]))
+    return [(first, min(first + many, shape[0])) for first in range(0, shape[0], many)]
+
+
+def require(tensors: Mapping[str, Tensor], wanted: Mapping[str, tuple[int, ...]], *, source: str) -> None:
     """Raises DataError, with names and shapes, where tensors are missing, too many, or of another shape or type."""
-    missing = [f"{name} {_sides(shape)}" for name, shape in wanted.items() if name not in found]
-    extra = [f"{name} {_sides(tensor.shape)}" for name, tensor in found.items() if name not in wanted]
+    missing = [f"{name} {_sides(shape)}" for name, shape in wanted.items() if name not in tensors]
+    extra = [f"{name} {_sides(tensor.shape)}" for name, tensor in tensors.items() if name not in wanted]
     other = [
-        f"{name} {_sides(found[name].shape)} instead of {_sides(shape)}"
+        f"{name} {_sides(tensors[name].shape)} instead of {_sides(shape)}"
         for name, shape in wanted.items()
-        if name in found and found[name].shape != shape
+        if name in tensors and tensors[name].shape != shape
     ]
     kinds = {"missing": missing, "not expected": extra, "of another shape": other}
     if any(kinds.values()):
-        said = "; ".join(f"{len(names)} {kind}: {_listed(names)}" for kind, names in kinds.items() if names)
+        wrong = "; ".join(f"{len(names)} {kind}: {_listed(names)}" for kind, names in kinds.items() if names)
         raise DataError(
-            f"the tensors of {source} are not those that its config.json describes: {said}. Copy the folder again, or"
+            f"the tensors of {source} are not those that its config.json describes: {wrong}. Copy the folder again, or"
             " the config.json that belongs to these files"
         )
-    unread = [f"{name} ({found[name].kind})" for name in wanted if found[name].kind not in READ]
+    unread = [f"{name} ({tensors[name].kind})" for name in wanted if tensors[name].kind not in READ]
     if unread:
         raise DataError(
             f"{source} has tensors of types that are not read, {len(unread)}: {_listed(unread)}. Take the model in"
@@ -112,12 +153,13 @@ def _sharded(folder: Path) -> dict[str, Tensor]:
             f"{path} is not an index of safetensors ({type(problem).__name__}: {str(problem)[:120]}): it maps tensors"
             " to files under weight_map. Copy it again"
         ) from None
-    # A name, not a path: an index must not make us read what lies elsewhere. Links in the folder are the user's own,
+    # A name, not a path: an index must not make us read a file elsewhere. Links in the folder are the user's own,
     # and what the cache of huggingface_hub consists of.
     strange = [name for name in files if not isinstance(name, str) or Path(name).name != name or "\\" in name]
     if strange:
+        names = _listed([repr(name)[:100] for name in strange])
         raise DataError(
-            f"{path} names {_listed([_shown(name) for name in strange])}, outside its folder: the files of a model lie"
+            f"{path} names {names}, outside its folder: the files of a model lie"
             " beside its index. Do not use it, unless you know why it says so"
         )
     absent = [name for name in files if not (folder / name).is_file()]
@@ -162,7 +204,3 @@ def _sides(shape: tuple[int, ...]) -> str:
 
 def _listed(names: list[str]) -> str:
     return ", ".join(names[:LISTED]) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
-
-
-def _shown(name: Any) -> str:
-    return repr(name)[:100]

@@ -1,4 +1,4 @@
-"""What a Hugging Face `config.json` says of a Llama (2 to 3.x) or a Gemma 1: widths, counts, and how positions turn.
+"""Shape of a Llama (2 to 3.x) or a Gemma 1 from its Hugging Face `config.json`: widths, counts, rotary positions.
 
 Other architectures compute something else with tensors that may have the same names, so they are refused by name, and
 so is every setting of these two that is not computed here. Some shapes are known without a file, to plan with. No JAX.
@@ -21,9 +21,9 @@ from plimsoll.errors import DataError
 Architecture = Literal["llama", "gemma"]
 SUPPORTED = "Llama 2 to 3.x (model_type llama) and Gemma 1 (gemma)"
 ACTIVATIONS = {"llama": ("silu",), "gemma": ("gelu", "gelu_pytorch_tanh")}
-"""Gemma's first configurations say gelu, and mean its approximation by tanh, as their authors said later."""
+"""Names of each activation. Gemma's first configurations have gelu, and mean its approximation by tanh."""
 MOST_LAYERS = 10_000
-"""A larger number is damage, and would be a list of names as long."""
+"""Layers at most: a larger number is damage, and would make a list of names as long."""
 ABSENT = {
     "attention_bias": "biases of attention",
     "mlp_bias": "biases of the feed-forward part",
@@ -35,17 +35,17 @@ ABSENT = {
 
 @dataclass(frozen=True, kw_only=True)
 class Rotary:
-    """How positions turn queries and keys: frequencies theta^(-2i / width), and what was done to reach further."""
+    """Rotary positions of queries and keys: frequencies theta^(-2i / width), and how they were stretched."""
 
     theta: float = 10_000.0
     kind: Literal["default", "linear", "llama3"] = "default"
     factor: float = 1.0
-    """By how much more was read than in training."""
+    """Length read, as a multiple of the length in training."""
     low: float = 1.0
     high: float = 4.0
-    """llama3: turns within `original` below which a frequency is divided by `factor`, and above which it is not."""
+    """llama3: rotations within `original` up to which a frequency is divided by `factor`, and from which it is not."""
     original: int = 8192
-    """llama3: positions before it was stretched."""
+    """llama3: positions before the stretch."""
 
     def frequencies(self, width: int) -> Float32[np.ndarray, " half"]:
         """Radians per position, for each pair of a head of that width."""
@@ -69,7 +69,7 @@ class PretrainedShape:
     layers: int
     heads: int
     key_heads: int
-    """Of keys and values: each serves heads / key_heads queries."""
+    """Heads of keys and values: each serves heads / key_heads queries."""
     head_width: int
     inner: int
     norm_epsilon: float
@@ -77,13 +77,13 @@ class PretrainedShape:
     tied: bool = True
     """The output layer uses the token embedding's weights."""
     positions: int = 8192
-    """Tokens that it was made to read at once."""
+    """Longest input in training, in tokens."""
 
     def parameters(self) -> int:
         return sum(math.prod(shape) for shape in self.tensors().values())
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
-        """Published name to published shape, (out, in) of what multiplies; without `lm_head` where it is tied."""
+        """Returns published name to published shape, (out, in) of a kernel; without `lm_head` where it is tied."""
         d, queries, keys = self.width, self.heads * self.head_width, self.key_heads * self.head_width
         layer = {
             "input_layernorm": (d,),
@@ -96,11 +96,11 @@ class PretrainedShape:
             "mlp.up_proj": (self.inner, d),
             "mlp.down_proj": (d, self.inner),
         }
-        found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (self.vocab, d)}
+        tensors: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (self.vocab, d)}
         for number in range(self.layers):
-            found |= {f"model.layers.{number}.{name}.weight": shape for name, shape in layer.items()}
-        found["model.norm.weight"] = (d,)
-        return found if self.tied else found | {"lm_head.weight": (self.vocab, d)}
+            tensors |= {f"model.layers.{number}.{name}.weight": shape for name, shape in layer.items()}
+        tensors["model.norm.weight"] = (d,)
+        return tensors if self.tied else tensors | {"lm_head.weight": (self.vocab, d)}
 
 
 LLAMA_3_2_1B = PretrainedShape(
@@ -132,7 +132,7 @@ KNOWN = {"gemma-2b": GEMMA_2B, "llama-3.2-1b": LLAMA_3_2_1B}
 
 
 def read_shape(folder: str | Path) -> PretrainedShape:
-    """Of the `config.json` in a folder. Raises DataError for what is not there, not JSON, or not computed here."""
+    """Returns the shape in a folder's `config.json`. Raises DataError if it is missing or not computed here."""
     path = Path(folder).expanduser() / "config.json"
     try:
         config = json.loads(path.read_text("utf-8"))
@@ -184,7 +184,7 @@ def shape_of(config: Mapping[str, Any], *, source: str) -> PretrainedShape:
 
 
 class _Reader:
-    """Numbers out of a configuration, or a refusal that says which and where."""
+    """Numbers of a configuration. Raises DataError with name and source of a wrong one."""
 
     def __init__(self, config: Mapping[str, Any], source: str) -> None:
         self.config, self.source = config, source
@@ -222,34 +222,34 @@ def _require_computed(config: Mapping[str, Any], architecture: Architecture, rea
         if config.get(name):
             raise read.refused(f"it has {what} ({name}: {_short(config[name])})")
     names = ("hidden_activation", "hidden_act") if architecture == "gemma" else ("hidden_act",)
-    said = next((config[name] for name in names if config.get(name) is not None), ACTIVATIONS[architecture][0])
-    if said not in ACTIVATIONS[architecture]:
+    activation = next((config[name] for name in names if config.get(name) is not None), ACTIVATIONS[architecture][0])
+    if activation not in ACTIVATIONS[architecture]:
         raise read.refused(
-            f"its activation is {_short(said)}, and a {architecture}'s is {ACTIVATIONS[architecture][-1]}"
+            f"its activation is {_short(activation)}, and a {architecture}'s is {ACTIVATIONS[architecture][-1]}"
         )
 
 
 def _rotary(config: Mapping[str, Any], read: _Reader) -> Rotary:
-    """From `rope_parameters`, or as it was written before: `rope_theta`, and `rope_scaling` with a `type`."""
-    said = config.get("rope_parameters") or {}
-    said = said or {"rope_theta": config.get("rope_theta"), **(_mapping(config.get("rope_scaling"), read))}
-    said = _mapping(said, read)
-    share = said.get("partial_rotary_factor", config.get("partial_rotary_factor"))
+    """Reads `rope_parameters`, or its older form: `rope_theta`, and `rope_scaling` with a `type`."""
+    rope = config.get("rope_parameters") or {}
+    rope = rope or {"rope_theta": config.get("rope_theta"), **(_mapping(config.get("rope_scaling"), read))}
+    rope = _mapping(rope, read)
+    share = rope.get("partial_rotary_factor", config.get("partial_rotary_factor"))
     if share not in (None, 1):
         raise read.refused(f"only {_short(share)} of a head turns with the position (partial_rotary_factor)")
-    theta = read.number("rope_theta", config.get("rope_theta") or 10_000.0, of=said)
-    kind = said.get("rope_type", said.get("type")) or "default"
+    theta = read.number("rope_theta", config.get("rope_theta") or 10_000.0, of=rope)
+    kind = rope.get("rope_type", rope.get("type")) or "default"
     if kind == "default":
         return Rotary(theta=theta)
     if kind == "linear":
-        return Rotary(theta=theta, kind="linear", factor=read.number("factor", of=said))
+        return Rotary(theta=theta, kind="linear", factor=read.number("factor", of=rope))
     if kind != "llama3":
         raise read.refused(f"its positions are stretched by {_short(kind)}; default, linear and llama3 are known")
-    low, high = read.number("low_freq_factor", of=said), read.number("high_freq_factor", of=said)
+    low, high = read.number("low_freq_factor", of=rope), read.number("high_freq_factor", of=rope)
     if high <= low:
         raise read.refused(f"high_freq_factor {high:g} is not above low_freq_factor {low:g}")
-    original = read.number("original_max_position_embeddings", of=said)
-    factor = read.number("factor", of=said)
+    original = read.number("original_max_position_embeddings", of=rope)
+    factor = read.number("factor", of=rope)
     return Rotary(theta=theta, kind="llama3", factor=factor, low=low, high=high, original=round(original))
 
 

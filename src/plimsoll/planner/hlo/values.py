@@ -1,86 +1,79 @@
-"""Which values of a scheduled module lie in the same bytes, where the compiler keeps its buffer assignment to itself.
+"""Which values of a scheduled module share their bytes, where the compiler does not report its buffer assignment.
 
-The compilers for GPUs and TPUs that are not here do. What XLA must put into the same bytes follows from the module:
-what a tuple, its element or a bitcast passes on; the state of a loop, from what it is given to what it returns; what is
+The compilers for GPUs and TPUs that are not here do not. The module itself says what XLA must put into the same bytes:
+what a tuple, its element or a bitcast passes on; the state of a loop, from its operand to its result; what is
 updated in place. Each such class is a place of its own here, of the size of its shape as it is laid out. Arguments,
-results and constants are no temporaries; nor is what lies in another memory (`S(1)`, a TPU's own on the chip).
+results and constants are no temporaries; nor is what is placed in another memory (`S(1)`, a TPU's own on the chip).
 
-What else takes turns in the same bytes the compiler does not say, and `buffers.at_peak` needs only what is alive at the
-same time. The rules are those of xla/hlo/analysis/hlo_dataflow_analysis.cc (GetInPlaceInputOutputPairs). That an
-operation may besides write over an operand which nothing reads later is left out: the compiler for GPUs does so too
+The compiler does not say what else takes turns in the same bytes, and `buffers.at_peak` needs only what is alive at the
+same time. The rules are those of xla/hlo/analysis/hlo_dataflow_analysis.cc (GetInPlaceInputOutputPairs). An operation
+may besides write over an operand which nothing reads later. That is left out: the compiler for GPUs does so too
 seldom (docs/chips.md has the sums).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from plimsoll.planner.hlo.lifetimes import Location, Scheduled
-from plimsoll.planner.hlo.protobuf import Message, number, numbers, parsed, text
+from plimsoll.planner.hlo.module import Location, Module
+from plimsoll.planner.hlo.shapes import TUPLE, leaves, padded_bytes, part_at
 
-_SAME = ("bitcast", "optimization-barrier", "all-reduce-start", "all-reduce-done", "add-dependency")
-_UPDATED = ("dynamic-update-slice", "scatter")
+_SAME = ("bitcast", "optimization-barrier", "all-reduce-start", "all-reduce-done", "add-dependency", "async-update")
+_UPDATES = ("dynamic-update-slice", "scatter")
 _CALLS = ("while", "conditional", "call", "async-start")
-"""What runs computations whose values have bytes of their own; those of a fusion or a sum have none."""
-_TUPLE, _TOKEN, _OPAQUE = 13, 17, 14
-_BITS = {1: 8, 2: 8, 3: 16, 4: 32, 5: 64, 6: 8, 7: 16, 8: 32, 9: 64, 10: 16, 11: 32, 12: 64, 15: 64, 16: 16, 18: 128,
-         19: 8, 20: 8, 21: 4, 22: 4}  # fmt: skip
-"""`xla.PrimitiveType` to bits; float8 of other kinds are from 23 on."""
+"""Operations that run computations whose values have bytes of their own; those of a fusion or a sum have none."""
 
 
 class Values:
-    def __init__(self, module: Scheduled) -> None:
-        self._instructions, self._schedule, self._roots, self._entry = module
-        entry, roots = module.entry, module.roots
+    """Classes of values that share their bytes."""
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
         self._same_as: dict[Location, Location] = {}
-        self._locations: dict[Location, int] = {}
-        self._apart: list[Location] = []
-        self._computation(entry, set())
-        root = roots[entry]
-        self._apart += [(root, index) for index, _ in leaves(self._shape(root))]
+        self._bytes: dict[Location, int] = {}
+        self._excluded: list[Location] = []
+        self._visit(module.entry, set())
+        root = module.roots[module.entry]
+        self._excluded += [(root, index) for index, _ in leaves(module.instructions[root].shape)]
 
     def temporary(self) -> list[tuple[int, set[Location]]]:
-        """Bytes and the values that lie in them, of each class."""
-        apart = {self._first(location) for location in self._apart}
+        """Returns the bytes and the values of each class of temporaries."""
+        excluded = {self._first(value) for value in self._excluded}
         classes: dict[Location, set[Location]] = {}
-        for location in self._locations:
-            if (first := self._first(location)) not in apart:
-                classes.setdefault(first, set()).add(location)
-        sizes = {first: max(self._locations[one] for one in members) for first, members in classes.items()}
-        return [(sizes[first], members) for first, members in classes.items() if sizes[first]]
+        for value in self._bytes:
+            if (first := self._first(value)) not in excluded:
+                classes.setdefault(first, set()).add(value)
+        sized = [(max(self._bytes[value] for value in values), values) for values in classes.values()]
+        return [(size, values) for size, values in sized if size]
 
-    def _computation(self, computation: int, seen: set[int]) -> None:
+    def _visit(self, computation: int, seen: set[int]) -> None:
         if computation in seen:
             return
         seen.add(computation)
-        for identity in self._schedule[computation]:
-            instruction = self._instructions[identity]
-            opcode = text(instruction, 2)
-            for index, shape in leaves(self._shape(identity)):
-                self._locations[identity, index] = padded_bytes(shape)
-                if (
-                    opcode == "constant"
-                    or _memory_space(shape)
-                    or (opcode == "parameter" and computation == self._entry)
-                ):
-                    self._apart.append((identity, index))
+        for identity in self._module.schedule[computation]:
+            instruction = self._module.instructions[identity]
+            opcode = instruction.opcode
+            is_input = opcode == "constant" or (opcode == "parameter" and computation == self._module.entry)
+            for index, shape in leaves(instruction.shape):
+                self._bytes[identity, index] = padded_bytes(shape)
+                if is_input or shape.layout.memory_space:
+                    self._excluded.append((identity, index))
             self._pass_on(identity, opcode)
             if opcode in _CALLS:
-                for called in self._called(identity):
-                    self._computation(called, seen)
+                for called in self._module.scheduled_calls(identity):
+                    self._visit(called, seen)
 
     def _pass_on(self, identity: int, opcode: str) -> None:
-        operands = numbers(self._instructions[identity], 36)
-        if opcode in _SAME:
+        """Unites the values of an instruction with the operands whose bytes they share."""
+        instruction = self._module.instructions[identity]
+        operands = instruction.operand_ids
+        if opcode in _SAME or (opcode in _UPDATES and instruction.shape.element_type != TUPLE):
             self._unite((identity, ()), (operands[0], ()))
         elif opcode == "get-tuple-element":
-            self._unite((identity, ()), (operands[0], (number(self._instructions[identity], 13),)))
+            self._unite((identity, ()), (operands[0], (instruction.tuple_index,)))
         elif opcode == "tuple":
             for at, operand in enumerate(operands):
                 self._unite((identity, (at,)), (operand, ()))
-        elif opcode in _UPDATED and number(parsed(self._instructions[identity][3][0]), 2) != _TUPLE:
-            self._unite((identity, ()), (operands[0], ()))
         elif opcode == "fusion":
             self._fusion(identity, operands)
         elif opcode in _CALLS:
@@ -90,113 +83,66 @@ class Values:
         elif opcode == "copy-done":
             self._unite((identity, ()), (operands[0], (0,)))
         elif opcode in ("all-gather-start", "collective-permute-start"):  # (from, to)
-            one = len(operands) == 1
             for at, operand in enumerate(operands):
-                self._unite((identity, (0,) if one else (0, at)), (operand, ()))
+                self._unite((identity, (0,) if len(operands) == 1 else (0, at)), (operand, ()))
         elif opcode in ("all-gather-done", "collective-permute-done", "async-done"):
             self._unite((identity, ()), (operands[0], (1,)))
-        elif opcode == "async-update":
-            self._unite((identity, ()), (operands[0], ()))
-        for aliased in map(parsed, self._instructions[identity].get(74, ())):  # OutputOperandAliasing
-            operand = operands[number(aliased, 2)], tuple(numbers(aliased, 3))
-            self._unite((identity, tuple(numbers(aliased, 1))), operand)
+        for alias in instruction.output_operand_aliasing:
+            operand = operands[alias.operand_index], tuple(alias.operand_shape_index)
+            self._unite((identity, tuple(alias.output_shape_index)), operand)
 
     def _call(self, identity: int, opcode: str, operands: Sequence[int]) -> None:
-        called = self._called(identity)
+        calls, roots = self._module.scheduled_calls(identity), self._module.roots
         if opcode == "while":
-            body, *_ = called
+            body, *_ = calls
             self._unite((identity, ()), (operands[0], ()))
-            self._unite((self._roots[body], ()), (identity, ()))
-            given = [(one, [operands[0]]) for one in called]
+            self._unite((roots[body], ()), (identity, ()))
+            arguments = [(called, [operands[0]]) for called in calls]
         elif opcode == "conditional":
-            for one in called:
-                self._unite((self._roots[one], ()), (identity, ()))
-            given = [(one, [operand]) for one, operand in zip(called, operands[1:], strict=True)]
+            for called in calls:
+                self._unite((roots[called], ()), (identity, ()))
+            arguments = [(called, [operand]) for called, operand in zip(calls, operands[1:], strict=True)]
         else:
-            self._unite((self._roots[called[0]], ()), (identity, (1,) if opcode == "async-start" else ()))
-            given = [(called[0], operands)]
+            self._unite((roots[calls[0]], ()), (identity, (1,) if opcode == "async-start" else ()))
+            arguments = [(calls[0], operands)]
         if opcode == "async-start":
             for at, operand in enumerate(operands):
                 self._unite((identity, (0, at)), (operand, ()))
-        for one, arguments in given:
-            for parameter in self._parameters(one):
-                self._unite((parameter, ()), (arguments[number(self._instructions[parameter], 9)], ()))
+        for called, operands_of_call in arguments:
+            for parameter in self._module.parameters(called):
+                number = self._module.instructions[parameter].parameter_number
+                self._unite((parameter, ()), (operands_of_call[number], ()))
 
     def _fusion(self, identity: int, operands: Sequence[int]) -> None:
-        """What its computation updates in place, of what the fusion is given."""
-        root = self._roots[numbers(self._instructions[identity], 38)[0]]
-        several = text(self._instructions[root], 2) == "tuple"
-        made = numbers(self._instructions[root], 36) if several else [root]
-        for at, one in enumerate(made):
-            while text(self._instructions[one], 2) == "bitcast":
-                one = numbers(self._instructions[one], 36)[0]
-            if text(self._instructions[one], 2) not in _UPDATED:
+        """Unites the results that a fusion's computation updates in place with the operands that it updates."""
+        instructions = self._module.instructions
+        root = self._module.roots[instructions[identity].called_computation_ids[0]]
+        several = instructions[root].opcode == "tuple"
+        for at, result in enumerate(instructions[root].operand_ids if several else [root]):
+            update = instructions[self._behind_bitcasts(result)]
+            if update.opcode not in _UPDATES:
                 continue
-            updated = numbers(self._instructions[one], 36)[0]
-            while text(self._instructions[updated], 2) == "bitcast":
-                updated = numbers(self._instructions[updated], 36)[0]
-            if text(self._instructions[updated], 2) == "parameter":
-                given = operands[number(self._instructions[updated], 9)]
-                self._unite((identity, (at,) if several else ()), (given, ()))
+            updated = instructions[self._behind_bitcasts(update.operand_ids[0])]
+            if updated.opcode == "parameter":
+                self._unite((identity, (at,) if several else ()), (operands[updated.parameter_number], ()))
 
-    def _called(self, identity: int) -> list[int]:
-        return [one for one in numbers(self._instructions[identity], 38) if one in self._schedule]
+    def _behind_bitcasts(self, identity: int) -> int:
+        while self._module.instructions[identity].opcode == "bitcast":
+            identity = self._module.instructions[identity].operand_ids[0]
+        return identity
 
-    def _parameters(self, computation: int) -> list[int]:
-        return [one for one in self._schedule[computation] if text(self._instructions[one], 2) == "parameter"]
+    def _unite(self, value: Location, other: Location) -> None:
+        """Puts two values into the same bytes, part by part where they are tuples."""
+        (identity, index), (other_identity, other_index) = value, other
+        for inside, _ in leaves(part_at(self._module.instructions[identity].shape, index)):
+            self._same_as[self._first((identity, index + inside))] = self._first((other_identity, other_index + inside))
 
-    def _shape(self, identity: int) -> Message:
-        return parsed(self._instructions[identity][3][0])
-
-    def _unite(self, one: Location, other: Location) -> None:
-        """Part by part: what is said of a tuple is said of its elements."""
-        (identity, index), (theirs, at) = one, other
-        for inside, _ in leaves(_part(self._shape(identity), index)):
-            self._same_as[self._first((identity, index + inside))] = self._first((theirs, at + inside))
-
-    def _first(self, location: Location) -> Location:
+    def _first(self, value: Location) -> Location:
+        """Returns the value that stands for the class of this one."""
         path = []
-        while self._same_as.get(location, location) != location:
-            path.append(location)
-            location = self._same_as[location]
-        for one in path:
-            self._same_as[one] = location
-        return location
-
-
-def leaves(shape: Message, index: tuple[int, ...] = ()) -> Iterator[tuple[tuple[int, ...], Message]]:
-    """The arrays in a shape, each with its index."""
-    kind = number(shape, 2)
-    if kind == _TUPLE:
-        for at, part in enumerate(shape.get(4, ())):
-            yield from leaves(parsed(part), (*index, at))
-    elif kind not in (_TOKEN, _OPAQUE):
-        yield index, shape
-
-
-def _part(shape: Message, index: tuple[int, ...]) -> Message:
-    for at in index:
-        shape = parsed(shape[4][at])
-    return shape
-
-
-def padded_bytes(shape: Message) -> int:
-    """Of an array in its layout: a TPU fills up the tiles of its last axes."""
-    sizes, layout = numbers(shape, 3), _layout(shape)
-    order = numbers(layout, 1)
-    if tiles := layout.get(6):
-        tile = numbers(parsed(tiles[0]), 1)[::-1]
-        inner = [sizes[axis] for axis in order]
-        for at, (size, step) in enumerate(zip(inner, tile, strict=False)):
-            inner[at] = -(-size // step) * step if 0 < step < 2**31 else size
-        sizes = inner
-    bits = number(layout, 7) or _BITS.get(number(shape, 2), 8)
-    return -(-math.prod(sizes) * bits // 8)
-
-
-def _memory_space(shape: Message) -> int:
-    return number(_layout(shape), 8)
-
-
-def _layout(shape: Message) -> Message:
-    return parsed(shape[5][0]) if 5 in shape else {}
+        while self._same_as.get(value, value) != value:
+            path.append(value)
+            value = self._same_as[value]
+        for passed in path:
+            self._same_as[passed] = value
+        return value

@@ -15,7 +15,7 @@ from jaxtyping import Array, Complex, Float, Int
 
 from plimsoll.models.decoder import Block, Decoder
 from plimsoll.models.rotary import angles_at
-from plimsoll.models.sampling import drawn
+from plimsoll.models.sampling import sampled_id
 from plimsoll.recipes.longcontext.eigen import EigenBlock, Group
 from plimsoll.recipes.longcontext.eigen_shape import EigenShape
 
@@ -104,7 +104,7 @@ def continued(
     def next_token(params: dict, memory: Memory, last: Array, seed: Array, index: Array, temperature: Array) -> Any:
         hidden, memory = stream.hidden(params, memory, last[None, None])
         logits = stream.decoder.logits(params, hidden[0])[0]
-        return drawn(logits[:rows], top_k=top_k, seed=seed, index=index, temperature=temperature), memory
+        return sampled_id(logits[:rows], top_k=top_k, seed=seed, index=index, temperature=temperature), memory
 
     *before, token = (int(one) for one in prompt)
     memory, whole = stream.start(), len(before) // PIECE * PIECE

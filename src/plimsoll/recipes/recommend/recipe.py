@@ -54,7 +54,7 @@ class Recommend(AdamWRecipe):
         "no user of its data set has three items, or --validation-users is 0, or --learn-validation learned from it."
         " Prepare one from longer sequences, or leave these out"
     )
-    judged_by: ClassVar[str] = "ndcg@10"
+    best_by: ClassVar[str] = "ndcg@10"
     shown: ClassVar[tuple[str, ...]] = ("rank",)
     honoured: ClassVar[tuple[str, ...]] = (
         "precision",
@@ -296,7 +296,7 @@ class Recommend(AdamWRecipe):
         there.check()
         _ = self.shape
         if self.published is not None:
-            from plimsoll.models.pretrained.tensors import checked
+            from plimsoll.models.pretrained.safetensors_folder import checked
 
             # Pickles, absent files, and tensors of another shape are refused before anything is planned.
             checked(self._weights(), self.published)

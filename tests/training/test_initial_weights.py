@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from plimsoll.levers.ema import Average
-from plimsoll.training.beginning import copied, with_given
+from plimsoll.training.initial_weights import copied, with_initial
 
 
 @pytest.mark.parametrize("dtype", ["float32", "uint16", "int8"])
@@ -38,7 +38,7 @@ def test_what_is_not_given_stays_and_what_is_replaced_is_given_back():
     def begin(params):
         return params | {"trainable": params["trainable"] | {"other": jax.device_put(given)}}
 
-    found = with_given(begun, begin, Average(0.9, 32))
+    found = with_initial(begun, begin, Average(0.9, 32))
     assert found is not None
     assert found["params"]["trainable"]["kept"] is begun["params"]["trainable"]["kept"]
     np.testing.assert_array_equal(np.asarray(found["params"]["trainable"]["other"]), given)
@@ -49,4 +49,4 @@ def test_what_is_not_given_stays_and_what_is_replaced_is_given_back():
 
 
 def test_where_nothing_is_given_nothing_changes():
-    assert with_given(state(), lambda params: params, None) is None
+    assert with_initial(state(), lambda params: params, None) is None

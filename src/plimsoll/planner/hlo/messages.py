@@ -1,0 +1,69 @@
+"""The protocol buffers in which XLA describes a compiled module and its buffers: the fields that are read here.
+
+XLA publishes their schemas (xla/service/hlo.proto, xla/xla_data.proto) in Python with TensorFlow only. Names and
+numbers below are those of the schemas. Fields that are not listed are skipped by the parser.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+_SCHEMA = """
+TileProto: dimensions=1 int*
+LayoutProto: minor_to_major=1 int*, tiles=6 TileProto*, element_size_in_bits=7 int, memory_space=8 int
+ShapeProto: element_type=2 int, dimensions=3 int*, tuple_shapes=4 ShapeProto*, layout=5 LayoutProto
+OpMetadata: op_name=2 str, source_file=3 str, source_line=4 int, stack_frame_id=15 int
+OutputOperandAliasing: output_shape_index=1 int*, operand_index=2 int, operand_shape_index=3 int*
+HloInstructionProto: opcode=2 str, shape=3 ShapeProto, metadata=7 OpMetadata, parameter_number=9 int
+HloInstructionProto: tuple_index=13 int, id=35 int, operand_ids=36 int*, called_computation_ids=38 int*
+HloInstructionProto: output_operand_aliasing=74 OutputOperandAliasing*
+HloComputationProto: instructions=2 HloInstructionProto*, id=5 int, root_id=6 int
+InstructionSequence: instruction_ids=1 int*
+SequencesEntry: key=1 int, value=2 InstructionSequence
+HloScheduleProto: sequences=1 SequencesEntry*
+FileLocation: file_name_id=1 int, line=3 int
+StackFrame: file_location_id=1 int, parent_frame_id=2 int
+StackFrameIndexProto: file_names=1 str*, file_locations=3 FileLocation*, stack_frames=4 StackFrame*
+HloModuleProto: computations=3 HloComputationProto*, entry_computation_id=6 int, schedule=7 HloScheduleProto
+HloModuleProto: stack_frame_index=17 StackFrameIndexProto
+Location: shape_index=3 int*, instruction_id=4 int
+LogicalBufferProto: id=1 int, defined_at=3 Location
+BufferAlias: source_buffer_id=1 int, location=2 Location
+Assigned: logical_buffer_id=1 int, offset=2 int, size=3 int
+BufferAllocationProto: index=1 int, size=2 int, is_thread_local=3 int, is_entry_computation_parameter=5 int
+BufferAllocationProto: maybe_live_out=7 int, assigned=9 Assigned*, is_constant=12 int
+BufferAssignmentProto: logical_buffers=1 LogicalBufferProto*, buffer_aliases=2 BufferAlias*
+BufferAssignmentProto: buffer_allocations=3 BufferAllocationProto*
+"""
+"""Messages and their fields: name, number and type, with a star where repeated. Enums and flags are read as int."""
+
+
+def _classes() -> dict[str, Any]:
+    """Builds a class for each message, in a pool of their own: TensorFlow registers the same names in the default."""
+    kinds = descriptor_pb2.FieldDescriptorProto
+    scalars = {"int": kinds.TYPE_INT64, "str": kinds.TYPE_STRING}
+    file = descriptor_pb2.FileDescriptorProto(name="plimsoll/hlo.proto", package="plimsoll.hlo", syntax="proto3")
+    messages: dict[str, Any] = {}
+    for name, fields in (line.split(": ") for line in _SCHEMA.strip().splitlines()):
+        message = messages.setdefault(name, descriptor_pb2.DescriptorProto(name=name))
+        for field, number, kind, repeated in re.findall(r"(\w+)=(\d+) (\w+)(\*?)", fields):
+            described = message.field.add(name=field, number=int(number))
+            described.label = kinds.LABEL_REPEATED if repeated else kinds.LABEL_OPTIONAL
+            described.type = scalars.get(kind, kinds.TYPE_MESSAGE)
+            if kind not in scalars:
+                described.type_name = f".plimsoll.hlo.{kind}"
+    file.message_type.extend(messages.values())
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"plimsoll.hlo.{name}")) for name in messages
+    }
+
+
+_BUILT = _classes()
+ShapeProto: Any = _BUILT["ShapeProto"]
+HloModuleProto: Any = _BUILT["HloModuleProto"]
+BufferAssignmentProto: Any = _BUILT["BufferAssignmentProto"]
