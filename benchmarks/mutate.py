@@ -94,18 +94,18 @@ class Mutation:
 
 
 def mutations(file: str, source: str) -> list[Mutation]:
-    """Every mutation of a file, in the order of its lines; each of them still parses."""
+    """Every mutation of a file, in the order of its lines. Some few would not parse: `drawn` leaves them out."""
     lines = [line.encode() for line in source.splitlines()]
     found = {}
     for node in _code(ast.parse(source)):
         for kind, line, column, old, new in _changes(node, lines):
             found[line, column, kind] = Mutation(file, line, column, kind, old, new)
-    return [found[place] for place in sorted(found) if _parses(found[place].applied(source))]
+    return [found[place] for place in sorted(found)]
 
 
-def _parses(source: str) -> bool:
+def _parses(mutation: Mutation, root: Path) -> bool:
     try:
-        ast.parse(source)
+        ast.parse(mutation.applied((root / PACKAGE / mutation.file).read_text("utf-8")))
     except SyntaxError:
         return False
     return True
@@ -204,7 +204,8 @@ def drawn(root: Path, groups: Sequence[str], seed: int, count: int) -> list[tupl
             for one in mutations(str(path.relative_to(root / PACKAGE)), path.read_text("utf-8"))
         ]
         dice.shuffle(places)  # all of them: the first ten of a larger draw are those of a draw of ten
-        piles.append(places)
+        parsing = ((group, one) for group, one in places if _parses(one, root))
+        piles.append(itertools.islice(parsing, count))
     in_turn = itertools.chain.from_iterable(itertools.zip_longest(*piles))
     return [one for one in in_turn if one is not None][:count]
 
@@ -253,13 +254,16 @@ class Copy:
             "PLIMSOLL_CALIBRATION": "off",
         }
         self.folder = folder
+        self.broken: list[str] = []
+        """Tests that fail here without a mutation: left out from then on."""
 
     def failing(self, tests: Sequence[str], seconds: float) -> str | None:
         """The first test that fails, or None; TimeoutError where they take longer than `seconds`."""
         program = [sys.executable, "-m", "pytest", "-n", "0", "-x", "-q", "-rfE", "--hypothesis-seed=0"]
         keeping = ["-p", "no:cacheprovider", "--basetemp", str(self.folder / "temporary")]
+        left_out = [f"--deselect={test}" for test in self.broken]
         with subprocess.Popen(
-            [*program, *keeping, *tests],
+            [*program, *keeping, *left_out, *tests],
             cwd=self.root,
             env=self.environment,
             stdout=subprocess.PIPE,
@@ -280,33 +284,37 @@ class Copy:
 
 def outcome(copy: Copy, mutation: Mutation, tests: Iterable[str], seconds: float) -> dict[str, str]:
     """What became of one mutation: `killed`, `survived`, or `too slow` where no test failed within its time."""
-    path = copy.root / PACKAGE / mutation.file
-    source = path.read_text("utf-8")
     slow = []
     for test in tests:
+        try:
+            if (killer := _killer(copy, mutation, test, seconds)) is not None:
+                return {"outcome": "killed", "by": killer}
+        except TimeoutError:
+            slow.append(test)
+    return {"outcome": "too slow" if slow else "survived", "by": ", ".join(slow)}
+
+
+def _killer(copy: Copy, mutation: Mutation, test: str, seconds: float) -> str | None:
+    """The first test of a file that fails with the mutation, and passes without it."""
+    path = copy.root / PACKAGE / mutation.file
+    source = path.read_text("utf-8")
+    while True:
         path.write_text(mutation.applied(source), "utf-8")
         try:
             failed = copy.failing([test], seconds)
-        except TimeoutError:
-            slow.append(test)
-            continue
         finally:
             path.write_text(source, "utf-8")
-        if failed is None:
-            continue
-        if "::" not in failed:
-            return {"outcome": "killed", "by": failed}  # at import: the clean tree imports
-        try:
-            if copy.failing([failed], seconds) is None:
-                return {"outcome": "killed", "by": failed}
-        except TimeoutError:
-            slow.append(failed)
-    return {"outcome": "too slow" if slow else "survived", "by": ", ".join(slow)}
+        if failed is None or failed in copy.broken:
+            return None
+        whole_file = "::" not in failed  # it cannot even be imported, which without the mutation it can
+        if whole_file or copy.failing([failed], seconds) is None:
+            return failed
+        copy.broken.append(failed)
 
 
 def table(rows: Sequence[dict[str, str]]) -> str:
     lines = ["| | where | change | what | by |", "|--|--|--|--|--|"]
-    for number, row in enumerate(rows):
+    for number, row in enumerate(rows, 1):
         change = f"{row['old']} -> {row['new'] or 'nothing'}".replace("|", "\\|")
         lines.append(
             f"| {number} | {row['file']}:{row['line']} | {row['kind']}: `{change}` | {row['outcome']} | {row['by']} |"
