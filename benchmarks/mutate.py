@@ -59,6 +59,8 @@ FALLBACK = {
     "data": ("tests/contracts/test_sources.py",),
     "metrics": ("tests/training/test_loop.py", "tests/contracts/test_tasks.py"),
 }
+NOTHING_TO_RUN = 5
+"""pytest's exit code where no test of a file is chosen."""
 MOST_FILES = 6
 """Test files of one mutation, those of its group included."""
 
@@ -238,8 +240,9 @@ def _importing(paths: Iterable[Path], module: Path) -> list[Path]:
 class Copy:
     """A copy of the tree, with a cache of its own, in which tests run against a mutated source."""
 
-    def __init__(self, folder: Path) -> None:
-        self.root = folder / "tree"
+    def __init__(self, folder: Path, *, marks: str) -> None:
+        """`marks` chooses among the tests of a file, as pytest's -m does."""
+        self.root, self.marks = folder / "tree", marks
         listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
         names = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True).stdout.decode().split("\0")
         for name in filter(None, names):
@@ -259,7 +262,19 @@ class Copy:
 
     def failing(self, tests: Sequence[str], seconds: float) -> str | None:
         """The first test that fails, or None; TimeoutError where they take longer than `seconds`."""
-        program = [sys.executable, "-m", "pytest", "-n", "0", "-x", "-q", "-rfE", "--hypothesis-seed=0"]
+        program = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-n",
+            "0",
+            "-x",
+            "-q",
+            "-rfE",
+            "--hypothesis-seed=0",
+            "-m",
+            self.marks,
+        ]
         keeping = ["-p", "no:cacheprovider", "--basetemp", str(self.folder / "temporary")]
         left_out = [f"--deselect={test}" for test in self.broken]
         with subprocess.Popen(
@@ -276,7 +291,7 @@ class Copy:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 raise TimeoutError from None
-        if process.returncode == 0:
+        if process.returncode in (0, NOTHING_TO_RUN):
             return None
         summary = [line.split(" - ")[0] for line in printed.splitlines() if line.startswith(("FAILED ", "ERROR "))]
         return summary[0].split(" ", 1)[1] if summary else f"{' '.join(tests)} (exit code {process.returncode})"
@@ -328,6 +343,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=30)
     parser.add_argument("--groups", nargs="+", choices=GROUPS, default=list(GROUPS))
     parser.add_argument("--seconds", type=float, default=150, help="for each test file")
+    parser.add_argument("--slow", action="store_true", help="with the tests that `make test` leaves out")
     parser.add_argument("--survivors", type=int, default=3, help="more of them, and the exit code is 1")
     parser.add_argument("--out", type=Path, default=ROOT / "bench-out/mutations.jsonl")
     parser.add_argument("--list", action="store_true", help="print what would be mutated, and by which tests")
@@ -341,7 +357,7 @@ def main() -> int:
     kept = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
     rows = []
     with tempfile.TemporaryDirectory(prefix="plimsoll-mutate-") as folder:
-        copy = Copy(Path(folder))
+        copy = Copy(Path(folder), marks="" if options.slow else "not slow")
         for group, mutation in chosen:
             key = asdict(mutation)
             row = next((one for one in kept if key.items() <= one.items()), None)
