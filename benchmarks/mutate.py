@@ -59,6 +59,8 @@ FALLBACK = {
     "data": ("tests/contracts/test_sources.py",),
     "metrics": ("tests/training/test_loop.py", "tests/contracts/test_tasks.py"),
 }
+NOTHING_TO_RUN = 5
+"""pytest's exit code where no test of a file is chosen."""
 MOST_FILES = 6
 """Test files of one mutation, those of its group included."""
 
@@ -94,18 +96,18 @@ class Mutation:
 
 
 def mutations(file: str, source: str) -> list[Mutation]:
-    """Every mutation of a file, in the order of its lines; each of them still parses."""
+    """Every mutation of a file, in the order of its lines. Some few would not parse: `drawn` leaves them out."""
     lines = [line.encode() for line in source.splitlines()]
     found = {}
     for node in _code(ast.parse(source)):
         for kind, line, column, old, new in _changes(node, lines):
             found[line, column, kind] = Mutation(file, line, column, kind, old, new)
-    return [found[place] for place in sorted(found) if _parses(found[place].applied(source))]
+    return [found[place] for place in sorted(found)]
 
 
-def _parses(source: str) -> bool:
+def _parses(mutation: Mutation, root: Path) -> bool:
     try:
-        ast.parse(source)
+        ast.parse(mutation.applied((root / PACKAGE / mutation.file).read_text("utf-8")))
     except SyntaxError:
         return False
     return True
@@ -204,7 +206,8 @@ def drawn(root: Path, groups: Sequence[str], seed: int, count: int) -> list[tupl
             for one in mutations(str(path.relative_to(root / PACKAGE)), path.read_text("utf-8"))
         ]
         dice.shuffle(places)  # all of them: the first ten of a larger draw are those of a draw of ten
-        piles.append(places)
+        parsing = ((group, one) for group, one in places if _parses(one, root))
+        piles.append(itertools.islice(parsing, count))
     in_turn = itertools.chain.from_iterable(itertools.zip_longest(*piles))
     return [one for one in in_turn if one is not None][:count]
 
@@ -237,8 +240,9 @@ def _importing(paths: Iterable[Path], module: Path) -> list[Path]:
 class Copy:
     """A copy of the tree, with a cache of its own, in which tests run against a mutated source."""
 
-    def __init__(self, folder: Path) -> None:
-        self.root = folder / "tree"
+    def __init__(self, folder: Path, *, marks: str) -> None:
+        """`marks` chooses among the tests of a file, as pytest's -m does."""
+        self.root, self.marks = folder / "tree", marks
         listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
         names = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True).stdout.decode().split("\0")
         for name in filter(None, names):
@@ -253,13 +257,28 @@ class Copy:
             "PLIMSOLL_CALIBRATION": "off",
         }
         self.folder = folder
+        self.broken: list[str] = []
+        """Tests that fail here without a mutation: left out from then on."""
 
     def failing(self, tests: Sequence[str], seconds: float) -> str | None:
         """The first test that fails, or None; TimeoutError where they take longer than `seconds`."""
-        program = [sys.executable, "-m", "pytest", "-n", "0", "-x", "-q", "-rfE", "--hypothesis-seed=0"]
+        program = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-n",
+            "0",
+            "-x",
+            "-q",
+            "-rfE",
+            "--hypothesis-seed=0",
+            "-m",
+            self.marks,
+        ]
         keeping = ["-p", "no:cacheprovider", "--basetemp", str(self.folder / "temporary")]
+        left_out = [f"--deselect={test}" for test in self.broken]
         with subprocess.Popen(
-            [*program, *keeping, *tests],
+            [*program, *keeping, *left_out, *tests],
             cwd=self.root,
             env=self.environment,
             stdout=subprocess.PIPE,
@@ -272,7 +291,7 @@ class Copy:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 raise TimeoutError from None
-        if process.returncode == 0:
+        if process.returncode in (0, NOTHING_TO_RUN):
             return None
         summary = [line.split(" - ")[0] for line in printed.splitlines() if line.startswith(("FAILED ", "ERROR "))]
         return summary[0].split(" ", 1)[1] if summary else f"{' '.join(tests)} (exit code {process.returncode})"
@@ -280,33 +299,37 @@ class Copy:
 
 def outcome(copy: Copy, mutation: Mutation, tests: Iterable[str], seconds: float) -> dict[str, str]:
     """What became of one mutation: `killed`, `survived`, or `too slow` where no test failed within its time."""
-    path = copy.root / PACKAGE / mutation.file
-    source = path.read_text("utf-8")
     slow = []
     for test in tests:
+        try:
+            if (killer := _killer(copy, mutation, test, seconds)) is not None:
+                return {"outcome": "killed", "by": killer}
+        except TimeoutError:
+            slow.append(test)
+    return {"outcome": "too slow" if slow else "survived", "by": ", ".join(slow)}
+
+
+def _killer(copy: Copy, mutation: Mutation, test: str, seconds: float) -> str | None:
+    """The first test of a file that fails with the mutation, and passes without it."""
+    path = copy.root / PACKAGE / mutation.file
+    source = path.read_text("utf-8")
+    while True:
         path.write_text(mutation.applied(source), "utf-8")
         try:
             failed = copy.failing([test], seconds)
-        except TimeoutError:
-            slow.append(test)
-            continue
         finally:
             path.write_text(source, "utf-8")
-        if failed is None:
-            continue
-        if "::" not in failed:
-            return {"outcome": "killed", "by": failed}  # at import: the clean tree imports
-        try:
-            if copy.failing([failed], seconds) is None:
-                return {"outcome": "killed", "by": failed}
-        except TimeoutError:
-            slow.append(failed)
-    return {"outcome": "too slow" if slow else "survived", "by": ", ".join(slow)}
+        if failed is None or failed in copy.broken:
+            return None
+        whole_file = "::" not in failed  # it cannot even be imported, which without the mutation it can
+        if whole_file or copy.failing([failed], seconds) is None:
+            return failed
+        copy.broken.append(failed)
 
 
 def table(rows: Sequence[dict[str, str]]) -> str:
     lines = ["| | where | change | what | by |", "|--|--|--|--|--|"]
-    for number, row in enumerate(rows):
+    for number, row in enumerate(rows, 1):
         change = f"{row['old']} -> {row['new'] or 'nothing'}".replace("|", "\\|")
         lines.append(
             f"| {number} | {row['file']}:{row['line']} | {row['kind']}: `{change}` | {row['outcome']} | {row['by']} |"
@@ -320,6 +343,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=30)
     parser.add_argument("--groups", nargs="+", choices=GROUPS, default=list(GROUPS))
     parser.add_argument("--seconds", type=float, default=150, help="for each test file")
+    parser.add_argument("--slow", action="store_true", help="with the tests that `make test` leaves out")
     parser.add_argument("--survivors", type=int, default=3, help="more of them, and the exit code is 1")
     parser.add_argument("--out", type=Path, default=ROOT / "bench-out/mutations.jsonl")
     parser.add_argument("--list", action="store_true", help="print what would be mutated, and by which tests")
@@ -333,7 +357,7 @@ def main() -> int:
     kept = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
     rows = []
     with tempfile.TemporaryDirectory(prefix="plimsoll-mutate-") as folder:
-        copy = Copy(Path(folder))
+        copy = Copy(Path(folder), marks="" if options.slow else "not slow")
         for group, mutation in chosen:
             key = asdict(mutation)
             row = next((one for one in kept if key.items() <= one.items()), None)
