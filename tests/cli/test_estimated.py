@@ -2,9 +2,12 @@
 
 import json
 
+import pytest
+
 from commands import TINY, plimsoll
 
 
+@pytest.mark.slow
 def test_an_estimated_plan_says_so_in_every_form(text_file, tmp_path, monkeypatch):
     monkeypatch.setenv("PLIMSOLL_COMPILERS", str(tmp_path))
     words = ["plan", "stories", "--dataset-id", text_file, *TINY, "--chip", "h200"]
