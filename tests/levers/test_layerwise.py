@@ -114,7 +114,7 @@ def needed(layerwise, storage):
     return stats.temp_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
 
 
-@pytest.mark.slow_except("whole-2", "compressed-2")
+@pytest.mark.slow
 @pytest.mark.parametrize("passes", [1, 2])
 @pytest.mark.parametrize("storage", [Storage(), COMPRESSED], ids=["whole", "compressed"])
 def test_the_gradient_of_the_layers_is_never_whole(passes, storage):
