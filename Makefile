@@ -20,7 +20,7 @@ setup: .venv/ready
 SHORTER := --batch-size 16 --gradient-accumulation-steps 1 --steps 1200 --learning-rate 3e-3
 PINNED := --micro-batch 8 --loss-chunk 0
 
-demo: setup
+demo: .venv/ready
 	$(BIN)/plimsoll train code --memory 768MiB $(SHORTER) $(PINNED) --log-every 20 --run runs/demo
 	$(BIN)/plimsoll sample runs/demo --tokens 160 --temperature 0.6
 	$(BIN)/plimsoll report runs/demo
@@ -48,12 +48,12 @@ test-all: test
 durations: .venv/ready
 	$(PYTEST) -m 'not slow' --record-durations
 
-check: setup
+check: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
 
-bench: setup
+bench: .venv/ready
 	$(BIN)/python benchmarks/prediction.py --seed 1 --count 100 --resume
 	$(BIN)/python benchmarks/text_vs_trainer.py
 
