@@ -20,7 +20,7 @@ setup: .venv/ready
 SHORTER := --batch-size 16 --gradient-accumulation-steps 1 --steps 1200 --learning-rate 3e-3
 PINNED := --micro-batch 8 --loss-chunk 0
 
-demo: setup
+demo: .venv/ready
 	$(BIN)/plimsoll train code --memory 768MiB $(SHORTER) $(PINNED) --log-every 20 --run runs/demo
 	$(BIN)/plimsoll sample runs/demo --tokens 160 --temperature 0.6
 	$(BIN)/plimsoll report runs/demo
@@ -28,31 +28,32 @@ demo: setup
 	@echo "  $(BIN)/plimsoll train stories --dataset-id my-text.txt --memory 1GiB --run runs/mine"
 	@echo "and see docs/first-hour.md for the rest"
 
-# `test` is for before every change that is committed, `test-quick` for while one works, `test-all` for CI: it has
-# everything, and ten times the examples of each property. CONTRIBUTING.md says what only `test-all` runs.
+# `test` is for before every commit, `test-quick` for while one works. `test-all` is for CI: it is `test`, then what that
+# leaves out, and every property again with ten times the examples. CONTRIBUTING.md says what is left out, and why.
 PYTEST := $(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist worksteal
 
 test: .venv/ready
 	$(PYTEST) -m 'not slow'
-	@echo 'passed. Next: make check (ruff, types), and make test-all where processes, resuming or meshes changed'
+	@echo 'passed. Next: make check (ruff and types); make test-all has processes, devices, kills and every other case'
 
 test-quick: .venv/ready
 	$(PYTEST) -m quick
 	@echo 'passed, what is quick of it. Next: make test'
 
-test-all: .venv/ready
-	$(PYTEST) --hypothesis-profile thorough
+test-all: test
+	$(PYTEST) -m 'slow or hypothesis' --hypothesis-profile thorough
+	@echo 'all of it passed'
 
 # CPU seconds of every test of `make test`, into tests/durations.json: tests/test_suite.py holds them to their limits.
 durations: .venv/ready
 	$(PYTEST) -m 'not slow' --record-durations
 
-check: setup
+check: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
 
-bench: setup
+bench: .venv/ready
 	$(BIN)/python benchmarks/prediction.py --seed 1 --count 100 --resume
 	$(BIN)/python benchmarks/text_vs_trainer.py
 

@@ -35,10 +35,12 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` looks at marks
 def pytest_collection_modifyitems(config, items):
-    """Adds the marks that no test carries itself: `slow` by `slow_except`, `quick` by what was recorded."""
+    """Adds `slow` to the cases that `slow_cases` and `slow_except` name, and `quick` by what was recorded."""
     for item in items:
-        marker = item.get_closest_marker("slow_except")
-        if marker is not None and item.callspec.id not in marker.args:
+        some, others = (item.get_closest_marker(name) for name in ("slow_cases", "slow_except"))
+        if some is not None and item.callspec.id in some.args:
+            item.add_marker("slow")
+        if others is not None and item.callspec.id not in others.args:
             item.add_marker("slow")
     if "quick" in config.getoption("-m"):
         durations.mark_quick(items)

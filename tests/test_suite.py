@@ -1,6 +1,7 @@
 """What the tests promise of themselves: they are fast enough to be run, and leave nothing in the user's folders."""
 
 import pytest
+from hypothesis import settings
 
 import durations
 from plimsoll.processes.environment import cache_folder

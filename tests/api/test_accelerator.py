@@ -109,6 +109,7 @@ sys.exit(worker.main(["train", sys.argv[1]]))
 """The training process, but that its devices count their arrays, as an accelerator's allocator does."""
 
 
+@pytest.mark.slow
 def test_beside_an_accelerator_the_ledger_has_its_bytes_and_the_hosts(tmp_path):
     folder = tmp_path / "run"
     command = [sys.executable, "-m", "plimsoll.cli.main", "train", "code", "--width", "32", "--layers", "1"]

@@ -2,13 +2,22 @@
 
 import json
 
+import pytest
+
 from commands import TINY, plimsoll
 
 
-def test_an_estimated_plan_says_so_in_every_form(text_file, tmp_path, monkeypatch):
-    monkeypatch.setenv("PLIMSOLL_COMPILERS", str(tmp_path))
+@pytest.fixture(scope="module")
+def estimated(text_file, tmp_path_factory):
+    """The words of a plan, and what it said."""
     words = ["plan", "stories", "--dataset-id", text_file, *TINY, "--chip", "h200"]
-    done = plimsoll(*words, "--json")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PLIMSOLL_COMPILERS", str(tmp_path_factory.mktemp("none")))
+        yield words, plimsoll(*words, "--json")
+
+
+def test_an_estimated_plan_says_so_in_every_form(estimated):
+    words, done = estimated
     assert done.returncode == 0, done.stderr
     assert "the compiler for h200 is not installed. Its bytes are estimated until" in done.stderr
     found = json.loads(done.stdout)

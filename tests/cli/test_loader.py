@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import plimsoll
-from plimsoll.recipes.saved import from_dict
+from plimsoll.recipes.saved import from_dict, to_dict
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_another_recipe_makes_its_own_tokenizer_in_a_folder_that_has_one(recipe,
     batches(recipe, tmp_path)
     larger = dataclasses.replace(recipe, vocab_size=400)
     batches(larger, tmp_path)
-    assert json.loads((tmp_path / "prepared.json").read_text()) == larger.to_dict()
+    assert json.loads((tmp_path / "prepared.json").read_text()) == to_dict(larger)
 
 
 def test_the_folder_of_another_run_is_refused(recipe, tiny_run):

@@ -73,9 +73,14 @@ def test_a_folder_that_is_not_empty_is_not_written_over(tiny_run, exported, caps
     assert f"--out {exported} is there already" in capsys.readouterr().err
 
 
-def test_the_loss_of_a_text_is_that_of_its_documents_one_by_one(exported, text):
+@pytest.fixture(scope="module")
+def scored(exported, text):
     words = ["--pretrained", exported, "--text", text, "--batch-size", 3, "--seq-len", 7]
-    found = answer("evaluate", *words, by=plimsoll)
+    return answer("evaluate", *words, by=plimsoll)
+
+
+def test_the_loss_of_a_text_is_that_of_its_documents_one_by_one(exported, text, scored):
+    found = scored
     model, params = read_back(exported)
     tokenizer = load_tokenizer(exported)
     documents = text.read_text().split("\n\n")

@@ -162,6 +162,7 @@ def arc_run(tmp_path_factory):
     return made_once(tmp_path_factory, "run-of-arc", train)
 
 
+@pytest.mark.slow
 def test_augmentations_vote_and_two_attempts_are_submitted(arc_run, tmp_path):
     out = tmp_path / "submission.json"
     found = answer("evaluate", arc_run / "run", "--step", "last", "--submission", out)
@@ -177,6 +178,7 @@ def test_augmentations_vote_and_two_attempts_are_submitted(arc_run, tmp_path):
     assert "submission" not in found
 
 
+@pytest.mark.slow
 def test_an_example_of_arc_is_shown_without_its_canvas(arc_run):
     found = answer("solve", arc_run / "run", "test:0")
     assert (found["kind"], found["supervision_steps"]) == ("arc", 2)

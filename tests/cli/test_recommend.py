@@ -145,6 +145,7 @@ def test_a_run_of_something_else_ranks_nothing(trained, tmp_path):
     assert recipe["kind"] == "recommend"
 
 
+@pytest.mark.slow
 def test_a_shape_is_planned_without_weights_and_data(tmp_path):
     options = ["--preset", "llama-3.2-1b", "--chip", "l4", "--frozen-bits", "4", "--micro-batch", "1", "--json"]
     done = plimsoll("plan", "recommend", *options, "--remat", "block", "--loss-chunk", "32", cwd=tmp_path)

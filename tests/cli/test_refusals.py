@@ -142,6 +142,7 @@ def test_a_micro_batch_that_does_not_divide_is_refused(capsys):
     require_one_paragraph(refused(capsys, *words), "--micro-batch 7 does not divide", "64 examples", "a divisor")
 
 
+@pytest.mark.slow
 def test_a_budget_that_no_plan_fits_is_refused_with_the_floor(tiny_run, text_file):
     words = ["plan", "stories", "--dataset-id", text_file, *TINY, "--memory", "40MiB", "--json"]
     done = plimsoll(*words)

@@ -22,7 +22,7 @@ def decoder():
 
 @pytest.fixture(scope="module")
 def params(decoder):
-    return jax.tree.map(lambda leaf: 5 * leaf, decoder.init(jax.random.key(1)))  # logits far apart
+    return jax.tree.map(lambda leaf: 5 * leaf, jax.jit(decoder.init)(jax.random.key(1)))  # logits far apart
 
 
 @pytest.fixture(scope="module")

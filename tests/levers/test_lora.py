@@ -1,5 +1,7 @@
 """LoRA begins as the frozen model, learns nothing but its factors, and holds nothing for the rest."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -41,9 +43,9 @@ def loss_of(task, params):
 
 def test_it_begins_as_the_frozen_model():
     task = LoRA(base(), ATTENTION, rank=4)
-    params = task.init(jax.random.key(0))
-    plain = loss_of(base(), {"trainable": params["frozen"]["base"]})
-    np.testing.assert_allclose(loss_of(task, params), plain, rtol=1e-6)
+    params = jax.jit(task.init)(jax.random.key(0))
+    plain = jax.jit(partial(loss_of, base()))({"trainable": params["frozen"]["base"]})
+    np.testing.assert_allclose(jax.jit(partial(loss_of, task))(params), plain, rtol=1e-6)
 
 
 @pytest.mark.slow_except("none-32", "none-8", "block-16")
@@ -65,10 +67,9 @@ def test_only_the_factors_are_learned_and_the_frozen_weights_take_so_many_bits(b
     assert tree_bytes(state["optimizer"]) == 2 * learned + 4  # two moments of the factors, and the count
 
 
-@pytest.mark.slow
 def test_the_gradient_is_that_of_the_factors_in_the_merged_weights():
     task = LoRA(base(), ATTENTION, rank=4, alpha=8.0)
-    params = task.init(jax.random.key(1))
+    params = jax.jit(task.init)(jax.random.key(1))
     factors = jax.tree.map(lambda leaf: leaf + 0.01, params["trainable"])
     frozen = params["frozen"]["base"]
 
@@ -81,8 +82,8 @@ def test_the_gradient_is_that_of_the_factors_in_the_merged_weights():
         changed = {name: blocks[name] | {"kernel": one(name, blocks[name]["kernel"])} for name in ("query", "value")}
         return frozen | {"blocks": blocks | changed}
 
-    ours = jax.grad(lambda factors: loss_of(task, params | {"trainable": factors}))(factors)
-    plain = jax.grad(lambda factors: loss_of(base(), {"trainable": merged(factors)}))(factors)
+    ours = jax.jit(jax.grad(lambda factors: loss_of(task, params | {"trainable": factors})))(factors)
+    plain = jax.jit(jax.grad(lambda factors: loss_of(base(), {"trainable": merged(factors)})))(factors)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5), ours, plain)
 
 

@@ -66,7 +66,7 @@ def test_what_is_recomputed_is_the_same(remat):
     ids = np.random.default_rng(0).integers(0, 32, (2, 16)).astype(np.int32)
     expected_task = NextToken(shape, Compute(remat="none", platform="cpu"))
     task = NextToken(shape, Compute(remat=remat, platform="cpu"))
-    params = expected_task.init(jax.random.key(0))
+    params = jax.jit(expected_task.init)(jax.random.key(0))
 
     def value_and_grads(task):
         loss = lambda p: task.loss(p, None, {"input_ids": ids, "labels": ids}, None, train=True)[0].total  # noqa: E731

@@ -37,7 +37,7 @@ def sized_or_refused(target, vocab, tied):
         return None, str(refused)
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40, usual=12), deadline=None)
 @given(
     target=st.floats(6, 9).map(lambda power: round(10**power)),
     vocab=st.sampled_from(VOCABULARIES),
@@ -63,7 +63,7 @@ def test_round_targets(target, vocab):
     assert_sane(sized(target, vocab=vocab), target)
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40, usual=8), deadline=None)
 @given(target=st.floats(4, 7).map(lambda power: round(10**power)), vocab=st.integers(2, 200_000), tied=st.booleans())
 def test_what_a_refusal_advises_can_be_asked_for(target, vocab, tied):
     _, refusal = sized_or_refused(target, vocab, tied)

@@ -12,6 +12,8 @@ from plimsoll.planner.chips import chip
 from plimsoll.processes import toolchains
 from plimsoll.processes.environment import for_processes
 
+pytestmark = pytest.mark.slow
+
 
 def start(platform, *arguments):
     python = toolchains.python_for(platform)

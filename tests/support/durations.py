@@ -116,12 +116,20 @@ class Recorder:
             self.write(self.total or cpu_seconds())
 
     def write(self, total: float) -> None:
-        """Writes the record: tests and fixtures that take little are only named, and only counted."""
-        seconds = {name: round(spent, 2) for name, spent in sorted(self.tests.items())}
+        """Writes the record anew; where paths were named, only what was run changes in it."""
+        tests = {name: round(seconds, 2) for name, seconds in self.tests.items()}
+        fixtures = {name: round(seconds, 2) for name, seconds in self.fixtures.items()}
+        if self.config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+            before = read()
+            before["tests"] |= dict.fromkeys(before["quickest"], 0.0)
+            of_before = sum(before["tests"].get(name, 0.0) for name in tests)
+            of_before += sum(before["fixtures"].get(name, 0.0) for name in fixtures)
+            total = before["total"] - of_before + sum(tests.values()) + sum(fixtures.values())
+            tests, fixtures = before["tests"] | tests, before["fixtures"] | fixtures
         record = {
             "total": round(total, 1),
-            "fixtures": {name: round(spent, 2) for name, spent in sorted(self.fixtures.items()) if spent >= UNNOTICED},
-            "tests": {name: spent for name, spent in seconds.items() if spent >= UNNOTICED},
-            "quickest": [name for name, spent in seconds.items() if spent < UNNOTICED],
+            "fixtures": {name: seconds for name, seconds in sorted(fixtures.items()) if seconds >= UNNOTICED},
+            "tests": {name: seconds for name, seconds in sorted(tests.items()) if seconds >= UNNOTICED},
+            "quickest": [name for name, seconds in sorted(tests.items()) if seconds < UNNOTICED],
         }
         FILE.write_text(json.dumps(record, indent=0, ensure_ascii=False) + "\n")

@@ -82,11 +82,17 @@ def trained(accumulation, remat="none"):
     return jax.device_get(state), reports
 
 
-def test_slots_really_halt_at_different_times():
-    halted = np.array([carry["halted"] for _, carry in trained(1)[1]])
+@pytest.fixture(scope="module")
+def whole():
+    """Trained with the batch in one."""
+    return trained(1)
+
+
+def test_slots_really_halt_at_different_times(whole):
+    halted = np.array([carry["halted"] for _, carry in whole[1]])
     assert halted.any()
     assert not halted.all()
-    assert len({tuple(carry["steps"]) for _, carry in trained(1)[1]}) > 2
+    assert len({tuple(carry["steps"]) for _, carry in whole[1]}) > 2
 
 
 @pytest.mark.slow
@@ -174,8 +180,7 @@ def test_a_step_that_is_skipped_keeps_carry_and_table():
             np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.slow
-def test_a_saved_state_goes_on_to_the_same_bits(tmp_path):
+def test_a_saved_state_goes_on_to_the_same_bits(whole, tmp_path):
     state = init()(np.uint32(3))
     for number in range(2):
         state, _ = step(1)(state, batch(number))
@@ -211,6 +216,7 @@ def test_temporaries_do_not_grow_with_the_table():
     assert large < temporary + 2**16
 
 
+@pytest.mark.slow
 def test_the_carry_is_changed_where_it_lies():
     """Of micro-batches: each writes its slots over those it has read. 2,000 slots carry 8.7 MB of latents."""
     temporary, state = step_bytes(replace(SHAPE, identifiers=1), accumulation=1000, examples=2000)

@@ -126,7 +126,7 @@ def test_no_more_than_a_few_layers_are_widened_at_once(bits):
 def test_an_untied_llama_of_our_decoders_shape_is_our_decoder():
     ours = DecoderShape(vocab=50, width=32, layers=2, heads=2, inner=64, tied=False)
     decoder = Decoder(ours, Compute())
-    params = decoder.init(jax.random.key(0))
+    params = jax.jit(decoder.init)(jax.random.key(0))
     shape = PretrainedShape(
         architecture="llama",
         vocab=50,

@@ -45,7 +45,7 @@ def test_the_published_sizes_have_the_published_number_of_parameters(width, head
 
 def test_saying_zero_costs_the_mean_square_and_explains_nothing():
     task, batch = task_of(), batch_of()
-    params = jax.tree.map(jnp.zeros_like, task.init(jax.random.key(0)))
+    params = jax.tree.map(jnp.zeros_like, jax.jit(task.init)(jax.random.key(0)))
     loss, _, metrics = task.loss(params, None, batch, keys_of(), train=False)
     assert float(loss.total) == pytest.approx(float((batch["controls"] ** 2).sum()), rel=1e-5)
     assert float(loss.weight) == batch["masks"].sum()
@@ -58,13 +58,13 @@ def test_saying_zero_costs_the_mean_square_and_explains_nothing():
 
 def test_the_families_errors_are_the_loss():
     task, batch = task_of(), batch_of()
-    loss, _, metrics = task.loss(task.init(jax.random.key(0)), None, batch, keys_of(), train=False)
+    loss, _, metrics = task.loss(jax.jit(task.init)(jax.random.key(0)), None, batch, keys_of(), train=False)
     assert float(sum(one.total for one in metrics.values())) == pytest.approx(float(loss.total), rel=1e-5)
 
 
 def test_a_control_that_is_not_there_changes_nothing():
     task, batch = task_of(), batch_of()
-    params = task.init(jax.random.key(0))
+    params = jax.jit(task.init)(jax.random.key(0))
     other = batch | {"controls": batch["controls"] + 7 * (1 - batch["masks"])}
     one, two = (task.loss(params, None, each, keys_of(), train=True)[0].total for each in (batch, other))
     assert one == two
@@ -72,7 +72,7 @@ def test_a_control_that_is_not_there_changes_nothing():
 
 def test_dropout_is_on_in_training_only_and_each_example_has_its_own():
     task, batch = task_of(dropout=0.5), batch_of()
-    params, dry = task.init(jax.random.key(0)), task_of()
+    params, dry = jax.jit(task.init)(jax.random.key(0)), task_of()
 
     def total(task, batch, *, train, keys=None):
         keys = keys_of() if keys is None else keys

@@ -27,8 +27,13 @@ def temporaries(length, vocab=256, chunk=64):
     return jax.jit(jax.grad(loss)).lower(weights, batch, keys).compile().memory_analysis().temp_size_in_bytes
 
 
-def test_memory_grows_with_the_length_and_not_with_its_square():
-    short, middle, long = (temporaries(length) for length in (2048, 4096, 8192))
+@pytest.fixture(scope="module")
+def by_length():
+    return [temporaries(length) for length in (2048, 4096, 8192)]
+
+
+def test_memory_grows_with_the_length_and_not_with_its_square(by_length):
+    short, middle, long = by_length
     assert (long - middle) / 4096 == pytest.approx((middle - short) / 2048, rel=0.05)
 
 

@@ -38,6 +38,7 @@ def read(values):
     return jnp.sum(weights * values.real + jnp.flip(weights) * values.imag**2)
 
 
+@pytest.mark.slow_cases("steps-False-1")
 @pytest.mark.parametrize("chunk", [1, 7, 64, LENGTH, 1000])
 @pytest.mark.parametrize(("form", "each"), [*((form, False) for form in FIXED), *((form, True) for form in EACH)])
 def test_states_and_all_gradients_are_those_of_the_plain_loop(form, each, chunk):
@@ -62,6 +63,7 @@ def test_no_state_sees_a_later_input(form, each):
     assert np.min(np.abs(before - after)[:, 40]) > 1.0
 
 
+@pytest.mark.slow_cases("associative")
 @pytest.mark.parametrize("form", FIXED)
 def test_memory_reaches_thousands_of_positions_in_single_precision(form):
     """|a| = 0.9999: after 8,192 positions 44 % of an input are left."""

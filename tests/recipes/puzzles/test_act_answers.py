@@ -32,7 +32,7 @@ def case(request):
     )
     task = RecursiveSolver(shape, Compute(), Halting(max_steps=4))
     keys = jax.random.split(jax.random.key(0), 5)
-    params = task.init(keys[0])
+    params = jax.jit(task.init)(keys[0])
     params["trainable"]["halt"]["kernel"] = jax.random.normal(keys[1], (32, 2))
     params["trainable"]["halt"]["bias"] = jnp.zeros(2)
     params["tables"]["puzzles"] = jax.random.normal(keys[2], (3, 32))

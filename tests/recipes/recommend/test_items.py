@@ -22,7 +22,7 @@ def example(cluster_of=None, **changed):
     """The items, their vectors, what is fixed, and outputs of a reader."""
     items = Items(shape_of(**changed), Compute())
     keys = jax.random.split(jax.random.key(0), 2)
-    params = jax.tree.map(lambda leaf: leaf * 5, items.init(keys[0]))  # probabilities far from even
+    params = jax.tree.map(lambda leaf: leaf * 5, jax.jit(items.init)(keys[0]))  # probabilities far from even
     fixed = {}
     if items.shape.two_level:
         fixed = (

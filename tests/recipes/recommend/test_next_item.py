@@ -36,6 +36,12 @@ def begun(task, folder, seed=1):
     return item_start.with_weights(params, folder, LLAMA)
 
 
+@pytest.fixture(scope="module")
+def published(folder):
+    """Weights of a task around the published model, where it begins."""
+    return begun(task_of(published=True), folder)
+
+
 def loss_of(task, batch):
     return lambda trainable, frozen: (
         task.loss({"trainable": trainable, "frozen": frozen}, None, batch, keys_of(len(batch["items"])), train=True)[
@@ -44,10 +50,9 @@ def loss_of(task, batch):
     )
 
 
-def test_the_item_table_learns_through_the_frozen_model_alone(folder, monkeypatch):
+def test_the_item_table_learns_through_the_frozen_model_alone(published, monkeypatch):
     """Its use at the output is cut off here; what is left has come through the model from its input."""
-    task = task_of(published=True)
-    params, batch = begun(task, folder), {"items": histories()}
+    task, params, batch = task_of(published=True), published, {"items": histories()}
     both = jax.jit(jax.grad(loss_of(task, batch)))(params["trainable"], params["frozen"])
 
     vectors = task.items.vectors
@@ -61,10 +66,11 @@ def test_the_item_table_learns_through_the_frozen_model_alone(folder, monkeypatc
     assert (both["items"]["embedding"] != through["items"]["embedding"]).any()
 
 
+@pytest.mark.slow_except("16", "4")
 @pytest.mark.parametrize("bits", STORABLE["frozen_bits"])
 def test_a_frozen_model_is_the_same_to_the_bit_after_training_and_nothing_is_kept_for_it(folder, bits):
     task, rule = task_of(published=True), build(AdamW(weight_decay=0.1, warmup_steps=0), 20)
-    state = jax.jit(make_init(task, rule, frozen_bits=bits))(np.uint32(0))
+    state = make_init(task, rule, frozen_bits=bits)(np.uint32(0))
     state["params"] = item_start.with_weights(state["params"], folder, LLAMA)
     assert bits_of(state["params"]["frozen"]["model"]) == bits
     for one, other in zip(
@@ -104,9 +110,8 @@ def test_a_model_that_is_not_frozen_learns_too(folder):
     assert all((leaf != 0).any() for leaf in jax.tree.leaves(gradient["model"]))
 
 
-def test_the_published_model_reads_what_the_adapter_gives_and_no_words(folder):
-    task = task_of(published=True)
-    params = begun(task, folder)
+def test_the_published_model_reads_what_the_adapter_gives_and_no_words(published):
+    task, params = task_of(published=True), published
     assert params["frozen"]["model"].keys() == {"blocks", "norm"}
     weights = drawn(LLAMA)
     query = params["frozen"]["model"]["blocks"]["query"]["kernel"][1]
@@ -118,6 +123,7 @@ def test_the_published_model_reads_what_the_adapter_gives_and_no_words(folder):
     np.testing.assert_allclose(task.hidden(params, ids), expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("published", [False, True])
 @pytest.mark.parametrize("chunk", [0, 5])
 def test_micro_batches_learn_the_same(folder, published, chunk):
@@ -134,14 +140,20 @@ def test_micro_batches_learn_the_same(folder, published, chunk):
             np.testing.assert_allclose(leaf, one, rtol=1e-5, atol=1e-6)
 
 
-def test_chunks_without_a_label_are_left_out_and_nothing_else_changes():
-    batch = {"items": histories(rows=8, length=20)}
-    found = {}
-    for chunk in (0, 16):
-        task = task_of(compute=Compute(loss_chunk=chunk))
-        params = jax.jit(task.init)(jax.random.key(0))
-        found[chunk] = jax.jit(jax.value_and_grad(loss_of(task, batch)))(params["trainable"], params["frozen"])
-    for one, other in zip(jax.tree.leaves(found[0]), jax.tree.leaves(found[16]), strict=True):
+def learned_in_chunks(chunk):
+    task = task_of(compute=Compute(loss_chunk=chunk))
+    params = jax.jit(task.init)(jax.random.key(0))
+    loss = loss_of(task, {"items": histories(rows=8, length=20)})
+    return jax.jit(jax.value_and_grad(loss))(params["trainable"], params["frozen"])
+
+
+@pytest.fixture(scope="module")
+def learned_at_once():
+    return learned_in_chunks(0)
+
+
+def test_chunks_without_a_label_are_left_out_and_nothing_else_changes(learned_at_once):
+    for one, other in zip(jax.tree.leaves(learned_at_once), jax.tree.leaves(learned_in_chunks(16)), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
@@ -163,15 +175,22 @@ def evaluated(task, params, items, **more):
     return loss, metrics
 
 
-def test_an_evaluation_asks_for_the_last_item_of_each_row_among_those_that_are_not_in_it():
+@pytest.fixture(scope="module")
+def exact():
+    """A task whose softmax is over all items, and its weights."""
     task = task_of(softmax="full")
-    params = jax.jit(task.init)(jax.random.key(0))
+    return task, jax.jit(task.init)(jax.random.key(0))
+
+
+def test_an_evaluation_asks_for_the_last_item_of_each_row_among_those_that_are_not_in_it(exact):
+    task, params = exact
+    scored = jax.jit(task.log_probabilities)
     rows = histories(rows=6, length=8, seed=1)
     loss, metrics = evaluated(task, params, rows)
     nats, hits, gains = [], [], []
     for row in rows:
         history, wanted = row[row > 0][:-1], row[row > 0][-1]
-        scores = np.asarray(jax.jit(task.log_probabilities)(params, history[None]))[0]
+        scores = np.asarray(scored(params, history[None]))[0]
         others = np.setdiff1d(np.arange(1, ITEMS + 1), [*history, wanted])
         rank = (scores[others] >= scores[wanted]).sum()
         nats.append(-scores[wanted])
@@ -183,10 +202,10 @@ def test_an_evaluation_asks_for_the_last_item_of_each_row_among_those_that_are_n
     np.testing.assert_allclose(metrics["ndcg@10"], (sum(gains), 6), rtol=1e-5)
 
 
-def test_items_that_score_the_same_count_against_the_one_that_is_wanted():
-    task = task_of(softmax="full")
-    params = jax.jit(task.init)(jax.random.key(0))
-    params["trainable"]["items"]["embedding"] = jnp.ones_like(params["trainable"]["items"]["embedding"])
+def test_items_that_score_the_same_count_against_the_one_that_is_wanted(exact):
+    task, params = exact
+    alike = {"embedding": jnp.ones_like(params["trainable"]["items"]["embedding"])}
+    params = params | {"trainable": params["trainable"] | {"items": params["trainable"]["items"] | alike}}
     _, metrics = evaluated(task, params, [[1, 2, 3, 0]])
     assert metrics["hr@10"].total == 0  # 27 others score as high
 
