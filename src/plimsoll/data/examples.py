@@ -73,8 +73,8 @@ class Examples(Sequence[Example]):
         self._rows = _Rows(given, called) if isinstance(given, Mapping) else given
         if not hasattr(self._rows, "__len__") or not hasattr(self._rows, "__getitem__"):
             raise DataError(
-                f"{called} is a {type(given).__name__}, which has no len() and no [index]: a run that was killed could not"
-                " find its place in it. Give a dict of arrays, a list of examples, or an object with both"
+                f"{called} is a {type(given).__name__}, which has no len() and no [index]: a run that was killed could"
+                " not find its place in it. Give a dict of arrays, a list of examples, or an object with both"
             )
         self._count = len(self._rows)
         if not self._count:
