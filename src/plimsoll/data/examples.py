@@ -73,8 +73,8 @@ class Examples(Sequence[Example]):
         self._rows = _Rows(given, called) if isinstance(given, Mapping) else given
         if not hasattr(self._rows, "__len__") or not hasattr(self._rows, "__getitem__"):
             raise DataError(
-                f"{called} is {_kind(given)}, which has no len() and no [index]: a run that was killed could not find"
-                " its place in it. Give a dict of arrays, a list of examples, or an object with both"
+                f"{called} is a {type(given).__name__}, which has no len() and no [index]: a run that was killed could"
+                " not find its place in it. Give a dict of arrays, a list of examples, or an object with both"
             )
         self._count = len(self._rows)
         if not self._count:
@@ -128,7 +128,7 @@ class Examples(Sequence[Example]):
             raise self._told(f"{self.called}: example {index:,} could not be read", problem) from problem
         if not isinstance(example, Mapping) or not example:
             raise DataError(
-                f"{self.called}: example {index:,} is {_kind(example)}: it must be a dict of arrays, like"
+                f"{self.called}: example {index:,} is a {type(example).__name__}: it must be a dict of arrays, like"
                 ' {"x": ..., "y": ...}; the loss gets a batch with the same names'
             )
         if COUNTED in example:
@@ -171,7 +171,7 @@ def narrowed(value: Any, words: str) -> np.ndarray:
     """Returns numbers as JAX has them: 64 bits become 32. `words` names the value in a refusal."""
     array = np.asarray(value)
     if array.dtype.kind not in "biufc" and array.dtype.name != "bfloat16":
-        kind = _kind(value) if not isinstance(value, np.ndarray) else f"an array of {array.dtype}"
+        kind = f"a {type(value).__name__}" if not isinstance(value, np.ndarray) else f"an array of {array.dtype}"
         raise DataError(f"{words} is {kind}, not numbers")
     narrow = _NARROW.get(array.dtype.name)
     if narrow is None:
@@ -186,10 +186,6 @@ def narrowed(value: Any, words: str) -> np.ndarray:
 
 def _stacked(examples: Sequence[Example]) -> Example:
     return {name: np.stack([example[name] for example in examples]) for name in examples[0]}
-
-
-def _kind(value: Any) -> str:
-    return f"a {type(value).__name__}"
 
 
 def _words(shape: tuple[int, ...], dtype: str) -> str:

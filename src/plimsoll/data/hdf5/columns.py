@@ -89,17 +89,12 @@ class Hdf5:
         """Yields every row once, in the order of the file. Copies fill the last batch, and `COUNTED` excludes them."""
         first, count, span = self._rows.spans(self._begin, self._end)
         spans = [(max(self._begin, at * span), min(self._end, (at + 1) * span)) for at in range(first, first + count)]
-        left = {name: np.empty((0, *shape), dtype) for name, (shape, dtype) in self.spec.items()}
-        waiting, everything = 0, np.ones(batch_size, bool)
-        for rows in in_order(self._rows, spans, derive=self._narrowed, skip_bad=self._skip_bad):
-            left = {name: np.concatenate([left[name], rows[name]]) for name in rows}
-            waiting = len(next(iter(left.values())))
-            while waiting >= batch_size:
-                yield {name: values[:batch_size] for name, values in left.items()} | {COUNTED: everything}
-                left, waiting = {name: values[batch_size:] for name, values in left.items()}, waiting - batch_size
-        if waiting:
-            at = np.minimum(np.arange(batch_size), waiting - 1)
-            yield {name: values[at] for name, values in left.items()} | {COUNTED: np.arange(batch_size) < waiting}
+        batches = in_order(self._rows, spans, batch_size=batch_size, derive=self._narrowed, skip_bad=self._skip_bad)
+        for rows, count in batches:
+            if count < batch_size:
+                at = np.minimum(np.arange(batch_size), count - 1)
+                rows = {name: values[at] for name, values in rows.items()}
+            yield rows | {COUNTED: np.arange(batch_size) < count}
 
     def held_bytes(self, *, training: bool) -> int:
         """Returns the bytes of the chunks that are mixed, and of the reader.

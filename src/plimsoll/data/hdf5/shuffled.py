@@ -169,13 +169,19 @@ def mixed_loader(source: Hdf5Rows, *, prefetch: int, **options: Any) -> BatchSou
 
 
 def in_order(
-    source: Hdf5Rows, spans: list[tuple[int, int]], *, derive: Derive, skip_bad: bool = False
-) -> Iterator[Rows]:
-    """Yields the rows of some spans in the order of the file."""
+    source: Hdf5Rows, spans: list[tuple[int, int]], *, batch_size: int, derive: Derive, skip_bad: bool
+) -> Iterator[tuple[Rows, int]]:
+    """Yields batches of the rows of some spans in the file's order, and their lengths; the last may be shorter."""
+    left, count = {}, 0
     for begin, end in spans:
         rows = derive(_finite(source, begin, end, skip_bad)[0])
-        if len(next(iter(rows.values()))):
-            yield rows
+        left = {name: np.concatenate([left[name], rows[name]]) for name in rows} if count else rows
+        count = len(next(iter(left.values())))
+        while count >= batch_size:
+            yield {name: values[:batch_size] for name, values in left.items()}, batch_size
+            left, count = {name: values[batch_size:] for name, values in left.items()}, count - batch_size
+    if count:
+        yield left, count
 
 
 def _finite(source: Hdf5Rows, begin: int, end: int, skip_bad: bool) -> tuple[Rows, int]:

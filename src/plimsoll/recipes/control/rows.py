@@ -162,19 +162,18 @@ class ControlRows(Hdf5Rows):
         wanted = min(count, max(1, round(most / (span * share))))
         chosen = np.unique(np.linspace(0, count - 1, wanted).round().astype(int)) + first
         spans = [(max(begin, int(at) * span), min(end, (int(at) + 1) * span)) for at in chosen]
-        left, sent = None, 0
-        derive = partial(self._derived, held_out=True)
-        for rows in in_order(self, spans, derive=derive, skip_bad=skip_bad):
-            left = rows if left is None else {name: np.concatenate([left[name], rows[name]]) for name in rows}
-            while len(left["family"]) >= batch_size and sent < most:
-                yield {name: values[:batch_size] for name, values in left.items()}
-                left, sent = {name: values[batch_size:] for name, values in left.items()}, sent + batch_size
-        if left is not None and len(left["family"]) and sent < most:
-            missing = batch_size - len(left["family"])
-            yield {
-                name: np.concatenate([values, np.zeros((missing, *values.shape[1:]), values.dtype)])
-                for name, values in left.items()
-            }
+        sent, derive = 0, partial(self._derived, held_out=True)
+        for rows, count in in_order(self, spans, batch_size=batch_size, derive=derive, skip_bad=skip_bad):
+            if sent >= most:
+                return
+            missing = batch_size - count
+            if missing:
+                rows = {
+                    name: np.concatenate([values, np.zeros((missing, *values.shape[1:]), values.dtype)])
+                    for name, values in rows.items()
+                }
+            yield rows
+            sent += count
 
     def _derived(self, rows: Rows, *, held_out: bool) -> Rows:
         """Returns the examples of rows as they were read; of a split by trajectory those of one side."""
