@@ -50,7 +50,8 @@ def settings_table(rows: Iterable[tuple[str, int | None, Planned | None, str]]) 
         rows: Machine, its budget in bytes if known, the plan or None, and the reason if there is none.
     """
     rows = list(rows)
-    table = [("machine", "budget", "micro-batch", "remat", "loss chunk", "precision", "predicted peak", "step")]
+    header = ("machine", "budget", "micro-batch", "remat", "loss chunk", "precision", "predicted peak", "step")
+    table: list[tuple[str, ...]] = [header]
     notes = []
     for machine, budget, planned, why_not in rows:
         if planned is None:

@@ -157,7 +157,7 @@ class _Json(Progress):
 class _Bar(Progress):
     """Progress as one bar of a terminal, which is redrawn."""
 
-    def __init__(self, stream: TextIO, total_steps: int, *, start_step: int, clock: Callable[[], float]) -> None:
+    def __init__(self, stream: TextIO | None, total_steps: int, *, start_step: int, clock: Callable[[], float]) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
         from rich.progress import Progress as RichProgress

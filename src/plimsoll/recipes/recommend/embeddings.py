@@ -41,7 +41,7 @@ def factorised(
 
     # How often each user took each item: (users, items), in float64.
     parts = np.ones(len(sequences)), sequences - 1, offsets.copy()
-    counts = sparse.csr_matrix(parts, shape=(len(offsets) - 1, items))
+    counts: Any = sparse.csr_matrix(parts, shape=(len(offsets) - 1, items))
     counts.sum_duplicates()
     taken, vectors = _right_singular(counts, width, seed)
     vectors /= np.sqrt(np.mean(np.sum(vectors**2, axis=1))) or 1.0

@@ -117,7 +117,7 @@ class NextItem:
         return params["frozen"]["clusters"] if self.shape.two_level else {}
 
     def unstack(self, trainable: dict) -> dict:
-        """See `types.Unstacks`."""
+        """Returns the same weights, in the parts that gradients are summed in (`types.Unstacks`)."""
         if self.reader.frozen:
             return trainable
         return trainable | {"model": self.reader.unstack(trainable["model"])}

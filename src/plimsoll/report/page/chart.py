@@ -37,7 +37,7 @@ class Line:
     ys: Sequence[float]
     """Values in the unit of the axis. NaN and infinity break the line."""
     marked: bool = False
-    """Whether every point has a dot, as evaluations do, which are few."""
+    """True if every point has a dot, as evaluations do, which are few."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class Level:
     name: str
     y: float
     is_line: bool = False
-    """Whether it is the budget, which must not be crossed."""
+    """True for the budget, which must not be crossed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,13 +65,13 @@ class Chart:
     levels: Sequence[Level] = ()
     from_zero: bool = False
     may_be_logarithmic: bool = False
-    """Whether the vertical axis is logarithmic where values span decades."""
+    """True if the vertical axis is logarithmic once values span decades."""
     logarithmic_x: bool = False
     x_from_zero: bool = False
     share: bool = False
-    """Whether values are shares, so that the axis goes from 0 to 1."""
+    """True if values are shares, so that the axis goes from 0 to 1."""
     filled: bool = False
-    """Whether the area below the first line is filled, to show how much of a level is used."""
+    """True if the area below the first line is filled, to show how much of a level is used."""
 
 
 @dataclass(frozen=True)
