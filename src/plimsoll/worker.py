@@ -71,7 +71,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _train(options: dict[str, Any], interruption: Interruption) -> tuple[int, Mapping[str, Any] | None]:
-    """Trains. Returns the exit code, and the request for `again` if the run is to continue with another plan."""
+    """Returns the exit code, and what the process that plans again has to know if the run goes on with another plan."""
     from plimsoll.engine.session import train_here
     from plimsoll.errors import PlimsollError
 
