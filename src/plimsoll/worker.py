@@ -71,7 +71,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _train(options: dict[str, Any], interruption: Interruption) -> tuple[int, Mapping[str, Any] | None]:
-    """Trains. Returns the exit code, and the request for `again` if the run is to continue with another plan."""
+    """Returns the exit code, and what the process that plans again has to know if the run goes on with another plan."""
     from plimsoll.engine.session import train_here
     from plimsoll.errors import PlimsollError
 
@@ -164,18 +164,18 @@ ANSWERS = {
 
 
 def _answer(verb: str) -> int:
-    """Reads a request from standard input, and writes {"answer": ...} or a refusal (`PlimsollError.reply`)."""
+    """Reads the question from standard input, writes {"answer": ...} or {"refused": why, "exit_code": n}."""
     from plimsoll.errors import PlimsollError
 
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # end without a message: our parent prints one
-    request = json.load(sys.stdin)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # silently: whoever asked says it
+    asked = json.load(sys.stdin)
     with os.fdopen(os.dup(1), "w") as answers:
-        os.dup2(2, 1)  # output of libraries goes to standard error
+        os.dup2(2, 1)  # what libraries print is no part of the answer
         module, name = ANSWERS[verb]
         try:
-            reply = {"answer": getattr(importlib.import_module(module), name)(request)}
+            reply = {"answer": getattr(importlib.import_module(module), name)(asked)}
         except PlimsollError as problem:
-            reply = problem.reply()
+            reply = {"refused": str(problem), "exit_code": problem.exit_code}
         json.dump(reply, answers)
     return 0
 

@@ -1,4 +1,4 @@
-"""Commands that continue a run, repeat it and use it, from what its folder records."""
+"""The commands that continue a run, repeat it, and use it, from what its folder says. Part of the joint."""
 
 from __future__ import annotations
 
@@ -17,18 +17,11 @@ USES = {
     "solve": "plimsoll solve {run} test:0",
     "drive": "plimsoll evaluate {run} --closed-loop",
 }
-"""Command for each thing that a recipe shows (`Recipe.shown`)."""
+"""Of what a recipe shows (`Recipe.shown`)."""
 
 
 def chosen_fields(saved: Mapping[str, Any], name: str | None) -> dict[str, Any]:
-    """Returns the fields that differ from the preset.
-
-    A recipe from a user's file gives all of its fields, since its defaults are known only by running the file.
-
-    Args:
-        saved: The run's recipe.json.
-        name: Name of the preset, if the run was started from one.
-    """
+    """What is not as the preset has it; of a user's file all fields, since only running it would say its defaults."""
     if saved.get("kind") == FROM_FILE:
         return dict(saved.get("fields", {}))
     recipe = from_dict(saved)
@@ -37,23 +30,24 @@ def chosen_fields(saved: Mapping[str, Any], name: str | None) -> dict[str, Any]:
 
 
 def _preset_of(recipe: Recipe, name: str | None) -> str:
-    """Returns `name` if it is a preset of the recipe's kind, else the first such preset: Python may use any name."""
+    """The one of that name, or the first of the kind: a run from Python may be called anything."""
     if name in PRESETS and preset(name).kind == recipe.kind:
         return name
     return next(other for other in PRESETS if preset(other).kind == recipe.kind)
 
 
 def recipe_words(saved: Mapping[str, Any], name: str | None) -> list[str]:
-    """Returns the words after `plimsoll train` that make this recipe: its name, and the options for its fields."""
-    from_file = saved.get("kind") == FROM_FILE
-    words = [f"{saved['file']}:{saved['name']}" if from_file else _preset_of(from_dict(saved), name)]
-    for field, value in chosen_fields(saved, name).items():
-        flag = field.replace("_", "-")
-        if isinstance(value, bool):
-            words.append(f"--{flag}" if value else f"--no-{flag}")
-        else:
-            words += [f"--{flag}", str(value)]
-    return words
+    """What follows `plimsoll train`: the recipe, and the options that make it this one."""
+    of_file = saved.get("kind") == FROM_FILE
+    first = f"{saved['file']}:{saved['name']}" if of_file else _preset_of(from_dict(saved), name)
+    return [first, *(word for field, value in chosen_fields(saved, name).items() for word in _option(field, value))]
+
+
+def _option(field: str, value: Any) -> list[str]:
+    flag = field.replace("_", "-")
+    if isinstance(value, bool):
+        return [f"--{flag}" if value else f"--no-{flag}"]
+    return [f"--{flag}", str(value)]
 
 
 def continue_command(folder: RunFolder, saved: Mapping[str, Any], planned: Mapping[str, Any]) -> str:
@@ -72,6 +66,5 @@ def repeat_command(folder: RunFolder, saved: Mapping[str, Any], planned: Mapping
 
 
 def use_commands(folder: RunFolder, shown: Sequence[str]) -> list[str]:
-    """Returns the commands that evaluate a run, and that show each of `shown` (`Recipe.shown`)."""
     run = shlex.quote(str(folder.path))
     return [f"plimsoll evaluate {run}", *(USES[name].format(run=run) for name in shown if name in USES)]
