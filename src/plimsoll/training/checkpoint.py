@@ -181,9 +181,7 @@ class Checkpoints:
     def _complete(self, partial: Path, step: int, finish: Any) -> None:
         try:
             finish()
-            files = sorted(path for path in partial.rglob("*") if path.is_file())
-            checksums = {str(path.relative_to(partial)): _sha256(path) for path in files}
-            replace_file(partial / "manifest.json", json.dumps(checksums))
+            _write_manifest(partial)
             _flush_folder(partial)
             partial.rename(self.folder / f"step-{step:08d}")
             _flush_folder(self.folder)
@@ -340,6 +338,12 @@ def _start_writing(path: Path, slices: dict[str, np.ndarray], *, in_background: 
             return ocp.save_async(str(path), arrays).result
         ocp.save(str(path), arrays)
     return lambda: None
+
+
+def _write_manifest(folder: Path) -> None:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    checksums = {str(path.relative_to(folder)): _sha256(path) for path in files}
+    replace_file(folder / "manifest.json", json.dumps(checksums))
 
 
 def _sha256(path: Path) -> str:
