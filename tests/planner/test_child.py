@@ -208,7 +208,7 @@ def test_a_failure_is_not_kept(make_child):
 
 def test_the_child_sees_the_plan_it_was_asked_about():
     asked = plan(micro_batch=2, remat="dots", loss_chunk=256, precision="bfloat16", async_save=True, pinned=("remat",))
-    seen = plan_of(child._computed(asked))
+    seen = plan_of(child._compiled_levers(asked))
     assert (seen.micro_batch, seen.remat, seen.loss_chunk, seen.precision) == (2, "dots", 256, "bfloat16")
 
 

@@ -39,8 +39,6 @@ SLICE_BYTES = 4 * MIB
 IN_FLIGHT_BYTES = 8 * MIB
 """Bytes that Orbax may hold at a time while it writes or reads."""
 DAMAGED = ".damaged"
-LOGGERS = ("absl", "asyncio")
-"""Loggers of Orbax and TensorStore."""
 _PLACEHOLDER: Any = ...  # Orbax's word for "leave this one on disk"
 
 
@@ -181,9 +179,7 @@ class Checkpoints:
     def _complete(self, partial: Path, step: int, finish: Any) -> None:
         try:
             finish()
-            files = sorted(path for path in partial.rglob("*") if path.is_file())
-            checksums = {str(path.relative_to(partial)): _sha256(path) for path in files}
-            replace_file(partial / "manifest.json", json.dumps(checksums))
+            _write_manifest(partial)
             _flush_folder(partial)
             partial.rename(self.folder / f"step-{step:08d}")
             _flush_folder(self.folder)
@@ -304,10 +300,9 @@ def require_finite(leaves: list[tuple[str, np.ndarray]], step: int) -> None:
 
 
 def _leaves(tree: Any) -> list[tuple[str, Any]]:
-    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
     return [
         (jax.tree_util.keystr(path), distributed.gathered(leaf) if isinstance(leaf, jax.Array) else leaf)
-        for path, leaf in flat
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     ]
 
 
@@ -342,6 +337,12 @@ def _start_writing(path: Path, slices: dict[str, np.ndarray], *, in_background: 
     return lambda: None
 
 
+def _write_manifest(folder: Path) -> None:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    checksums = {str(path.relative_to(folder)): _sha256(path) for path in files}
+    replace_file(folder / "manifest.json", json.dumps(checksums))
+
+
 def _sha256(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -353,7 +354,7 @@ def _silence_tracebacks() -> None:
     On a full disk they log every thread's traceback. Their callbacks then meet an event loop that is closed, which the
     interpreter reports through `sys.unraisablehook`, hundreds of times over. May be called again.
     """
-    for name in LOGGERS:
+    for name in ("absl", "asyncio"):  # loggers of Orbax and TensorStore
         logging.getLogger(name).setLevel(logging.CRITICAL)
     if not isinstance(sys.unraisablehook, _WithoutClosedLoops):
         sys.unraisablehook = _WithoutClosedLoops(sys.unraisablehook)
