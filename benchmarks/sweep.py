@@ -117,7 +117,7 @@ def priced_plans(recipe: Recipe, answers: Path) -> list[tuple[Plan, int]]:
     found, rehearsal = [], None
     problem = Problem(
         recipe="swept", chip="cpu", budget_bytes=0, effective_batch=recipe.effective_batch, rate_per_example=1,
-        rate_unit="examples", numerics="mixed", honoured=recipe.honoured, loss_chunks=recipe.loss_chunks,
+        rate_unit="examples", numerics="mixed", supported=recipe.supported, loss_chunks=recipe.loss_chunks,
         host_bytes={PREFETCH: recipe.host_bytes(None, prefetch=PREFETCH)},
     )  # fmt: skip  # the budget plays no part in the bytes
     with child(recipe, answers) as compiler:

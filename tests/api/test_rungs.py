@@ -18,8 +18,8 @@ STORIES = replace(preset("stories"), seq_len=256, batch_size=16)
 ON_A_CPU = "a ladder runs on this machine's CPU, where the host's memory is the device's: nothing would be saved"
 
 
-class HonouringNothing(type(STORIES)):
-    honoured = ()
+class SupportingNothing(type(STORIES)):
+    supported = ()
 
 
 class Images(type(STORIES)):
@@ -111,8 +111,8 @@ def test_an_update_layer_by_layer_stands_on_whole_batches_and_recomputed_blocks(
     }
 
 
-def test_levers_that_the_loss_does_not_honour_are_left_out_with_the_reason():
-    ladder, left_out = rungs(HonouringNothing(batch_size=16))
+def test_levers_that_the_loss_does_not_support_are_left_out_with_the_reason():
+    ladder, left_out = rungs(SupportingNothing(batch_size=16))
     assert [rung.name for rung in ladder] == [FIRST, "save", "micro-batch", "micro-batch-1"]
     assert left_out.pop("prefetch")
     unused = [

@@ -1,4 +1,4 @@
-"""Every lever, turned on in a recipe that honours it, makes the real compiled step need fewer bytes."""
+"""Every lever, turned on in a recipe that supports it, makes the real compiled step need fewer bytes."""
 
 from dataclasses import fields, replace
 from functools import cache
@@ -70,9 +70,9 @@ NUMBERS_ONLY = {"loss_scale"}
 """Saves nothing by itself: what float16 needs."""
 
 
-def honouring():
+def supporting():
     return [
-        (name, lever) for name in RECIPES for lever in LEVERS if lever in {"micro_batch", *RECIPES[name]().honoured}
+        (name, lever) for name in RECIPES for lever in LEVERS if lever in {"micro_batch", *RECIPES[name]().supported}
     ]
 
 
@@ -120,7 +120,7 @@ def _as_optax_does():
         yield
 
 
-@pytest.mark.parametrize(("name", "lever"), honouring())
+@pytest.mark.parametrize(("name", "lever"), supporting())
 def test_a_lever_that_is_on_saves_bytes_in_the_compiled_step(name, lever):
     row = LEVERS[lever]
     size = row.size | OF_A_ROW.get((name, lever), {})

@@ -318,11 +318,11 @@ def own(**given):
     )  # fmt: skip
 
 
-WITHOUT = own(honoured=("remat",))
+WITHOUT = own(supported=("remat",))
 
 
 def test_a_recipe_of_ones_own_may_leave_frozen_layers_and_inputs_of_blocks_on_the_host():
-    recipe = own(honoured=("remat", "remat_offload", "frozen_offload"))
+    recipe = own(supported=("remat", "remat_offload", "frozen_offload"))
     traced = {}
     for remat in ("block", "offload"):
         task, rule = recipe.task(Compute(remat=remat)), recipe.update_rule(3)

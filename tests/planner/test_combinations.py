@@ -1,4 +1,4 @@
-"""The search leaves no lever out that a recipe honours."""
+"""The search leaves no lever out that a recipe supports."""
 
 from dataclasses import replace
 
@@ -9,12 +9,12 @@ from plimsoll.types import LEVERS, STORABLE, STORED
 
 
 def test_the_search_comes_to_every_lever():
-    """All of them honoured, nothing pinned, the numbers free: each has a value besides that of a plain plan."""
+    """All of them supported, nothing pinned, the numbers free: each has a value besides that of a plain plan."""
     rates = Rates(
         flops={"float32": 1.0, "bfloat16": 1.02}, copy_bytes=1.0, first_touch_bytes=1.0, loop_seconds=0.0,
         source="made up", host_link_bytes=1.0,
     )  # fmt: skip
-    about = {"honoured": (*LEVERS, "remat_offload", "frozen_offload"), "numerics": "compressed"}
+    about = {"supported": (*LEVERS, "remat_offload", "frozen_offload"), "numerics": "compressed"}
     card = problem(1, **about, chip="h200", platform="cuda", attention_chunks=(64,), layerwise=2)
     tried = [*combinations(card, rates), *combinations(replace(card, chip="h200x8", devices=8), rates)]
     values = {name: {one[name] for one in tried} for name in tried[0] if name != "storage"}

@@ -164,7 +164,7 @@ def test_a_micro_batch_that_does_not_divide_the_batch_is_refused():
 
 def test_levers_that_a_task_ignores_are_not_tried():
     compiler = FakeCompiler()
-    planned = found(GIB, compiler, honoured=())
+    planned = found(GIB, compiler, supported=())
     assert (planned.plan.precision, planned.plan.remat, planned.plan.loss_chunk) == ("float32", "none", 0)
     assert {one.precision for _, one in compiler.asked} == {"float32"}
 
@@ -290,7 +290,7 @@ class HeavyInBits(FakeCompiler):
 @pytest.mark.parametrize("missing", range(8, 22, 2))
 def test_what_turns_out_too_large_is_not_the_end_of_the_search(missing):
     """Whole, then 8-bit moments, then 24-bit weights look as if they fit, and do not; those of 16 bits do."""
-    allowed = {"numerics": "compressed", "honoured": COMPRESSIBLE}
+    allowed = {"numerics": "compressed", "supported": COMPRESSIBLE}
     budget = smallest_need() - missing * MIB
     assert found(budget, HeavyInBits(), **allowed).ledger.fits
     text = str(refusal(MIB, HeavyInBits(), **allowed))
@@ -332,7 +332,7 @@ def some(most: int):
 @example((0,), (2, 0, 8), "compressed", None, 159)  # the smallest was of a kind whose process had not been weighed
 def test_what_a_refusal_asks_for_is_enough_whatever_the_compiler_says(bumps, heavier, numerics, layerwise, budget):
     compiler = Bumpy(bumps=bumps, heavier=heavier)
-    how = {"numerics": numerics, "honoured": COMPRESSIBLE, "layerwise": layerwise}
+    how = {"numerics": numerics, "supported": COMPRESSIBLE, "layerwise": layerwise}
     try:
         assert found(budget * MIB, compiler, **how).ledger.fits
     except BudgetError as refused:
@@ -497,12 +497,12 @@ def test_where_the_first_two_do_not_compile_the_smallest_is_tried():
 
 def test_compressed_state_is_chosen_only_where_it_is_allowed_and_what_is_exact_does_not_fit():
     compiler = FakeCompiler()
-    roomy = found(GIB, compiler, numerics="compressed", honoured=COMPRESSIBLE).plan
+    roomy = found(GIB, compiler, numerics="compressed", supported=COMPRESSIBLE).plan
     assert (roomy.storage, roomy.numerics) == (Storage(), "mixed")
     floor = smallest_need()
     with pytest.raises(BudgetError, match="--numerics compressed"):
-        found(floor - 2 * MIB, honoured=COMPRESSIBLE)
-    tight = found(floor - 2 * MIB, numerics="compressed", honoured=COMPRESSIBLE)
+        found(floor - 2 * MIB, supported=COMPRESSIBLE)
+    tight = found(floor - 2 * MIB, numerics="compressed", supported=COMPRESSIBLE)
     assert tight.plan.optimizer_bits == 8
     assert tight.plan.numerics == "compressed"
     assert tight.ledger.predicted_peak_bytes <= floor - 2 * MIB
@@ -510,21 +510,21 @@ def test_compressed_state_is_chosen_only_where_it_is_allowed_and_what_is_exact_d
 
 def test_the_chosen_plan_is_compiled_for_itself_and_few_others_are():
     compiler = FakeCompiler()
-    chosen = found(smallest_need() - 2 * MIB, compiler, numerics="compressed", honoured=COMPRESSIBLE).plan
+    chosen = found(smallest_need() - 2 * MIB, compiler, numerics="compressed", supported=COMPRESSIBLE).plan
     compiled = [plan for verb, plan in compiler.asked if verb == "analyse"]
     assert replace(chosen, async_save=True, prefetch=0) in compiled
     assert sum(plan.storage != Storage() for plan in compiled) <= 4
 
 
 def test_a_pinned_form_of_the_state_is_obeyed_and_widens_the_class():
-    chosen = found(GIB, pins={"optimizer_bits": 8, "weight_bits": 24}, honoured=COMPRESSIBLE).plan
+    chosen = found(GIB, pins={"optimizer_bits": 8, "weight_bits": 24}, supported=COMPRESSIBLE).plan
     assert (chosen.optimizer_bits, chosen.weight_bits, chosen.numerics) == (8, 24, "compressed")
 
 
 def test_weights_give_way_only_after_the_state_does():
     floor = smallest_need()
     forms = {
-        found(budget, numerics="compressed", honoured=COMPRESSIBLE).plan.storage
+        found(budget, numerics="compressed", supported=COMPRESSIBLE).plan.storage
         for budget in range(floor - 20 * MIB, floor, 2 * MIB)
     }
     assert all(form.optimizer_bits == 8 for form in forms if form.weight_bits < 32)
@@ -630,7 +630,7 @@ def test_what_an_unrolled_step_takes_to_load_is_not_charged_to_one_that_is_scann
 def test_where_the_first_rehearsal_was_of_a_scanned_step_an_unrolled_one_is_confirmed_once():
     """Every other unrolled plan is then known not to load."""
     compiler = UnrolledCompiler(temporaries=lambda plan: plan.micro_batch * MIB)
-    chosen = found(PROCESS + 150 * MIB, compiler, honoured=("remat",))
+    chosen = found(PROCESS + 150 * MIB, compiler, supported=("remat",))
     assert chosen.plan.remat != "none"
     assert sum(what == "rehearse" and plan.remat == "none" for what, plan in compiler.asked) <= 2
 
@@ -671,7 +671,7 @@ def test_fewer_bits_for_a_model_that_has_no_leaf_for_them_are_refused(pin):
             return super().static(fsdp)
 
     (name, bits) = next(iter(pin.items()))
-    honoured = ("optimizer_bits", "weight_bits")
+    supported = ("optimizer_bits", "weight_bits")
     with pytest.raises(RecipeError, match=rf"--{name.replace('_', '-')} {bits} would change nothing: .* Leave it out"):
-        search(problem(GIB, pins=pin, honoured=honoured), Small(), lambda text: None)
-    assert search(problem(GIB, pins=pin, honoured=honoured), FakeCompiler(), lambda text: None).ledger.fits
+        search(problem(GIB, pins=pin, supported=supported), Small(), lambda text: None)
+    assert search(problem(GIB, pins=pin, supported=supported), FakeCompiler(), lambda text: None).ledger.fits

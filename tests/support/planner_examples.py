@@ -112,7 +112,7 @@ def problem(budget: int, **changes: Any) -> Problem:
         "rate_per_example": 128,
         "rate_unit": "tokens",
         "numerics": "mixed",
-        "honoured": ("precision", "remat", "loss_chunk"),
+        "supported": ("precision", "remat", "loss_chunk"),
         "loss_chunks": (256,),
         "host_bytes": {2: {"data": 3 * MIB}},
     }

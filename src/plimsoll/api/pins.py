@@ -77,11 +77,11 @@ OFF: dict[str, Any] = {
 """Levers that a task or its optimizer must make use of, at the value that asks nothing of it."""
 
 
-def require_honoured(recipe: Recipe, pins: Mapping[str, Any]) -> None:
+def require_supported(recipe: Recipe, pins: Mapping[str, Any]) -> None:
     for name, off in OFF.items():
         value = pins.get(name, off)
-        asked = offloading.honours(value) if name == "offload" else [name]
-        if value != off and (unused := set(asked) - set(recipe.uses)):
+        asked = offloading.supports(value) if name == "offload" else [name]
+        if value != off and (unused := set(asked) - set(recipe.supported_levers)):
             if name == "ema_bits":
                 raise RecipeError(
                     f"--ema-bits {pins[name]} would change nothing: {name_of(recipe)} keeps no average of its weights."
@@ -90,7 +90,7 @@ def require_honoured(recipe: Recipe, pins: Mapping[str, Any]) -> None:
             whose = "optimizer" if unused & {"optimizer_bits", "weight_bits", "offload"} else "loss"
             raise RecipeError(
                 f"--{name.replace('_', '-')} {pins[name]} would change nothing: the {whose} of {name_of(recipe)} makes"
-                " no use of that lever. Leave it out, or let the recipe honour it (docs/your-own.md)"
+                " no use of that lever. Leave it out, or let the recipe support it (docs/your-own.md)"
             )
 
     if recipe.rate_unit == "tokens":
@@ -104,7 +104,7 @@ def require_honoured(recipe: Recipe, pins: Mapping[str, Any]) -> None:
                     f"--{name.replace('_', '-')} {pins[name]:,} would change nothing: {of} {most:,} tokens. Leave it"
                     " out, or make it smaller"
                 )
-    if pins.get("remat") == "offload" and "remat_offload" not in recipe.honoured:
+    if pins.get("remat") == "offload" and "remat_offload" not in recipe.supported:
         raise RecipeError(
             f"--remat offload would change nothing: the loss of {name_of(recipe)} does not say what is to lie on the"
             " host. Use --remat block"

@@ -12,7 +12,7 @@ from typing import Any
 
 from plimsoll.api import notebook
 from plimsoll.api.mesh import over_devices, parse_mesh, with_mesh
-from plimsoll.api.pins import require_honoured, require_levers
+from plimsoll.api.pins import require_levers, require_supported
 from plimsoll.errors import RecipeError
 from plimsoll.planner import calibration, chips, host
 from plimsoll.planner.child import Child
@@ -182,7 +182,7 @@ def _problem(
     if numerics not in NUMERICS:
         raise RecipeError(f"--numerics {numerics} is not one of {', '.join(NUMERICS)}")
     require_levers(pins)
-    require_honoured(recipe, pins)
+    require_supported(recipe, pins)
     prefetches = [pins["prefetch"]] if "prefetch" in pins else PREFETCH
     return Problem(
         recipe=name,
@@ -196,7 +196,7 @@ def _problem(
         rate_per_example=recipe.rate_per_example,
         rate_unit=recipe.rate_unit,
         numerics=numerics,
-        honoured=recipe.uses,
+        supported=recipe.supported_levers,
         loss_chunks=recipe.loss_chunks,
         loss_whole=recipe.loss_whole,
         attention_chunks=recipe.attention_chunks,

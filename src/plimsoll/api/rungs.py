@@ -189,7 +189,7 @@ def rungs(
 def _value(line: Line, recipe: Recipe, levers: Levers, numerics: str) -> Any:
     if CLASSES.index(line.numerics) > CLASSES.index(numerics):  # type: ignore[arg-type]
         raise LeftOut(f"--numerics {numerics} does not allow it: it is {line.numerics}")
-    if line.lever in OFF and line.lever not in recipe.uses:
+    if line.lever in OFF and line.lever not in recipe.supported_levers:
         if line.lever == "ema_bits":
             raise LeftOut("the recipe keeps no average of its weights (--ema-decay)")
         raise LeftOut("the recipe's loss makes no use of this lever")

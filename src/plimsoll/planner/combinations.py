@@ -51,9 +51,9 @@ def combinations(problem: Problem, rates: Rates) -> Iterator[dict[str, Any]]:
     remats = _remats(problem, rates)
     chunks = [pins["loss_chunk"]] if "loss_chunk" in pins else _loss_chunks(problem)
     blocks = [pins["attention_chunk"]] if "attention_chunk" in pins else _attention(problem)
-    remats = remats if "remat" in problem.honoured else ["none"]
-    chunks = chunks if "loss_chunk" in problem.honoured else [0]
-    blocks = blocks if "attention_chunk" in problem.honoured else [0]
+    remats = remats if "remat" in problem.supported else ["none"]
+    chunks = chunks if "loss_chunk" in problem.supported else [0]
+    blocks = blocks if "attention_chunk" in problem.supported else [0]
     offloads = offloading.values(problem, rates, precisions)
     # Updates layer by layer last: their bytes are paid for in arithmetic, under a clip with 7/4 of that of the layers.
     for passes, precision, fsdp, offload, remat, chunk, block, storage in itertools.product(
@@ -102,7 +102,7 @@ def storages(problem: Problem) -> list[Storage]:
     def of(lever: str, smaller: list[Any]) -> list[Any]:
         if lever in pins:
             return [pins[lever]]
-        allowed = problem.numerics == "compressed" and lever in problem.honoured
+        allowed = problem.numerics == "compressed" and lever in problem.supported
         return [32, *smaller] if allowed and problem.devices == 1 else [32]  # split over devices: not measured yet
 
     forms = {
@@ -140,12 +140,12 @@ def _remats(problem: Problem, rates: Rates) -> list[str]:
         raise RecipeError(f"--remat offload is refused {reason}")
     if pinned is not None:
         return [pinned]
-    may = "remat_offload" in problem.honoured and offloading.no_host(problem, rates) is None
+    may = "remat_offload" in problem.supported and offloading.no_host(problem, rates) is None
     return ["none", "dots", "block", *(["offload"] if may else [])]
 
 
 def _precisions(problem: Problem, rates: Rates) -> list[str]:
-    if problem.numerics == "exact" or "precision" not in problem.honoured:
+    if problem.numerics == "exact" or "precision" not in problem.supported:
         return ["float32"]
     if "bfloat16" not in rates.flops:  # the chip has no units for it
         return ["float16"] if rates.flops.get("float16", 0.0) > FASTER * rates.flops["float32"] else ["float32"]

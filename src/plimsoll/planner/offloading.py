@@ -6,7 +6,7 @@ from plimsoll.errors import RecipeError
 from plimsoll.planner.types import Problem, Rates, Static
 from plimsoll.types import OFFLOAD_WORDS, OFFLOADED, STORED, Offload, Storage
 
-HONOURED = {"optimizer": "offload", "frozen": "frozen_offload"}
+SUPPORTED = {"optimizer": "offload", "frozen": "frozen_offload"}
 """Part of the state to what a recipe names that can leave it on the host."""
 SEARCHED: tuple[Offload, ...] = ("none", "optimizer", "frozen", "all")
 
@@ -18,16 +18,16 @@ def values(problem: Problem, rates: Rates, precisions: Sequence[str]) -> list[Of
         return [
             one
             for one in SEARCHED
-            if set(honours(one)) <= set(problem.honoured) and not _why_not(problem, rates, precisions, one)
+            if set(supports(one)) <= set(problem.supported) and not _why_not(problem, rates, precisions, one)
         ]
     if reason := _why_not(problem, rates, precisions, pinned):
         raise RecipeError(f"--offload {pinned} is refused {reason}")
     return [pinned]
 
 
-def honours(offload: Offload) -> list[str]:
-    """What a recipe must honour to make use of it."""
-    return [word for part, word in HONOURED.items() if part in OFFLOADED[offload]]
+def supports(offload: Offload) -> list[str]:
+    """What a recipe must support to make use of it."""
+    return [word for part, word in SUPPORTED.items() if part in OFFLOADED[offload]]
 
 
 def no_host(problem: Problem, rates: Rates) -> str | None:
@@ -69,7 +69,7 @@ def not_with(offload: Offload, precision: str, storage: Storage) -> str | None:
 
 def moves(static: Static, offload: Offload) -> bool:
     """Whether every part it names has something that is worth moving."""
-    return all(static.movable.get(part, 0) for part in HONOURED if part in OFFLOADED[offload])
+    return all(static.movable.get(part, 0) for part in SUPPORTED if part in OFFLOADED[offload])
 
 
 def require_moved(problem: Problem, static: Static) -> None:
@@ -77,7 +77,7 @@ def require_moved(problem: Problem, static: Static) -> None:
     pinned = problem.pins.get("offload", "none")
     if moves(static, pinned):
         return
-    empty = [part for part in HONOURED if part in OFFLOADED[pinned] and not static.movable.get(part)]
+    empty = [part for part in SUPPORTED if part in OFFLOADED[pinned] and not static.movable.get(part)]
     words = " or ".join(OFFLOAD_WORDS[part] for part in empty)  # pyright: ignore[reportArgumentType]
     raise RecipeError(
         f"--offload {pinned} would change nothing: {problem.recipe} has no {words} large enough to be moved"

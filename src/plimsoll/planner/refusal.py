@@ -55,9 +55,9 @@ def _advice(problem: Problem, static: Static, least: Candidate) -> str:
         hints.append(f"leave out {problem.pinned_by}, and a plan that fits is searched for")
     elif problem.pins:
         hints.append("leave out " + ", ".join(f"--{name.replace('_', '-')}" for name in sorted(problem.pins)))
-    if problem.numerics == "exact" and "precision" in problem.honoured:
+    if problem.numerics == "exact" and "precision" in problem.supported:
         hints.append("--numerics mixed")
-    if problem.numerics != "compressed" and set(STORED) & set(problem.honoured):
+    if problem.numerics != "compressed" and set(STORED) & set(problem.supported):
         hints.append("--numerics compressed")
     of_text = problem.rate_unit == "tokens"
     if problem.data_advice and least.ledger.predicted.get("data", 0) > over:

@@ -184,7 +184,7 @@ class Problem:
     rate_per_example: int
     rate_unit: str
     numerics: str
-    honoured: tuple[str, ...]
+    supported: tuple[str, ...]
     """Levers the recipe's task makes use of: remat, loss_chunk, precision."""
     loss_chunks: tuple[int, ...]
     loss_whole: bool = True
