@@ -11,8 +11,9 @@ import pytest
 
 import plimsoll.levers
 from plimsoll.levers.lora import LoRA
+from plimsoll.planned import Plan
 from plimsoll.training.program import compiled, lower, tree_bytes
-from plimsoll.types import STORABLE, STORED, Plan
+from plimsoll.types import STORABLE, STORED
 from task_examples import RECIPES
 
 OFF = Plan(

@@ -32,13 +32,14 @@ from plimsoll.levers.sharding import with_shardings
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.optimizers.build import build
 from plimsoll.optimizers.in_place import in_place
+from plimsoll.planned import Plan
 from plimsoll.planner.liveness import kept_on_host_bytes, temporary_bytes
 from plimsoll.recipes.registry import preset
 from plimsoll.training.checkpoint import Checkpoints, load_state
 from plimsoll.training.fingerprint import fingerprint
 from plimsoll.training.program import compiled, lower, tree_bytes
 from plimsoll.training.step import evaluated, make_init, make_step
-from plimsoll.types import Compute, Plan
+from plimsoll.types import Compute
 
 RECIPE = replace(
     preset("stories"), width=128, layers=3, heads=4, vocab_size=300, seq_len=32, batch_size=4, warmup_steps=2,

@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 from planner_examples import problem
+from plimsoll.levers.registry import LEVERS
 from plimsoll.planner.combinations import combinations
 from plimsoll.planner.types import Rates
-from plimsoll.types import LEVERS, STORABLE, STORED
+from plimsoll.types import STORABLE, STORED
 
 
 def test_the_search_comes_to_every_lever():
@@ -17,8 +18,7 @@ def test_the_search_comes_to_every_lever():
     about = {"supported": (*LEVERS, "remat_offload", "frozen_offload"), "numerics": "compressed"}
     card = problem(1, **about, chip="h200", platform="cuda", attention_chunks=(64,), layerwise=2)
     tried = [*combinations(card, rates), *combinations(replace(card, chip="h200x8", devices=8), rates)]
-    values = {name: {one[name] for one in tried} for name in tried[0] if name != "storage"}
-    values |= {name: {getattr(one["storage"], name) for one in tried} for name in STORED}
+    values = {name: {one[name] for one in tried} for name in tried[0]}
     assert {name for name, found in values.items() if len(found) > 1} | set(BY_ITSELF) == set(LEVERS)
     assert values["offload"] == {"none", "optimizer", "frozen", "all"}
     assert values["remat"] == {"none", "dots", "block", "offload"}

@@ -10,6 +10,7 @@ from planner_examples import FakeCompiler, plan, problem
 from plimsoll.api.pins import levers_of
 from plimsoll.api.plan import plan as find_plan
 from plimsoll.errors import BudgetError, RecipeError
+from plimsoll.planned import Plan
 from plimsoll.planner import chips
 from plimsoll.planner.chips import chip
 from plimsoll.planner.estimate import ledger
@@ -18,7 +19,7 @@ from plimsoll.planner.speed import step_seconds
 from plimsoll.processes import toolchains
 from plimsoll.processes.environment import for_processes
 from plimsoll.recipes.registry import preset
-from plimsoll.types import Plan, Storage
+from plimsoll.types import Storage
 from plimsoll.units import GIB, MIB
 
 MOVED = 20 * MIB - 8
@@ -327,7 +328,7 @@ from plimsoll.planner.chips import chip
 from plimsoll.planner.topology import devices
 from plimsoll.recipes.registry import preset
 from plimsoll.training.spread import Spread
-from plimsoll.types import Plan
+from plimsoll.planned import Plan
 from plimsoll.levers.lora import LoRA
 layers, length, batch = map(int, sys.argv[2:])
 recipe = replace(preset("stories"), width=256, layers=layers, heads=4, vocab_size=512, seq_len=length, batch_size=batch)

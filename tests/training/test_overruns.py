@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from plimsoll.engine.budget_guard import Line
 from plimsoll.engine.options import SessionOptions
 from plimsoll.errors import StoppedError
+from plimsoll.planned import RUNNING
 from plimsoll.processes.interruption import Interruption
 from plimsoll.runs.folder import RunFolder
 from plimsoll.training import allocator, checkpoint, overruns
@@ -19,7 +20,6 @@ from plimsoll.training.checkpoint import Checkpoints
 from plimsoll.training.loop import Schedule, run_steps
 from plimsoll.training.overruns import SPREAD_BYTES, Overrun
 from plimsoll.training.program import Executables
-from plimsoll.types import RUNNING
 from plimsoll.units import MIB
 
 JaxError = jax.errors.JaxRuntimeError

@@ -13,10 +13,10 @@ from typing import Any
 
 from plimsoll.api.plan import plan
 from plimsoll.errors import PlimsollError, RecipeError
+from plimsoll.planned import Planned
 from plimsoll.planner import chips
 from plimsoll.planner.host import margin_bytes
 from plimsoll.recipes.base import Recipe
-from plimsoll.types import Planned
 from plimsoll.units import GIB
 
 Say = Callable[[str], None]

@@ -24,13 +24,13 @@ from plimsoll.api import train
 from plimsoll.api.plan import budget_bytes, named, plan
 from plimsoll.api.rungs import CLASSES, Rung, rungs
 from plimsoll.errors import PlimsollError, RecipeError, RunError
+from plimsoll.planned import Planned
 from plimsoll.planner.types import DoesNotCompile
 from plimsoll.processes import interruption
 from plimsoll.processes.handover import Ready
 from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.report import read_rows
 from plimsoll.runs.folder import RunFolder
-from plimsoll.types import Planned
 from plimsoll.units import TIB, format_bytes
 
 Say = Callable[[str], None]

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from plimsoll.planned import Planned
 from plimsoll.report.progress import TOLD, TOLD_AS_JSON
-from plimsoll.types import Planned
 
 Show = Callable[[str], None]
 """Replaces what is shown by this HTML."""

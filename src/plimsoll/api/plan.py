@@ -14,6 +14,9 @@ from plimsoll.api import notebook
 from plimsoll.api.mesh import over_devices, parse_mesh, with_mesh
 from plimsoll.api.pins import require_levers, require_supported
 from plimsoll.errors import RecipeError
+from plimsoll.levers.lever import CLASSES
+from plimsoll.levers.records.batch import PREFETCH
+from plimsoll.planned import Planned
 from plimsoll.planner import calibration, chips, host
 from plimsoll.planner.child import Child
 from plimsoll.planner.chips import Chip
@@ -26,16 +29,9 @@ from plimsoll.recipes.own.files import short_name
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import name_of, to_dict
 from plimsoll.training import disk
-from plimsoll.types import Planned
 from plimsoll.units import format_bytes, parse_bytes
 
 Say = Callable[[str], None]
-
-
-NUMERICS = ("exact", "mixed", "compressed")
-
-
-PREFETCH = (2, 1, 0)
 
 
 UNKNOWN_STEPS = 10_000
@@ -179,8 +175,8 @@ def _problem(
     pinned_by: str | None,
     measure: bool,
 ) -> Problem:
-    if numerics not in NUMERICS:
-        raise RecipeError(f"--numerics {numerics} is not one of {', '.join(NUMERICS)}")
+    if numerics not in CLASSES:
+        raise RecipeError(f"--numerics {numerics} is not one of {', '.join(CLASSES)}")
     require_levers(pins)
     require_supported(recipe, pins)
     prefetches = [pins["prefetch"]] if "prefetch" in pins else PREFETCH

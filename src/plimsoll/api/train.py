@@ -22,6 +22,8 @@ from plimsoll.api.pins import levers_of, require_levers
 from plimsoll.api.plan import Say, budget_bytes, named, plan
 from plimsoll.engine.options import SessionOptions, session_options
 from plimsoll.errors import BudgetError, DataError, PlimsollError, RecipeError, RunError, StoppedError
+from plimsoll.levers.registry import LEVERS
+from plimsoll.planned import Plan
 from plimsoll.planner import chips
 from plimsoll.planner.chips import Chip
 from plimsoll.processes.handover import Ready
@@ -31,7 +33,6 @@ from plimsoll.runs.folder import RunFolder
 from plimsoll.runs.provenance import note_session
 from plimsoll.runs.remote import is_address, mirrored
 from plimsoll.training import disk, overruns
-from plimsoll.types import STORED, Plan
 from plimsoll.units import format_bytes
 
 
@@ -223,8 +224,9 @@ def _settle_plan(
 
 
 def _numbers(planned: Mapping[str, Any]) -> dict[str, Any]:
-    """The levers of a plan that touch them: a checkpoint fits no other storage."""
-    return {name: planned["plan"][name] for name in ("precision", *STORED) if name in planned["plan"]}
+    """Returns the levers of a plan that touch the numbers: a checkpoint fits no other storage."""
+    touching = [name for name, lever in LEVERS.items() if lever.touches != "exact"]
+    return {name: planned["plan"][name] for name in touching if name in planned["plan"]}
 
 
 def _no_way_on(folder: RunFolder, last: overruns.Overrun, refusal: BudgetError) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, make_dataclass
+from typing import Annotated, Any, Literal
+
+import tyro
 
 from plimsoll.cli.parse import Json
+from plimsoll.levers.registry import LEVERS
 from plimsoll.recipes.base import Recipe
-from plimsoll.types import LEVERS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,45 +19,28 @@ class Levers:
     numerics: Literal["exact", "mixed", "compressed"] = "mixed"
     """What a plan may do to the numbers: exact float32; mixed, bfloat16 arithmetic over float32 weights and sums;
     compressed, fewer bits for weights and optimizer state too."""
-    micro_batch: int | None = None
-    """Examples that go through the model at a time; must divide the effective batch."""
-    remat: Literal["none", "dots", "block", "offload"] | None = None
-    """Recompute in the backward pass: nothing, all but the dots, whole blocks, or those with inputs on the host."""
-    loss_chunk: int | None = None
-    """Tokens whose logits exist at a time; 0 for all."""
-    attention_chunk: int | None = None
-    """Positions of a block of attention's scores; 0 for the fastest form where scores may be held whole."""
-    precision: Literal["float32", "tf32", "bfloat16", "float16"] | None = None
-    """Arithmetic of the dots. float16 scales the loss, and skips steps that overflow."""
-    optimizer_bits: Literal[32, 8] | None = None
-    """Of each number that the optimizer keeps per weight."""
-    weight_bits: Literal[32, 24, 16] | None = None
-    """Of each weight between steps: 24 is bfloat16 and a correction, 16 is bfloat16 rounded stochastically."""
-    frozen_bits: Literal[32, 16, 8, 4] | None = None
-    """Of each weight that is not learned: 16 is bfloat16, 8 int8, 4 NF4."""
-    ema_bits: Literal[32, 16] | None = None
-    """Of the average of the weights that --ema-decay keeps: 16 is bfloat16 rounded stochastically."""
-    layerwise: Literal[0, 1, 2] | None = None
-    """Update each layer as soon as it has its gradient, in so many backward passes (two under a clip); 0 for all at
-    once."""
-    offload: Literal["none", "frozen", "optimizer", "all"] | None = None
-    """What lies in the host's memory, beside an accelerator: frozen weights, the optimizer's state and the average, or
-    all of these."""
-    fsdp: int | None = None
-    """Devices that share one copy of the state; 1 leaves a whole copy on each."""
-    prefetch: int | None = None
-    """Batches made ready in the background."""
-    async_save: bool | None = None
-    """Write checkpoints beside training (needs a second copy of the state), or between steps."""
 
     def pins(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in LEVERS if getattr(self, name) is not None}
+        """Returns the levers that were given, by name."""
+        given = {name: getattr(self, name, None) for name in LEVERS}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def no_pins() -> Levers:
+    """Returns `Levers` with an option for each lever that is registered by now, none of them given."""
+    fields = [
+        (lever.name, Annotated[lever.type | None, tyro.conf.arg(help=lever.help)], field(default=None))
+        for lever in LEVERS.values()
+    ]
+    made = make_dataclass("Levers", fields, bases=(Levers,), frozen=True, kw_only=True)
+    made.__doc__ = Levers.__doc__
+    return made()
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
     recipe: Recipe
-    levers: Levers = field(default_factory=Levers)
+    levers: Levers = field(default_factory=no_pins)
     memory: str | None = None
     """Budget per device, like 768MiB or 2GB; default: what is available less a margin, or what the chip has."""
     host_memory: str | None = None
@@ -82,7 +67,7 @@ class PlanOptions:
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
     recipe: Recipe
-    levers: Levers = field(default_factory=Levers)
+    levers: Levers = field(default_factory=no_pins)
     memory: str | None = None
     """Budget, like 768MiB or 2GB; default: what is available, less a margin, or what the chip has."""
     chip: str | None = None

@@ -23,6 +23,7 @@ from plimsoll.engine.log import SessionLog
 from plimsoll.engine.options import SessionOptions, session_options
 from plimsoll.engine.program import import_everything, load
 from plimsoll.optimizers.in_place import in_place
+from plimsoll.planned import Plan
 from plimsoll.processes.interruption import Interruption
 from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.saved import from_dict
@@ -33,7 +34,7 @@ from plimsoll.training.checkpoint import Checkpoints
 from plimsoll.training.loop import Ended, Schedule, run_steps, summed
 from plimsoll.training.nans import Watched
 from plimsoll.training.step import make_step
-from plimsoll.types import Plan, Source
+from plimsoll.types import Source
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

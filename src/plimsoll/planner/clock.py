@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from plimsoll.planner.candidates import Candidate, levers
+from plimsoll.planner.candidates import Candidate, combination
 from plimsoll.planner.types import Compiler, DoesNotCompile
 
 TIMED = 3
@@ -64,7 +64,7 @@ def _shortlist(fitting: list[Candidate]) -> list[Candidate]:
     """Worth timing: of one or two combinations of levers the first few, of more the fastest and the largest of each."""
     groups: dict[tuple[Any, ...], list[Candidate]] = {}
     for candidate in fitting:
-        groups.setdefault(levers(candidate.plan), []).append(candidate)
+        groups.setdefault(combination(candidate.plan), []).append(candidate)
     if len(groups) <= FEW:
         chosen = [candidate for group in groups.values() for candidate in group[:TIMED]]
     else:
@@ -75,7 +75,7 @@ def _shortlist(fitting: list[Candidate]) -> list[Candidate]:
 
 def _beside(best: Candidate, fitting: list[Candidate]) -> list[Candidate]:
     """Of the same levers, with the next smaller and the next larger micro-batch."""
-    alike = [one for one in fitting if levers(one.plan) == levers(best.plan)]
+    alike = [one for one in fitting if combination(one.plan) == combination(best.plan)]
     alike.sort(key=lambda candidate: candidate.plan.micro_batch)
     sizes = [one.plan.micro_batch for one in alike]
     at = sizes.index(best.plan.micro_batch)

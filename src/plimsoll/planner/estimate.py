@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from plimsoll.planned import HostLedger, Ledger, Plan
 from plimsoll.planner.types import Analysis, Problem, Rehearsal, Static
-from plimsoll.types import HostLedger, Ledger, Plan
 from plimsoll.units import MIB
 
 SAVING_BYTES = 6 * MIB

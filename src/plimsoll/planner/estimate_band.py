@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from plimsoll.types import Ledger
+from plimsoll.planned import Ledger
 
 PLANS = 24
 """Held against the compilers: 10 for an h200, 8 for a tpu-v5e-8, 6 for a tpu-v4-64 (2026-11-21, jax 0.10.2)."""

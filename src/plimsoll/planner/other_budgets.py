@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
+from plimsoll.planned import Ledger, OtherBudget, Plan
 from plimsoll.planner.candidates import NEAR, Candidate, same_step
 from plimsoll.planner.types import Problem
-from plimsoll.types import Ledger, OtherBudget, Plan
 from plimsoll.units import GIB
 
 Price = Callable[[Candidate, Plan, Problem], Ledger]

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from plimsoll.planned import Plan, Scaled
 from plimsoll.planner.speed import sent_bytes, step_seconds
 from plimsoll.planner.types import Analysis, Rates, Static
-from plimsoll.types import Plan, Scaled
 
 DEVICES = (1, 2, 4, 8, 16, 32)
 

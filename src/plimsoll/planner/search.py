@@ -8,13 +8,14 @@ them (`fsdp`) only where that is too much.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from plimsoll.errors import BudgetError, PlimsollError
-from plimsoll.planner.candidates import NEAR, Candidate, alternative, kind, same_step, words
+from plimsoll.levers.registry import in_words
+from plimsoll.planned import Ledger, Plan, Planned, Scaled
+from plimsoll.planner.candidates import NEAR, Candidate, alternative, kind, same_step
 from plimsoll.planner.clock import Clock
 from plimsoll.planner.combinations import combinations, micro_batches, require_narrower, storages
 from plimsoll.planner.estimate import ledger
@@ -25,7 +26,7 @@ from plimsoll.planner.refusal import PROCESSES_DIFFER, refusal
 from plimsoll.planner.scaling import scaling
 from plimsoll.planner.speed import host_bytes, step_seconds
 from plimsoll.planner.types import Analysis, Compiler, DoesNotCompile, Problem, Rates, Rehearsal, Static
-from plimsoll.types import Ledger, Plan, Planned, Scaled, Storage
+from plimsoll.types import Storage
 from plimsoll.units import format_bytes, format_seconds
 
 SLOWED = 1.15
@@ -93,7 +94,7 @@ class _Search:
         require_narrower(problem, lambda storage: self._kept(1, storage))
         self.rates: Rates = compiler.rates()
         self.micros = micro_batches(problem)
-        self.usual = storages(problem)[0]
+        self.usual = storages(problem, self.rates)[0]
         self.analyses: dict[Plan, Analysis] = {}
         self.failed: set[Plan] = set()
         self.too_large: set[Plan] = set()
@@ -344,16 +345,17 @@ class _Search:
 
         What is chosen is compiled for itself.
         """
-        usual = self._plan({**combination, "storage": self.usual}, micro)
+        usual = self._plan({**combination, **self.usual}, micro)
         if self._held(usual) <= self.problem.budget_bytes and (found := self._compiled(usual)):
             return found
-        return self._compiled(self._plan(combination, micro)) if combination["storage"] != self.usual else None
+        plan = self._plan(combination, micro)
+        return self._compiled(plan) if plan != usual else None
 
     def _compiled(self, plan: Plan) -> Analysis | None:
         """None where it does not compile, which is tried once."""
         if same_step(plan) in self.failed:
             return None
-        tried = f"micro-batch {plan.micro_batch}, {words(vars(plan))}"
+        tried = f"micro-batch {plan.micro_batch}, {in_words(plan.levers)}"
         if same_step(plan) not in self.analyses:
             self.say(f"{self.compiler.doing} {tried}")
         try:
@@ -425,7 +427,7 @@ class _Search:
 
     def _confirm(self, best: Candidate) -> Candidate | None:
         """Compiled for itself, and rehearsed for itself."""
-        self.say(f"confirming micro-batch {best.plan.micro_batch}, {words(vars(best.plan))}")
+        self.say(f"confirming micro-batch {best.plan.micro_batch}, {in_words(best.plan.levers)}")
         try:
             analysis = self._analyse(best.plan)
             rehearsal = self._rehearse(replace(best.plan, async_save=True))
@@ -437,22 +439,17 @@ class _Search:
 
     def _plan(self, combination: Mapping[str, Any], micro: int) -> Plan:
         pins = self.problem.pins
-        return Plan(
-            chip=self.problem.chip,
-            micro_batch=micro,
-            accumulation=self.problem.effective_batch // micro,
-            remat=combination["remat"],
-            loss_chunk=combination["loss_chunk"],
-            attention_chunk=combination["attention_chunk"],
-            precision=combination["precision"],
-            **dataclasses.asdict(combination["storage"]),
-            layerwise=combination["layerwise"],
-            offload=combination["offload"],
-            fsdp=combination["fsdp"],
-            devices=self.problem.devices,
-            prefetch=pins.get("prefetch", max(self.problem.host_bytes)),
-            async_save=pins.get("async_save", True),
-            pinned=tuple(sorted(pins)),
+        return Plan.from_dict(
+            {
+                "chip": self.problem.chip,
+                "micro_batch": micro,
+                "accumulation": self.problem.effective_batch // micro,
+                "devices": self.problem.devices,
+                "prefetch": pins.get("prefetch", max(self.problem.host_bytes)),
+                "async_save": pins.get("async_save", True),
+                "pinned": sorted(pins),
+                **combination,
+            }
         )
 
     def _scaling(self, plan: Plan) -> tuple[Scaled, ...]:

@@ -8,8 +8,8 @@ What is moved is told by the temporaries on a CPU, whose cache holds most of a s
 of the dots on an accelerator: what is recomputed there is moved again, though it never is all there at once.
 """
 
+from plimsoll.planned import Plan
 from plimsoll.planner.types import Analysis, Rates, Static
-from plimsoll.types import Plan
 
 MOVES_PER_BYTE = 3.0
 """A temporary is written in the forward pass, read in the backward pass, and its gradient written."""

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from plimsoll.types import OFFLOADED, RUNNING, Buffer, Offload, Plan, Storage
+from plimsoll.levers.records.offload import OFFLOADED
+from plimsoll.planned import RUNNING, Buffer, Plan
+from plimsoll.types import Offload, Storage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +32,7 @@ class Static:
     whole_state_bytes: int = 0
     """Of all devices that share one copy."""
     movable: Mapping[str, int] = field(default_factory=dict)
-    """What `offload` can put into the host's memory, by the parts in `types.OFFLOADED`. Frozen weights are in
+    """What `offload` can put into the host's memory, by the parts in `OFFLOADED`. Frozen weights are in
     `parameter_bytes`."""
 
     @property
@@ -185,7 +187,7 @@ class Problem:
     rate_unit: str
     numerics: str
     supported: tuple[str, ...]
-    """Levers the recipe's task makes use of: remat, loss_chunk, precision."""
+    """Levers that the recipe's code makes use of (`Recipe.supported_levers`)."""
     loss_chunks: tuple[int, ...]
     loss_whole: bool = True
     """Whether all logits at once are tried before those."""

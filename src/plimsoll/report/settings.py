@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
+from plimsoll.planned import Planned
 from plimsoll.report.layout import UNKNOWN, columns, format_known_bytes
-from plimsoll.types import Planned
 from plimsoll.units import format_bytes, format_count, format_seconds
 
 HEADER = ("machine", "budget", "micro-batch", "remat", "loss chunk", "precision", "predicted peak", "step")

@@ -7,6 +7,8 @@ share of the peak is of the budget; each says so.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from plimsoll.levers.registry import LEVERS, in_words
+from plimsoll.planned import Alternative, Plan, Planned, Scaled
 from plimsoll.report.layout import (
     UNKNOWN,
     columns,
@@ -17,7 +19,6 @@ from plimsoll.report.layout import (
     format_share,
     labelled,
 )
-from plimsoll.types import OFFLOAD_WORDS, Alternative, Plan, Planned, Scaled
 from plimsoll.units import format_bytes, format_count, format_seconds
 
 
@@ -63,35 +64,9 @@ def _levers(planned: Planned) -> list[str]:
 
 
 def lever_rows(plan: Plan) -> dict[str, str]:
-    """Each lever's name and value in words; of those that most plans leave off, only what is on."""
-    return {
-        "effective batch": f"{plan.effective_batch} = micro-batch {plan.micro_batch}"
-        f" x accumulation {plan.accumulation}",
-        "rematerialisation": plan.remat,
-        "loss chunk": f"{plan.loss_chunk:,} tokens" if plan.loss_chunk else "off, all logits at once",
-        **({"attention": f"in blocks of {plan.attention_chunk:,} positions"} if plan.attention_chunk else {}),
-        **({"update": f"layer by layer, {_backward_passes(plan)}"} if plan.layerwise else {}),
-        "precision": f"{plan.precision} (numerics: {plan.numerics})",
-        **_storage(plan),
-        **({"offload": f"{OFFLOAD_WORDS[plan.offload]}, in the host's memory"} if plan.offload != "none" else {}),
-        "prefetch": f"{plan.prefetch} batch{'' if plan.prefetch == 1 else 'es'}",
-        "save": "in the background, with a second copy of the state" if plan.async_save else "training waits",
-    }
-
-
-def _backward_passes(plan: Plan) -> str:
-    return "one backward pass" if plan.layerwise == 1 else "two backward passes: the first for the gradient's norm"
-
-
-def _storage(plan: Plan) -> dict[str, str]:
-    """Only where it is not float32 throughout."""
-    forms = {
-        "optimizer state": plan.optimizer_bits,
-        "weights": plan.weight_bits,
-        "frozen weights": plan.frozen_bits,
-        "average": plan.ema_bits,
-    }
-    return {name: f"{bits} bits" for name, bits in forms.items() if bits < 32}
+    """Returns each lever's name and value in words; of those that most plans leave off, only what is on."""
+    rows = (LEVERS[name].table_row(value, plan) for name, value in plan.levers.items())
+    return dict(row for row in rows if row is not None)
 
 
 def _devices(planned: Planned) -> str:
@@ -206,12 +181,10 @@ def buffers_table(planned: Planned) -> str:
 
 
 def plan_words(plan: Plan) -> str:
-    """A plan in one line: `micro-batch 8 x 8, remat dots, loss chunk 1024, bfloat16`."""
-    chunk = f", loss chunk {plan.loss_chunk}" if plan.loss_chunk else ""
-    chunk += f", attention in blocks of {plan.attention_chunk}" if plan.attention_chunk else ""
-    chunk += f", layer by layer in {_backward_passes(plan)}" if plan.layerwise else ""
-    stored = "".join(f", {name} {text}" for name, text in _storage(plan).items())
-    return f"micro-batch {plan.micro_batch} x {plan.accumulation}, remat {plan.remat}{chunk}, {plan.precision}{stored}"
+    """Returns a plan in one line: `micro-batch 8 x 8, remat dots, loss chunk 1024, bfloat16`."""
+    off = {name: lever.plain for name, lever in LEVERS.items() if name not in ("remat", "precision")}
+    pulled = {name: value for name, value in plan.levers.items() if name not in off or value != off[name]}
+    return f"micro-batch {plan.micro_batch} x {plan.accumulation}, {in_words(pulled)}"
 
 
 def _price(other: Alternative) -> str:

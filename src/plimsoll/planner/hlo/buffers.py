@@ -19,10 +19,10 @@ from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Any
 
+from plimsoll.planned import Buffer
 from plimsoll.planner.hlo.lifetimes import Lifetimes, Location, Scheduled
 from plimsoll.planner.hlo.protobuf import Message, number, numbers, parsed, text
 from plimsoll.planner.hlo.values import Values
-from plimsoll.types import Buffer
 
 LISTED = 8
 """Of the largest."""

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from plimsoll.errors import DataError, RecipeError
+from plimsoll.levers.registry import LEVERS
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.recipes.base import Prepared, Recipe, Say
 from plimsoll.recipes.own import files
@@ -41,17 +42,15 @@ if TYPE_CHECKING:
     from plimsoll.data.examples import ExampleSet
     from plimsoll.data.hdf5.columns import Hdf5
 
-MAY_SUPPORT = (
-    "precision",
-    "remat",
-    "remat_offload",
-    "loss_chunk",
-    "optimizer_bits",
-    "weight_bits",
-    "offload",
-    "frozen_bits",
-    "frozen_offload",
-)
+NOT_OF_A_LOSS = {"attention_chunk", "layerwise", "ema_bits"}
+"""Levers that a loss of the user's own cannot support: they are of our models, or a field of the recipe brings them."""
+
+
+def may_support() -> list[str]:
+    """Returns what `supported` of a recipe of the user's own may name."""
+    names = [support.name for lever in LEVERS.values() for support in lever.supports]
+    return [name for name in names if name not in NOT_OF_A_LOSS]
+
 
 LOADER_BYTES = 10 * MIB
 """Grain's code and its thread, from the first batch on: 8.7 to 9.2 MiB with five recipes (docs/log.md, "A recipe of the
@@ -256,9 +255,8 @@ def recipe(
     for name, function in given.items():
         if not callable(function):
             raise RecipeError(f"plimsoll.recipe: {name} must be a function, got a {type(function).__name__}")
-    unknown = sorted(set(supported) - set(MAY_SUPPORT))
-    if unknown:
-        raise RecipeError(f"plimsoll.recipe: supported may name {', '.join(MAY_SUPPORT)}, got {', '.join(unknown)}")
+    if unknown := sorted(set(supported) - set(may_support())):
+        raise RecipeError(f"plimsoll.recipe: supported may name {', '.join(may_support())}, got {', '.join(unknown)}")
     made: dict[str, Any] = {name: staticmethod(function) for name, function in given.items()}
     of_steps = _of_steps(optimizer)
     made |= {"optimizer": lambda self, steps: of_steps(steps), "supported": tuple(supported)}
