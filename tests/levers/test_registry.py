@@ -1,4 +1,4 @@
-"""One record makes a lever known everywhere: a toy lever, whose one file is tests/support/toy_lever.py, is found there."""
+"""One record makes a lever known everywhere: so is a toy lever, whose one file is tests/support/toy_lever.py."""
 
 import json
 from dataclasses import replace
@@ -104,7 +104,7 @@ def test_a_pinned_value_is_kept_and_is_in_words(toy):
     compiler = FakeCompiler(temporaries=saving)
     assert found(GIB, compiler, pins={"norms": "bfloat16"}).plan.norms == "bfloat16"
     assert {plan.norms for _, plan in compiler.asked} == {"bfloat16"}
-    with pytest.raises(BudgetError, match="already used: .*norms bfloat16"):
+    with pytest.raises(BudgetError, match=r"already used: .*norms bfloat16"):
         found(PROCESS, pins={"norms": "bfloat16"})
 
 
