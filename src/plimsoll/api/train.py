@@ -20,7 +20,7 @@ from plimsoll.api import accelerator, notebook
 from plimsoll.api.mesh import elsewhere, over_devices, parse_mesh, with_mesh
 from plimsoll.api.pins import levers_of, require_levers
 from plimsoll.api.plan import Say, budget_bytes, named, plan
-from plimsoll.engine.options import SessionOptions, session_options
+from plimsoll.engine.options import TrainOptions
 from plimsoll.errors import BudgetError, DataError, PlimsollError, RecipeError, RunError, StoppedError
 from plimsoll.levers.registry import LEVERS
 from plimsoll.planned import Plan
@@ -34,24 +34,6 @@ from plimsoll.runs.provenance import note_session
 from plimsoll.runs.remote import is_address, mirrored
 from plimsoll.training import disk, overruns
 from plimsoll.units import format_bytes
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainOptions(SessionOptions):
-    """What `train` may be told besides the recipe."""
-
-    name: str | None = None
-    """What the user calls the recipe; its kind if it is not said."""
-    chip: str | None = None
-    """What to train on; if it is not said, what the run has been on, else the CPU."""
-    mesh: str | None = None
-    """Devices that share the work, and the state: like "data=4,fsdp=2"; if it is not said, all that are here work."""
-    memory: str | int | None = None
-    numerics: str = "mixed"
-    run: str | None = None
-    plan: str | None = None
-    replan: bool = False
-    pins: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def prepare_run(
@@ -82,13 +64,11 @@ def prepare_run(
         os.close(lock)
         raise
     session = {
+        **dataclasses.asdict(options),
         "run": str(folder.path),
         "budget_bytes": budget,
-        "name": options.name,
-        "numerics": options.numerics,
         "notes": _planned_again(folder, before),
         "lock": lock,
-        **session_options(options),
     }
     command = [sys.executable, "-m", "plimsoll.worker", "train", json.dumps(session)]
     return Ready(command, variables, lock)

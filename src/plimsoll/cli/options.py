@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, make_dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, make_dataclass
+from functools import cache
 from typing import Annotated, Any, Literal
 
 import tyro
 
 from plimsoll.cli.parse import Json
+from plimsoll.engine import options
+from plimsoll.levers.lever import Lever
 from plimsoll.levers.registry import LEVERS
 from plimsoll.recipes.base import Recipe
+from plimsoll.types import Numerics
+from plimsoll.units import parse_seconds
+
+HIDDEN = (tyro.conf.Fixed, tyro.conf.Suppress)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,13 +36,18 @@ class Levers:
 
 def no_pins() -> Levers:
     """Returns `Levers` with an option for each lever that is registered by now, none of them given."""
-    fields = [
+    return _with_options(tuple(LEVERS.values()))()
+
+
+@cache
+def _with_options(levers: tuple[Lever, ...]) -> type[Levers]:
+    options_of_levers = [
         (lever.name, Annotated[lever.type | None, tyro.conf.arg(help=lever.help)], field(default=None))
-        for lever in LEVERS.values()
+        for lever in levers
     ]
-    made = make_dataclass("Levers", fields, bases=(Levers,), frozen=True, kw_only=True)
+    made = make_dataclass("Levers", options_of_levers, bases=(Levers,), frozen=True, kw_only=True)
     made.__doc__ = Levers.__doc__
-    return made()
+    return made
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,15 +78,12 @@ class PlanOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainOptions:
+class TrainOptions(options.TrainOptions):
+    """The options of training as the command line reads them: with the recipe, and those of the command alone."""
+
     recipe: Recipe
     levers: Levers = field(default_factory=no_pins)
     memory: str | None = None
-    """Budget, like 768MiB or 2GB; default: what is available, less a margin, or what the chip has."""
-    chip: str | None = None
-    """Train on this: cpu (the default), or the NVIDIA GPU of this machine, by its name in `plimsoll chips`."""
-    mesh: str | None = None
-    """Devices that share the work, and the state, like data=8 or data=4,fsdp=2; default: all that are here."""
     coordinator: str | None = None
     """HOST:PORT of the first of several processes that train this run, each started with this command; Slurm, MPI and
     TPUs say it themselves."""
@@ -81,33 +91,33 @@ class TrainOptions:
     """How many there are."""
     process: int | None = None
     """Which of them this is, from 0."""
-    run: str | None = None
-    """Folder of the run, new or to be continued, here or in a bucket (s3://, gs://); default runs/RECIPE."""
     runs: str | None = None
     """Folder of several: each of the recipes that are named gets its own run in it, one after the other."""
-    plan: str | None = None
-    """Use this plan (a file from `plimsoll plan --json`, or a run's plan.json) instead of searching."""
-    replan: bool = False
-    """Search again for a run that has a plan."""
-    keep_plan: bool = False
-    """Where the run goes over its budget, only say so; default: save, plan again with that margin, continue."""
-    max_steps: int | None = None
-    """Stop early, at this step; the schedule stays."""
     max_minutes: str | None = None
     """Stop early, after this long (90s, 3min, 2h; a bare number is minutes)."""
-    log_every: int = 10
-    """Steps between rows of metrics."""
-    save_every: int | None = None
-    """Steps between checkpoints; default a quarter of the run, at most 1,000."""
-    eval_every: int | None = None
-    """Steps between evaluations; default an epoch, or a quarter of the run; 0 for the end only."""
-    quiet: bool = False
-    """Print only what matters."""
-    tracker: Literal["none", "wandb", "trackio", "mlflow"] = "none"
-    """Besides TensorBoard events."""
-    profile: int = 0
-    """Trace so many steps with jax.profiler into RUN/profile."""
-    profiler_port: int | None = None
-    """Serve the profiler on this port."""
-    debug_nans: bool = False
-    """Stop where the first NaN is made, with a traceback; slow."""
+    # The command line gives these in other words: the recipe's name, levers, minutes.
+    name: Annotated[str | None, *HIDDEN] = None
+    numerics: Annotated[Numerics, *HIDDEN] = "mixed"
+    pins: Annotated[Mapping[str, Any], *HIDDEN] = field(default_factory=dict)
+    max_seconds: Annotated[float | None, *HIDDEN] = None
+
+    def named(self, name: str) -> options.TrainOptions:
+        """Returns the options of the library, for a recipe that the user calls `name`."""
+        shared = {each.name: getattr(self, each.name) for each in fields(options.TrainOptions)}
+        return options.TrainOptions(
+            **shared
+            | {
+                "run": self.run or f"runs/{name}",
+                "name": name,
+                "numerics": self.levers.numerics,
+                "pins": self.levers.pins(),
+                "max_seconds": _seconds(self.max_minutes),
+            }
+        )
+
+
+def _seconds(minutes: str | None) -> float | None:
+    if minutes is None:
+        return None
+    bare = minutes.replace(".", "", 1).isdigit()
+    return float(minutes) * 60 if bare else parse_seconds(minutes)

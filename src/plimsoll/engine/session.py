@@ -20,7 +20,7 @@ import numpy as np
 from plimsoll.engine.budget_guard import Line
 from plimsoll.engine.ledger import Measurements
 from plimsoll.engine.log import SessionLog
-from plimsoll.engine.options import SessionOptions, session_options
+from plimsoll.engine.options import Session, TrainOptions
 from plimsoll.engine.program import import_everything, load
 from plimsoll.optimizers.in_place import in_place
 from plimsoll.planned import Plan
@@ -35,19 +35,6 @@ from plimsoll.training.loop import Ended, Schedule, run_steps, summed
 from plimsoll.training.nans import Watched
 from plimsoll.training.step import make_step
 from plimsoll.types import Source
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Session(SessionOptions):
-    """What a session is asked to do beyond what stands in the run folder."""
-
-    run: str
-    budget_bytes: int
-    notes: tuple[str, ...] = ()
-    lock: int | None = None
-    """The descriptor that holds the run's lock: planning again needs it."""
-    name: str | None = None
-    numerics: str = "mixed"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,17 +154,15 @@ class _Training:
         return None if limit is None else limit - (time.monotonic() - self.begun)
 
     def _again(self, seconds_left: float | None) -> dict[str, Any]:
-        """What planning again is to know: what the user pinned stays pinned."""
-        return {
-            **session_options(self.session),
-            "run": self.session.run,
-            "name": self.session.name,
-            "numerics": self.session.numerics,
+        """Returns the options of the process that plans again: what the user pinned stays pinned."""
+        options = {field.name: getattr(self.session, field.name) for field in dataclasses.fields(TrainOptions)}
+        return options | {
             "memory": self.session.budget_bytes,
             "mesh": _mesh_of(self.plan),
             "pins": {name: getattr(self.plan, name) for name in self.plan.pinned},
             "max_seconds": seconds_left,
             "lock": self.session.lock,
+            **{"chip": None, "plan": None, "replan": False},  # those of the plan that it went over its budget with
         }
 
     def _load(self) -> program.Executables:
