@@ -73,7 +73,8 @@ class TrainOptions:
 class Session(TrainOptions):
     """Options of the training process, which finds everything else in the run folder."""
 
-    run: str
+    run: str = ""
+    """Folder of the run; always given."""
     budget_bytes: int
     notes: tuple[str, ...] = ()
     """Sentences for the log and the ledger."""
