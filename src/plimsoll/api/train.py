@@ -1,4 +1,4 @@
-"""The joint: a recipe and a budget become a plan, and a plan becomes a run.
+"""A recipe and a budget become a plan, and a plan becomes a run.
 
 `plan` and `train` are the library's two verbs. Neither imports JAX: compiling happens in a child, training in a
 process of its own.
@@ -39,7 +39,7 @@ from plimsoll.units import format_bytes
 def prepare_run(
     recipe: Recipe, options: TrainOptions, say: Say, *, lock: int | None = None, processes: int = 1
 ) -> Ready:
-    """Everything up to training: folder, data, plan. Whoever starts the command closes the lock after it.
+    """Prepares folder, data and plan, and returns what to start. The caller closes the lock after it.
 
     `lock` is the run's, where this process holds it already. `processes` train it together: each has devices.
     """
@@ -75,12 +75,12 @@ def prepare_run(
 
 
 def _planned_before(folder: RunFolder) -> Mapping[str, Any]:
-    """The plan of a run that has saved something; empty where another plan changes nothing that was trained."""
+    """Returns the plan of a run that has checkpoints; empty where a new plan changes nothing that was trained."""
     return folder.read("plan.json")["plan"] if folder.has("plan.json") and folder.saved_steps() else {}
 
 
 def _planned_again(folder: RunFolder, before: Mapping[str, Any]) -> tuple[str, ...]:
-    """For the log and the ledger: from here on sums may come in another order."""
+    """Returns a note where the plan has changed: from here on sums may come in another order."""
     now = folder.read("plan.json")["plan"]
     changed = [name for name in now if before and name in before and name != "pinned" and before[name] != now[name]]
     if not changed:
@@ -90,7 +90,7 @@ def _planned_again(folder: RunFolder, before: Mapping[str, Any]) -> tuple[str, .
 
 
 def _require_devices(target: Chip, recipe: Recipe, options: TrainOptions, processes: int) -> None:
-    """Before anything is prepared."""
+    """Raises RecipeError where the devices, the mesh and the options contradict one another."""
     asked = None if options.mesh is None else parse_mesh(options.mesh)
     with_mesh(options.pins, asked)
     of_batch = {"examples": recipe.effective_batch, "micro_batch": options.pins.get("micro_batch")}
@@ -103,7 +103,7 @@ def _require_devices(target: Chip, recipe: Recipe, options: TrainOptions, proces
 
 
 def _target(folder: RunFolder, options: TrainOptions) -> Chip:
-    """A run stays on its chip, unless it is planned again."""
+    """Returns the chip to train on. A run stays on its chip, unless it is planned again."""
     theirs = folder.read("plan.json")["plan"]["chip"] if folder.has("plan.json") else None
     if theirs is not None and options.chip not in (None, theirs) and not options.replan:
         raise RunError(
@@ -114,7 +114,7 @@ def _target(folder: RunFolder, options: TrainOptions) -> Chip:
 
 
 def prepare_data(folder: RunFolder, recipe: Recipe, say: Say) -> Prepared:
-    """What is made of the data once, before training, and kept in the run.
+    """Prepares the data once, before training, and returns what is kept of it in the run.
 
     A run has begun once it has a plan; until then a corrected recipe replaces what was refused.
     """
@@ -239,7 +239,7 @@ def _say_what_is_kept(planned: Mapping[str, Any], options: TrainOptions, say: Sa
 
 
 def train(recipe: Recipe | str, *, say: Say = print, **options: Any) -> RunFolder:
-    """Plans, then trains in a process of its own; the run folder. Raises PlimsollError if it was refused or stopped."""
+    """Plans, trains in a process of its own, and returns the run folder. Raises PlimsollError if that fails."""
     name, recipe = named(recipe, options.pop("name", None))
     known = [field.name for field in dataclasses.fields(TrainOptions)]
     if unknown := [option for option in options if option not in known]:

@@ -48,7 +48,7 @@ def _parsed(arguments: list[str]) -> tuple[str, TrainOptions]:
 
 
 def _without_preset(arguments: list[str]) -> list[str]:
-    """The options alone, where one recipe was named, either way."""
+    """Returns the options without the name of the recipe, in either form."""
     return take_recipe(arguments, command="train")[2]
 
 

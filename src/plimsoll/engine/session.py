@@ -2,7 +2,7 @@
 
 A run that goes over its budget saves, says so, and hands its process back to planning (`Ending.again`).
 
-Part of the joint. It finds everything in the run folder (recipe.json, plan.json, data.json); the command line has
+It finds everything in the run folder (recipe.json, plan.json, data.json); the command line has
 turned into it by exec, so that its resident set starts from nothing.
 """
 
@@ -55,7 +55,7 @@ def train_here(options: Mapping[str, Any], interruption: Interruption) -> Ending
 
 
 def _mesh_of(plan: Plan) -> str | None:
-    """Where the user asked for it."""
+    """Returns the mesh as `--mesh` takes it, where the user chose it; else None."""
     asked = plan.devices > 1 and "fsdp" in plan.pinned
     return f"data={plan.devices // plan.fsdp},fsdp={plan.fsdp}" if asked else None
 
@@ -203,7 +203,7 @@ class _Training:
         return state, step
 
     def _begun(self, state: Any, like: Any) -> Any:
-        """With the parameters that the recipe begins with, where they are not those drawn."""
+        """Returns the state with the initial parameters of the recipe, where it brings its own."""
         rule = in_place(self.recipe.update_rule(self.prepared.steps, self.plan.storage))
         begun = with_given(state, self.recipe.begin, rule.average)
         if begun is None:

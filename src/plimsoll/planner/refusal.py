@@ -15,7 +15,7 @@ PROCESSES_DIFFER = 1.15
 
 
 def refusal(problem: Problem, static: Static, least: Candidate | None, failures: list[str]) -> BudgetError:
-    """`least` is the smallest plan that was found, None where nothing compiles, which `failures` explain."""
+    """Returns the refusal. `least` is the smallest plan that was found; None where nothing compiles (`failures`)."""
     if least is None:
         return BudgetError(
             f"{problem.recipe} does not compile for {problem.chip}: {'; '.join(failures) or 'no plan to try'}",
@@ -79,5 +79,5 @@ def _made_of(ledger: Ledger | HostLedger) -> str:
 
 
 def _enough(floor: int) -> str:
-    """As an option takes it."""
+    """Returns a size as `--memory` takes it, rounded up."""
     return f"{-(-floor // MIB)}MiB" if floor < 64 * GIB else f"{-(-floor // GIB)}GiB"

@@ -40,7 +40,7 @@ class Static:
         return self.parameter_bytes + self.optimizer_bytes + self.ema_bytes + self.carry_bytes + self.other_bytes
 
     def on_host(self, offload: Offload) -> dict[str, int]:
-        """Of one device's share, by part, what lies there."""
+        """Returns the bytes that are placed on the host, by part, of one device's share."""
         return {part: self.movable.get(part, 0) for part in OFFLOADED[offload]}
 
     def host_bytes(self, offload: Offload) -> int:
@@ -72,7 +72,7 @@ class Analysis:
 
     @property
     def beyond_state_bytes(self) -> int:
-        """What a step needs besides its arguments: temporaries, and outputs that reuse no argument.
+        """Returns what a step needs besides its arguments: temporaries, and outputs that reuse no argument.
 
         On a TPU neither this sum nor the compiler's own peak bounds the other, so the larger counts.
         """
@@ -127,7 +127,7 @@ class Compiler(Protocol):
     def analyse(self, plan: Plan) -> Analysis: ...
     def rehearse(self, plan: Plan) -> Rehearsal: ...
     def measure(self, plans: Sequence[Plan]) -> list[float]:
-        """Seconds per step of each, taken in turn."""
+        """Returns the seconds per step of each plan, timed in turn."""
         ...
 
     def rates(self) -> Rates: ...
@@ -161,7 +161,7 @@ class Learned:
     """From this very run, which went over its budget: of the phases in RUNNING, and no less than this."""
 
     def of(self, phase: str, computed_bytes: int) -> int:
-        """Bytes to add to what was computed for the phase."""
+        """Returns the bytes to add to what was computed for the phase."""
         found = self.corrections.get(phase)
         more = found.more_bytes if found is not None else 0
         if found is not None and computed_bytes > found.seen_bytes:
