@@ -1,9 +1,10 @@
 """What `make demo` printed, as a result file.
 
-    make demo 2>&1 | tee demo.txt; python benchmarks/demo_result.py demo.txt --seconds 420
+    make setup; time make demo 2>&1 | tee demo.txt; python benchmarks/demo_result.py demo.txt --seconds 180
 
 The plan with its bytes, the last step and the bytes that were used, and the beginning of what was sampled, line by line
-as printed; --seconds is how long all of it took, set-up included. Writes bench-out/demo.json, for docs/keep.py.
+as printed; --seconds is how long all of it took after the set-up, and --shared says that other programs used the cores
+meanwhile. Writes bench-out/demo.json, for docs/keep.py.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
+
+SAMPLED = 15
+"""Lines of the sample, at most."""
 
 
 def between(lines: Sequence[str], first: str, last: str) -> list[str]:
@@ -26,20 +30,27 @@ if __name__ == "__main__":
     options.add_argument("printed", type=Path)
     options.add_argument("--run", type=Path, default=Path("runs/demo"))
     options.add_argument("--seconds", type=float, required=True)
+    options.add_argument("--shared", action="store_true")
     given = options.parse_args()
     lines = given.printed.read_text("utf-8").splitlines()
     session = json.loads((given.run / "sessions.json").read_text())[0]
-    sampled = lines.index(".venv/bin/plimsoll sample runs/demo --tokens 160")
+    steps = json.loads((given.run / "data.json").read_text())["steps"]
+    sampled = between(lines, ".venv/bin/plimsoll sample runs/demo", ".venv/bin/plimsoll report runs/demo")[1:-1]
     found = {
-        "conditions": {"commit": session["commit"], "cpu": session["processor"], "cores": session["cores"]},
+        "conditions": {
+            "commit": session["commit"],
+            "cpu": session["processor"],
+            "cores": session["cores"],
+            "shared": given.shared,
+        },
         "seconds": given.seconds,
         "plan": between(lines, "plan for code", "  and "),
         "steps": [
-            max((line for line in lines if line.startswith("step 600/600")), key=len),
-            next(line for line in lines if line.startswith("step 600: ")),
+            max((line for line in lines if line.startswith(f"step {steps}/{steps}")), key=len),
+            next(line for line in lines if line.startswith(f"step {steps}: ")),
         ],
         "used": between(lines, "measured peak", "  peak "),
-        "sampled": lines[sampled + 1 : sampled + 16],
+        "sampled": sampled[:SAMPLED],
     }
     out = Path("bench-out/demo.json")
     out.parent.mkdir(exist_ok=True)

@@ -18,11 +18,13 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 VERSIONS = ("3.11", "3.12", "3.13")
+DISTRIBUTION = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["name"]
 
 
 def interpreter(version: str) -> str | None:
@@ -59,7 +61,7 @@ def wheel(folder: Path) -> Path:
             str(ROOT),
         ]
     )
-    return next(folder.glob("plimsoll-*.whl"))
+    return next(folder.glob(f"{DISTRIBUTION.replace('-', '_')}-*.whl"))
 
 
 def checked(python: str, built: Path, folder: Path) -> dict[str, object]:

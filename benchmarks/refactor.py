@@ -2,10 +2,10 @@
 
     python benchmarks/refactor.py BEFORE_SRC AFTER_SRC [--only WORD] [--before-python PATH]
 
-A change that only moves or renames code must leave every row "same". `BEFORE_SRC` and `AFTER_SRC` are the `src` folders
-of two checkouts (`git worktree add`). The data is made once, by the first of them. Plans are searched with an empty
-cache for each side, so that a plan is compared, not an answer that was kept. Predicted and measured bytes are printed
-beside each other; measured ones differ by what a process weighs on the day.
+A change that only moves or renames code must leave every row "same". `BEFORE_SRC` and `AFTER_SRC` are the `src`
+folders of two checkouts (`git worktree add`). The data is made once, by the first of them. The first side searches a
+plan by the rates that it measures on this machine; the second is given the same levers, compiles the step anew, and
+must predict the same bytes of each component. Measured bytes differ by what a process weighs on the day.
 """
 
 from __future__ import annotations
@@ -119,10 +119,20 @@ def planned(source: Path, folder: Path, words: str) -> dict[str, Any]:
     return {name: answer.get(name) for name in ("fits", "plan", "components", "predicted_peak_bytes", "floor_bytes")}
 
 
+def pinned(plan: dict[str, Any] | None) -> str:
+    """Returns the options that pin the levers of a plan which are not at the value that asks nothing."""
+    off = {"remat": "none", "offload": "none", "loss_chunk": 0, "attention_chunk": 0, "layerwise": 0, "fsdp": 1}
+    off |= {f"{name}_bits": 32 for name in ("optimizer", "weight", "frozen", "ema")}
+    unlevered = ("chip", "accumulation", "devices", "pinned")
+    levers = {name: value for name, value in (plan or {}).items() if name not in unlevered and off.get(name) != value}
+    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in levers.items())
+
+
 def without_weight(planned: dict[str, Any]) -> Any:
     """Returns what must be equal of two plans: not what the process itself weighs, which differs by the day."""
     parts = {name: size for name, size in (planned["components"] or {}).items() if "process" not in name}
-    return planned["fits"], planned["plan"], parts
+    levers = {name: value for name, value in (planned["plan"] or {}).items() if name != "pinned"}
+    return planned["fits"], levers, parts
 
 
 def main() -> None:
@@ -157,7 +167,8 @@ def main() -> None:
         for words in PLANS:
             if given.only not in words:
                 continue
-            one, two = (planned(side, folders[name], words) for name, side in (("before", before), ("after", after)))
+            one = planned(before, folders["before"], words)
+            two = planned(after, folders["after"], f"{words} {pinned(one['plan'])}")
             same = without_weight(one) == without_weight(two)
             different += not same
             sizes = ", ".join(

@@ -7,6 +7,7 @@ the page, or where a file or a figure is missing. Result files are what benchmar
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import statistics
@@ -254,12 +255,14 @@ def demo(*parts: str) -> str:
 
 
 def demo_minutes() -> str:
-    """How long it took, with the set-up before it, and where."""
-    conditions = read("demo", "conditions")
+    """How long it took, and where."""
+    conditions, seconds = read("demo", "conditions"), read("demo", "seconds")
+    # A result without the word is of the time when the set-up was counted, on a machine that others used.
+    others = " that others used too" if conditions.get("shared", True) else ""
+    counted = "after its set-up" if "shared" in conditions else "with its set-up"
     return (
-        f"On {conditions['cores']} cores of an {conditions['cpu']} that others used too it took"
-        f" {read('demo', 'seconds') / 60:.0f} minutes with its set-up ([result](docs/results/demo.json), at"
-        f" {conditions['commit'][:8]}); a machine of your own is likely to be faster."
+        f"On {conditions['cores']} cores of an {conditions['cpu']}{others} it took {seconds // 60:.0f} min"
+        f" {seconds % 60:.0f} s {counted} ([result](docs/results/demo.json), at {conditions['commit'][:8]})."
     )
 
 
@@ -416,3 +419,41 @@ def shown(command: str) -> str:
     words = command.split()[1:]
     done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=True)
     return f"\n```text\n$ {command}\n{done.stdout.rstrip()}\n```\n"
+
+
+def house() -> str:
+    """The rooms of the package from the top floor down, each with its first line and the rooms that it may import."""
+    measuring = _module(RESULTS.parents[1] / "benchmarks/house.py")
+    allowed = measuring.table_of_rooms()
+    floors = measuring.floors(allowed)
+    rows = [
+        [f"{len(floors) - at}", f"`{room}`", _cell(measuring.first_line(room)), _rooms(allowed.rooms[room])]
+        for at, rooms in enumerate(floors)
+        for room in rooms
+    ]
+    loose = [[f"`{name}`", _cell(measuring.first_line(name)), _rooms(others)] for name, others in allowed.loose.items()]
+    return (
+        table(["floor", "room", "what it holds", "may import"], rows)
+        + f"\nEvery room may import {_rooms(allowed.ground)}, too. In no room:\n"
+        + table(["module", "what it holds", "may import"], loose)
+    )
+
+
+def _cell(text: str) -> str:
+    """Text for a cell of a table, in which a bar would end it."""
+    return text.replace("|", "\\|")
+
+
+def _rooms(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(names)) or "none"
+
+
+def _module(path: Path) -> Any:
+    """A program outside of the package, imported from its file."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = loaded
+    spec.loader.exec_module(loaded)
+    return loaded

@@ -1,4 +1,5 @@
-"""What every test shares: a CPU, strict dtype promotion where our arrays are, and the golden files if they are here."""
+"""What every test shares: a CPU, a cache of the test run's own, strict dtype promotion where our arrays are, the golden
+files if they are here; and which tests `make test` leaves to `make test-all`."""
 
 import os
 from pathlib import Path
@@ -6,8 +7,12 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-settings.register_profile("exact", deadline=None)  # no test depends on the clock of a machine that others use
-settings.load_profile("exact")
+import durations
+from once import base_folder
+
+settings.register_profile("usual", deadline=None, max_examples=20)  # no deadline: others use the machine's clock, too
+settings.register_profile("thorough", deadline=None, max_examples=200)  # `make test-all`
+settings.load_profile("usual")
 
 os.environ["PLIMSOLL_CALIBRATION"] = "off"  # but where it is the subject: what one test measured is none of another's
 os.environ["JAX_PLATFORMS"] = "cpu"  # before anything imports JAX, and for the processes that tests start
@@ -15,6 +20,40 @@ os.environ["JAX_PLATFORMS"] = "cpu"  # before anything imports JAX, and for the 
 STRICT = {"levers", "models", "training", "contracts", "optimizers"}
 """Folders whose tests run our own arrays: a silent upcast there is a memory bug. Elsewhere a module says
 `STRICT = True`."""
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--record-durations", action="store_true", help="write the CPU seconds of each test into tests/durations.json"
+    )
+
+
+def pytest_configure(config):
+    if config.getoption("--record-durations"):
+        config.pluginmanager.register(durations.Recorder(config))
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` looks at marks
+def pytest_collection_modifyitems(config, items):
+    """Adds the marks that no test carries itself: `slow` by `slow_except`, `quick` by what was recorded."""
+    for item in items:
+        marker = item.get_closest_marker("slow_except")
+        if marker is not None and item.callspec.id not in marker.args:
+            item.add_marker("slow")
+    if "quick" in config.getoption("-m"):
+        durations.mark_quick(items)
+    config.stash[durations.COLLECTED] = list(items)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _cache_of_this_test_run(tmp_path_factory):
+    """Compiled steps and answers of compilers: shared by the processes of this test run, and nothing of the user's."""
+    import jax
+
+    folder = base_folder(tmp_path_factory) / "cache"
+    os.environ["PLIMSOLL_CACHE"] = str(folder)
+    jax.config.update("jax_compilation_cache_dir", str(folder / "compiled-by-tests"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
 @pytest.fixture(autouse=True, scope="module")  # before a module's own fixtures, which compile too
@@ -30,6 +69,7 @@ def _strict_promotion(request):
     jax.config.update("jax_disable_most_optimizations", True)
     with jax.numpy_dtype_promotion("strict"):
         yield
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +84,9 @@ def shared():
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory):
-    """Real runs of a tiny recipe, prepared and planned once by each worker."""
+    """Real runs of a tiny recipe, prepared and planned once for all processes of this test run."""
     from small_runs import Runs
 
-    return Runs(tmp_path_factory.mktemp("runs"))
+    made = Runs(tmp_path_factory)
+    made.prepared()  # here, and not in the test that happens to be the first
+    return made

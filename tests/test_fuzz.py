@@ -19,6 +19,7 @@ def python(*words, **more):
     )
 
 
+@pytest.mark.slow_except("packed", "tables")
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_damaged_input_meets_anything_but_success_or_a_refusal(tmp_path, kind):
     out = tmp_path / "fuzz.jsonl"

@@ -4,6 +4,10 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
+
+from plimsoll.runs.provenance import DISTRIBUTION
+
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
@@ -41,3 +45,71 @@ def test_every_paper_that_the_code_names_is_in_the_notice():
 def test_the_citation_and_the_changelog_have_the_version():
     assert f"version: {PROJECT['version']}" in (ROOT / "CITATION.cff").read_text("utf-8")
     assert f"## {PROJECT['version']}" in (ROOT / "CHANGELOG.md").read_text("utf-8")
+
+
+HISTORY = {"CHANGELOG.md", "docs/log.md"}
+"""What was typed once, with the names of that day."""
+INSTALLERS = r"(?:pip3?|pipx|uv(?: pip| tool)?|conda|mamba|poetry) (?:install|add)|uvx"
+INSTALL = re.compile(rf"\b(?:{INSTALLERS})((?: [^\s`&;|]+)+)")
+REQUIREMENT = re.compile(r"plimsoll(?![\w./-])")
+"""Our import's name where a distribution is expected: in the registry it is somebody else's."""
+
+
+def pages_and_messages():
+    folders = [path for folder in ("src", "docs", "benchmarks", "tests") for path in (ROOT / folder).rglob("*.*")]
+    read = [path for path in [*ROOT.iterdir(), *folders] if path.suffix in {".py", ".md", ".cff"}]
+    read += [ROOT / "Makefile"]
+    return [name for path in read if (name := str(path.relative_to(ROOT))) not in HISTORY | {"tests/test_package.py"}]
+
+
+def installs_of_a_stranger(text):
+    """Commands that would install `plimsoll` from the registry, and extras of a distribution of that name."""
+    joined = re.sub(r"[\"']\s*\n\s*[frb]*[\"']", "", text)  # a message over several lines of source
+    plain = re.sub(r"[\"'],\s*[\"']", " ", joined)  # a command as a list of words
+    plain = re.sub(r"\\\n\s*", "", plain).replace('"', "").replace("'", "")
+    found = [match[0] for match in INSTALL.finditer(plain) if any(REQUIREMENT.match(word) for word in match[1].split())]
+    return found + re.findall(r"(?<![\w.-])plimsoll\[[a-z][\w,-]*\]", plain)
+
+
+def test_nobody_is_told_to_install_what_is_not_ours():
+    """`plimsoll` in the registry is another package. Ours comes from the checkout, a wheel, or by its own name."""
+    told = {name: installs_of_a_stranger((ROOT / name).read_text("utf-8")) for name in pages_and_messages()}
+    assert {name: commands for name, commands in told.items() if commands} == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "is_ours"),
+    [
+        ("`pip install plimsoll`", False),
+        ("pip install 'plimsoll[cuda12]'", False),
+        ("pip install --upgrade plimsoll==0.0.1", False),
+        ("uv pip install plimsoll", False),
+        ('run([python, "-m", "pip", "install", "plimsoll"])', False),
+        ('f"needs ray: `pip install"\n    " \'plimsoll[ray]\'`"', False),
+        ("pip install 'plimsoll-jax[cuda12]'", True),
+        ("pip install plimsoll-jax==0.2.0", True),
+        ("pip install -e . && plimsoll plan code", True),
+        ("pip install plimsoll_jax-0.1.0-py3-none-any.whl", True),
+        ("pip install ./plimsoll", True),
+        ("`pip install matplotlib`, then plimsoll draws", True),
+        ("import plimsoll; plimsoll.plan('code')", True),
+    ],
+)
+def test_the_rule_knows_the_import_from_the_distribution(text, is_ours):
+    assert (installs_of_a_stranger(text) == []) == is_ours
+
+
+def test_extras_that_pages_name_are_there():
+    named = {
+        extra
+        for name in pages_and_messages()
+        for extras in re.findall(rf"{DISTRIBUTION}\\?\[([\w,-]+)\\?\]", (ROOT / name).read_text("utf-8"))
+        for extra in extras.split(",")
+    }
+    assert named
+    assert named <= set(PROJECT["optional-dependencies"])
+
+
+def test_the_distribution_has_one_name():
+    assert PROJECT["name"] == DISTRIBUTION
+    assert PROJECT["scripts"] == {"plimsoll": "plimsoll.cli.main:main"}

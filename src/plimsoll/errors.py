@@ -1,10 +1,11 @@
-"""The refusals users meet. Each prints as one paragraph: what was asked, the facts with units, what to do.
+"""Errors that users meet. Each prints as one paragraph: what was requested, the facts with units, what to do.
 
 The exit code belongs to the class, so that the command line decides nothing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 
 class PlimsollError(Exception):
@@ -12,11 +13,31 @@ class PlimsollError(Exception):
 
     exit_code = 2
 
+    def reply(self) -> dict[str, Any]:
+        """Returns the refusal as JSON, which `raise_refusal` raises again in another process."""
+        return {"refused": str(self), "exit_code": self.exit_code}
+
+
+def raise_refusal(reply: Mapping[str, Any], *, prefix: str = "") -> None:
+    """Raises the refusal that another process has replied with; does nothing if the reply is no refusal.
+
+    Args:
+        reply: JSON of the other process, maybe of `PlimsollError.reply`.
+        prefix: Words before its message.
+    """
+    if "refused" in reply:
+        refusal = PlimsollError(prefix + reply["refused"])
+        refusal.exit_code = reply["exit_code"]
+        raise refusal
+
 
 @contextmanager
 def as_written(what: str) -> Iterator[None]:
-    """Around what reads files that this program wrote: where they were altered since, that is said, and not met as
-    whatever is missing or of another kind then raises."""
+    """Raises PlimsollError if the block meets a value of the wrong kind in a file that this program has written.
+
+    Args:
+        what: Name of the file, which the message says was altered, damaged, or is of another version.
+    """
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as problem:
@@ -32,11 +53,11 @@ class RecipeError(PlimsollError):
 
 
 class DataError(PlimsollError):
-    """The data cannot be read, or is not what was said."""
+    """The data cannot be read, or is not as declared."""
 
 
 class BudgetError(PlimsollError):
-    """No plan fits the budget. `floor_bytes` is the smallest peak that was found."""
+    """No plan fits the budget. `floor_bytes` is the smallest peak of all that were tried."""
 
     def __init__(self, message: str, *, budget_bytes: int, floor_bytes: int | None) -> None:
         super().__init__(message)

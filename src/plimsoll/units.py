@@ -1,6 +1,6 @@
-"""Bytes, counts and times: parsed from what people type, printed as what people read.
+"""Bytes, counts and times: parsed from what people type, and formatted for people to read.
 
-Sizes are `int` bytes everywhere inside; only what is printed says "3.1 GiB".
+Inside the package sizes are `int` bytes; only printed text says "3.1 GiB".
 """
 
 import math
@@ -29,22 +29,22 @@ def _parse(text: str, factors: dict, *, what: str, example: str) -> float:
 
 
 def parse_bytes(text: str | int) -> int:
-    """`2GiB` = 2 x 2^30, `2GB` = 2 x 10^9, a bare number is bytes."""
+    """Parses a size: `2GiB` is 2 x 2^30, `2GB` is 2 x 10^9, a bare number is bytes. Raises RecipeError otherwise."""
     return int(_parse(str(text), _SIZES, what="the size", example="768MiB or 2GB"))
 
 
 def parse_count(text: str | int) -> int:
-    """`124M` = 124,000,000: k, M and B are decimal, in either case."""
+    """Parses a count: `124M` is 124,000,000. k, M and B are decimal, in either case. Raises RecipeError otherwise."""
     return round(_parse(str(text), _COUNTS, what="the count", example="1.3M"))
 
 
 def parse_seconds(text: str | float) -> float:
-    """`90`, `90s`, `1.5min`, `2h`."""
+    """Parses a time in seconds: `90`, `90s`, `1.5min`, `2h`. Raises RecipeError otherwise."""
     return _parse(str(text), _TIMES, what="the time", example="90s, 3min or 2h")
 
 
 def format_bytes(size: float) -> str:
-    """`3.1 GiB`; whole MiB below 10 GiB would hide what matters, so one decimal."""
+    """Formats a size in bytes with one decimal, like `3.1 GiB`."""
     sign, size = ("-" if size < 0 else ""), abs(size)
     for unit, factor in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
         if size >= factor:
@@ -53,6 +53,7 @@ def format_bytes(size: float) -> str:
 
 
 def format_count(count: float) -> str:
+    """Formats a count with three digits, like `1.24M`."""
     for unit, factor in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
         if count >= 0.9995 * factor:  # 999,999 is 1M, not 1e+03k
             return f"{count / factor:.3g}{unit}"
@@ -60,7 +61,7 @@ def format_count(count: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """`1.5 min`, `12 ms`; below 10 ms two digits, like `0.42 ms`."""
+    """Formats a time, like `1.5 min` or `12 ms`; with two digits below 10 ms, like `0.42 ms`."""
     if seconds >= 5400:
         return f"{seconds / 3600:.1f} h"
     if seconds >= 90:
@@ -72,5 +73,5 @@ def format_seconds(seconds: float) -> str:
 
 
 def whole_number(text: str) -> int | None:
-    """Of digits as a keyboard has them, at most nine; None for anything else. `str.isdigit` knows more, `int` less."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else None
+    """Returns the number written by one to nine ASCII digits; None for other text (`int` and `isdigit` accept more)."""
+    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None

@@ -1,10 +1,12 @@
-"""Entry points of the processes that import JAX: `python -m plimsoll.worker compile|drydock|...|train|again|VERB`.
+"""Entry points of the processes that import JAX: `python -m plimsoll.worker VERB`.
 
-`compile` answers the planner's questions from standard input until it closes, `drydock` those for a chip that is not
-here; `train` is what `plimsoll train` becomes, by exec, once the plan is made: a fresh process whose resident set is
-the budget's business. `again` is what that process becomes where it went over the budget: it plans with what was
-learned, and becomes `train` again. The other verbs answer one question with one JSON object: `processes/request.py`
-asks.
+* `compile` compiles steps for this machine, and `drydock` for an absent chip: requests of the planner, one per line of
+  standard input, until that closes.
+* `host` measures a process that has imported what training imports, and `rehearse` some steps of a plan.
+* `train` trains. `plimsoll train` execs into it once the plan is made, so that its memory starts from zero.
+* `again` plans again after a run went over its budget, and execs into `train`. `train` execs into it.
+* `together` trains as one of several processes.
+* The other verbs answer one request with one JSON object (`processes/request.py` sends it).
 """
 
 from __future__ import annotations
@@ -23,32 +25,38 @@ from plimsoll.processes.interruption import Interruption, hold, release
 
 
 def main(arguments: list[str]) -> int:
+    """Runs one verb, and returns the exit code.
+
+    Args:
+        arguments: The verb, and for most verbs a request as JSON.
+    """
     if os.environ.get("JAX_PLATFORMS") == "cpu" and arguments[:1] != ["drydock"]:
         sys.modules["jax_plugins"] = None  # type: ignore[assignment]  # a plug-in costs a CPU run 90-320 MiB
-    if arguments[:1] in (["compile"], ["drydock"]):
-        return _compile(arguments[0], json.loads(arguments[1]))
-    if arguments[:1] == ["host"]:
-        return _host(json.loads(arguments[1]))
-    if arguments[:1] == ["rehearse"]:
-        return _rehearse(json.loads(arguments[1]))
-    if arguments[:1] == ["again"]:
+    verb, *request = arguments
+    if verb in WORKSHOPS:
+        return _compile(verb, json.loads(request[0]))
+    if verb == "host":
+        return _host(json.loads(request[0]))
+    if verb == "rehearse":
+        return _rehearse(json.loads(request[0]))
+    if verb == "again":
         from plimsoll.api.replan import plan_again
 
-        return plan_again(json.loads(arguments[1]))
-    if arguments[:1] == ["together"]:
+        return plan_again(json.loads(request[0]))
+    if verb == "together":
         from plimsoll.api.cluster import train_together
         from plimsoll.processes.supervise import end_with
 
-        question = json.loads(arguments[1])
+        question = json.loads(request[0])
         with Interruption() as interruption:
             release()
             end_with(question["watched_by"])
             train_together(question, interruption)
-    if arguments[:1] != ["train"]:
-        return _answer(arguments[0])
+    if verb != "train":
+        return _answer(verb)
     with Interruption() as interruption:
         release()
-        code, again = _train(json.loads(arguments[1]), interruption)
+        code, again = _train(json.loads(request[0]), interruption)
         if again is not None:
             hold()
     if again is None:
@@ -63,7 +71,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _train(options: dict[str, Any], interruption: Interruption) -> tuple[int, Mapping[str, Any] | None]:
-    """The exit code; and what the process that plans again is to know, where the run goes on with another plan."""
+    """Trains. Returns the exit code, and the request for `again` if the run is to continue with another plan."""
     from plimsoll.engine.session import train_here
     from plimsoll.errors import PlimsollError
 
@@ -72,7 +80,7 @@ def _train(options: dict[str, Any], interruption: Interruption) -> tuple[int, Ma
     except PlimsollError as problem:
         print(f"error: {problem}", file=sys.stderr)
         return problem.exit_code, None
-    except OSError as problem:  # of a disk, mostly: what was saved is whole
+    except OSError as problem:  # mostly of a disk; checkpoints are whole
         print(f"error: training stopped: {problem}. Run the same command again to continue", file=sys.stderr)
         return 3, None
     return ending.code, ending.again
@@ -85,7 +93,10 @@ WORKSHOPS = {
 
 
 def _compile(verb: str, about: dict[str, Any]) -> int:
-    """Reads {"verb": ...} lines, writes {"answer": ...} or {"failed": why} lines; all other output is an error's."""
+    """Reads {"verb": ...} lines and writes {"answer": ...}, {"refused": why} or {"failed": why} lines.
+
+    All other output goes to standard error.
+    """
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     from plimsoll.errors import PlimsollError
@@ -107,7 +118,7 @@ def _compile(verb: str, about: dict[str, Any]) -> int:
 
 
 def _host(about: dict[str, Any]) -> int:
-    """Weighs a process that imports what training on an accelerator imports."""
+    """Measures the memory of this process with all imports of training on an accelerator, and prints it."""
     from plimsoll.engine.program import import_everything
     from plimsoll.recipes.saved import from_dict
     from plimsoll.training import memory
@@ -119,23 +130,24 @@ def _host(about: dict[str, Any]) -> int:
     return 0
 
 
-def _rehearse(asked: dict[str, Any]) -> int:
+def _rehearse(request: dict[str, Any]) -> int:
+    """Runs a few steps of a plan, and prints what they took. It waits for a line of standard input before."""
     from plimsoll.engine.program import import_everything, rehearse
     from plimsoll.planner.child import plan_of
     from plimsoll.recipes.saved import from_dict
 
-    recipe = from_dict(asked["recipe"])
+    recipe = from_dict(request["recipe"])
     import_everything(recipe)
-    if not sys.stdin.readline():  # until the cache has what is loaded next
-        return 1  # whoever asked is gone
-    found = rehearse(recipe, plan_of(asked["plan"]), steps=asked["steps"])
-    print(json.dumps(dataclasses.asdict(found)))
+    if not sys.stdin.readline():  # a line says that the cache has the compiled step
+        return 1  # the planner is gone
+    result = rehearse(recipe, plan_of(request["plan"]), steps=request["steps"])
+    print(json.dumps(dataclasses.asdict(result)))
     return 0
 
 
 ANSWERS = {
     "evaluate": ("plimsoll.inference.evaluate", "evaluate"),
-    "sample": ("plimsoll.inference.evaluate", "sample"),
+    "sample": ("plimsoll.inference.sample", "sample"),
     "evaluate_text": ("plimsoll.inference.pretrained", "evaluate_text"),
     "sample_text": ("plimsoll.inference.pretrained", "sample_text"),
     "export": ("plimsoll.inference.export", "export"),
@@ -152,18 +164,18 @@ ANSWERS = {
 
 
 def _answer(verb: str) -> int:
-    """Reads the question from standard input, writes {"answer": ...} or {"refused": why, "exit_code": n}."""
+    """Reads a request from standard input, and writes {"answer": ...} or a refusal (`PlimsollError.reply`)."""
     from plimsoll.errors import PlimsollError
 
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # silently: whoever asked says it
-    asked = json.load(sys.stdin)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # end without a message: our parent prints one
+    request = json.load(sys.stdin)
     with os.fdopen(os.dup(1), "w") as answers:
-        os.dup2(2, 1)  # what libraries print is no part of the answer
+        os.dup2(2, 1)  # output of libraries goes to standard error
         module, name = ANSWERS[verb]
         try:
-            reply = {"answer": getattr(importlib.import_module(module), name)(asked)}
+            reply = {"answer": getattr(importlib.import_module(module), name)(request)}
         except PlimsollError as problem:
-            reply = {"refused": str(problem), "exit_code": problem.exit_code}
+            reply = problem.reply()
         json.dump(reply, answers)
     return 0
 

@@ -26,27 +26,27 @@ def silently(text):
 
 
 def test_a_cards_process_may_have_the_budget_and_no_more():
-    told = accelerator.training_environment(chip("h200"), CARD, 35 * GIB, silently)
-    assert float(told["XLA_CLIENT_MEM_FRACTION"]) == pytest.approx(0.25)
-    assert told["XLA_PYTHON_CLIENT_PREALLOCATE"] == "true"
-    assert told["JAX_PLATFORMS"] == "cuda,cpu"
+    variables = accelerator.training_environment(chip("h200"), CARD, 35 * GIB, silently)
+    assert float(variables["XLA_CLIENT_MEM_FRACTION"]) == pytest.approx(0.25)
+    assert variables["XLA_PYTHON_CLIENT_PREALLOCATE"] == "true"
+    assert variables["JAX_PLATFORMS"] == "cuda,cpu"
 
 
 def test_what_the_user_set_for_the_allocator_does_not_contradict_the_budget():
     theirs = {"XLA_PYTHON_CLIENT_MEM_FRACTION": ".9", "XLA_PYTHON_CLIENT_ALLOCATOR": "platform", "HOME": "/"}
-    told = environment.on_card(0.5, base=theirs)
-    assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in told
-    assert "XLA_PYTHON_CLIENT_ALLOCATOR" not in told
-    assert told["HOME"] == "/"
+    variables = environment.on_card(0.5, base=theirs)
+    assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in variables
+    assert "XLA_PYTHON_CLIENT_ALLOCATOR" not in variables
+    assert variables["HOME"] == "/"
 
 
 def test_a_card_smaller_than_the_budget_is_refused_and_another_kind_is_said():
     small = dataclasses.replace(CARD, kind="NVIDIA L4", memory_bytes=20 * GIB)
     with pytest.raises(RecipeError, match=r"NVIDIA L4 .* gives a process 20.0 GiB, and the budget for h200 is 35.0"):
         accelerator.training_environment(chip("h200"), small, 35 * GIB, silently)
-    said = []
-    accelerator.training_environment(chip("h200"), small, 10 * GIB, said.append)
-    assert "has a NVIDIA L4" in said[0]
+    messages = []
+    accelerator.training_environment(chip("h200"), small, 10 * GIB, messages.append)
+    assert "has a NVIDIA L4" in messages[0]
 
 
 def test_what_is_several_machines_is_not_trained_on_by_one_command():
@@ -87,9 +87,9 @@ def test_a_run_stays_on_its_chip_until_it_is_planned_again(tmp_path):
 
 def test_the_process_that_looks_is_a_real_one():
     """Where a card is, its memory is found; where none is, that is said."""
-    found = ask("accelerators", {}, under=environment.on_card(1.0))
-    assert found["backend"] in ("cpu", "gpu")
-    assert (found["devices"][0]["memory_bytes"] is None) == (found["backend"] == "cpu")
+    result = ask("accelerators", {}, under=environment.on_card(1.0))
+    assert result["backend"] in ("cpu", "gpu")
+    assert (result["devices"][0]["memory_bytes"] is None) == (result["backend"] == "cpu")
 
 
 ON_A_FAKE_CARD = """
@@ -119,12 +119,12 @@ def test_beside_an_accelerator_the_ledger_has_its_bytes_and_the_hosts(tmp_path):
     assert "host" not in json.loads((folder / "ledger.json").read_text())
     session = json.dumps({"run": str(folder), "budget_bytes": GIB, "log_every": 1})
     subprocess.run([sys.executable, "-c", ON_A_FAKE_CARD, session], check=True, env=environment.for_processes("cpu"))
-    found = json.loads((folder / "ledger.json").read_text())
-    measured = {name: sizes["measured"] for name, sizes in found["components"].items() if sizes["measured"]}
+    result = json.loads((folder / "ledger.json").read_text())
+    measured = {name: sizes["measured"] for name, sizes in result["components"].items() if sizes["measured"]}
     assert measured["parameters"] * 2 == pytest.approx(measured["optimizer"], rel=0.01)
     assert "process" not in measured
-    assert found["host"]["measured_peak_bytes"] > 50 * 2**20
+    assert result["host"]["measured_peak_bytes"] > 50 * 2**20
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     counted = [row["peak_device_bytes"] for row in rows if "peak_device_bytes" in row]
     assert len(counted) == 4  # the steps of the second session
-    assert 0 < max(counted) <= found["measured"]["peak_bytes"]
+    assert 0 < max(counted) <= result["measured"]["peak_bytes"]

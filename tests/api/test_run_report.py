@@ -35,13 +35,13 @@ def run(tmp_path):
 
 
 def test_files_become_what_a_page_needs(run):
-    found = run_report.recorded(str(run.path), ask_model=False)
-    assert (found.name, found.state) == ("run", "nothing saved")
-    assert list(found.columns["loss"].steps) == [1, 2]
-    assert math.isnan(found.columns["loss"].values[1])
-    assert found.best() == (2, 2.5)
-    assert found.repeat_command.startswith("plimsoll train longcontext --seq-len 512 --memory 2048MiB")
-    assert "it was not asked (--no-model)" in found.left_out[0]
+    recorded = run_report.recorded(str(run.path), ask_model=False)
+    assert (recorded.name, recorded.state) == ("run", "nothing saved")
+    assert list(recorded.columns["loss"].steps) == [1, 2]
+    assert math.isnan(recorded.columns["loss"].values[1])
+    assert recorded.best() == (2, 2.5)
+    assert recorded.repeat_command.startswith("plimsoll train longcontext --seq-len 512 --memory 2048MiB")
+    assert "it was not asked (--no-model)" in recorded.left_out[0]
 
 
 def test_the_last_evaluation_is_shown_without_asking_the_model(run):
@@ -58,10 +58,10 @@ def test_a_run_killed_in_the_middle_of_a_row_has_all_rows_before_it(run):
     with open(run.metrics, "a") as file:
         file.write('{"step": 3, "los')
     (run.path / "ledger.json").unlink()
-    found = run_report.recorded(str(run.path))
-    assert found.last_step == 2
-    assert found.measured_peak_bytes == 300 * MIB
-    assert "the run has no checkpoint yet" in found.left_out[0]
+    recorded = run_report.recorded(str(run.path))
+    assert recorded.last_step == 2
+    assert recorded.measured_peak_bytes == 300 * MIB
+    assert "the run has no checkpoint yet" in recorded.left_out[0]
 
 
 def test_rows_after_the_last_checkpoint_are_said_to_be_lost(run):
@@ -77,9 +77,9 @@ def test_rows_after_the_last_checkpoint_are_said_to_be_lost(run):
 def test_a_run_that_is_trained_now_is_not_held_up(run):
     (run.checkpoints / "step-00000001").mkdir()
     lock = run.lock()
-    found = run_report.recorded(str(run.path))
-    assert found.state == "training now"
-    assert "the run is training now" in found.left_out[0]
+    recorded = run_report.recorded(str(run.path))
+    assert recorded.state == "training now"
+    assert "the run is training now" in recorded.left_out[0]
     del lock
 
 
@@ -108,14 +108,14 @@ def test_a_run_without_plan_and_metrics_is_refused(run):
 
 def test_a_recipe_that_this_version_cannot_read_costs_the_commands_alone(run):
     run.write("recipe.json", {"kind": "of tomorrow", "fields": {}})
-    found = run_report.recorded(str(run.path), ask_model=False)
-    assert found.continue_command is None
-    assert any("does not know" in said for said in found.left_out)
-    assert found.columns
+    recorded = run_report.recorded(str(run.path), ask_model=False)
+    assert recorded.continue_command is None
+    assert any("does not know" in message for message in recorded.left_out)
+    assert recorded.columns
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("no json", "cannot be read"),
         ("[]", "is not a plan"),
@@ -124,10 +124,10 @@ def test_a_recipe_that_this_version_cannot_read_costs_the_commands_alone(run):
         (json.dumps(PLANNED.to_dict() | {"plan": {"of": "tomorrow"}}), "may be of a newer version"),
     ],
 )
-def test_what_is_no_plan_is_refused(tmp_path, text, said):
+def test_what_is_no_plan_is_refused(tmp_path, text, message):
     path = tmp_path / "plan.json"
     path.write_text(text)
-    with pytest.raises(PlimsollError, match=said) as refusal:
+    with pytest.raises(PlimsollError, match=message) as refusal:
         run_report.plan_of_file(str(path))
     assert "plimsoll plan ... --json > plan.json" in str(refusal.value) or "--memory" in str(refusal.value)
 
@@ -150,9 +150,9 @@ def test_a_model_that_takes_too_much_costs_what_it_makes_and_not_the_learning_ra
 
     monkeypatch.setattr(run_report, "ask", ask)
     (run.checkpoints / "step-00000002").mkdir()
-    found = run_report.recorded(str(run.path))
+    recorded = run_report.recorded(str(run.path))
     assert questions == [("show", True, 2 * GIB), ("show", False, 2 * GIB)]
-    assert found.learning_rate == ([1], [0.5])
-    assert found.left_out == [
+    assert recorded.learning_rate == ([1], [0.5])
+    assert recorded.left_out == [
         "what the model makes: the process that was to show was killed by signal 6. It may use 2.0 GiB"
     ]

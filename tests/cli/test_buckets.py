@@ -94,9 +94,9 @@ def learned(run):
 
 KILLED = """
 import os, signal, sys
-from plimsoll import bucket
+from plimsoll.runs import remote
 from plimsoll.runs.store import Store
-bucket.LOOK_SECONDS = 0.02
+remote.LOOK_SECONDS = 0.02
 send, sent = Store.send, 0
 def killed(self, files):
     global sent
@@ -156,6 +156,7 @@ def ended(program, command, environment):
     )
 
 
+@pytest.mark.slow
 def test_a_kill_in_the_middle_of_a_push_loses_nothing_that_was_whole(
     long_command, undisturbed, bucket, machine, on, place
 ):
@@ -195,6 +196,7 @@ def test_a_kill_in_the_middle_of_a_push_loses_nothing_that_was_whole(
     assert there.stdout.split() == [learned(undisturbed)[1], "step", "300"]
 
 
+@pytest.mark.slow
 def test_what_is_told_to_stop_is_saved_and_sent_and_free_for_another_machine(
     long_command, undisturbed, bucket, machine, place
 ):
@@ -245,6 +247,7 @@ def behind(long_command, undisturbed, bucket, machine):
     return address, command, done
 
 
+@pytest.mark.slow
 def test_a_bucket_that_stops_taking_anything_does_not_stop_training_and_gets_it_later(behind, undisturbed, on):
     address, command, done = behind
     assert done.returncode == 3
@@ -257,6 +260,7 @@ def test_a_bucket_that_stops_taking_anything_does_not_stop_training_and_gets_it_
     assert held(address).files.keys() >= {"recipe.json", "plan.json", "checkpoints/step-00000300/state.json"}
 
 
+@pytest.mark.slow
 def test_whoever_reads_fetches_and_writes_nothing(behind, undisturbed, machine, on, tmp_path, monkeypatch, capsys):
     address, command, _ = behind
     if Store(address).read(INDEX) is None:
@@ -266,9 +270,9 @@ def test_whoever_reads_fetches_and_writes_nothing(behind, undisturbed, machine, 
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     assert main(["report", address, "--no-model"]) == 0
-    told = capsys.readouterr()
-    assert told.out == "report.html\n"
-    assert f"of {address}, last sent by" in told.err
+    printed = capsys.readouterr()
+    assert printed.out == "report.html\n"
+    assert f"of {address}, last sent by" in printed.err
     assert (tmp_path / "report.html").stat().st_size > 10_000
     assert learned(fetched(address)) == learned(undisturbed)
     assert objects(address) == before
@@ -280,9 +284,9 @@ def test_a_bucket_that_cannot_be_reached_is_refused_before_anything_is_made(
 ):
     monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path))
     assert main([*long_command, "--run", "file:///dev/null/x"]) == 2
-    told = capsys.readouterr()
-    assert told.err.startswith("error: file:///dev/null/x cannot be ")
-    assert len(told.err.splitlines()) == 1
+    printed = capsys.readouterr()
+    assert printed.err.startswith("error: file:///dev/null/x cannot be ")
+    assert len(printed.err.splitlines()) == 1
     assert list(tmp_path.rglob("*.json")) == []
 
 
@@ -293,7 +297,7 @@ def test_a_bucket_without_permission_is_refused_before_anything_is_made(
     monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path))
     with forbidding():
         assert main([*long_command, "--run", f"{bucket}/mine"]) == 2
-    told = capsys.readouterr()
-    assert "(permission denied: " in told.err
-    assert len(told.err.splitlines()) == 1
+    printed = capsys.readouterr()
+    assert "(permission denied: " in printed.err
+    assert len(printed.err.splitlines()) == 1
     assert list(tmp_path.rglob("*.json")) == []

@@ -15,13 +15,13 @@ def nothing_installed(monkeypatch, tmp_path):
     monkeypatch.delenv("PLIMSOLL_CHIPS", raising=False)
 
 
-def said(capsys, *arguments):
+def printed(capsys, *arguments):
     assert main(["chips", *arguments]) == 0
     return capsys.readouterr().out
 
 
 def test_the_table_has_every_chip_and_says_which_compilers_are_missing(capsys):
-    text = said(capsys)
+    text = printed(capsys)
     labels = {line.split()[0] for line in text.splitlines() if line}
     for chip in chips():
         assert (f"{chip.name.rpartition('-')[0]}-N" if chip.platform == "tpu" else chip.name) in labels
@@ -35,39 +35,39 @@ def test_the_table_has_every_chip_and_says_which_compilers_are_missing(capsys):
 
 
 def test_one_chip_says_where_every_figure_is_from(capsys):
-    text = said(capsys, "tpu-v5e-8")
+    text = printed(capsys, "tpu-v5e-8")
     assert text.startswith("tpu-v5e-8: 8 devices on 1 host (tpu)\n")
     assert text.count("from: ") == 6
     assert "357.6 GiB of each host" in text
 
 
 def test_this_machine_has_no_catalogued_rates(capsys):
-    assert "measured when it is planned for" in said(capsys, "cpu")
+    assert "measured when it is planned for" in printed(capsys, "cpu")
 
 
 def test_a_family_lists_its_sizes(capsys):
-    lines = said(capsys, "tpu-v4").splitlines()
+    lines = printed(capsys, "tpu-v4").splitlines()
     assert [line.split()[:3] for line in lines if line.startswith("tpu-v4-64 ")] == [["tpu-v4-64", "32", "8"]]
     assert not any(line.startswith("h100") for line in lines)
 
 
 def test_json_is_one_object_with_every_size(capsys):
-    found = json.loads(said(capsys, "--json"))
-    assert [each["name"] for each in found["chips"]] == [chip.name for chip in chips()]
-    assert {name: state["missing"] for name, state in found["compilers"].items()} == {
+    result = json.loads(printed(capsys, "--json"))
+    assert [each["name"] for each in result["chips"]] == [chip.name for chip in chips()]
+    assert {name: state["missing"] for name, state in result["compilers"].items()} == {
         "tpu": "not installed",
         "cuda": "not installed",
     }
-    (alone,) = json.loads(said(capsys, "h100x8", "--json"))["chips"]
+    (alone,) = json.loads(printed(capsys, "h100x8", "--json"))["chips"]
     assert (alone["devices"], alone["memory_bytes"]) == (8, 83_869_237_248)
 
 
 def test_installing_says_what_it_does_beside_the_output(capsys, monkeypatch):
     monkeypatch.setattr(toolchains, "install", lambda platform, say: say(f"making {platform}"))
     assert main(["chips", "--install", "cuda", "--json"]) == 0
-    found = capsys.readouterr()
-    assert found.err == "making cuda\n"
-    assert json.loads(found.out)["chips"]
+    result = capsys.readouterr()
+    assert result.err == "making cuda\n"
+    assert json.loads(result.out)["chips"]
 
 
 @pytest.mark.parametrize(

@@ -65,19 +65,19 @@ def test_what_lacks_is_said_with_what_to_do():
     }
     problems = doctor.to_mend(lacking)
     assert len(problems) == 4
-    said = doctor.report({**lacking, "mend": problems, "ready": False})
+    text = doctor.report({**lacking, "mend": problems, "ready": False})
     for part in ("not installed: orbax-checkpoint", "200.0 MiB of memory", "set PLIMSOLL_CACHE", "no backend"):
-        assert part in said
-    assert "ready" not in said.splitlines()
+        assert part in text
+    assert "ready" not in text.splitlines()
 
 
 def test_this_machine_is_examined(tmp_path):
     done = plimsoll("doctor", "--run", tmp_path / "runs" / "new", "--json")
-    found = json.loads(done.stdout)
-    assert done.returncode == (0 if found["ready"] else 2)
-    assert found["jax"]["backend"] == "cpu"
-    assert all(rate > 0 for rate in found["jax"]["flops"].values())
-    assert found["jax"]["transfer_bytes_per_second"] > 0
-    assert found["memory"]["available_bytes"] <= found["memory"]["total_bytes"]
-    assert found["disk"]["run_free_bytes"] > 0
+    result = json.loads(done.stdout)
+    assert done.returncode == (0 if result["ready"] else 2)
+    assert result["jax"]["backend"] == "cpu"
+    assert all(rate > 0 for rate in result["jax"]["flops"].values())
+    assert result["jax"]["transfer_bytes_per_second"] > 0
+    assert result["memory"]["available_bytes"] <= result["memory"]["total_bytes"]
+    assert result["disk"]["run_free_bytes"] > 0
     assert not (tmp_path / "runs").exists()  # asked about, not made

@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from commands import answer, plimsoll
+from commands import answer, called, plimsoll
 from plimsoll.report import read_rows
 
 TRAIN = shlex.split(
@@ -42,7 +42,7 @@ def test_evaluating_tells_the_loss_by_position(trained, tmp_path):
     mean = sum(loss * length for loss, length in zip(table.values(), lengths, strict=True)) / 64
     assert mean == pytest.approx(found["loss"], rel=1e-5)
     picture = tmp_path / "loss.svg"
-    done = plimsoll("evaluate", trained, "--picture", picture)
+    done = called("evaluate", trained, "--picture", picture)
     assert done.returncode == 0, done.stderr
     assert "loss by position in the window" in done.stdout
     assert f"{table['56 to 63']:.4f}" in done.stdout
@@ -60,7 +60,7 @@ def test_a_run_is_sampled_where_its_packed_folder_is_gone_and_not_exported(train
     packed.rename(packed.with_name("moved"))
     try:
         assert answer("sample", trained, "--tokens", 3)["tokens"] >= 1
-        done = plimsoll("export", trained, "--out", tmp_path / "out")
+        done = called("export", trained, "--out", tmp_path / "out")
     finally:
         packed.with_name("moved").rename(packed)
     assert done.returncode == 2

@@ -54,6 +54,7 @@ def moved(text_file, tmp_path_factory, devices):
     return folder, said, ledgers
 
 
+@pytest.mark.slow
 def test_a_run_that_moves_between_devices_learns_what_it_learns_on_one(moved):
     folder, _, ledgers = moved
     assert [ledger["resumed_from_step"] for ledger in ledgers] == [None, 1, 2]
@@ -72,12 +73,14 @@ def test_a_run_that_moves_between_devices_learns_what_it_learns_on_one(moved):
         assert np.linalg.norm(leaf - expected[path]) <= 1e-5 * np.linalg.norm(expected[path]), path
 
 
+@pytest.mark.slow
 def test_it_says_why_it_plans_again(moved):
     _, said, _ = moved
     assert "was planned for 8 devices, and there are 1 now: planning again" in said[1]
     assert "was planned for a mesh of data=1, and --mesh says data=4,fsdp=2: planning again" in said[2]
 
 
+@pytest.mark.slow
 def test_the_ledger_says_what_each_device_held(moved):
     _, _, (first, alone, _) = moved
     split = first["per_device"]

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from commands import answer, plimsoll
+from commands import answer, called, plimsoll
 from example_tables import TABLES, written
+from once import made_once
 from plimsoll.report import read_rows
 from plimsoll.training.checkpoint import Checkpoints, loader_position, read_leaves
 from plimsoll.training.fingerprint import fingerprint
@@ -29,25 +30,22 @@ STEPS, SAVE_EVERY = 600, 100
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Its cache is new: every plan is made by the real compile child."""
-    made = tmp_path_factory.mktemp("own")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PLIMSOLL_CACHE", str(made / "cache"))
-        yield made
+    return tmp_path_factory.mktemp("own")
 
 
 @pytest.fixture(scope="module")
-def trained(folder):
-    """Example to the folder of its run, of six steps; once each."""
+def trained(tmp_path_factory):
+    """Example to the folder of its run, of six steps; once each, and that of plain JAX at once."""
 
     def of(name):
-        run = folder / name
-        if not run.exists():
-            words = ["train", EXAMPLES / f"{name}.py", *TRAINED[name], "--memory", "1GiB", "--run", run]
+        def train(folder):
+            words = ["train", EXAMPLES / f"{name}.py", *TRAINED[name], "--memory", "1GiB", "--run", folder / name]
             done = plimsoll(*words, "--steps", 6, "--eval-every", 3, "--save-every", 3, "--log-every", 1, "--quiet")
             assert done.returncode == 0, done.stderr
-        return run
 
+        return made_once(tmp_path_factory, f"run-of-{name}", train) / name
+
+    of("plain_jax")
     return of
 
 
@@ -55,6 +53,7 @@ def test_every_example_is_trained_here():
     assert {*TRAINED, *TABLES} == {path.stem for path in EXAMPLES.glob("*.py")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TABLES)
 def test_an_example_turns_its_table_into_hdf5_and_trains_on_it(folder, name):
     table, file = written(name, folder), EXAMPLES / f"{name}.py"
@@ -71,6 +70,7 @@ def test_an_example_turns_its_table_into_hdf5_and_trains_on_it(folder, name):
     assert all(row["data_seconds"] <= row["step_seconds"] for row in rows if "data_seconds" in row)
 
 
+@pytest.mark.slow_except("plain_jax")
 @pytest.mark.parametrize("name", TRAINED)
 def test_an_example_trains_inside_its_budget(trained, name):
     run = trained(name)
@@ -81,6 +81,7 @@ def test_an_example_trains_inside_its_budget(trained, name):
     assert rows[-1]["validation_loss"] < next(row["loss"] for row in rows)
 
 
+@pytest.mark.slow
 def test_the_levers_that_a_loss_supports_are_used(trained):
     plan = json.loads((trained("flax_linen") / "plan.json").read_text())["plan"]
     assert (plan["precision"], plan["remat"], plan["micro_batch"]) == ("bfloat16", "block", 64)
@@ -102,7 +103,7 @@ def test_the_commands_that_look_at_a_run_take_it(trained):
 
 
 def test_a_run_that_writes_no_text_is_not_sampled(trained):
-    done = plimsoll("sample", trained("plain_jax"))
+    done = called("sample", trained("plain_jax"))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.rstrip().endswith("is a run of plain_jax, which writes no text")
 
@@ -136,6 +137,7 @@ def file(folder):
     return Path(shutil.copy(EXAMPLES / "plain_jax.py", folder / "mine.py"))
 
 
+@pytest.mark.slow
 def test_a_killed_run_continues_to_the_same_state_and_other_code_does_not(folder, file):
     whole, killed = folder / "whole", folder / "killed"
     done = plimsoll(*train_command(file, whole))

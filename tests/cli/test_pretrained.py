@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from commands import answer, plimsoll
+from commands import answer, called, plimsoll
 from plimsoll.cli.main import main
 from plimsoll.data.hub import model_folder
 from plimsoll.data.text.tokenizer import load_tokenizer
@@ -23,7 +23,7 @@ from plimsoll.types import Compute
 @pytest.fixture(scope="module")
 def exported(tiny_run, tmp_path_factory):
     folder = tmp_path_factory.mktemp("exported") / "folder"
-    found = answer("export", tiny_run, "--out", folder)
+    found = answer("export", tiny_run, "--out", folder, by=plimsoll)
     assert found["out"] == str(folder)
     assert found["parameters"] == read_shape(folder).parameters()
     assert [path.name for path in folder.parent.iterdir()] == ["folder"]
@@ -74,7 +74,8 @@ def test_a_folder_that_is_not_empty_is_not_written_over(tiny_run, exported, caps
 
 
 def test_the_loss_of_a_text_is_that_of_its_documents_one_by_one(exported, text):
-    found = answer("evaluate", "--pretrained", exported, "--text", text, "--batch-size", 3, "--seq-len", 7)
+    words = ["--pretrained", exported, "--text", text, "--batch-size", 3, "--seq-len", 7]
+    found = answer("evaluate", *words, by=plimsoll)
     model, params = read_back(exported)
     tokenizer = load_tokenizer(exported)
     documents = text.read_text().split("\n\n")
@@ -111,7 +112,7 @@ def test_sampling_writes_what_the_run_writes(tiny_run, exported):
 
 
 def test_a_sample_prints_the_prompt_first(exported):
-    done = plimsoll("sample", "--pretrained", exported, "--prompt", "the cat", "--tokens", 5)
+    done = called("sample", "--pretrained", exported, "--prompt", "the cat", "--tokens", 5)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("the cat")
 

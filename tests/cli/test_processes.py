@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import pytest
 
-from plimsoll.api.cluster import Asked, asked
+from plimsoll.api.cluster import Membership, membership
 from plimsoll.engine.program import load
 from plimsoll.errors import RecipeError
 from plimsoll.planned import Plan
@@ -62,14 +62,14 @@ class Several:
     def until_step(self, step):
         deadline = time.monotonic() + PATIENCE
         while last_step(self.run) < step:
-            for number, one in enumerate(self.started):
-                assert one.poll() is None, f"{number} ended with {one.returncode}: {one.communicate()}"
+            for number, process in enumerate(self.started):
+                assert process.poll() is None, f"{number} ended with {process.returncode}: {process.communicate()}"
             assert time.monotonic() < deadline
             time.sleep(0.05)
 
     def ended(self):
-        said = [one.communicate(timeout=PATIENCE) for one in self.started]
-        return [one.returncode for one in self.started], said
+        outputs = [process.communicate(timeout=PATIENCE) for process in self.started]
+        return [process.returncode for process in self.started], outputs
 
 
 def last_step(run):
@@ -104,14 +104,16 @@ def killed(told, text_file):
     return run, *several.ended()
 
 
+@pytest.mark.slow
 def test_what_is_told_to_one_is_saved_by_all_at_the_same_step(told):
-    run, codes, said = told
-    assert codes == [143, 143], said
+    run, codes, outputs = told
+    assert codes == [143, 143], outputs
     assert steps_saved(run)[0] == last_step(run)
-    assert "plan for stories on cpu x 8" in said[0][0]
-    assert not said[1][0]
+    assert "plan for stories on cpu x 8" in outputs[0][0]
+    assert not outputs[1][0]
 
 
+@pytest.mark.slow
 def test_only_the_first_writes_into_the_run(told):
     run = told[0]
     steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -121,14 +123,16 @@ def test_only_the_first_writes_into_the_run(told):
     assert len(list(run.glob("events.out*"))) == 1
 
 
+@pytest.mark.slow
 def test_where_one_is_gone_the_other_stops_and_says_so(killed):
-    run, codes, said = killed
+    run, codes, outputs = killed
     assert codes == [3, 137]
-    assert "a process that trains with this one is gone" in said[0][1]
-    assert "start all of them again with the same command" in said[0][1]
+    assert "a process that trains with this one is gone" in outputs[0][1]
+    assert "start all of them again with the same command" in outputs[0][1]
     assert json.loads((run / "plan.json").read_text())["hosts"] == 2
 
 
+@pytest.mark.slow
 def test_what_was_saved_is_what_one_device_learns_from_the_same_batches(killed):
     """Through two sessions of two processes: no row twice, none lost."""
     run = RunFolder(killed[0])
@@ -145,23 +149,26 @@ def test_what_was_saved_is_what_one_device_learns_from_the_same_batches(killed):
         assert np.linalg.norm(leaf - expected[path]) <= 1e-5 * np.linalg.norm(expected[path]), path
 
 
+@pytest.mark.slow
 def test_processes_that_were_started_differently_are_refused_each(text_file, tmp_path):
-    codes, said = Several(text_file, tmp_path / "run", options=(("--seed", "1"), ("--seed", "2"))).ended()
-    assert codes == [2, 2], said
-    for _, errors in said:
+    codes, outputs = Several(text_file, tmp_path / "run", options=(("--seed", "1"), ("--seed", "2"))).ended()
+    assert codes == [2, 2], outputs
+    for _, errors in outputs:
         assert "were not started alike: --seed is 2 on process 1" in errors
         assert "and 1 on process 0" in errors
         assert "Traceback" not in errors
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_what_the_first_one_refuses_is_said_by_all(text_file, tmp_path):
-    codes, said = Several(text_file, tmp_path / "run", options=(("--mesh", "data=16"),) * 2).ended()
-    assert codes == [2, 2], said
-    assert "--mesh data=16 needs 16 devices, and there are 8 in 2 processes, 4 in each" in said[0][1]
-    assert "the first process says: --mesh data=16 needs 16 devices" in said[1][1]
+    codes, outputs = Several(text_file, tmp_path / "run", options=(("--mesh", "data=16"),) * 2).ended()
+    assert codes == [2, 2], outputs
+    assert "--mesh data=16 needs 16 devices, and there are 8 in 2 processes, 4 in each" in outputs[0][1]
+    assert "the first process says: --mesh data=16 needs 16 devices" in outputs[1][1]
 
 
+@pytest.mark.slow
 def test_where_one_reads_other_data_all_stop_and_say_so(text_file, tmp_path):
     """Of the same name and size: each process would take its rows of another text."""
     lines = text_file.read_text().splitlines(keepends=True)
@@ -169,14 +176,15 @@ def test_where_one_reads_other_data_all_stop_and_say_so(text_file, tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "text.jsonl").write_text("".join(order))
     folders = (tmp_path / "a", tmp_path / "b")
-    codes, said = Several("text.jsonl", tmp_path / "run", folders=folders).ended()
-    assert codes == [2, 2], said
-    for _, errors in said:
+    codes, outputs = Several("text.jsonl", tmp_path / "run", folders=folders).ended()
+    assert codes == [2, 2], outputs
+    for _, errors in outputs:
         assert "do not read the same data. process 1 says: text.jsonl changed since the run began" in errors
         assert "Traceback" not in errors
     assert not steps_saved(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_process_that_waits_for_the_others_can_be_stopped(text_file, tmp_path):
     several = Several(text_file, tmp_path / "run", options=((),))
     port = int(several.started[0].args[several.started[0].args.index("--coordinator") + 1].rpartition(":")[2])
@@ -186,34 +194,34 @@ def test_a_process_that_waits_for_the_others_can_be_stopped(text_file, tmp_path)
         assert time.monotonic() < deadline
         time.sleep(0.05)
     several.started[0].send_signal(signal.SIGTERM)
-    codes, said = several.ended()
-    assert codes == [143], said
-    assert "stopped while it waited for the other processes: nothing was begun" in said[0][1]
+    codes, outputs = several.ended()
+    assert codes == [143], outputs
+    assert "stopped while it waited for the other processes: nothing was begun" in outputs[0][1]
     assert not (tmp_path / "run").exists()
 
 
 def listens(port):
-    with socket.socket() as asked:
-        return asked.connect_ex(("127.0.0.1", port)) == 0
+    with socket.socket() as connection:
+        return connection.connect_ex(("127.0.0.1", port)) == 0
 
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
 
 
 @pytest.mark.parametrize(
-    ("variables", "found"),
+    ("variables", "expected"),
     [
         ({}, None),
         (SLURM | {"SLURM_NTASKS": "1"}, None),
-        (SLURM | {"SLURM_NTASKS": "2"}, Asked()),
+        (SLURM | {"SLURM_NTASKS": "2"}, Membership()),
         ({"SLURM_NTASKS": "2", "SLURM_JOB_ID": "7"}, None),
-        ({"OMPI_COMM_WORLD_SIZE": "4", "OMPI_MCA_orte_hnp_uri": "1;tcp://n1:9"}, Asked()),
-        ({"TPU_WORKER_HOSTNAMES": "a,b"}, Asked()),
+        ({"OMPI_COMM_WORLD_SIZE": "4", "OMPI_MCA_orte_hnp_uri": "1;tcp://n1:9"}, Membership()),
+        ({"TPU_WORKER_HOSTNAMES": "a,b"}, Membership()),
         ({"TPU_WORKER_HOSTNAMES": "localhost"}, None),
     ],
 )
-def test_others_are_looked_for_only_where_a_cluster_says_that_there_are_some(variables, found):
-    assert asked(None, None, None, variables=variables) == found
+def test_others_are_looked_for_only_where_a_cluster_says_that_there_are_some(variables, expected):
+    assert membership(None, None, None, variables=variables) == expected
 
 
 @pytest.mark.parametrize(
@@ -228,13 +236,14 @@ def test_others_are_looked_for_only_where_a_cluster_says_that_there_are_some(var
 )
 def test_half_an_address_is_refused(given, words):
     with pytest.raises(RecipeError, match=words):
-        asked(*given, variables={})
+        membership(*given, variables={})
 
 
 def test_one_process_is_alone():
-    assert asked("host:1", 1, 0, variables={}) is None
+    assert membership("host:1", 1, 0, variables={}) is None
 
 
+@pytest.mark.slow
 def test_doctor_reports_the_devices_of_every_process():
     environment = os.environ | {CPU_DEVICES: "4", "PYTHONPATH": os.pathsep.join(sys.path)}
     where = ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", "2", "--json"]
@@ -243,7 +252,7 @@ def test_doctor_reports_the_devices_of_every_process():
         subprocess.Popen([*command, str(number)], env=environment, stdout=subprocess.PIPE, text=True)
         for number in range(2)
     ]
-    found = [json.loads(one.communicate(timeout=PATIENCE)[0])["jax"]["processes"] for one in started]
-    assert found[0] == found[1]
-    assert [len(one["devices"]) for one in found[0]] == [4, 4]
-    assert {one["host"] for one in found[0]} == {socket.gethostname()}
+    reported = [json.loads(process.communicate(timeout=PATIENCE)[0])["jax"]["processes"] for process in started]
+    assert reported[0] == reported[1]
+    assert [len(process["devices"]) for process in reported[0]] == [4, 4]
+    assert {process["host"] for process in reported[0]} == {socket.gethostname()}

@@ -7,7 +7,8 @@ import shutil
 import numpy as np
 import pytest
 
-from commands import PUZZLES, answer, plimsoll
+from commands import PUZZLES, answer, called, plimsoll
+from once import made_once
 from plimsoll.cli.main import main
 from plimsoll.recipes.puzzles.dataset import PuzzleSet
 from plimsoll.recipes.puzzles.question import question
@@ -33,9 +34,9 @@ def test_evaluating_says_what_training_logged_of_the_average(puzzle_run):
 
 
 def test_an_example_of_the_test_split_is_solved_as_in_an_evaluation(puzzle_run, puzzle_command):
-    _, folder = puzzle_command
-    tests = PuzzleSet(folder / "set", "test")
-    found = answer("solve", puzzle_run, "test:3", "--step", "last")
+    _, data = puzzle_command
+    tests = PuzzleSet(data, "test")
+    found = answer("solve", puzzle_run, "test:3", "--step", "last", by=plimsoll)
     asked = tests.batch(np.array([3]))["inputs"][0]
     assert "".join(found["puzzle"]) == "".join(".1234"[token - 1] for token in asked)
     assert [len(row) for row in found["answer"]] == [4] * 4
@@ -51,7 +52,6 @@ TYPED = "12....12\n2...\n.000"
 
 @pytest.fixture(scope="module")
 def typed_answer(puzzle_run):
-    """Two processes import JAX for every answer: it is asked for once."""
     return answer("solve", puzzle_run, TYPED)
 
 
@@ -71,7 +71,7 @@ def test_a_run_solves_where_its_data_set_is_no_longer_there(puzzle_run, typed_an
     recipe["fields"]["data"] = str(tmp_path / "gone")
     (moved / "recipe.json").write_text(json.dumps(recipe))
     assert answer("solve", moved, TYPED) | {"run": ""} == typed_answer | {"run": ""}
-    done = plimsoll("solve", moved, "test:0")
+    done = called("solve", moved, "test:0")
     assert done.returncode == 2
     assert f"there is no dataset.json in {tmp_path / 'gone/test'}" in done.stderr
 
@@ -148,21 +148,22 @@ def arc_task(*colours):
 
 @pytest.fixture(scope="module")
 def arc_run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("arc")
-    (folder / "tasks/evaluation").mkdir(parents=True)
-    for number in range(3):
-        (folder / f"tasks/evaluation/task{number}.json").write_text(json.dumps(arc_task(1 + number, 4, 5)))
-    options = ["--num-aug", 2, "--source", folder / "tasks"]
-    assert plimsoll("prepare", "arc", *options, "--out", folder / "set").returncode == 0
-    small = [*PUZZLES, "--batch-size", 4, "--micro-batch", 4, "--steps", 2]
-    cycles = ["--high-cycles", 1, "--low-cycles", 1, "--layers", 1, "--halt-max-steps", 2]
-    done = plimsoll("train", "arc-1", "--data", folder / "set", *small, *cycles, "--run", folder / "run", "--quiet")
-    assert done.returncode == 0, done.stderr
-    return folder
+    def train(folder):
+        (folder / "tasks/evaluation").mkdir(parents=True)
+        for number in range(3):
+            (folder / f"tasks/evaluation/task{number}.json").write_text(json.dumps(arc_task(1 + number, 4, 5)))
+        options = ["--num-aug", 2, "--source", folder / "tasks"]
+        assert plimsoll("prepare", "arc", *options, "--out", folder / "set").returncode == 0
+        small = [*PUZZLES, "--batch-size", 4, "--micro-batch", 4, "--steps", 2]
+        cycles = ["--high-cycles", 1, "--low-cycles", 1, "--layers", 1, "--halt-max-steps", 2]
+        done = plimsoll("train", "arc-1", "--data", folder / "set", *small, *cycles, "--run", folder / "run", "--quiet")
+        assert done.returncode == 0, done.stderr
+
+    return made_once(tmp_path_factory, "run-of-arc", train)
 
 
-def test_augmentations_vote_and_two_attempts_are_submitted(arc_run):
-    out = arc_run / "submission.json"
+def test_augmentations_vote_and_two_attempts_are_submitted(arc_run, tmp_path):
+    out = tmp_path / "submission.json"
     found = answer("evaluate", arc_run / "run", "--step", "last", "--submission", out)
     logged = [row for row in read_rows(arc_run / "run/metrics.jsonl") if "validation_loss" in row][-1]
     assert found["loss"] == pytest.approx(logged["validation_loss"], rel=1e-5)

@@ -2,12 +2,12 @@
 
 import json
 import shlex
-import shutil
 
 import pytest
 
-from commands import plimsoll
+from commands import called, plimsoll
 from interaction_files import write_random
+from once import made_once
 from plimsoll.inference.trained import Trained
 from plimsoll.recipes.recommend.rank import next_of_users
 from plimsoll.recipes.recommend.ranking_tables import recommendation_tables
@@ -20,7 +20,10 @@ PINNED = shlex.split("--micro-batch 16 --remat none --loss-chunk 0 --precision f
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """Of a frozen model, in 16 bits; ids of the file are 101 to 120."""
-    folder = tmp_path_factory.mktemp("recommend")
+    return made_once(tmp_path_factory, "run-of-recommend", train)
+
+
+def train(folder):
     write_random(folder / "data", users=60, items=20, shortest=4)
     write(folder / "model", LLAMA)
     options = ["--frozen-bits", "16", "--seq-len", "8", "--batch-size", "16", "--steps", "6", "--memory", "2GiB"]
@@ -33,7 +36,6 @@ def trained(tmp_path_factory):
     assert "the run began with weights that were given to it (the embeddings and clusters of --data, --pretrained)" in (
         done.stdout
     )
-    return folder
 
 
 def test_the_ledger_has_no_moments_of_what_is_frozen(trained):
@@ -57,7 +59,7 @@ def test_the_best_checkpoint_is_that_of_the_highest_ndcg(trained):
 
 
 def test_an_evaluation_has_both_splits_and_the_baselines_beside_them(trained):
-    done = plimsoll("evaluate", "run", "--json", cwd=trained)
+    done = called("evaluate", "run", "--json", cwd=trained)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     for split in ("validation", "test"):
@@ -66,13 +68,13 @@ def test_an_evaluation_has_both_splits_and_the_baselines_beside_them(trained):
         assert found[split]["users"] == 60
         assert found[split]["hr@20"] == 1  # of 20 items, less those already seen
         assert found["baselines"][split].keys() == {"popularity", "item_knn", "item_knn_decayed", "item_knn_markov"}
-    seen = json.loads(plimsoll("evaluate", "run", "--json", "--keep-seen", cwd=trained).stdout)
+    seen = json.loads(called("evaluate", "run", "--json", "--keep-seen", cwd=trained).stdout)
     assert seen["test"]["mrr"] < found["test"]["mrr"]
-    assert "item_knn_markov" in plimsoll("evaluate", "run", cwd=trained).stdout
+    assert "item_knn_markov" in called("evaluate", "run", cwd=trained).stdout
 
 
 def test_raw_weights_are_judged_beside_their_average(trained):
-    done = plimsoll("evaluate", "run", "--raw", "--step", "last", "--json", cwd=trained)
+    done = called("evaluate", "run", "--raw", "--step", "last", "--json", cwd=trained)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["raw"].keys() == {"validation", "test"}
@@ -90,26 +92,27 @@ def test_a_history_of_the_files_own_names_is_ranked(trained):
     scores = [one["score"] for one in found["items"]]
     assert scores == sorted(scores, reverse=True)
     assert 0 < sum(one["probability"] for one in found["items"]) < 1
-    said = plimsoll("rank", "run", "--history", "112,118", "--top", "2", cwd=trained).stdout
+    said = called("rank", "run", "--history", "112,118", "--top", "2", cwd=trained).stdout
     assert "after 112 (Item 112), 118 (Item 118)" in said
     everything = json.loads(
-        plimsoll("rank", "run", "--history", "112", "--top", "99", "--keep-seen", "--json", cwd=trained).stdout
+        called("rank", "run", "--history", "112", "--top", "99", "--keep-seen", "--json", cwd=trained).stdout
     )
     assert len(everything["items"]) == 20
     assert sum(one["probability"] for one in everything["items"]) == pytest.approx(1, rel=1e-4)
 
 
-def test_its_report_ranks_items_for_users_of_the_test_split(trained):
-    done = plimsoll("report", "run", "--out", "page.html", cwd=trained)
+def test_its_report_ranks_items_for_users_of_the_test_split(trained, tmp_path):
+    page = tmp_path / "page.html"
+    done = called("report", "run", "--out", page, cwd=trained)
     assert done.returncode == 0, done.stderr
-    page = (trained / "page.html").read_text("utf-8")
+    page = page.read_text("utf-8")
     assert all(f"What comes next, user {number} of the test split" in page for number in (1, 2, 3))
     assert "what it ranks:" not in page  # nothing was left out
     assert page.count("Really taken then: Item 1") == 3
 
 
 def test_the_items_that_a_report_shows_stand_where_the_evaluation_ranks_them(trained):
-    evaluated = json.loads(plimsoll("evaluate", "run", "--json", cwd=trained).stdout)["test"]
+    evaluated = json.loads(called("evaluate", "run", "--json", cwd=trained).stdout)["test"]
     users = next_of_users(Trained(str(trained / "run"), step="best"), users=60, top=20)
     assert len(users) == 60
     assert sum(1 / user["place"] for user in users) / 60 == pytest.approx(evaluated["mrr"], rel=1e-6)
@@ -127,20 +130,19 @@ def test_the_items_that_a_report_shows_stand_where_the_evaluation_ranks_them(tra
     ],
 )
 def test_what_is_no_item_is_said_before_anything_is_read(trained, history, words):
-    done = plimsoll("rank", "run", "--history", history, cwd=trained)
+    done = called("rank", "run", "--history", history, cwd=trained)
     assert done.returncode == 2
     assert words in done.stderr
 
 
-def test_a_run_of_something_else_ranks_nothing(trained):
-    (trained / "other").mkdir()
+def test_a_run_of_something_else_ranks_nothing(trained, tmp_path):
+    (tmp_path / "other").mkdir()
     recipe = json.loads((trained / "run/recipe.json").read_text())
-    (trained / "other/recipe.json").write_text(json.dumps({"kind": "control", "fields": {}}))
-    done = plimsoll("rank", "other", "--history", "112", cwd=trained)
+    (tmp_path / "other/recipe.json").write_text(json.dumps({"kind": "control", "fields": {}}))
+    done = called("rank", "other", "--history", "112", cwd=tmp_path)
     assert done.returncode == 2
     assert "other is a run of control, which ranks no items" in done.stderr
     assert recipe["kind"] == "recommend"
-    shutil.rmtree(trained / "other")
 
 
 def test_a_shape_is_planned_without_weights_and_data(tmp_path):

@@ -129,7 +129,7 @@ def test_data_that_cannot_be_trained_on_is_refused(capsys, tmp_path, case):
 
 
 def test_a_tokenizer_larger_than_the_vocabulary_is_refused(capsys, tmp_path):
-    from plimsoll.data.text.python_sources import python_sources
+    from plimsoll.data.text.opening import python_sources
     from plimsoll.data.text.tokenizer import train_byte_bpe
 
     train_byte_bpe(python_sources(max_examples=3), 320).save(tmp_path / "tokenizer.json")
@@ -153,7 +153,7 @@ def test_a_budget_that_no_plan_fits_is_refused_with_the_floor(tiny_run, text_fil
 
 
 def test_a_run_of_another_recipe_is_not_continued(tiny_run, tiny_command):
-    command, _ = tiny_command
+    command = tiny_command
     done = plimsoll(*command, "--run", tiny_run, "--learning-rate", "1e-2")
     assert done.returncode == 2
     require_one_paragraph(done.stderr, "--learning-rate is 0.0005 there and 0.01 here", "another --run")

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from commands import plimsoll
+from commands import called, plimsoll
 from plimsoll.cli import report as command
 from plimsoll.cli.main import main
 from plimsoll.errors import PlimsollError
@@ -27,7 +27,7 @@ def test_a_run_becomes_one_page_with_what_it_writes(tiny_run, tmp_path):
 
 
 def test_puzzles_are_shown_before_and_after(puzzle_run, tmp_path):
-    done = plimsoll("report", puzzle_run, "--out", tmp_path / "page.html")
+    done = called("report", puzzle_run, "--out", tmp_path / "page.html")
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "page.html").read_text()
     assert "What it solves" in page
@@ -46,7 +46,7 @@ def test_a_damaged_checkpoint_costs_what_needs_it_and_no_more(tiny_run, tmp_path
     run = shutil.copytree(tiny_run, tmp_path / "run")
     for checkpoint in (run / "checkpoints").glob("step-*"):
         (checkpoint / "manifest.json").write_text("{}")
-    done = plimsoll("report", run)
+    done = called("report", run)
     assert done.returncode == 0, done.stderr
     page = (run / "report.html").read_text()
     assert "Left out" in page
@@ -89,9 +89,9 @@ def test_a_folder_that_may_not_be_written_to_is_said_before_anything_is_asked(ti
 
 def test_a_narrow_terminal_changes_nothing(tiny_run, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
-    done = plimsoll("report", tiny_run, "--no-model", "--out", tmp_path / "page.html")
+    done = called("report", tiny_run, "--no-model", "--out", tmp_path / "page.html")
     assert done.returncode == 0, done.stderr
-    done = plimsoll("report", tiny_run, "--oout", tmp_path / "page.html")
+    done = called("report", tiny_run, "--oout", tmp_path / "page.html")
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from commands import plimsoll
+from commands import called, plimsoll
 from plimsoll.cli import train_several as several
 from plimsoll.cli.main import main
 
@@ -96,7 +96,7 @@ def test_runs_are_really_trained_and_compared(puzzle_command, puzzle_run, tmp_pa
     assert done.returncode == 0, done.stderr
     assert "exact there" in done.stdout
     assert "finished, skipped" in plimsoll(*words).stdout
-    (row,) = json.loads(plimsoll("runs", tmp_path, "--json").stdout)["runs"]
+    (row,) = json.loads(called("runs", tmp_path, "--json").stdout)["runs"]
     assert (row["name"], row["step"], row["state"]) == ("sudoku-4x4", 4, "finished")
     assert 0 <= row["exact_accuracy"] <= 1
 

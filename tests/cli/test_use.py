@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from commands import answer, plimsoll
+from commands import answer, called, plimsoll
 from plimsoll.cli import look, use
 from plimsoll.errors import CheckpointError
 from plimsoll.inference.trained import PARAMETERS, Trained, choose, newest_whole, whole
@@ -33,7 +33,7 @@ def flip_a_bit(saved):
 
 
 def test_evaluating_gives_the_loss_that_training_logged(tiny_run):
-    found = answer("evaluate", tiny_run, "--step", "last")
+    found = answer("evaluate", tiny_run, "--step", "last", by=plimsoll)
     logged = [row for row in read_rows(tiny_run / "metrics.jsonl") if "validation_loss" in row][-1]
     assert found["loss"] == logged["validation_loss"]
     assert found["step"] == logged["step"] == 6
@@ -80,7 +80,7 @@ def test_a_flipped_bit_is_refused_before_it_is_loaded(copied):
 
 def test_a_refusal_of_the_worker_is_the_commands(copied):
     flip_a_bit(choose(copied, "last"))
-    done = plimsoll("evaluate", copied.path, "--step", "last")
+    done = called("evaluate", copied.path, "--step", "last")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: checkpoint 6 of ")
     assert len(done.stderr.splitlines()) == 1
@@ -88,7 +88,7 @@ def test_a_refusal_of_the_worker_is_the_commands(copied):
 
 def test_the_fingerprint_is_of_the_newest_whole_checkpoint(copied):
     saved = Saved(copied.checkpoints / "step-00000006")
-    found = answer("fingerprint", copied.path)
+    found = answer("fingerprint", copied.path, by=plimsoll)
     assert found["fingerprint"] == fingerprint(read_leaves(saved), loader_position(saved))
     assert found["step"] == 6
     flip_a_bit(saved)

@@ -52,11 +52,27 @@ def aliases(step):
     return {int(parameter): int(output or 0) for output, parameter in pairs}
 
 
+@pytest.mark.slow_except(
+    "stories-levers",
+    "control-levers",
+    "longcontext-levers",
+    "recommend-gemma-2b-levers",
+    "sudoku-mlp-plain",
+    "equinox_mlp-levers",
+    "etth1-plain",
+    "flax_linen-levers",
+    "flax_nnx-levers",
+    "peptide_irt-plain",
+    "plain_jax-levers",
+    "recommend-plain",
+    "sudoku-attention-plain",
+)
 @pytest.mark.parametrize("name", PLANS)
 def test_every_byte_of_the_state_is_donated(recipe, name):
     require_donated(recipe, PLANS[name])
 
 
+@pytest.mark.slow_except("{'precision': 'float16'}", "{'weight_bits': 16}")
 @pytest.mark.parametrize(
     "form",
     [{"optimizer_bits": 8}, {"optimizer_bits": 8, "weight_bits": 24}, {"weight_bits": 16}, {"precision": "float16"}],
@@ -67,6 +83,7 @@ def test_so_is_a_state_in_fewer_bits(form):
     require_donated(larger, replace(PLANS["levers"], **form))
 
 
+@pytest.mark.slow_except("{}")
 @pytest.mark.parametrize("form", [{}, {"optimizer_bits": 8, "weight_bits": 24}], ids=str)
 def test_so_is_a_state_that_is_updated_layer_by_layer(form):
     larger = replace(RECIPES["stories"](), width=64)

@@ -121,6 +121,21 @@ def _as_optax_does():
         yield
 
 
+@pytest.mark.slow_except(
+    "stories-loss_chunk",
+    "stories-remat",
+    "stories-precision",
+    "stories-optimizer_bits",
+    "control-precision",
+    "longcontext-precision",
+    "longcontext-remat",
+    "recommend-gemma-2b-remat",
+    "sudoku-mlp-precision",
+    "control-micro_batch",
+    "stories-layerwise",
+    "stories-attention_chunk",
+    "stories-weight_bits",
+)
 @pytest.mark.parametrize(("name", "lever"), supporting())
 def test_a_lever_that_is_on_saves_bytes_in_the_compiled_step(name, lever):
     row = LEVERS[lever]
@@ -129,6 +144,7 @@ def test_a_lever_that_is_on_saves_bytes_in_the_compiled_step(name, lever):
     assert on[row.of] < LEFT.get((name, lever), row.left) * off[row.of]
 
 
+@pytest.mark.slow_except("remat dots")
 @pytest.mark.parametrize("value", FURTHER)
 def test_so_does_every_other_value_of_it(value):
     row = FURTHER[value]
@@ -136,6 +152,7 @@ def test_so_does_every_other_value_of_it(value):
     assert on[row.of] < row.left * off[row.of]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remat", ["none", "block"])
 def test_what_the_state_saves_is_not_lost_in_temporaries(remat):
     """Of a step whose gradient is summed: decoding and encoding hold a piece at a time, and so do layers of a scan."""
@@ -161,6 +178,7 @@ def state_bytes(ema_decay=0.0, **levers):
     return stats.argument_size_in_bytes, stats.temp_size_in_bytes
 
 
+@pytest.mark.slow
 def test_a_frozen_base_takes_fewer_bytes_in_every_form_and_not_all_are_lost_in_temporaries():
     sizes = [state_bytes(frozen_bits=bits) for bits in STORABLE["frozen_bits"]]
     for (larger, before), (smaller, after) in pairwise(sizes):
@@ -175,6 +193,7 @@ def test_the_adapted_model_takes_fewer_bytes_than_the_one_that_is_learned():
     assert temporaries < whole["temporaries"]
 
 
+@pytest.mark.slow
 def test_an_average_takes_fewer_bytes_in_16_bits():
     (none, _), (whole, before), (half, after) = (
         averaged(decay, bits) for decay, bits in ((0.0, 32), (0.9, 32), (0.9, 16))

@@ -13,14 +13,13 @@ import zstandard
 
 from interaction_files import write_random
 from packed_files import write_packed
-from plimsoll.data.examples import Examples, example_loader
+from plimsoll.data.examples import Examples
 from plimsoll.data.hdf5.rows import Hdf5Rows
 from plimsoll.data.hdf5.shuffled import mixed_loader
 from plimsoll.data.packed.windows import packed_loader
 from plimsoll.data.text.loader import text_loader
 from plimsoll.data.text.memory_loader import memory_loader
-from plimsoll.data.text.opening import open_documents
-from plimsoll.data.text.python_sources import python_sources
+from plimsoll.data.text.opening import open_documents, python_sources
 from plimsoll.data.text.tokenizer import train_byte_bpe
 from plimsoll.recipes.puzzles.dataset import PuzzleSet
 from plimsoll.recipes.puzzles.sampler import puzzle_loader
@@ -110,7 +109,7 @@ def make_from_arrays():
     """A user's arrays, of rows that look like a text's; the 19 rows are no multiple of the batch."""
     ids = np.arange(19 * 25).reshape(19, 25)
     examples = Examples({"input_ids": ids[:, :-1], "labels": ids[:, 1:]}, called="the data")
-    return lambda: example_loader(examples, batch_size=4, seed=7, prefetch=2)
+    return lambda: examples.loader(batch_size=4, seed=7, prefetch=2)
 
 
 def make_from_hdf5(folder):

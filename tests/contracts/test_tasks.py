@@ -123,6 +123,7 @@ def test_evaluation_is_the_same_twice(recipe, task, params):
     assert loss(batch, keys[0]) == loss(batch, keys[1])  # nothing is dropped, so nothing depends on the keys
 
 
+@pytest.mark.slow_except("equinox_mlp", "etth1", "flax_nnx", "plain_jax")
 @pytest.mark.parametrize("name", OWN)
 def test_a_users_loss_learns_the_same_however_the_batch_is_split(name):
     recipe = OWN[name]()

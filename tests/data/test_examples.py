@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plimsoll.data.examples import Examples, counted_batches, example_loader
+from hypotheses import examples
+from plimsoll.data.examples import Examples
 from plimsoll.errors import DataError
 from plimsoll.types import COUNTED
 
@@ -19,11 +20,11 @@ def numbered(count):
 
 
 def drawn(count, *, batch_size, batches, **options):
-    loader = example_loader(numbered(count), batch_size=batch_size, prefetch=0, **options)
+    loader = numbered(count).loader(batch_size=batch_size, prefetch=0, **options)
     return np.concatenate([batch["n"] for batch in itertools.islice(loader, batches)]).tolist()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(count=st.integers(1, 40), batch_size=st.integers(1, 9), seed=st.integers(0, 2**40))
 def test_every_epoch_holds_every_example_once(count, batch_size, seed):
     rows = drawn(count, batch_size=batch_size, batches=-(-2 * count // batch_size), seed=seed)
@@ -39,10 +40,10 @@ def test_an_epoch_has_an_order_of_its_own_and_the_seed_decides_it():
     assert drawn(4, batch_size=3, batches=2, seed=1, shuffle=False) == [0, 1, 2, 3, 0, 1]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(count=st.integers(1, 30), batch_size=st.integers(1, 9))
 def test_validation_counts_every_example_once_in_batches_of_one_shape(count, batch_size):
-    batches = list(counted_batches(numbered(count), batch_size=batch_size))
+    batches = list(numbered(count).counted(batch_size))
     assert {len(batch["n"]) for batch in batches} == {batch_size}
     assert np.concatenate([batch["n"][batch[COUNTED]] for batch in batches]).tolist() == list(range(count))
 
@@ -66,9 +67,9 @@ def test_what_lies_on_disk_is_counted_as_what_it_will_be_in_memory(tmp_path):
 
 
 def test_a_set_that_changed_its_length_is_not_continued():
-    state = example_loader(numbered(10), batch_size=2, seed=1).state()
+    state = numbered(10).loader(batch_size=2, seed=1).state()
     with pytest.raises(DataError, match="saved for 10 examples, and the data set has 11: it changed"):
-        example_loader(numbered(11), batch_size=2, seed=1).restore(state)
+        numbered(11).loader(batch_size=2, seed=1).restore(state)
 
 
 ODD = {

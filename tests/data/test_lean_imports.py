@@ -6,15 +6,16 @@ import sys
 
 PROGRAM = """
 import sys
-from plimsoll.data import documents, formats, held_out, hub, opening, pieces, python_sources, streams
+from plimsoll.data import hub
+from plimsoll.data.text import documents, formats, opening, pieces, streams
 heavy = {"jax", "grain", "datasets", "pyarrow", "zstandard", "tokenizers"} & set(sys.modules)
 assert not heavy, heavy
-from plimsoll.data import survey, tokenizer
-read = python_sources.python_sources(max_examples=3)
+from plimsoll.data.text import survey, tokenizer
+read = opening.python_sources(max_examples=3)
 trained = tokenizer.train_byte_bpe(read, 300)
 survey.survey(read, trained, seq_len=8)
 survey.describe_text(read)
-held_out.collect_held_out(read, trained, seq_len=8)
+survey.collect_held_out(read, trained, seq_len=8)
 heavy = {"jax", "grain", "datasets", "pyarrow"} & set(sys.modules)
 assert not heavy, heavy
 """

@@ -33,6 +33,7 @@ def init(**_):
 """
 
 
+@pytest.mark.slow
 def test_a_run_with_wandb_offline_and_a_profile_leaves_both(runs, monkeypatch):
     pytest.importorskip("wandb", reason="wandb is not installed: pip install 'plimsoll-jax[wandb]'")
     monkeypatch.setenv("WANDB_MODE", "offline")
@@ -51,6 +52,7 @@ def test_a_run_with_wandb_offline_and_a_profile_leaves_both(runs, monkeypatch):
     assert list(run.glob("profile/**/*.xplane.pb"))
 
 
+@pytest.mark.slow
 def test_a_tracker_that_fails_is_given_up_aloud_and_the_run_goes_on(runs, monkeypatch, tmp_path):
     (tmp_path / "trackio.py").write_text(BAD_DAY)
     monkeypatch.syspath_prepend(tmp_path)
@@ -65,6 +67,7 @@ def test_a_tracker_that_fails_is_given_up_aloud_and_the_run_goes_on(runs, monkey
     assert rows(run)[-1]["step"] == STEPS
 
 
+@pytest.mark.slow
 def test_debug_nans_says_in_which_line_the_first_nan_is_made(runs):
     run = runs.prepared("--learning-rate", "1e10", "--warmup-steps", "0")
     ended = runs.run(run, "--learning-rate", "1e10", "--warmup-steps", "0", "--debug-nans")
@@ -74,6 +77,7 @@ def test_debug_nans_says_in_which_line_the_first_nan_is_made(runs):
     assert "src/plimsoll/models/decoder.py" in (run / "nan.txt").read_text()
 
 
+@pytest.mark.slow
 def test_a_plan_from_a_file_is_priced_for_the_recipe_it_is_used_for(runs):
     smaller, larger = runs.prepared(), runs.prepared("--width", "384", "--heads", "2")
     plans = [json.loads((run / "plan.json").read_text()) for run in (smaller, larger)]
@@ -100,8 +104,9 @@ def plan_of_the_same(run):
     return find_plan(from_dict(recipe), memory="900MiB", pins=pins).to_dict()
 
 
-def test_a_session_that_has_seen_everything_teaches_the_next_prediction(runs, monkeypatch):
-    cache = runs.folder / "cache"
+@pytest.mark.slow
+def test_a_session_that_has_seen_everything_teaches_the_next_prediction(runs, monkeypatch, tmp_path):
+    cache = tmp_path / "cache"
     monkeypatch.setenv("PLIMSOLL_CACHE", str(cache))
     run = runs.prepared()
     assert plan_of_the_same(run)["error_band"] is None  # turned off, as in all other tests
@@ -128,11 +133,12 @@ def test_a_session_that_has_seen_everything_teaches_the_next_prediction(runs, mo
     assert again["phases"]["train"] == planned["phases"]["train"] + 20 * MIB
     assert again["error_band"]["highest_bytes"] == 20 * MIB
     assert again["disk"] == disk.needed(again["disk"]["checkpoint_bytes"] - disk.needed(0)["checkpoint_bytes"])
-    (cache / "calibration.json").unlink()
 
 
-def test_a_session_that_was_traced_teaches_nothing(runs, monkeypatch):
+@pytest.mark.slow
+def test_a_session_that_was_traced_teaches_nothing(runs, monkeypatch, tmp_path):
     monkeypatch.setenv("PLIMSOLL_CALIBRATION", "on")
+    monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path / "cache"))
     run = runs.prepared()
     assert runs.run(run, "--profile", "1", "--max-steps", "4").returncode == 0
-    assert calibration.read(runs.folder / "cache", calibration.key_of("stories", "cpu")) == ([], None)
+    assert calibration.read(tmp_path / "cache", calibration.key_of("stories", "cpu")) == ([], None)

@@ -7,9 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hypotheses import examples
 from plimsoll.errors import RecipeError
 from plimsoll.levers.ema import Average
-from plimsoll.levers.weight_bits import readable
+from plimsoll.levers.weight_bits import readable, widen
+from plimsoll.optimizers.adamw import AdamW
+from plimsoll.optimizers.adamw8 import adamw8
 from plimsoll.recipes.text.recipe import Text
 from plimsoll.training.program import compiled, tree_bytes
 from plimsoll.training.step import evaluated, make_evaluate, make_init, make_step
@@ -39,7 +42,7 @@ def averaged(average, steps):
     return kept
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(decay=st.floats(0.01, 0.9999), steps=st.integers(1, 6))
 def test_it_is_the_sum_that_is_written_down(decay, steps):
     expected = np.asarray(weights(0)["kernel"], np.float64)
@@ -93,6 +96,7 @@ def batch_of(recipe, seed=0):
     return {name: random.integers(0, 64, shape).astype(dtype) for name, (shape, dtype) in spec.items()}
 
 
+@pytest.mark.slow
 def test_a_step_leaves_the_weights_alone_and_averages_them():
     (plain, step), (init, averaging) = step_of(recipe_with(0)), step_of(recipe_with(DECAY))
     state, both = plain(np.uint32(1)), init(np.uint32(1))
@@ -106,6 +110,7 @@ def test_a_step_leaves_the_weights_alone_and_averages_them():
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), both["ema"], expected)
 
 
+@pytest.mark.slow
 def test_it_is_kept_by_a_step_that_updates_layer_by_layer_too():
     recipe = recipe_with(DECAY)
     task, rule = recipe.task(Compute(remat="block")), recipe.update_rule(100)
@@ -139,6 +144,7 @@ def test_a_step_of_float16_that_overflows_leaves_the_average_alone():
     jax.tree.map(np.testing.assert_array_equal, after["ema"], state["ema"])
 
 
+@pytest.mark.slow_except("storage0")
 @pytest.mark.parametrize("storage", [WHOLE, Storage(ema_bits=16), Storage(optimizer_bits=8, weight_bits=24)])
 def test_it_costs_its_own_bytes_and_no_temporaries(storage):
     plain, averaging = recipe_with(0), recipe_with(DECAY)
@@ -162,3 +168,17 @@ def test_it_costs_its_own_bytes_and_no_temporaries(storage):
 def test_a_decay_that_is_none_is_refused(decay):
     with pytest.raises(RecipeError, match="--ema-decay must be from 0"):
         recipe_with(decay)
+
+
+def test_the_average_is_rounded_with_other_random_numbers_than_the_weights():
+    """A step takes weights half-way between two of bfloat16; where they go down, so is the average of both."""
+    settings = AdamW(
+        learning_rate=2.0**-9, warmup_steps=0, final_fraction=1.0, weight_decay=0.0, epsilon=1e-20, clip_norm=None
+    )
+    optimizer, average, start = adamw8(settings, 1000, Storage(weight_bits=16)), Average(0.5, 16), jnp.ones((256, 64))
+    stored, kept = optimizer.store({"kernel": start}), average.start({"kernel": start})
+    moved, state = jax.jit(optimizer.apply)({"kernel": start}, optimizer.init({"kernel": start}), stored)
+    after = jax.jit(average.after)(kept, moved, state.step)
+    down = np.asarray(widen(moved["kernel"])) < 1.0
+    assert np.mean(down) == pytest.approx(0.5, abs=0.03)
+    assert np.mean(np.asarray(widen(after["kernel"]))[down] == 1.0) == pytest.approx(0.5, abs=0.03)

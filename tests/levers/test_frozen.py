@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hypotheses import examples
 from plimsoll.levers.frozen import GROUP, Packed, frozen_dot, nf4_levels, packed, stored, widened
 from plimsoll.levers.precision import dot
 from plimsoll.training.program import tree_bytes
@@ -25,7 +26,7 @@ def test_nf4_has_the_published_levels():
     np.testing.assert_allclose(LEVELS, published, atol=2e-7)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(
     arrays.arrays(
         np.float32,

@@ -55,6 +55,7 @@ def trained(shape, optimizer, *, layerwise, steps):
     return jax.device_get(state), told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("clip_norm", "passes", "tied"), [(None, 1, True), (0.5, 2, True), (0.5, 2, False), (1e6, 2, True)]
 )
@@ -74,6 +75,7 @@ def test_training_is_that_of_the_whole_update_to_rounding(clip_norm, passes, tie
         )
 
 
+@pytest.mark.slow
 def test_state_in_fewer_bits_is_updated_to_the_bit():
     """Without a clip: the norm is summed in another order, and codes are rounded at the edge of a step."""
     optimizer = rule(None, COMPRESSED)
@@ -100,6 +102,7 @@ def needed(layerwise, storage):
     return stats.temp_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
 
 
+@pytest.mark.slow_except("whole-2", "compressed-2")
 @pytest.mark.parametrize("passes", [1, 2])
 @pytest.mark.parametrize("storage", [Storage(), COMPRESSED], ids=["whole", "compressed"])
 def test_the_gradient_of_the_layers_is_never_whole(passes, storage):

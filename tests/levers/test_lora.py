@@ -46,6 +46,7 @@ def test_it_begins_as_the_frozen_model():
     np.testing.assert_allclose(loss_of(task, params), plain, rtol=1e-6)
 
 
+@pytest.mark.slow_except("none-32", "none-8", "block-16")
 @pytest.mark.parametrize("bits", [32, 16, 8, 4])
 @pytest.mark.parametrize("remat", ["none", "block"])
 def test_only_the_factors_are_learned_and_the_frozen_weights_take_so_many_bits(bits, remat):
@@ -64,6 +65,7 @@ def test_only_the_factors_are_learned_and_the_frozen_weights_take_so_many_bits(b
     assert tree_bytes(state["optimizer"]) == 2 * learned + 4  # two moments of the factors, and the count
 
 
+@pytest.mark.slow
 def test_the_gradient_is_that_of_the_factors_in_the_merged_weights():
     task = LoRA(base(), ATTENTION, rank=4, alpha=8.0)
     params = task.init(jax.random.key(1))

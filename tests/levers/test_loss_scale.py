@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hypotheses import examples
 from plimsoll.levers import loss_scale
 from plimsoll.levers.loss_scale import FIRST, LARGEST, PATIENCE, SMALLEST, LossScale
 from plimsoll.levers.precision import dot
@@ -48,7 +49,7 @@ def test_the_scale_stays_between_its_bounds():
     assert adjusted(state(LARGEST, PATIENCE - 1), jnp.bool_(True)).scale == LARGEST
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(outcomes=st.lists(st.booleans(), max_size=30))
 def test_the_scale_is_always_a_power_of_two(outcomes):
     scale = float(after(outcomes).scale)

@@ -13,6 +13,7 @@ from jax.extend import core as jex
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 import plimsoll
+from hypotheses import examples
 from plimsoll.api.plan import plan as find_plan
 from plimsoll.errors import RecipeError
 from plimsoll.levers.frozen import frozen_dot
@@ -100,6 +101,7 @@ def both():
     return trained(PLAN, 20), trained(HOSTED, 20)
 
 
+@pytest.mark.slow
 def test_twenty_steps_with_the_state_on_the_host_are_those_on_the_device(both):
     """Up to rounding: the compiler fuses a loop over pieces otherwise."""
     (_, _, device, device_losses), (_, _, host, host_losses) = both
@@ -124,7 +126,7 @@ def evaluate_of(trained, batch):
     return compiled(program.evaluate)(evaluated(state), batch)["loss"].total.item()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     rows=st.integers(1, 70),
     inner=st.sampled_from([(), (3,), (2, 5)]),
@@ -246,6 +248,7 @@ def frozen_on_both(request):
     return [trained(replace(plan, offload=offload), 4, ADAPTED) for offload in ("none", "frozen", "all")]
 
 
+@pytest.mark.slow
 def test_steps_with_frozen_weights_on_the_host_are_those_on_the_device(frozen_on_both):
     plain, *others = frozen_on_both
     _, _, device, losses = plain

@@ -34,6 +34,7 @@ def compiled_step(remat):
     return traced.lower().compile(), dot_flops(traced.jaxpr)
 
 
+@pytest.mark.slow
 def test_each_step_down_keeps_fewer_bytes_in_the_real_step():
     none, dots, block = (compiled_step(remat)[0].memory_analysis().temp_size_in_bytes for remat in REMATS[:3])
     assert dots < 0.75 * none
@@ -58,6 +59,7 @@ def test_the_unrolled_step_keeps_no_more_than_the_scanned_one():
     assert needed("cpu") < needed("any")
 
 
+@pytest.mark.slow_except("dots", "block")
 @pytest.mark.parametrize("remat", REMATS)
 def test_what_is_recomputed_is_the_same(remat):
     shape = DecoderShape(vocab=32, width=32, layers=3, heads=1, inner=64)

@@ -54,11 +54,13 @@ def spread():
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fsdp", ["1", "4", "8"])
 def test_parameters_after_three_steps_agree_with_one_device(spread, fsdp):
     assert spread[fsdp]["difference"] < 1e-6
 
 
+@pytest.mark.slow
 def test_each_device_really_holds_its_share(spread):
     assert spread["1"]["held_bytes"] == spread["1"]["whole_bytes"]
     for fsdp in ("4", "8"):
@@ -66,6 +68,7 @@ def test_each_device_really_holds_its_share(spread):
         assert spread[fsdp]["held_bytes"] < spread[fsdp]["whole_bytes"] / int(fsdp) * 1.1
 
 
+@pytest.mark.slow
 def test_the_compiler_needs_less_per_device_when_the_state_is_split(spread):
     assert spread["8"]["argument_bytes"] < spread["4"]["argument_bytes"] < spread["1"]["argument_bytes"]
     assert spread["8"]["temp_bytes"] < spread["1"]["temp_bytes"]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hypotheses import examples
 from plimsoll.levers.chunked_loss import IGNORE
 from plimsoll.models.decoder import Decoder, rms_norm
 from plimsoll.models.language import NextToken
@@ -108,7 +109,7 @@ def test_no_lever_makes_it_another_model(levers, tolerance):
     assert np.linalg.norm(actual - expected) < tolerance * np.linalg.norm(expected)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(at=st.integers(0, LENGTH - 1), change=st.integers(1, TINY.vocab - 1))
 def test_a_token_changes_the_logits_from_its_position_on_and_none_before(at, change):
     before = ids(batch=1)
@@ -119,10 +120,15 @@ def test_a_token_changes_the_logits_from_its_position_on_and_none_before(at, cha
     assert (one[at:] != other[at:]).any(axis=-1).all()
 
 
-@pytest.mark.parametrize(
-    "shape", [TINY, UNTIED, sized(10**6, vocab=256), sized(10**8, vocab=8192, tied=False), sized(10**9, vocab=50257)]
-)
+SIZED = {"1M": (10**6, 256, True), "100M": (10**8, 8192, False), "1B": (10**9, 50257, True)}
+"""Parameters, vocabulary, and whether the output shares the embedding."""
+
+
+@pytest.mark.parametrize("shape", [TINY, UNTIED, *SIZED])
 def test_the_formula_counts_every_parameter(shape):
+    if isinstance(shape, str):
+        target, vocab, tied = SIZED[shape]
+        shape = sized(target, vocab=vocab, tied=tied)
     params = jax.eval_shape(Decoder(shape, Compute()).init, jax.random.key(0))  # a billion, and none allocated
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == shape.parameters()
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {np.dtype(np.float32)}
@@ -148,7 +154,7 @@ def test_the_loss_at_the_start_is_that_of_guessing():
     )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(seed=st.integers(0, 2**31), scale=st.floats(1e-3, 1e3), head_width=st.sampled_from([2, 32, 64, 128]))
 def test_rotary_positions_keep_norms(seed, scale, head_width):
     x = (np.random.default_rng(seed).normal(size=(16, head_width)) * scale).astype(np.float32)
@@ -157,7 +163,7 @@ def test_rotary_positions_keep_norms(seed, scale, head_width):
     np.testing.assert_array_equal(turned[0], x[0])  # position 0 is not turned
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(seed=st.integers(0, 2**31), m=st.integers(0, 40), n=st.integers(0, 40), shift=st.integers(1, 80))
 def test_a_score_depends_on_the_distance_of_positions_only(seed, m, n, shift):
     random = np.random.default_rng(seed)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hypotheses import examples
 from plimsoll.errors import RecipeError
 from plimsoll.models.sizing import ASPECT_RATIOS, HEAD_WIDTHS, DecoderShape, inner_width, sized
 from plimsoll.units import parse_count
@@ -36,7 +37,7 @@ def sized_or_refused(target, vocab, tied):
         return None, str(refused)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     target=st.floats(6, 9).map(lambda power: round(10**power)),
     vocab=st.sampled_from(VOCABULARIES),
@@ -62,7 +63,7 @@ def test_round_targets(target, vocab):
     assert_sane(sized(target, vocab=vocab), target)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(target=st.floats(4, 7).map(lambda power: round(10**power)), vocab=st.integers(2, 200_000), tied=st.booleans())
 def test_what_a_refusal_advises_can_be_asked_for(target, vocab, tied):
     _, refusal = sized_or_refused(target, vocab, tied)

@@ -462,14 +462,32 @@ def over_devices():
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_split_over_devices_it_is_the_same_to_the_bit(over_devices):
     """Random rounding included: it draws on an element's place in the whole leaf."""
     assert [report["differ"] for report in over_devices] == [0, 0, 0, 0]
 
 
+@pytest.mark.slow
 def test_split_over_devices_it_gathers_nothing_where_shards_are_whole_blocks(over_devices):
     """A gathered leaf alone would be more than what is charged: the last two, whose shards are not, need it."""
     for report in over_devices[:2]:
         assert report["temp_bytes"] <= report["charged_bytes"]
     for report in over_devices[2:]:
         assert report["temp_bytes"] > report["charged_bytes"]
+
+
+def test_a_second_moment_is_rounded_with_other_random_bits_than_its_weight():
+    """Weights half-way between two of bfloat16, and second moments half-way between two codes."""
+    gradient = np.full((256, 64), (100.5 / 255) ** 2)
+    gradient[:, 0] = 1.0  # the scale of each block
+    half_a_step = 2.0**-9  # of bfloat16, below 1
+    settings = replace(SETTINGS, learning_rate=half_a_step, weight_decay=0.0, epsilon=1e-20)
+    both = Storage(optimizer_bits=8, weight_bits=16)
+    given = [{"kernel": jnp.asarray(gradient, jnp.float32)}]
+    stored, state = trained(adamw8(settings, 1000, both), {"kernel": jnp.ones((256, 64))}, given)
+    weight_is_up = np.asarray(widen(stored["kernel"]))[:, 1:] == 1.0
+    codes = np.asarray(state.leaves["kernel"].variance.codes)[:, 1:]
+    assert set(np.unique(codes)) == {100, 101}
+    assert np.mean(weight_is_up) == pytest.approx(0.5, abs=0.03)
+    assert np.mean(weight_is_up == (codes == 101)) == pytest.approx(0.5, abs=0.03)

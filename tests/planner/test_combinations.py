@@ -27,3 +27,14 @@ def test_the_search_comes_to_every_lever():
 
 BY_ITSELF = ("micro_batch", "prefetch", "async_save")
 """Searched for every combination of the others: tests/planner/test_search.py."""
+
+
+def test_recomputing_blocks_beside_whole_logits_is_not_offered_where_the_loss_may_be_in_chunks():
+    """It saves little, and each combination costs compiles. Where there is no chunk to choose, it is all there is."""
+    rates = Rates(flops={"float32": 1.0}, copy_bytes=1.0, first_touch_bytes=1.0, loop_seconds=0.0, source="made up")
+
+    def offered(**changes):
+        return {(one["remat"], one["loss_chunk"]) for one in combinations(problem(1, **changes), rates)}
+
+    assert offered() == {("none", 0), ("none", 256), ("dots", 256), ("block", 256)}
+    assert offered(pins={"loss_chunk": 0}) == {("none", 0), ("dots", 0), ("block", 0)}

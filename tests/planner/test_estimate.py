@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from planner_examples import REHEARSAL, STATIC, analysis, plan, problem
 from plimsoll.planner.estimate import (
     LOADING_BYTES,
+    RESTORE_BYTES,
     RUNNING_BYTES,
     SAVING_BYTES,
     SLICES_BYTES,
@@ -166,3 +167,15 @@ def test_splitting_the_state_sends_more_and_nothing_is_sent_alone(fsdp, accumula
     sent = sent_bytes(replace(one, fsdp=fsdp), shared, devices=32)
     assert sent >= sent_bytes(one, STATIC, devices=32) * 0.999
     assert sent_bytes(one, STATIC, devices=1) == 0
+
+
+def test_restoring_has_the_largest_leaf_twice_as_read_and_on_its_way_to_the_device():
+    large = replace(STATIC, largest_leaf_bytes=300 * MIB)
+    on_cpu = ledger(plan(), problem(GIB), static=large, analysis=analysis(MIB), rehearsal=REHEARSAL)
+    assert on_cpu.phases["restore"] == BASE + RESTORE_BYTES + 2 * 300 * MIB
+    pod = problem(GIB, chip="tpu-v4-64", platform="tpu", devices=32, hosts=8, effective_batch=64)
+    beside = replace(large, batch_bytes=MIB, whole_state_bytes=STATE)
+    host = ledger(plan(), pod, static=beside, analysis=analysis(MIB), rehearsal=REHEARSAL).host
+    assert host is not None
+    assert host.phase == "restore"
+    assert host.predicted["restore buffers"] == RESTORE_BYTES + 2 * 300 * MIB

@@ -56,6 +56,7 @@ def test_a_loop_holds_one_round_and_what_it_stacks():
     assert 8 * MIB <= counted(stacked, SQUARE) <= 20 * MIB  # eight stacked, their product, a round
 
 
+@pytest.mark.slow_except("2-0-block", "8-0-dots", "16-2-none")
 @pytest.mark.parametrize("remat", ["none", "dots", "block"])
 @pytest.mark.parametrize(("micro_batch", "layerwise"), [(2, 0), (8, 0), (16, 2)])
 def test_a_step_is_estimated_near_what_the_compiler_needs(remat, micro_batch, layerwise):

@@ -9,11 +9,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from planner_examples import PROCESS, STATIC, FakeCompiler, activation_bytes, plan, problem
+from hypotheses import examples
+from planner_examples import PROCESS, STATIC, FakeCompiler, activation_bytes, analysis, plan, problem
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError
 from plimsoll.planned import Plan
 from plimsoll.planner.candidates import same_step
 from plimsoll.planner.estimate import RUNNING_BYTES, ledger
+from plimsoll.planner.interpolation import interpolated
 from plimsoll.planner.search import NEAR, search
 from plimsoll.planner.speed import step_seconds
 from plimsoll.planner.types import DoesNotCompile, Rehearsal
@@ -64,7 +66,7 @@ def test_as_the_budget_shrinks_plans_get_slower_and_always_fit():
     assert seconds[0] > seconds[-1]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(above=st.integers(0, 600 * MIB))
 def test_the_plan_is_as_fast_as_any_that_fits(above):
     """But for the 5 % within which it prefers fewer bytes, and 15 % at which it stops looking at slower levers."""
@@ -323,7 +325,7 @@ def some(most: int):
     return st.lists(st.integers(0, most), min_size=1, max_size=7).map(tuple)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     some(6),
     some(30),
@@ -677,3 +679,24 @@ def test_fewer_bits_for_a_model_that_has_no_leaf_for_them_are_refused(pin):
     with pytest.raises(RecipeError, match=rf"--{name.replace('_', '-')} {bits} would change nothing: .* Leave it out"):
         search(problem(GIB, pins=pin, supported=supported), Small(), lambda text: None)
     assert search(problem(GIB, pins=pin, supported=supported), FakeCompiler(), lambda text: None).ledger.fits
+
+
+def test_of_plans_as_fast_as_one_another_the_exact_one_is_taken_though_another_needs_fewer_bytes():
+    """The largest micro-batch that fits is slow here, so that the search goes on to an 8-bit state."""
+    compiler = FakeCompiler(loop_seconds=0.1)
+    budget = need_of(plan(micro_batch=8, accumulation=2), GIB, compiler) + MIB
+    pins = {"remat": "none", "loss_chunk": 0, "precision": "float32"}
+    planned = found(budget, compiler, numerics="compressed", supported=COMPRESSIBLE, pins=pins)
+    rivals = [other for other in planned.alternatives if other.plan.numerics == "compressed"]
+    assert any(
+        other.step_seconds <= NEAR * planned.step_seconds and other.peak_bytes < planned.ledger.predicted_peak_bytes
+        for other in rivals
+    )
+    assert planned.plan.numerics == "exact"
+
+
+def test_by_one_compile_alone_a_smaller_micro_batch_is_not_promised_fewer_temporaries():
+    """A gradient and other buffers do not shrink with the batch: only what is larger grows in proportion."""
+    alone = {4: analysis(80 * MIB)}
+    temporaries = {micro: interpolated(micro, alone).temp_bytes for micro in (1, 2, 4, 8)}
+    assert temporaries == {1: 80 * MIB, 2: 80 * MIB, 4: 80 * MIB, 8: 160 * MIB}

@@ -58,19 +58,19 @@ def steps(monkeypatch):
 
 
 def test_an_environment_has_its_plug_in_and_our_packages(steps, place):
-    said = []
+    messages = []
     assert toolchains.python_for("tpu") is None
-    python = toolchains.install("tpu", said.append)
+    python = toolchains.install("tpu", messages.append)
     assert toolchains.python_for("tpu") == python == place / "tpu/bin/python"
     assert toolchains.missing("tpu") is None
     assert toolchains.python_for("cuda") is None
     version = __import__("jax").__version__
     assert [name for name, _ in steps.ran] == ["venv", "pip", "proof"]
     assert steps.ran[1][1] == f"jax[tpu]=={version}"
-    assert "705.7 MiB on disk" in said[0], "the size is said before anything is downloaded"
+    assert "705.7 MiB on disk" in messages[0], "the size is said before anything is downloaded"
     program = "import a_plugin, numpy, sys; print(a_plugin.made_for, numpy.__file__, sys.prefix)"
-    found = subprocess.run([python, "-c", program], capture_output=True, text=True, check=True).stdout.split()
-    assert found == ["a", "chip", __import__("numpy").__file__, str(place / "tpu")]
+    printed = subprocess.run([python, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert printed == ["a", "chip", __import__("numpy").__file__, str(place / "tpu")]
 
 
 def test_ours_do_not_see_its_plug_in(steps):
@@ -98,13 +98,13 @@ def test_what_fails_leaves_the_one_before_it(steps, monkeypatch):
 
 KILLED = """
     import time
-    from plimsoll import compilers
+    from plimsoll.processes import toolchains
     def step(command, **_):
-        (compilers.folder("tpu").with_name("tpu.unfinished") / "bin").mkdir(parents=True, exist_ok=True)
+        (toolchains.folder("tpu").with_name("tpu.unfinished") / "bin").mkdir(parents=True, exist_ok=True)
         print("downloading", flush=True)
         time.sleep(600)
-    compilers._run = compilers._make = step
-    compilers.install("tpu", lambda _: None)
+    toolchains._run = toolchains._make = step
+    toolchains.install("tpu", lambda _: None)
 """
 
 
@@ -148,9 +148,9 @@ def test_one_whose_borrowed_packages_have_gone_is_not_used(steps, place, tmp_pat
     (tmp_path / "gone").mkdir()
     assert toolchains.missing("tpu") == f"broken, there is no jax in {tmp_path / 'gone'}, and this is jax {JAX}"
     assert main(["chips"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert f"tpu compiler broken, there is no jax in {tmp_path / 'gone'}, and this is jax {JAX}:" in said
-    assert "`plimsoll chips --install tpu` makes it; until then plans for these chips are estimated" in said
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"tpu compiler broken, there is no jax in {tmp_path / 'gone'}, and this is jax {JAX}:" in text
+    assert "`plimsoll chips --install tpu` makes it; until then plans for these chips are estimated" in text
     other = tmp_path / "gone/jax-0.1.0.dist-info"
     other.mkdir()
     (other / "METADATA").write_text("Name: jax\nVersion: 0.1.0\n")
@@ -180,11 +180,11 @@ def test_packages_are_borrowed_from_where_they_lie_and_not_by_a_link(steps, plac
 def test_a_plan_says_why_it_is_only_estimated(steps, place, tmp_path):
     toolchains.install("cuda", lambda _: None)
     borrow(place / "cuda", tmp_path / "gone")
-    said, about = [], {}
-    command, _ = _compile_process(chip("h200"), about, said.append)
+    messages, about = [], {}
+    command, _ = _compile_process(chip("h200"), about, messages.append)
     assert command[0] == sys.executable
     assert about["compiled"] is False
-    assert said == [
+    assert messages == [
         f"the compiler for h200 is broken, it borrows packages from {tmp_path / 'gone'}, which is gone. Its bytes are"
         " estimated until `plimsoll chips --install cuda` has made it"
     ]

@@ -1,6 +1,6 @@
 from datetime import UTC, datetime
 
-from plimsoll.report.logfile import LogFile
+from plimsoll.report.metrics import LogFile
 
 
 def noon():

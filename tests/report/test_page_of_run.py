@@ -6,6 +6,7 @@ import re
 import pytest
 from hypothesis import given, settings
 
+from hypotheses import examples
 from page_examples import NAN, rows, run
 from plimsoll.report.page.of_run import plan_page, run_page
 from plimsoll.report.page.recorded import columns_of
@@ -186,7 +187,7 @@ def structure(page):
     return [tag for tag, _ in Seen(page).tags]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(ANY_TEXT)
 def test_no_text_from_a_run_becomes_markup(said):
     """The name, notes, descriptions, metrics: whatever is in them, the page has the elements it has without."""

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll.report.page.axes import axis, spans_decades
-from plimsoll.report.page.points import STRETCHES, thinned
+from plimsoll.report.page.chart import STRETCHES, thinned
 
 VALUES = st.floats(width=32)
 

@@ -8,8 +8,8 @@ import pytest
 
 from plimsoll.planned import Buffer, Planned
 from plimsoll.planner.estimate_band import estimate_band
+from plimsoll.report.compared import settings_table
 from plimsoll.report.layout import format_difference_share, format_rate, format_share
-from plimsoll.report.settings import settings_table
 from plimsoll.report.tables import buffers_table, ledger_table, plan_table, runs_table
 from plimsoll.units import GIB, MIB
 from report_examples import LEDGER, PLAN, PLANNED

@@ -14,7 +14,7 @@ from plimsoll.runs import lease
 from plimsoll.runs.contents import contents
 from plimsoll.runs.lease import LEASE_SECONDS, Lease, LeaseLost
 from plimsoll.runs.mirror import INDEX, Mirror
-from plimsoll.runs.remote import Mirrored, Place, asked_through, fetched, mirrored, on_demand
+from plimsoll.runs.remote import Mirrored, Place, fetched, folder_through, mirrored, on_demand
 from plimsoll.runs.store import BucketError, Store
 from s3_server import forbidding, s3_server
 
@@ -74,14 +74,14 @@ def save(run, step):
 
 
 def tree(run):
-    found = {str(path.relative_to(run)): path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    return {name: content for name, content in found.items() if not name.startswith(".")}
+    files = {str(path.relative_to(run)): path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    return {name: content for name, content in files.items() if not name.startswith(".")}
 
 
 def objects(store):
     """All that lies at the address."""
-    found = store._files.find(store._root)
-    return {path.removeprefix(f"{store._root}/") for path in found}
+    paths = store._files.find(store._root)
+    return {path.removeprefix(f"{store._root}/") for path in paths}
 
 
 def test_what_is_sent_is_fetched_to_the_last_byte(machine, address):
@@ -306,7 +306,7 @@ def test_a_damaged_checkpoint_is_left_out_and_said(harm, machine, address):
         save(first.run, step)
     first.push()
     store = first.mirror.store
-    (name,) = [one for one in objects(store) if one.startswith("checkpoints/step-00000008/arrays")]
+    (name,) = [each for each in objects(store) if each.startswith("checkpoints/step-00000008/arrays")]
     store.remove(name)
     if harm == "flip":
         store.write(name, b"\x09" + b"\x08" * 999)
@@ -323,7 +323,7 @@ def test_a_damaged_file_that_is_no_checkpoint_is_refused(machine, files):
     first, second = machine("first", files), machine("second", files)
     save(first.run, 4)
     first.push()
-    (name,) = [one for one in objects(first.mirror.store) if one.startswith("recipe.json")]
+    (name,) = [each for each in objects(first.mirror.store) if each.startswith("recipe.json")]
     first.mirror.store.write(name, b"{ }")
     with pytest.raises(RunError, match=r"recipe.json at file://.* is missing, or is not what mirror.json there says"):
         second.mirror.bring()
@@ -452,9 +452,9 @@ def test_a_failure_to_send_is_said_once_and_what_is_sent_later_is_not_behind(cac
             for step in (4, 8):
                 save(mirror.run, step)
                 mirror._push()
-        said = capsys.readouterr().err
-        assert said.count("permission denied") == 1
-        assert "Training goes on" in said
+        printed = capsys.readouterr().err
+        assert printed.count("permission denied") == 1
+        assert "Training goes on" in printed
         mirror._push()
         assert "is up to date again" in capsys.readouterr().err
     assert mirror.behind is None
@@ -484,7 +484,7 @@ def test_an_address_without_a_run_is_refused_to_whoever_reads(cache, address):
 
 def test_the_first_of_several_processes_has_its_run_fetched_and_sent_by_whoever_started_it(cache, files):
     with on_demand(files, quiet=True) as door:
-        run = Path(asked_through(os.dup(door.number)))
+        run = Path(folder_through(os.dup(door.number)))
         save(run, 4)
     assert door.behind is None
     assert "checkpoints/step-00000004/state.json" in json.loads(Store(files).read(INDEX))["files"]
@@ -503,7 +503,7 @@ def test_what_is_refused_to_the_first_process_it_hears_in_the_same_words(cache, 
         on_demand(files, quiet=True) as door,
         pytest.raises(PlimsollError, match="is being trained by process") as refused,
     ):
-        asked_through(os.dup(door.number))
+        folder_through(os.dup(door.number))
     assert refused.value.exit_code == 2
 
 

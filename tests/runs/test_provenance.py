@@ -14,9 +14,9 @@ from plimsoll.runs.provenance import SESSIONS, commit, note_session, require_kno
 
 @pytest.fixture
 def folder(tmp_path):
-    found = RunFolder(tmp_path / "run")
-    found.create()
-    return found
+    run = RunFolder(tmp_path / "run")
+    run.create()
+    return run
 
 
 def test_each_start_is_noted_with_versions_and_machine(folder):

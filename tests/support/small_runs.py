@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+from once import made_once
 from plimsoll.training.checkpoint import Checkpoints, loader_position, read_leaves
 from plimsoll.training.fingerprint import fingerprint
 
@@ -28,13 +29,15 @@ def write_text(path):
 
 
 class Runs:
-    """One text, one compile cache, one prepared run; every test gets a copy of it."""
+    """One text, one compile cache, one prepared run for all processes of a test run; every test gets a copy of it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.text = write_text(folder / "text.txt")
+    def __init__(self, tmp_path_factory, name: str = "text") -> None:
+        self._factory, self._name = tmp_path_factory, name
+        self.folder = tmp_path_factory.mktemp("runs")
+        self.text = (
+            made_once(tmp_path_factory, "text-of-runs", lambda folder: write_text(folder / "text.txt")) / "text.txt"
+        )
         self._number = itertools.count()
-        self._prepared: dict[tuple, Path] = {}
 
     def command(self, run: Path, *options: str) -> list[str]:
         words = f"""
@@ -48,17 +51,31 @@ class Runs:
 
     def prepared(self, *options: str) -> Path:
         """A fresh run folder, planned, with no step taken. Another recipe takes over the first one's plan."""
-        if options not in self._prepared:
-            first = self.folder / f"prepared-{next(self._number)}"
+
+        def prepare(folder: Path) -> None:
             plan = ["--plan", str(self.prepared() / "plan.json")] if options else []
-            ended = self.run(first, *options, *plan, "--max-steps", "1")
+            ended = self.run(folder / "run", *options, *plan, "--max-steps", "1")
             assert ended.returncode == 0, ended.stderr
             for name in ("checkpoints", "tensorboard"):
-                shutil.rmtree(first / name, ignore_errors=True)
+                shutil.rmtree(folder / "run" / name, ignore_errors=True)
             for name in ("metrics.jsonl", "log.txt", "ledger.json"):
-                (first / name).unlink(missing_ok=True)
-            self._prepared[options] = first
-        return self.copied(self._prepared[options])
+                (folder / "run" / name).unlink(missing_ok=True)
+
+        return self.copied(self._once("prepared", options, prepare))
+
+    def trained(self, *options: str) -> Path:
+        """The folder of a run that was trained with these options, for all tests that only look at it."""
+
+        def train(folder: Path) -> None:
+            shutil.move(self.prepared(), folder / "run")
+            ended = self.run(folder / "run", *options)
+            assert (ended.returncode, ended.stderr) == (0, "")
+
+        return self._once("trained", options, train)
+
+    def _once(self, what: str, options: tuple[str, ...], make) -> Path:
+        name = "-".join([what, self._name, *options]).replace("/", "-")
+        return made_once(self._factory, name, make) / "run"
 
     def copied(self, run: Path) -> Path:
         copy = self.folder / f"run-{next(self._number)}"
@@ -66,10 +83,7 @@ class Runs:
         return copy
 
     def start(self, run: Path, *options: str) -> subprocess.Popen:
-        environment = os.environ | {
-            "PLIMSOLL_CACHE": str(self.folder / "cache"),
-            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-        }
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         return subprocess.Popen(
             self.command(run, *options), env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )

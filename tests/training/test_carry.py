@@ -90,6 +90,7 @@ def test_slots_really_halt_at_different_times():
     assert len({tuple(carry["steps"]) for _, carry in trained(1)[1]}) > 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("accumulation", "remat"), [(2, "none"), (4, "block")])
 def test_the_split_and_remat_change_nothing(accumulation, remat):
     state, reports = trained(accumulation, remat)
@@ -105,6 +106,7 @@ def test_the_split_and_remat_change_nothing(accumulation, remat):
             np.testing.assert_array_equal(carry[name], expected_carry[name])
 
 
+@pytest.mark.slow
 def test_the_first_step_is_the_same_to_rounding():
     one, two = (jax.device_get(step(n)(init()(np.uint32(3)), batch(0))[0]) for n in (1, 2))
     for name in ("params", "optimizer", "carry"):
@@ -160,6 +162,7 @@ def test_an_evaluation_reads_average_and_table_and_takes_all_steps():
     assert moved["loss"].total != sums["loss"].total
 
 
+@pytest.mark.slow
 def test_a_step_that_is_skipped_keeps_carry_and_table():
     state = init("float16")(np.uint32(3))
     state, _ = step(2, "none", "float16")(state, batch(0))
@@ -172,6 +175,7 @@ def test_a_step_that_is_skipped_keeps_carry_and_table():
             np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_a_saved_state_goes_on_to_the_same_bits(tmp_path):
     state = init()(np.uint32(3))
     for number in range(2):
@@ -198,6 +202,7 @@ def step_bytes(shape, *, accumulation, examples=8):
     return stats.temp_size_in_bytes, tree_bytes(program.state)
 
 
+@pytest.mark.slow
 def test_temporaries_do_not_grow_with_the_table():
     """A million rows of 512 by shapes alone; nothing is allocated."""
     small = replace(SHAPE, puzzle_positions=16, puzzle_width=512)
@@ -215,6 +220,7 @@ def test_the_carry_is_changed_where_it_lies():
     assert temporary - few < 0.15 * (state - state_of_few)
 
 
+@pytest.mark.slow
 def test_a_step_split_over_devices_is_the_same_step():
     """Eight of them, in a process of its own: slots are split as the batch is, the table by its rows."""
     script = Path(__file__).parents[1] / "support/spread_puzzles.py"

@@ -23,12 +23,14 @@ def runs():
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_parameters_agree_with_those_of_one_device(runs, recipe):
     assert runs[recipe]["distance"] < 1e-5
     assert runs[recipe]["finite"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_each_device_holds_its_share_of_what_is_split_and_the_rest_whole(runs, recipe):
     found = runs[recipe]
@@ -36,11 +38,13 @@ def test_each_device_holds_its_share_of_what_is_split_and_the_rest_whole(runs, r
     assert found["held"] == [whole + found["split"] // FSDP + found["by_rows"] // DEVICES] * DEVICES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["stories", "longcontext", "control"])
 def test_most_of_the_state_is_split(runs, recipe):
     assert runs[recipe]["split"] > 0.9 * runs[recipe]["whole"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_copies_of_the_state_sum_their_gradients_once_a_step(runs, recipe):
     """In the loop over micro-batches nothing is summed but over the devices that share one copy."""

@@ -21,22 +21,18 @@ from small_runs import STEPS, checkpoint_steps, last_row, newest_fingerprint, ro
 
 @pytest.fixture(scope="module")
 def uninterrupted(runs):
-    run = runs.prepared()
-    ended = runs.run(run)
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stderr == ""
-    return run
+    return runs.trained()
 
 
 @pytest.fixture(scope="module")
 def stopped(runs):
     """Early, at step 8 of the whole schedule."""
-    run = runs.prepared()
-    assert runs.run(run, "--max-steps", "8").returncode == 0
+    run = runs.trained("--max-steps", "8")
     assert checkpoint_steps(run)[:2] == [8, 6]
     return run
 
 
+@pytest.mark.slow
 def test_a_run_stands_in_its_data_where_its_steps_have_brought_it(uninterrupted):
     """Every batch is trained on once: none is dropped at a save or an evaluation."""
     source = from_dict(json.loads((uninterrupted / "recipe.json").read_text())).source(uninterrupted, prefetch=1)
@@ -99,14 +95,22 @@ KILLS = {
 }
 
 
-@pytest.mark.parametrize("moment", KILLS)
-def test_a_killed_run_continues_to_the_same_parameters(runs, uninterrupted, moment):
+@pytest.fixture(scope="module")
+def killed(runs, request):
+    """A run that was killed and started again, and the steps of which the kill had left a checkpoint."""
     run = runs.prepared()
-    killed = runs.run_until(run, KILLS[moment])
-    assert killed.returncode == -signal.SIGKILL
+    ended = runs.run_until(run, KILLS[request.param])
+    assert ended.returncode == -signal.SIGKILL
     left = checkpoint_steps(run)
     again = runs.run(run)
     assert again.returncode == 0, again.stderr
+    return run, left
+
+
+@pytest.mark.slow_except("during the first save")
+@pytest.mark.parametrize("killed", KILLS, indirect=True)
+def test_a_killed_run_continues_to_the_same_parameters(killed, uninterrupted):
+    run, left = killed
     assert_same_history(run, uninterrupted)
     assert resumed_from(run) == (left[0] if left else None)
     if left:
@@ -114,6 +118,7 @@ def test_a_killed_run_continues_to_the_same_parameters(runs, uninterrupted, mome
     assert not is_saving(run)
 
 
+@pytest.mark.slow
 def test_the_same_command_after_the_end_leaves_what_was_measured(runs, uninterrupted, tmp_path):
     run = tmp_path / "finished"
     shutil.copytree(uninterrupted, run)
@@ -126,6 +131,7 @@ def test_the_same_command_after_the_end_leaves_what_was_measured(runs, uninterru
     assert f"continuing from step {STEPS} of {STEPS}: all of them are taken" in (run / "log.txt").read_text()
 
 
+@pytest.mark.slow
 def test_a_run_killed_again_and_again_gets_there(runs, uninterrupted):
     run = runs.prepared()
     right_after_a_checkpoint = lambda run: checkpoint_steps(run)[:1] >= [8]  # noqa: E731
@@ -137,6 +143,7 @@ def test_a_run_killed_again_and_again_gets_there(runs, uninterrupted):
     assert_same_history(run, uninterrupted)
 
 
+@pytest.mark.slow
 def test_saving_between_steps_or_beside_them_changes_no_bit(runs, uninterrupted):
     run = runs.prepared()
     planned = json.loads((run / "plan.json").read_text())
@@ -149,17 +156,28 @@ def test_saving_between_steps_or_beside_them_changes_no_bit(runs, uninterrupted)
     assert_same_history(run, uninterrupted)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_saves_the_step_it_came_in_and_the_same_command_continues(runs, uninterrupted, number, code):
+@pytest.fixture(scope="module")
+def interrupted(runs, request):
+    """A run that got a signal and was started again; the step of its newest checkpoint between the two."""
+    number, code = request.param
     run = runs.prepared()
     ended = runs.run_until(run, lambda run: last_row(run) >= 9, send=number)
     assert ended.returncode == code, ended.stderr
     assert ended.stderr == ""
-    stopped = checkpoint_steps(run)[0]
-    assert 9 <= stopped < STEPS
-    assert stopped == last_row(run)  # nothing that was computed is lost
+    saved = checkpoint_steps(run)[0]
+    assert saved == last_row(run)  # nothing that was computed is lost
     assert runs.run(run).returncode == 0
-    assert resumed_from(run) == stopped
+    return run, saved
+
+
+@pytest.mark.slow_except("SIGTERM")
+@pytest.mark.parametrize(
+    "interrupted", [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["SIGTERM", "SIGINT"], indirect=True
+)
+def test_a_signal_saves_the_step_it_came_in_and_the_same_command_continues(interrupted, uninterrupted):
+    run, saved = interrupted
+    assert 9 <= saved < STEPS
+    assert resumed_from(run) == saved
     assert_same_history(run, uninterrupted)
 
 
@@ -172,6 +190,7 @@ def imports_jax(process):
     return lambda _run: "libjax_common" in Path(f"/proc/{process.pid}/maps").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", [started_anew, imports_jax])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_while_the_process_starts_ends_it_quietly_and_soon(runs, moment, number, code):
@@ -182,6 +201,7 @@ def test_a_signal_while_the_process_starts_ends_it_quietly_and_soon(runs, moment
     assert "interrupted" in ended.stdout
 
 
+@pytest.mark.slow
 def test_a_half_written_checkpoint_is_ignored_and_removed(runs, stopped, uninterrupted):
     run = runs.copied(stopped)
     whole, half = run / "checkpoints/step-00000008", run / "checkpoints/.partial-00000012"
@@ -193,7 +213,9 @@ def test_a_half_written_checkpoint_is_ignored_and_removed(runs, stopped, uninter
     assert_same_history(run, uninterrupted)
 
 
-def test_a_damaged_checkpoint_is_set_aside_said_and_the_one_before_is_used(runs, stopped, uninterrupted):
+@pytest.fixture(scope="module")
+def damaged(runs, stopped):
+    """A run that was started again when every file of its newest checkpoint had one wrong bit."""
     run = runs.copied(stopped)
     newest, before = checkpoint_steps(run)[:2]
     for path in (run / f"checkpoints/step-{newest:08d}/arrays").rglob("d/*"):
@@ -202,6 +224,11 @@ def test_a_damaged_checkpoint_is_set_aside_said_and_the_one_before_is_used(runs,
         path.write_bytes(flipped)
     again = runs.run(run)
     assert again.returncode == 0, again.stderr
+    return run, newest, before, again
+
+
+def test_a_damaged_checkpoint_is_set_aside_said_and_the_one_before_is_used(damaged, uninterrupted):
+    run, newest, before, again = damaged
     said = f"checkpoint {newest} is damaged"
     assert said in again.stdout + again.stderr
     assert said in (run / "log.txt").read_text()
@@ -210,6 +237,7 @@ def test_a_damaged_checkpoint_is_set_aside_said_and_the_one_before_is_used(runs,
     assert_same_history(run, uninterrupted)
 
 
+@pytest.mark.slow
 def test_where_no_checkpoint_is_whole_the_run_starts_anew_and_says_so(runs, stopped, uninterrupted):
     run = runs.copied(stopped)
     for path in (run / "checkpoints").glob("step-*/manifest.json"):
@@ -221,6 +249,7 @@ def test_where_no_checkpoint_is_whole_the_run_starts_anew_and_says_so(runs, stop
     assert_same_history(run, uninterrupted)
 
 
+@pytest.mark.slow
 def test_a_finished_run_stays_as_it_is(runs, uninterrupted):
     run = runs.copied(uninterrupted)
     ended = runs.run(run)
@@ -237,6 +266,7 @@ def test_another_recipe_is_refused_by_the_name_of_its_field(runs, uninterrupted)
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.slow
 def test_two_processes_do_not_train_the_same_run(runs):
     run = runs.prepared()
     process = runs.start(run)
@@ -252,6 +282,7 @@ def test_two_processes_do_not_train_the_same_run(runs):
     assert f"is being trained by process {process.pid} on " in other.stderr
 
 
+@pytest.mark.slow
 def test_a_loss_that_becomes_nan_stops_the_run_and_keeps_the_last_good_checkpoint(runs):
     options = ("--learning-rate", "1e16", "--save-every", "1", "--clip-norm", "0")
     run = runs.prepared(*options)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from once import made_once
 from plimsoll.errors import RecipeError
 from plimsoll.inference.evaluate import evaluate
 from plimsoll.recipes.puzzles.act import RecursiveSolver
@@ -24,11 +25,14 @@ STEPS = 40
 
 
 class PuzzleRuns(Runs):
-    def __init__(self, folder):
-        super().__init__(folder)
-        self.data = folder / "puzzles"
+    def __init__(self, tmp_path_factory):
+        super().__init__(tmp_path_factory, name="puzzles")
+        self.data = made_once(tmp_path_factory, "data-of-puzzles", self._write)
+
+    @staticmethod
+    def _write(folder):
         for split, seed in (("train", 0), ("test", 1)):
-            write_split(self.data / split, groups=[[1, 2]] * 10, seq_len=9, identifiers=20, seed=seed)
+            write_split(folder / split, groups=[[1, 2]] * 10, seq_len=9, identifiers=20, seed=seed)
 
     def command(self, run, *options):
         words = f"""
@@ -43,17 +47,15 @@ class PuzzleRuns(Runs):
 
 @pytest.fixture(scope="module")
 def puzzle_runs(tmp_path_factory):
-    return PuzzleRuns(tmp_path_factory.mktemp("puzzle-runs"))
+    return PuzzleRuns(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(puzzle_runs):
-    run = puzzle_runs.prepared()
-    ended = puzzle_runs.run(run)
-    assert ended.returncode == 0, ended.stderr
-    return run
+    return puzzle_runs.trained()
 
 
+@pytest.mark.slow
 def test_a_killed_run_ends_at_the_same_bits(puzzle_runs, uninterrupted):
     run = puzzle_runs.prepared()
     killed = puzzle_runs.run_until(run, lambda run: checkpoint_steps(run)[:1] >= [4])
@@ -71,6 +73,7 @@ def test_a_killed_run_ends_at_the_same_bits(puzzle_runs, uninterrupted):
     ]
 
 
+@pytest.mark.slow
 def test_rows_of_metrics_tell_what_halted_and_nothing_of_steps_in_which_nothing_did(uninterrupted):
     trained = [row for row in rows(uninterrupted) if "loss" in row]
     assert len(trained) == STEPS
@@ -84,6 +87,7 @@ def test_rows_of_metrics_tell_what_halted_and_nothing_of_steps_in_which_nothing_
     assert all(row["validation_supervision_steps"] == 5 for row in evaluated)
 
 
+@pytest.mark.slow
 def test_the_ledger_has_the_carry_as_a_component_to_the_byte(uninterrupted):
     components = json.loads((uninterrupted / "ledger.json").read_text())["components"]
     saved = Checkpoints(uninterrupted / "checkpoints", in_background=False).all()[0]
@@ -91,6 +95,7 @@ def test_the_ledger_has_the_carry_as_a_component_to_the_byte(uninterrupted):
     assert components["carry"]["measured"] == carried
 
 
+@pytest.mark.slow
 def test_an_evaluation_reads_average_and_table(uninterrupted):
     last = [row for row in rows(uninterrupted) if "validation_loss" in row][-1]
     found = evaluate({"run": str(uninterrupted), "step": "last"})
@@ -100,6 +105,7 @@ def test_an_evaluation_reads_average_and_table(uninterrupted):
     assert found["weight"] == 30  # examples
 
 
+@pytest.mark.slow
 def test_the_weights_as_they_were_trained_are_evaluated_beside_their_average(uninterrupted, tmp_path):
     found = evaluate({"run": str(uninterrupted), "step": "last", "raw": True})
     without = tmp_path / "without"
@@ -115,6 +121,7 @@ def test_the_weights_as_they_were_trained_are_evaluated_beside_their_average(uni
         evaluate({"run": str(without), "step": "last", "raw": True})
 
 
+@pytest.mark.slow
 def test_a_run_begins_with_the_published_weights_it_is_given(puzzle_runs, tmp_path):
     """After one step, with a rate that moves nothing by more than its thousandth."""
     shape = TRMShape(

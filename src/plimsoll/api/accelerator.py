@@ -1,6 +1,6 @@
-"""The accelerator of this machine, and the process that trains on it inside the budget.
+"""Accelerator of this machine, and the environment of a process that trains on it within the budget.
 
-Part of the joint. Only JAX knows what it can use, so it is asked, in a process of its own.
+Only JAX knows which devices it can use. A process of its own imports it and lists them.
 """
 
 from __future__ import annotations
@@ -23,11 +23,15 @@ class Card:
 
     kind: str
     memory_bytes: int
-    """What its allocator could give one process."""
+    """Bytes that its allocator can give one process."""
 
 
 def card_for(target: Chip) -> Card | None:
-    """What `train` is to run on, before anything is planned; None for the CPU. Refuses what is not here."""
+    """Returns the accelerator that is to be trained on; None for the CPU. It is called before anything is planned.
+
+    Raises:
+        RecipeError: JAX finds no such accelerator here, or the chip has several hosts.
+    """
     if target.platform == "cpu":
         return None
     if target.hosts > 1:
@@ -37,18 +41,19 @@ def card_for(target: Chip) -> Card | None:
             " (docs/scale.md)"
         )
     try:
-        found = ask("accelerators", {}, under=environment.for_several(target.platform))
+        listed = ask("accelerators", {}, under=environment.for_several(target.platform))
     except (PlimsollError, RuntimeError) as problem:
         raise RecipeError(_missing(target, f"there is none: {problem}")) from None
-    first = found["devices"][0]  # what is planned for one device trains on one
-    if found["backend"] != BACKEND[target.platform] or not first["memory_bytes"]:
+    first = listed["devices"][0]  # a plan for one device trains on one
+    if listed["backend"] != BACKEND[target.platform] or not first["memory_bytes"]:
         raise RecipeError(_missing(target, f"JAX finds a {first['kind']} alone"))
-    if len(found["devices"]) < target.devices:
-        raise RecipeError(_missing(target, f"JAX finds {len(found['devices'])} of its {target.devices} devices"))
+    if len(listed["devices"]) < target.devices:
+        raise RecipeError(_missing(target, f"JAX finds {len(listed['devices'])} of its {target.devices} devices"))
     return Card(**first)
 
 
 BACKEND = {"cuda": "gpu", "tpu": "tpu"}
+"""JAX's backend for each platform of a chip."""
 
 
 def _missing(target: Chip, why: str) -> str:
@@ -64,8 +69,20 @@ def _missing(target: Chip, why: str) -> str:
 def training_environment(
     target: Chip, card: Card | None, budget_bytes: int, say: Say, *, devices: int = 1
 ) -> dict[str, str]:
-    """Of the training process. On a GPU its allocator gets the budget as its limit, before JAX starts; a CPU is taken
-    for so many `devices`."""
+    """Returns the environment of the training process.
+
+    On a GPU it limits JAX's allocator to the budget. A TPU's allocator has no limit.
+
+    Args:
+        target: Chip that the run is planned for.
+        card: Accelerator to train on; None for the CPU, and for one of several processes.
+        budget_bytes: Budget of the plan.
+        say: Called with a warning if the accelerator is not the one that was planned for.
+        devices: Number of devices that the CPU is treated as.
+
+    Raises:
+        RecipeError: The accelerator has less memory than the budget.
+    """
     if card is None:  # the CPU, or processes that have their environment already
         return environment.for_processes("cpu", devices=devices)
     if card.memory_bytes < budget_bytes:
@@ -74,9 +91,9 @@ def training_environment(
             f" {target.name} is {format_bytes(budget_bytes)}: ask for at most that with --memory, and --replan where"
             " the run has a plan"
         )
-    if target.platform == "tpu":  # its allocator takes no limit: what goes beyond the budget is not noticed
+    if target.platform == "tpu":  # nothing notices if it goes over the budget
         return environment.for_several("tpu")
-    told = str(target.compiler.get("description", ""))
-    if told and card.kind not in told:
-        say(f"this machine has a {card.kind}, and the plan was made with the figures of {target.name} ({told})")
+    planned_for = str(target.compiler.get("description", ""))
+    if planned_for and card.kind not in planned_for:
+        say(f"this machine has a {card.kind}, and the plan was made with the figures of {target.name} ({planned_for})")
     return environment.on_card(budget_bytes / card.memory_bytes)

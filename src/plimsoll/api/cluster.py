@@ -1,7 +1,7 @@
-"""Many processes, one run: the command that was typed watches one that trains; the first of those prepares and plans.
+"""Several processes that train one run. Each command supervises one training process; the first prepares and plans.
 
-Part of the joint. What the first one makes before training (recipe, plan, tokenizer, held-out set) goes to the others,
-who keep it in a folder of their own while they train: they need no disk in common, and write nothing of the run.
+The first training process sends its recipe, plan, tokenizer and held-out set to the others. They keep them in temporary
+folders while they train: they need no shared disk, and write nothing into the run.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from plimsoll.errors import PlimsollError, RecipeError, RunError
+from plimsoll.errors import PlimsollError, RecipeError, RunError, raise_refusal
 from plimsoll.planner import chips
 from plimsoll.processes import environment
 from plimsoll.processes.supervise import watched
@@ -31,34 +31,53 @@ from plimsoll.runs import remote
 from plimsoll.units import whole_number
 
 LOST = 3
+"""Exit code where another process is gone."""
 AGREED_ON = (
     *("jax", "jaxlib", "numpy", "optax", "flax", "orbax-checkpoint"),
-    *("grain", "tokenizers", "datasets", "h5py", "pyarrow"),  # by which each process makes its own rows
+    *("grain", "tokenizers", "datasets", "h5py", "pyarrow"),  # each process makes its own rows with these
 )
+"""Packages whose versions must be the same in all processes."""
 LAST_PORT = 65_535
 
 
 @dataclass(frozen=True)
-class Asked:
-    """How the processes find one another; None where the cluster says it."""
+class Membership:
+    """Place of this process among several; None for fields that JAX finds out from the cluster."""
 
     coordinator: str | None = None
+    """HOST:PORT of the first process."""
     processes: int | None = None
     process: int | None = None
+    """Number of this process, from 0."""
 
 
-def asked(
+def membership(
     coordinator: str | None,
     processes: int | None,
     process: int | None,
     *,
     chip: str | None = None,
     variables: Mapping[str, str] = os.environ,
-) -> Asked | None:
-    """None where this process trains alone. Only the variables of a cluster of several make it look for others."""
-    given = (coordinator, processes, process)
-    if all(one is None for one in given):
-        return Asked() if _in_cluster(variables) or _several_hosts(chip) else None
+) -> Membership | None:
+    """Returns the place of this process among several; None if it trains alone.
+
+    Without the first three arguments it is one of several only if the variables of a cluster say so, or if the chip has
+    several hosts.
+
+    Args:
+        coordinator: HOST:PORT of the first process.
+        processes: Number of processes.
+        process: Number of this process, from 0.
+        chip: Name of the chip to train on.
+        variables: Environment of this process.
+
+    Raises:
+        RecipeError: Only some of the first three are given, or one is not valid.
+    """
+    if coordinator is None and processes is None and process is None:
+        target = None if chip in (None, "cpu") else chips.chip(chip)
+        several_hosts = target is not None and target.platform == "tpu" and target.hosts > 1
+        return Membership() if several_hosts or _in_cluster(variables) else None
     if coordinator is None or processes is None or process is None:
         raise RecipeError(
             "--coordinator HOST:PORT, --processes N and --process I go together: the first machine's address and a free"
@@ -74,11 +93,11 @@ def asked(
         raise RecipeError(
             f"--process {process} is none of --processes {processes}: they are numbered from 0 to {processes - 1}"
         )
-    return Asked(coordinator, processes, process) if processes > 1 else None
+    return Membership(coordinator, processes, process) if processes > 1 else None
 
 
 def _in_cluster(variables: Mapping[str, str]) -> bool:
-    """Slurm's `srun`, Open MPI's `mpirun`, or Kubernetes on TPUs, with more than one process."""
+    """Returns whether Slurm's `srun`, Open MPI's `mpirun` or a TPU's Kubernetes has started more than one process."""
     counts = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
     slurm = {"SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_PROCID", "SLURM_LOCALID"} <= variables.keys()
     several = [(whole_number(variables.get(name, "")) or 0) > 1 for name in counts]
@@ -86,23 +105,25 @@ def _in_cluster(variables: Mapping[str, str]) -> bool:
     return (started and any(several)) or "," in variables.get("TPU_WORKER_HOSTNAMES", "")
 
 
-def _several_hosts(chip: str | None) -> bool:
-    return chip not in (None, "cpu") and chips.chip(chip).platform == "tpu" and chips.chip(chip).hosts > 1
+def start(recipe: Recipe, options: Any, member: Membership) -> int:
+    """Supervises the process that trains here to its end, and returns its exit code. Signals are forwarded to it.
 
-
-def start(recipe: Recipe, options: Any, found: Asked) -> int:
-    """The exit code of the process that trains here, watched to its end; signals are handed on to it."""
+    Args:
+        recipe: What to train.
+        options: `TrainOptions` of the run. If it is in a bucket, the first process has this one fetch and send it.
+        member: Place of the process among the others.
+    """
     target = chips.chip(options.chip or "cpu")
     question = {
-        **dataclasses.asdict(found),
+        **dataclasses.asdict(member),
         "recipe": to_dict(recipe),
         "options": {field.name: getattr(options, field.name) for field in dataclasses.fields(options)},
     }
-    variables = environment.for_several(target.platform)
-    with _door(options) as door:
+    in_bucket = remote.is_address(options.run)
+    with remote.on_demand(options.run, options.quiet) if in_bucket else contextlib.nullcontext() as door:
         question |= {"door": door and door.number, "watched_by": os.getpid()}
         command = [sys.executable, "-m", "plimsoll.worker", "together", json.dumps(question)]
-        code, _ = watched(command, variables, pass_fds=[door.number] if door else [])
+        code, _ = watched(command, environment.for_several(target.platform), pass_fds=[door.number] if door else [])
     if door and door.behind is not None:
         print(f"error: {door.behind}", file=sys.stderr)
         code = code or remote.BEHIND
@@ -110,13 +131,6 @@ def start(recipe: Recipe, options: Any, found: Asked) -> int:
         print(f"error: {_lost('its connection to the others broke')}", file=sys.stderr)
         return LOST
     return code
-
-
-def _door(options: Any) -> contextlib.AbstractContextManager[remote.Door | None]:
-    """Of a run in a bucket: whichever process is the first has it fetched and sent by the one that watches it."""
-    if not remote.is_address(options.run):
-        return contextlib.nullcontext()
-    return remote.on_demand(options.run, options.quiet)
 
 
 def _lost(how: str) -> str:
@@ -127,16 +141,27 @@ def _lost(how: str) -> str:
 
 
 def train_together(question: Mapping[str, Any], interruption: Any) -> NoReturn:
-    """In the process that trains. Ends it at once, with its code: whoever waits for the others is not waited for."""
+    """Trains in this process, together with the others, and ends it with its exit code.
+
+    It is ended by `os._exit`: threads that still wait for the other processes are not joined.
+
+    Args:
+        question: What `start` has put together.
+        interruption: Handler of the signals to stop.
+    """
     import jax
 
     from plimsoll.training import allocator, distributed
 
     code, scratch = 1, []
-    _mute_libraries()
+    # Gloo prints a line for each device whenever devices first meet: only what Python prints is shown from here on.
+    sys.stdout = os.fdopen(os.dup(1), "w", buffering=1)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
     try:
-        where = (question["coordinator"], question["processes"], question["process"])
-        distributed.join(*where, lambda: interruption.signal)
+        member = (question["coordinator"], question["processes"], question["process"])
+        distributed.join(*member, lambda: interruption.signal)
         code = _train(question, interruption, scratch)
         distributed.leave()
     except PlimsollError as problem:
@@ -155,15 +180,6 @@ def train_together(question: Mapping[str, Any], interruption: Any) -> NoReturn:
     os._exit(code)
 
 
-def _mute_libraries() -> None:
-    """Gloo prints a line for each device whenever devices meet for the first time: what Python prints goes on."""
-    ours = os.dup(1)
-    sys.stdout = os.fdopen(ours, "w", buffering=1)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.close(nowhere)
-
-
 def _train(question: Mapping[str, Any], interruption: Any, scratch: list[Path]) -> int:
     from plimsoll.engine.session import train_here
     from plimsoll.training import distributed
@@ -177,9 +193,7 @@ def _train(question: Mapping[str, Any], interruption: Any, scratch: list[Path]) 
         session = board.read("session")
         if "refused" in session:
             board.heard("session")
-            refusal = PlimsollError(f"the first process says: {session['refused']}")
-            refusal.exit_code = session["exit_code"]
-            raise refusal
+            raise_refusal(session, prefix="the first process says: ")
         folder = Path(tempfile.mkdtemp(prefix="plimsoll-process-"))
         scratch.append(folder)
         (folder / "checkpoints").mkdir()
@@ -190,17 +204,17 @@ def _train(question: Mapping[str, Any], interruption: Any, scratch: list[Path]) 
 
 
 def _prepared(recipe: Recipe, options: Mapping[str, Any], board: Any, door: int | None) -> dict[str, Any]:
-    """By the first process, for all: the run's folder, its data, its plan."""
+    """Prepares and plans the run in the first process, sends it to the others, and returns the session's options."""
     from plimsoll.api import train
     from plimsoll.runs.folder import RunFolder
     from plimsoll.training.distributed import processes
 
     say = (lambda text: None) if options["quiet"] else (lambda text: print(text, flush=True))
     try:
-        options = options if door is None else {**options, "run": remote.asked_through(door)}
+        options = options if door is None else {**options, "run": remote.folder_through(door)}
         ready = train.prepare_run(recipe, train.TrainOptions(**options), say, processes=processes())
     except PlimsollError as problem:
-        board.write("session", {"refused": str(problem), "exit_code": problem.exit_code})
+        board.write("session", problem.reply())
         board.heard("session")
         raise
     session = json.loads(ready.command[-1])
@@ -211,50 +225,62 @@ def _prepared(recipe: Recipe, options: Mapping[str, Any], board: Any, door: int 
 
 
 def _require_alike(board: Any, question: Mapping[str, Any]) -> None:
-    """All of them hear what is different, and with whom."""
-    from plimsoll.training.distributed import is_first, process, processes
+    """Raises RunError in every process, with what differs between which of them."""
 
-    board.write(f"facts-{process()}", _facts(question))
-    if is_first():
-        each = [board.read(f"facts-{number}") for number in range(processes())]
-        board.write(
-            "differences", [words for number, one in enumerate(each) for words in _differences(each, number, one)]
-        )
-    if differences := board.read("differences"):
-        board.heard("differences")
+    def differences(each: list[dict[str, Any]]) -> list[str]:
+        first = each[0]
+        return [
+            f"{name} is {facts.get(name)!r} on process {number} ({facts['host']}) and {first.get(name)!r} on process 0"
+            f" ({first['host']})"
+            for number, facts in enumerate(each)
+            for name in dict.fromkeys([*first, *facts])
+            if name != "host" and facts.get(name) != first.get(name)
+        ]
+
+    if different := _compared(board, "facts", _facts(question), differences):
         raise RunError(
-            f"the processes of this run were not started alike: {'; '.join(differences)}. Start all of them with the"
+            f"the processes of this run were not started alike: {'; '.join(different)}. Start all of them with the"
             " same command and the same code"
         )
 
 
 def _require_same_data(board: Any, recipe: Recipe, folder: Path) -> None:
-    """Each makes its own rows of what it reads under the same name: all of them hear who has other data, or none."""
-    from plimsoll.training.distributed import is_first, process, processes
-
-    said = None
+    """Raises RunError in every process, with those that read other data under the same name, or none."""
+    problem = None
     try:
         recipe.training_data_changed(Prepared(**json.loads((folder / "data.json").read_text())))
-    except PlimsollError as problem:
-        said = str(problem)
-    board.write(f"data-{process()}", said)
+    except PlimsollError as refusal:
+        problem = str(refusal)
+
+    def refusals(each: list[str | None]) -> list[str]:
+        return [f"process {number} says: {message}" for number, message in enumerate(each) if message]
+
+    if different := _compared(board, "data", problem, refusals):
+        raise RunError(f"the processes of this run do not read the same data. {'; '.join(different)}")
+
+
+def _compared(board: Any, topic: str, mine: Any, compare: Callable[[list[Any]], list[str]]) -> list[str]:
+    """Returns what the first process finds by comparing a value of every process; the same in all of them."""
+    from plimsoll.training.distributed import is_first, process, processes
+
+    board.write(f"{topic}-{process()}", mine)
     if is_first():
-        each = [board.read(f"data-{number}") for number in range(processes())]
-        board.write("data", [f"process {number} says: {words}" for number, words in enumerate(each) if words])
-    if refusals := board.read("data"):
-        board.heard("data")
-        raise RunError(f"the processes of this run do not read the same data. {'; '.join(refusals)}")
+        board.write(f"{topic}-compared", compare([board.read(f"{topic}-{number}") for number in range(processes())]))
+    if different := board.read(f"{topic}-compared"):
+        board.heard(topic)
+    return different
 
 
 def _facts(question: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what must be the same in all processes: versions, code, options and recipe; and the host's name."""
     from importlib import metadata
 
     code = hashlib.sha256()
     for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         code.update(path.read_bytes())
     versions = {name: metadata.version(name) for name in AGREED_ON}
-    own = {"quiet", "run", "profiler_port"}  # of no consequence to the others
-    options = {f"--{name}": value for name, value in question["options"].items() if name not in own}
+    may_differ = {"quiet", "run", "profiler_port"}
+    options = {f"--{name}": value for name, value in question["options"].items() if name not in may_differ}
     recipe = question["recipe"]
     fields = {f"--{name}".replace("_", "-"): value for name, value in recipe["fields"].items()}
     rest = {name: value for name, value in recipe.items() if name != "fields"}
@@ -262,13 +288,3 @@ def _facts(question: Mapping[str, Any]) -> dict[str, Any]:
     return {"host": socket.gethostname()} | {
         "python": python, **versions, "the code of plimsoll": code.hexdigest()[:12], **options, **fields, **rest
     }  # fmt: skip
-
-
-def _differences(each: list[dict[str, Any]], number: int, one: Mapping[str, Any]) -> list[str]:
-    first = each[0]
-    return [
-        f"{name} is {one.get(name)!r} on process {number} ({one['host']}) and {first.get(name)!r} on process 0"
-        f" ({first['host']})"
-        for name in dict.fromkeys([*first, *one])
-        if name != "host" and one.get(name) != first.get(name)
-    ]

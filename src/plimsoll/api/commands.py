@@ -1,4 +1,4 @@
-"""The commands that continue a run, repeat it, and use it, from what its folder says. Part of the joint."""
+"""Commands that continue a run, repeat it and use it, from what its folder records."""
 
 from __future__ import annotations
 
@@ -17,11 +17,18 @@ USES = {
     "solve": "plimsoll solve {run} test:0",
     "drive": "plimsoll evaluate {run} --closed-loop",
 }
-"""Of what a recipe shows (`Recipe.shown`)."""
+"""Command for each thing that a recipe shows (`Recipe.shown`)."""
 
 
 def chosen_fields(saved: Mapping[str, Any], name: str | None) -> dict[str, Any]:
-    """What is not as the preset has it; of a user's file all fields, since only running it would say its defaults."""
+    """Returns the fields that differ from the preset.
+
+    A recipe from a user's file gives all of its fields, since its defaults are known only by running the file.
+
+    Args:
+        saved: The run's recipe.json.
+        name: Name of the preset, if the run was started from one.
+    """
     if saved.get("kind") == FROM_FILE:
         return dict(saved.get("fields", {}))
     recipe = from_dict(saved)
@@ -30,41 +37,41 @@ def chosen_fields(saved: Mapping[str, Any], name: str | None) -> dict[str, Any]:
 
 
 def _preset_of(recipe: Recipe, name: str | None) -> str:
-    """The one of that name, or the first of the kind: a run from Python may be called anything."""
+    """Returns `name` if it is a preset of the recipe's kind, else the first such preset: Python may use any name."""
     if name in PRESETS and preset(name).kind == recipe.kind:
         return name
     return next(other for other in PRESETS if preset(other).kind == recipe.kind)
 
 
 def recipe_words(saved: Mapping[str, Any], name: str | None) -> list[str]:
-    """What follows `plimsoll train`: the recipe, and the options that make it this one."""
-    of_file = saved.get("kind") == FROM_FILE
-    first = f"{saved['file']}:{saved['name']}" if of_file else _preset_of(from_dict(saved), name)
-    return [first, *(word for field, value in chosen_fields(saved, name).items() for word in _option(field, value))]
-
-
-def _option(field: str, value: Any) -> list[str]:
-    flag = field.replace("_", "-")
-    if isinstance(value, bool):
-        return [f"--{flag}" if value else f"--no-{flag}"]
-    return [f"--{flag}", str(value)]
+    """Returns the words after `plimsoll train` that make this recipe: its name, and the options for its fields."""
+    from_file = saved.get("kind") == FROM_FILE
+    words = [f"{saved['file']}:{saved['name']}" if from_file else _preset_of(from_dict(saved), name)]
+    for field, value in chosen_fields(saved, name).items():
+        flag = field.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            words += [f"--{flag}", str(value)]
+    return words
 
 
 def continue_command(folder: RunFolder, saved: Mapping[str, Any], planned: Mapping[str, Any]) -> str:
-    """The run keeps its plan, so the plan's options are not needed."""
+    """Returns the command that continues a run. The run keeps its plan, so options of the plan are not needed."""
     words = recipe_words(saved, planned.get("recipe"))
     return shlex.join(["plimsoll", "train", *words, "--run", str(folder.path)])
 
 
 def repeat_command(folder: RunFolder, saved: Mapping[str, Any], planned: Mapping[str, Any]) -> str:
-    """From the start, by the same plan, beside it."""
+    """Returns the command that trains the same recipe by the same plan from the start, in a folder of its own."""
     budget, chip = planned["budget_bytes"], planned["plan"]["chip"]
     memory = f"{budget // MIB}MiB" if budget % MIB == 0 else str(budget)
-    where = [] if chip == "cpu" else ["--chip", chip]
-    again = ["--memory", memory, *where, "--plan", str(folder.path / "plan.json"), "--run", f"{folder.path}-again"]
+    target = [] if chip == "cpu" else ["--chip", chip]
+    again = ["--memory", memory, *target, "--plan", str(folder.path / "plan.json"), "--run", f"{folder.path}-again"]
     return shlex.join(["plimsoll", "train", *recipe_words(saved, planned.get("recipe")), *again])
 
 
 def use_commands(folder: RunFolder, shown: Sequence[str]) -> list[str]:
+    """Returns the commands that evaluate a run, and that show each of `shown` (`Recipe.shown`)."""
     run = shlex.quote(str(folder.path))
     return [f"plimsoll evaluate {run}", *(USES[name].format(run=run) for name in shown if name in USES)]

@@ -1,4 +1,4 @@
-"""A recipe's batches without the rest of a run: for a training loop of one's own, or to look at the data."""
+"""Batches of a recipe without a run: for a training loop of one's own, or to look at the data."""
 
 from __future__ import annotations
 
@@ -18,36 +18,47 @@ _PREPARED = "prepared.json"
 
 
 def loader(recipe: Recipe | str, folder: str | Path | None = None, *, prefetch: int = 2) -> Source:
-    """Iterates dicts of arrays, for text `input_ids` and `labels` of (batch, sequence), without end.
+    """Returns an endless iterator over a recipe's batches, each a dict of arrays.
 
-    The tokenizer is taken from `folder` (that of a run, or of an earlier call with the same recipe), or made there; in
-    a temporary folder where none is named. The position is JSON: `state()` and `restore()`; `close()` ends the
-    background thread.
+    Batches of text have `input_ids` and `labels` of (batch, sequence). The iterator's `state()` is JSON, with which
+    `restore()` continues from the same position. `close()` ends its background thread.
+
+    Args:
+        recipe: A recipe, or the name of a preset.
+        folder: Folder of a run, or of an earlier call with the same recipe, whose tokenizer is used. If it has none,
+            the tokenizer is made there; without a folder, in a temporary one.
+        prefetch: Batches that the background thread prepares in advance.
+
+    Raises:
+        RunError: The folder is that of a run of another recipe.
     """
     recipe = preset(recipe) if isinstance(recipe, str) else recipe
     if folder is None:
-        with tempfile.TemporaryDirectory() as made:  # the tokenizer is in memory when the source is open
-            _prepare(recipe, Path(made))
-            return recipe.source(Path(made), prefetch=prefetch)
+        with tempfile.TemporaryDirectory() as temporary:  # the tokenizer is in memory when the source is open
+            _prepare(recipe, Path(temporary))
+            return recipe.source(Path(temporary), prefetch=prefetch)
     path = Path(folder).expanduser()
     _prepare(recipe, path)
     return recipe.source(path, prefetch=prefetch)
 
 
 def _prepare(recipe: Recipe, folder: Path) -> None:
-    run, mine = RunFolder(folder), folder / _PREPARED
+    """Makes the tokenizer in the folder, unless a run or an earlier call has made it for the same recipe."""
+    run, prepared = RunFolder(folder), folder / _PREPARED
     if run.exists():
         changed = differences(from_dict(run.read("recipe.json")), recipe)
         if changed:
-            words = "; ".join(f"{name} is {there!r} there and {here!r} here" for name, (there, here) in changed.items())
+            words = "; ".join(
+                f"{name} is {theirs!r} there and {ours!r} here" for name, (theirs, ours) in changed.items()
+            )
             raise RunError(f"{folder} is a run of another recipe: {words}. Name another folder, or none")
         if run.has("data.json"):
             return
-    wanted = json.dumps(to_dict(recipe))
-    if mine.exists() and mine.read_text() == wanted:
+    described = json.dumps(to_dict(recipe))
+    if prepared.exists() and prepared.read_text() == described:
         return
     folder.mkdir(parents=True, exist_ok=True)
-    # A length, so that nobody counts the whole set for it: batches come without end.
+    # With a length, so that the data set is not counted to find one: batches are endless here.
     uncounted = dataclasses.replace(recipe, steps=recipe.steps or 1, epochs=None)
     uncounted.prepare(folder, lambda text: None)
-    replace_file(mine, wanted)
+    replace_file(prepared, described)

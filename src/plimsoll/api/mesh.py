@@ -1,7 +1,6 @@
-"""`--mesh data=4,fsdp=2`: over how many devices a run is split, and whether they are here.
+"""Mesh of a run, like `--mesh data=4,fsdp=2`: over how many devices it is split, and whether this machine has them.
 
-Part of the joint, without JAX: an accelerator's devices are counted by the name of its chip, those that a CPU is taken
-for by the environment that JAX reads.
+JAX is not needed for that: the name of a chip says its devices, and the environment says how many a CPU is treated as.
 """
 
 from __future__ import annotations
@@ -22,13 +21,14 @@ AXES = ("data", "fsdp")
 
 @dataclass(frozen=True)
 class Mesh:
-    """What `--mesh` asks for: every device has its rows of a batch, `fsdp` neighbours share one copy of the state."""
+    """Mesh of devices: each has its own rows of a batch, and `fsdp` neighbours share one copy of the state."""
 
     data: int
     fsdp: int
 
     @property
     def devices(self) -> int:
+        """Number of devices."""
         return self.data * self.fsdp
 
     def __str__(self) -> str:
@@ -36,7 +36,7 @@ class Mesh:
 
 
 def parse_mesh(text: str) -> Mesh:
-    """`data=8`, `data=4,fsdp=2` or `fsdp=8`; an axis that is not named is 1."""
+    """Parses `data=8`, `data=4,fsdp=2` or `fsdp=8`; an axis that is not named is 1. Raises RecipeError otherwise."""
     sizes: dict[str, int] = {}
     for part in text.split(","):
         name, _, size = part.strip().partition("=")
@@ -50,94 +50,106 @@ def parse_mesh(text: str) -> Mesh:
     return Mesh(sizes.get("data", 1), sizes.get("fsdp", 1))
 
 
-def with_mesh(pins: Mapping[str, Any], asked: Mesh | None) -> dict[str, Any]:
-    """The levers that are pinned, with the one that a mesh pins."""
-    if asked is None:
+def with_mesh(pins: Mapping[str, Any], mesh: Mesh | None) -> dict[str, Any]:
+    """Returns the pinned levers with `fsdp` pinned as the mesh says. Raises RecipeError if they contradict it."""
+    if mesh is None:
         return dict(pins)
-    theirs = pins.get("fsdp")
-    if theirs is not None and theirs != asked.fsdp:
+    pinned = pins.get("fsdp")
+    if pinned is not None and pinned != mesh.fsdp:
         raise RecipeError(
-            f"--mesh {asked} and --fsdp {theirs} contradict each other: a mesh says fsdp itself. Give one of them"
+            f"--mesh {mesh} and --fsdp {pinned} contradict each other: a mesh says fsdp itself. Give one of them"
         )
-    return {**pins, "fsdp": asked.fsdp}
+    return {**pins, "fsdp": mesh.fsdp}
 
 
 def cpu_devices(environment: Mapping[str, str] = os.environ) -> int:
-    """As many as JAX takes one CPU for in a process: 1 where nobody says."""
-    named = whole_number(environment.get(CPU_DEVICES, ""))
-    if named is not None:
-        return max(1, named)
+    """Returns the number of devices that JAX treats the CPU as in one process; 1 by default."""
+    count = whole_number(environment.get(CPU_DEVICES, ""))
+    if count is not None:
+        return max(1, count)
     forced = re.findall(rf"{FORCED_DEVICES}=(\d+)", environment.get("XLA_FLAGS", ""))
     return max(1, int(forced[-1])) if forced else 1
 
 
 def over_devices(
-    target: Chip, asked: Mesh | None, *, examples: int, micro_batch: int | None = None, processes: int = 1
+    target: Chip, mesh: Mesh | None, *, examples: int, micro_batch: int | None = None, processes: int = 1
 ) -> Chip:
-    """`target` with the devices that are used of it: as asked, else as many as get equal parts of a micro-batch.
+    """Returns `target` with the devices and hosts that a run uses.
 
-    `examples` are those of an effective batch; `micro_batch` is the one that is pinned. Only a CPU's number is open: a
-    chip's is in its name. Raises RecipeError where the devices are not here.
+    The devices of an accelerator are part of its name. Of a CPU the run uses those of `mesh`; without one, as many as
+    get equal parts of a micro-batch.
+
+    Args:
+        target: Chip to train on.
+        mesh: Mesh that was requested.
+        examples: Examples of an effective batch.
+        micro_batch: Examples of a micro-batch, if that is pinned.
+        processes: Number of processes that train together.
+
+    Raises:
+        RecipeError: The devices are not here, or cannot get equal parts.
     """
     if target.platform != "cpu":
-        if asked is not None and asked.devices != target.devices:
+        if mesh is not None and mesh.devices != target.devices:
             raise RecipeError(
-                f"--mesh {asked} is {asked.devices} devices, and {target.name} has {target.devices}: name a mesh of as"
+                f"--mesh {mesh} is {mesh.devices} devices, and {target.name} has {target.devices}: name a mesh of as"
                 " many, or a chip of as many (`plimsoll chips`; h100x8 is eight of them in one machine)"
             )
-        _require_equal_parts(asked, examples, micro_batch)
+        _require_equal_parts(mesh, examples, micro_batch)
         several = target.platform == "cuda" and target.devices % processes == 0  # a TPU's hosts are in its name
         return replace(target, hosts=processes) if several else target
     each, batch = cpu_devices(), examples if micro_batch is None else micro_batch
     here = each * processes
-    if asked is None:
-        found = max((n for n in range(processes, here + 1, processes) if batch % n == 0), default=processes)
-        return replace(target, devices=found, hosts=processes)
-    if asked.devices > here:
-        local = -(-asked.devices // processes)
+    if mesh is None:
+        devices = max((n for n in range(processes, here + 1, processes) if batch % n == 0), default=processes)
+        return replace(target, devices=devices, hosts=processes)
+    if mesh.devices > here:
+        local = -(-mesh.devices // processes)
         where = f"{here} here" if processes == 1 else f"{here} in {processes} processes, {each} in each"
         raise RecipeError(
-            f"--mesh {asked} needs {asked.devices} devices, and there {'is' if here == 1 else 'are'} {where}. Take a"
+            f"--mesh {mesh} needs {mesh.devices} devices, and there {'is' if here == 1 else 'are'} {where}. Take a"
             f" smaller mesh, a --chip with as many, or let JAX take this CPU for {local}: set {CPU_DEVICES}={local}"
         )
-    if asked.devices % processes:
+    if mesh.devices % processes:
         raise RecipeError(
-            f"--mesh {asked} is {asked.devices} devices, which {processes} processes cannot have in equal parts: take a"
+            f"--mesh {mesh} is {mesh.devices} devices, which {processes} processes cannot have in equal parts: take a"
             f" multiple of {processes}"
         )
-    _require_equal_parts(asked, examples, micro_batch)
-    return replace(target, devices=asked.devices, hosts=processes)
+    _require_equal_parts(mesh, examples, micro_batch)
+    return replace(target, devices=mesh.devices, hosts=processes)
 
 
-def _require_equal_parts(asked: Mesh | None, examples: int, micro_batch: int | None) -> None:
+def _require_equal_parts(mesh: Mesh | None, examples: int, micro_batch: int | None) -> None:
+    """Raises RecipeError if the examples of a micro-batch are no multiple of the mesh's devices."""
     batch = examples if micro_batch is None else micro_batch
-    if asked is None or batch % asked.devices == 0:
+    if mesh is None or batch % mesh.devices == 0:
         return
     what = "--batch-size x --gradient-accumulation-steps" if micro_batch is None else "--micro-batch"
     raise RecipeError(
-        f"--mesh {asked} gives each of {asked.devices} devices as many examples of a micro-batch, and {batch}"
-        f" examples ({what}) are no multiple of {asked.devices}: take a multiple of it, or another mesh"
+        f"--mesh {mesh} gives each of {mesh.devices} devices as many examples of a micro-batch, and {batch}"
+        f" examples ({what}) are no multiple of {mesh.devices}: take a multiple of it, or another mesh"
     )
 
 
-def elsewhere(planned: Mapping[str, Any], asked: Mesh | None, target: Chip, *, processes: int = 1) -> str | None:
-    """Why the plan of a run cannot be kept on the devices that are here now, in words; None where it can."""
+def elsewhere(planned: Mapping[str, Any], mesh: Mesh | None, target: Chip, *, processes: int = 1) -> str | None:
+    """Returns why a run's plan cannot be kept on the devices that are here now, in words; None if it can.
+
+    Args:
+        planned: The run's plan.json.
+        mesh: Mesh that is requested now.
+        target: Chip to train on.
+        processes: Number of processes that train together now.
+    """
     if target.platform != "cpu":
         return None
     plan = planned["plan"]
     devices, fsdp, hosts = plan.get("devices", 1), plan["fsdp"], planned.get("hosts", 1)
-    theirs = Mesh(devices // fsdp, fsdp)
-    if asked is not None and asked != theirs:
-        return f"was planned for a mesh of {theirs}, and --mesh says {asked}"
+    before = Mesh(devices // fsdp, fsdp)
+    if mesh is not None and mesh != before:
+        return f"was planned for a mesh of {before}, and --mesh says {mesh}"
     here = cpu_devices() * processes
-    if devices > here or hosts != processes:
-        return f"was planned for {_devices(devices, hosts)}, and there are {_count(here, processes)} now"
-    return None
-
-
-def _devices(count: int, processes: int) -> str:
-    return f"{count} device{'' if count == 1 else 's'}" + ("" if processes == 1 else f" of {processes} processes")
-
-
-def _count(count: int, processes: int) -> str:
-    return f"{count}" + ("" if processes == 1 else f" of {processes} processes")
+    if devices <= here and hosts == processes:
+        return None
+    of_hosts, of_processes = ("" if count == 1 else f" of {count} processes" for count in (hosts, processes))
+    planned_for = f"{devices} device{'' if devices == 1 else 's'}{of_hosts}"
+    return f"was planned for {planned_for}, and there are {here}{of_processes} now"

@@ -1,7 +1,7 @@
-"""In a notebook a plan shows itself, and training shows a bar: one output that changes, not a line per step.
+"""Plans and training in a notebook: a plan is shown as a picture, training as one progress bar in one output.
 
-Part of the joint. Training is a process of its own there too; it tells what it does as JSON (`report/progress.py`),
-and the notebook's process draws it. IPython is used where it runs already, and never imported otherwise.
+Training is a process of its own there, too. It logs its progress as JSON (`report/progress.py`), and the notebook's
+process draws it. IPython is only used in a process that has imported it already.
 """
 
 from __future__ import annotations
@@ -13,18 +13,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
 
 from plimsoll.planned import Planned
 from plimsoll.report.progress import TOLD, TOLD_AS_JSON
 
 Show = Callable[[str], None]
-"""Replaces what is shown by this HTML."""
+"""Function that replaces the shown output by this HTML."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShownPlan(Planned):
-    """A plan, as a notebook's last line shows it."""
+    """A plan that a notebook shows as HTML when it is the last value of a cell."""
 
     def _repr_html_(self) -> str:
         from plimsoll.report.page.notebook import plan_html
@@ -38,18 +37,19 @@ class ShownPlan(Planned):
 
     @classmethod
     def of(cls, planned: Planned) -> ShownPlan:
+        """Returns the same plan as a ShownPlan."""
         return cls(**{field.name: getattr(planned, field.name) for field in fields(planned)})
 
 
 def is_here() -> bool:
-    """Whether this process is the kernel of a notebook."""
+    """Returns whether this process is the kernel of a notebook."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return hasattr(shell, "kernel")
 
 
 def output() -> Show:
-    """Of the cell that runs."""
+    """Makes an output below the cell that runs, and returns the function that replaces it."""
     from IPython.display import HTML, display  # type: ignore[import-not-found]
 
     handle = display(HTML(""), display_id=True)
@@ -57,9 +57,15 @@ def output() -> Show:
 
 
 def watched(command: list[str], environment: Mapping[str, str], *, lock: int, show: Show) -> int:
-    """Runs the training process, and draws what it tells; its exit code.
+    """Runs the training process, draws its progress, and returns its exit code.
 
-    The notebook's interrupt becomes that of the process, which then saves and ends.
+    An interrupt of the notebook is sent to the process, which then saves and ends.
+
+    Args:
+        command: Program and arguments of the process.
+        environment: Its variables.
+        lock: File descriptor of the run's lock, which it inherits.
+        show: Function that replaces the shown output.
     """
     process = subprocess.Popen(
         command,
@@ -82,36 +88,28 @@ def watched(command: list[str], environment: Mapping[str, str], *, lock: int, sh
 
 
 class _Bar:
+    """Progress bar with the messages below it, drawn again after every line of output."""
+
     def __init__(self, show: Show) -> None:
         self._show = show
         self._step, self._total, self._facts = 0, 0, ""
         self._messages: list[str] = []
 
     def draw(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            self._take(line.rstrip("\n"))
-            self._shown()
-        self._shown(ended=True)
-
-    def _take(self, line: str) -> None:
-        told = _told(line)
-        if told is None:
-            self._messages.append(line)
-        elif "message" in told:
-            self._messages.append(told["message"])
-        else:
-            self._step, self._total, self._facts = told["step"], told["total"], told["facts"]
-
-    def _shown(self, *, ended: bool = False) -> None:
+        """Draws the output of the training process until it ends. What others print is shown as messages."""
         from plimsoll.report.page.notebook import bar_html
 
-        self._show(bar_html(self._step, self._total, self._facts, self._messages, ended=ended))
-
-
-def _told(line: str) -> dict[str, Any] | None:
-    """None of a line that somebody else has printed."""
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return None
-    return found[TOLD] if isinstance(found, dict) and isinstance(found.get(TOLD), dict) else None
+        for line in lines:
+            try:
+                logged = json.loads(line)
+            except ValueError:
+                logged = None
+            row = logged.get(TOLD) if isinstance(logged, dict) else None
+            if not isinstance(row, dict):
+                self._messages.append(line.rstrip("\n"))
+            elif "message" in row:
+                self._messages.append(row["message"])
+            else:
+                self._step, self._total, self._facts = row["step"], row["total"], row["facts"]
+            self._show(bar_html(self._step, self._total, self._facts, self._messages, ended=False))
+        self._show(bar_html(self._step, self._total, self._facts, self._messages, ended=True))

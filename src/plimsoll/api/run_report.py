@@ -1,7 +1,7 @@
-"""`plimsoll report`: a run's folder, or a plan's file, becomes what a page is drawn from. Part of the joint.
+"""Records that the page of `plimsoll report` is drawn from: all that a run's folder, or a plan's file, says.
 
-Nothing is written into a run. Its files are read as they stand, so a run that was killed, or goes on, has a page too;
-the model is asked in a process of its own, within the memory that its training may take.
+Nothing is written into a run. Its files are read as they are, so a run that was killed or is still training has a page,
+too. What the model makes is computed in a process of its own, within the memory that its training may take.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from plimsoll.api import commands as repeating
+from plimsoll.api import commands
 from plimsoll.errors import PlimsollError
 from plimsoll.planned import Plan
 from plimsoll.planner import host
@@ -33,13 +33,23 @@ VALIDATION = "validation_"
 
 
 def made_by() -> str:
-    """The last line of a page."""
+    """Returns the last line of a page."""
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return f"Made by plimsoll {version()}, {now}. It holds all it shows: nothing is fetched from anywhere."
 
 
 def recorded(run: str, *, ask_model: bool = True, closed_loop: bool = False, say: Say = lambda text: None) -> Recorded:
-    """All that its folder says, and what its model makes. Raises PlimsollError for what is no run."""
+    """Returns all that the folder of a run says, and what its model makes.
+
+    Args:
+        run: Folder of the run.
+        ask_model: Whether to load the model, in a process of its own.
+        closed_loop: Whether a control model is to drive its systems, which takes minutes.
+        say: Called with a message before something that takes time.
+
+    Raises:
+        PlimsollError: The folder is no run, was written by a newer version, or has nothing to show yet.
+    """
     folder = RunFolder(run)
     recipe = folder.read("recipe.json")
     if not isinstance(recipe, dict) or "kind" not in recipe:
@@ -53,9 +63,10 @@ def recorded(run: str, *, ask_model: bool = True, closed_loop: bool = False, say
             " command continues)"
         )
     left_out: list[str] = []
-    commands = _commands(folder, recipe, planned, left_out)
-    made = _made(folder, recipe, data, last, left_out, ask_model=ask_model, closed_loop=closed_loop, say=say)
-    rates = made.get("learning_rate")
+    usable = _commands(folder, recipe, planned, left_out)
+    why_not = _why_no_model(folder, data, ask_model)
+    shown = _shown(folder, recipe, data, last, left_out, why_not=why_not, closed_loop=closed_loop, say=say)
+    rates = shown.get("learning_rate")
     left_out += _after_the_last_checkpoint(folder, columns)
     return Recorded(
         name=folder.path.name,
@@ -68,23 +79,24 @@ def recorded(run: str, *, ask_model: bool = True, closed_loop: bool = False, say
         sessions=provenance.sessions(folder),
         columns=columns,
         learning_rate=(rates["steps"], rates["rates"]) if rates else None,
-        exhibits=made.get("exhibits", ()),
+        exhibits=shown.get("exhibits", ()),
         left_out=left_out,
-        **commands,
+        **usable,
     )
 
 
 def _after_the_last_checkpoint(folder: RunFolder, columns: Columns) -> list[str]:
-    """Of a run that was killed or stopped: rows that the same command makes anew."""
+    """Describes rows that a killed or stopped run has logged after its last checkpoint, and will train again."""
     saved, rows = max(folder.saved_steps(), default=0), columns.get("loss")
     last = int(rows.steps[-1]) if rows else 0
     if last <= saved or folder.is_trained_now():
         return []
     steps = f"step {last:,}" if last == saved + 1 else f"steps {saved + 1:,} to {last:,}"
-    beside = (
-        ", and what is measured of the whole process is of the sessions before" if folder.has("ledger.json") else ""
-    )
-    return [f"{steps}: logged after the last checkpoint. The same command trains them again{beside}"]
+    of_ledger = ", and what is measured of the whole process is of the sessions before"
+    return [
+        f"{steps}: logged after the last checkpoint. The same command trains them again"
+        f"{of_ledger if folder.has('ledger.json') else ''}"
+    ]
 
 
 def _optional(folder: RunFolder, name: str) -> Facts | None:
@@ -92,10 +104,10 @@ def _optional(folder: RunFolder, name: str) -> Facts | None:
 
 
 def _metrics(folder: RunFolder) -> tuple[Any, Facts]:
-    """The columns, and the means of the last evaluation, without its prefix."""
+    """Returns the columns of all metrics, and the means of the last evaluation without their prefix."""
     last: Facts = {}
 
-    def kept(rows: Iterator[Facts]) -> Iterator[Facts]:
+    def with_last(rows: Iterator[Facts]) -> Iterator[Facts]:
         nonlocal last
         for row in rows:
             if f"{VALIDATION}loss" in row:
@@ -103,63 +115,66 @@ def _metrics(folder: RunFolder) -> tuple[Any, Facts]:
             yield row
 
     rows = read_rows(folder.metrics) if folder.metrics.exists() else iter(())
-    return columns_of(kept(rows)), last
+    return columns_of(with_last(rows)), last
 
 
 def _commands(folder: RunFolder, recipe: Facts, planned: Facts | None, left_out: list[str]) -> Facts:
-    """Empty for a recipe that cannot be read any more: the rest of the page does not need it."""
+    """Returns the commands of a run; none if its recipe cannot be read any more, since the page does not need them."""
     if planned is None:
         return {}
     try:
         shown = () if recipe["kind"] == FROM_FILE else from_dict(recipe).shown
         finished = folder.state((_optional(folder, "data.json") or {}).get("steps")) == "finished"
         return {
-            "chosen": repeating.chosen_fields(recipe, planned.get("recipe")),
-            "continue_command": None if finished else repeating.continue_command(folder, recipe, planned),
-            "repeat_command": repeating.repeat_command(folder, recipe, planned),
-            "use_commands": repeating.use_commands(folder, shown) if folder.saved_steps() else [],
+            "chosen": commands.chosen_fields(recipe, planned.get("recipe")),
+            "continue_command": None if finished else commands.continue_command(folder, recipe, planned),
+            "repeat_command": commands.repeat_command(folder, recipe, planned),
+            "use_commands": commands.use_commands(folder, shown) if folder.saved_steps() else [],
         }
     except PlimsollError as problem:
         left_out.append(f"the commands: {problem}")
         return {}
 
 
-def _made(
+def _shown(
     folder: RunFolder,
     recipe: Facts,
     data: Facts | None,
     metrics: Facts,
     left_out: list[str],
     *,
-    ask_model: bool,
+    why_not: str | None,
     closed_loop: bool,
     say: Say,
 ) -> Facts:
-    """`exhibits` and `learning_rate`, from the model where it may be asked; else what the files alone say."""
-    why_not = _why_not(folder, data, ask_model)
+    """Returns `exhibits` and `learning_rate`, from the model unless `why_not` says why; else what the files say alone.
+
+    What cannot be shown is added to `left_out`. A model that fails is tried once more without being loaded.
+    """
     if why_not is None:
         say("asking the model what it makes")
         limit = _limit_bytes(folder)
-        asked = {"run": str(folder.path), "metrics": metrics, "limit_bytes": limit, "closed_loop": closed_loop}
+        question = {"run": str(folder.path), "metrics": metrics, "limit_bytes": limit, "closed_loop": closed_loop}
         for model in (True, False):
             try:
-                found = ask("show", asked | {"model": model})
+                shown = ask("show", question | {"model": model})
             except (PlimsollError, RuntimeError) as problem:
                 why_not = f"{problem}. It may use {format_bytes(limit)}"
                 continue
-            left_out += found["left_out"]
+            left_out += shown["left_out"]
             left_out += [] if model else [f"what the model makes: {why_not}"]
-            return found
+            return shown
     left_out.append(f"what the model makes, and its learning rate: {why_not}")
     if recipe["kind"] == FROM_FILE or data is None:
         return {}
     try:
         return {"exhibits": from_dict(recipe).exhibits(metrics, data.get("facts") or {})}
-    except PlimsollError:  # said of the commands already
+    except PlimsollError:  # the commands have reported it already
         return {}
 
 
-def _why_not(folder: RunFolder, data: Facts | None, ask_model: bool) -> str | None:
+def _why_no_model(folder: RunFolder, data: Facts | None, ask_model: bool) -> str | None:
+    """Returns why the model is not to be loaded; None if it is."""
     if not ask_model:
         return "it was not asked (--no-model)"
     if folder.is_trained_now():
@@ -170,7 +185,7 @@ def _why_not(folder: RunFolder, data: Facts | None, ask_model: bool) -> str | No
 
 
 def _limit_bytes(folder: RunFolder) -> int:
-    """What training may take, or a GiB if that is more; at most what is free here less the usual margin."""
+    """Returns the larger of the run's budget and 1 GiB, at most the free memory less the usual margin."""
     free = host.available_bytes()
     free -= host.margin_bytes(free)
     planned = _optional(folder, "plan.json")
@@ -180,7 +195,11 @@ def _limit_bytes(folder: RunFolder) -> int:
 
 
 def plan_of_file(path: str) -> Facts:
-    """What `plimsoll plan --json` printed, or a run's plan.json."""
+    """Returns a plan from a file: the output of `plimsoll plan --json`, or a run's plan.json.
+
+    Raises:
+        PlimsollError: The file cannot be read, is not a plan, or is one that did not fit.
+    """
     advice = "write one with `plimsoll plan ... --json > plan.json`, or take a run's plan.json"
     try:
         planned = json.loads(Path(path).expanduser().read_text("utf-8"))
@@ -196,8 +215,8 @@ def plan_of_file(path: str) -> Facts:
         raise PlimsollError(f"--plan {path} is not a plan, it does not say {', '.join(missing)}: {advice}")
     plans = [planned["plan"], *(other["plan"] for other in planned.get("alternatives", ()))]
     try:
-        for one in plans:
-            Plan.from_dict(one)
+        for plan in plans:
+            Plan.from_dict(plan)
     except TypeError as problem:
         raise PlimsollError(
             f"--plan {path} has a plan that plimsoll {version()} cannot read ({problem}): it may be of a"

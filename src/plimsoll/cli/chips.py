@@ -1,4 +1,4 @@
-"""`plimsoll chips`: what can be planned for, where its figures are from, and the compilers for what is not here."""
+"""Command `plimsoll chips`: the chips that can be planned for, the sources of their figures, and their compilers."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ class ChipsOptions:
 
 
 def chips(arguments: list[str]) -> int:
-    """Prints all chips, or one with the source of each figure."""
+    """Prints all chips, a family of slices, or one chip with the source of each figure. Returns the exit code."""
     options = parse(ChipsOptions, arguments, program="plimsoll chips")
     from plimsoll.planner import chips as catalogue
     from plimsoll.processes import toolchains
 
     every = catalogue.chips()
-    found = every if not options.name else _family(every, options.name) or [catalogue.chip(options.name)]
+    family = [each for each in every if each.platform == "tpu" and each.name.rpartition("-")[0] == options.name]
+    selected = every if not options.name else family or [catalogue.chip(options.name)]
     if options.install is not None:
         toolchains.install(options.install, lambda line: print(line, file=sys.stderr))
     state = {
@@ -41,21 +42,25 @@ def chips(arguments: list[str]) -> int:
         for name in toolchains.PLATFORMS
     }
     if options.json:
-        print(json.dumps({"chips": [dataclasses.asdict(each) for each in found], "compilers": state}))
-    elif options.name and len(found) == 1:
-        print(_one(found[0]))
+        print(json.dumps({"chips": [dataclasses.asdict(each) for each in selected], "compilers": state}))
+    elif options.name and len(selected) == 1:
+        print(_described(selected[0]))
     else:
-        rows = [_row(each.name, [each]) for each in found] if options.name else _grouped(every)
-        print("\n".join([*_table(rows), "", *_compilers(state), "", *_closing()]))
+        rows = [_row(each.name, [each]) for each in selected] if options.name else _grouped(every)
+        print("\n".join([*_table(rows), "", *_compilers(state), "", *NOTES]))
     return 0
 
 
-def _family(every: Sequence[Chip], name: str) -> list[Chip]:
-    return [each for each in every if each.platform == "tpu" and each.name.rpartition("-")[0] == name]
+NOTES = (
+    "Rates are dense and of one device; float32 is at the highest precision. None was held against a",
+    "card. The cpu is this machine: its rates are measured when it is planned for. `h100x8` are eight in",
+    "one machine, `plimsoll chips tpu-v4` lists the sizes of a family, `plimsoll chips h100` the sources.",
+)
+"""Lines below the table."""
 
 
 def _grouped(every: Sequence[Chip]) -> list[list[str]]:
-    """A line per chip, and one per family of slices."""
+    """Returns a row per chip, and one per family of slices."""
     groups: dict[str, list[Chip]] = {}
     for each in every:
         label = f"{each.name.rpartition('-')[0]}-N" if each.platform == "tpu" else each.name
@@ -64,17 +69,18 @@ def _grouped(every: Sequence[Chip]) -> list[list[str]]:
 
 
 def _row(label: str, group: Sequence[Chip]) -> list[str]:
+    """Returns the row of a group, whose chips differ in their number of devices and hosts alone."""
     from plimsoll.planner.chip_file import PRECISIONS
     from plimsoll.units import format_bytes
 
-    some = group[0]
+    first = group[0]
+    devices, hosts = [each.devices for each in group], [each.hosts for each in group]
     return [
         label,
-        _range([each.devices for each in group]),
-        _range([each.hosts for each in group]),
-        format_bytes(some.memory_bytes),
-        *(_tera(some.flops.get(precision)) for precision in PRECISIONS),
-        _giga(some.memory_bandwidth),
+        *(f"{min(n):,}" if min(n) == max(n) else f"{min(n):,} to {max(n):,}" for n in (devices, hosts)),
+        format_bytes(first.memory_bytes),
+        *(_tera(first.flops.get(precision)) for precision in PRECISIONS),
+        _giga(first.memory_bandwidth),
         _giga(max(each.link_bandwidth for each in group)),
     ]
 
@@ -87,11 +93,6 @@ def _table(rows: list[list[str]]) -> list[str]:
     return columns([header, units, *rows], align="lrrrrrrrrr", indent=0)
 
 
-def _range(counts: Sequence[int]) -> str:
-    low, high = min(counts), max(counts)
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
-
-
 def _tera(rate: float | None) -> str:
     return "-" if rate is None else f"{rate / 1e12:,.4g}"
 
@@ -101,25 +102,19 @@ def _giga(rate: float) -> str:
 
 
 def _compilers(state: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Returns lines that say which compilers are installed."""
     from plimsoll.report.layout import labelled
 
     lines = []
-    for name, found in state.items():
+    for name, compiler in state.items():
         how = f"`plimsoll chips --install {name}` makes it; until then plans for these chips are estimated"
-        text = f"{found['missing']}: {how}" if found["missing"] else f"installed in {found['folder']}"
+        text = f"{compiler['missing']}: {how}" if compiler["missing"] else f"installed in {compiler['folder']}"
         lines += labelled(f"{name} compiler", text, indent=0)
     return lines
 
 
-def _closing() -> list[str]:
-    return [
-        "Rates are dense and of one device; float32 is at the highest precision. None was held against a",
-        "card. The cpu is this machine: its rates are measured when it is planned for. `h100x8` are eight in",
-        "one machine, `plimsoll chips tpu-v4` lists the sizes of a family, `plimsoll chips h100` the sources.",
-    ]
-
-
-def _one(chip: Chip) -> str:
+def _described(chip: Chip) -> str:
+    """Returns a chip's figures, each with its source."""
     from plimsoll.report.layout import labelled
     from plimsoll.units import format_bytes
 
@@ -130,13 +125,13 @@ def _one(chip: Chip) -> str:
     if chip.platform == "cpu":
         figures["flops"] = ("rates", "measured when it is planned for")
     else:
-        told = ", ".join(f"{name} {value}" for name, value in chip.compiler.items())
+        settings = ", ".join(f"{name} {value}" for name, value in chip.compiler.items())
         links = f"{_giga(chip.link_bandwidth)} GB/s each way" if chip.link_bandwidth else "none: it is alone"
         figures |= {
             "flops": ("dots", f"TFLOP/s, dense: {rates}"),
             "memory_bandwidth": ("memory speed", f"{_giga(chip.memory_bandwidth)} GB/s"),
             "link_bandwidth": ("links", links),
-            "compiler": ("compiler is told", told),
+            "compiler": ("compiler is told", settings),
         }
     if chip.host_link_bandwidth:
         figures["host_link_bandwidth"] = ("link to host", f"{_giga(chip.host_link_bandwidth)} GB/s each way")

@@ -183,7 +183,7 @@ def inspect(arguments: list[str]) -> int:
 
 def _inspect_packed(options: InspectOptions) -> int:
     from plimsoll.data.packed.survey import describe_packed
-    from plimsoll.report.packed import packed_table
+    from plimsoll.report.data_tables import packed_table
 
     with as_written(options.path):
         found = describe_packed(options.path)
@@ -220,7 +220,7 @@ def _inspect_hdf5(options: InspectOptions) -> int:
     if options.json:
         print(json.dumps(found))
     else:
-        from plimsoll.report.hdf5 import hdf5_table
+        from plimsoll.report.data_tables import hdf5_table
 
         print(hdf5_table(found))
     return 0

@@ -101,9 +101,9 @@ def _compare(name: str, options: PlanOptions) -> int:
         pins=options.levers.pins(),
         say=_progress,
     )
-    print(json.dumps({"compared": [row.to_dict() for row in found]}) if options.json else report.beside_table(found))
+    print(json.dumps({"compared": [row.to_dict() for row in found]}) if options.json else report.compared_table(found))
     if options.picture is not None:
-        report.beside_picture(found, options.picture)
+        report.compared_picture(found, options.picture)
     return 0 if any(row.planned is not None for row in found) else 2
 
 

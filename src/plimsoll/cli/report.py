@@ -1,4 +1,4 @@
-"""`plimsoll report`: one page of a run, of several beside one another, or of a plan that was never run."""
+"""Command `plimsoll report`: one page of a run, of several side by side, or of a plan that was never run."""
 
 from __future__ import annotations
 
@@ -35,27 +35,32 @@ class ReportOptions:
 
 
 def report(arguments: list[str]) -> int:
-    """Writes the page, and prints where it is."""
+    """Writes the page and prints its path. Returns the exit code."""
     options = parse(ReportOptions, arguments, program="plimsoll report")
     _require_one_question(options)
     out = _writable(options)
     from plimsoll.api import run_report
     from plimsoll.report.page.of_run import plan_page, run_page
 
-    made = run_report.made_by()
+    footer = run_report.made_by()
     if options.plan is not None:
         with as_written(options.plan):
-            page = plan_page(run_report.plan_of_file(options.plan), name=Path(options.plan).name, made=made)
+            page = plan_page(run_report.plan_of_file(options.plan), name=Path(options.plan).name, made=footer)
     elif len(options.runs) == 1:
-        asked = {"ask_model": options.model, "closed_loop": options.closed_loop}
         with as_written(f"a file of {options.runs[0]}"):
-            page = run_page(run_report.recorded(fetched(options.runs[0]), **asked, say=_progress), made=made)
+            recorded = run_report.recorded(
+                fetched(options.runs[0]),
+                ask_model=options.model,
+                closed_loop=options.closed_loop,
+                say=lambda text: print(f"  {text} ...", file=sys.stderr),
+            )
+            page = run_page(recorded, made=footer)
     else:
         from plimsoll.report.page.compared import comparison_page
 
         with as_written(f"a file of {' or '.join(options.runs)}"):
             runs = [run_report.recorded(fetched(run), ask_model=False) for run in options.runs]
-            page = comparison_page(runs, made=made)
+            page = comparison_page(runs, made=footer)
     try:
         out.write_text(page, encoding="utf-8")
     except OSError as problem:
@@ -65,6 +70,7 @@ def report(arguments: list[str]) -> int:
 
 
 def _require_one_question(options: ReportOptions) -> None:
+    """Raises PlimsollError unless there is one page to make: of a plan, or of as many runs as have colours."""
     if bool(options.runs) == (options.plan is not None):
         which = "RUN and --plan ask for two pages" if options.runs else "there is nothing to show"
         raise PlimsollError(
@@ -78,14 +84,14 @@ def _require_one_question(options: ReportOptions) -> None:
 
 
 def _writable(options: ReportOptions) -> Path:
-    """Before anything is read or asked: what could not be written at the end."""
+    """Returns the path of the page. Raises PlimsollError, before anything is read, if it cannot be written."""
     alone = len(options.runs) == 1 and not is_address(options.runs[0])
     folder = Path(options.runs[0]).expanduser() if alone else Path()
     out = Path(options.out).expanduser() if options.out is not None else folder / "report.html"
     if out.suffix.lower() not in SUFFIXES:
         raise PlimsollError(f"--out {out} is to be a page: give it a name that ends in .html")
     if options.out is None and not folder.is_dir():
-        return out  # what is no run is said by whoever reads it
+        return out  # not a run: reading it will say so
     if out.is_dir():
         why = "it is a folder"
     elif not out.parent.is_dir():
@@ -99,7 +105,3 @@ def _writable(options: ReportOptions) -> Path:
 
 def _refused(out: Path, why: str) -> str:
     return f"the page {out} cannot be written, {why}: name a file in a folder that is yours with --out"
-
-
-def _progress(text: str) -> None:
-    print(f"  {text} ...", file=sys.stderr)

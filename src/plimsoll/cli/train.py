@@ -58,7 +58,7 @@ def _become(name: str, options: TrainOptions, arguments: list[str]) -> int:
     from plimsoll.processes.handover import become
 
     given = options.named(short_name(name))
-    found = cluster.asked(options.coordinator, options.processes, options.process, chip=options.chip)
+    found = cluster.membership(options.coordinator, options.processes, options.process, chip=options.chip)
     if found is not None:
         return cluster.start(options.recipe, given, found)
     if is_address(options.run):

@@ -1,4 +1,4 @@
-"""Any Grain data set of batches as a `types.Source`: the position of the consumer in JSON, a thread that ends."""
+"""A Grain data set of batches as a `types.Source`: the position of the consumer in JSON, a thread that ends."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from plimsoll.errors import DataError
 
 
 class BatchSource:
-    """A `types.Source`. Not for two threads at once."""
+    """A `types.Source`. Not for use by two threads at the same time."""
 
     other_kind: ClassVar[str] = "shuffled and not differ"
-    """What makes two loaders' positions differ, for who mixes them up."""
+    """Kinds of loaders whose positions differ, for the refusal of the wrong one."""
 
     def __init__(self, batches: grain.IterDataset) -> None:
         self._held = [iter(batches)]
@@ -36,11 +36,11 @@ class BatchSource:
         return self._held[0]
 
     def state(self) -> dict[str, Any]:
-        """Below 1 KiB of JSON: `restore` continues with the batch the consumer has not taken yet."""
+        """Returns the position, below 1 KiB of JSON: `restore` continues with the batch that was not taken yet."""
         return self._last_state or self._open().get_state()
 
     def restore(self, state: dict[str, Any]) -> None:
-        """A stream reads the windows of its shuffle buffer again: about a second per million tokens."""
+        """Continues from a `state`. A stream reads its shuffle buffer again: about a second per million tokens."""
         try:
             self._open().set_state(state)
         except (KeyError, TypeError) as problem:

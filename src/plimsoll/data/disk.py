@@ -1,34 +1,68 @@
-"""What all that writes to a disk asks of it: one writer at a time, and room."""
+"""Files on a disk: JSON that a data set needs, one writer at a time, and the room that is left."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from plimsoll.errors import DataError
 
 
-def locked(path: Path) -> Any:
+def read_json(path: Path, *, absent: str, again: str) -> Any:
+    """Returns what a JSON file of a data set holds.
+
+    Args:
+        absent: The message of the DataError where there is no such file.
+        again: What to do about a file that cannot be read; it follows the reason.
+    """
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise DataError(absent) from None
+    except (OSError, ValueError, RecursionError) as problem:
+        reason = " ".join(str(problem).split())[:160]
+        raise DataError(f"{path} cannot be read as JSON ({reason}). {again}") from None
+
+
+def locked(path: Path) -> ExitStack:
+    """Takes the lock file beside `path`, which says that this process writes it; closing the stack gives it back.
+
+    Raises DataError where another process holds it.
+    """
     place = path.with_name(f"{path.name}.lock")
-    lock = open(place, "w")  # noqa: SIM115  (held as long as the file grows)
+    lock = open(place, "w")  # noqa: SIM115  (held until the stack is closed)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not os.path.samestat(os.fstat(lock.fileno()), os.stat(place)):
-            raise OSError("its holder took it away, and somebody has made another")
+            raise OSError("its holder removed it, and another process has made a new one")
     except OSError:
         lock.close()
         raise DataError(f"another process is writing {path}: wait for it, or name another --out") from None
-    return lock
+    held = ExitStack()
+    held.callback(lock.close)
+    held.callback(place.unlink, missing_ok=True)  # first: nobody may lock a file that is about to be removed
+    return held
+
+
+def other_options(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Returns in words which options a data set was begun with that are not those of `now`; empty where all agree."""
+    now = json.loads(json.dumps(now))  # as it would be read again
+    names = [name for name in {**then, **now} if then.get(name) != now.get(name)]
+    return "; ".join(f"{name} {then.get(name, 'unknown')} there and {now.get(name)} here" for name in names)
 
 
 def is_full(problem: OSError) -> bool:
+    """Tells a full disk (or quota) from other errors; HDF5 gives its number only in the text."""
     return problem.errno in (errno.ENOSPC, errno.EDQUOT) or "errno = 28" in str(problem)
 
 
 def free_bytes(path: Path) -> int:
-    """Of the disk that `path` is to lie on."""
-    found = os.statvfs(path.parent)
-    return found.f_bavail * found.f_frsize
+    """Returns the free bytes of the disk that `path` is written to."""
+    status = os.statvfs(path.parent)
+    return status.f_bavail * status.f_frsize

@@ -28,7 +28,7 @@ _NARROW = {"float64": np.float32, "complex128": np.complex64, "int64": np.int32,
 
 @runtime_checkable
 class ExampleSet(Protocol):
-    """Examples of one shape each: arrays and sequences (below), or an HDF5 file (`hdf5_set.Hdf5`)."""
+    """Examples of one shape each: arrays and sequences (below), or an HDF5 file (`hdf5.columns.Hdf5`)."""
 
     called: str
 
@@ -40,28 +40,34 @@ class ExampleSet(Protocol):
     def __len__(self) -> int: ...
 
     def loader(self, *, batch_size: int, seed: int, shuffle: bool, prefetch: int) -> BatchSource:
-        """Batches without end."""
+        """Returns batches without end."""
         ...
 
     def counted(self, batch_size: int) -> Iterator[Example]:
-        """Batches with every example once."""
+        """Yields batches with every example once."""
         ...
 
     @property
     def warning(self) -> str | None:
-        """What is worth saying before it is read."""
+        """Sentence that is logged before the examples are read; None for none."""
         ...
 
     def held_bytes(self, *, training: bool) -> int:
-        """What it comes to hold while it is trained or evaluated on, and a rehearsal that only opens it does not."""
+        """Returns the bytes that reading it adds to the process, which a rehearsal that only opens it does not see."""
         ...
 
 
 class Examples(Sequence[Example]):
-    """`given` with one shape and dtype for each name; `called` is what a refusal calls it, and `told` makes one of what
-    the user's own code raises."""
+    """Examples with one shape and dtype for each name."""
 
     def __init__(self, given: Any, *, called: str, told: Callable[[str, Exception], Exception] | None = None) -> None:
+        """Reads the first example.
+
+        Args:
+            given: What the user gave: a dict of arrays, or anything with `len()` and `[index]`.
+            called: The name by which a refusal calls it.
+            told: Builds the error to raise where the user's own code raises; None lets that through.
+        """
         self.called = called
         self._told = told
         self._rows = _Rows(given, called) if isinstance(given, Mapping) else given
@@ -95,11 +101,21 @@ class Examples(Sequence[Example]):
                 )
         return example
 
-    def loader(self, *, batch_size: int, seed: int, shuffle: bool, prefetch: int) -> BatchSource:
-        return example_loader(self, batch_size=batch_size, seed=seed, shuffle=shuffle, prefetch=prefetch)
+    def loader(self, *, batch_size: int, seed: int, shuffle: bool = True, prefetch: int = 2) -> BatchSource:
+        """Returns batches without end, none dropped: one may hold the end of an epoch and the start of the next."""
+        order = Permuted(self, size={"examples": len(self)}, seed=seed if shuffle else None)
+        batches: grain.IterDataset = order.batch(batch_size, drop_remainder=True, batch_fn=_stacked)
+        if prefetch:
+            batches = ThreadPrefetchIterDataset(batches, prefetch_buffer_size=prefetch)
+        return BatchSource(batches)
 
     def counted(self, batch_size: int) -> Iterator[Example]:
-        return counted_batches(self, batch_size=batch_size)
+        """Yields every example once, in order. Copies fill the last batch, and `COUNTED` excludes them."""
+        for first in range(0, len(self), batch_size):
+            rows = [self[index] for index in range(first, min(first + batch_size, len(self)))]
+            counted = np.arange(batch_size) < len(rows)
+            rows += rows[-1:] * (batch_size - len(rows))
+            yield _stacked(rows) | {COUNTED: counted}
 
     def _read(self, index: int) -> Example:
         try:
@@ -125,16 +141,17 @@ class Examples(Sequence[Example]):
     warning: str | None = None
 
     def held_bytes(self, *, training: bool) -> int:
-        """Of arrays on disk: a rehearsal does not read them, and training brings them into the resident set."""
-        return self._rows.mapped_bytes if isinstance(self._rows, _Rows) else 0
+        """Returns the bytes of arrays on disk: training brings them into the resident set, a rehearsal does not."""
+        arrays = self._rows.arrays.values() if isinstance(self._rows, _Rows) else ()
+        return sum(array.nbytes for array in arrays if isinstance(array, np.memmap))
 
 
 class _Rows(Sequence[dict[str, Any]]):
-    """Arrays of one length as a sequence of their rows."""
+    """A sequence of the rows of arrays of one length."""
 
     def __init__(self, arrays: Mapping[str, Any], called: str) -> None:
-        self._arrays = {name: np.asanyarray(value) for name, value in arrays.items()}  # a memory map stays one
-        lengths = {name: len(value) if value.ndim else None for name, value in self._arrays.items()}
+        self.arrays = {name: np.asanyarray(value) for name, value in arrays.items()}  # a memory map stays one
+        lengths = {name: len(value) if value.ndim else None for name, value in self.arrays.items()}
         if len(set(lengths.values())) != 1 or None in lengths.values():
             words = ", ".join(f"{name} {'no rows' if size is None else f'{size:,}'}" for name, size in lengths.items())
             raise DataError(
@@ -147,15 +164,11 @@ class _Rows(Sequence[dict[str, Any]]):
         return self._count
 
     def __getitem__(self, index: Any) -> Any:
-        return {name: value[index] for name, value in self._arrays.items()}
-
-    @property
-    def mapped_bytes(self) -> int:
-        return sum(value.nbytes for value in self._arrays.values() if isinstance(value, np.memmap))
+        return {name: value[index] for name, value in self.arrays.items()}
 
 
 def narrowed(value: Any, words: str) -> np.ndarray:
-    """Numbers as JAX has them: 64 bits become 32. `words` say what `value` is, where it is refused."""
+    """Returns numbers as JAX has them: 64 bits become 32. `words` names the value in a refusal."""
     array = np.asarray(value)
     if array.dtype.kind not in "biufc" and array.dtype.name != "bfloat16":
         kind = _kind(value) if not isinstance(value, np.ndarray) else f"an array of {array.dtype}"
@@ -171,27 +184,7 @@ def narrowed(value: Any, words: str) -> np.ndarray:
     return array.astype(narrow)
 
 
-def example_loader(
-    examples: Examples, *, batch_size: int, seed: int, shuffle: bool = True, prefetch: int = 2
-) -> BatchSource:
-    """Batches without end. No example is dropped: a batch may hold the end of one epoch and the start of the next."""
-    drawn = Permuted(examples, size={"examples": len(examples)}, seed=seed if shuffle else None)
-    batches: grain.IterDataset = drawn.batch(batch_size, drop_remainder=True, batch_fn=_together)
-    if prefetch:
-        batches = ThreadPrefetchIterDataset(batches, prefetch_buffer_size=prefetch)
-    return BatchSource(batches)
-
-
-def counted_batches(examples: Examples, *, batch_size: int) -> Iterator[Example]:
-    """Every example once, in order. The last batch is filled up with copies which `COUNTED` says not to count."""
-    for first in range(0, len(examples), batch_size):
-        rows = [examples[index] for index in range(first, min(first + batch_size, len(examples)))]
-        counted = np.arange(batch_size) < len(rows)
-        rows += rows[-1:] * (batch_size - len(rows))
-        yield _together(rows) | {COUNTED: counted}
-
-
-def _together(examples: Sequence[Example]) -> Example:
+def _stacked(examples: Sequence[Example]) -> Example:
     return {name: np.stack([example[name] for example in examples]) for name in examples[0]}
 
 

@@ -1,5 +1,7 @@
-"""What has an id on the Hugging Face hub. Rows of a data set are streamed: nothing is downloaded ahead, and only a
-position is kept. A model's files are downloaded once, into the cache of `huggingface_hub`.
+"""Data sets and models of the Hugging Face hub.
+
+Rows of a data set are streamed: nothing is downloaded ahead, and only a position is kept. A model's files are
+downloaded once, into the cache of `huggingface_hub`.
 
 Importing `datasets` costs 136 MB of resident memory, so it is imported when the stream is opened, not before.
 """
@@ -17,10 +19,11 @@ from plimsoll.data.text.pieces import Part
 from plimsoll.errors import DataError, PlimsollError
 
 MODEL_FILES = ["*.json", "*.safetensors"]
-"""No pickles, and no second copies in other formats."""
+"""Files of a model that are downloaded: no pickles, and no second copies in other formats."""
 
 
 def looks_like_hub_id(name: str) -> bool:
+    """Tells whether a name has the form of an id, org/name."""
     return bool(re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", name))
 
 
@@ -34,18 +37,21 @@ class HubStream:
     column: str
 
     def rows(self) -> None:
-        return None
+        """Returns None: the number of rows is unknown."""
 
     def imports(self) -> tuple[str, ...]:
+        """Returns the modules that reading brings into the process."""
         return ("datasets",)
 
     def size(self) -> None:
-        return None
+        """Returns None: the number of bytes is unknown."""
 
     def columns(self) -> list[str] | None:
+        """Returns the columns of the stream."""
         return self.open().column_names
 
     def open(self) -> Any:
+        """Opens the stream. DataError where it cannot be streamed, or has no such column."""
         import datasets
 
         try:
@@ -57,13 +63,14 @@ class HubStream:
         return stream
 
     def files(self) -> list[str]:
-        """Paths or addresses of this split, as `datasets` sorts them; empty where it does not say."""
+        """Returns paths or addresses of this split, as `datasets` sorts them; empty where it does not say."""
         import datasets
 
-        found = datasets.load_dataset_builder(self.name, self.config).config.data_files
-        return list(found.get(self.split, [])) if isinstance(found, dict) else []
+        files = datasets.load_dataset_builder(self.name, self.config).config.data_files
+        return list(files.get(self.split, [])) if isinstance(files, dict) else []
 
     def read(self, at: dict) -> Iterator[Part]:
+        """Yields the documents after a place in the stream."""
         stream, inside = self.open(), at.get("inside", 0)
         before = at.get("state") or stream.state_dict()
         if at:
@@ -93,7 +100,7 @@ class HubStream:
 
 
 def model_folder(name: str) -> Path:
-    """A folder here, or that of a model of the hub, whose settings and safetensors are downloaded if need be."""
+    """Returns a local folder, or that of a model of the hub; its settings and safetensors are downloaded if need be."""
     path = Path(name).expanduser()
     if path.is_dir():
         return path

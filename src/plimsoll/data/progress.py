@@ -1,4 +1,4 @@
-"""A line on standard error now and then, for whoever waits for a data set."""
+"""Lines on standard error for whoever waits for a data set."""
 
 from __future__ import annotations
 
@@ -9,23 +9,27 @@ from plimsoll.units import format_seconds
 
 
 class Spoken:
-    """Says how many are done, and how long the rest will take; silent for what takes less than `every` seconds."""
+    """A line every few seconds: how many are done, how fast, and the time left. What is quick prints nothing."""
 
     def __init__(self, what: str, *, every: float = 2.0) -> None:
         self._what, self._every = what, every
-        self._started = self._said = time.monotonic()
+        self._first: tuple[float, int] | None = None
+        """Time and count of the first call: what was continued had some done before."""
 
     def __call__(self, done: int, of: int) -> None:
         now = time.monotonic()
-        if now - self._said < self._every:
+        if self._first is None:
+            self._first, self._printed = (now, done), now
+        if now - self._printed < self._every:
             return
-        self._said = now
-        left = format_seconds((now - self._started) / max(done, 1) * (of - done))
-        print(f"  {done:,} of {of:,} {self._what}  left {left}", file=sys.stderr, flush=True)
+        self._printed = now
+        rate = (done - self._first[1]) / (now - self._first[0])
+        left = f"  left {format_seconds((of - done) / rate)}" if rate else ""
+        print(f"  {done:,} of {of:,} {self._what}  {rate:,.0f}/s{left}", file=sys.stderr, flush=True)
 
 
 class Left:
-    """Says what is done in words, and how long the rest will take where its share is known."""
+    """A line of words for every call, and the time left where the share that is done is known."""
 
     def __init__(self) -> None:
         self._first: tuple[float, float] | None = None

@@ -20,16 +20,16 @@ from plimsoll.errors import DataError
 from plimsoll.units import MIB
 
 SLICE_BYTES = 4 * MIB
-"""Read at a time where all of a file is read."""
-
-
+"""Bytes that are read at a time where all of a file is read."""
 NOT_READ = (ValueError, OSError, EOFError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError, OverflowError)
-"""What NumPy raises for a damaged `.npy` file: its header is a line of Python's literals."""
+"""Errors that NumPy raises for a damaged `.npy` file: its header is a line of Python's literals."""
 
 
 def loaded(path: Path, *, mapped: bool = False, kinds: str = "iu") -> np.ndarray:
-    """The numbers of a `.npy` file, whole ones unless `kinds` says otherwise (NumPy's letters). Pickled objects are
-    refused: to load one is to run it."""
+    """Loads the numbers of a `.npy` file, whole ones unless `kinds` (NumPy's letters) allows others.
+
+    Pickled objects are refused: to load one is to run it.
+    """
     if not path.is_file():
         raise DataError(f"there is no {path.name} in {path.parent}: the data set is not whole. Prepare it again")
     try:
@@ -46,7 +46,7 @@ def loaded(path: Path, *, mapped: bool = False, kinds: str = "iu") -> np.ndarray
 
 
 class TokenTable:
-    """`values` of (rows, `seq_len`), each from 0 to below `vocab_size`; every row is checked when it is read."""
+    """A table of (rows, `seq_len`) tokens from 0 to below `vocab_size`; every row is checked when it is read."""
 
     def __init__(self, path: Path, *, seq_len: int, vocab_size: int) -> None:
         table = loaded(path, mapped=True)
@@ -59,37 +59,31 @@ class TokenTable:
             raise DataError(f"{path} is empty, or does not lie row after row (Fortran order): prepare it again")
         self.path, self.seq_len, self.vocab_size = path, seq_len, vocab_size
         self._rows, self._dtype, self._offset = len(table), table.dtype, table.offset
+        self.row_bytes = seq_len * table.dtype.itemsize
+        """Bytes of a row on disk."""
 
     def __len__(self) -> int:
         return self._rows
 
-    @property
-    def row_bytes(self) -> int:
-        """On disk."""
-        return self.seq_len * self._dtype.itemsize
-
     def take(self, rows: Int[np.ndarray, " count"]) -> Int32[np.ndarray, "count seq_len"]:
-        """The rows of these numbers, in this order."""
-        found = np.empty((len(rows), self.seq_len), self._dtype)
+        """Returns the rows of these numbers, in this order."""
+        tokens = np.empty((len(rows), self.seq_len), self._dtype)
         with open(self.path, "rb", buffering=0) as file:
-            for place, row in zip(found, rows.tolist(), strict=True):
+            for place, row in zip(tokens, rows.tolist(), strict=True):
                 if os.preadv(file.fileno(), [place.data], self._offset + row * self.row_bytes) != self.row_bytes:
                     raise DataError(f"{self.path} ends before row {row:,}: it was changed while it was read")
-        self._require_tokens(found, rows)
-        return found.astype(np.int32)
-
-    def slices(self) -> Iterator[Int32[np.ndarray, "count seq_len"]]:
-        """All rows, in order, 4 MiB at a time."""
-        count = max(1, SLICE_BYTES // self.row_bytes)
-        for first in range(0, len(self), count):
-            yield self.take(np.arange(first, min(first + count, len(self))))
-
-    def _require_tokens(self, found: np.ndarray, rows: np.ndarray) -> None:
-        wrong = (found < 0) | (found >= self.vocab_size)
+        wrong = (tokens < 0) | (tokens >= self.vocab_size)
         if wrong.any():
             at, column = (int(place) for place in np.argwhere(wrong)[0])
             raise DataError(
-                f"{self.path}: row {int(rows[at]):,} has the token {int(found[at, column])} at place {column:,}, and"
+                f"{self.path}: row {int(rows[at]):,} has the token {int(tokens[at, column])} at place {column:,}, and"
                 f" the vocabulary of dataset.json has {self.vocab_size} (0 to {self.vocab_size - 1}). Prepare the data"
                 " set again"
             )
+        return tokens.astype(np.int32)
+
+    def slices(self) -> Iterator[Int32[np.ndarray, "count seq_len"]]:
+        """Yields all rows in order, 4 MiB at a time."""
+        count = max(1, SLICE_BYTES // self.row_bytes)
+        for first in range(0, len(self), count):
+            yield self.take(np.arange(first, min(first + count, len(self))))

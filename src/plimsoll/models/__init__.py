@@ -1,0 +1,1 @@
+"""Models that several recipes share: the decoder, its sizes, and pretrained folders."""

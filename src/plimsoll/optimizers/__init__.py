@@ -1,0 +1,1 @@
+"""Optax transformations and their settings, with state and weights in fewer bits where asked for."""

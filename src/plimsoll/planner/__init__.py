@@ -1,0 +1,1 @@
+"""The search for the fastest plan that fits: chips, compiled bytes, estimate. It trains nothing and knows no model."""

@@ -1,0 +1,1 @@
+"""Child processes, without JAX: environments, requests, supervision, signals, toolchains."""

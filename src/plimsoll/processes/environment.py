@@ -1,6 +1,6 @@
-"""The environment of the processes that compile and train: set before they start, the same for both.
+"""Environment variables of the processes that compile and train: set before they start, the same for both.
 
-The compile cache only serves where the settings agree, and glibc reads its tunables once, at exec.
+The compile cache is only used if the settings agree, and glibc reads its tunables once, at exec.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ ALLOCATOR = {
     "glibc.malloc.mmap_threshold": 2**20,
     "glibc.malloc.trim_threshold": 2**20,
 }
-"""Large buffers come from the system and go back to it, so that the peak is what is alive, not what once was; in huge
-pages, which cost less to touch and to take back (docs/log.md, "Allocator")."""
+"""Settings by which large buffers are mapped and unmapped, so that resident memory follows the live buffers. Huge pages
+cost less to touch and to release (docs/log.md, "Allocator")."""
 
 KEEPING = {
     "glibc.malloc.arena_max": 1,
     "glibc.malloc.mmap_threshold": 2**25,
     "glibc.malloc.trim_threshold": 2**25,
 }
-"""Buffers up to 32 MiB are kept for the next of their size: threads share one heap."""
+"""Settings by which buffers up to 32 MiB are kept for reuse, in one heap for all threads."""
 
 
 def cache_folder() -> Path:
-    """Where compiled steps and measured rates are kept; `PLIMSOLL_CACHE` names another place."""
-    named = os.environ.get("PLIMSOLL_CACHE")
-    folder = Path(named).expanduser() if named else user_cache_path("plimsoll", ensure_exists=False)
+    """Returns the folder of compiled steps and measured rates, which `PLIMSOLL_CACHE` may name. Makes it if need be."""
+    override = os.environ.get("PLIMSOLL_CACHE")
+    folder = Path(override).expanduser() if override else user_cache_path("plimsoll", ensure_exists=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
@@ -52,22 +52,25 @@ AHEAD_OF_TIME = {
     },
     "cuda": {"XLA_FLAGS": "--xla_gpu_autotune_level=0"},  # tuning times candidates on the card
 }
-"""Of children that compile for a chip that is not here (`planner/topology.py`): their own backend is the CPU."""
-
+"""Variables of children that compile for an absent chip (`planner/topology.py`). Their own backend is the CPU."""
 
 CPU_DEVICES = "JAX_NUM_CPU_DEVICES"
 FORCED_DEVICES = "--xla_force_host_platform_device_count"
-"""The variable, and the older one of XLA_FLAGS, by which JAX takes one CPU for several devices."""
+"""Variable, and older option of XLA_FLAGS, by which JAX treats one CPU as several devices."""
 WAITS = "--xla_cpu_collective_call_terminate_timeout_seconds=1800"
-"""Devices that are one CPU wait for one another while others have its cores; XLA ends the process after 40 s."""
+"""Option for devices that share a CPU: they wait for one another's cores, and XLA would end the process after 40 s."""
 
 
 def for_processes(
     platform: str, base: Mapping[str, str] | None = None, *, devices: int | None = None
 ) -> dict[str, str]:
-    """The variables a compile child and a training process run under. `tpu` and `cuda`: a child that only compiles.
+    """Returns the environment of a compile child or a training process.
 
-    `devices`: how many a CPU is taken for in one process; as the user's environment says where it is not given.
+    Args:
+        platform: `cpu` to compile and train on this CPU, `tpu` or `cuda` to only compile for one that is absent. Any
+            other name sets neither platform nor allocator.
+        base: Variables to start from; this process's if left out.
+        devices: Number of devices that a process treats the CPU as; as the base says if left out.
     """
     environment = dict(os.environ if base is None else base)
     environment |= {
@@ -78,9 +81,9 @@ def for_processes(
         "PYTHONUNBUFFERED": "1",
     }
     if platform in AHEAD_OF_TIME:
-        theirs = environment.get("XLA_FLAGS", "")
+        flags = environment.get("XLA_FLAGS", "")
         environment |= {"JAX_PLATFORMS": "cpu", **AHEAD_OF_TIME[platform]}
-        environment["XLA_FLAGS"] = f"{theirs} {AHEAD_OF_TIME[platform].get('XLA_FLAGS', '')}".strip()
+        environment["XLA_FLAGS"] = f"{flags} {AHEAD_OF_TIME[platform].get('XLA_FLAGS', '')}".strip()
     if platform == "cpu":
         environment["JAX_PLATFORMS"] = "cpu"
         environment["GLIBC_TUNABLES"] = _tunables(environment, ALLOCATOR)
@@ -92,8 +95,10 @@ def for_processes(
 
 
 def for_several(platform: str) -> dict[str, str]:
-    """Of a process that trains with others: it plans, too, and looks for its cluster itself. No accelerator's allocator
-    has a limit then."""
+    """Returns the environment of a process that trains together with others.
+
+    It plans, too, and finds the others itself. The allocator of an accelerator has no limit then.
+    """
     if platform == "cpu":
         environment = for_processes("cpu")
         environment["XLA_FLAGS"] = f"{WAITS} {environment.get('XLA_FLAGS', '')}".strip()
@@ -102,31 +107,30 @@ def for_several(platform: str) -> dict[str, str]:
 
 
 def _tunables(environment: Mapping[str, str], ours: Mapping[str, int]) -> str:
-    """What the user has set goes before ours."""
-    tunables = [t for t in environment.get("GLIBC_TUNABLES", "").split(":") if t]
-    named = {tunable.partition("=")[0] for tunable in tunables}
-    return ":".join(tunables + [f"{name}={value}" for name, value in ours.items() if name not in named])
+    """Returns GLIBC_TUNABLES with our settings; those of the user have precedence."""
+    tunables = [tunable for tunable in environment.get("GLIBC_TUNABLES", "").split(":") if tunable]
+    set_by_user = {tunable.partition("=")[0] for tunable in tunables}
+    return ":".join(tunables + [f"{name}={value}" for name, value in ours.items() if name not in set_by_user])
 
 
 def for_making() -> dict[str, str]:
-    """Of a process that makes a data set: its buffers have a few sizes and are used again, so glibc keeps them. Its
-    matrices are small: OpenBLAS's threads would only wait for one another, at seven times the CPU time."""
+    """Returns the environment of a process that makes a data set.
+
+    Its buffers have few sizes and are reused, so glibc keeps them. Its matrices are small: OpenBLAS's threads would
+    only wait for one another, at seven times the CPU time.
+    """
     environment = for_processes("making")
-    return (
-        {"OPENBLAS_NUM_THREADS": "1"}
-        | environment
-        | {
-            "JAX_PLATFORMS": "cpu",
-            "GLIBC_TUNABLES": _tunables(environment, KEEPING),
-        }
-    )
+    tunables = _tunables(environment, KEEPING)
+    return {"OPENBLAS_NUM_THREADS": "1", **environment, "JAX_PLATFORMS": "cpu", "GLIBC_TUNABLES": tunables}
 
 
 def on_card(share: float, base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Of a process that runs on the NVIDIA GPU that is here, and may have `share` of its memory (0 to 1).
+    """Returns the environment of a process that runs on this machine's NVIDIA GPU.
 
-    The allocator takes it when JAX starts, so that nobody else does, and gives no byte more. Not in it: what the
-    driver keeps for a process (its context, the code of kernels), some hundred MiB.
+    Args:
+        share: Part of its memory, 0 to 1, that JAX's allocator takes at start and does not exceed. Not included are
+            some hundred MiB that the driver keeps for a process (its context, the code of kernels).
+        base: Variables to start from; this process's if left out.
     """
     environment = for_processes("card", base)
     environment.pop("XLA_PYTHON_CLIENT_MEM_FRACTION", None)  # its old name: JAX refuses both
@@ -139,9 +143,9 @@ def on_card(share: float, base: Mapping[str, str] | None = None) -> dict[str, st
 
 
 def keep_jax_off_the_chip() -> None:
-    """For a command that imports a file of the user's: JAX there runs on the CPU, and looks for no plug-in.
+    """Makes JAX run on the CPU and load no plug-in in this process, which is about to import a file of the user's.
 
-    Only what this process does with JAX: the compile child and the training process have an environment of their own.
+    The compile child and the training process are not affected: each has an environment of its own.
     """
     sys.modules.setdefault("jax_plugins", None)  # type: ignore[arg-type]
     import jax

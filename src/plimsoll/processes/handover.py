@@ -1,4 +1,4 @@
-"""Turns this process into the one that trains, by exec: same process id, a resident set that starts from nothing."""
+"""Handover by exec from the process that plans to the one that trains: same process id, memory starts from zero."""
 
 from __future__ import annotations
 
@@ -13,27 +13,25 @@ from plimsoll.processes import interruption
 
 @dataclasses.dataclass(frozen=True)
 class Ready:
-    """A run that is prepared and planned: what to start, and the lock that it is to hold."""
+    """Training process of a run that is prepared and planned: its command, environment and lock."""
 
     command: list[str]
     environment: dict[str, str]
     lock: int
+    """File descriptor of the run's lock, which the process inherits."""
 
 
 def become(ready: Ready) -> None:
-    """Turns this process into that one: same PID, a resident set that starts from nothing. Does not return.
+    """Replaces this process by the training process. Does not return.
 
-    Of what is open, the standard streams and the run's lock go along: a device or a port would stay taken.
+    Of the open files only the standard streams and the run's lock are inherited: a device or a port would stay taken.
+    Signals are held back until the new process has its handlers.
     """
     sys.stdout.flush()
     sys.stderr.flush()
     interruption.hold()
-    for descriptor in _open_descriptors() - {0, 1, 2, ready.lock}:
-        with contextlib.suppress(OSError):  # the one that listed them
+    listed = Path("/proc/self/fd" if sys.platform == "linux" else "/dev/fd")
+    for descriptor in {int(name) for name in os.listdir(listed)} - {0, 1, 2, ready.lock}:
+        with contextlib.suppress(OSError):  # the descriptor by which they were listed
             os.set_inheritable(descriptor, False)
     os.execve(ready.command[0], ready.command, ready.environment)
-
-
-def _open_descriptors() -> set[int]:
-    listed = Path("/proc/self/fd" if sys.platform == "linux" else "/dev/fd")
-    return {int(name) for name in os.listdir(listed)}

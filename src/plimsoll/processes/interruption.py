@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as a request to save and stop. Imports nothing heavy: it is in force before JAX is imported."""
+"""SIGINT and SIGTERM as a request to save and stop. Imports nothing heavy, so it works before JAX is imported."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interruption:
-    """From `with` on, the first of the two signals is noted in `signal`; a second one ends the process at once.
+    """Handler of both signals inside its `with` block. The first signal is noted; a second one ends the process.
 
-    A signal that whoever started us ignores stays ignored. JAX's own callbacks swallow a KeyboardInterrupt, which
-    is one more reason to have none.
+    A signal that our parent ignores stays ignored. No KeyboardInterrupt is raised: JAX's callbacks swallow it.
     """
 
     def __init__(self) -> None:
         self.signal: int | None = None
+        """Number of the signal that was received."""
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Interruption:
@@ -26,7 +26,7 @@ class Interruption:
                 continue
             try:
                 self._before[number] = signal.signal(number, self._request)
-            except ValueError:  # not the main thread: whoever runs us handles signals
+            except ValueError:  # not the main thread: our caller handles signals
                 break
         return self
 
@@ -36,15 +36,15 @@ class Interruption:
 
     def _request(self, number: int, _frame: FrameType | None) -> None:
         self.signal = number
-        for known in self._before:
-            signal.signal(known, signal.SIG_DFL)
+        for each in self._before:
+            signal.signal(each, signal.SIG_DFL)
 
 
 def hold() -> None:
-    """Keeps both signals waiting: for a process that is about to become another by exec."""
+    """Blocks both signals, in a process that is about to become another by exec."""
     signal.pthread_sigmask(signal.SIG_BLOCK, NUMBERS)
 
 
 def release() -> None:
-    """Delivers what was kept waiting; after the handlers are in force."""
+    """Unblocks both signals and delivers those that wait. Call it once the handlers are installed."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, NUMBERS)

@@ -1,4 +1,4 @@
-"""A question to a process that imports JAX: one JSON object there, one back."""
+"""Requests to a worker process, which imports JAX: one JSON object there, one back."""
 
 from __future__ import annotations
 
@@ -9,14 +9,21 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from plimsoll.errors import PlimsollError
+from plimsoll.errors import PlimsollError, raise_refusal
 from plimsoll.processes import environment
 
 
 def ask(verb: str, question: Mapping[str, Any], *, under: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The worker's answer; what it refuses is refused here, in its words. Its standard error is ours.
+    """Runs a worker process for one request, and returns its answer. Its standard error is ours.
 
-    `under`: its environment; that of training on the CPU if it is not said, so that compiled steps are found.
+    Args:
+        verb: Key of `worker.ANSWERS`.
+        question: Argument of the function that answers, as JSON.
+        under: Environment of the worker; by default that of training on the CPU, so that compiled steps are found.
+
+    Raises:
+        PlimsollError: The worker refused, in its words, or was killed.
+        RuntimeError: The worker failed; its error is on standard error.
     """
     command = [sys.executable, "-m", "plimsoll.worker", verb]
     done = subprocess.run(
@@ -37,12 +44,5 @@ def ask(verb: str, question: Mapping[str, Any], *, under: Mapping[str, str] | No
     if done.returncode:
         raise RuntimeError(f"the process that was to {verb} ended with code {done.returncode}: its error stands above")
     reply = json.loads(done.stdout)
-    if "refused" in reply:
-        raise _refusal(reply)
+    raise_refusal(reply)
     return reply["answer"]
-
-
-def _refusal(reply: Mapping[str, Any]) -> PlimsollError:
-    refusal = PlimsollError(reply["refused"])
-    refusal.exit_code = reply["exit_code"]
-    return refusal

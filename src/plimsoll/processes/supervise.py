@@ -1,4 +1,4 @@
-"""A process that is started, watched to its end, and told once what its parent is told. Part of the joint."""
+"""A process that is supervised to its end. It gets every signal that its supervisor gets, once."""
 
 from __future__ import annotations
 
@@ -18,15 +18,21 @@ PR_SET_PDEATHSIG = 1
 def watched(
     command: Sequence[str], environment: Mapping[str, str] | None = None, *, pass_fds: Sequence[int] = ()
 ) -> tuple[int, bool]:
-    """Its exit code, and whether we were told to stop: it is told so too, once, and saves.
+    """Runs a process to its end. Returns its exit code, and whether a signal was forwarded to it.
 
-    In a process group of its own, since a terminal sends Ctrl-C to all of ours, and a second one would end it at once.
+    It runs in a process group of its own: a terminal sends Ctrl-C to the whole group, and a training process that gets
+    a second signal ends without saving.
+
+    Args:
+        command: Program and arguments.
+        environment: Its variables; ours if left out.
+        pass_fds: File descriptors that it inherits.
     """
-    told: list[int] = []
+    received: list[int] = []
     process: subprocess.Popen[bytes] | None = None
 
     def forward(number: int, _frame: Any) -> None:
-        told.append(number)
+        received.append(number)
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(number)
@@ -34,17 +40,21 @@ def watched(
     before = {number: signal.signal(number, forward) for number in FORWARDED}
     try:
         process = subprocess.Popen(command, env=environment, process_group=0, pass_fds=pass_fds)
-        if told:  # while it was being started
-            process.send_signal(told[0])
+        if received:  # while it was being started
+            process.send_signal(received[0])
         code = process.wait()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    return (128 - code if code < 0 else code), bool(told)
+    return (128 - code if code < 0 else code), bool(received)
 
 
 def end_with(parent: int) -> None:
-    """In the process that is watched: it saves and stops when `parent` is killed; on Linux. It holds across exec."""
+    """Makes this process get SIGTERM when its supervisor is killed, also after an exec; on Linux alone.
+
+    Args:
+        parent: Process id of the supervisor. Raises SystemExit if it has ended already.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:

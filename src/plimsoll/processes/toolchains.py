@@ -1,8 +1,12 @@
-"""Compile environments for chips that are not here: a TPU's compiler, NVIDIA's, each in a place of its own.
+"""Compile environments for chips that are not here: the compiler of TPUs, and that of NVIDIA GPUs.
 
-In the training environment a plug-in costs every run 90 to 320 MB of memory. So each is a virtual environment that sees
-the packages of this one and adds only its plug-in. They are kept in the user's data folder; `PLIMSOLL_COMPILERS`
-names another place. `plimsoll chips --install tpu|cuda` makes them, and nothing is downloaded unasked.
+In the training environment a plug-in costs every run 90 to 320 MB of memory. So each compiler has a virtual environment
+that sees the packages of this one and adds only its plug-in. They are in the user's data folder, or in the folder that
+`PLIMSOLL_COMPILERS` names. Only `plimsoll chips --install tpu|cuda` downloads and makes them.
+
+Our packages are added by a `.pth` file. `venv --system-site-packages` would add those of the interpreter that our own
+virtual environment was made from. PYTHONPATH would hide the plug-in's packages behind ours, reads no `.pth` files (so
+editable installs are missing), and is inherited by every child.
 """
 
 from __future__ import annotations
@@ -35,17 +39,18 @@ PLATFORMS: tuple[Platform, ...] = ("tpu", "cuda")
 
 @dataclass(frozen=True, kw_only=True)
 class _Kit:
-    """What one environment takes. Bytes were measured with jax 0.10.2 (docs/chips.md)."""
+    """Requirements of one environment. Bytes were measured with jax 0.10.2 (docs/chips.md)."""
 
     extra: str
-    """Of the package jax."""
+    """Extra of the package jax that installs the compiler."""
     disk_bytes: int
+    """Disk that the finished environment takes."""
     while_installing: int
-    """Downloaded wheels lie beside what is unpacked from them."""
+    """Disk for the downloaded wheels and what is unpacked from them."""
     plugins: tuple[str, ...]
-    """Packages, any of which is JAX's plug-in for training."""
+    """Packages of which any is JAX's plug-in for training."""
     proof: str
-    """A chip that must compile before the environment counts as made."""
+    """Chip for which a function must compile before the environment counts as finished."""
 
 
 KITS: dict[Platform, _Kit] = {
@@ -59,81 +64,84 @@ KITS: dict[Platform, _Kit] = {
     ),
 }
 MARK = "plimsoll.json"
-"""Written last: a folder without it was never finished."""
+"""File that is written last: a folder without it was never finished."""
 BORROWED = "plimsoll_environment.pth"
 BORROWS = "import site; site.addsitedir(PATH)"
-"""A line of it; PATH is a string of Python's."""
+"""Line of that file for each folder of ours, as a Python string. It also reads the folder's own `.pth` files."""
 
 
 def folder(platform: Platform) -> Path:
-    """Where the environment is, or would be."""
-    return _root() / platform
+    """Returns the folder of an environment, which need not exist."""
+    override = os.environ.get("PLIMSOLL_COMPILERS")
+    root = Path(override).expanduser().absolute() if override else user_data_path("plimsoll") / "compilers"
+    return root / platform
 
 
 def python_for(platform: Platform) -> Path | None:
-    """The interpreter of the environment; None where it is absent or was made for other packages than ours.
+    """Returns the interpreter of an environment; None if it is absent or was made for other packages than ours.
 
-    Our own where this environment has the plug-in, as one does that trains on a card.
+    Without one, our own interpreter is returned if it has the plug-in for training, as on a machine with a card.
     """
     if not missing(platform):
-        return folder(platform) / "bin" / "python"
-    return Path(sys.executable) if _is_here(platform) else None
-
-
-def _is_here(platform: Platform) -> bool:
-    """Whether a plug-in for training is in this environment, for this version of JAX."""
+        return _python(folder(platform))
     versions = {each.version for name in KITS[platform].plugins for each in metadata.distributions(name=name)}
-    return metadata.version("jax") in versions
+    return Path(sys.executable) if metadata.version("jax") in versions else None
 
 
 def missing(platform: Platform) -> str | None:
-    """Why the environment cannot be used, in a few words; None where it can. Starts no process."""
+    """Returns why an environment cannot be used, in a few words; None if it can. Starts no process."""
     try:
-        made = json.loads((folder(platform) / MARK).read_text())
+        mark = json.loads((folder(platform) / MARK).read_text())
     except (OSError, ValueError):
         return "not installed"
     ours = _made_for()
-    changed = [f"{name} {made.get(name)}, and this is {ours[name]}" for name in ours if made.get(name) != ours[name]]
+    changed = [f"{name} {mark.get(name)}, and this is {ours[name]}" for name in ours if mark.get(name) != ours[name]]
     return f"installed for {'; '.join(changed)}" if changed else _broken(folder(platform))
 
 
 def _broken(place: Path) -> str | None:
-    """What it borrows may have gone since: an interpreter, the packages of an environment that was removed or moved."""
-    python = _python(place)
+    """Returns what the environment uses of ours and has lost since; None if nothing.
+
+    Its interpreter, or the packages of an environment, may have been removed or moved.
+    """
+    python, packages = _python(place), _packages(place)
     if not python.exists():
         return f"broken, its interpreter {os.path.realpath(python)} is gone"
-    theirs = _its_packages(place)
-    borrowed = [path for line in _read(theirs / BORROWED).splitlines() if (path := _borrowed(line)) is not None]
+    try:
+        lines = (packages / BORROWED).read_text().splitlines()
+    except OSError:
+        lines = []
+    matches = [re.fullmatch(re.escape(BORROWS).replace("PATH", "(.*)"), line) for line in lines]
+    borrowed = [ast.literal_eval(match[1]) for match in matches if match]
     gone = [path for path in borrowed if not Path(path).is_dir()]
     if gone:
         return f"broken, it borrows packages from {gone[0]}, which is gone"
     version = metadata.version("jax")
-    found = {each.version for each in metadata.distributions(name="jax", path=[*borrowed, str(theirs)])}
-    if version not in found:
-        where = " or ".join(borrowed) or str(theirs)
-        return f"broken, there is {f'jax {found.pop()}' if found else 'no jax'} in {where}, and this is jax {version}"
+    versions = {each.version for each in metadata.distributions(name="jax", path=[*borrowed, str(packages)])}
+    if version not in versions:
+        where = " or ".join(borrowed) or str(packages)
+        other = f"jax {versions.pop()}" if versions else "no jax"
+        return f"broken, there is {other} in {where}, and this is jax {version}"
     return None
 
 
-def _its_packages(place: Path) -> Path:
+def _python(place: Path) -> Path:
+    return place / "bin" / "python"
+
+
+def _packages(place: Path) -> Path:
     return place / "lib" / "python{}.{}".format(*sys.version_info[:2]) / "site-packages"
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
-
-
-def _borrowed(line: str) -> str | None:
-    """The folder that a line of `BORROWED` adds."""
-    found = re.fullmatch(re.escape(BORROWS).replace("PATH", "(.*)"), line)
-    return ast.literal_eval(found[1]) if found else None
-
-
 def install(platform: Platform, say: Callable[[str], object]) -> Path:
-    """Makes the environment, proves it on one chip, and puts it in its place: whole, or not at all."""
+    """Makes an environment, proves it by compiling for one chip, and returns its interpreter.
+
+    An installation that fails or is killed leaves what was there before.
+
+    Args:
+        platform: Compiler to install.
+        say: Called with messages about what is done, first with the disk that it takes.
+    """
     kit, place = KITS[platform], folder(platform)
     say(
         f"making the compile environment for {platform} in {place}: {format_bytes(kit.disk_bytes)} on disk when it is"
@@ -149,7 +157,8 @@ def install(platform: Platform, say: Callable[[str], object]) -> Path:
             say(f"installing {package}")
             _run([_python(unfinished), "-m", "pip", "install", "--disable-pip-version-check", "--quiet", package])
             say(f"compiling a small function for {kit.proof}")
-            _prove(unfinished, platform)
+            proof = [_python(unfinished), "-m", "plimsoll.planner.topology", kit.proof]
+            _run(proof, environment=for_processes(platform))
             (unfinished / MARK).write_text(json.dumps(_made_for()))
             shutil.rmtree(place, ignore_errors=True)
             unfinished.rename(place)
@@ -159,17 +168,8 @@ def install(platform: Platform, say: Callable[[str], object]) -> Path:
     return _python(place)
 
 
-def _root() -> Path:
-    named = os.environ.get("PLIMSOLL_COMPILERS")
-    return Path(named).expanduser().absolute() if named else user_data_path("plimsoll") / "compilers"
-
-
-def _python(place: Path) -> Path:
-    return place / "bin" / "python"
-
-
 def _made_for() -> dict[str, str]:
-    """What an environment must agree with: it borrows our packages, and its plug-in fits one version of JAX."""
+    """Returns what an environment must agree with: it uses our packages, and its plug-in fits one version of JAX."""
     return {
         "jax": metadata.version("jax"),
         "python": ".".join(map(str, sys.version_info[:3])),
@@ -178,7 +178,8 @@ def _made_for() -> dict[str, str]:
 
 
 def _require_room(platform: Platform) -> None:
-    root, needed = _root(), KITS[platform].while_installing
+    """Makes the folder for environments. Raises PlimsollError if it cannot be made, or its disk is too full."""
+    root, needed = folder(platform).parent, KITS[platform].while_installing
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
@@ -196,37 +197,29 @@ def _require_room(platform: Platform) -> None:
 
 @contextlib.contextmanager
 def _alone(platform: Platform) -> Iterator[None]:
-    """Two installations at once would write into one folder. A killed one leaves no lock behind."""
-    with (_root() / f"{platform}.lock").open("w") as lock:
+    """Locks an environment for the block: two installations at once would write into one folder."""
+    root = folder(platform).parent
+    with (root / f"{platform}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise PlimsollError(
-                f"another process is installing the compile environment for {platform} in {_root()}: wait for it"
+                f"another process is installing the compile environment for {platform} in {root}: wait for it"
             ) from None
         yield
 
 
 def _make(place: Path) -> None:
-    """An environment whose imports fall through to ours, editable installs included: `.pth` files of ours are read."""
+    """Makes a virtual environment whose imports fall back to our packages, editable installs included."""
     _run([Path(sys.executable), "-m", "venv", str(place)])
-    ours = [path for path in _our_packages() if Path(path).is_dir()]
-    lines = [BORROWS.replace("PATH", repr(path)) + "\n" for path in ours]
-    (_its_packages(place) / BORROWED).write_text("".join(lines))
-
-
-def _our_packages() -> list[str]:
-    """As they really lie: a link to an environment (`current -> 1.2`) may be gone, or lead elsewhere, tomorrow."""
     ours = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
-    return list(dict.fromkeys(map(os.path.realpath, ours)))
-
-
-def _prove(place: Path, platform: Platform) -> None:
-    command = [_python(place), "-m", "plimsoll.planner.topology", KITS[platform].proof]
-    _run(command, environment=for_processes(platform))
+    real = dict.fromkeys(map(os.path.realpath, ours))  # a link (`current -> 1.2`) may lead elsewhere tomorrow
+    lines = [BORROWS.replace("PATH", repr(path)) + "\n" for path in real if Path(path).is_dir()]
+    (_packages(place) / BORROWED).write_text("".join(lines))
 
 
 def _run(command: list[Path | str], *, environment: dict[str, str] | None = None) -> None:
+    """Runs a step of the installation. Raises PlimsollError with the last line of its output if it fails."""
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return

@@ -9,16 +9,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from plimsoll.report.beside import beside_picture as beside_picture
-    from plimsoll.report.beside import beside_table as beside_table
+    from plimsoll.report.compared import compared_picture as compared_picture
+    from plimsoll.report.compared import compared_table as compared_table
+    from plimsoll.report.compared import settings_table as settings_table
     from plimsoll.report.ladder import ladder_picture as ladder_picture
     from plimsoll.report.ladder import ladder_table as ladder_table
-    from plimsoll.report.logfile import LogFile as LogFile
+    from plimsoll.report.metrics import LogFile as LogFile
     from plimsoll.report.metrics import MetricsLog as MetricsLog
     from plimsoll.report.metrics import read_rows as read_rows
     from plimsoll.report.picture import plan_picture as plan_picture
     from plimsoll.report.picture import require_picture as require_picture
-    from plimsoll.report.settings import settings_table as settings_table
     from plimsoll.report.summary import Epoch as Epoch
     from plimsoll.report.summary import Outcome as Outcome
     from plimsoll.report.summary import epoch_summary as epoch_summary
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from plimsoll.report.trackers import require_tracker as require_tracker
 
 _MODULES = {
-    "beside_picture": "beside",
-    "beside_table": "beside",
-    "LogFile": "logfile",
+    "compared_picture": "compared",
+    "compared_table": "compared",
+    "LogFile": "metrics",
     "MetricsLog": "metrics",
     "read_rows": "metrics",
     "ladder_picture": "ladder",
     "ladder_table": "ladder",
     "plan_picture": "picture",
     "require_picture": "picture",
-    "settings_table": "settings",
+    "settings_table": "compared",
     "Epoch": "summary",
     "Outcome": "summary",
     "epoch_summary": "summary",

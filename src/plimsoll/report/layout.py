@@ -1,11 +1,11 @@
-"""How numbers are written and set in columns: the units of every table, once.
+"""Number formats and text columns that every table shares.
 
-Bytes, counts and times come from `units.py`; here are shares, rates and differences, which a table makes of
-two of them. What is not known prints as `UNKNOWN`, never as zero.
+Bytes, counts and times come from `units.py`; shares, rates and differences, which need two of them, are here.
+An unknown value prints as `UNKNOWN`, never as zero.
 """
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from plimsoll.units import MIB, format_bytes
 
@@ -13,37 +13,48 @@ UNKNOWN = "-"
 WIDTH = 100
 
 
+def known(value: float | None, form: str) -> str:
+    """Returns `value` in the format `form`, like `,.2f`; `UNKNOWN` if it is None."""
+    return UNKNOWN if value is None else format(value, form)
+
+
 def format_share(part: float, whole: float) -> str:
-    """`81.3 %` of `whole`."""
+    """Returns `81.3 %`: the part of `whole`, or `UNKNOWN` if that is zero."""
     return f"{100 * part / whole:.1f} %" if whole else UNKNOWN
 
 
 def format_rate(per_second: float, unit: str) -> str:
-    """`38,095 tokens/s`; three digits below 100, where a whole number would round too much away."""
+    """Returns `38,095 tokens/s`; below 100 with three significant digits, because a whole number is too coarse."""
     number = f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.3g}"
     return f"{number} {unit}/s"
 
 
 def format_known_bytes(size: float | None) -> str:
+    """Returns `3.1 GiB`, or `UNKNOWN` for None."""
     return UNKNOWN if size is None else format_bytes(size)
 
 
 def format_mib_difference(measured: int | None, predicted: int | None) -> str:
-    """`-11.9 MiB`: measured minus predicted, in one unit so that a column can be read down."""
+    """Returns `-11.9 MiB`: measured minus predicted, always in MiB, so that a column can be compared by eye."""
     if measured is None or predicted is None:
         return UNKNOWN
     return f"{(measured - predicted) / MIB:+.1f} MiB"
 
 
 def format_difference_share(measured: float | None, predicted: float | None) -> str:
-    """`-1.5 %` of what was predicted."""
+    """Returns `-1.5 %`: measured minus predicted, as a share of the prediction."""
     if measured is None or not predicted:
         return UNKNOWN
     return f"{100 * (measured - predicted) / predicted:+.1f} %"
 
 
 def columns(rows: Sequence[Sequence[str]], *, align: str, indent: int = 2) -> list[str]:
-    """Lines of text. `align` has a letter per column: `l` or `r`; columns are two blanks apart."""
+    """Returns a line of text per row, with columns two spaces apart.
+
+    Args:
+        align: A letter per column: `l` (left) or `r` (right).
+        indent: Spaces before the first column.
+    """
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
@@ -56,9 +67,14 @@ def columns(rows: Sequence[Sequence[str]], *, align: str, indent: int = 2) -> li
 
 
 def labelled(label: str, text: str, *, width: int = 18, indent: int = 2) -> list[str]:
-    """`label   text`, folded under itself where the text is longer than a line."""
+    """Returns `label   text`, wrapped at `WIDTH` characters with further lines indented below the text."""
     first = " " * indent + label.ljust(width) + "  "
     folded = textwrap.wrap(
         text, WIDTH, initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False
     )
     return folded or [first.rstrip()]
+
+
+def all_labelled(rows: Iterable[tuple[str, str]]) -> list[str]:
+    """Returns the lines of several labels with their texts."""
+    return [line for label, text in rows for line in labelled(label, text)]

@@ -1,21 +1,23 @@
-"""`metrics.jsonl`: one JSON object per logged step; survives a kill, and can be cut back to a checkpoint.
+"""Files that a run appends to: its metrics (`metrics.jsonl`) and its messages (`log.txt`).
+
+Metrics are one JSON object per logged step. The file survives a kill, and can be cut back to a checkpoint:
 
     {"step": 20, "loss": 3.2, "step_seconds": 0.4, "elapsed_seconds": 8.1, "tokens_per_second": 38095.2, ...}
 
-JSON has no NaN and no infinity, and a reader who meets Python's bare `NaN` stops there. Such a value is
-written as null and named beside it, so that it is neither invalid nor hidden; `read_rows` makes it a float
-again:
+JSON has no NaN and no infinity, and many readers reject Python's bare `NaN`. Such a value is written as null, and
+listed under `not_finite` in the same row; `read_rows` turns it back into a float:
 
     {"step": 40, "loss": null, "not_finite": {"loss": "nan"}}
 
-A row is handed to the operating system before `log` returns, so SIGKILL loses none that was written. There
-is no fsync per row: a power cut may lose the last seconds, which a resumed run writes again.
+A row is passed to the operating system before `log` returns, so SIGKILL loses no row. There is no fsync per row:
+a power cut may lose the last seconds, which a resumed run writes again.
 """
 
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ MARKER = "not_finite"
 
 
 def encode_row(step: int, values: Mapping[str, Any]) -> str:
-    """One line of JSON; numbers of NumPy and JAX become Python's."""
+    """Returns a row as a line of JSON; numbers of NumPy and JAX become Python's."""
     plain = {name: value.item() if hasattr(value, "item") else value for name, value in values.items()}
     marked = {
         name: str(value) for name, value in plain.items() if isinstance(value, float) and not math.isfinite(value)
@@ -35,18 +37,19 @@ def encode_row(step: int, values: Mapping[str, Any]) -> str:
 
 
 def decode_row(line: str | bytes) -> dict[str, Any]:
+    """Returns the row of a line of JSON, with NaN and infinities restored."""
     row = json.loads(line)
     return row | {name: float(text) for name, text in row.pop(MARKER, {}).items()}
 
 
 def read_rows(path: Path | str) -> Iterator[dict[str, Any]]:
-    """The rows of a file, one at a time; a last line torn by a kill is not a row, other damage is refused."""
+    """Yields the rows of a file. An incomplete last line is skipped; other damage raises RunError."""
     for _, row in _lines_and_rows(Path(path)):
         yield row
 
 
 class MetricsLog:
-    """Appends rows to `path`. Opening drops a torn last line, so that the next row has a line of its own."""
+    """Log of metrics at `path`, which rows are appended to. Opening it removes an incomplete last line."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
@@ -60,10 +63,9 @@ class MetricsLog:
         return read_rows(self.path)
 
     def cut_after(self, step: int) -> int:
-        """Removes the rows of later steps, which a resumed run will write again; returns how many there were.
+        """Removes the rows of later steps, which a resumed run writes again, and returns their number.
 
-        The shorter file is complete on disk before it takes the old one's name: a kill leaves one or the
-        other.
+        The shorter file is complete on disk before it replaces the old one, so a kill leaves one of the two.
         """
         self.close()
         shorter, removed = self.path.with_name(self.path.name + ".cut"), 0
@@ -76,7 +78,11 @@ class MetricsLog:
             kept.flush()
             os.fsync(kept.fileno())
         os.replace(shorter, self.path)
-        _sync_folder(self.path.parent)
+        folder = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # a new name is data of the folder, not of the file
+        finally:
+            os.close(folder)
         self._open()
         return removed
 
@@ -106,11 +112,12 @@ def _lines_and_rows(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
 
 
 def _drop_torn_line(path: Path) -> None:
+    """Cuts off what follows the last newline. Reads backwards in blocks: the file may be long, and memory is scarce."""
     if not path.exists() or not (size := path.stat().st_size):
         return
     with open(path, "r+b") as file:
         end = size
-        while end > 0:  # backwards by blocks: the file may be long, and this process counts its bytes
+        while end > 0:
             start = max(0, end - 4096)
             file.seek(start)
             newline = file.read(end - start).rfind(b"\n")
@@ -122,10 +129,31 @@ def _drop_torn_line(path: Path) -> None:
             file.truncate(end)
 
 
-def _sync_folder(folder: Path) -> None:
-    """Makes a rename durable: the new name is data of the folder, not of the file."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+class LogFile:
+    """Log of messages at `path`, each with its time in UTC, so that lines of several machines can be sorted.
+
+    Whatever the terminal shows (`--quiet`, a closed window, a lost connection), this file has every message.
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        tee: Callable[[str], None] | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """Opens the file for appending. `tee` is called with every message too."""
+        # By line, so that a kill loses none; open as long as the run.
+        self._file = open(path, "a", buffering=1, encoding="utf-8")  # noqa: SIM115
+        self._tee = tee
+        self._now = now
+
+    def write(self, text: str) -> None:
+        """Appends a message. Its further lines are indented, so each line that starts with a time is a message."""
+        time = self._now().strftime("%Y-%m-%d %H:%M:%SZ")
+        self._file.write(f"{time}  " + text.rstrip().replace("\n", "\n" + " " * (len(time) + 2)) + "\n")
+        if self._tee is not None:
+            self._tee(text)
+
+    def close(self) -> None:
+        self._file.close()

@@ -1,11 +1,14 @@
-"""Where the bytes go, as a picture: the components of a plan stacked one after another up to the budget line.
+"""Picture of a plan's bytes: its components as a waterfall up to the budget.
 
     plan_picture(planned, "plan.png")
 
-Each bar starts where the one above it ends, so that the last one ends at the predicted peak, and what is left
-to the line is the room. Below stand the largest temporaries of the step, by their place in the source. matplotlib
-takes 40 MiB of resident memory, so it is imported inside the function: a training process never draws. A `Figure`
-of its own leaves pyplot's global state, and any open window, alone.
+Each bar starts where the one above it ends, so the last one ends at the predicted peak, and the rest up to the
+budget is free. Below are the largest temporaries of the step, by their place in the source. matplotlib takes 55 MiB
+of resident memory, so it is imported inside the functions that draw: a training process never does. A `Figure`
+created directly leaves pyplot's global state, and any open window, alone.
+
+Pages (`report/page/`) draw their own SVG instead: it follows the reader's light or dark colours and font size.
+A chart takes 6 ms and 5 KB there; matplotlib needs 150 ms and 16 KB, and a second to import.
 """
 
 import importlib.util
@@ -40,7 +43,7 @@ def plan_picture(planned: Planned, path: Path | str) -> Path:
 
 
 def written(figure: "Figure", path: Path) -> Path:
-    """The same figure gives the same bytes: no date in the file, no random ids in the SVG."""
+    """Saves the figure and returns the path. The same figure gives the same bytes: no date, no random ids in SVG."""
     from matplotlib import rc_context
 
     with rc_context({"svg.hashsalt": "plimsoll", "svg.fonttype": "none"}):
@@ -59,7 +62,11 @@ def _needs(path: Path, why: str) -> PlimsollError:
 
 
 def require_picture(path: Path | str) -> Path:
-    """Refuses, before anything is planned, what could not be drawn: PlimsollError. Imports and writes nothing."""
+    """Returns the path if a picture can be drawn there. Called before planning; imports and writes nothing.
+
+    Raises:
+        PlimsollError: If the format is not supported, matplotlib is missing, or the place is not writable.
+    """
     path = Path(path)
     if path.suffix.lower() not in FORMATS:
         raise PlimsollError(f"a picture is written as {' or '.join(FORMATS)}, and {path.name!r} is neither")
@@ -78,7 +85,7 @@ def require_picture(path: Path | str) -> Path:
 
 
 def waterfall(planned: Planned) -> "Figure":
-    """The figure, for a notebook or another format."""
+    """Returns the figure of a plan, for a notebook or another format."""
     from matplotlib.figure import Figure
 
     ledger = planned.ledger
@@ -92,23 +99,26 @@ def waterfall(planned: Planned) -> "Figure":
     else:
         axes = figure.subplots()
     _draw_bars(axes, parts, ledger.predicted_peak_bytes, ledger.budget_bytes)
-    _dress(axes, [name for name, _ in parts], ledger.predicted_peak_bytes, ledger.budget_bytes)
-    axes.set_title(_subtitle(planned), loc="left", fontsize=9, color=QUIET_INK, pad=22)
-    _write_above(axes, _title(planned), at=0, points=48, ha="left", color=INK, fontsize=12, fontweight="bold")
+    share = format_share(ledger.predicted_peak_bytes, ledger.budget_bytes)
+    subtitle = f"{plan_words(planned.plan)}\npeak in phase {ledger.phase}, {ledger.source}: {share} of the budget"
+    axes.set_title(subtitle, loc="left", fontsize=9, color=QUIET_INK, pad=22)
+    title = f"{planned.recipe} on {planned.plan.chip}" + (f" x {planned.devices}" if planned.devices > 1 else "")
+    _write_above(axes, title, at=0, points=48, ha="left", color=INK, fontsize=12, fontweight="bold")
     return figure
 
 
 def _draw_bars(axes: "Axes", parts: list[tuple[str, int]], peak: int, budget: int) -> None:
-    unit, _ = byte_axis(max(peak, budget))
+    """Draws a bar per component from where the one before it ends, then the peak, and the budget as a line."""
+    unit, unit_name = byte_axis(max(peak, budget))
     sizes = [size for _, size in parts]
     starts = [0, *accumulate(sizes)][:-1]
     full = max(peak, budget) / unit
-    rows = [*zip(starts, sizes, [BAR] * len(parts), strict=True), (0, peak, PEAK)]
-    for row, (start, size, colour) in enumerate(rows):
+    bars = [*zip(starts, sizes, [BAR] * len(parts), strict=True), (0, peak, PEAK)]
+    for row, (start, size, colour) in enumerate(bars):
         axes.barh(row, size / unit, left=start / unit, height=0.66, color=colour, edgecolor=colour, zorder=3)
         text = f"{format_bytes(size)}  {format_share(size, peak)}" if row < len(parts) else format_bytes(size)
         end = (start + size) / unit
-        if end > 0.8 * full:  # no room to the right of it: the text stands before the bar, or inside it
+        if end > 0.8 * full:  # no room to the right of it: the text goes before the bar, or inside it
             inside = size / unit > 0.25 * full
             at, side, ink = (end, "right", "white") if inside else (start / unit, "right", INK)
             shift = -0.008 * full
@@ -120,6 +130,15 @@ def _draw_bars(axes: "Axes", parts: list[tuple[str, int]], peak: int, budget: in
             axes.plot([end, end], [row + 0.33, row + 0.67], color=QUIET_INK, linewidth=0.8, zorder=2)
     if peak < budget:
         axes.barh(len(parts), (budget - peak) / unit, left=peak / unit, height=0.66, color=ROOM, zorder=1)
+    limit = budget / unit
+    axes.axvline(limit, color=LINE, linewidth=1.6, zorder=4)
+    room = f"room {format_bytes(budget - peak)}" if peak <= budget else f"over by {format_bytes(peak - budget)}"
+    _write_above(axes, f"budget {format_bytes(budget)}, {room}", at=limit, points=5, ha="right", color=LINE, fontsize=9)
+    axes.set_yticks(range(len(bars)), [*(name for name, _ in parts), "predicted peak"], fontsize=9, color=INK)
+    axes.get_yticklabels()[-1].set_fontweight("bold")
+    axes.set_ylim(len(parts) + 0.6, -0.6)
+    axes.set_xlim(0, 1.03 * full)
+    bar_axes(axes, x_label=f"{unit_name} per device")
 
 
 def _draw_temporaries(axes: "Axes", buffers: Sequence[Buffer]) -> None:
@@ -134,25 +153,12 @@ def _draw_temporaries(axes: "Axes", buffers: Sequence[Buffer]) -> None:
     axes.set_yticks(range(len(buffers)), labels, fontsize=8, color=INK)
     axes.set_ylim(len(buffers) - 0.4, -0.6)
     axes.set_title("largest temporaries when the step needs most", loc="left", fontsize=9, color=QUIET_INK)
-    axes.set_xlabel(unit_name, fontsize=9, color=QUIET_INK)
-    quieten(axes)
+    bar_axes(axes, x_label=unit_name)
 
 
-def _dress(axes: "Axes", names: list[str], peak: int, budget: int) -> None:
-    unit, unit_name = byte_axis(max(peak, budget))
-    line = budget / unit
-    axes.axvline(line, color=LINE, linewidth=1.6, zorder=4)
-    room = f"room {format_bytes(budget - peak)}" if peak <= budget else f"over by {format_bytes(peak - budget)}"
-    _write_above(axes, f"budget {format_bytes(budget)}, {room}", at=line, points=5, ha="right", color=LINE, fontsize=9)
-    axes.set_yticks(range(len(names) + 1), [*names, "predicted peak"], fontsize=9, color=INK)
-    axes.get_yticklabels()[-1].set_fontweight("bold")
-    axes.set_ylim(len(names) + 0.6, -0.6)
-    axes.set_xlim(0, 1.03 * max(peak, budget) / unit)
-    axes.set_xlabel(f"{unit_name} per device", fontsize=9, color=QUIET_INK)
-    quieten(axes)
-
-
-def quieten(axes: "Axes") -> None:
+def bar_axes(axes: "Axes", *, x_label: str) -> None:
+    """Labels the horizontal axis and styles both for a chart of bars: a light grid, no ticks and no frame."""
+    axes.set_xlabel(x_label, fontsize=9, color=QUIET_INK)
     axes.tick_params(axis="x", colors=QUIET_INK, labelsize=8, length=0)
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x", color=ROOM, linewidth=0.8, zorder=0)
@@ -160,22 +166,11 @@ def quieten(axes: "Axes") -> None:
 
 
 def _write_above(axes: "Axes", text: str, *, at: float, points: float, **style: Any) -> None:
-    """`at` is a place on the axis of bytes; `points` is the distance from the top of the bars."""
+    """Writes above the bars, at a value of the axis of bytes and a distance in points from their top."""
     place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
     axes.annotate(text, xy=(at, 1), xytext=(0, points), va="bottom", **place, **style)
 
 
 def byte_axis(largest: int) -> tuple[int, str]:
-    """Bytes of the axis' unit, and its name."""
+    """Returns the bytes of an axis' unit, and its name: GiB from 1 GiB on, else MiB."""
     return (GIB, "GiB") if largest >= GIB else (MIB, "MiB")
-
-
-def _title(planned: Planned) -> str:
-    devices = f" x {planned.devices}" if planned.devices > 1 else ""
-    return f"{planned.recipe} on {planned.plan.chip}{devices}"
-
-
-def _subtitle(planned: Planned) -> str:
-    ledger = planned.ledger
-    share = format_share(ledger.predicted_peak_bytes, ledger.budget_bytes)
-    return f"{plan_words(planned.plan)}\npeak in phase {ledger.phase}, {ledger.source}: {share} of the budget"

@@ -1,7 +1,7 @@
-"""The lines at the end of an epoch and at the end of a run. Pure: losses, times and bytes in, text out.
+"""Summaries that are printed at the end of an epoch and at the end of a run.
 
-Times are minutes with the seconds or hours beside them, as users of the guides expect; losses have six
-decimals, so that two runs can be compared by eye. A number that nobody measured is said to be missing.
+Times are in minutes, with seconds or hours in brackets, as users of the guides expect. Losses have six
+decimals, so that two runs can be compared by eye. A number that was not measured is reported as missing.
 """
 
 from dataclasses import dataclass
@@ -14,50 +14,51 @@ RULE = "=" * 80
 
 @dataclass(frozen=True, kw_only=True)
 class Epoch:
-    """What is known when an epoch ends."""
+    """Losses and times of an epoch."""
 
     number: int
-    """Counted from 1."""
+    """Number of the epoch, counted from 1."""
     epochs: int
     train_loss: float
     validation_loss: float | None
-    """None where the recipe has no validation."""
+    """Loss on the held-out set; None if the recipe has no validation."""
     epoch_seconds: float
     elapsed_seconds: float
-    """Of the run, over all its processes."""
+    """Time since the start of the run, summed over all its processes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What is known when a run ends."""
+    """Losses, times and bytes of a run that has ended."""
 
     steps: int
     train_loss: float
     validation_loss: float | None
-    """The last one."""
+    """Last loss on the held-out set."""
     best_validation_loss: float | None
     best_step: int | None
     total_seconds: float
-    """Over all processes of the run."""
+    """Training time, summed over all processes of the run."""
     epoch_seconds: tuple[float, ...]
-    """Of every whole epoch; empty where the run counts steps."""
+    """Time of each complete epoch; empty if the run counts steps."""
     device: str
     budget_bytes: int
     predicted_peak_bytes: int
     measured_peak_bytes: int | None
-    """The maximum over all processes of the run."""
+    """Highest peak of all processes of the run."""
     resumed_from_step: int | None = None
     overruns: tuple[str, ...] = ()
-    """What went over the budget on the way, a line each."""
+    """Overruns of the budget, a line each."""
     waited_share: float | None = None
-    """Of the last process's time, what training waited for data."""
+    """Share of the last process's time in which training waited for data."""
     rows_left_out: int = 0
-    """Because they were not finite, as far as the source reports it; a row counts once an epoch."""
+    """Rows skipped because they were not finite, if the source counts them; each counts once per epoch."""
     finished: bool = True
-    """False where the run stopped early, by request or on an error."""
+    """False if the run stopped early, by request or on an error."""
 
 
 def epoch_summary(epoch: Epoch) -> str:
+    """Returns the losses and times of an epoch as text."""
     rows = [
         ("Train Loss:", f"{epoch.train_loss:.6f}"),
         ("Val Loss:", _loss(epoch.validation_loss)),
@@ -68,6 +69,7 @@ def epoch_summary(epoch: Epoch) -> str:
 
 
 def final_summary(outcome: Outcome) -> str:
+    """Returns losses, times and memory of a run as text."""
     title = "Training complete" if outcome.finished else "Training stopped early; the same command continues it"
     return "\n".join([title, RULE, *columns([*_results(outcome), *_times(outcome), *_peaks(outcome)], align="ll")])
 
@@ -111,7 +113,7 @@ def _peaks(outcome: Outcome) -> list[tuple[str, str]]:
     ]
     if measured is not None and measured > budget:
         rows.append(("Over The Budget By:", format_bytes(measured - budget)))
-    rows += [("Went Over:", words) for words in outcome.overruns]
+    rows += [("Went Over:", overrun) for overrun in outcome.overruns]
     return rows
 
 

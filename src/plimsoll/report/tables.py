@@ -8,65 +8,65 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plimsoll.levers.registry import LEVERS, in_words
-from plimsoll.planned import Alternative, Plan, Planned, Scaled
+from plimsoll.planned import Plan, Planned
 from plimsoll.report.layout import (
     UNKNOWN,
+    all_labelled,
     columns,
     format_difference_share,
     format_known_bytes,
     format_mib_difference,
     format_rate,
     format_share,
+    known,
     labelled,
 )
 from plimsoll.units import format_bytes, format_count, format_seconds
 
 
 def plan_table(planned: Planned) -> str:
-    """What `plimsoll plan` prints: the plan, its bytes, its time, the reasons."""
+    """Returns the text of `plimsoll plan`: levers, bytes, time, the reason for the choice and the alternatives."""
     ledger = planned.ledger
     peak, budget = ledger.predicted_peak_bytes, ledger.budget_bytes
-    whose = "process" if planned.plan.chip == "cpu" else "device"  # the devices of a CPU have one memory
+    whose = "process" if planned.plan.chip == "cpu" else "device"  # the devices of a CPU share one memory
     where = "" if planned.devices == 1 else f" x {planned.devices}, bytes of each {whose}"
-    return "\n".join(
-        [
-            f"plan for {planned.recipe} on {planned.plan.chip}{where}: "
-            f"{format_bytes(peak)} of {format_bytes(budget)} ({format_share(peak, budget)} of the budget)",
-            "",
-            *_levers(planned),
-            "",
-            f"bytes at the predicted peak, in the phase `{ledger.phase}` ({ledger.source})",
-            *_components(ledger.predicted, peak),
-            *([f"  and {format_bytes(ledger.spare_bytes)} of the budget to spare"] if ledger.spare_bytes else []),
-            "",
-            *_phases(ledger.phases, ledger.phase),
-            *_host(planned),
-            *_estimate_band(planned),
-            *_error_band(planned),
-            *_disk(planned.disk),
-            *_speed(planned),
-            *_scaling(planned.scaling),
-            *labelled("why", planned.reason),
-            *(line for text in planned.left_out for line in labelled("does not compile", text)),
-            *_alternatives(planned),
-        ]
-    )
-
-
-def _levers(planned: Planned) -> list[str]:
-    rows = {
-        "parameters": format_count(planned.parameters),
-        **lever_rows(planned.plan),
-        "devices": _devices(planned),
-        "pinned": ", ".join(planned.plan.pinned) or "nothing",
-    }
-    return [line for label, text in rows.items() for line in labelled(label, text)]
+    lines = [
+        f"plan for {planned.recipe} on {planned.plan.chip}{where}: "
+        f"{format_bytes(peak)} of {format_bytes(budget)} ({format_share(peak, budget)} of the budget)",
+        "",
+        *labelled("parameters", format_count(planned.parameters)),
+        *all_labelled(lever_rows(planned.plan).items()),
+        *labelled("devices", _devices(planned)),
+        *labelled("pinned", ", ".join(planned.plan.pinned) or "nothing"),
+        "",
+        *_memory(planned),
+        *_uncertainty(planned),
+    ]
+    if planned.disk:
+        size, count, total = (planned.disk[name] for name in ("checkpoint_bytes", "kept_at_once", "bytes"))
+        text = f"{format_bytes(total)} for {count} checkpoints of {format_bytes(size)} at once"
+        lines += labelled("disk", text)
+    lines += [*_times(planned), *labelled("why", planned.reason)]
+    lines += all_labelled(("does not compile", text) for text in planned.left_out)
+    for rank, other in enumerate(planned.alternatives):
+        seconds = "time unknown" if other.step_seconds is None else format_seconds(other.step_seconds)
+        price = f"{format_bytes(other.peak_bytes)}, step {seconds}"
+        lines += labelled("runner-up" if rank == 0 else "", f"{plan_words(other.plan)}: {price}")
+        lines += labelled("", other.reason)
+    return "\n".join(lines)
 
 
 def lever_rows(plan: Plan) -> dict[str, str]:
     """Returns each lever's name and value in words; of those that most plans leave off, only what is on."""
     rows = (LEVERS[name].table_row(value, plan) for name, value in plan.levers.items())
     return dict(row for row in rows if row is not None)
+
+
+def plan_words(plan: Plan) -> str:
+    """Returns a plan in one line: `micro-batch 8 x 8, remat dots, loss chunk 1024, bfloat16`."""
+    off = {name: lever.plain for name, lever in LEVERS.items() if name not in ("remat", "precision")}
+    pulled = {name: value for name, value in plan.levers.items() if name not in off or value != off[name]}
+    return f"micro-batch {plan.micro_batch} x {plan.accumulation}, {in_words(pulled)}"
 
 
 def _devices(planned: Planned) -> str:
@@ -77,146 +77,126 @@ def _devices(planned: Planned) -> str:
     return f"{devices}: {planned.plan.micro_batch // devices} examples of a micro-batch on each, {state}"
 
 
-def _scaling(scaled: Sequence[Scaled]) -> list[str]:
-    if not scaled:
-        return []
-    rows = [
-        (str(one.devices), format_bytes(one.sent_bytes), format_seconds(one.step_seconds), f"{one.efficiency:.0%}")
-        for one in scaled
+def _memory(planned: Planned) -> list[str]:
+    """Returns the components at the peak, the peak of each phase, and the host's components where it has its own."""
+    ledger, host = planned.ledger, planned.ledger.host
+    lines = [
+        f"bytes at the predicted peak, in the phase `{ledger.phase}` ({ledger.source})",
+        *_components(ledger.predicted, ledger.predicted_peak_bytes),
     ]
-    head = ("devices", "each sends", "step", "efficiency")
-    return ["", "the same step on other numbers of them, by the rates", *columns([head, *rows], align="rrrr"), ""]
-
-
-def _host(planned: Planned) -> list[str]:
-    host = planned.ledger.host
-    if host is None:
-        return []
-    peak, budget = host.predicted_peak_bytes, host.budget_bytes
-    of = "no limit given" if budget is None else f"of {format_bytes(budget)}"
-    head = f"each host: {format_bytes(peak)} ({of}) at its peak, in the phase `{host.phase}`, without its driver"
-    return [head, *_components(host.predicted, peak), ""]
+    if ledger.spare_bytes:
+        lines.append(f"  and {format_bytes(ledger.spare_bytes)} of the budget to spare")
+    lines.append("")
+    if ledger.phases:
+        rows = [
+            (name, format_bytes(size), "<- peak" if name == ledger.phase else "")
+            for name, size in ledger.phases.items()
+        ]
+        lines += ["predicted peak of each phase", *columns(rows, align="lrl"), ""]
+    if host is not None:
+        peak, budget = host.predicted_peak_bytes, host.budget_bytes
+        limit = "no limit given" if budget is None else f"of {format_bytes(budget)}"
+        lines += [
+            f"each host: {format_bytes(peak)} ({limit}) at its peak, in the phase `{host.phase}`, without its driver",
+            *_components(host.predicted, peak),
+            "",
+        ]
+    return lines
 
 
 def _components(predicted: Mapping[str, int], peak: int) -> list[str]:
     largest_first = sorted(predicted.items(), key=lambda item: -item[1])
-    rows = [(name, format_bytes(size), format_share(size, peak)) for name, size in largest_first]
-    return columns([*rows, ("peak", format_bytes(peak), format_share(peak, peak))], align="lrr")
+    rows = [(name, format_bytes(size), format_share(size, peak)) for name, size in [*largest_first, ("peak", peak)]]
+    return columns(rows, align="lrr")
 
 
-def _phases(phases: Mapping[str, int], peak_phase: str) -> list[str]:
-    if not phases:
-        return []
-    rows = [(name, format_bytes(size), "<- peak" if name == peak_phase else "") for name, size in phases.items()]
-    return ["predicted peak of each phase", *columns(rows, align="lrl"), ""]
-
-
-def _estimate_band(planned: Planned) -> list[str]:
-    band, budget = planned.estimate_band, planned.ledger.budget_bytes
-    if band is None:
-        return []
-    less, more = (f"{100 * abs(band[end]):.0f} %" for end in ("lowest", "highest"))
-    lowest, highest = band["lowest_peak_bytes"], band["highest_peak_bytes"]
-    text = (
-        f"no compiler was asked. Of {band['plans']} plans that were shown to one, it took from {less} less to {more}"
-        f" more temporaries than estimated (docs/chips.md): a peak from {format_bytes(lowest)} to"
-        f" {format_bytes(highest)}"
-    )
-    over = f", which is {format_bytes(highest - budget)} over the budget" if highest > budget else ""
-    return labelled("estimated", text + over)
-
-
-def _error_band(planned: Planned) -> list[str]:
-    """Of earlier predictions of this kind; and what this run itself has taught."""
-    band, lines = planned.error_band, []
+def _uncertainty(planned: Planned) -> list[str]:
+    """Returns how far estimates and earlier predictions were off, and the margin that this run's overruns added."""
+    band, earlier, lines = planned.estimate_band, planned.error_band, []
+    if band is not None:
+        less, more = (f"{100 * abs(band[end]):.0f} %" for end in ("lowest", "highest"))
+        lowest, highest = band["lowest_peak_bytes"], band["highest_peak_bytes"]
+        beyond = highest - planned.ledger.budget_bytes
+        text = (
+            f"no compiler was asked. Of {band['plans']} plans that were shown to one, it took from {less} less to"
+            f" {more} more temporaries than estimated (docs/chips.md): a peak from {format_bytes(lowest)} to"
+            f" {format_bytes(highest)}"
+        )
+        text += f", which is {format_bytes(beyond)} over the budget" if beyond > 0 else ""
+        lines += labelled("estimated", text)
     if planned.margin_bytes:
         lines += labelled("margin", f"{format_bytes(planned.margin_bytes)}: this run went over its budget before")
-    if band is None:
-        return lines
-    if not band["sessions"]:
-        return [*lines, *labelled("error band", "no run of this kind seen yet")]
-    lowest, highest, median = (
-        format_mib_difference(band[f"{name}_bytes"], 0) for name in ("lowest", "highest", "median")
-    )
-    sessions = f"{band['sessions']} session{'s' * (band['sessions'] != 1)}"
-    text = f"{lowest.removesuffix(' MiB')} .. {highest} over {sessions}, median {median} (measured minus predicted)"
-    return [*lines, *labelled("error band", text)]
-
-
-def _disk(disk: Mapping[str, int]) -> list[str]:
-    if not disk:
-        return []
-    one, times, together = (disk[name] for name in ("checkpoint_bytes", "kept_at_once", "bytes"))
-    return labelled("disk", f"{format_bytes(together)} for {times} checkpoints of {format_bytes(one)} at once")
-
-
-def _speed(planned: Planned) -> list[str]:
-    if planned.step_seconds is None:
-        return labelled("step", "time unknown: no rates for this chip (`plimsoll plan --measure` times it)")
-    rates = [format_rate(planned.examples_per_step / planned.step_seconds, "examples")]
-    if planned.tokens_per_step is not None:
-        rates.insert(0, format_rate(planned.tokens_per_step / planned.step_seconds, "tokens"))
-    text = f"{format_seconds(planned.step_seconds)} ({planned.step_seconds_source}): {', '.join(rates)}"
-    return labelled("step", text)
-
-
-def _alternatives(planned: Planned) -> list[str]:
-    lines = []
-    for place, other in enumerate(planned.alternatives):
-        label = "runner-up" if place == 0 else ""
-        lines += labelled(label, f"{plan_words(other.plan)}: {_price(other)}")
-        lines += labelled("", other.reason)
+    if earlier is not None and not earlier["sessions"]:
+        lines += labelled("error band", "no run of this kind seen yet")
+    elif earlier is not None:
+        lowest, highest, median = (
+            format_mib_difference(earlier[f"{name}_bytes"], 0) for name in ("lowest", "highest", "median")
+        )
+        sessions = f"{earlier['sessions']} session{'s' * (earlier['sessions'] != 1)}"
+        text = f"{lowest.removesuffix(' MiB')} .. {highest} over {sessions}, median {median} (measured minus predicted)"
+        lines += labelled("error band", text)
     return lines
 
 
+def _times(planned: Planned) -> list[str]:
+    """Returns the predicted time of a step, and of the same step on other numbers of devices."""
+    if planned.step_seconds is None:
+        lines = labelled("step", "time unknown: no rates for this chip (`plimsoll plan --measure` times it)")
+    else:
+        rates = [format_rate(planned.examples_per_step / planned.step_seconds, "examples")]
+        if planned.tokens_per_step is not None:
+            rates.insert(0, format_rate(planned.tokens_per_step / planned.step_seconds, "tokens"))
+        seconds = f"{format_seconds(planned.step_seconds)} ({planned.step_seconds_source})"
+        lines = labelled("step", f"{seconds}: {', '.join(rates)}")
+    if not planned.scaling:
+        return lines
+    rows = [
+        (str(row.devices), format_bytes(row.sent_bytes), format_seconds(row.step_seconds), f"{row.efficiency:.0%}")
+        for row in planned.scaling
+    ]
+    header = ("devices", "each sends", "step", "efficiency")
+    title = "the same step on other numbers of them, by the rates"
+    return [*lines, "", title, *columns([header, *rows], align="rrrr"), ""]
+
+
 def buffers_table(planned: Planned) -> str:
-    """What `plimsoll plan --buffers` adds: the largest temporaries of the step and the lines they come from."""
+    """Returns what `plimsoll plan --buffers` adds: the step's largest temporaries and their lines of source."""
     if not planned.largest_buffers:
         estimated = planned.ledger.source == "estimated"
         why = "no compiler was asked (`plimsoll chips --install`)" if estimated else "the compiler does not say"
         return f"largest temporaries of the step: {why}"
-    rows = [(format_bytes(one.bytes), one.shape, one.what, one.place or UNKNOWN) for one in planned.largest_buffers]
+    rows = [
+        (format_bytes(buffer.bytes), buffer.shape, buffer.what, buffer.place or UNKNOWN)
+        for buffer in planned.largest_buffers
+    ]
     title = "largest temporaries when the step needs most, and the lines they come from"
     return "\n".join([title, *columns(rows, align="rlll")])
 
 
-def plan_words(plan: Plan) -> str:
-    """Returns a plan in one line: `micro-batch 8 x 8, remat dots, loss chunk 1024, bfloat16`."""
-    off = {name: lever.plain for name, lever in LEVERS.items() if name not in ("remat", "precision")}
-    pulled = {name: value for name, value in plan.levers.items() if name not in off or value != off[name]}
-    return f"micro-batch {plan.micro_batch} x {plan.accumulation}, {in_words(pulled)}"
-
-
-def _price(other: Alternative) -> str:
-    seconds = "time unknown" if other.step_seconds is None else format_seconds(other.step_seconds)
-    return f"{format_bytes(other.peak_bytes)}, step {seconds}"
-
-
 def ledger_table(ledger: Mapping[str, Any]) -> str:
-    """Predicted beside measured, from a run's `ledger.json`; the difference is measured minus predicted."""
+    """Returns a run's `ledger.json` as a table: predicted, measured, and measured minus predicted."""
     predicted, measured = ledger["predicted"], ledger["measured"]
     before, after = predicted.get("phases", {}), measured.get("phases", {})
     components = sorted(ledger["components"].items(), key=lambda item: -item[1]["predicted"])
     rows = [(name, both["predicted"], both["measured"]) for name, both in components]
-    phases = [(name, before.get(name), after.get(name)) for name in dict.fromkeys([*before, *after])]
-    compared = [
-        *(_compared(*row) for row in [*rows, ("peak", predicted["peak_bytes"], measured["peak_bytes"])]),
-        *([("", "", "", "", "")] if phases else []),
-        *(_compared(f"phase {name}", *both) for name, *both in phases),
-    ]
+    rows.append(("peak", predicted["peak_bytes"], measured["peak_bytes"]))
+    phases = [(f"phase {name}", before.get(name), after.get(name)) for name in dict.fromkeys([*before, *after])]
     header = ("", "predicted", "measured", "difference", "of predicted")
-    lines = [_verdict(ledger), "", *columns([header, *compared], align="lrrrr")]
+    compared = [header, *(_compared(*row) for row in rows)]
+    compared += [("", "", "", "", ""), *(_compared(*row) for row in phases)] if phases else []
+    lines = [_verdict(ledger), "", *columns(compared, align="lrrrr")]
     resumed = ledger.get("resumed_from_step")
     lines += [] if resumed is None else ["", *labelled("resumed from", f"step {resumed:,}")]
-    for overrun in ledger.get("overruns", ()):
-        lines += labelled("went over", overrun_words(overrun))
-    for note in ledger.get("notes", ()):
-        lines += labelled("note", note)
+    lines += all_labelled(("went over", overrun_words(overrun)) for overrun in ledger.get("overruns", ()))
+    lines += all_labelled(("note", note) for note in ledger.get("notes", ()))
     return "\n".join(lines)
 
 
 def overrun_words(overrun: Mapping[str, Any]) -> str:
-    """One entry of `ledger.json`'s `overruns`: `at step 12: 431.0 MiB resident, 352.1 MiB predicted, ...`."""
+    """Returns an entry of `ledger.json`'s `overruns` in words.
+
+    An example: `at step 12: 431.0 MiB resident; 352.1 MiB predicted, budget 400.0 MiB`.
+    """
     measured, predicted, budget = (
         format_bytes(overrun[f"{name}_bytes"]) for name in ("measured", "predicted", "budget")
     )
@@ -235,57 +215,47 @@ def _compared(name: str, predicted: int | None, measured: int | None) -> tuple[s
 
 
 def _verdict(ledger: Mapping[str, Any]) -> str:
-    """The first line says whether the line held, because that is the question."""
+    """Returns the first line: whether the measured peak stayed within the budget, which is the reader's question."""
     budget, measured = ledger["budget_bytes"], ledger["measured"]["peak_bytes"]
-    predicted = ledger["predicted"]["peak_bytes"]
-    said = f"predicted {format_bytes(predicted)}, {ledger['source']}, phase `{ledger['phase']}`"
+    predicted = f"predicted {format_bytes(ledger['predicted']['peak_bytes'])}, {ledger['source']}"
+    predicted += f", phase `{ledger['phase']}`"
     if measured is None:
-        return f"peak not measured yet; budget {format_bytes(budget)} ({said})"
+        return f"peak not measured yet; budget {format_bytes(budget)} ({predicted})"
     share = f"{format_share(measured, budget)} of the budget"
-    line = f"measured peak {format_bytes(measured)} of {format_bytes(budget)}, {share} ({said})"
-    return line if measured <= budget else f"OVER THE BUDGET by {format_bytes(measured - budget)}: {line}"
+    verdict = f"measured peak {format_bytes(measured)} of {format_bytes(budget)}, {share} ({predicted})"
+    return verdict if measured <= budget else f"OVER THE BUDGET by {format_bytes(measured - budget)}: {verdict}"
 
 
 def runs_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What `plimsoll runs` prints: a run a line.
+    """Returns what `plimsoll runs` prints: a line per run.
 
-    Keys: `name`, `recipe`, `step`, `steps`, `loss`, `best_validation_loss`, `peak_bytes`, `budget_bytes`,
-    `state`; one that is missing or None prints as unknown. Runs of puzzles have `exact_accuracy`, where the validation
-    loss was best: a column, where there are any.
+    Args:
+        rows: Mappings with `name`, `recipe`, `step`, `steps`, `loss`, `best_validation_loss`, `peak_bytes`,
+            `budget_bytes` and `state`; a missing value or None prints as unknown. Runs of puzzles have
+            `exact_accuracy` at the best validation loss, which adds a column.
     """
     if not rows:
         return "no runs here"
-    header = ("run", "recipe", "step", "loss", "best validation", "peak", "budget", "used", "state")
+    header = ["run", "recipe", "step", "loss", "best validation", "peak", "budget", "used", "state"]
     table, align = [header, *map(_run, rows)], "llrrrrrrl"
     if any("exact_accuracy" in row for row in rows):
-        exact = ["exact there", *(_share(row.get("exact_accuracy")) for row in rows)]
-        table = [(*line[:5], cell, *line[5:]) for line, cell in zip(table, exact, strict=True)]
+        exact = [row.get("exact_accuracy") for row in rows]
+        cells = ["exact there", *(UNKNOWN if share is None else format_share(share, 1) for share in exact)]
+        table = [[*line[:5], cell, *line[5:]] for line, cell in zip(table, cells, strict=True)]
         align = "llrrrrrrrl"
     return "\n".join(columns(table, align=align, indent=0))
 
 
-def _run(row: Mapping[str, Any]) -> tuple[str, ...]:
+def _run(row: Mapping[str, Any]) -> list[str]:
     peak, budget = row.get("peak_bytes"), row.get("budget_bytes")
-    return (
+    return [
         row["name"],
         row.get("recipe") or UNKNOWN,
-        f"{_count(row.get('step'))}/{_count(row.get('steps'))}",
-        _loss(row.get("loss")),
-        _loss(row.get("best_validation_loss")),
+        f"{known(row.get('step'), ',')}/{known(row.get('steps'), ',')}",
+        known(row.get("loss"), ".4f"),
+        known(row.get("best_validation_loss"), ".4f"),
         format_known_bytes(peak),
         format_known_bytes(budget),
         UNKNOWN if peak is None or not budget else format_share(peak, budget),
         row.get("state") or UNKNOWN,
-    )
-
-
-def _count(count: int | None) -> str:
-    return UNKNOWN if count is None else f"{count:,}"
-
-
-def _share(share: float | None) -> str:
-    return UNKNOWN if share is None else f"{100 * share:.1f} %"
-
-
-def _loss(loss: float | None) -> str:
-    return UNKNOWN if loss is None else f"{loss:.4f}"
+    ]

@@ -1,106 +1,160 @@
-"""Where metrics go besides `metrics.jsonl`: TensorBoard, Weights & Biases, Trackio, MLflow.
+"""Destinations for metrics besides `metrics.jsonl`: TensorBoard, Weights & Biases, Trackio, MLflow.
 
     tracker = open_tracker("wandb", folder, run_name="lc-1", config=recipe_values)
     tracker.log(20, {"loss": 3.2})
     tracker.close()
 
-Each package is imported by its own tracker only, because the training process pays for it. Measured resident
-memory beside NumPy: tensorboardX 2.6.5 takes 6 MiB (protobuf is in it; no torch and no TensorFlow),
-wandb 0.31.0 takes 40 MiB, and a process of its own beside ours.
+Each package is imported only by its own tracker, because its memory counts against the budget. Measured resident
+memory on top of NumPy: tensorboardX 2.6.5 takes 6 MiB (with protobuf, without torch and TensorFlow),
+wandb 0.31.0 takes 40 MiB, and starts another process.
 
-A run that continues keeps its identity: the id of a service is kept in the run folder, and TensorBoard is
-told which step comes next, so that it hides what the killed process wrote after the checkpoint.
+A resumed run keeps its identity: a service's id is saved in the run folder. TensorBoard gets the next step's
+number, so that it hides what a killed process wrote after the checkpoint.
 """
 
+import contextlib
 import importlib
 import importlib.util
 import json
 import os
+import socket
+import struct
+import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 from plimsoll.errors import PlimsollError
-from plimsoll.report.event_file import EventFile, messages
 
 PROJECT = "plimsoll"
 
 
-class Tracker(Protocol):
-    def log(self, step: int, values: Mapping[str, float]) -> None: ...
-    def close(self) -> None: ...
+class Tracker:
+    """Destination of a run's metrics. This one drops everything: `--tracker none`."""
+
+    def __init__(self, folder: Path, run_name: str, config: Mapping[str, Any], start_step: int) -> None:
+        pass
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Sends the values of a step."""
+
+    def close(self) -> None:
+        """Ends the run in the service, or closes the file."""
 
 
 def open_tracker(
     name: str, folder: Path | str, *, run_name: str, config: Mapping[str, Any], start_step: int = 0
 ) -> Tracker:
-    """`start_step` steps are done already; `config` is the recipe, and its values fit into JSON."""
+    """Starts or resumes the tracker of a run.
+
+    Args:
+        name: A key of `TRACKERS`.
+        folder: The run's folder, which holds event files and ids.
+        run_name: Name of the run in the service.
+        config: The recipe's values, which must be serialisable as JSON.
+        start_step: Steps taken before; 0 for a new run.
+    """
     _require_known(name)
     return TRACKERS[name](Path(folder), run_name, config, start_step)
 
 
-class Nothing:
-    """`--tracker none`."""
-
-    def __init__(self, folder: Path, run_name: str, config: Mapping[str, Any], start_step: int) -> None:
-        pass
-
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
 GUIDE_SCALARS = {"loss": "Loss/train", "tokens_per_second": "Throughput/tokens_per_sec"}
-"""Names under which the published guide of `longcontext` has them, written beside ours."""
+"""Names of the same values in the published guide of `longcontext`, written in addition to ours."""
 ALLOCATED = "Memory/allocated_gb"
-"""Also the guide's: 10^9 bytes, of the device where there is one, else resident."""
+"""Name in that guide of the memory in use, in units of 10^9 bytes: the device's if there is one, else resident."""
+FLUSH_SECONDS = 10
+"""Time between flushes: most that a kill loses of the events. metrics.jsonl loses nothing."""
 
 
-class TensorBoard:
-    """Event files in the run folder, for `tensorboard --logdir runs/`."""
+class TensorBoard(Tracker):
+    """Event files in the run folder, for `tensorboard --logdir runs/`.
+
+    They are written in the training loop's own thread. tensorboardX has a writer with a thread and a queue of ten: on a
+    full disk, or if the clock is set back by weeks, that thread dies, and the eleventh value blocks for ever
+    (docs/log.md, "Torture"). Here such an error is raised from `log`, and nothing blocks.
+    """
 
     def __init__(self, folder: Path, run_name: str, config: Mapping[str, Any], start_step: int) -> None:
         from tensorboardX.summary import text
 
-        self._file = EventFile(folder)
+        # Importing the protocol buffers creates their classes at run time.
+        self._messages: Any = importlib.import_module("tensorboardX.proto.event_pb2")
+        # The time in the name has a resolution of seconds; a restart may be faster, so it has the process's number too.
+        name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
+        self._file = open(folder / name, "ab")  # noqa: SIM115 - lives as long as the run
+        self._flushed = time.monotonic()
+        self._write(None, file_version="brain.Event:2")
         if start_step:  # hides what a killed process wrote after the checkpoint
-            log = messages().SessionLog
-            self._file.write(start_step + 1, session_log=log(status=log.START))
+            log = self._messages.SessionLog
+            self._write(start_step + 1, session_log=log(status=log.START))
         else:
             recipe = json.dumps(dict(config), indent=2, default=str)
-            self._file.write(0, summary=text("recipe", f"```json\n{recipe}\n```"))
+            self._write(0, summary=text("recipe", f"```json\n{recipe}\n```"))
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        theirs = {GUIDE_SCALARS[name]: value for name, value in values.items() if name in GUIDE_SCALARS}
-        held = values.get("device_bytes", values.get("resident_bytes"))
-        if held is not None:
-            theirs[ALLOCATED] = held / 1e9
+        """Writes the values of a step. Raises OSError if the file cannot be written."""
         from tensorboardX.summary import scalar
 
-        for name, value in {**values, **theirs}.items():
-            self._file.write(step, summary=scalar(name, value))
+        guide = {GUIDE_SCALARS[name]: value for name, value in values.items() if name in GUIDE_SCALARS}
+        allocated = values.get("device_bytes", values.get("resident_bytes"))
+        if allocated is not None:
+            guide[ALLOCATED] = allocated / 1e9
+        for name, value in {**values, **guide}.items():
+            self._write(step, summary=scalar(name, value))
+
+    def _write(self, step: int | None, **content: Any) -> None:
+        """Writes an event in TensorBoard's format: a length and the event, each followed by its checksum."""
+        from tensorboardX.record_writer import masked_crc32c
+
+        event = self._messages.Event(wall_time=time.time(), step=step, **content).SerializeToString()
+        length = struct.pack("<Q", len(event))
+        checksums = (struct.pack("<I", masked_crc32c(part)) for part in (length, event))
+        try:
+            self._file.write(length + next(checksums) + event + next(checksums))
+            if time.monotonic() - self._flushed > FLUSH_SECONDS:
+                self._file.flush()
+                self._flushed = time.monotonic()
+        except OSError:
+            self.close()
+            raise
 
     def close(self) -> None:
-        self._file.close()
+        """Closes the file. Errors are ignored: the interpreter would print them again at exit."""
+        with contextlib.suppress(OSError):
+            self._file.close()
 
 
-class WeightsAndBiases:
-    """Honours WANDB_MODE (`offline`, `disabled`), WANDB_PROJECT and the other variables of wandb."""
+class _Service(Tracker):
+    """Tracker whose package has a run object with `log` and `finish`."""
+
+    _run: Any
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        self._run.log(dict(values), step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class WeightsAndBiases(_Service):
+    """Tracker for wandb, with its own variables: WANDB_MODE (`offline`, `disabled`), WANDB_PROJECT and others."""
 
     def __init__(self, folder: Path, run_name: str, config: Mapping[str, Any], start_step: int) -> None:
         wandb = _import("wandb")
         online = os.environ.get("WANDB_MODE", "online") == "online"
+        run_id = _read_id(folder, "wandb")
+        if run_id is None:
+            run_id = uuid.uuid4().hex[:12]
+            _write_id(folder, "wandb", run_id)
         try:
             self._run = wandb.init(
                 project=os.environ.get("WANDB_PROJECT", PROJECT),
                 name=run_name,
                 dir=str(folder),
                 config=dict(config),
-                id=_kept_id(folder, "wandb", lambda: uuid.uuid4().hex[:12]),
+                id=run_id,
                 resume="allow" if online else None,  # offline there is no server to ask
                 settings=wandb.Settings(console="off", silent=True),  # our output is ours, and in log.txt
             )
@@ -110,37 +164,25 @@ class WeightsAndBiases:
                 "WANDB_MODE=offline and send the run later with `wandb sync`"
             ) from error
 
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        self._run.log(dict(values), step=step)
 
-    def close(self) -> None:
-        self._run.finish()
-
-
-class Trackio:
-    """Local by default; TRACKIO_DIR and TRACKIO_SPACE_ID are trackio's own."""
+class Trackio(_Service):
+    """Tracker for trackio, local unless its own TRACKIO_DIR and TRACKIO_SPACE_ID say otherwise."""
 
     def __init__(self, folder: Path, run_name: str, config: Mapping[str, Any], start_step: int) -> None:
         trackio = _import("trackio")
         # The run itself, not trackio.log: that looks the run up per thread.
         self._run = trackio.init(project=PROJECT, name=run_name, config=dict(config), resume="allow")
 
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        self._run.log(dict(values), step=step)
 
-    def close(self) -> None:
-        self._run.finish()
-
-
-class MLflow:
-    """Honours MLFLOW_TRACKING_URI (else MLflow's own default holds) and MLFLOW_EXPERIMENT_NAME."""
+class MLflow(Tracker):
+    """Tracker for MLflow, with its own variables: MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME."""
 
     def __init__(self, folder: Path, run_name: str, config: Mapping[str, Any], start_step: int) -> None:
         self._module = mlflow = _import("mlflow")
         mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT))
-        known = _read_id(folder, "mlflow") if start_step else None
-        if known is not None:
-            mlflow.start_run(run_id=known)
+        run_id = _read_id(folder, "mlflow") if start_step else None
+        if run_id is not None:
+            mlflow.start_run(run_id=run_id)
             return
         run = mlflow.start_run(run_name=run_name)
         _write_id(folder, "mlflow", run.info.run_id)
@@ -153,12 +195,12 @@ class MLflow:
         self._module.end_run()
 
 
-TRACKERS: dict[str, Callable[[Path, str, Mapping[str, Any], int], Tracker]] = {
+TRACKERS: dict[str, type[Tracker]] = {
     "tensorboard": TensorBoard,
     "wandb": WeightsAndBiases,
     "trackio": Trackio,
     "mlflow": MLflow,
-    "none": Nothing,
+    "none": Tracker,
 }
 
 
@@ -166,7 +208,7 @@ INSTALL = {"wandb": "plimsoll-jax[wandb]", "trackio": "trackio", "mlflow": "mlfl
 
 
 def require_tracker(name: str) -> None:
-    """Before anything is planned: a tracker that is not there is refused now."""
+    """Raises PlimsollError if the tracker is unknown or not installed. Called before anything is planned."""
     _require_known(name)
     if name in INSTALL and importlib.util.find_spec(name) is None:
         raise _not_installed(name, "it is not installed")
@@ -191,22 +233,11 @@ def _not_installed(module: str, why: str) -> PlimsollError:
     )
 
 
-def _id_file(folder: Path, service: str) -> Path:
-    return folder / f"{service}-id.txt"
-
-
 def _read_id(folder: Path, service: str) -> str | None:
-    file = _id_file(folder, service)
+    """Returns the id of the run in that service, which is kept in the run folder; None for a new run."""
+    file = folder / f"{service}-id.txt"
     return file.read_text().strip() or None if file.exists() else None
 
 
-def _write_id(folder: Path, service: str, value: str) -> None:
-    _id_file(folder, service).write_text(value + "\n")
-
-
-def _kept_id(folder: Path, service: str, make: Callable[[], str]) -> str:
-    known = _read_id(folder, service)
-    if known is None:
-        known = make()
-        _write_id(folder, service, known)
-    return known
+def _write_id(folder: Path, service: str, run_id: str) -> None:
+    (folder / f"{service}-id.txt").write_text(run_id + "\n")

@@ -1,0 +1,1 @@
+"""A run on disk or in a bucket: its folder, provenance, mirror and lease."""

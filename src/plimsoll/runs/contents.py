@@ -1,4 +1,4 @@
-"""What belongs to a run folder, by checksum: what a mirror sends, fetches and compares."""
+"""Files that belong to a run folder, with their checksums: what a mirror sends, fetches and compares."""
 
 from __future__ import annotations
 
@@ -10,38 +10,45 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-LINKED = "checkpoints/step-"
-"""How the names of files begin that nothing changes once they are there: a hard link keeps them while they are sent."""
+IMMUTABLE = "checkpoints/step-"
+"""Prefix of the names of files that never change once they are written. A hard link keeps them while they are sent."""
 
 
 @dataclass(frozen=True)
 class Content:
-    """What is in a file."""
+    """Size and checksum of a file."""
 
     bytes: int
     sha256: str
 
 
 Files = dict[str, Content]
-"""By their names in the run folder."""
+"""Contents of files, by their names relative to the run folder."""
 Seen = dict[str, tuple[list[int], Content]]
-"""With the size, time and inode that a file had when it was read last."""
+"""Contents of files as they were last read, each with the size, time and inode that the file had then."""
 
 
 def contents(folder: Path, seen: Seen) -> Files:
-    """Of all that belongs to a run there. What `seen` knows, and nobody touched since, is not read again."""
-    found = {}
+    """Returns the contents of all files that belong to the run in `folder`.
+
+    A file whose size, time and inode are as in `seen` is not read again. Every file that is read is added to `seen`.
+    """
+    files = {}
     for name in names(folder):
         with contextlib.suppress(FileNotFoundError):
             stat = stat_of(folder / name)
             if name not in seen or seen[name][0] != stat:
                 seen[name] = stat, content_of(folder / name)
-            found[name] = seen[name][1]
-    return found
+            files[name] = seen[name][1]
+    return files
 
 
 def names(folder: Path) -> Iterator[str]:
-    """Neither locks, nor what is being written, nor what was set aside, nor links to elsewhere."""
+    """Yields the names of the files that belong to the run in `folder`.
+
+    Left out are locks and other hidden files, files that are being written (`.new`), damaged checkpoints that were set
+    aside, and symbolic links.
+    """
     for path, below, files in os.walk(folder):
         below[:] = sorted(name for name in below if not name.startswith(".") and not name.endswith(".damaged"))
         for name in sorted(files):
@@ -51,8 +58,9 @@ def names(folder: Path) -> Iterator[str]:
 
 
 def duplicate(path: Path, copy: Path, name: str) -> None:
+    """Makes `copy` a file with the content that `path` has now: a hard link if `name` is of an immutable file."""
     copy.unlink(missing_ok=True)  # it may be a link itself
-    if name.startswith(LINKED):
+    if name.startswith(IMMUTABLE):
         with contextlib.suppress(OSError):  # a file system without hard links
             os.link(path, copy)
             return
@@ -60,11 +68,13 @@ def duplicate(path: Path, copy: Path, name: str) -> None:
 
 
 def stat_of(path: Path) -> list[int]:
-    found = path.stat()
-    return [found.st_size, found.st_mtime_ns, found.st_ino]
+    """Returns the size, modification time and inode of a file, by which a change is noticed without reading it."""
+    stat = path.stat()
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ino]
 
 
 def content_of(path: Path) -> Content:
+    """Reads a file and returns its size and checksum."""
     with open(path, "rb") as file:
         checksum = hashlib.file_digest(file, "sha256").hexdigest()
         return Content(os.fstat(file.fileno()).st_size, checksum)

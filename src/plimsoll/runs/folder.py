@@ -1,14 +1,13 @@
-"""The run: a folder with recipe, plan, ledger, metrics and checkpoints. Running it again continues it.
+"""Folder of a run, with recipe, plan, ledger, metrics and checkpoints. The command that made it continues it.
 
     recipe.json plan.json data.json ledger.json metrics.jsonl log.txt checkpoints/ events.out.tfevents.* (TensorBoard)
 
-Every file that is replaced is replaced whole (written beside, then renamed), so a kill leaves the old or the new one.
+A file is replaced as a whole (a new file is written and renamed), so a kill leaves the old one or the new one.
 """
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import socket
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from plimsoll.errors import RunError
+from plimsoll.runs.contents import content_of
 
 OF_TRAINING = (
     ".",
@@ -31,34 +31,29 @@ OF_TRAINING = (
     "mlruns",
     "trackio",
 )
-"""How the names of what training writes begin."""
-
+"""Prefixes of the names of files that training writes, and preparation does not."""
 
 SEAL = "checksums.json"
 SEALED = ("data.json", "tokenizer.json", "validation.npy")
-"""What is made once, decides what is learned, and is compared with nothing else."""
+"""Prepared files that decide what is learned, and that no other check covers."""
 
 
 class RunFolder:
-    """Paths of one run, and its JSON files."""
+    """Folder of one run: its paths, its JSON files, its lock."""
 
     def __init__(self, path: Path | str) -> None:
         if "://" in str(path):
             raise RunError(f"{path} is an address, and a folder is needed here: copy the run into one, and name that")
         self.path = Path(path).expanduser().absolute()
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
+        self.checkpoints = self.path / "checkpoints"
+        self.metrics = self.path / "metrics.jsonl"
 
     def exists(self) -> bool:
+        """Returns whether there is a run in the folder."""
         return (self.path / "recipe.json").exists()
 
     def create(self) -> None:
+        """Makes the folder, if need be. Raises RunError if that is impossible."""
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"--run {self.path} is a file: name a folder, new or of an earlier run")
         try:
@@ -69,9 +64,11 @@ class RunFolder:
             ) from None
 
     def has(self, name: str) -> bool:
+        """Returns whether the folder has a file."""
         return (self.path / name).exists()
 
     def read(self, name: str) -> dict[str, Any]:
+        """Returns the content of a JSON file. Raises RunError if it is missing or damaged."""
         path = self.path / name
         try:
             return json.loads(path.read_text())
@@ -83,20 +80,21 @@ class RunFolder:
             ) from None
 
     def write(self, name: str, value: Any) -> None:
+        """Replaces a JSON file."""
         replace_file(self.path / name, json.dumps(value, indent=2) + "\n")
 
     def seal(self) -> None:
-        """Notes the checksums of what was prepared: a flipped bit in a tokenizer would be trained on silently."""
-        self.write(SEAL, {name: _sha256(self.path / name) for name in SEALED if self.has(name)})
+        """Notes the checksums of the prepared files: a flipped bit in a tokenizer would be trained on silently."""
+        self.write(SEAL, {name: content_of(self.path / name).sha256 for name in SEALED if self.has(name)})
 
     def require_sealed(self) -> None:
-        """RunError where what was prepared is not what it was. Runs of before there was a seal have none."""
+        """Raises RunError if a prepared file is missing or has changed. Runs of early versions have no checksums."""
         sealed = self.read(SEAL) if self.has(SEAL) else {}
         if not isinstance(sealed, dict):
             raise RunError(f"{self.path / SEAL} is damaged: restore it, or start a new run with another --run")
         for name, checksum in sealed.items():
             path = self.path / name
-            if not path.is_file() or _sha256(path) != checksum:
+            if not path.is_file() or content_of(path).sha256 != checksum:
                 what = "has changed since the run was prepared" if path.is_file() else "is not there any more"
                 raise RunError(
                     f"{path} {what} (its SHA-256 was {checksum[:12]}...): put the old file back to go on, or start a"
@@ -104,20 +102,24 @@ class RunFolder:
                 )
 
     def prepared(self) -> list[str]:
-        """What was there before training, and the best so far: what another process needs to train the same run."""
+        """Returns the names of the files that another process needs to train the same run.
+
+        These are the prepared ones, and the record of the best checkpoint so far.
+        """
         best = "checkpoints/best.json"
-        found = [path.name for path in self.path.iterdir() if not path.name.startswith(OF_TRAINING)]
-        return sorted(found) + ([best] if self.has(best) else [])
+        names = [path.name for path in self.path.iterdir() if not path.name.startswith(OF_TRAINING)]
+        return sorted(names) + ([best] if self.has(best) else [])
 
     def saved_steps(self) -> list[int]:
+        """Returns the steps of the checkpoints, in ascending order."""
         names = (path.name.removeprefix("step-") for path in self.checkpoints.glob("step-*"))
         return sorted(int(name) for name in names if name.isdigit())
 
     def is_trained_now(self) -> bool:
-        """Whether a process trains there: its lock is tried, shared and unwritten, and given back at once."""
+        """Returns whether a process trains there. The lock is tried, without writing to it, and released at once."""
         try:
             descriptor = os.open(self.path / ".lock", os.O_RDONLY)
-        except OSError:  # none, or a folder that is not ours to look into: whoever trains there, we cannot know
+        except OSError:  # no lock file, or one that we may not read: a process that trains there cannot be noticed
             return False
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -130,7 +132,11 @@ class RunFolder:
         return False
 
     def state(self, steps: int | None) -> str:
-        """In words; `steps` are those of the whole run, where they are known."""
+        """Describes how far the run is, in a few words.
+
+        Args:
+            steps: Length of the whole run; None if that is not known.
+        """
         if self.is_trained_now():
             return "training now"
         saved = max(self.saved_steps(), default=None)
@@ -139,7 +145,10 @@ class RunFolder:
         return "finished" if steps is not None and saved >= steps else f"stopped at step {saved:,}"
 
     def lock(self) -> int:
-        """Held until the process ends, across `exec`. Two processes in one run would overwrite each other."""
+        """Takes the lock of the run, so that no two processes write to it. Returns its file descriptor.
+
+        It is held until the process ends, also across `exec`. Raises RunError if another process holds it.
+        """
         descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -161,16 +170,11 @@ class RunFolder:
         return descriptor
 
 
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def replace_file(path: Path, text: str) -> None:
-    """Old or new, never half: written beside, flushed to disk, renamed."""
-    beside = path.with_name(path.name + ".new")
-    with open(beside, "w") as file:
+    """Replaces a file as a whole: a new file is written, flushed to disk and renamed."""
+    incoming = path.with_name(path.name + ".new")
+    with open(incoming, "w") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(beside, path)
+    os.replace(incoming, path)

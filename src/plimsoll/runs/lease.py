@@ -1,14 +1,17 @@
-"""Who trains at an address: an object with host, process and time, since a bucket has no locks.
+"""Lease on an address: an object with host, process and time that says who trains there, since a bucket has no locks.
 
-It is written again every `BEAT_SECONDS`; one that nobody wrote for `LEASE_SECONDS` is of a machine that is gone, and
-is taken over. Clocks of machines that share an address should agree within a minute. Two that take over the same old
-lease in the same second both hold it, until the one that did not write last looks again, before it sends anything.
+The holder writes it again every `BEAT_SECONDS`. A lease that nobody wrote for `LEASE_SECONDS` belongs to a machine that
+is gone, and may be taken over. Clocks of machines that share an address should agree within a minute.
+
+If two machines take over the same old lease within the same second, both hold it for a moment. Each looks again before
+it sends anything, and the one that did not write last finds that its lease is lost.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import threading
 import time
@@ -24,6 +27,7 @@ from plimsoll.units import format_seconds
 OBJECT = "mirror-lease.json"
 LEASE_SECONDS = 300
 BEAT_SECONDS = 60
+_OBJECT_NAME = re.compile(r"[^/].*\.[0-9a-f]{16}", re.DOTALL)
 
 
 class LeaseLost(RunError):
@@ -31,44 +35,57 @@ class LeaseLost(RunError):
 
 
 class Lease:
-    """Of the process that holds `home`: an older one of the same folder is of a process that has ended."""
+    """Lease of one process on the address of `store`, for which it trains in the folder `home` of this machine.
+
+    An older lease with the same host and the same folder belongs to a process that has ended, and is taken at once.
+    """
 
     def __init__(self, store: Store, home: Path) -> None:
         self.store, self.home = store, home
         self.passing: set[str] = set()
-        """Objects that may be on no list: whoever takes the lease over cleans up after its holder."""
+        """Objects that may be on no list. Whoever takes the lease over removes what its holder could not."""
         self._token = uuid.uuid4().hex
         self._one_at_a_time = threading.Lock()
 
     def take(self) -> str | None:
-        """What is to be said about it. RunError where another machine trains there."""
-        found = self._found()
-        if found is None and self.store.create(OBJECT, self._content()):  # of two that ask now, one: where a store can
+        """Takes the lease, and returns a message if it was taken over from another machine.
+
+        Raises:
+            RunError: Another machine trains there; with its host, its process and the age of its last sign.
+        """
+        held = self._read()
+        if held is None and self.store.create(OBJECT, self._content()):  # only one of two succeeds, where a store can
             return None
-        found = found or self._found()
-        age = max(0.0, time.time() - found["time"]) if found else 0.0
-        words = None
-        if found and not found["released"] and [found["host"], found["home"]] != [socket.gethostname(), str(self.home)]:
-            holder = f"process {found['pid']} on {found['host']}"
+        held = held or self._read()
+        message = None
+        if held and not held["released"] and [held["host"], held["home"]] != [socket.gethostname(), str(self.home)]:
+            holder, age = f"process {held['pid']} on {held['host']}", max(0.0, time.time() - held["time"])
             if age < LEASE_SECONDS:
                 raise RunError(
                     f"{self.store.address} is being trained by {holder}, which was there {format_seconds(age)} ago:"
                     f" wait for it, stop it, or name another --run. If it is gone, the address is free"
                     f" {format_seconds(LEASE_SECONDS)} after its last sign"
                 )
-            words = (
+            message = (
                 f"{self.store.address} was being trained by {holder}, unheard of for {format_seconds(age)}: taken over"
             )
-        self.passing = set(found["passing"]) if found else set()
+        self.passing = set(held["passing"]) if held else set()
         self.store.write(OBJECT, self._content())
-        return words
+        return message
 
     def renew(self, passing: Iterable[str] | None = None) -> None:
-        """LeaseLost where it is not ours any more."""
+        """Writes the lease again with the present time.
+
+        Args:
+            passing: Objects that may be on no list from now on; as before if it is left out.
+
+        Raises:
+            LeaseLost: The lease is held by another process, or was removed.
+        """
         with self._one_at_a_time:
-            found = self._found()
-            if found is None or found["token"] != self._token:
-                holder = f"process {found['pid']} on {found['host']}" if found else "somebody who removed our lease"
+            held = self._read()
+            if held is None or held["token"] != self._token:
+                holder = f"process {held['pid']} on {held['host']}" if held else "somebody who removed our lease"
                 raise LeaseLost(
                     f"{self.store.address} was taken over by {holder}, as anyone may when nothing was heard of this"
                     f" machine for {format_seconds(LEASE_SECONDS)}: nothing more is sent there from here"
@@ -77,10 +94,10 @@ class Lease:
             self.store.write(OBJECT, self._content())
 
     def release(self) -> None:
-        """For the next one, at once. What may be left of a push stays noted."""
+        """Frees the address at once. A lease with objects that may be on no list stays, marked as released."""
         with self._one_at_a_time:
-            found = self._found()
-            if found is None or found["token"] != self._token:
+            held = self._read()
+            if held is None or held["token"] != self._token:
                 return
             if self.passing:
                 self.store.write(OBJECT, self._content(released=True))
@@ -100,29 +117,25 @@ class Lease:
             }
         ).encode()
 
-    def _found(self) -> dict[str, Any] | None:
-        """None where there is none, or one that nobody can read."""
-        raw = self.store.read(OBJECT)
+    def _read(self) -> dict[str, Any] | None:
+        """Returns the lease that is at the address; None if there is none, or none that can be read.
+
+        A lease with a name that is not one of a run's objects (`log.txt.3fa9c1d2e4b5a697`) counts as unreadable, so
+        that nothing else is ever removed because a lease lists it.
+        """
         try:
-            found = json.loads(raw or b"")
+            held = json.loads(self.store.read(OBJECT) or b"")
+            passing = list(held["passing"])
+            if not all(_OBJECT_NAME.fullmatch(name) and ".." not in name.split("/") for name in passing):
+                return None
             return {
-                "token": str(found["token"]),
-                "host": str(found["host"]),
-                "pid": int(found["pid"]),
-                "home": str(found["home"]),
-                "time": float(found["time"]),
-                "released": bool(found["released"]),
-                "passing": [_of_the_run(name) for name in found["passing"]],
+                "token": str(held["token"]),
+                "host": str(held["host"]),
+                "pid": int(held["pid"]),
+                "home": str(held["home"]),
+                "time": float(held["time"]),
+                "released": bool(held["released"]),
+                "passing": passing,
             }
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError):
             return None
-
-
-def _of_the_run(name: str) -> str:
-    """Of an object that a push left: nothing else is ever removed for the sake of a lease."""
-    stem, _, checksum = name.rpartition(".")
-    if not stem or len(checksum) != 16 or set(checksum) - set("0123456789abcdef"):
-        raise ValueError(f"no object of a run: {name[:80]!r}")
-    if name.startswith("/") or ".." in name.split("/"):
-        raise ValueError(f"no object of a run: {name[:80]!r}")
-    return name

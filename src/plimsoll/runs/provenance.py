@@ -1,6 +1,6 @@
-"""With what a session of a run was started: versions, commit, machine. Kept in the run as `sessions.json`.
+"""Versions, commit and machine of every session of a run, kept in its `sessions.json`.
 
-Part of the joint. Read from package metadata and the system; JAX is not imported for it.
+They are read from package metadata and the system, without importing JAX.
 """
 
 from __future__ import annotations
@@ -20,18 +20,14 @@ from plimsoll.runs.folder import RunFolder
 
 SESSIONS = "sessions.json"
 PACKAGE = Path(__file__).parents[1]
-"""Folder of this package."""
+"""Folder of this package's code."""
 DISTRIBUTION = "plimsoll-jax"
-"""Name of what is installed: the registry's plimsoll is somebody else's."""
+"""Name of the distribution: the package called plimsoll in the registry is somebody else's."""
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 
 
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
-def note_session(folder: RunFolder, *, now: Callable[[], datetime] = _utc_now) -> None:
-    """Adds this start to what the run knows of its sessions."""
+def note_session(folder: RunFolder, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    """Adds a session that starts now on this machine to those that the run records."""
     known = sessions(folder)
     if not known and folder.has(SESSIONS):
         os.replace(folder.path / SESSIONS, folder.path / f"{SESSIONS}.damaged")
@@ -39,23 +35,28 @@ def note_session(folder: RunFolder, *, now: Callable[[], datetime] = _utc_now) -
 
 
 def sessions(folder: RunFolder) -> list[dict[str, Any]]:
-    """The oldest first; none of a run that was begun before they were kept."""
+    """Returns the sessions of a run, the oldest first. A run of an early version has none."""
     try:
-        found: Any = folder.read(SESSIONS) if folder.has(SESSIONS) else []
-    except RunError:  # no run hangs on it: it is begun anew, and the damaged one is kept
+        rows: Any = folder.read(SESSIONS) if folder.has(SESSIONS) else []
+    except RunError:  # no run depends on it: a new file is started, and the damaged one is kept
         return []
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
 
 def here() -> dict[str, Any]:
-    """`plimsoll` and `commit`, the packages that compute, and the machine; what is not known is None."""
+    """Returns the versions of this package and of those that compute, the commit and the machine; None if unknown."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        processor = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
+    except OSError:
+        processor = platform.processor() or None
     return {
         "plimsoll": version(),
         "commit": commit(PACKAGE),
-        **{name: _version(name) for name in PACKAGES},
+        **{name: installed_version(name) for name in PACKAGES},
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
-        "processor": _processor(),
+        "processor": processor,
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
     }
 
@@ -65,7 +66,8 @@ def version() -> str:
     return metadata.version(DISTRIBUTION)
 
 
-def _version(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
+    """Returns the version of a distribution; None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -73,8 +75,10 @@ def _version(package: str) -> str | None:
 
 
 def commit(package: Path) -> str | None:
-    """Of the checkout whose `src/` holds the package, with `+` where files of it differ; None of an installed one,
-    even where that is inside another project's checkout."""
+    """Returns the commit of the checkout whose `src/` holds the package, with a `+` if files there differ from it.
+
+    Returns None for an installed package, even inside the checkout of another project.
+    """
     checkout = package.parent.parent
     if package.parent.name != "src" or not (checkout / ".git").exists():
         return None
@@ -93,18 +97,10 @@ def _git(checkout: Path, *words: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _processor() -> str | None:
-    """Its own name, where the system says it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or None
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
-
-
 def require_known_version(folder: RunFolder) -> None:
-    """Refuses a run that a newer version has written: its figures may mean what this one does not know."""
-    newer = [said for one in sessions(folder) if _number(said := str(one.get("plimsoll"))) > _number(version())]
+    """Raises PlimsollError for a run that a newer version has written, since this one may misread its figures."""
+    versions = [str(session.get("plimsoll")) for session in sessions(folder)]
+    newer = [each for each in versions if _number(each) > _number(version())]
     if newer:
         raise PlimsollError(
             f"{folder.path} was trained by plimsoll {newer[-1]}, and this is {version()}, which may misread"
@@ -114,6 +110,6 @@ def require_known_version(folder: RunFolder) -> None:
 
 
 def _number(version: str) -> tuple[int, ...]:
-    """`0.3.1rc1` is (0, 3, 1); what is no version is empty, and so older than any."""
-    found = re.match(r"\d+(?:\.\d+)*", version)
-    return tuple(map(int, found[0].split("."))) if found else ()
+    """Returns (0, 3, 1) for `0.3.1rc1`. Text that is no version gives an empty tuple, which is older than any."""
+    match = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(map(int, match[0].split("."))) if match else ()

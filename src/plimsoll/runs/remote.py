@@ -1,7 +1,7 @@
-"""A run folder in a bucket: trained in a folder here, which is fetched before and sent after every save.
+"""A run whose folder is in a bucket: trained in a folder here, which is fetched before and sent after every save.
 
-Part of the joint. The training process never sees the address: whoever started it fetches, sends and holds the lease,
-in threads beside it, so that training waits for no network, and no driver's memory is in its budget.
+The training process never sees the address. Its supervisor fetches, sends and holds the lease, in threads of its own,
+so that no step waits for the network, and no driver's memory counts towards the budget.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from plimsoll.errors import PlimsollError, RunError
+from plimsoll.errors import PlimsollError, RunError, raise_refusal
 from plimsoll.processes import environment
 from plimsoll.runs.folder import RunFolder
 from plimsoll.runs.lease import BEAT_SECONDS, Lease, LeaseLost
@@ -31,33 +31,40 @@ from plimsoll.units import format_bytes, format_seconds
 
 Say = Callable[[str], None]
 LOOK_SECONDS = 0.5
-"""Between two looks whether something was saved."""
+"""Time between two looks for a new checkpoint."""
 PATIENCE_SECONDS = 60
-"""For a training process whose starter was killed: it saves, and ends."""
+"""Time that a training process whose supervisor was killed has to save and end."""
 BEHIND = 3
-"""The exit code of a session that trained what it was asked to, and could not send it."""
+"""Exit code of a session that was trained to its end, and could not be sent."""
 
 
 def is_address(run: str | Path | None) -> bool:
+    """Returns whether a run is named by an address like `s3://bucket/run`, not by a folder."""
     return isinstance(run, str) and re.match(r"[a-z][a-z0-9+.-]*://", run) is not None
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the folder of an address is here: a folder for each in the cache folder."""
+    """Folders of an address on this machine, inside the cache folder."""
 
     home: Path
+    """Folder for everything about this address."""
     run: Path
+    """Run folder, inside `home`."""
 
     @classmethod
     def of(cls, address: str) -> Place:
+        """Returns the place of an address; the run folder has its last part as name."""
         address = address.rstrip("/")
         home = environment.cache_folder() / "runs" / hashlib.sha256(address.encode()).hexdigest()[:12]
         return cls(home, home / (re.sub(r"[^\w.-]", "-", address.rpartition("/")[2]).lstrip(".") or "run"))
 
     @contextlib.contextmanager
     def held(self) -> Iterator[bool]:
-        """Whether it is ours until the end of the block: one process of this machine fetches or sends."""
+        """Locks the place for the block, so that one process of this machine fetches or sends.
+
+        Yields False if another process has the lock.
+        """
         self.home.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.home / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -72,20 +79,25 @@ class Place:
             os.close(descriptor)
 
 
-def _aloud(text: str) -> None:
+def _warn(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def fetched(run: str, say: Say = _aloud) -> str:
-    """The folder of a run, for a command that reads it. What is at an address is fetched before, where it is newer."""
+def fetched(run: str, say: Say = _warn) -> str:
+    """Returns the folder of a run, for a command that reads it. If `run` is an address, it is fetched before.
+
+    Args:
+        run: Folder or address.
+        say: Called with messages about what is fetched.
+    """
     if not is_address(run):
         return run
     place = Place.of(run)
     store = Store(run)
     with place.held() as ours:
         if ours and not RunFolder(place.run).is_trained_now():
-            for words in Mirror(store, place.home, place.run).bring():
-                say(words)
+            for message in Mirror(store, place.home, place.run).bring():
+                say(message)
         elif not place.run.exists():
             raise RunError(f"{run} is just being fetched by another process on this machine: try again when it is here")
     if not (place.run / "recipe.json").exists():
@@ -94,19 +106,19 @@ def fetched(run: str, say: Say = _aloud) -> str:
 
 
 class Mirrored:
-    """A run that is trained here and sent there: what the block of `mirrored` is given."""
+    """A run that is trained in the folder `run` and sent to `address`. The block of `mirrored` gets it."""
 
     def __init__(self, address: str, place: Place, say: Say, lost: Callable[[], None]) -> None:
         self.address, self.place, self.run = address, place, place.run
         self.behind: str | None = None
-        """Why the address does not have what was trained; None where it does."""
+        """Reason why the address does not have all that was trained; None if it does."""
         self._say, self._on_loss = say, lost
         self._store = Store(address)
         self._lease, self._mirror = Lease(self._store, place.home), Mirror(self._store, place.home, place.run)
         self._over = threading.Event()
         self._lost: LeaseLost | None = None
         self._failed: str | None = None
-        """Why the last push failed; said once, until one succeeds."""
+        """Reason why the last push failed. It is reported once, until a push succeeds."""
         self._pushes, self._bytes, self._seconds = 0, 0, 0.0
         self._threads = [
             threading.Thread(target=work, name=f"bucket-{work.__name__}", daemon=True)
@@ -114,14 +126,14 @@ class Mirrored:
         ]
 
     def open(self) -> None:
-        """Refuses, before anything is prepared, what could not be sent later."""
+        """Takes the lease, fetches, and starts to send. Refuses here, before anything is prepared, a bad address."""
         taken_over = self._lease.take()
         try:
             if taken_over:
-                _aloud(taken_over)
+                _warn(taken_over)
             self._mirror.passing = self._lease.passing
-            for words in self._mirror.bring():
-                self._say(words)
+            for message in self._mirror.bring():
+                self._say(message)
         except BaseException:
             with contextlib.suppress(PlimsollError):
                 self._lease.release()
@@ -131,7 +143,7 @@ class Mirrored:
             thread.start()
 
     def close(self) -> None:
-        """Sends what is left, and gives the lease back."""
+        """Sends what is left, and releases the lease. Sets `behind` if that failed."""
         self._over.set()
         try:
             for thread in self._threads:
@@ -144,7 +156,7 @@ class Mirrored:
         except KeyboardInterrupt:
             self._failed = "interrupted while it was sent"
         why = self._failed or (str(self._lost) if self._lost else None)
-        if why is not None and self._is_behind():
+        if why is not None and self.run.exists() and self._mirror.is_behind():
             self.behind = (
                 f"{self.address} is behind what was trained: {why}. It is whole in {self.run}: the same command, on"
                 " this machine, sends it and goes on"
@@ -153,10 +165,7 @@ class Mirrored:
             took = f"{format_bytes(self._bytes)} in {format_seconds(self._seconds)}"
             self._say(f"{self.address} is up to date ({self._pushes} times sent, {took})")
         if self._mirror.unremoved:
-            _aloud(f"old objects stay: {self._mirror.unremoved}")
-
-    def _is_behind(self) -> bool:
-        return self.run.exists() and self._mirror.is_behind()
+            _warn(f"old objects stay: {self._mirror.unremoved}")
 
     def _keep_lease(self) -> None:
         while not self._over.wait(BEAT_SECONDS):
@@ -166,70 +175,102 @@ class Mirrored:
                 self._lose(problem)
                 return
             except PlimsollError:
-                continue  # a push says what is wrong with the network
+                continue  # a push reports what is wrong with the network
 
     def _send_saves(self) -> None:
         sent, retry_at = None, 0.0
         while not self._over.wait(LOOK_SECONDS):
-            saved = _saved(self.run)
+            saved = RunFolder(self.run).saved_steps()
             if not saved or (saved == sent and (self._failed is None or time.monotonic() < retry_at)):
                 continue
             self._push()
             sent, retry_at = saved, time.monotonic() + BEAT_SECONDS
 
     def _push(self) -> None:
+        """Sends what is new. A failure is reported and noted, and does not end training."""
         if self._lost is not None:
             return
-        began = time.monotonic()
+        started = time.monotonic()
         try:
             sent = self._mirror.push(self._lease.renew)
         except LeaseLost as problem:
             self._lose(problem)
             return
-        except (PlimsollError, OSError) as problem:  # the disk here may be full, too
+        except (PlimsollError, OSError) as problem:  # the disk of this machine may be full, too
             if self._failed is None:
-                _aloud(f"{problem}. Training goes on in {self.run}; it is tried again after every save")
+                _warn(f"{problem}. Training goes on in {self.run}; it is tried again after every save")
             self._failed = str(problem)
             return
         if self._failed is not None:
             self._failed = None
-            _aloud(f"{self.address} is up to date again")
+            _warn(f"{self.address} is up to date again")
         if sent is not None:
             self._pushes, self._bytes = self._pushes + 1, self._bytes + sent.bytes
-            self._seconds += time.monotonic() - began
+            self._seconds += time.monotonic() - started
 
     def _lose(self, problem: LeaseLost) -> None:
         if self._lost is None:
             self._lost = problem
-            _aloud(str(problem))
+            _warn(str(problem))
             self._on_loss()
 
 
-def _saved(run: Path) -> list[str]:
-    """The names of the whole checkpoints."""
-    return sorted(path.name for path in (run / "checkpoints").glob("step-*") if path.name[5:].isdigit())
+@contextlib.contextmanager
+def mirrored(address: str, say: Say, *, lost: Callable[[], None] = lambda: None) -> Iterator[Mirrored]:
+    """Sends what is saved in `.run` to an address until the end of the block. Afterwards `.behind` says if it failed.
+
+    Args:
+        address: Where the run is kept.
+        say: Called with messages about what is fetched and sent.
+        lost: Called, in another thread, if another machine takes the address over.
+    """
+    place = Place.of(address)
+    with place.held() as ours:
+        if not ours:
+            raise RunError(
+                f"{address} is being trained or fetched by another process on this machine ({place.run}): wait for it,"
+                " stop it, or name another --run"
+            )
+        folder, deadline = RunFolder(place.run), time.monotonic() + PATIENCE_SECONDS
+        if folder.is_trained_now():  # a training process outlives its supervisor by the time that a save takes
+            say(f"{place.run} is still being saved by a process of before: waiting for it")
+        while folder.is_trained_now():
+            if time.monotonic() > deadline:
+                os.close(folder.lock())  # raises, and names the holder
+            time.sleep(0.2)
+        mirror = Mirrored(address, place, say, lost)
+        mirror.open()
+        try:
+            yield mirror
+        finally:
+            mirror.close()
 
 
 def stop_training() -> None:
-    """`watched` hands it on to the process that trains, which saves."""
+    """Sends SIGTERM to this process, which `watched` forwards to the one that trains; that saves and ends."""
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+@dataclass
 class Door:
-    """Through which a process asks whoever started it to fetch its run, once it knows that it is the first one."""
+    """Socket by which one of several training processes, once it knows that it is the first, has its run fetched."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.mirror: Mirrored | None = None
+    number: int
+    """File descriptor that the training process inherits."""
+    mirror: Mirrored | None = None
 
     @property
     def behind(self) -> str | None:
+        """Reason why the address is behind; None if it is not, or if no process asked for it."""
         return self.mirror and self.mirror.behind
 
 
 @contextlib.contextmanager
 def on_demand(address: str, quiet: bool) -> Iterator[Door]:
-    """`mirrored`, from the moment that somebody asks for it."""
+    """Runs `mirrored` in this process from the moment that a process calls `folder_through` the door.
+
+    Which of several processes is the first is known only after they have joined their cluster, in a process with JAX.
+    """
     say = (lambda text: None) if quiet else (lambda text: print(text, flush=True))
     ours, theirs = socket.socketpair()
     door = Door(theirs.fileno())
@@ -237,13 +278,13 @@ def on_demand(address: str, quiet: bool) -> Iterator[Door]:
 
         def serve() -> None:
             if not ours.recv(1):
-                return  # it was not the first one
+                return  # it was not the first process
             try:
                 door.mirror = opened.enter_context(mirrored(address, say, lost=stop_training))
                 reply = {"run": str(door.mirror.run)}
             except PlimsollError as problem:
-                reply = {"refused": str(problem), "exit_code": problem.exit_code}
-            with contextlib.suppress(OSError):  # whoever asked is gone
+                reply = problem.reply()
+            with contextlib.suppress(OSError):  # the other process is gone
                 ours.sendall(json.dumps(reply).encode() + b"\n")
 
         with ours:
@@ -256,47 +297,11 @@ def on_demand(address: str, quiet: bool) -> Iterator[Door]:
                 serving.join()
 
 
-def asked_through(door: int) -> str:
-    """The folder of the run, fetched; by the process on the other side."""
-    with socket.socket(fileno=door) as asking:
-        asking.sendall(b"1")
-        with asking.makefile() as answers:
-            reply = json.loads(answers.readline())
-    if "refused" in reply:
-        refusal = PlimsollError(reply["refused"])
-        refusal.exit_code = reply["exit_code"]
-        raise refusal
+def folder_through(door: int) -> str:
+    """Has the run fetched by the process on the other side of the door, and returns its folder."""
+    with socket.socket(fileno=door) as connection:
+        connection.sendall(b"1")
+        with connection.makefile() as replies:
+            reply = json.loads(replies.readline())
+    raise_refusal(reply)
     return reply["run"]
-
-
-@contextlib.contextmanager
-def mirrored(address: str, say: Say, *, lost: Callable[[], None] = lambda: None) -> Iterator[Mirrored]:
-    """Until the end of the block what is saved in `.run` is sent to `address`; `.behind` says afterwards if it was not.
-
-    `lost` is called, in another thread, where another machine has taken the address over.
-    """
-    place = Place.of(address)
-    with place.held() as ours:
-        if not ours:
-            raise RunError(
-                f"{address} is being trained or fetched by another process on this machine ({place.run}): wait for it,"
-                " stop it, or name another --run"
-            )
-        _require_quiet(place.run, say)
-        mirror = Mirrored(address, place, say, lost)
-        mirror.open()
-        try:
-            yield mirror
-        finally:
-            mirror.close()
-
-
-def _require_quiet(run: Path, say: Say) -> None:
-    """A training process may outlive whoever started it by the time that a save takes."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    if RunFolder(run).is_trained_now():
-        say(f"{run} is still being saved by a process of before: waiting for it")
-    while RunFolder(run).is_trained_now():
-        if time.monotonic() > deadline:
-            os.close(RunFolder(run).lock())  # says who holds it
-        time.sleep(0.2)

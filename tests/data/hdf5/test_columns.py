@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hypotheses import examples
 from plimsoll.data.hdf5.columns import Hdf5
 from plimsoll.errors import DataError, PlimsollError
 from plimsoll.types import COUNTED
@@ -22,7 +23,7 @@ def written(path, rows=100, chunk=16, **changes):
 COLUMNS = {"x": "in/x", "y": "in/y"}
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.integers(1, 80), st.integers(1, 20), st.integers(1, 30), st.integers(0, 79), st.integers(0, 79))
 def test_an_evaluation_counts_every_row_once(tmp_path_factory, rows, chunk, batch_size, begin, end):
     path = written(tmp_path_factory.mktemp("rows") / "w.h5", rows, chunk)

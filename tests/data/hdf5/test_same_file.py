@@ -12,7 +12,6 @@ from control_files import write_control
 from plimsoll.api.train import prepare_data
 from plimsoll.data.hdf5.columns import Hdf5
 from plimsoll.data.hdf5.rows import Hdf5Rows
-from plimsoll.data.hdf5.same_file import identity, require_same
 from plimsoll.errors import DataError
 from plimsoll.recipes.control.recipe import Control
 from plimsoll.runs.folder import RunFolder
@@ -26,12 +25,12 @@ def path(tmp_path):
 
 
 def told(path, then):
-    return require_same(Hdf5Rows(path, COLUMNS), then)
+    return Hdf5Rows(path, COLUMNS).require_same(then)
 
 
 @pytest.fixture
 def then(path):
-    return json.loads(json.dumps(identity(Hdf5Rows(path, COLUMNS))))
+    return json.loads(json.dumps(Hdf5Rows(path, COLUMNS).identity()))
 
 
 def test_what_was_not_touched_is_not_even_read(path, then):

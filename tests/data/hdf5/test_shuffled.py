@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from control_files import FAMILIES, places, write_control
+from hypotheses import examples
 from plimsoll.data.hdf5.rows import Hdf5Rows, not_finite
 from plimsoll.data.hdf5.shuffled import MixedChunks, counted_not_finite, sampled_order
 from plimsoll.data.hdf5.survey import describe, is_hdf5, shuffle_quality
@@ -25,7 +26,7 @@ def control(tmp_path):
     return write_control(tmp_path / "w.h5")
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.integers(1, 130), st.integers(1, 7), st.integers(30, 300), st.integers(1, 70))
 def test_every_row_comes_once_an_epoch_whatever_the_sizes(tmp_path_factory, batch_size, mix, rows, chunk):
     path = tmp_path_factory.mktemp("rows") / "w.h5"

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hypotheses import examples
 from packed_files import write_packed
 from plimsoll.data.packed.packed import Packed, is_packed, open_packed, packed_bytes
 from plimsoll.data.packed.windows import packed_loader, packed_validation
@@ -44,7 +45,7 @@ def test_a_folder_says_what_is_in_it(folder):
     assert not is_packed(folder.parent)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     st.integers(1, 40),
     st.integers(1, 300),
@@ -114,7 +115,8 @@ def test_memory_holds_the_runs_that_are_mixed_and_the_batches_in_flight_whatever
     folder = numbered(tmp_path / "packed", windows=16 * 1024, seq_len=1024)
     program = f"""
 import resource
-from plimsoll.data.packed import packed_bytes, packed_loader
+from plimsoll.data.packed.packed import packed_bytes
+from plimsoll.data.packed.windows import packed_loader
 options = {{"seq_len": 1024, "batch_size": 256, "prefetch": 2}}
 loader = packed_loader({str(folder.parent / "small")!r}, seed=1, **options)
 next(loader)

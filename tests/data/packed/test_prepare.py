@@ -17,18 +17,17 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from hypotheses import examples
 from plimsoll.data.disk import locked
 from plimsoll.data.packed import prepare as text
 from plimsoll.data.packed import writer
 from plimsoll.data.packed.encoding import encoded
-from plimsoll.data.packed.extent import Extent
 from plimsoll.data.packed.options import TextSet
 from plimsoll.data.packed.packed import open_packed
-from plimsoll.data.packed.prepare import build
+from plimsoll.data.packed.prepare import Extent, build
 from plimsoll.data.packed.writer import Counts, TextFolder
-from plimsoll.data.text.documents import Piece
+from plimsoll.data.text.documents import Piece, is_held_out
 from plimsoll.data.text.opening import open_documents
-from plimsoll.data.text.split import is_held_out
 from plimsoll.data.text.tokenizer import load_tokenizer
 from plimsoll.errors import DataError, RecipeError, StoppedError
 
@@ -329,7 +328,7 @@ class Counting:
     def submit(self, texts, ends):
         self.under_way += 1
         self.most = max(self.most, self.under_way)
-        return self
+        return self.result
 
     def result(self):
         self.under_way -= 1
@@ -344,7 +343,7 @@ def test_no_more_blocks_are_held_than_the_encoder_looks_ahead(monkeypatch):
     assert encoder.most == Counting.ahead + 1
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 5)), min_size=1, max_size=30), st.data())
 def test_starts_and_sums_do_not_depend_on_how_pieces_are_put_together(tmp_path_factory, drawn, data):
     """Pieces of documents that end and are held out at random, in blocks of random sizes, with a break in between."""

@@ -12,10 +12,10 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plimsoll.data.text.opening import open_documents
+from hypotheses import examples
+from plimsoll.data.text.documents import is_held_out
+from plimsoll.data.text.opening import open_documents, python_sources
 from plimsoll.data.text.pieces import PIECE, cut_string
-from plimsoll.data.text.python_sources import python_sources
-from plimsoll.data.text.split import is_held_out
 from plimsoll.errors import DataError
 from plimsoll.units import KIB, MIB
 
@@ -68,7 +68,7 @@ def test_a_marker_after_the_first_mib_does_not_change_what_was_decided(tmp_path)
     assert len(texts(open_documents(str(path)))) == 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.text("ab é€\n", min_size=1, max_size=60).filter(str.strip), min_size=1, max_size=8),
     st.sampled_from([1, 700, 2000]),
@@ -83,7 +83,7 @@ def test_a_document_of_any_length_is_put_together_from_its_pieces(tmp_path_facto
     assert_resumes_everywhere(opened)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.text("ab \n", min_size=1, max_size=40), st.integers(1, 6000), st.integers(0, 9))
 def test_strings_are_cut_the_same_from_every_cut(text, repeats, start):
     text = text * repeats
@@ -120,7 +120,7 @@ def test_every_row_of_a_table_is_a_document(tmp_path, name, write, column):
     write(tmp_path / name, column)
     documents = open_documents(str(tmp_path / name), text_column=column)
     assert texts(documents) == EXPECTED
-    assert documents.columns() == ["id", column]
+    assert documents.files[0].columns() == ["id", column]
     assert_resumes_everywhere(documents)
 
 

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hypotheses import examples
 from plimsoll.data.loader_bytes import loader_bytes
 from plimsoll.data.text.loader import text_loader, windows_from_array
 from plimsoll.data.text.memory_loader import load_tokens, memory_loader
@@ -42,7 +43,8 @@ def rows_of(batches):
     return sorted(map(tuple, rows))
 
 
-@settings(max_examples=20, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=examples(20), deadline=None)
 @given(st.integers(1, 7), st.integers(0, 30), st.integers(0, 3), st.integers(1, 3), st.integers(6, 40), st.data())
 def test_every_position_resumes_through_shuffle_and_prefetch(
     byte_tokenizer, listed_documents, batch_size, shuffle, prefetch, epochs, stride, data
@@ -238,7 +240,7 @@ def test_close_ends_the_thread_and_may_be_called_twice(byte_tokenizer, listed_do
 
 def test_a_process_ends_cleanly_with_a_loader_left_open():
     program = (
-        "from plimsoll.data.text.python_sources import python_sources\n"
+        "from plimsoll.data.text.opening import python_sources\n"
         "from plimsoll.data.text.tokenizer import train_byte_bpe\n"
         "from plimsoll.data.text.loader import text_loader\n"
         "documents = python_sources()\n"

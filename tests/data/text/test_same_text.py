@@ -7,9 +7,9 @@ import shutil
 import pytest
 
 from plimsoll.api.train import prepare_data
-from plimsoll.data.text import same_text
+from plimsoll.data import same_data
+from plimsoll.data.same_data import files_facts, require_same_files
 from plimsoll.data.text.opening import open_documents
-from plimsoll.data.text.same_text import identity, require_same
 from plimsoll.errors import DataError, RunError
 from plimsoll.recipes.registry import preset
 from plimsoll.runs.folder import RunFolder
@@ -33,28 +33,28 @@ def flip(path, at):
 
 
 def test_a_copy_is_the_same_text(text):
-    then = identity([text])
+    then = files_facts([text])
     shutil.copyfile(text, text.with_name("b.txt"))
-    require_same("it", [text.with_name("b.txt")], then)
-    assert identity([text.with_name("b.txt")]) == then
+    require_same_files("it", [text.with_name("b.txt")], then)
+    assert files_facts([text.with_name("b.txt")]) == then
 
 
 @pytest.mark.parametrize("at", [0, 4321, -1])
 def test_a_single_bit_is_noticed(text, at):
-    then = identity([text])
+    then = files_facts([text])
     flip(text, at)
     with pytest.raises(DataError, match=r"changed since the run began: then 1 files and [\d,]+ bytes.*--run"):
-        require_same("it", [text], then)
+        require_same_files("it", [text], then)
 
 
 def test_of_a_large_text_some_places_are_looked_at(text, monkeypatch):
-    monkeypatch.setattr(same_text, "WHOLE_BYTES", 1000)
-    monkeypatch.setattr(same_text, "PLACE_BYTES", 100)
+    monkeypatch.setattr(same_data, "WHOLE_BYTES", 1000)
+    monkeypatch.setattr(same_data, "PLACE_BYTES", 100)
     size = text.stat().st_size
     for at, noticed in ((50, True), (size // 2 + 50, True), (size - 50, True), (size // 4, False)):
-        then = identity([text])
+        then = files_facts([text])
         flip(text, at)
-        assert (identity([text]) != then) is noticed
+        assert (files_facts([text]) != then) is noticed
 
 
 def begun(text, folder):

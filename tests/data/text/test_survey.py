@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from plimsoll.data.text.documents import is_held_out
 from plimsoll.data.text.opening import open_documents
-from plimsoll.data.text.split import is_held_out
 from plimsoll.data.text.survey import describe_text, survey
 from plimsoll.data.text.windows import TokenWindows
 

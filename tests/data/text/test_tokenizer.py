@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
-from plimsoll.data.text.documents import Piece
-from plimsoll.data.text.held_out import collect_held_out
-from plimsoll.data.text.split import is_held_out
+from hypotheses import examples
+from plimsoll.data.text.documents import Piece, is_held_out
+from plimsoll.data.text.survey import collect_held_out
 from plimsoll.data.text.tokenizer import TextTokenizer, load_tokenizer, tokenizer_vocab_size, train_byte_bpe
 from plimsoll.errors import DataError, RecipeError
 
 SENTENCES = [f"The {kind} ship number {i} sails." for i in range(150) for kind in ("old", "new")]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.text(max_size=80))
 def test_any_text_comes_back_from_its_bytes(byte_tokenizer, text):
     ids = byte_tokenizer.encode(text)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plimsoll.data.text.split import is_held_out
+from hypotheses import examples
+from plimsoll.data.text.documents import is_held_out
 from plimsoll.data.text.survey import count_windows
 from plimsoll.data.text.windows import BLOCK, TokenWindows
 from plimsoll.errors import DataError, RecipeError
@@ -22,7 +23,7 @@ def expected_stream(byte_tokenizer, *files):
     return np.array(list(itertools.chain(*parts)), np.int32)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(texts, st.integers(1, 12), st.sampled_from([1, 5, BLOCK]))
 def test_concatenated_inputs_are_the_token_stream(byte_tokenizer, listed_documents, texts, seq_len, block):
     stream = expected_stream(byte_tokenizer, texts[::2], texts[1::2])
@@ -41,7 +42,7 @@ def test_concatenated_inputs_are_the_token_stream(byte_tokenizer, listed_documen
         assert len(stream) - len(inputs) - 1 < seq_len
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(texts, st.integers(1, 9), st.integers(1, 40), st.integers(1, 3), st.sampled_from([1, 5, 40]), st.data())
 def test_from_every_position_the_same_windows_follow(
     byte_tokenizer, listed_documents, texts, seq_len, stride, epochs, block, data

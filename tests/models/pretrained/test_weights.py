@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
+from hypotheses import examples
 from plimsoll.errors import DataError
 from plimsoll.models.pretrained import weights
 from plimsoll.models.pretrained.model import KERNELS, NORMS
@@ -198,7 +199,7 @@ def test_a_file_that_shrinks_after_its_header_was_read(tmp_path):
 SMALL = drawn(PretrainedShape(**{**LLAMA.__dict__, "layers": 1, "rotary": Rotary()}))
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_damaged_file_is_refused_or_read_and_never_a_traceback(tmp_path, data):
     shape = PretrainedShape(**{**LLAMA.__dict__, "layers": 1})

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hypotheses import examples
 from plimsoll.errors import DataError
 from plimsoll.recipes.puzzles.dataset import IGNORED_LABEL, PuzzleSet
 from plimsoll.recipes.puzzles.dihedral import INVERSE, SYMMETRIES, dihedral, undone
@@ -104,7 +105,7 @@ def test_steps_and_ways_are_those_of_powers_of_the_adjacency_matrix(size, seed):
     np.testing.assert_array_equal(found.ways, np.minimum(first_ways, 2))
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(seed=st.integers(0, 10**6), which=st.integers(0, 7))
 def test_a_generated_maze_has_one_shortest_path_long_enough_under_every_symmetry(seed, which):
     found = new_maze(14, shortest=20, random=np.random.default_rng(seed))

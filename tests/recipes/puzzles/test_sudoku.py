@@ -13,17 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hypotheses import examples
 from plimsoll.errors import DataError
 from plimsoll.recipes.puzzles.dataset import IGNORED_LABEL, PuzzleSet
 from plimsoll.recipes.puzzles.prepare_options import SudokuSet
 from plimsoll.recipes.puzzles.sudoku import build
-from plimsoll.recipes.puzzles.sudoku_digging import dug
 from plimsoll.recipes.puzzles.sudoku_grids import (
     BOXES,
     all_grids,
     by_singles,
     candidates,
     digits,
+    dug,
     in_boxes,
     out_of_boxes,
     random_grids,
@@ -99,7 +100,7 @@ def test_there_are_288_grids_of_4x4():
     assert len(np.unique(grids.reshape(-1, 16), axis=0)) == 288
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(side=st.sampled_from([4, 6]), seed=st.integers(0, 10**6), clues=st.integers(4, 14))
 def test_solutions_are_counted_as_trying_everything_counts_them(side, seed, clues):
     random = np.random.default_rng(seed)
@@ -140,7 +141,7 @@ def test_random_grids_are_complete(side, seed):
     assert valid(random_grids(20, side, np.random.default_rng(seed))).all()
 
 
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(side=sides, seed=st.integers(0, 1000), difficulty=st.sampled_from(["easy", "medium", "hard", "mixed"]))
 def test_puzzles_are_of_their_difficulty_and_have_the_one_solution(side, seed, difficulty):
     random = np.random.default_rng(seed)
@@ -251,7 +252,7 @@ def test_of_4x4_every_grid_is_to_train_or_to_test_on(tmp_path):
         assert (solved(puzzles).counts == 1).all()
 
 
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(
     side=sides,
     seed=st.integers(0, 10**6),
@@ -275,6 +276,7 @@ def test_nothing_that_is_held_out_is_trained_on(tmp_path_factory, side, seed, te
     assert len(np.unique(fingerprints(test_grids))) == min(test_size, len(test_grids))
 
 
+@pytest.mark.slow
 def test_the_published_sizes_follow_from_the_published_options(tmp_path, shared):
     """1,000 puzzles and 1,000 augmentations of each: 1,001,000 rows of 81, vocabulary 11."""
     source = str(shared / "data/puzzles/sudoku_hard.csv")

@@ -198,16 +198,17 @@ def test_every_slot_halts_at_the_last_step_and_none_before_that_wants_to():
     assert told == [(1, False, 0), (2, False, 0), (3, False, 0), (4, True, BATCH), (1, False, 0)]
 
 
-def test_exploring_only_delays():
+def test_exploring_only_delays_and_to_the_last_step_at_most():
     params = with_halting_bias(start(SMALL), 5.0)  # all want to halt at once
     task = solver(halting=Halting(max_steps=4, exploration=0.5))
-    carry, stayed = task.start(256), []
+    carry, stayed, longest = task.start(256), [], 0
     step = lambda carry, seed: loss_of(task)(params, carry, batch(examples=256), keys(256, seed))[1]  # noqa: E731
     for seed in range(8):
         carry = step(carry, seed)
+        longest = max(longest, int(carry["steps"].max()))
         stayed.append(float(1 - carry["halted"].mean()))
         assert carry["halted"][carry["steps"] == 4].all()
-        assert int(carry["steps"].max()) <= 4
+    assert longest == 4  # one of 36 stays for all the steps there are, and none for more
     assert stayed[0] == pytest.approx(0.5, abs=0.1)  # half of them explore, and none of these leaves after one step
     assert loss_of(solver())(params, task.start(BATCH), batch(), keys())[1]["halted"].all()
 
@@ -247,6 +248,7 @@ def gradient(shape, remat):
     return jax.jit(jax.grad(total))(params["trainable"])
 
 
+@pytest.mark.slow_except("dots-mlp", "block-attention")
 @pytest.mark.parametrize("shape", [SMALL, MLP], ids=["attention", "mlp"])
 @pytest.mark.parametrize("remat", ["dots", "block"])
 def test_remat_changes_no_number(shape, remat):

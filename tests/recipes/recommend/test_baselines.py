@@ -90,6 +90,7 @@ def test_only_the_nearest_neighbours_are_kept(tmp_path, monkeypatch):
         assert sorted(row[row > 0]) == sorted(np.sort(all_of_row[all_of_row > 0])[-3:])
 
 
+@pytest.mark.slow
 def test_golden_known_figures_of_amazon_toys(shared, tmp_path):
     made = RecommendSet(
         interactions=str(shared / "data/interactions/amazon_toys.txt"), clustering="frequency", embeddings="none"

@@ -1,5 +1,7 @@
 """Items around a reader: what is learned, what is not, and what an evaluation counts."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -30,7 +32,7 @@ def folder(tmp_path_factory):
 
 
 def begun(task, folder, seed=1):
-    params = task.init(jax.random.key(seed))
+    params = jax.jit(task.init)(jax.random.key(seed))
     return item_start.with_weights(params, folder, LLAMA)
 
 
@@ -46,12 +48,11 @@ def test_the_item_table_learns_through_the_frozen_model_alone(folder, monkeypatc
     """Its use at the output is cut off here; what is left has come through the model from its input."""
     task = task_of(published=True)
     params, batch = begun(task, folder), {"items": histories()}
-    gradient = jax.grad(loss_of(task, batch))
-    both = gradient(params["trainable"], params["frozen"])
+    both = jax.jit(jax.grad(loss_of(task, batch)))(params["trainable"], params["frozen"])
 
     vectors = task.items.vectors
     monkeypatch.setattr(task.items, "vectors", lambda *given: jax.lax.stop_gradient(vectors(*given)))
-    through = gradient(params["trainable"], params["frozen"])
+    through = jax.jit(jax.grad(loss_of(task, batch)))(params["trainable"], params["frozen"])
     read = np.unique(batch["items"][:, :-1][batch["items"][:, 1:] > 0])
     assert np.abs(through["items"]["embedding"][read]).max(axis=1).min() > 0
     assert np.abs(through["adapter"]["inner"]["kernel"]).max() > 0
@@ -63,7 +64,7 @@ def test_the_item_table_learns_through_the_frozen_model_alone(folder, monkeypatc
 @pytest.mark.parametrize("bits", STORABLE["frozen_bits"])
 def test_a_frozen_model_is_the_same_to_the_bit_after_training_and_nothing_is_kept_for_it(folder, bits):
     task, rule = task_of(published=True), build(AdamW(weight_decay=0.1, warmup_steps=0), 20)
-    state = make_init(task, rule, frozen_bits=bits)(np.uint32(0))
+    state = jax.jit(make_init(task, rule, frozen_bits=bits))(np.uint32(0))
     state["params"] = item_start.with_weights(state["params"], folder, LLAMA)
     assert bits_of(state["params"]["frozen"]["model"]) == bits
     for one, other in zip(
@@ -99,7 +100,7 @@ def test_a_model_that_is_not_frozen_learns_too(folder):
     task = task_of(published=True, frozen=False)
     params = begun(task, folder)
     assert params["frozen"].keys() == {"clusters"}
-    gradient = jax.grad(loss_of(task, {"items": histories()}))(params["trainable"], params["frozen"])
+    gradient = jax.jit(jax.grad(loss_of(task, {"items": histories()})))(params["trainable"], params["frozen"])
     assert all((leaf != 0).any() for leaf in jax.tree.leaves(gradient["model"]))
 
 
@@ -138,38 +139,39 @@ def test_chunks_without_a_label_are_left_out_and_nothing_else_changes():
     found = {}
     for chunk in (0, 16):
         task = task_of(compute=Compute(loss_chunk=chunk))
-        params = task.init(jax.random.key(0))
-        found[chunk] = jax.value_and_grad(loss_of(task, batch))(params["trainable"], params["frozen"])
+        params = jax.jit(task.init)(jax.random.key(0))
+        found[chunk] = jax.jit(jax.value_and_grad(loss_of(task, batch)))(params["trainable"], params["frozen"])
     for one, other in zip(jax.tree.leaves(found[0]), jax.tree.leaves(found[16]), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
 def test_what_follows_an_item_does_not_change_what_is_known_there():
     task = task_of()
-    params = task.init(jax.random.key(0))
+    params = jax.jit(task.init)(jax.random.key(0))
     rows = histories(rows=1, length=8, seed=3)
     other = rows.copy()
     other[0, 4:] = 7
-    one, two = task.hidden(params, rows), task.hidden(params, other)
+    hidden = jax.jit(task.hidden)
+    one, two = hidden(params, rows), hidden(params, other)
     np.testing.assert_array_equal(one[:, :4], two[:, :4])
     assert (one[:, 4:] != two[:, 4:]).any()
 
 
 def evaluated(task, params, items, **more):
     batch = {"items": np.asarray(items, np.int32), **more}
-    loss, _, metrics = task.loss(params, None, batch, keys_of(len(items)), train=False)
+    loss, _, metrics = jax.jit(partial(task.loss, train=False))(params, None, batch, keys_of(len(items)))
     return loss, metrics
 
 
 def test_an_evaluation_asks_for_the_last_item_of_each_row_among_those_that_are_not_in_it():
     task = task_of(softmax="full")
-    params = task.init(jax.random.key(0))
+    params = jax.jit(task.init)(jax.random.key(0))
     rows = histories(rows=6, length=8, seed=1)
     loss, metrics = evaluated(task, params, rows)
     nats, hits, gains = [], [], []
     for row in rows:
         history, wanted = row[row > 0][:-1], row[row > 0][-1]
-        scores = np.asarray(task.log_probabilities(params, history[None]))[0]
+        scores = np.asarray(jax.jit(task.log_probabilities)(params, history[None]))[0]
         others = np.setdiff1d(np.arange(1, ITEMS + 1), [*history, wanted])
         rank = (scores[others] >= scores[wanted]).sum()
         nats.append(-scores[wanted])
@@ -183,7 +185,7 @@ def test_an_evaluation_asks_for_the_last_item_of_each_row_among_those_that_are_n
 
 def test_items_that_score_the_same_count_against_the_one_that_is_wanted():
     task = task_of(softmax="full")
-    params = task.init(jax.random.key(0))
+    params = jax.jit(task.init)(jax.random.key(0))
     params["trainable"]["items"]["embedding"] = jnp.ones_like(params["trainable"]["items"]["embedding"])
     _, metrics = evaluated(task, params, [[1, 2, 3, 0]])
     assert metrics["hr@10"].total == 0  # 27 others score as high
@@ -191,7 +193,7 @@ def test_items_that_score_the_same_count_against_the_one_that_is_wanted():
 
 def test_rows_that_do_not_count_and_rows_of_one_item_change_nothing():
     task = task_of()
-    params, rows = task.init(jax.random.key(0)), histories(rows=4)
+    params, rows = jax.jit(task.init)(jax.random.key(0)), histories(rows=4)
     alone = np.zeros((1, rows.shape[1]), np.int32)
     alone[0, 0] = 3
     expected = evaluated(task, params, rows)
@@ -203,7 +205,7 @@ def test_rows_that_do_not_count_and_rows_of_one_item_change_nothing():
 
 def test_padding_is_never_recommended():
     task = task_of()
-    params = task.init(jax.random.key(0))
+    params = jax.jit(task.init)(jax.random.key(0))
     params["trainable"]["items"]["embedding"] = params["trainable"]["items"]["embedding"].at[0].set(50.0)
     scores = task.log_probabilities(params, histories()[:, :-1])
     assert (scores[:, 0] == -np.inf).all()
@@ -212,7 +214,7 @@ def test_padding_is_never_recommended():
 
 def test_a_model_begins_with_the_datas_clusters_and_embeddings():
     task = task_of()
-    params = task.init(jax.random.key(0))
+    params = jax.jit(task.init)(jax.random.key(0))
     rows = np.random.default_rng(0).normal(size=(ITEMS + 1, 16)).astype(np.float32)
     rows[0] = rows[5] = 0
     cluster_of = uneven_clusters()

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hypotheses import examples
 from interaction_files import write_random, write_small
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.recipes.recommend.interactions import Interactions
@@ -27,7 +28,7 @@ def test_a_user_is_a_row_and_a_long_one_is_several_that_share_an_item(tmp_path):
     assert rows.held_bytes() >= 12 * len(rows)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     lengths=st.lists(st.integers(1, 14), min_size=1, max_size=8).filter(
         lambda found: any(n == 2 or n > 3 for n in found)

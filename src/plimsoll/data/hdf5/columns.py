@@ -14,28 +14,21 @@ import numpy as np
 from plimsoll.data.batch_source import BatchSource
 from plimsoll.data.examples import Example, narrowed
 from plimsoll.data.hdf5.rows import Hdf5Rows, Rows
-from plimsoll.data.hdf5.same_file import identity, require_same
 from plimsoll.data.hdf5.shuffled import MIX, in_order, mixed_loader
 from plimsoll.errors import DataError
 from plimsoll.types import COUNTED
 from plimsoll.units import MIB
 
 READER_BYTES = 10 * MIB
-"""What reading adds to a loader of arrays: HDF5's cache, and what unpacked chunks leave in the heap (docs/log.md, "The
-reader's share")."""
+"""What reading adds to a loader of arrays: HDF5's cache, and what decompressed chunks leave in the heap (docs/log.md,
+"The reader's share")."""
 
 
 class Hdf5:
-    """Datasets of one length, one example a row.
-
-    `columns`: what a part of an example is called, and the dataset it is read from. `rows`: first and one behind the
-    last, like a slice's (None, negative numbers). `mix`: chunks of the file whose rows are shuffled together; the
-    order of all chunks is shuffled anyway. `skip_bad`: leave rows out that are not finite; otherwise they end the run.
-    64-bit numbers become 32-bit ones.
-    """
+    """Datasets of one length, one example a row. 64-bit numbers become 32-bit ones."""
 
     called: str
-    """What a refusal calls it."""
+    """The name by which a refusal calls it."""
 
     def __init__(
         self,
@@ -46,19 +39,29 @@ class Hdf5:
         mix: int = MIX,
         skip_bad: bool = False,
     ) -> None:
+        """Opens the file.
+
+        Args:
+            path: The file.
+            columns: Names of the parts of an example, and the datasets they are read from.
+            rows: First row and the one behind the last, like a slice's (None, negative numbers).
+            mix: Chunks of the file whose rows are shuffled together; the order of all chunks is shuffled anyway.
+            skip_bad: Leave rows out that are not finite; otherwise they end the run.
+        """
         self._rows, self._mix, self._skip_bad = Hdf5Rows(path, columns), mix, skip_bad
         self.called = str(self._rows.path)
         if COUNTED in columns:
             raise DataError(f"{self.called}: the name {COUNTED!r} is taken, evaluation uses it: choose another")
-        self._begin, self._end, _ = slice(*rows).indices(len(self._rows))
-        if any(one is not None and abs(one) > len(self._rows) for one in rows):
+        count = len(self._rows)
+        self._begin, self._end, _ = slice(*rows).indices(count)
+        if any(row is not None and abs(row) > count for row in rows):
             raise DataError(
-                f"{self.called} has {len(self._rows):,} rows, and rows={rows} reaches beyond them: None stands for the"
-                " first, or for the last"
+                f"{self.called} has {count:,} rows, and rows={rows} reaches beyond them: None stands for the first, or"
+                " for the last"
             )
         if self._begin >= self._end:
             raise DataError(
-                f"{self.called} has {len(self._rows):,} rows, and rows={rows} asks for those from {self._begin:,} to"
+                f"{self.called} has {count:,} rows, and rows={rows} asks for those from {self._begin:,} to"
                 f" {self._end:,}: none"
             )
         none = self._narrowed(self._rows.read(0, 0))
@@ -69,6 +72,7 @@ class Hdf5:
         return self._end - self._begin
 
     def loader(self, *, batch_size: int, seed: int, shuffle: bool, prefetch: int) -> BatchSource:
+        """Returns batches without end."""
         return mixed_loader(
             self._rows,
             batch_size=batch_size,
@@ -82,42 +86,43 @@ class Hdf5:
         )
 
     def counted(self, batch_size: int) -> Iterator[Example]:
-        """Every row once, in the order of the file. The last batch is filled up with copies which `COUNTED` says not
-        to count."""
+        """Yields every row once, in the order of the file. Copies fill the last batch, and `COUNTED` excludes them."""
         first, count, span = self._rows.spans(self._begin, self._end)
         spans = [(max(self._begin, at * span), min(self._end, (at + 1) * span)) for at in range(first, first + count)]
         left = {name: np.empty((0, *shape), dtype) for name, (shape, dtype) in self.spec.items()}
-        everything = np.ones(batch_size, bool)
+        waiting, everything = 0, np.ones(batch_size, bool)
         for rows in in_order(self._rows, spans, derive=self._narrowed, skip_bad=self._skip_bad):
             left = {name: np.concatenate([left[name], rows[name]]) for name in rows}
-            while _count(left) >= batch_size:
+            waiting = len(next(iter(left.values())))
+            while waiting >= batch_size:
                 yield {name: values[:batch_size] for name, values in left.items()} | {COUNTED: everything}
-                left = {name: values[batch_size:] for name, values in left.items()}
-        if there := _count(left):
-            at = np.minimum(np.arange(batch_size), there - 1)
-            yield {name: values[at] for name, values in left.items()} | {COUNTED: np.arange(batch_size) < there}
+                left, waiting = {name: values[batch_size:] for name, values in left.items()}, waiting - batch_size
+        if waiting:
+            at = np.minimum(np.arange(batch_size), waiting - 1)
+            yield {name: values[at] for name, values in left.items()} | {COUNTED: np.arange(batch_size) < waiting}
 
     def held_bytes(self, *, training: bool) -> int:
-        """The chunks that are mixed, and the reader; evaluating, a chunk as it is read, and as it is handed on."""
-        of_row = sum(int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in self.spec.values())
-        together = min(self._mix, self._rows.spans(self._begin, self._end)[1]) if training else 0
-        chunks = self._rows.chunk_rows * ((together + 1) * of_row + self._rows.row_bytes)
+        """Returns the bytes of the chunks that are mixed, and of the reader.
+
+        Evaluating, these are a chunk as it is read and as it is handed on.
+        """
+        row = sum(int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in self.spec.values())
+        mixed = min(self._mix, self._rows.spans(self._begin, self._end)[1]) if training else 0
+        chunks = self._rows.chunk_rows * ((mixed + 1) * row + self._rows.row_bytes)
         return chunks + (READER_BYTES if training else 0)
 
     def identity(self) -> dict[str, Any]:
-        return identity(self._rows)
+        """Returns what `require_same` compares, as JSON."""
+        return self._rows.identity()
 
     def require_same(self, then: Mapping[str, Any]) -> str | None:
-        return require_same(self._rows, then)
+        """Compares the file with its `identity` at the start of the run; see `Hdf5Rows.require_same`."""
+        return self._rows.require_same(then)
 
     @property
     def warning(self) -> str | None:
-        """Where the file's chunks cost much memory."""
+        """A sentence where the file's chunks cost much memory."""
         return self._rows.warning(mix=self._mix)
 
     def _narrowed(self, rows: Rows) -> Rows:
         return {name: narrowed(values, f"{self.called}: {name!r}") for name, values in rows.items()}
-
-
-def _count(rows: Rows) -> int:
-    return len(next(iter(rows.values())))

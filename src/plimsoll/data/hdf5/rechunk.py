@@ -5,7 +5,6 @@ Memory holds one span of rows: a chunk of the old file, or as many rows as fit i
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,31 +13,54 @@ from typing import Any
 import h5py
 import numpy as np
 
-from plimsoll.data.hdf5.rows import opened, row_bytes_of
-from plimsoll.data.hdf5.writer import LEAST_FREE, free_bytes
+from plimsoll.data.disk import free_bytes
+from plimsoll.data.hdf5.rows import dataset_names, opened, row_bytes_of
+from plimsoll.data.hdf5.writer import LEAST_FREE
+from plimsoll.data.progress import Spoken
 from plimsoll.errors import DataError, StoppedError
 from plimsoll.units import MIB, format_bytes
 
 SPAN_BYTES = 16 * MIB
 CACHE_BYTES = 16 * MIB
-"""Of a dataset that is written: a chunk that spans end in is completed in memory."""
+"""HDF5's cache of a dataset that is written: a chunk that spans end in is completed in memory."""
 
 Progress = Callable[[int, int], None]
+"""Called with rows written, and rows in all."""
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Answers `plimsoll prepare rechunk`. Progress goes to standard error."""
+    options = dict(request)
+    old, new = Path(options.pop("old")).expanduser(), Path(options.pop("out")).expanduser()
+    return rechunk(old, new, progress=Spoken("rows"), **options)
 
 
 def rechunk(
     old: Path, new: Path, *, chunk_rows: int = 512, progress: Progress = lambda done, rows: None
 ) -> dict[str, Any]:
-    """All of `old`; datasets of as many rows as the longest get chunks of `chunk_rows`, packed with lzf."""
+    """Copies all of `old`; datasets of as many rows as the longest get chunks of `chunk_rows`, compressed with LZF.
+
+    Raises:
+        DataError: `new` exists or has no room, or `old` has no rows.
+        StoppedError: The disk became full. Nothing is kept.
+    """
     if chunk_rows < 1:
         raise DataError(f"--chunk-rows must be 1 or more, got {chunk_rows}")
-    _require_new(old, new)
+    if new.exists():
+        raise DataError(f"{new} is there already: name another --out, or remove it")
+    folder = new.absolute().parent
+    if not folder.is_dir():
+        raise DataError(f"there is no folder {folder} for --out {new.name}: make it, or name another")
+    if old.exists() and (free := free_bytes(new.absolute())) < (size := old.stat().st_size):
+        raise DataError(
+            f"{old} has {format_bytes(size)}, and {format_bytes(free)} are free at {folder}: make room, or name another"
+            " disk"
+        )
     started, partial = time.perf_counter(), new.with_name(f"{new.name}.partial")
     with opened(old) as source:
-        rows = _longest(source)
         try:
             with h5py.File(partial, "x", rdcc_nbytes=CACHE_BYTES, libver="latest") as file:
-                written = _copied(source, file, partial, rows, chunk_rows, progress)
+                rows, datasets = _copy(source, file, partial, chunk_rows, progress)
             partial.replace(new)
         except FileExistsError:
             raise DataError(
@@ -50,7 +72,7 @@ def rechunk(
     return {
         "path": str(new),
         "rows": rows,
-        "datasets": written,
+        "datasets": datasets,
         "chunk_rows": chunk_rows,
         "bytes": new.stat().st_size,
         "bytes_before": old.stat().st_size,
@@ -58,73 +80,32 @@ def rechunk(
     }
 
 
-def answer(asked: dict[str, Any]) -> dict[str, Any]:
-    """`plimsoll prepare rechunk`. Progress goes to standard error."""
-    how = dict(asked)
-    old, new = Path(how.pop("old")).expanduser(), Path(how.pop("out")).expanduser()
-    said = time.monotonic()
+def _copy(source: h5py.File, file: h5py.File, partial: Path, chunk_rows: int, progress: Progress) -> tuple[int, int]:
+    """Copies everything, and returns the rows of the longest datasets and the number of these."""
+    shapes = [source[name].shape for name in dataset_names(source)]  # pyright: ignore[reportAttributeAccessIssue]
+    rows = max((shape[0] for shape in shapes if shape), default=0)
+    if not rows:
+        raise DataError(f"{source.filename} has no dataset with rows")
+    large: list[tuple[str, h5py.Dataset, h5py.Dataset]] = []
 
-    def progress(done: int, rows: int) -> None:
-        nonlocal said
-        if time.monotonic() - said > 2:
-            said = time.monotonic()
-            print(f"  {done:,} of {rows:,} rows", file=sys.stderr, flush=True)
+    def copy_attributes(old: h5py.HLObject, new: h5py.HLObject) -> None:
+        for name, value in old.attrs.items():
+            new.attrs[name] = np.asarray(value) if isinstance(value, np.generic) else value
 
-    return rechunk(old, new, progress=progress, **how)
-
-
-def _require_new(old: Path, new: Path) -> None:
-    if new.exists():
-        raise DataError(f"{new} is there already: name another --out, or remove it")
-    folder = new.absolute().parent
-    if not folder.is_dir():
-        raise DataError(f"there is no folder {folder} for --out {new.name}: make it, or name another")
-    if old.exists() and (free := free_bytes(new.absolute())) < (size := old.stat().st_size):
-        raise DataError(
-            f"{old} has {format_bytes(size)}, and {format_bytes(free)} are free at {folder}: make room, or name another"
-            " disk"
-        )
-
-
-def _longest(file: h5py.File) -> int:
-    lengths: list[int] = []
-    file.visititems(
-        lambda _, item: lengths.append(item.shape[0]) if isinstance(item, h5py.Dataset) and item.shape else None
-    )
-    if not max(lengths, default=0):
-        raise DataError(f"{file.filename} has no dataset with rows")
-    return max(lengths)
-
-
-def _copied(source: h5py.File, file: h5py.File, partial: Path, rows: int, chunk_rows: int, progress: Progress) -> int:
-    large: list[str] = []
-
-    def visit(name: str, item: h5py.Group | h5py.Dataset) -> None:
-        if isinstance(item, h5py.Group):
-            made: Any = file.require_group(name)
-        elif item.shape and item.shape[0] == rows:
-            large.append(name)
-            chunks = (min(chunk_rows, rows), *item.shape[1:])
-            made = file.create_dataset(
-                name,
-                item.shape,
-                item.dtype,
-                chunks=chunks,
-                compression="lzf",
-                fletcher32=True,
-                fillvalue=item.fillvalue,
-            )
+    def visit(name: str, old: h5py.Group | h5py.Dataset) -> None:
+        if isinstance(old, h5py.Group):
+            copy_attributes(old, file.require_group(name))
+        elif old.shape and old.shape[0] == rows:
+            chunks = (min(chunk_rows, rows), *old.shape[1:])
+            how = {"chunks": chunks, "compression": "lzf", "fletcher32": True, "fillvalue": old.fillvalue}
+            large.append((name, old, file.create_dataset(name, old.shape, old.dtype, **how)))
+            copy_attributes(old, large[-1][2])
         else:
-            source.copy(item, file, name)
-            return
-        _attributes(item, made)
+            source.copy(old, file, name)
 
-    _attributes(source, file)
+    copy_attributes(source, file)
     source.visititems(visit)
-    for number, name in enumerate(large):
-        old, new = source[name], file[name]
-        assert isinstance(old, h5py.Dataset)
-        assert isinstance(new, h5py.Dataset)
+    for number, (name, old, new) in enumerate(large):
         span = old.chunks[0] if old.chunks else max(1, SPAN_BYTES // max(1, row_bytes_of(old)))
         for begin in range(0, rows, span):
             end = min(rows, begin + span)
@@ -135,9 +116,4 @@ def _copied(source: h5py.File, file: h5py.File, partial: Path, rows: int, chunk_
                 )
             new[begin:end] = old[begin:end]
             progress(rows * number // len(large) + end // len(large), rows)
-    return len(large)
-
-
-def _attributes(old: h5py.Group | h5py.Dataset, new: h5py.Group | h5py.Dataset) -> None:
-    for name, value in old.attrs.items():
-        new.attrs[name] = np.asarray(value) if isinstance(value, np.generic) else value
+    return rows, len(large)

@@ -1,13 +1,14 @@
 """Rows of an HDF5 file: datasets of one length, read a chunk at a time.
 
-A compressed chunk is unpacked whole whatever is asked of it, so rows are only ever read in the chunks they lie in
+A compressed chunk is decompressed whole whatever is read of it, so rows are only ever read in whole chunks
 (`Hdf5Rows.spans`). Nothing of the size of the file is held.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,80 +22,83 @@ from plimsoll.units import MIB, format_bytes, format_seconds
 WITHOUT_CHUNKS = 512
 """Rows read at a time where the file is not chunked."""
 CACHE_BYTES = MIB
-"""Of a dataset: chunks are read whole and once, so none is worth keeping."""
+"""HDF5's cache of a dataset: chunks are read whole and once, so none is worth keeping."""
 HUGE_CHUNK = 8 * MIB
 DONE = "rows_written"
-"""An attribute of a file that says how many of its rows are there; absent where all are."""
+"""An attribute of a file that says how many of its rows are written; absent where all are."""
+DIGESTED_CHUNKS = 4
+"""Chunks from all over the file that `Hdf5Rows.identity` reads, the first and the last among them."""
 
 Rows = dict[str, np.ndarray]
 
 
 class Hdf5Rows:
-    """`columns`: what a row's parts are called here, and the datasets they are read from."""
+    """The rows of a file. `columns`: what a row's parts are called here, and the datasets they are read from."""
 
     def __init__(self, path: str | Path, columns: Mapping[str, str]) -> None:
         self.path = Path(path).expanduser()
-        with told_as_damage(self.path):
-            self._open(columns)
-
-    def _open(self, columns: Mapping[str, str]) -> None:
-        self._file = opened(self.path)
-        self._datasets = {name: self._dataset(place) for name, place in columns.items()}
-        lengths = {columns[name]: len(dataset) for name, dataset in self._datasets.items()}
-        if len(set(lengths.values())) > 1:
-            words = ", ".join(f"{place} has {rows:,}" for place, rows in lengths.items())
-            raise DataError(
-                f"the datasets of {self.path} have unequal numbers of rows: {words}. Each row needs them all"
-            )
-        self._count = next(iter(lengths.values()), 0)
-        if not self._count:
-            raise DataError(f"{self.path} has no rows in {', '.join(columns.values())}")
-        written = int(self._file.attrs.get(DONE, self._count))
+        with damage_as_error(self.path):
+            self._file = opened(self.path)
+            self._datasets: dict[str, h5py.Dataset] = {}
+            for name, place in columns.items():
+                dataset = self._file.get(place)
+                if not isinstance(dataset, h5py.Dataset):
+                    names = ", ".join(dataset_names(self._file)) or "none"
+                    raise DataError(f"{self.path} has no dataset {place!r}: it has {names}")
+                if not dataset.shape:
+                    raise DataError(f"{place} of {self.path} is a single value: its first axis should count the rows")
+                self._datasets[name] = dataset
+            lengths = {columns[name]: len(dataset) for name, dataset in self._datasets.items()}
+            if len(set(lengths.values())) > 1:
+                words = ", ".join(f"{place} has {rows:,}" for place, rows in lengths.items())
+                raise DataError(
+                    f"the datasets of {self.path} have unequal numbers of rows: {words}. Each row needs them all"
+                )
+            self._count = next(iter(lengths.values()), 0)
+            if not self._count:
+                raise DataError(f"{self.path} has no rows in {', '.join(columns.values())}")
+            self.attributes: dict[str, Any] = dict(self._file.attrs)
+            written = int(self.attributes.get(DONE, self._count))
         if written < self._count:
             raise DataError(
                 f"{self.path} is still being written, or its writer was stopped: {written:,} of {self._count:,} rows"
                 " are there. Run the same `plimsoll prepare` again to complete it"
             )
+        self.row_spec = {name: (dataset.shape[1:], dataset.dtype.name) for name, dataset in self._datasets.items()}
+        """Name to the shape and dtype of one row."""
+        self.row_bytes = sum(map(row_bytes_of, self._datasets.values()))
+        widest = max(self._datasets.values(), key=row_bytes_of)
+        self.chunk_rows = int(widest.chunks[0]) if widest.chunks else min(WITHOUT_CHUNKS, self._count)
+        """Rows of a chunk of the dataset with the widest rows: it costs most to read."""
+        self.has_huge_chunks = any(chunk_bytes(dataset) > HUGE_CHUNK for dataset in self._datasets.values())
 
     def __len__(self) -> int:
         return self._count
 
-    @property
-    def spec(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Name to the shape and dtype of one row."""
-        return {name: (dataset.shape[1:], dataset.dtype.name) for name, dataset in self._datasets.items()}
-
-    @property
-    def chunk_rows(self) -> int:
-        """Of the dataset with the widest rows: it costs most to read."""
-        widest = max(self._datasets.values(), key=row_bytes_of)
-        return int(widest.chunks[0]) if widest.chunks else min(WITHOUT_CHUNKS, self._count)
-
-    @property
-    def row_bytes(self) -> int:
-        return sum(map(row_bytes_of, self._datasets.values()))
-
-    @property
-    def attributes(self) -> dict[str, Any]:
-        return dict(self._file.attrs)
-
     def array(self, place: str) -> np.ndarray | None:
-        """A small dataset, whole; None where there is none."""
-        found = self._file.get(place)
-        return np.asarray(found[()]) if isinstance(found, h5py.Dataset) else None
+        """Returns a small dataset, whole; None where there is no such dataset."""
+        dataset = self._file.get(place)
+        return np.asarray(dataset[()]) if isinstance(dataset, h5py.Dataset) else None
 
     def group(self, place: str) -> list[str]:
-        """Names in a group; none where there is no such group."""
-        found = self._file.get(place)
-        return list(found) if isinstance(found, h5py.Group) else []
+        """Returns the names in a group; none where there is no such group."""
+        group = self._file.get(place)
+        return list(group) if isinstance(group, h5py.Group) else []
 
     def spans(self, begin: int = 0, end: int | None = None) -> tuple[int, int, int]:
-        """First span, number of spans and rows of a span of the chunks that hold rows `begin` to `end`."""
+        """Returns the first span, the number of spans and the rows of a span that hold rows `begin` to `end`."""
         rows, end = self.chunk_rows, self._count if end is None else end
         first = begin // rows
         return first, -(-end // rows) - first, rows
 
+    def spread_spans(self, most: int) -> Iterator[tuple[int, int]]:
+        """Yields `(begin, end)` of at most `most` spans from all over the file, the first and the last among them."""
+        _, count, span = self.spans()
+        for at in np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int)).tolist():
+            yield at * span, min(self._count, (at + 1) * span)
+
     def read(self, begin: int, end: int) -> Rows:
+        """Returns rows `begin` to `end`. DataError where they cannot be read."""
         try:
             return {name: dataset[begin:end] for name, dataset in self._datasets.items()}
         except OSError as problem:
@@ -104,9 +108,9 @@ class Hdf5Rows:
             ) from None
 
     def warning(self, *, mix: int) -> str | None:
-        """Where chunks are so large that mixing `mix` of them takes much memory: with what a chunk costs, measured."""
+        """Returns a warning where mixing `mix` chunks takes much memory; reads a chunk to time it."""
         for dataset in self._datasets.values():
-            size = _chunk_bytes(dataset)
+            size = chunk_bytes(dataset)
             if dataset.chunks and size > HUGE_CHUNK:
                 started = time.perf_counter()
                 dataset[: dataset.chunks[0]]
@@ -119,26 +123,52 @@ class Hdf5Rows:
                 )
         return None
 
-    @property
-    def has_huge_chunks(self) -> bool:
-        return any(_chunk_bytes(dataset) > HUGE_CHUNK for dataset in self._datasets.values())
+    def identity(self) -> dict[str, Any]:
+        """Returns what `require_same` compares, as JSON."""
+        status = self.path.stat()
+        return {"bytes": status.st_size, "modified_ns": status.st_mtime_ns, "sha256": self._digest()}
 
-    def close(self) -> None:
-        self._file.close()
+    def require_same(self, then: Mapping[str, Any]) -> str | None:
+        """Compares the file with its `identity` at the start of the run.
 
-    def _dataset(self, place: str) -> h5py.Dataset:
-        found = self._file.get(place)
-        if not isinstance(found, h5py.Dataset):
-            there = ", ".join(_datasets(self._file)) or "none"
-            raise DataError(f"{self.path} has no dataset {place!r}: it has {there}")
-        if not found.shape:
-            raise DataError(f"{place} of {self.path} is a single value: its first axis should count the rows")
-        return found
+        Size and time of writing decide where they are what they were. Otherwise what the file says of itself and some
+        of its rows do: a copy is the same file, one that was made anew is not. Rows that were changed between those
+        few are not noticed.
+
+        Returns:
+            A sentence where the file was written since and looks the same; None where it was not touched.
+
+        Raises:
+            DataError: It is another file.
+        """
+        status = self.path.stat()
+        if (status.st_size, status.st_mtime_ns) == (then["bytes"], then["modified_ns"]):
+            return None
+        if self._digest() != then["sha256"]:
+            raise DataError(
+                f"{self.path} changed since the run began: it has {len(self):,} rows and {status.st_size:,} bytes (then"
+                f" {then['bytes']:,}), and other attributes, shapes or rows. Put the old file back to go on, or start a"
+                " new --run"
+            )
+        return (
+            f"{self.path} was written or copied since the run began; its attributes, its shapes and {DIGESTED_CHUNKS}"
+            " chunks of its rows are what they were"
+        )
+
+    def _digest(self) -> str:
+        digest = hashlib.sha256()
+        for name, value in sorted(self.attributes.items()):
+            digest.update(f"{name} {np.asarray(value).tolist()!r}\n".encode())
+        digest.update(f"{self._count} {sorted(self.row_spec.items())!r}\n".encode())
+        for begin, end in self.spread_spans(DIGESTED_CHUNKS):
+            for name, values in sorted(self.read(begin, end).items()):
+                digest.update(name.encode() + np.ascontiguousarray(values).tobytes())
+        return digest.hexdigest()
 
 
 @contextmanager
-def told_as_damage(path: Path) -> Iterator[None]:
-    """What h5py raises in the middle of a file that could be opened: half a dozen unrelated classes."""
+def damage_as_error(path: Path) -> Iterator[None]:
+    """Turns what h5py raises in the middle of a file that could be opened into a DataError: half a dozen classes."""
     try:
         yield
     except (OSError, RuntimeError, LookupError, ValueError, TypeError, OverflowError, MemoryError) as problem:
@@ -147,63 +177,67 @@ def told_as_damage(path: Path) -> Iterator[None]:
 
 
 def opened(path: Path) -> h5py.File:
-    """Read-only. DataError where it is no HDF5 file, cut short, or written by another process."""
+    """Opens a file for reading. DataError where it is no HDF5 file, cut short, or written by another process."""
     if path.is_dir():
         raise DataError(f"{path} is a folder: name the HDF5 file in it")
     if not path.exists():
         partial = path.with_name(f"{path.name}.partial")
-        beside = f"; {partial.name} is there: `plimsoll prepare` has not completed it" if partial.exists() else ""
-        raise DataError(f"there is no file {path}{beside}")
+        unfinished = f"; {partial.name} is there: `plimsoll prepare` has not completed it" if partial.exists() else ""
+        raise DataError(f"there is no file {path}{unfinished}")
     try:
         return h5py.File(path, "r", rdcc_nbytes=CACHE_BYTES)
     except OSError as problem:
-        said = str(problem)
+        message = str(problem)
         if not path.stat().st_size:
             why = "it is empty, 0 bytes"
-        elif "truncated file" in said:
+        elif "truncated file" in message:
             why = "it is cut short: copy it again, or make it anew"
-        elif "lock" in said or "already open for write" in said or "SWMR" in said:
+        elif "lock" in message or "already open for write" in message or "SWMR" in message:
             why = "another process is writing it, or was killed while it did: wait, or run its `plimsoll prepare` again"
         else:
-            why = f"it is no HDF5 file, or damaged ({said})"
+            why = f"it is no HDF5 file, or damaged ({message})"
         raise DataError(f"{path} cannot be opened: {why}") from None
 
 
 def not_finite(rows: Rows) -> np.ndarray:
-    """Which rows hold a NaN or an infinity."""
+    """Returns for every row whether it holds a NaN or an infinity."""
     count = len(next(iter(rows.values())))
     bad = np.zeros(count, bool)
     for values in rows.values():
         if values.dtype.kind == "f" and count:
             flat = values.reshape(count, -1)
             with np.errstate(invalid="ignore", over="ignore"):
-                suspect = ~np.isfinite(flat @ np.ones(flat.shape[1], flat.dtype))  # quicker than to look at each
+                suspect = ~np.isfinite(flat @ np.ones(flat.shape[1], flat.dtype))  # faster than testing each number
             if suspect.any():
                 bad[suspect] |= ~np.isfinite(flat[suspect]).all(axis=1)
     return bad
 
 
-def _chunk_bytes(dataset: h5py.Dataset) -> int:
-    """Unpacked; 0 where it is not chunked."""
+def chunk_bytes(dataset: h5py.Dataset) -> int:
+    """Returns the bytes of a decompressed chunk; 0 where the dataset is not chunked."""
     return int(np.prod(dataset.chunks, dtype=np.int64)) * dataset.dtype.itemsize if dataset.chunks else 0
 
 
-def _datasets(file: h5py.File) -> Sequence[str]:
-    found: list[str] = []
-    file.visititems(lambda name, item: found.append(name) if isinstance(item, h5py.Dataset) else None)
-    return found
-
-
 def row_bytes_of(dataset: h5py.Dataset) -> int:
+    """Returns the bytes of a row."""
     return int(np.prod(dataset.shape[1:], dtype=np.int64)) * dataset.dtype.itemsize
 
 
+def dataset_names(file: h5py.File) -> list[str]:
+    """Returns the names of all datasets, those in groups too."""
+    names: list[str] = []
+    file.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
+    return names
+
+
 def widest(path: str | Path) -> tuple[int, int]:
-    """Rows of the dataset with the widest rows, and of a chunk of it."""
+    """Returns the rows of the dataset with the most and widest rows, and the rows of a chunk of it."""
     path = Path(path).expanduser()
-    with told_as_damage(path), opened(path) as file:
-        found = [item for item in map(file.get, _datasets(file)) if isinstance(item, h5py.Dataset) and item.shape]
-        if not found:
+    with damage_as_error(path), opened(path) as file:
+        datasets = [
+            item for item in map(file.get, dataset_names(file)) if isinstance(item, h5py.Dataset) and item.shape
+        ]
+        if not datasets:
             raise DataError(f"{path} has no dataset with rows")
-        dataset = max(found, key=lambda one: (one.shape[0], row_bytes_of(one)))
+        dataset = max(datasets, key=lambda item: (item.shape[0], row_bytes_of(item)))
         return int(dataset.shape[0]), int(dataset.chunks[0]) if dataset.chunks else WITHOUT_CHUNKS

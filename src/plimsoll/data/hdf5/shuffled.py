@@ -22,7 +22,7 @@ from plimsoll.units import GIB
 MIX = 16
 """Chunks whose rows are shuffled together."""
 COUNTED_BYTES = 4 * GIB
-"""Unpacked, of what is read to count rows that are not finite once one was met: some five seconds."""
+"""Decompressed bytes that are read at most to count rows that are not finite once one was met: about five seconds."""
 
 Derive = Callable[[Rows], Rows]
 """From the rows of a chunk as they were read to those that are trained on; fewer, where some are left out."""
@@ -38,7 +38,7 @@ class Group(NamedTuple):
 
 
 class MixedChunks(grain.IterDataset):
-    """Batches without end. `rows` are the first and the one behind the last that are drawn from."""
+    """Batches without end of the rows from `rows[0]` to before `rows[1]`."""
 
     def __init__(
         self,
@@ -60,33 +60,32 @@ class MixedChunks(grain.IterDataset):
         if self.end <= self.begin:
             raise DataError(f"{source.path} has no rows from {self.begin:,} to {self.end:,}")
         self.first, self.count, self.span = source.spans(self.begin, self.end)
+        self.groups = -(-self.count // mix)
+        """Groups of an epoch."""
         self.order_seed, self.shuffled, self.derive, self.skip_bad = seed, shuffle, derive, skip_bad
 
-    @property
-    def groups(self) -> int:
-        """Of an epoch."""
-        return -(-self.count // self.together)
-
     def order(self, epoch: int) -> np.ndarray:
-        """Spans as one epoch reads them."""
-        drawn = order_of_chunks(self.count, self.order_seed, epoch) if self.shuffled else np.arange(self.count)
-        return self.first + drawn
+        """Returns the spans as one epoch reads them."""
+        order = order_of_chunks(self.count, self.order_seed, epoch) if self.shuffled else np.arange(self.count)
+        return self.first + order
 
     def group(self, epoch: int, number: int, order: np.ndarray, room: Rows) -> Group:
-        """`room`: of the group before, which is written over. A second group beside the first would be most of what the
-        loader takes."""
+        """Reads a group into `room`, the arrays of the group before.
+
+        A second group in memory at the same time would be most of what the loader takes.
+        """
         count = skipped = 0
         for span in order[number * self.together : (number + 1) * self.together].tolist():
             begin, end = max(self.begin, span * self.span), min(self.end, (span + 1) * self.span)
-            sound, bad = _sound(self.source, begin, end, self.skip_bad)
-            rows, skipped = self.derive(sound), skipped + bad
+            finite, bad = _finite(self.source, begin, end, self.skip_bad)
+            rows, skipped = self.derive(finite), skipped + bad
             if not room:
                 most = min(self.together, self.count) * self.span
                 room |= {name: np.empty((most, *values.shape[1:]), values.dtype) for name, values in rows.items()}
-            found = len(next(iter(rows.values())))
+            added = len(next(iter(rows.values())))
             for name, values in rows.items():
-                room[name][count : count + found] = values
-            count += found
+                room[name][count : count + added] = values
+            count += added
         within = order_within(count, self.order_seed, epoch, number) if self.shuffled else np.arange(count)
         return Group(room, within, skipped)
 
@@ -95,56 +94,52 @@ class MixedChunks(grain.IterDataset):
 
 
 class _MixedIterator(grain.DatasetIterator):
-    def __init__(self, of: MixedChunks) -> None:
+    def __init__(self, chunks: MixedChunks) -> None:
         super().__init__()
-        self._of = of
+        self._chunks = chunks
         self._epoch = self._number = self._row = self._skipped = 0
         self._group: Group | None = None
         self._room: Rows = {}
         self._order: tuple[int, np.ndarray] = (-1, np.empty(0, np.int32))
+        """An epoch, and its order of the spans."""
         self._empty = 0
+        """Groups since the last row: an epoch of them means that there is none."""
 
     def __next__(self) -> Rows:
         self._assert_not_closed()
-        wanted, parts = self._of.batch_size, []
+        wanted, parts, chunks = self._chunks.batch_size, [], self._chunks
         while wanted:
-            group = self._current()
+            if self._group is None:
+                if self._order[0] != self._epoch:
+                    self._order = self._epoch, chunks.order(self._epoch)
+                self._group = chunks.group(self._epoch, self._number, self._order[1], self._room)
+            group = self._group
             take = group.order[self._row : self._row + wanted]
             if len(take):
                 parts.append({name: values[take] for name, values in group.rows.items()})
                 wanted, self._row, self._empty = wanted - len(take), self._row + len(take), 0
             if self._row >= len(group.order):
-                self._forward(group)
+                self._group, self._row, self._number = None, 0, self._number + 1
+                self._skipped, self._empty = self._skipped + group.skipped, self._empty + 1
+                if self._empty > chunks.groups:
+                    raise DataError(f"{chunks.source.path} has no row to train on: all of an epoch were left out")
+                if self._number >= chunks.groups:
+                    self._epoch, self._number = self._epoch + 1, 0
         if len(parts) == 1:
             return parts[0]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
-    def _current(self) -> Group:
-        if self._group is None:
-            if self._order[0] != self._epoch:
-                self._order = self._epoch, self._of.order(self._epoch)
-            self._group = self._of.group(self._epoch, self._number, self._order[1], self._room)
-        return self._group
-
-    def _forward(self, group: Group) -> None:
-        self._group, self._row, self._number = None, 0, self._number + 1
-        self._skipped, self._empty = self._skipped + group.skipped, self._empty + 1
-        if self._empty > self._of.groups:
-            raise DataError(f"{self._of.source.path} has no row to train on: all of an epoch were left out")
-        if self._number >= self._of.groups:
-            self._epoch, self._number = self._epoch + 1, 0
-
     def get_state(self) -> dict[str, Any]:
-        of = self._of
+        chunks = self._chunks
         place = {"epoch": self._epoch, "group": self._number, "row": self._row, "skipped": self._skipped}
-        return place | {"rows": of.end - of.begin, "span": of.span, "mix": of.together}
+        return place | {"rows": chunks.end - chunks.begin, "span": chunks.span, "mix": chunks.together}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        of = self._of
+        chunks = self._chunks
         for name, now, what in (
-            ("rows", of.end - of.begin, "rows"),
-            ("span", of.span, "rows in a chunk"),
-            ("mix", of.together, "chunks mixed"),
+            ("rows", chunks.end - chunks.begin, "rows"),
+            ("span", chunks.span, "rows in a chunk"),
+            ("mix", chunks.together, "chunks mixed"),
         ):
             if state[name] != now:
                 raise DataError(
@@ -156,17 +151,18 @@ class _MixedIterator(grain.DatasetIterator):
 
 
 def order_of_chunks(count: int, seed: int, epoch: int) -> np.ndarray:
+    """Returns the order in which an epoch reads its chunks."""
     return np.random.default_rng([seed, 4, epoch]).permutation(np.arange(count, dtype=np.int32))
 
 
 def order_within(count: int, seed: int, epoch: int, group: int) -> np.ndarray:
-    """Of the rows of a group of chunks."""
+    """Returns the order of the rows of a group of chunks."""
     return np.random.default_rng([seed, 5, epoch, group]).permutation(count)
 
 
-def mixed_loader(source: Hdf5Rows, *, prefetch: int, **how: Any) -> BatchSource:
-    """`MixedChunks` with `prefetch` batches made ready in a thread."""
-    batches: grain.IterDataset = MixedChunks(source, **how)
+def mixed_loader(source: Hdf5Rows, *, prefetch: int, **options: Any) -> BatchSource:
+    """Builds a loader of `MixedChunks` that makes `prefetch` batches ready in a thread."""
+    batches: grain.IterDataset = MixedChunks(source, **options)
     if prefetch:
         batches = ThreadPrefetchIterDataset(batches, prefetch_buffer_size=prefetch)
     return BatchSource(batches)
@@ -175,56 +171,52 @@ def mixed_loader(source: Hdf5Rows, *, prefetch: int, **how: Any) -> BatchSource:
 def in_order(
     source: Hdf5Rows, spans: list[tuple[int, int]], *, derive: Derive, skip_bad: bool = False
 ) -> Iterator[Rows]:
-    """The rows of some spans, as they lie in the file."""
+    """Yields the rows of some spans in the order of the file."""
     for begin, end in spans:
-        found = derive(_sound(source, begin, end, skip_bad)[0])
-        if len(next(iter(found.values()))):
-            yield found
+        rows = derive(_finite(source, begin, end, skip_bad)[0])
+        if len(next(iter(rows.values()))):
+            yield rows
 
 
-def _sound(source: Hdf5Rows, begin: int, end: int, skip_bad: bool) -> tuple[Rows, int]:
-    """Rows `begin` to `end` that are finite, and how many are not."""
+def _finite(source: Hdf5Rows, begin: int, end: int, skip_bad: bool) -> tuple[Rows, int]:
+    """Returns the rows from `begin` to `end` that are finite, and how many are not.
+
+    DataError, with a count over the file, where some are not and `skip_bad` is off.
+    """
     rows = source.read(begin, end)
     bad = not_finite(rows)
     if not bad.any():
         return rows, 0
-    if not skip_bad:
-        raise DataError(_not_finite_words(source, begin + np.flatnonzero(bad)))
-    return {name: values[~bad] for name, values in rows.items()}, int(bad.sum())
-
-
-def _not_finite_words(source: Hdf5Rows, bad: np.ndarray) -> str:
-    """`bad`: rows that were just met."""
-    places = ", ".join(f"{row:,}" for row in bad[:5].tolist())
-    found, looked_at = counted_not_finite(source)
-    everywhere = f"{found:,} of its {looked_at:,} rows in all"
-    if looked_at < len(source):
-        everywhere = f"{found:,} of {looked_at:,} rows from all over it, which has {len(source):,}"
-    return (
-        f"{source.path} has rows that are not finite: {places}{', ...' if len(bad) > 5 else ''}; {everywhere}. Mend"
+    if skip_bad:
+        return {name: values[~bad] for name, values in rows.items()}, int(bad.sum())
+    numbers = begin + np.flatnonzero(bad)
+    places = ", ".join(f"{row:,}" for row in numbers[:5].tolist())
+    total, read = counted_not_finite(source)
+    everywhere = f"{total:,} of its {read:,} rows in all"
+    if read < len(source):
+        everywhere = f"{total:,} of {read:,} rows from all over it, which has {len(source):,}"
+    raise DataError(
+        f"{source.path} has rows that are not finite: {places}{', ...' if len(numbers) > 5 else ''}; {everywhere}. Mend"
         " them, or leave such rows out, which counts them: --skip-bad, or skip_bad=True of plimsoll.Hdf5"
     )
 
 
 def counted_not_finite(source: Hdf5Rows, *, most_bytes: int = COUNTED_BYTES) -> tuple[int, int]:
-    """Rows that are not finite, and rows that were looked at: all, or those of chunks from all over the file."""
-    _, count, span = source.spans()
-    wanted = min(count, max(1, most_bytes // (span * source.row_bytes)))
-    found = looked_at = 0
-    for at in np.unique(np.linspace(0, count - 1, wanted).round().astype(int)).tolist():
-        rows = source.read(at * span, min(len(source), (at + 1) * span))
-        bad = not_finite(rows)
-        found, looked_at = found + int(bad.sum()), looked_at + len(bad)
-    return found, looked_at
+    """Counts rows that are not finite, and rows that were read: all, or those of chunks from all over the file."""
+    total = read = 0
+    for begin, end in source.spread_spans(max(1, most_bytes // (source.chunk_rows * source.row_bytes))):
+        bad = not_finite(source.read(begin, end))
+        total, read = total + int(bad.sum()), read + len(bad)
+    return total, read
 
 
 def sampled_order(rows: int, *, chunk_rows: int, mix: int, seed: int, most: int = 2_000_000) -> np.ndarray:
-    """Places in the file of the first `most` rows that an epoch of a file of this layout draws; nothing is read."""
+    """Returns the file's row numbers in the order of an epoch, the first `most` of them; nothing is read."""
     spans = order_of_chunks(-(-rows // chunk_rows), seed, 0)
     parts, count = [], 0
     for number in range(-(-len(spans) // mix)):
-        mine = spans[number * mix : (number + 1) * mix].astype(np.int64)[:, None] * chunk_rows + np.arange(chunk_rows)
-        places = mine.ravel()
+        group = spans[number * mix : (number + 1) * mix].astype(np.int64)[:, None] * chunk_rows + np.arange(chunk_rows)
+        places = group.ravel()
         places = places[places < rows]
         parts.append(places[order_within(len(places), seed, 0, number)])
         count += len(places)

@@ -1,7 +1,7 @@
-"""What is in an HDF5 file, by looking at a few hundred rows of it: memory does not grow with the file.
+"""A description of an HDF5 file from a few hundred of its rows: memory does not grow with the file.
 
-Rows are sampled by chunk: a handful of chunks from all over the file, some rows of each. What reading in a random order
-costs is measured on one chunk of the dataset with the widest rows.
+Rows are sampled by chunk: some chunks from all over the file, some rows of each. The time that a chunk takes to read is
+measured: it is what reading row by row in a random order would cost.
 """
 
 from __future__ import annotations
@@ -13,37 +13,34 @@ from typing import Any
 import h5py
 import numpy as np
 
-from plimsoll.data.hdf5.rows import DONE, not_finite, opened, told_as_damage
+from plimsoll.data.hdf5.rows import DONE, damage_as_error, dataset_names, not_finite, opened, row_bytes_of
 
 SAMPLED_ROWS, SAMPLED_CHUNKS = 200, 8
 LARGEST_READ = 64 * 2**20
-"""Bytes read at a time, at most: where chunks are larger, nothing is sampled of that dataset."""
+"""Bytes read at a time at most: where chunks are larger, that dataset is not sampled."""
 SHOWN_ATTRIBUTES = 40
 ENOUGH_CHUNKS = 8
-"""Places of the file that a batch of a good mixture holds rows of."""
+"""Chunks of the file that a well-mixed batch holds rows of."""
 SLOW_CHUNK_SECONDS = 0.02
 """A chunk that takes longer makes reading row by row slow."""
-
-
 SUFFIXES = (".h5", ".hdf5", ".hdf")
 
 
 def is_hdf5(path: str | Path) -> bool:
-    """By what is in it, or by its name: what is called so and is none is refused when it is opened."""
+    """Tells an HDF5 file by its content or its name: what has the name and is none is refused when it is opened."""
     path = Path(path).expanduser()
     return path.is_file() and (path.suffix.lower() in SUFFIXES or h5py.is_hdf5(path))
 
 
 def describe(path: str | Path, *, seed: int = 0) -> dict[str, Any]:
-    """Attributes, datasets and sampled figures, as JSON."""
+    """Returns attributes, datasets and sampled figures, as JSON."""
     path = Path(path).expanduser()
-    with told_as_damage(path), opened(path) as file:
-        datasets: list[h5py.Dataset] = []
-        file.visititems(lambda _, item: datasets.append(item) if isinstance(item, h5py.Dataset) else None)
+    with damage_as_error(path), opened(path) as file:
+        datasets = [item for item in map(file.get, dataset_names(file)) if isinstance(item, h5py.Dataset)]
         random = np.random.default_rng(seed)
-        families = _families(file, datasets)
-        described = [_dataset(one, random) for one in datasets]
-        rows = max((one.shape[0] for one in datasets if one.shape), default=0)
+        families = _families(datasets)
+        described = [_dataset(dataset, random) for dataset in datasets]
+        rows = max((dataset.shape[0] for dataset in datasets if dataset.shape), default=0)
         written = int(np.asarray(file.attrs.get(DONE, rows)))
         return {
             "path": str(path),
@@ -53,12 +50,12 @@ def describe(path: str | Path, *, seed: int = 0) -> dict[str, Any]:
             "attributes": {name: _plain(file.attrs[name]) for name in list(file.attrs)[:SHOWN_ATTRIBUTES]},
             "datasets": described,
             "families": families,
-            "warnings": [warning for one in described for warning in one.pop("warnings")],
+            "warnings": [warning for row in described for warning in row.pop("warnings")],
         }
 
 
 def _dataset(dataset: h5py.Dataset, random: np.random.Generator) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    row: dict[str, Any] = {
         "name": str(dataset.name).removeprefix("/"),
         "shape": list(dataset.shape),
         "dtype": str(dataset.dtype),
@@ -68,14 +65,14 @@ def _dataset(dataset: h5py.Dataset, random: np.random.Generator) -> dict[str, An
         "warnings": [],
     }
     if not dataset.shape or not dataset.shape[0] or dataset.dtype.kind not in "fiub":
-        return found
+        return row
     rows, bad, read, seconds = _sampled(dataset, random)
     if rows is None:
-        found["warnings"].append(f"{found['name']}: a chunk is larger than 64 MiB, nothing was sampled")
-        return found
+        row["warnings"].append(f"{row['name']}: a chunk is larger than 64 MiB, nothing was sampled")
+        return row
     values = rows.astype(np.float64)
     finite = values[np.isfinite(values)]
-    found |= {
+    row |= {
         "sampled_rows": len(rows),
         "rows_read": read,
         "rows_read_not_finite": bad,
@@ -90,26 +87,27 @@ def _dataset(dataset: h5py.Dataset, random: np.random.Generator) -> dict[str, An
         everywhere = (
             "all its rows" if read == len(dataset) else f"the {read:,} rows that were read, of {len(dataset):,}"
         )
-        found["warnings"].append(
-            f"{found['name']}: {bad:,} of {everywhere} are not finite. Training ends at such a row, or leaves it out"
+        row["warnings"].append(
+            f"{row['name']}: {bad:,} of {everywhere} are not finite. Training ends at such a row, or leaves it out"
             " and counts it (--skip-bad)"
         )
     if dataset.chunks and seconds > SLOW_CHUNK_SECONDS:
-        found["warnings"].append(
-            f"{found['name']}: to read one row costs {seconds * 1e3:.0f} ms, since {dataset.chunks[0]:,} rows are"
+        row["warnings"].append(
+            f"{row['name']}: to read one row costs {seconds * 1e3:.0f} ms, since {dataset.chunks[0]:,} rows are"
             f" unpacked with it ({dataset.compression}). In random order that is {1 / seconds:,.0f} rows/s; by chunks,"
             f" {dataset.chunks[0] / seconds:,.0f}. `plimsoll prepare rechunk` writes smaller chunks"
         )
-    return found
+    return row
 
 
 def _sampled(dataset: h5py.Dataset, random: np.random.Generator) -> tuple[np.ndarray | None, int, int, float]:
-    """Some rows; of all that were read for them, how many are not finite, and how many they are; and the seconds that a
-    chunk takes, the quickest of those read."""
+    """Returns some rows (None where chunks are too large), and figures of all rows that were read for them.
+
+    These are how many are not finite, how many were read, and the seconds of the quickest chunk.
+    """
     length = dataset.shape[0]
     size = dataset.chunks[0] if dataset.chunks else min(length, SAMPLED_ROWS // SAMPLED_CHUNKS)
-    row_bytes = int(np.prod(dataset.shape[1:], dtype=np.int64)) * dataset.dtype.itemsize
-    if size * row_bytes > LARGEST_READ:
+    if size * row_bytes_of(dataset) > LARGEST_READ:
         return None, 0, 0, 0.0
     count = -(-length // size)
     chosen = np.sort(random.choice(count, min(count, SAMPLED_CHUNKS), replace=False))
@@ -125,18 +123,14 @@ def _sampled(dataset: h5py.Dataset, random: np.random.Generator) -> tuple[np.nda
     return np.concatenate(parts), bad, read, fastest
 
 
-def _families(file: h5py.File, datasets: list[h5py.Dataset]) -> list[dict[str, Any]]:
-    """Of a file that `prepare control` made: what a sample of its rows says of each family."""
-    names = {str(one.name).removeprefix("/") for one in datasets}
-    if not {"system_ids", "input_sequences", "controls", "control_masks"} <= names:
+def _families(datasets: list[h5py.Dataset]) -> list[dict[str, Any]]:
+    """Returns figures of each family, from a sample of rows, where `prepare control` made the file; else nothing."""
+    named = {str(dataset.name).removeprefix("/"): dataset for dataset in datasets}
+    if not {"system_ids", "input_sequences", "controls", "control_masks"} <= named.keys():
         return []
     ids, inputs, controls, masks = (
-        file[name] for name in ("system_ids", "input_sequences", "controls", "control_masks")
+        named[name] for name in ("system_ids", "input_sequences", "controls", "control_masks")
     )
-    assert isinstance(ids, h5py.Dataset)
-    assert isinstance(inputs, h5py.Dataset)
-    assert isinstance(controls, h5py.Dataset)
-    assert isinstance(masks, h5py.Dataset)
     size = inputs.chunks[0] if inputs.chunks else 512
     count = -(-len(ids) // size)
     sums: dict[bytes, list[Any]] = {}
@@ -165,11 +159,17 @@ def _families(file: h5py.File, datasets: list[h5py.Dataset]) -> list[dict[str, A
 
 
 def shuffle_quality(order: np.ndarray, *, batch_size: int, chunk_rows: int) -> dict[str, Any]:
-    """How well mixed an epoch is. `order`: the rows' places in the file, in the order they are trained on.
+    """Measures how well mixed an epoch is.
 
-    `rank_correlation`: Spearman's, of a row's place in the file and its turn; 0 is perfect, 1 is the order of the
-    file. `chunks_per_batch`: places of the file that a batch holds rows of, on average. `well_mixed`: a correlation
-    that chance explains, and batches of `ENOUGH_CHUNKS` places, or of all there are.
+    Args:
+        order: Numbers of the rows in the file, in the order they are trained on.
+        batch_size: Rows of a batch.
+        chunk_rows: Rows of a chunk.
+
+    Returns:
+        `rank_correlation` is Spearman's, of a row's place in the file and its turn: 0 is perfect, 1 is the order of
+        the file. `chunks_per_batch` counts the chunks that a batch holds rows of, on average. `well_mixed` means a
+        correlation that chance explains, and batches of `ENOUGH_CHUNKS` chunks, or of all there are.
     """
     turns = np.arange(len(order))
     ranks = np.argsort(np.argsort(order, kind="stable"), kind="stable")
@@ -190,10 +190,10 @@ def shuffle_quality(order: np.ndarray, *, batch_size: int, chunk_rows: int) -> d
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it."""
+    """Returns a value as JSON has it; long arrays as their type and shape."""
     array = np.asarray(value)
     if array.dtype.kind in "SO":
-        return [str(one) for one in array.ravel()[:16]] if array.ndim else str(value)
+        return [str(entry) for entry in array.ravel()[:16]] if array.ndim else str(value)
     if array.size > 16:
         return f"{array.dtype} of shape {array.shape}"
     plain = array.tolist()

@@ -1,4 +1,4 @@
-"""Text to ids on all cores: blocks go in in their order, and come out in it.
+"""Text to ids on all cores: blocks go in and come out in their order.
 
 A tokenizer of `tokenizers` lets go of Python's lock while it works, so threads are enough; a block is encoded by one
 of them, and what turns its ids into an array holds the lock for a small part of the time. `ray_encoding.py` is the same
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
-from typing import Protocol
+from contextlib import contextmanager
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,67 +22,46 @@ from plimsoll.data.text.tokenizer import TextTokenizer
 from plimsoll.units import KIB
 
 BLOCK = 256 * KIB
-"""Characters, reached by the last piece of a block."""
+"""Characters that end a block, with the piece that reaches them."""
 
 Encoded = tuple[np.ndarray, np.ndarray]
 """int32 ids of the pieces of a block, end-of-text included, and how many each piece has."""
 
 
-class Pending(Protocol):
-    def result(self) -> Encoded: ...
+class Encoder(NamedTuple):
+    """An encoder of several blocks at a time."""
 
-
-class Encoder(Protocol):
     ahead: int
-    """Blocks that are given before the first of them is asked back."""
-
-    def submit(self, texts: Sequence[str], ends: Sequence[bool]) -> Pending: ...
-
-
-class Threads:
-    """`workers` blocks at a time."""
-
-    def __init__(self, tokenizer: TextTokenizer, *, workers: int) -> None:
-        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the parallelism is ours: threads inside would be too many
-        self._tokenizer, self._pool = tokenizer, ThreadPoolExecutor(workers)
-        self.ahead = workers + 1
-
-    def __enter__(self) -> Threads:
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
-
-    def submit(self, texts: Sequence[str], ends: Sequence[bool]) -> Pending:
-        return self._pool.submit(self._tokenizer.encode_each, texts, ends)
+    """Blocks that are submitted before the result of the first is awaited."""
+    submit: Callable[[Sequence[str], Sequence[bool]], Callable[[], Encoded]]
+    """Begins to encode texts, with end-of-text where the second argument says so; returns what waits for the result."""
 
 
-def cores() -> int:
-    """That this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def blocks(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
-    together: list[Piece] = []
-    size = 0
-    for piece in pieces:
-        together.append(piece)
-        size += len(piece.text)
-        if size >= BLOCK:
-            yield together
-            together, size = [], 0
-    if together:
-        yield together
+@contextmanager
+def in_threads(tokenizer: TextTokenizer, *, workers: int | None) -> Iterator[Encoder]:
+    """Opens an encoder of `workers` blocks at a time in this process; by default one for each core it may use."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the parallelism is ours: threads inside would be too many
+    if workers is None:
+        workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    pool = ThreadPoolExecutor(workers)
+    try:
+        yield Encoder(workers + 1, lambda texts, ends: pool.submit(tokenizer.encode_each, texts, ends).result)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def encoded(pieces: Iterable[Piece], encoder: Encoder) -> Iterator[tuple[list[Piece], np.ndarray, np.ndarray]]:
-    """Blocks with their ids, in the order of the pieces; `encoder.ahead` blocks are held at most."""
-    waiting: deque[tuple[list[Piece], Pending]] = deque()
-    for block in blocks(pieces):
-        waiting.append((block, encoder.submit([piece.text for piece in block], [piece.last for piece in block])))
-        if len(waiting) > encoder.ahead:
-            first, pending = waiting.popleft()
-            yield first, *pending.result()
-    while waiting:
-        first, pending = waiting.popleft()
-        yield first, *pending.result()
+    """Yields blocks with their ids, in the order of the pieces; `encoder.ahead` blocks are held at most."""
+    waiting: deque[tuple[list[Piece], Callable[[], Encoded]]] = deque()
+    block: list[Piece] = []
+    size = 0
+    for piece in chain(pieces, [None]):
+        if piece is not None:
+            block.append(piece)
+            size += len(piece.text)
+        if block and (piece is None or size >= BLOCK):
+            waiting.append((block, encoder.submit([piece.text for piece in block], [piece.last for piece in block])))
+            block, size = [], 0
+        while len(waiting) > (encoder.ahead if piece is not None else 0):
+            first, result = waiting.popleft()
+            yield first, *result()

@@ -2,81 +2,75 @@
 
     tokens.bin       the documents one after another, end-of-text after each: little-endian uint16, or uint32 where the
                      vocabulary is larger than 65,536
-    validation.bin   the same of the held-out documents (held_out.py)
+    validation.bin   the same of the held-out documents (`documents.is_held_out`)
     documents.npy    int64, where each document starts in tokens.bin
     tokenizer.json   what made the ids
     meta.json        the sizes of all of them; written last, so a folder without it is not finished
 
-Opening it reads some kilobytes. Windows are read as they are needed (packed_windows.py), and nothing of the file stays
-in memory.
+Opening it reads some kilobytes. Windows are read as they are needed (windows.py), and nothing of the file stays in
+memory.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from plimsoll.data.disk import read_json
 from plimsoll.data.loader_bytes import RUN_BYTES, RUNS_MIXED
 from plimsoll.data.text.survey import count_windows
 from plimsoll.data.token_table import loaded
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.units import KIB
 
-if TYPE_CHECKING:
-    pass
-
 FORMAT = 1
-META, TOKENS, VALIDATION, DOCUMENTS, TOKENIZER = (
-    "meta.json",
-    "tokens.bin",
-    "validation.bin",
-    "documents.npy",
-    "tokenizer.json",
-)
+META, TOKENIZER = "meta.json", "tokenizer.json"
+TOKENS, VALIDATION, DOCUMENTS = "tokens.bin", "validation.bin", "documents.npy"
 WIDEST = {"uint16": 2**16, "uint32": 2**31}
-"""Types of an id, and the largest vocabulary in each: JAX indexes with int32."""
+"""Types of an id, and the largest vocabulary of each: JAX indexes with int32."""
 SAMPLES, SAMPLE_BYTES = 64, 4 * KIB
-"""Places of the file whose ids are looked at when it is opened, and how much of each."""
+"""Places of the file whose ids are checked when it is opened, and bytes of each."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Packed:
+    """A packed folder, by its meta.json. Counts of tokens include end-of-text."""
+
     folder: Path
     dtype: str
-    """Of an id: uint16 or uint32."""
+    """Type of an id: uint16 or uint32."""
     vocab_size: int
     end_of_text: int
     """The id after every document."""
     tokens: int
-    """To train on, end-of-text included."""
+    """Tokens to train on."""
     validation_tokens: int
     documents: int
-    """To train on."""
+    """Documents to train on."""
     source: str
-    """What was packed, in words."""
+    """Description of what was packed."""
     tokenizer_sha256: str | None = None
-    """Of tokenizer.json, which may be exchanged by mistake; None for a folder that was made by hand."""
+    """Digest of tokenizer.json, which may be exchanged by mistake; None for a folder that was made by hand."""
 
     @property
     def on_disk(self) -> np.dtype:
         return np.dtype(self.dtype).newbyteorder("<")
 
     def windows(self, seq_len: int) -> int:
-        """Of `seq_len + 1` ids, `seq_len` apart: what is left at the end is dropped."""
+        """Returns the windows of `seq_len + 1` ids, `seq_len` apart: what is left at the end is dropped."""
         return count_windows(self.tokens, seq_len=seq_len, stride=seq_len)
 
     def length(self, name: str) -> int:
-        """In tokens, of `tokens.bin` or `validation.bin`."""
+        """Returns the tokens of `tokens.bin` or `validation.bin`."""
         return self.tokens if name == TOKENS else self.validation_tokens
 
     def starts(self) -> np.ndarray:
-        """Of the documents, memory-mapped."""
+        """Returns where the documents start, memory-mapped."""
         starts = loaded(self.folder / DOCUMENTS, mapped=True)
         if starts.shape != (self.documents,) or starts.dtype != np.int64:
             raise DataError(
@@ -86,12 +80,12 @@ class Packed:
         return starts
 
     def read(self, name: str, first: int, count: int) -> np.ndarray:
-        """At most `count` ids of `tokens.bin` or `validation.bin`."""
+        """Returns at most `count` ids of `tokens.bin` or `validation.bin`, from token `first` on."""
         ids = np.fromfile(self.folder / name, self.on_disk, count, offset=first * self.on_disk.itemsize)
         return ids.astype(self.dtype, copy=False)
 
     def require_ids(self, ids: np.ndarray, *, name: str, at: int) -> None:
-        """`at`: where in the file the first of them stands."""
+        """Raises DataError where an id is outside of the vocabulary; `at` is the place of the first id in the file."""
         if ids.size and int(ids.max()) >= self.vocab_size:
             wrong = int(np.argmax(ids >= self.vocab_size))
             raise DataError(
@@ -102,20 +96,41 @@ class Packed:
 
 
 def open_packed(folder: str | Path) -> Packed:
-    """DataError where the folder is none, not finished, cut short, or has ids outside of its vocabulary."""
+    """Opens a packed folder.
+
+    Raises:
+        DataError: It is none, not finished, cut short, or has ids outside of its vocabulary or another's tokenizer.
+    """
     folder = Path(folder).expanduser()
     packed = _described(folder, _meta(folder))
     for name in (TOKENS, VALIDATION):
-        _require_length(folder / name, packed.length(name), packed)
+        path, tokens = folder / name, packed.length(name)
+        if not path.is_file():
+            raise DataError(f"there is no {name} in {folder}: the folder is not whole. Prepare it again")
+        size, expected = path.stat().st_size, tokens * packed.on_disk.itemsize
+        if size != expected:
+            what = "it was cut short" if size < expected else f"more was written to it than {META} knows of"
+            raise DataError(
+                f"{path} has {size:,} bytes, and {META} says {tokens:,} tokens of {packed.dtype}, {expected:,} bytes:"
+                f" {what}. Copy the folder again, or prepare it again"
+            )
         for first, ids in sampled(packed, name):
             packed.require_ids(ids, name=name, at=first)
     packed.starts()
-    _require_tokenizer(packed)
+    path = folder / TOKENIZER
+    if not path.is_file():
+        raise DataError(f"there is no {TOKENIZER} in {folder}: nobody could read its ids. Prepare it again")
+    expected = packed.tokenizer_sha256
+    if expected is not None and hashlib.sha256(path.read_bytes()).hexdigest() != expected:
+        raise DataError(
+            f"{path} is not the tokenizer that {folder} was packed with: its SHA-256 is another than in {META}."
+            " Put the old one back, or prepare the folder again with this one"
+        )
     return packed
 
 
 def sampled(packed: Packed, name: str) -> Iterator[tuple[int, np.ndarray]]:
-    """Where in a file, and ids from there on: the beginning and the end among them."""
+    """Yields places in a file and the ids from there on: the beginning and the end are among them."""
     count = SAMPLE_BYTES // packed.on_disk.itemsize
     last = max(0, packed.length(name) - count)
     for first in sorted({last * place // (SAMPLES - 1) for place in range(SAMPLES)}):
@@ -123,16 +138,16 @@ def sampled(packed: Packed, name: str) -> Iterator[tuple[int, np.ndarray]]:
 
 
 def is_packed(folder: str | Path) -> bool:
-    """Whether it looks like one, finished or not."""
+    """Tells whether a folder looks like a packed one, finished or not."""
     folder = Path(folder).expanduser()
     return (folder / META).is_file() or (folder / TOKENS).is_file()
 
 
 def packed_bytes(*, seq_len: int, batch_size: int, prefetch: int, itemsize: int) -> int:
-    """Host bytes of the loader, whatever the size of the file: the runs that are mixed, and batches in flight.
+    """Returns the host bytes of the loader, whatever the size of the file: runs that are mixed, and batches in flight.
 
-    Those are the prefetched ones, one that waits to enter the queue, one that is held by the consumer and one that is
-    being put together.
+    In flight are the prefetched batches, one that waits to enter the queue, one that the consumer holds and one that is
+    being built.
     """
     run = run_windows(seq_len, itemsize)
     pool = RUNS_MIXED * (run * seq_len + 1) * itemsize if run > 1 else 0  # one window is read into the batch
@@ -140,11 +155,12 @@ def packed_bytes(*, seq_len: int, batch_size: int, prefetch: int, itemsize: int)
 
 
 def run_windows(seq_len: int, itemsize: int) -> int:
-    """Neighbouring windows that are read at once."""
+    """Returns how many neighbouring windows are read at once."""
     return max(1, RUN_BYTES // (seq_len * itemsize))
 
 
 def require_sizes(**sizes: int) -> None:
+    """Raises RecipeError where an option is too small; the names are those of the options."""
     for name, value in sizes.items():
         least = 0 if name in ("prefetch", "workers", "seed") else 1
         if value < least:
@@ -152,31 +168,28 @@ def require_sizes(**sizes: int) -> None:
 
 
 def _meta(folder: Path) -> dict[str, Any]:
-    path = folder / META
-    if not path.is_file():
-        if not folder.exists():
-            raise DataError(f"there is no folder {folder}: `plimsoll prepare longcontext --out {folder}` makes one")
-        if (folder / TOKENS).exists():
-            raise DataError(
-                f"{folder} is not finished: it has no {META}, which is written last. Run the same `plimsoll prepare"
-                " longcontext` again to complete it"
-            )
-        raise DataError(
-            f"{folder} is no packed folder: it has no {META}. `plimsoll prepare longcontext --dataset-id TEXT --out"
-            " packed/` makes one of a text"
+    """Returns what meta.json holds. Where there is none, the DataError says how far the folder is from being one."""
+    absent = (
+        f"{folder} is no packed folder: it has no {META}. `plimsoll prepare longcontext --dataset-id TEXT --out"
+        " packed/` makes one of a text"
+    )
+    if not folder.exists():
+        absent = f"there is no folder {folder}: `plimsoll prepare longcontext --out {folder}` makes one"
+    elif (folder / TOKENS).exists():
+        absent = (
+            f"{folder} is not finished: it has no {META}, which is written last. Run the same `plimsoll prepare"
+            " longcontext` again to complete it"
         )
-    try:
-        found = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as problem:
-        reason = " ".join(str(problem).split())[:120]
-        raise DataError(f"{path} is not JSON ({reason}): it is damaged. Prepare the folder again") from None
-    if not isinstance(found, dict):
-        raise DataError(f"{path} holds a {type(found).__name__}, not an object: it is damaged. Prepare it again")
-    return found
+    meta = read_json(folder / META, absent=absent, again="It is damaged: prepare the folder again")
+    if not isinstance(meta, dict):
+        raise DataError(
+            f"{folder / META} holds a {type(meta).__name__}, not an object: it is damaged. Prepare it again"
+        )
+    return meta
 
 
 def _described(folder: Path, meta: dict[str, Any]) -> Packed:
-    """Every field is looked at: what is typed by hand or cut short is refused by its name."""
+    """Builds the description from meta.json; a field that was typed by hand or cut short is refused by its name."""
 
     def wrong(name: str, expected: str) -> DataError:
         given = repr(meta.get(name))
@@ -210,28 +223,3 @@ def _described(folder: Path, meta: dict[str, Any]) -> Packed:
         source=meta["source"],
         tokenizer_sha256=meta.get("tokenizer_sha256"),
     )
-
-
-def _require_length(path: Path, tokens: int, packed: Packed) -> None:
-    expected = tokens * packed.on_disk.itemsize
-    if not path.is_file():
-        raise DataError(f"there is no {path.name} in {packed.folder}: the folder is not whole. Prepare it again")
-    size = path.stat().st_size
-    if size != expected:
-        what = "it was cut short" if size < expected else f"more was written to it than {META} knows of"
-        raise DataError(
-            f"{path} has {size:,} bytes, and {META} says {tokens:,} tokens of {packed.dtype}, {expected:,} bytes:"
-            f" {what}. Copy the folder again, or prepare it again"
-        )
-
-
-def _require_tokenizer(packed: Packed) -> None:
-    path = packed.folder / TOKENIZER
-    if not path.is_file():
-        raise DataError(f"there is no {TOKENIZER} in {packed.folder}: nobody could read its ids. Prepare it again")
-    expected = packed.tokenizer_sha256
-    if expected is not None and hashlib.sha256(path.read_bytes()).hexdigest() != expected:
-        raise DataError(
-            f"{path} is not the tokenizer that {packed.folder} was packed with: its SHA-256 is another than in {META}."
-            " Put the old one back, or prepare the folder again with this one"
-        )

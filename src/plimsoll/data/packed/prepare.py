@@ -13,34 +13,38 @@ import json
 import os
 import time
 from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from plimsoll.data.disk import free_bytes
-from plimsoll.data.packed.encoding import Encoder, Threads, cores, encoded
-from plimsoll.data.packed.extent import Extent
+from plimsoll.data.packed.encoding import Encoder, encoded, in_threads
 from plimsoll.data.packed.options import DEFAULT_VOCABULARY, TextSet
 from plimsoll.data.packed.packed import META, TOKENS, WIDEST, open_packed
 from plimsoll.data.packed.writer import PROGRESS, TextFolder, require_same
 from plimsoll.data.text.documents import Documents
+from plimsoll.data.text.formats import File
 from plimsoll.data.text.opening import open_documents
+from plimsoll.data.text.streams import COMPRESSED
 from plimsoll.data.text.tokenizer import TextTokenizer, load_tokenizer, tokenizer_vocab_size, train_byte_bpe
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.units import MIB, format_bytes
 
 METHOD = 1
-"""Of splitting, holding out and packing: what was begun by another one is not continued."""
+"""Version of splitting, holding out and packing: a folder of another one is not continued."""
 MARK_SECONDS = 2.0
 LOOKED_AT = MIB
-"""Characters that are encoded to say how much room all of it takes."""
+"""Characters that are encoded to estimate how much room all of it takes."""
+PACKED_TO = 4
+"""Bytes of text for a byte of a compressed file, about: its offsets count bytes of text."""
 
 Progress = Callable[[float | None, str], None]
-"""Called with the share that is done, None where nobody knows, and with words."""
+"""Called with the share that is done, None where it is unknown, and with words."""
 Say = Callable[[str], None]
 
 
 def build(
-    made: TextSet,
+    options: TextSet,
     out: Path,
     *,
     workers: int | None = None,
@@ -48,36 +52,47 @@ def build(
     progress: Progress = lambda share, words: None,
     say: Say = lambda text: None,
 ) -> dict[str, Any]:
-    """Packs the text, or what of it is missing. The answer is what `prepare --json` prints."""
+    """Packs the text, or what of it is missing, and returns what `prepare --json` prints."""
     if workers is not None and workers < 1:
         raise RecipeError(f"--workers must be 1 or more, got {workers}")
-    started, made_with = time.perf_counter(), _made_with(made)
+    started, made_with = time.perf_counter(), _made_with(options)
     out = out.expanduser().absolute()
     if is_finished(out, made_with):
-        return _answer(out, tokens_before=None, seconds=0.0)
+        return _summary(out, tokens_before=None, seconds=0.0)
     if ray is not None:
         from plimsoll.data.packed.ray_encoding import require_reachable
 
         require_reachable(ray)
     documents = open_documents(
-        made.dataset_id,
-        config=made.dataset_config,
-        split=made.split,
-        text_column=made.text_column,
-        max_examples=made.max_examples,
+        options.dataset_id,
+        config=options.dataset_config,
+        split=options.split,
+        text_column=options.text_column,
+        max_examples=options.max_examples,
     )
     say(f"data: {documents.describe()}")
     with TextFolder(out, made_with) as folder:
-        tokenizer = folder.kept_tokenizer or _tokenizer(made, documents, say)
+        tokenizer = folder.kept_tokenizer
+        if tokenizer is None and options.tokenizer is not None:
+            tokenizer = load_tokenizer(options.tokenizer)
+        elif tokenizer is None:
+            tokenizer = train_byte_bpe(documents, options.vocab_size or DEFAULT_VOCABULARY)
+            say(f"tokenizer: byte-level BPE of {tokenizer.size:,} tokens, trained on the beginning of the text")
         require_room(documents, tokenizer, folder)
         folder.begin(tokenizer)
         tokens_before = folder.counts.tokens
         if tokens_before:
             say(f"continued after {folder.counts.documents:,} documents, {tokens_before:,} tokens")
-        with _encoder(tokenizer, workers, ray) as encoder:
+        if ray is None:
+            encoding = in_threads(tokenizer, workers=workers)
+        else:
+            from plimsoll.data.packed.ray_encoding import on_ray
+
+            encoding = on_ray(tokenizer, address=ray, workers=workers)
+        with encoding as encoder:
             _fill(folder, documents, encoder, progress)
         folder.finish(source=f"{documents.name}: {documents.describe()}")
-    return _answer(out, tokens_before=tokens_before, seconds=time.perf_counter() - started)
+    return _summary(out, tokens_before=tokens_before, seconds=time.perf_counter() - started)
 
 
 def _fill(folder: TextFolder, documents: Documents, encoder: Encoder, progress: Progress) -> None:
@@ -93,7 +108,7 @@ def _fill(folder: TextFolder, documents: Documents, encoder: Encoder, progress: 
 
 
 def is_finished(out: Path, made_with: dict[str, Any]) -> bool:
-    """Whether the folder is there, whole, and made with just that. DataError where it was made with anything else."""
+    """Tells whether the folder is whole and made with these options. DataError where it was made with others."""
     if not (out / META).is_file():
         return False
     open_packed(out)
@@ -102,39 +117,23 @@ def is_finished(out: Path, made_with: dict[str, Any]) -> bool:
     return True
 
 
-def _made_with(made: TextSet) -> dict[str, Any]:
-    """A tokenizer is known by its content, not by the name of its file."""
-    told = dataclasses.asdict(made) | {"vocab_size": made.vocab_size or DEFAULT_VOCABULARY, "method": METHOD}
-    if made.tokenizer is not None:
-        size, largest = tokenizer_vocab_size(made.tokenizer), max(WIDEST.values())
+def _made_with(options: TextSet) -> dict[str, Any]:
+    """Returns what the folder follows from; a tokenizer is known by its content, not by the name of its file."""
+    made_with = dataclasses.asdict(options) | {"vocab_size": options.vocab_size or DEFAULT_VOCABULARY, "method": METHOD}
+    if options.tokenizer is not None:
+        size, largest = tokenizer_vocab_size(options.tokenizer), max(WIDEST.values())
         if size > largest:  # before it is loaded: the library takes minutes over such ids
             raise DataError(
-                f"--tokenizer {made.tokenizer} has ids up to {size - 1:,}, and the largest vocabulary that is packed"
+                f"--tokenizer {options.tokenizer} has ids up to {size - 1:,}, and the largest vocabulary that is packed"
                 f" has {largest:,}: choose another"
             )
-        content = load_tokenizer(made.tokenizer).to_json()
-        told |= {"tokenizer": hashlib.sha256(content.encode()).hexdigest(), "vocab_size": None}
-    return told
-
-
-def _tokenizer(made: TextSet, documents: Documents, say: Say) -> TextTokenizer:
-    if made.tokenizer is not None:
-        return load_tokenizer(made.tokenizer)
-    trained = train_byte_bpe(documents, made.vocab_size or DEFAULT_VOCABULARY)
-    say(f"tokenizer: byte-level BPE of {trained.size:,} tokens, trained on the beginning of the text")
-    return trained
-
-
-def _encoder(tokenizer: TextTokenizer, workers: int | None, ray: str | None) -> Any:
-    if ray is None:
-        return Threads(tokenizer, workers=workers or cores())
-    from plimsoll.data.packed.ray_encoding import OnRay
-
-    return OnRay(tokenizer, address=ray, workers=workers)
+        content = load_tokenizer(options.tokenizer).to_json()
+        made_with |= {"tokenizer": hashlib.sha256(content.encode()).hexdigest(), "vocab_size": None}
+    return made_with
 
 
 def require_room(documents: Documents, tokenizer: TextTokenizer, folder: TextFolder) -> None:
-    """Refuses before the first token what the disk has no room for, as far as the beginning of the text tells."""
+    """Raises DataError where the disk has no room for the text, as far as its beginning tells."""
     texts, characters, share, extent = [], 0, None, Extent(documents)
     for piece in documents.pieces():
         texts.append(piece.text)
@@ -158,10 +157,36 @@ def require_room(documents: Documents, tokenizer: TextTokenizer, folder: TextFol
         )
 
 
-def _answer(out: Path, *, tokens_before: int | None, seconds: float) -> dict[str, Any]:
+class Extent:
+    """The share of a text that was read, by the bytes of files or by documents, whichever is further.
+
+    Documents count where `--max-examples` or Parquet files say how many there are.
+    """
+
+    def __init__(self, documents: Documents) -> None:
+        self._count = documents.count_hint
+        files = [file for file in documents.files if isinstance(file, File)]
+        self._files = files if len(files) == len(documents.files) else []
+        self._ends = list(accumulate(file.size() for file in self._files))
+
+    def share(self, position: dict | None) -> float | None:
+        """Returns the share from 0 to 1 at a position; None for a stream, whose length is unknown."""
+        if position is None:
+            return 0.0
+        shares = [position["documents"] / self._count] if self._count else []
+        if self._ends and self._ends[-1]:
+            file, offset = self._files[position["file"]], position["at"].get("offset", 0)
+            if file.path.suffix.lower() in COMPRESSED:
+                offset //= PACKED_TO
+            read = self._ends[position["file"]] - file.size() + min(offset, file.size())
+            shares.append(read / self._ends[-1])
+        return min(1.0, max(shares)) if shares else None
+
+
+def _summary(out: Path, *, tokens_before: int | None, seconds: float) -> dict[str, Any]:
     packed = open_packed(out)
     meta = json.loads((out / META).read_text("utf-8"))
-    made = 0 if tokens_before is None else packed.tokens - tokens_before
+    added = 0 if tokens_before is None else packed.tokens - tokens_before
     return {
         "path": str(out),
         "examples": packed.documents + meta["validation_documents"],
@@ -175,6 +200,6 @@ def _answer(out: Path, *, tokens_before: int | None, seconds: float) -> dict[str
         "vocab_size": packed.vocab_size,
         "dtype": packed.dtype,
         "seconds": seconds,
-        "tokens_per_second": made / seconds if seconds else None,
+        "tokens_per_second": added / seconds if seconds else None,
         "bytes": sum(entry.stat().st_size for entry in os.scandir(out)),
     }

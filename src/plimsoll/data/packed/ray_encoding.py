@@ -1,4 +1,4 @@
-"""Blocks of text encoded on a Ray cluster (`--ray ADDRESS`), as `encoding.Threads` does it in this process.
+"""Blocks of text encoded on a Ray cluster (`--ray ADDRESS`), as `encoding.in_threads` does it in this process.
 
 One process reads the documents and writes the folder; what is encoded where makes no difference to it. A block whose
 machine was lost is encoded again by Ray. Every machine of the cluster needs Python with `tokenizers` and NumPy; our own
@@ -10,13 +10,13 @@ from __future__ import annotations
 import importlib
 import os
 import socket
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from plimsoll.data.packed.encoding import Encoded, Pending
+from plimsoll.data.packed.encoding import Encoded, Encoder
 from plimsoll.data.text.tokenizer import TextTokenizer
 from plimsoll.errors import PlimsollError
 
@@ -26,7 +26,7 @@ CONNECT_SECONDS = 10
 
 
 def require_reachable(address: str) -> None:
-    """Before anything is read: Ray itself would knock for minutes, and name no reason."""
+    """Raises PlimsollError where no cluster answers: Ray itself would try for minutes, and name no reason."""
     _imported()
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon:
@@ -45,61 +45,53 @@ def _no_cluster(address: str, problem: Exception) -> PlimsollError:
     )
 
 
-class OnRay:
-    def __init__(self, tokenizer: TextTokenizer, *, address: str, workers: int | None) -> None:
-        self._ray = _imported()
-        started_here = address == LOCAL
+@contextmanager
+def on_ray(tokenizer: TextTokenizer, *, address: str, workers: int | None) -> Iterator[Encoder]:
+    """Opens an encoder on a Ray cluster."""
+    ray = _imported()
+    started_here = address == LOCAL
+    try:
+        ray.init(
+            address=None if started_here else address,
+            num_cpus=workers if started_here else None,
+            runtime_env={} if started_here else {"py_modules": [str(Path(__file__).parents[2])]},
+            include_dashboard=False if started_here else None,
+            log_to_driver=False,
+            logging_level="ERROR",
+        )
+    except Exception as problem:  # the library raises a dozen unrelated classes here
+        raise _no_cluster(address, problem) from None
+    shared = ray.put((tokenizer.to_json(), tokenizer.end_of_text_token))
+    encode = ray.remote(num_cpus=1)(_encode)
+
+    def result(reference: Any) -> Encoded:
         try:
-            self._ray.init(
-                address=None if started_here else address,
-                num_cpus=workers if started_here else None,
-                runtime_env={} if started_here else {"py_modules": [str(Path(__file__).parents[2])]},
-                include_dashboard=False if started_here else None,
-                log_to_driver=False,
-                logging_level="ERROR",
-            )
-        except Exception as problem:  # the library raises a dozen unrelated classes here
-            raise _no_cluster(address, problem) from None
-        self._tokenizer = self._ray.put((tokenizer.to_json(), tokenizer.end_of_text_token))
-        self._encode = self._ray.remote(num_cpus=1)(_encode)
-        self.ahead = 2 * (workers or max(1, int(self._ray.cluster_resources().get("CPU", 1))))
-
-    def __enter__(self) -> OnRay:
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self._ray.shutdown()
-
-    def submit(self, texts: Sequence[str], ends: Sequence[bool]) -> Pending:
-        return _OnItsWay(self._ray, self._encode.remote(self._tokenizer, texts, ends))
-
-
-class _OnItsWay:
-    def __init__(self, ray: Any, reference: Any) -> None:
-        self._ray, self._reference = ray, reference
-
-    def result(self) -> Encoded:
-        try:
-            return self._ray.get(self._reference)
-        except self._ray.exceptions.RayError as problem:
+            return ray.get(reference)
+        except ray.exceptions.RayError as problem:
             reason = " ".join(str(problem).split())[-300:]
             raise PlimsollError(
                 f"a block of text could not be encoded on the Ray cluster ({type(problem).__name__}: {reason}). What"
                 " was marked is good: run the same command again to continue"
             ) from None
 
+    try:
+        ahead = 2 * (workers or max(1, int(ray.cluster_resources().get("CPU", 1))))
+        yield Encoder(ahead, lambda texts, ends: partial(result, encode.remote(shared, texts, ends)))
+    finally:
+        ray.shutdown()
+
 
 def _encode(tokenizer: tuple[str, str], texts: Sequence[str], ends: Sequence[bool]) -> Encoded:
-    """On a machine of the cluster."""
+    """Encodes a block on a machine of the cluster."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # Ray starts a process for each core
-    return _made(*tokenizer).encode_each(texts, ends)
+    return _tokenizer(*tokenizer).encode_each(texts, ends)
 
 
 @cache
-def _made(content: str, end_of_text: str) -> TextTokenizer:
-    from plimsoll.data.text.tokenizer import tokenizer_from_json
+def _tokenizer(content: str, end_of_text: str) -> TextTokenizer:
+    from tokenizers import Tokenizer
 
-    return tokenizer_from_json(content, end_of_text=end_of_text)
+    return TextTokenizer(Tokenizer.from_str(content), end_of_text=end_of_text)
 
 
 def _imported() -> Any:

@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grain
 import numpy as np
@@ -28,9 +28,6 @@ from plimsoll.data.packed.packed import TOKENS, VALIDATION, Packed, open_packed,
 from plimsoll.data.text.survey import count_windows
 from plimsoll.errors import DataError
 from plimsoll.types import COUNTED
-
-if TYPE_CHECKING:
-    from plimsoll.data.batch_source import BatchSource
 
 
 class PackedWindows(grain.IterDataset):
@@ -50,24 +47,24 @@ class PackedWindows(grain.IterDataset):
         self.run = run_windows(seq_len, packed.on_disk.itemsize)
         self.runs = -(-self.count // self.run)
         self.groups = -(-self.runs // RUNS_MIXED)
-        self.looked_at = packed.vocab_size <= np.iinfo(packed.on_disk).max
-        """Whether an id can be outside of the vocabulary."""
+        self.checked = packed.vocab_size <= np.iinfo(packed.on_disk).max
+        """Whether ids are checked: one can be outside of the vocabulary."""
 
     def order(self, epoch: int) -> np.ndarray:
-        """Of the runs: 4 bytes for each 64 KiB of the file, held for an epoch."""
+        """Returns an epoch's order of the runs: 4 bytes for each 64 KiB of the file, held for an epoch."""
         return np.random.default_rng([self.order_seed, 7, epoch]).permutation(np.arange(self.runs, dtype=np.int32))
 
     def order_within(self, epoch: int, number: int, runs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of the windows of these runs: which of these runs, and which window of it."""
+        """Returns the order of the windows of these runs: index of the run among them, and of the window in it."""
         sizes = np.minimum(self.run, self.count - runs.astype(np.int64) * self.run)
-        there = np.flatnonzero(np.arange(self.run) < sizes[:, None])
-        return np.divmod(np.random.default_rng([self.order_seed, 6, epoch, number]).permutation(there), self.run)
+        windows = np.flatnonzero(np.arange(self.run) < sizes[:, None])
+        return np.divmod(np.random.default_rng([self.order_seed, 6, epoch, number]).permutation(windows), self.run)
 
     def read(self, runs: np.ndarray) -> np.ndarray:
-        """Windows that are runs of their own."""
-        found = np.empty((len(runs), self.seq_len + 1), self.packed.on_disk)
-        self.fill(found, runs)
-        return found
+        """Returns windows that are runs of their own."""
+        windows = np.empty((len(runs), self.seq_len + 1), self.packed.on_disk)
+        self.fill(windows, runs)
+        return windows
 
     def fill(self, room: np.ndarray, runs: np.ndarray) -> None:
         """Reads the runs into the rows of `room`."""
@@ -78,7 +75,7 @@ class PackedWindows(grain.IterDataset):
             wanted = place[: min(self.run, self.count - run * self.run) * self.seq_len + 1]
             if os.preadv(file.fileno(), [wanted.data], first * room.itemsize) != wanted.nbytes:
                 raise DataError(f"{path} ends before token {first + len(wanted):,}: it was changed while it was read")
-            if self.looked_at:
+            if self.checked:
                 self.packed.require_ids(wanted, name=TOKENS, at=first)
 
         with open(path, "rb", buffering=0) as file:
@@ -101,9 +98,9 @@ class _Iterator(grain.DatasetIterator):
         self._runs: tuple[int, np.ndarray] = (-1, np.empty(0, np.int32))
         """An epoch, and its order of the runs."""
         self._order: tuple[np.ndarray, np.ndarray] | None = None
-        """Of the windows in the room; None where they have to be read."""
+        """Order of the windows in the room; None where they have to be read."""
         self._windows: np.ndarray | None = None
-        """Of the room, run by run; None where a run is one window, which is read into the batch."""
+        """Windows of the room, run by run; None where a run is one window, which is read into the batch."""
         if of.run > 1:
             self._room = np.empty((min(RUNS_MIXED, of.runs), of.run * of.seq_len + 1), of.packed.on_disk)
             windows = np.lib.stride_tricks.sliding_window_view(self._room, of.seq_len + 1, axis=1)
@@ -116,7 +113,7 @@ class _Iterator(grain.DatasetIterator):
         return {"tokens": tokens.astype(self._of.packed.dtype, copy=False)}
 
     def _parts(self, wanted: int) -> Iterator[np.ndarray]:
-        """Windows until there are as many as wanted, out of as many groups as it takes."""
+        """Yields windows until there are as many as wanted, out of as many groups as it takes."""
         while wanted:
             runs, within = self._mixed()
             take = slice(self._row, self._row + wanted)
@@ -129,6 +126,7 @@ class _Iterator(grain.DatasetIterator):
                     self._epoch, self._number = self._epoch + 1, 0
 
     def _mixed(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the order of the group's windows, and reads them into the room where it is new."""
         if self._order is None:
             if self._runs[0] != self._epoch:
                 self._runs = self._epoch, self._of.order(self._epoch)
@@ -158,7 +156,7 @@ class _Iterator(grain.DatasetIterator):
 
 
 def loader(packed: Packed, *, prefetch: int, **how: Any) -> BatchSource:
-    """`PackedWindows` with `prefetch` batches made ready in a thread."""
+    """Builds a loader of `PackedWindows` that makes `prefetch` batches ready in a thread."""
     require_sizes(prefetch=prefetch)
     batches: grain.IterDataset = PackedWindows(packed, **how)
     return BatchSource(ThreadPrefetchIterDataset(batches, prefetch_buffer_size=prefetch) if prefetch else batches)
@@ -167,7 +165,7 @@ def loader(packed: Packed, *, prefetch: int, **how: Any) -> BatchSource:
 def packed_loader(
     folder: str | Path, *, seq_len: int, batch_size: int, seed: int, prefetch: int, workers: int = 0
 ) -> BatchSource:
-    """Batches without end of `{"tokens": (batch_size, seq_len + 1)}`, in the type of the folder's ids.
+    """Returns batches without end of `{"tokens": (batch_size, seq_len + 1)}`, in the type of the folder's ids.
 
     An epoch has each window once, in another order than the one before; a batch may hold the end of one epoch and the
     start of the next. `workers`: threads that read at the same time, which a disk with a long way to it repays.
@@ -177,9 +175,9 @@ def packed_loader(
 
 
 def packed_validation(folder: str | Path, *, seq_len: int, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
-    """The held-out windows once, in order. Rows that only fill up the last batch are end-of-text, and not `COUNTED`.
+    """Yields the held-out windows once, in order. Rows that only fill the last batch are end-of-text, not `COUNTED`.
 
-    Nothing where the held-out documents have fewer tokens than a window: the caller says so.
+    Yields nothing where the held-out documents have fewer tokens than a window: the caller says so.
     """
     require_sizes(seq_len=seq_len, batch_size=batch_size)
     packed = open_packed(folder)

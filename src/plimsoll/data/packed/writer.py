@@ -1,4 +1,4 @@
-"""A packed folder on its way to disk (data/packed/packed.py says what is in it), continued exactly where it was marked.
+"""A packed folder (see packed.py) as it is written, continued exactly where it was marked.
 
 The files only grow. `mark` writes their lengths, and the position in the documents after which they end, into
 progress.json, after what they hold has reached the disk; a process that continues cuts off what came later. meta.json
@@ -19,24 +19,25 @@ from typing import IO, Any
 
 import numpy as np
 
-from plimsoll.data.disk import free_bytes, is_full, locked
+from plimsoll.data.disk import free_bytes, is_full, locked, other_options
 from plimsoll.data.packed.packed import DOCUMENTS, FORMAT, META, TOKENIZER, TOKENS, VALIDATION, WIDEST
 from plimsoll.data.text.documents import Piece
 from plimsoll.data.text.tokenizer import TextTokenizer, load_tokenizer
 from plimsoll.errors import DataError, StoppedError
 from plimsoll.units import MIB, format_bytes
 
-PROGRESS, SAID = "progress.json", "tokenizer_config.json"
+PROGRESS, CONFIG = "progress.json", "tokenizer_config.json"
 """How far the folder is good; and which token ends a text, where `transformers` looks for it."""
-OURS = {META, TOKENS, VALIDATION, DOCUMENTS, TOKENIZER, PROGRESS, SAID}
+OURS = {META, TOKENS, VALIDATION, DOCUMENTS, TOKENIZER, PROGRESS, CONFIG}
 LEAST_FREE = 16 * MIB
+"""Bytes of the disk that stay free."""
 _HEADER = 128
 """Bytes before the numbers of a one-dimensional .npy file: NumPy leaves room in it for any length."""
 
 
 @dataclass(kw_only=True)
 class Counts:
-    """Of what was appended: of a document that is not at its end, too."""
+    """Sums over what was appended: a document that is not at its end counts, too."""
 
     tokens: int = 0
     validation_tokens: int = 0
@@ -46,15 +47,15 @@ class Counts:
 
 
 class TextFolder:
-    """`made_with` is what its content follows from: a folder that was begun with anything else is not continued."""
+    """A folder on its way. `made_with` is what its content follows from: with anything else it is not continued."""
 
     def __init__(self, out: Path, made_with: Mapping[str, Any]) -> None:
         self.out, self.made_with = out, json.loads(json.dumps(dict(made_with)))
         self.counts = Counts()
         self.position: dict | None = None
-        """In the documents, after the last piece that was appended; None for their beginning."""
+        """Position in the documents after the last piece that was appended; None for their beginning."""
         self.seconds = 0.0
-        """What earlier processes took."""
+        """Seconds that earlier processes took."""
 
     def __enter__(self) -> TextFolder:
         self.out.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +64,7 @@ class TextFolder:
             self._progress = self._continued() if self.out.exists() else None
             self.out.mkdir(exist_ok=True)
         except BaseException:
-            self._release()
+            self._lock.close()
             raise
         return self
 
@@ -72,22 +73,18 @@ class TextFolder:
     ) -> None:
         with contextlib.suppress(OSError):  # of a full disk: what was marked is good
             self._files.close()
-        self._release()
+        with contextlib.suppress(OSError):
+            self._lock.close()
         if isinstance(problem, OSError) and is_full(problem):
             raise StoppedError(self._full()) from None
 
-    def _release(self) -> None:
-        self._lock.close()
-        with contextlib.suppress(OSError):
-            os.unlink(self._lock.name)
-
     @property
     def kept_tokenizer(self) -> TextTokenizer | None:
-        """Of a folder that was begun."""
+        """The tokenizer of a folder that is continued; None for a new one."""
         return load_tokenizer(self.out) if self._progress is not None else None
 
     def begin(self, tokenizer: TextTokenizer) -> None:
-        """Opens the files, new or cut to what is good of them."""
+        """Opens the files: new ones, or what is good of those that are there."""
         self._tokenizer = tokenizer
         self.dtype = next(name for name, most in WIDEST.items() if tokenizer.size <= most)
         self._on_disk = np.dtype(self.dtype).newbyteorder("<")
@@ -95,7 +92,7 @@ class TextFolder:
             for name in OURS:
                 (self.out / name).unlink(missing_ok=True)  # of a process that was killed before its first mark
             tokenizer.save(self.out / TOKENIZER)
-            (self.out / SAID).write_text(json.dumps({"eos_token": tokenizer.end_of_text_token}), "utf-8")
+            (self.out / CONFIG).write_text(json.dumps({"eos_token": tokenizer.end_of_text_token}), "utf-8")
         self._sha256 = hashlib.sha256((self.out / TOKENIZER).read_bytes()).hexdigest()
         self._tokens, self._validation = self._opened(TOKENS), self._opened(VALIDATION)
         self._starts = self._opened(DOCUMENTS)
@@ -104,7 +101,7 @@ class TextFolder:
             self.mark()
 
     def append(self, pieces: Sequence[Piece], ids: np.ndarray, lengths: np.ndarray) -> None:
-        """Pieces that follow those before, and their ids: `lengths` of each piece."""
+        """Writes the next pieces; `ids` of all of them, `lengths` how many each has."""
         if free_bytes(self.out / TOKENS) < LEAST_FREE + 2 * ids.nbytes:
             self.mark()
             raise StoppedError(self._full())
@@ -113,9 +110,9 @@ class TextFolder:
         begins = np.array([not inside, *(piece.last for piece in pieces[:-1])])
         before = self.counts.tokens + np.cumsum(np.where(held_out, 0, lengths)) - np.where(held_out, 0, lengths)
         self._starts.write(before[begins & ~held_out].astype("<i8").data)
-        wanted = np.repeat(held_out, lengths)
-        for file, kept in ((self._tokens, ids[~wanted]), (self._validation, ids[wanted])):
-            file.write(kept.astype(self._on_disk).data)
+        of_held_out = np.repeat(held_out, lengths)
+        for file, part in ((self._tokens, ids[~of_held_out]), (self._validation, ids[of_held_out])):
+            file.write(part.astype(self._on_disk).data)
         self.counts.tokens += int(lengths[~held_out].sum())
         self.counts.validation_tokens += int(lengths[held_out].sum())
         self.counts.documents += int((begins & ~held_out).sum())
@@ -124,15 +121,15 @@ class TextFolder:
         self.position = pieces[-1].position
 
     def mark(self, *, seconds: float = 0.0) -> None:
-        """What was appended so far survives a kill."""
+        """Records how far the folder is good: what was appended so far survives a kill."""
         for file in (self._tokens, self._validation, self._starts):
             file.flush()
             os.fsync(file.fileno())
-        told = {"made_with": self.made_with, "position": self.position, "seconds": self.seconds + seconds}
-        self._write(PROGRESS, told | {"counts": asdict(self.counts)})
+        progress = {"made_with": self.made_with, "position": self.position, "seconds": self.seconds + seconds}
+        self._write(PROGRESS, progress | {"counts": asdict(self.counts)})
 
     def finish(self, *, source: str) -> None:
-        """The folder is whole. Nothing is, where there is no document to train on."""
+        """Writes meta.json: the folder is whole. DataError where there is no document to train on."""
         if not self.counts.tokens:
             raise DataError(
                 f"{source}: none of its {self.counts.validation_documents:,} documents is left to train on, all are"
@@ -163,25 +160,25 @@ class TextFolder:
         )
 
     def _continued(self) -> dict[str, Any] | None:
-        """What was marked last; None where nothing was, and the folder holds nothing that is not ours."""
-        there = set(os.listdir(self.out)) if self.out.is_dir() else {"no folder, but a file"}
-        others = sorted(there - OURS - {f"{name}.new" for name in OURS})
-        if others or META in there:
+        """Returns what was marked last; None for a folder without a mark that holds nothing that is not ours."""
+        names = set(os.listdir(self.out)) if self.out.is_dir() else {"no folder, but a file"}
+        others = sorted(names - OURS - {f"{name}.new" for name in OURS})
+        if others or META in names:
             what = f"holds {', '.join(others[:3])}" if others else "is finished"
             raise DataError(f"{self.out} is there already, and {what}: name another --out, or remove it")
-        if PROGRESS not in there:
+        if PROGRESS not in names:
             return None
         try:
-            found = json.loads((self.out / PROGRESS).read_text("utf-8"))
-            then, self.counts = dict(found["made_with"]), Counts(**found["counts"])
-            self.position, self.seconds = found["position"], float(found["seconds"])
+            progress = json.loads((self.out / PROGRESS).read_text("utf-8"))
+            then, self.counts = dict(progress["made_with"]), Counts(**progress["counts"])
+            self.position, self.seconds = progress["position"], float(progress["seconds"])
         except (ValueError, KeyError, TypeError) as problem:
             raise DataError(
                 f"{self.out / PROGRESS} is damaged ({type(problem).__name__}: {problem}), and the folder cannot be"
                 f" continued: remove {self.out}, and begin anew"
             ) from None
         require_same(self.out, then, self.made_with)
-        return found
+        return progress
 
     def _opened(self, name: str) -> IO[bytes]:
         itemsize = self._on_disk.itemsize
@@ -206,12 +203,12 @@ class TextFolder:
 
     def _write_header(self) -> None:
         self._starts.seek(0)
-        about = {"descr": "<i8", "fortran_order": False, "shape": (self.counts.documents,)}
-        np.lib.format.write_array_header_1_0(self._starts, about)
+        header = {"descr": "<i8", "fortran_order": False, "shape": (self.counts.documents,)}
+        np.lib.format.write_array_header_1_0(self._starts, header)
         assert self._starts.tell() == _HEADER
 
     def _write(self, name: str, value: Mapping[str, Any]) -> None:
-        """Whole, or as it was before."""
+        """Replaces a JSON file: it is whole, or as it was before."""
         new = self.out / f"{name}.new"
         with open(new, "w", encoding="utf-8") as file:
             json.dump(value, file)
@@ -221,10 +218,8 @@ class TextFolder:
 
 
 def require_same(out: Path, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """DataError where a folder was made with anything else."""
-    names = [name for name in {**then, **now} if then.get(name) != now.get(name)]
-    if names:
-        words = "; ".join(f"{name} {then.get(name)} there and {now.get(name)} here" for name in names)
+    """Raises DataError where a folder was made with other options."""
+    if words := other_options(then, now):
         raise DataError(
             f"{out} was begun with other options, {words}: use the same ones to continue it, name another --out, or"
             " remove it"

@@ -1,7 +1,9 @@
 """Documents one after another out of a list of files, with a position from which reading continues exactly.
 
-A document longer than 64 KiB comes in pieces, so memory does not depend on what is in the files. Where the
-files come from is decided in `opening.py`.
+A document longer than 64 KiB comes in pieces, so memory does not depend on what is in the files. `opening.py` decides
+which files these are. 1 % of the documents are for validation; their content decides, and so the choice is the same in
+every run. The order of the files, the number of epochs and the batch size do not matter, and two copies of a document
+are on the same side.
 """
 
 from __future__ import annotations
@@ -9,12 +11,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from plimsoll.data.hub import HubStream
 from plimsoll.data.text.formats import File
-from plimsoll.data.text.pieces import Part
-from plimsoll.data.text.split import is_held_out
 from plimsoll.errors import DataError
+
+HELD_OUT_SHARE = 0.01
 
 
 class Piece(NamedTuple):
@@ -22,23 +25,11 @@ class Piece(NamedTuple):
 
     text: str
     position: dict
-    """JSON, below 1 KiB: `Documents.pieces(position)` continues after this piece."""
+    """JSON below 1 KiB: `Documents.pieces(position)` continues after this piece."""
     last: bool
     """The document ends with it."""
     held_out: bool
     """The document is for validation; training skips it."""
-
-
-class Readable(Protocol):
-    """A file, or a stream that is read like one."""
-
-    @property
-    def name(self) -> str: ...
-    def read(self, at: dict) -> Iterator[Part]: ...
-    def rows(self) -> int | None: ...
-    def size(self) -> int | None: ...
-    def columns(self) -> list[str] | None: ...
-    def imports(self) -> tuple[str, ...]: ...
 
 
 class Documents:
@@ -46,7 +37,7 @@ class Documents:
 
     def __init__(
         self,
-        files: Sequence[Readable],
+        files: Sequence[File | HubStream],
         *,
         name: str,
         description: str,
@@ -61,45 +52,44 @@ class Documents:
         self._digest = hashlib.blake2b(contents.encode(), digest_size=4).hexdigest()
 
     def imports(self) -> tuple[str, ...]:
-        """Modules that reading brings into the process: some are large."""
+        """Returns the modules that reading brings into the process: some are large."""
         return tuple(dict.fromkeys(name for file in self.files for name in file.imports()))
 
     def describe(self) -> str:
-        """One line: files, format, and how they were split into documents."""
+        """Returns one line: files, format, and how they were split into documents."""
         limit = f", the first {self._max_examples:,} documents" if self._max_examples is not None else ""
         return self._description + limit
 
     @property
     def count_hint(self) -> int | None:
-        """Documents at most, where the files say so without being read; None elsewhere."""
+        """Number of documents at most, where the files say so without being read; None elsewhere."""
         rows = [file.rows() for file in self.files[:1000]]
         known = None if None in rows or len(self.files) > len(rows) else sum(row or 0 for row in rows)
         return min((count for count in (known, self._max_examples) if count is not None), default=None)
 
     @property
     def bytes(self) -> int | None:
-        """On disk, compressed as they are; None for a stream."""
-        sizes = [file.size() for file in self.files]
-        return None if None in sizes else sum(size or 0 for size in sizes)
+        """Bytes on disk, compressed as they are; None for a stream."""
+        return None if None in self._sizes else sum(size or 0 for size in self._sizes)
 
     @property
     def paths(self) -> list[Path] | None:
-        """Of the files; None for a stream."""
-        found = [path for file in self.files if (path := getattr(file, "path", None)) is not None]
-        return found if len(found) == len(self.files) else None
-
-    def columns(self) -> list[str] | None:
-        """Of the first file; None for plain text."""
-        return self.files[0].columns() if self.files else None
-
-    def read(self, position: dict | None = None) -> Iterator[tuple[str, dict]]:
-        """`(text, position after it)` of every piece."""
-        return ((piece.text, piece.position) for piece in self.pieces(position))
+        """Paths of the files; None for a stream."""
+        paths = [file.path for file in self.files if isinstance(file, File)]
+        return paths if len(paths) == len(self.files) else None
 
     def pieces(self, position: dict | None = None) -> Iterator[Piece]:
-        """From the beginning, or from after the piece whose position it is."""
+        """Yields pieces from the beginning, or from after the piece whose position it is.
+
+        Raises DataError where the position is of other files, where a file changes meanwhile (the epoch would end
+        early, and nothing would show it), and where there is no document at all.
+        """
         position = position or {"of": self._digest, "file": 0, "at": {}, "documents": 0, "held_out": None}
-        self._check(position)
+        if position["of"] != self._digest:
+            raise DataError(
+                f"the position belongs to other files than those of {self.name}: names or sizes changed "
+                "since it was saved. Put the old files back, or start a new run."
+            )
         first, documents, held_out = position["file"], position["documents"], position["held_out"]
         for index in range(first, len(self.files)):
             if held_out is None and documents == self._max_examples:
@@ -121,7 +111,6 @@ class Documents:
             )
 
     def _require_unchanged(self, index: int) -> None:
-        """At its end: a file that was cut short meanwhile would end the epoch early, and nobody would know."""
         file, before = self.files[index], self._sizes[index]
         try:
             now = file.size()
@@ -133,14 +122,13 @@ class Documents:
                 " Put the old file back, and run the same command again"
             )
 
-    def _check(self, position: dict) -> None:
-        if position["of"] != self._digest:
-            raise DataError(
-                f"the position belongs to other files than those of {self.name}: names or sizes changed "
-                "since it was saved. Put the old files back, or start a new run."
-            )
+
+def is_held_out(text: str) -> bool:
+    """Decides by its text whether a document is for validation; a long one by its first piece, all of it alike."""
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") < HELD_OUT_SHARE * 2**64
 
 
 def contents_of(files: Sequence[File], root: Path) -> str:
-    """Names and sizes, so that a position of other files is refused."""
+    """Returns names and sizes, by which a position of other files is recognised."""
     return "\n".join(f"{file.path.relative_to(root)} {file.path.stat().st_size}" for file in files)

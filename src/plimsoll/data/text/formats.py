@@ -1,14 +1,15 @@
-"""One reader per file format: documents in pieces, from the place where an earlier reader stopped.
+"""Readers of the file formats: documents in pieces, from the place where an earlier reader stopped.
 
-A reader is called with the file and a place (`{}` is the beginning) and yields `Part`s. The place of a record
-file is the record it is in and the characters of that record already read.
+A file is read from a place (`{}` is the beginning) and yields `Part`s. The place in a file of records is the record and
+the characters of that record already read.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from plimsoll.data.text.pieces import WHOLE, Part, cut_string, how_to_split, not_text, split_bytes
 from plimsoll.data.text.streams import open_bytes, uncompressed_suffix
@@ -18,7 +19,11 @@ from plimsoll.units import MIB, format_bytes
 LONGEST_LINE = 16 * MIB
 """Bytes of one JSON line: a line is parsed whole, so this bounds memory."""
 
-_ROWS = 64  # of a parquet or arrow file, decoded at a time
+_ROWS = 64
+"""Rows of a parquet file that are decoded at a time."""
+_SUFFIXES = {".txt": "text", ".text": "text", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+_BINARY_SUFFIXES = {".parquet": "parquet", ".arrow": "arrow"}
+KNOWN = ".txt, .jsonl (also .gz or .zst of these), .parquet"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +32,7 @@ class File:
 
     path: Path
     format: str
+    """One of text, whole (a text that is one document), jsonl, parquet, arrow."""
     column: str = "text"
 
     @property
@@ -34,22 +40,38 @@ class File:
         return str(self.path)
 
     def read(self, at: dict) -> Iterator[Part]:
-        return READERS[self.format](self, at)
+        """Yields the documents after a place in the file."""
+        if self.format in ("parquet", "arrow"):
+            return _read_table(self, at)
+        if self.format == "jsonl":
+            return _read_jsonl(self, at)
+        return _read_text(self, {"how": WHOLE} | at if self.format == "whole" else at)
 
     def rows(self) -> int | None:
-        """Documents, where the file says so without being read."""
-        return _parquet_rows(self) if self.format == "parquet" else None
+        """Returns the number of documents, where the file says so without being read."""
+        if self.format != "parquet":
+            return None
+        with _table(self) as table:
+            return table.metadata.num_rows
 
     def imports(self) -> tuple[str, ...]:
+        """Returns the modules that reading brings into the process."""
         return {"parquet": ("pyarrow.parquet",), "arrow": ("pyarrow",)}.get(self.format, ())
 
     def size(self) -> int:
-        """Bytes on disk."""
+        """Returns the bytes on disk."""
         return self.path.stat().st_size
 
     def columns(self) -> list[str] | None:
-        """Of the table, or of the first line; None for plain text."""
-        return COLUMNS[self.format](self) if self.format in COLUMNS else None
+        """Returns the columns of the table, or of the first line; None for plain text."""
+        if self.format in ("parquet", "arrow"):
+            with _table(self) as table:
+                return (table.schema_arrow if self.format == "parquet" else table.schema).names
+        if self.format != "jsonl":
+            return None
+        with open_bytes(self.path) as reader:
+            line = reader.readline(LONGEST_LINE + 1)
+        return list(_record_of_line(line, self, 1, 0)) if line.strip() else []
 
 
 def _read_text(file: File, at: dict) -> Iterator[Part]:
@@ -58,30 +80,20 @@ def _read_text(file: File, at: dict) -> Iterator[Part]:
         yield from split_bytes(reader, name=file.name, how=how, offset=offset, inside=inside)
 
 
-def _read_whole(file: File, at: dict) -> Iterator[Part]:
-    return _read_text(file, {"how": WHOLE} | at)
-
-
 def _read_jsonl(file: File, at: dict) -> Iterator[Part]:
-    offset, line_number = at.get("offset", 0), at.get("line", 0)
-    inside = at.get("inside", 0)
+    offset, number, inside = at.get("offset", 0), at.get("line", 0), at.get("inside", 0)
     with open_bytes(file.path, offset) as reader:
         while line := reader.readline(LONGEST_LINE + 1):
-            line_number += 1
-            text = _text_of_line(line, file, line_number, offset)
-            here = {"offset": offset, "line": line_number - 1}
+            number, text = number + 1, None
+            if line.strip():
+                record, where = _record_of_line(line, file, number, offset), f"line {number} of {file.name}"
+                if file.column not in record:
+                    raise no_column(where, file.column, list(record))
+                text = text_of(record[file.column], file.column, where)
+            here = {"offset": offset, "line": number - 1}
             offset += len(line)
-            yield from record_parts(text, inside, here, {"offset": offset, "line": line_number})
+            yield from record_parts(text, inside, here, {"offset": offset, "line": number})
             inside = 0
-
-
-def _text_of_line(line: bytes, file: File, number: int, offset: int) -> str | None:
-    if not line.strip():
-        return None
-    record = _record_of_line(line, file, number, offset)
-    if file.column not in record:
-        raise no_column(f"line {number} of {file.name}", file.column, list(record))
-    return text_of(record[file.column], file.column, f"line {number} of {file.name}")
 
 
 def _record_of_line(line: bytes, file: File, number: int, offset: int) -> dict:
@@ -91,35 +103,32 @@ def _record_of_line(line: bytes, file: File, number: int, offset: int) -> dict:
             f"{format_bytes(LONGEST_LINE)}, the limit, since lines are parsed whole. A .jsonl file has one "
             "JSON object per line; a .txt file has no such limit."
         )
+    reason = None
     try:
         record = json.loads(line.decode("utf-8-sig"))
+        if not isinstance(record, dict):
+            reason = f"a JSON {type(record).__name__}, not an object"
     except UnicodeDecodeError as problem:
         raise not_text(file.name, offset + problem.start) from problem
     except (ValueError, RecursionError) as problem:
+        record, reason = {}, f"not JSON ({problem})"
+    if reason:
+        text = line.decode("utf-8", "replace").strip()
         raise DataError(
-            f"line {number} of {file.name} is not JSON ({problem}): {_shown(line)}. "
-            'A .jsonl file has one JSON object per line, like {"text": "..."}.'
-        ) from problem
-    if not isinstance(record, dict):
-        raise DataError(
-            f"line {number} of {file.name} is a JSON {type(record).__name__}, not an object: {_shown(line)}. "
+            f"line {number} of {file.name} is {reason}: {text if len(text) <= 60 else text[:60] + '...'!r}. "
             'A .jsonl file has one JSON object per line, like {"text": "..."}.'
         )
     return record
 
 
-def _shown(line: bytes) -> str:
-    text = line.decode("utf-8", "replace").strip()
-    return repr(text if len(text) <= 60 else text[:60] + "...")
-
-
 def no_column(where: str, column: str, columns: list[str]) -> DataError:
+    """Builds the refusal of a file without the column that is to hold the text."""
     names = ", ".join(columns[:20]) or "none"
     return DataError(f"{where} has no column {column!r}; it has: {names}. Choose one with --text-column.")
 
 
 def text_of(value: object, column: str, where: str) -> str | None:
-    """The text of a record; an absent one (null) is no document."""
+    """Returns the text of a record; None for an absent one (null), which is no document."""
     if value is None:
         return None
     if isinstance(value, str):  # JSON can spell half of a surrogate pair, which no tokenizer takes
@@ -130,6 +139,7 @@ def text_of(value: object, column: str, where: str) -> str | None:
 
 
 def record_parts(text: str | None, inside: int, here: dict, after: dict) -> Iterator[Part]:
+    """Yields the pieces of a record from character `inside` on; `here` and `after` are the places around it."""
     if text is None or not text.strip():
         return
     for piece, end in cut_string(text, inside):
@@ -138,20 +148,60 @@ def record_parts(text: str | None, inside: int, here: dict, after: dict) -> Iter
 
 
 @contextmanager
-def _arrow_errors(path: Path) -> Iterator[None]:
+def _table(file: File) -> Iterator[Any]:
+    """Opens a parquet file, or the stream format in which `datasets` saves; turns its library's errors into DataError.
+
+    Not memory-mapped: mapped pages count as resident.
+    """
     import pyarrow
 
     try:
-        yield
+        if file.format == "parquet":
+            import pyarrow.parquet as parquet
+
+            with parquet.ParquetFile(file.path, buffer_size=MIB, pre_buffer=False) as table:
+                yield table
+        else:
+            with pyarrow.OSFile(file.name) as stream:
+                yield pyarrow.ipc.open_stream(stream)
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError, OverflowError) as problem:
         reason = " ".join(str(problem).split())[:160]
         raise DataError(
-            f"{path} is not a readable {path.suffix} file ({reason}): it is damaged, truncated or of another "
+            f"{file.path} is not a readable {file.path.suffix} file ({reason}): it is damaged, truncated or of another "
             "format. Copy or download it again."
         ) from problem
 
 
-def _check_column(file: File, schema) -> None:
+def _read_table(file: File, at: dict) -> Iterator[Part]:
+    """Yields the documents of a parquet or arrow file; a place is a row group or batch, and a row in it."""
+    with _table(file) as table:
+        _require_text_column(file, table.schema_arrow if file.format == "parquet" else table.schema)
+        for group, columns in _groups(file, table, at.get("group", 0)):
+            begin = at if at.get("group") == group else {}
+            first, inside, row = begin.get("row", 0), begin.get("inside", 0), 0
+            for column in columns:
+                for index in range(max(first - row, 0), len(column)):
+                    place, text = {"group": group}, column[index].as_py()
+                    here, after = place | {"row": row + index}, place | {"row": row + index + 1}
+                    yield from record_parts(text, inside, here, after)
+                    inside = 0
+                row += len(column)
+
+
+def _groups(file: File, table: Any, first: int) -> Iterator[tuple[int, Iterable[Any]]]:
+    """Yields every row group or batch from `first` on: its number, and the text column in slices."""
+    if file.format == "parquet":
+        for group in range(first, table.num_row_groups):
+            slices = table.iter_batches(_ROWS, [group], [file.column], use_threads=False)
+            yield group, (batch.column(0) for batch in slices)
+    else:
+        for group, batch in enumerate(table):
+            if group >= first:
+                batch.validate(full=True)  # Arrow trusts offsets: damaged ones read beyond the buffer, or crash
+                yield group, [batch.column(table.schema.get_field_index(file.column))]
+
+
+def _require_text_column(file: File, schema: Any) -> None:
     import pyarrow.types as kinds
 
     if file.column not in schema.names:
@@ -165,98 +215,13 @@ def _check_column(file: File, schema) -> None:
         )
 
 
-def _row_parts(rows: Iterator, at: dict, place: dict) -> Iterator[Part]:
-    """Parts of arrow columns that begin at row 0 of `place`; rows before the one in `at` are skipped."""
-    first, inside, row = at.get("row", 0), at.get("inside", 0), 0
-    for column in rows:
-        for index in range(max(first - row, 0), len(column)):
-            text = column[index].as_py()
-            here, after = place | {"row": row + index}, place | {"row": row + index + 1}
-            yield from record_parts(text, inside, here, after)
-            inside = 0
-        row += len(column)
-
-
-def _read_parquet(file: File, at: dict) -> Iterator[Part]:
-    import pyarrow.parquet as parquet
-
-    with _arrow_errors(file.path), parquet.ParquetFile(file.path, buffer_size=MIB, pre_buffer=False) as table:
-        _check_column(file, table.schema_arrow)
-        for group in range(at.get("group", 0), table.num_row_groups):
-            slices = table.iter_batches(_ROWS, [group], [file.column], use_threads=False)
-            rows = (batch.column(0) for batch in slices)
-            yield from _row_parts(rows, at if at.get("group") == group else {}, {"group": group})
-
-
-def _parquet_columns(file: File) -> list[str]:
-    import pyarrow.parquet as parquet
-
-    with _arrow_errors(file.path), parquet.ParquetFile(file.path) as table:
-        return table.schema_arrow.names
-
-
-def _arrow_columns(file: File) -> list[str]:
-    import pyarrow
-
-    with _arrow_errors(file.path), pyarrow.OSFile(str(file.path)) as stream:
-        return pyarrow.ipc.open_stream(stream).schema.names
-
-
-def _jsonl_columns(file: File) -> list[str]:
-    with open_bytes(file.path) as reader:
-        line = reader.readline(LONGEST_LINE + 1)
-    return list(_record_of_line(line, file, 1, 0)) if line.strip() else []
-
-
-def _parquet_rows(file: File) -> int:
-    import pyarrow.parquet as parquet
-
-    with _arrow_errors(file.path), parquet.ParquetFile(file.path) as table:
-        return table.metadata.num_rows
-
-
-def _read_arrow(file: File, at: dict) -> Iterator[Part]:
-    """The stream format in which `datasets` saves. Not memory-mapped: mapped pages count as resident."""
-    import pyarrow
-
-    with _arrow_errors(file.path), pyarrow.OSFile(str(file.path)) as stream:
-        reader = pyarrow.ipc.open_stream(stream)
-        _check_column(file, reader.schema)
-        for group, batch in enumerate(reader):
-            if group >= at.get("group", 0):
-                batch.validate(
-                    full=True
-                )  # Arrow trusts offsets: damaged ones read beyond the buffer, or end the process
-                rows = iter([batch.column(reader.schema.get_field_index(file.column))])
-                yield from _row_parts(rows, at if at.get("group") == group else {}, {"group": group})
-
-
-READERS: dict[str, Callable[[File, dict], Iterator[Part]]] = {
-    "text": _read_text,
-    "whole": _read_whole,
-    "jsonl": _read_jsonl,
-    "parquet": _read_parquet,
-    "arrow": _read_arrow,
-}
-
-COLUMNS: dict[str, Callable[[File], list[str]]] = {
-    "jsonl": _jsonl_columns,
-    "parquet": _parquet_columns,
-    "arrow": _arrow_columns,
-}
-
-_SUFFIXES = {".txt": "text", ".text": "text", ".jsonl": "jsonl", ".ndjson": "jsonl"}
-_BINARY_SUFFIXES = {".parquet": "parquet", ".arrow": "arrow"}
-KNOWN = ".txt, .jsonl (also .gz or .zst of these), .parquet"
-
-
 def format_of(path: Path) -> str | None:
-    """By the name of the file; None for a file that is not read."""
+    """Returns a file's format by its name; None for a file that is not read."""
     return _BINARY_SUFFIXES.get(path.suffix.lower()) or _SUFFIXES.get(uncompressed_suffix(path))
 
 
 def splitting_of(file: File) -> str:
-    """Where the documents of a file end, in words."""
+    """Returns in words where the documents of a file end."""
     if file.format == "whole":
         return WHOLE
     if file.format != "text":

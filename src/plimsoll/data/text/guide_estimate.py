@@ -1,4 +1,4 @@
-"""The published guide's estimate of the memory that its data takes, and beside it what our loaders really hold.
+"""The published guide's estimate of the memory that its data takes, and what our loaders really hold.
 
 The guide counts two arrays of ids, inputs and labels, of the whole set or of one batch. A loader holds more than one
 batch: a shuffle buffer, batches in flight, the tokenizer and the text it works on (loader_bytes.py).
@@ -14,7 +14,7 @@ from plimsoll.errors import RecipeError
 from plimsoll.units import MIB
 
 CHUNKS = (1_000, 5_000, 10_000, 50_000)
-"""Sequences, of the guide's chunked loader."""
+"""Sequences of a chunk in the guide's chunked loader."""
 
 
 def estimate_memory_usage(
@@ -27,7 +27,7 @@ def estimate_memory_usage(
     prefetch: int = 2,
     vocab_size: int = 10_000,
 ) -> dict[str, float | str]:
-    """The guide's function: the same arguments, the same keys, and two of ours. `_mb` are MiB, as there.
+    """Returns the guide's estimates under its keys, for its arguments, and two of ours. `_mb` are MiB, as there.
 
     `full_load_mb`, `streaming_mb`, `memory_savings` (a string like `99.9%`) and `chunk_N` (MiB of N sequences) are the
     guide's. `plimsoll_streaming_mb` and `plimsoll_full_load_mb` are the host memory of our loader, streaming or with
@@ -39,8 +39,11 @@ def estimate_memory_usage(
     >>> estimate_memory_usage(100_000, 128, 32)["full_load_mb"]
     97.65625
     """
-    _require_whole(1, num_sequences=num_sequences, seq_len=seq_len, batch_size=batch_size, vocab_size=vocab_size)
-    _require_whole(0, shuffle_buffer_size=shuffle_buffer_size, prefetch=prefetch)
+    counts = {"num_sequences": num_sequences, "seq_len": seq_len, "batch_size": batch_size, "vocab_size": vocab_size}
+    for name, value in {**counts, "shuffle_buffer_size": shuffle_buffer_size, "prefetch": prefetch}.items():
+        least = 1 if name in counts else 0
+        if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < least:
+            raise RecipeError(f"estimate_memory_usage: {name} must be a whole number, {least} or more, got {value!r}")
     if batch_size > num_sequences:
         raise RecipeError(
             f"estimate_memory_usage: batch_size {batch_size} is more than the {num_sequences} sequences of the set: no"
@@ -62,21 +65,15 @@ def estimate_memory_usage(
     }
 
 
-def _require_whole(least: int, **given: Any) -> None:
-    for name, value in given.items():
-        if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < least:
-            raise RecipeError(f"estimate_memory_usage: {name} must be a whole number, {least} or more, got {value!r}")
-
-
 def _id_bytes(dtype: Any) -> int:
     import numpy as np
 
     try:
-        found = np.dtype(dtype)
+        ids = np.dtype(dtype)
     except TypeError:
-        found = None
-    if found is None or found.kind not in "iu":
+        ids = None
+    if ids is None or ids.kind not in "iu":
         raise RecipeError(
             f"estimate_memory_usage: dtype must name whole numbers of NumPy's, like int32 or uint16, got {dtype!r}"
         )
-    return found.itemsize
+    return ids.itemsize

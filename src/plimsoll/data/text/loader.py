@@ -23,7 +23,7 @@ from plimsoll.types import IGNORE
 
 
 def make_batch(windows: Sequence[np.ndarray], *, batch_size: int, seq_len: int) -> dict[str, np.ndarray]:
-    """Always of the full shape: rows that the end of the data leaves empty have labels IGNORE."""
+    """Builds a batch of the full shape: rows that the end of the data leaves empty have labels IGNORE."""
     inputs = np.zeros((batch_size, seq_len), np.int32)
     labels = np.full((batch_size, seq_len), IGNORE, np.int32)
     for row, window in enumerate(windows):
@@ -32,7 +32,7 @@ def make_batch(windows: Sequence[np.ndarray], *, batch_size: int, seq_len: int) 
 
 
 class TextLoader(BatchSource):
-    """The batches of a text."""
+    """A source of the batches of a text."""
 
     other_kind = "a stream and --no-streaming differ, and so do shuffled and not"
 
@@ -55,11 +55,16 @@ def text_loader(
     epochs: int | None = None,
     held_out: bool | None = False,
 ) -> TextLoader:
-    """Streams; `shuffle_buffer_size` is in windows, 0 or 1 for none; `prefetch` in batches.
+    """Builds a loader that streams the training documents, the held-out ones if `held_out`, or all if it is None.
 
-    Of the training documents, the held-out ones if `held_out`, or all if it is None.
+    `shuffle_buffer_size` is in windows, 0 or 1 for none; `prefetch` in batches.
     """
-    _check(batch_size=batch_size, shuffle_buffer_size=shuffle_buffer_size, prefetch=prefetch, seed=seed)
+    if batch_size < 1:
+        raise RecipeError(f"--batch-size must be 1 or more, got {batch_size}")
+    counts = {"shuffle-buffer-size": shuffle_buffer_size, "prefetch": prefetch, "seed": seed}
+    for name, value in counts.items():
+        if value < 0:
+            raise RecipeError(f"--{name} must be 0 or more, got {value}")
     windows: grain.IterDataset = TokenWindows(
         documents, tokenizer, seq_len=seq_len, stride=stride, epochs=epochs, held_out=held_out
     )
@@ -69,22 +74,14 @@ def text_loader(
 
 
 def batched(windows: grain.IterDataset, *, batch_size: int, seq_len: int, prefetch: int) -> grain.IterDataset:
-    together = partial(make_batch, batch_size=batch_size, seq_len=seq_len)
-    batches = windows.batch(batch_size, drop_remainder=False, batch_fn=together)
+    """Builds batches of windows, `prefetch` of them made ready in a thread."""
+    build = partial(make_batch, batch_size=batch_size, seq_len=seq_len)
+    batches = windows.batch(batch_size, drop_remainder=False, batch_fn=build)
     return ThreadPrefetchIterDataset(batches, prefetch_buffer_size=prefetch) if prefetch else batches
 
 
-def _check(*, batch_size: int, shuffle_buffer_size: int, prefetch: int, seed: int) -> None:
-    if batch_size < 1:
-        raise RecipeError(f"--batch-size must be 1 or more, got {batch_size}")
-    counts = {"shuffle-buffer-size": shuffle_buffer_size, "prefetch": prefetch, "seed": seed}
-    for name, value in counts.items():
-        if value < 0:
-            raise RecipeError(f"--{name} must be 0 or more, got {value}")
-
-
 def windows_from_array(tokens: np.ndarray, *, seq_len: int, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
-    """Batches of the full shape; every token of the 1-D array but the first is a label exactly once."""
+    """Yields batches of the full shape; every token of the 1-D array but the first is a label exactly once."""
     if len(tokens) < 2:
         raise DataError(
             f"validation has {len(tokens)} tokens, and a label needs the token before it: no document was "

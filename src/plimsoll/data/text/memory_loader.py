@@ -1,4 +1,4 @@
-"""`--no-streaming`: the tokens are read once into one array, and windows are drawn from all of it at random.
+"""Loader of `--no-streaming`: the tokens are read once into one array, and windows of all of it are sampled at random.
 
 2 bytes a token (4 for vocabularies above 65,536), no shuffle buffer; the order of an epoch is computed index
 by index, not kept. Use it where the tokens fit into the budget: `TextLoader.held_bytes` says how many bytes.
@@ -22,7 +22,7 @@ from plimsoll.units import MIB
 
 
 def load_tokens(documents: Documents, tokenizer: TextTokenizer, *, held_out: bool | None = False) -> np.ndarray:
-    """One array of the ids, in `tokenizer.dtype`. It grows in place: its peak is its size and an eighth."""
+    """Returns one array of the ids, in `tokenizer.dtype`. It grows in place: its peak is its size and an eighth."""
     tokens = np.empty(MIB // tokenizer.dtype.itemsize, tokenizer.dtype)
     count = 0
     for block in token_blocks(documents, tokenizer, held_out=held_out):
@@ -36,7 +36,7 @@ def load_tokens(documents: Documents, tokenizer: TextTokenizer, *, held_out: boo
 
 
 class _Windows(Sequence[np.ndarray]):
-    """Of `seq_len + 1` ids, views of one array."""
+    """Windows of `seq_len + 1` ids, views of one array."""
 
     def __init__(self, tokens: np.ndarray, *, seq_len: int, stride: int) -> None:
         self._tokens, self._seq_len, self._stride = tokens, seq_len, stride
@@ -68,13 +68,13 @@ def memory_loader(
     epochs: int | None = None,
     held_out: bool | None = False,
 ) -> TextLoader:
-    """Every epoch is one permutation of all windows, another for every epoch."""
+    """Builds a loader whose every epoch is one permutation of all windows, another for every epoch."""
     stride = seq_len if stride is None else stride
     for name, value in (("--seq-len", seq_len), ("--stride", stride), ("--batch-size", batch_size)):
         if value < 1:
             raise RecipeError(f"{name} must be 1 or more, got {value}")
     tokens = load_tokens(documents, tokenizer, held_out=held_out)
     windows = _Windows(tokens, seq_len=seq_len, stride=stride)
-    drawn = Permuted(windows, size={"tokens": len(tokens)}, seed=seed if shuffle else None, epochs=epochs)
-    batches = batched(drawn, batch_size=batch_size, seq_len=seq_len, prefetch=prefetch)
+    order = Permuted(windows, size={"tokens": len(tokens)}, seed=seed if shuffle else None, epochs=epochs)
+    batches = batched(order, batch_size=batch_size, seq_len=seq_len, prefetch=prefetch)
     return TextLoader(batches, held_bytes=tokens.nbytes)

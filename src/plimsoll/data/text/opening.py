@@ -1,12 +1,13 @@
-"""From what the user typed to documents: a file, a folder, a data set of `datasets`, or an id on the hub."""
+"""Opens the documents that a user names: a file, a folder, a data set of `datasets`, or an id on the hub."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import sysconfig
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 from plimsoll.data import STANDARD_LIBRARY
 from plimsoll.data.hub import HubStream, looks_like_hub_id
@@ -15,6 +16,7 @@ from plimsoll.data.text.formats import KNOWN, File, format_of, splitting_of
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.units import format_bytes
 
+_NOT_SOURCES = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 _OTHER_SPLIT = re.compile(r"(^|[-_. ])(test|validation|valid|val|dev|eval)([-_. ]|$)", re.IGNORECASE)
 
 
@@ -26,20 +28,24 @@ def open_documents(
     text_column: str = "text",
     max_examples: int | None = None,
 ) -> Documents:
-    """A path that exists is read from there; else `org/name` is an id on the Hugging Face hub.
+    """Opens the documents that `dataset_id` names; nothing of them is kept in memory.
 
-    A folder whose files name their splits, or that carries a data-set card with configurations, is left to
-    `datasets`, which knows those rules. Every other folder is read whole, in the order of its sorted names.
+    A path that exists is read from there; else `org/name` is an id on the Hugging Face hub. A folder whose files name
+    their splits, or that carries a data-set card with configurations, is left to `datasets`, which knows those rules.
+    Every other folder is read whole, in the order of its sorted names.
     """
     if max_examples is not None and max_examples < 1:
         raise RecipeError(f"--max-examples must be 1 or more documents, got {max_examples}")
     if dataset_id == STANDARD_LIBRARY:
-        from plimsoll.data.text.python_sources import python_sources
-
         return python_sources(max_examples=max_examples)
     path = Path(dataset_id).expanduser()
     if path.is_file():
-        files = [_single_file(path, text_column)]
+        format = format_of(path)
+        if format is None:
+            raise DataError(
+                f"{path} is of no kind that is read as text: {KNOWN}. Convert it, or rename it if it is one."
+            )
+        files = [File(path=path, format=format, column=text_column)]
     elif path.is_dir():
         files = _saved(path, split, text_column) or _folder(path, config, split, text_column)
     elif looks_like_hub_id(dataset_id) and format_of(path) is None and not path.parent.exists():
@@ -60,15 +66,43 @@ def open_documents(
     )
 
 
-def _single_file(path: Path, column: str) -> File:
-    format = format_of(path)
-    if format is None:
-        raise DataError(f"{path} is of no kind that is read as text: {KNOWN}. Convert it, or rename it if it is one.")
-    return File(path=path, format=format, column=column)
+def python_sources(*, max_examples: int | None = None) -> Documents:
+    """Opens the source files of Python's standard library: text that every machine has, without a download.
+
+    One file is one document, in the order of the sorted names: about 15 MB and 700 files. Left out are installed
+    packages, the library's own tests, and files that are not UTF-8, which `describe()` counts.
+    """
+    root = Path(sysconfig.get_paths()["stdlib"])
+    paths = []
+    for folder, subfolders, names in os.walk(root):
+        subfolders[:] = set(subfolders) - _NOT_SOURCES  # not entered: site-packages holds most of the files
+        paths += [Path(folder, name) for name in names if name.endswith(".py")]
+    files = [File(path=path, format="whole") for path in sorted(paths) if _is_text(path)]
+    if not files:
+        raise DataError(
+            f"the standard library of this Python has no source files in {root}: it was installed without "
+            "them. Name a data set with --dataset-id."
+        )
+    size = format_bytes(sum(file.size() for file in files))
+    return Documents(
+        files,
+        name="the Python standard library",
+        description=f"{len(files)} Python source files, {size}; documents: one file, one document; "
+        f"{len(paths) - len(files)} files skipped that are not UTF-8",
+        contents=contents_of(files, root),
+        max_examples=max_examples,
+    )
+
+
+def _is_text(path: Path) -> bool:
+    try:
+        return "\0" not in path.read_bytes().decode("utf-8")
+    except (UnicodeDecodeError, OSError):
+        return False
 
 
 def _saved(path: Path, split: str, column: str) -> list[File] | None:
-    """The arrow files of `save_to_disk`; None if the folder was not made by it."""
+    """Returns the arrow files of `save_to_disk`; None if the folder was not made by it."""
     if (path / "dataset_dict.json").is_file():
         splits = [str(name) for name in _listed(path / "dataset_dict.json", "splits")]
         if split not in splits:
@@ -89,57 +123,42 @@ def _saved(path: Path, split: str, column: str) -> list[File] | None:
 
 
 def _listed(path: Path, name: str) -> list:
-    found = _json(path)
-    listed = found.get(name, []) if isinstance(found, dict) else None
+    """Returns a list out of a JSON file that `datasets` wrote."""
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError) as problem:
+        raise DataError(f"{path} is not JSON ({problem}): the data set is damaged. Save or copy it again.") from problem
+    listed = content.get(name, []) if isinstance(content, dict) else None
     if not isinstance(listed, list):
         raise DataError(f"{path} has no list of {name}: the data set is damaged. Save or copy it again.")
     return listed
 
 
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except (ValueError, RecursionError) as problem:
-        raise DataError(f"{path} is not JSON ({problem}): the data set is damaged. Save or copy it again.") from problem
-
-
 def _folder(path: Path, config: str | None, split: str, column: str) -> list[File] | None:
-    """The files of a folder; None if it is to be opened by the rules of `datasets`."""
-    every = (file for file in sorted(path.rglob("*")) if file.is_file())
-    inside = [file for file in every if not _hidden(file.relative_to(path))]
+    """Returns the files of a folder; None if it is to be opened by the rules of `datasets`."""
+    within = {file: file.relative_to(path) for file in sorted(path.rglob("*")) if file.is_file()}
+    inside = [file for file, name in within.items() if not any(part.startswith(".") for part in name.parts)]
     known = [file for file in inside if format_of(file) is not None]
-    if config is not None or split != "train" or _has_configurations(path) or _names_splits(path, known):
+    names_splits = any(_OTHER_SPLIT.search(part) for file in known for part in within[file].with_suffix("").parts)
+    has_configurations = False
+    if (card := path / "README.md").is_file():
+        with card.open("rb") as file:
+            head = file.read(65_536)
+        has_configurations = head.startswith(b"---") and b"\nconfigs:" in head
+    if config is not None or split != "train" or has_configurations or names_splits:
         return None
     if known:
         return [File(path=file, format=format_of(file) or "", column=column) for file in known]
     if any(file.suffix.lower() in (".csv", ".tsv", ".json") for file in inside):
         return None
-    found = Counter(file.suffix or file.name for file in inside).most_common(5)
-    kinds = ", ".join(f"{count} {suffix}" for suffix, count in found) or "nothing"
+    suffixes = Counter(file.suffix or file.name for file in inside).most_common(5)
+    kinds = ", ".join(f"{count} {suffix}" for suffix, count in suffixes) or "nothing"
     raise DataError(f"no file in {path} is read as text: it holds {kinds}. What is read: {KNOWN}.")
-
-
-def _hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
-
-
-def _has_configurations(path: Path) -> bool:
-    card = path / "README.md"
-    if not card.is_file():
-        return False
-    with card.open("rb") as file:
-        head = file.read(65_536)
-    return head.startswith(b"---") and b"\nconfigs:" in head
-
-
-def _names_splits(root: Path, files: list[Path]) -> bool:
-    names = (part for file in files for part in file.relative_to(root).with_suffix("").parts)
-    return any(_OTHER_SPLIT.search(name) for name in names)
 
 
 def _streamed(name: str, config: str | None, split: str, column: str, max_examples: int | None) -> Documents:
     stream = HubStream(name=name, config=config, split=split, column=column)
-    stream.open()  # a wrong id, split or column is said now and not in the middle of a run
+    stream.open()  # a wrong id, split or column is refused now and not in the middle of a run
     which = f"{name}, split {split}" + (f", config {config}" if config else "")
     return Documents(
         [stream],
@@ -151,7 +170,7 @@ def _streamed(name: str, config: str | None, split: str, column: str, max_exampl
 
 
 def _left_out(stream: HubStream) -> str:
-    """Of a folder here: which of its files are this split, and which are not."""
+    """Returns in words which files of a local folder are not of this split; empty where all are."""
     root = Path(stream.name).expanduser()
     if not root.is_dir():
         return ""
@@ -165,6 +184,7 @@ def _left_out(stream: HubStream) -> str:
 
 
 def _describe(files: list[File]) -> str:
+    """Returns one line: formats, size, and where documents end."""
     formats = Counter(file.format for file in files)
     size = format_bytes(sum(file.path.stat().st_size for file in files))
     kinds = " + ".join(f"{n} {format} file{'s' * (n > 1)}" for format, n in sorted(formats.items()))

@@ -12,7 +12,7 @@ from plimsoll.errors import DataError
 from plimsoll.units import KIB, MIB
 
 PIECE = 64 * KIB
-"""Characters of a string, or bytes of UTF-8 (which are at least as many), in a piece at most."""
+"""Most characters of a string, or bytes of UTF-8 (which are at least as many), in a piece."""
 
 END_OF_TEXT = "<|endoftext|>"
 MARKERS, BLANK_LINES, WHOLE = "at <|endoftext|> markers", "at blank lines", "one file, one document"
@@ -28,21 +28,22 @@ _READ = 256 * KIB
 
 
 class Part(NamedTuple):
-    """A piece as a file reader yields it. `at` is a JSON dict: the place in the file just after the piece."""
+    """A piece as a file reader yields it."""
 
     text: str
     at: dict
+    """Place in the file just after the piece, as JSON."""
     last: bool
-    """It ends its document."""
+    """Whether it ends its document."""
 
 
 def how_to_split(head: bytes) -> str:
-    """Decides from the first MiB of a text file."""
+    """Decides from the first MiB of a text file where its documents end."""
     return MARKERS if END_OF_TEXT.encode() in head else BLANK_LINES
 
 
 def cut_string(text: str, start: int = 0) -> Iterator[tuple[str, int]]:
-    """Pieces of `text[start:]` and where each ends."""
+    """Yields the pieces of `text[start:]`, and where each ends."""
     while len(text) - start > PIECE:
         end = (text.rfind("\n", start, start + PIECE) + 1) or (text.rfind(" ", start, start + PIECE) + 1)
         end = end or start + PIECE
@@ -51,21 +52,17 @@ def cut_string(text: str, start: int = 0) -> Iterator[tuple[str, int]]:
     yield text[start:], len(text)
 
 
-def _cut_bytes(buffer: bytearray) -> int:
-    end = (buffer.rfind(b"\n", 0, PIECE) + 1) or (buffer.rfind(b" ", 0, PIECE) + 1)
-    if end:
-        return end
-    end = PIECE
-    while end > PIECE - 4 and buffer[end] & 0xC0 == 0x80:  # not inside a character
-        end -= 1
-    return end
-
-
 def split_bytes(reader: BinaryIO, *, name: str, how: str | None, offset: int, inside: bool) -> Iterator[Part]:
-    """Documents of a text stream that stands at `offset`; `inside` one whose first pieces were read before.
+    """Yields the documents of a text stream in pieces.
 
-    White space around a document is dropped, and a document of nothing else is none. `how` is one of
-    MARKERS, BLANK_LINES, WHOLE; None lets the first MiB of the stream decide, so `offset` must be 0 then.
+    White space around a document is dropped, and a document of nothing else is none.
+
+    Args:
+        reader: The stream, which stands at `offset`.
+        name: What a refusal calls it.
+        how: One of MARKERS, BLANK_LINES, WHOLE; None lets the first MiB of the stream decide, at offset 0.
+        offset: Bytes of the stream before.
+        inside: Whether the first pieces of a document were read before.
     """
     buffer = bytearray()
     ended = False
@@ -86,14 +83,16 @@ def split_bytes(reader: BinaryIO, *, name: str, how: str | None, offset: int, in
             if inside:  # the document ended with the piece before
                 yield Part("", {"offset": offset, "inside": False, "how": how}, True)
             return
-        found = _SEPARATORS[how].search(buffer, 0, PIECE + _LONGEST_SEPARATOR)
-        if found and found.start() <= PIECE:
-            end, after, last = found.start(), found.end(), True
+        separator = _SEPARATORS[how].search(buffer, 0, PIECE + _LONGEST_SEPARATOR)
+        if separator and separator.start() <= PIECE:
+            end, after, last = separator.start(), separator.end(), True
         elif ended and len(buffer) <= PIECE:
             end, after, last = len(buffer), len(buffer), True
         else:
-            end = after = _cut_bytes(buffer)
-            last = False
+            end = (buffer.rfind(b"\n", 0, PIECE) + 1) or (buffer.rfind(b" ", 0, PIECE) + 1) or PIECE
+            while end > PIECE - 4 and buffer[end] & 0xC0 == 0x80:  # not inside a character
+                end -= 1
+            after, last = end, False
         text = _decode(bytes(buffer[:end]), name, offset)
         del buffer[:after]
         offset += after
@@ -115,6 +114,7 @@ def _decode(piece: bytes, name: str, offset: int) -> str:
 
 
 def not_text(name: str, offset: int) -> DataError:
+    """Builds the refusal of a file with a byte that no UTF-8 text has."""
     return DataError(
         f"{name} is not UTF-8 text: byte {offset:,} cannot be part of it, so the file is binary or in "
         "another encoding. Convert it (iconv -t utf-8), or name a .txt, .jsonl or .parquet file."

@@ -1,4 +1,4 @@
-"""Windows of text in which every token is a label exactly once: what a language model is evaluated on.
+"""Windows of text in which every token is a label exactly once: a language model is evaluated on them.
 
 Each document begins anew, and so does each window of a long one: with the token that stands before a text, and nothing
 of what came before. Memory holds a batch and a piece of a document. What ends a document is no label: the loss is of
@@ -17,7 +17,7 @@ from plimsoll.data.text.tokenizer import TextTokenizer
 from plimsoll.types import IGNORE
 
 SHORTEST = 64
-"""Tokens of a row, at least: rows are filled up to 64, 128, ... tokens, few lengths to compile."""
+"""Least tokens of a row: rows are padded to 64, 128, ... tokens, few lengths to compile."""
 
 
 class Rows(NamedTuple):
@@ -26,15 +26,15 @@ class Rows(NamedTuple):
     inputs: np.ndarray
     labels: np.ndarray
     documents: int
-    """That ended in these rows."""
+    """Documents that ended in these rows."""
     bytes: int
-    """Of UTF-8 that was read for them."""
+    """Bytes of UTF-8 that were read for them."""
 
 
 def scored_rows(
     pieces: Iterable[Piece], tokenizer: TextTokenizer, *, begin: int, seq_len: int, batch_size: int
 ) -> Iterator[Rows]:
-    """Batches of `batch_size` rows of at most `seq_len` tokens; the last rows of the last are empty."""
+    """Yields batches of `batch_size` rows of at most `seq_len` tokens; the last rows of the last may be empty."""
     rows: list[np.ndarray] = []
     documents = read = 0
     left = np.empty(0, np.int32)

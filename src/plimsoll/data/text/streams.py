@@ -1,4 +1,4 @@
-"""Bytes of a file, plain or compressed (`.gz`, `.zst`), from any offset, with a truncated file refused.
+"""Bytes of a file, plain or compressed (`.gz`, `.zst`), from any offset; a truncated file is refused.
 
 Offsets count uncompressed bytes. A plain file is entered by `seek`; a compressed one has to be decompressed
 up to the offset again, which costs time and no memory.
@@ -21,7 +21,7 @@ _ZST_INPUT = 4 * KIB  # compressed bytes at a time: text that shrinks 1000-fold 
 
 
 def uncompressed_suffix(path: Path) -> str:
-    """`.jsonl` for both `a.jsonl` and `a.jsonl.gz`; lower case."""
+    """Returns the suffix in lower case without that of a compression: `.jsonl` for `a.jsonl` and `a.jsonl.gz`."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes and suffixes[-1] in COMPRESSED:
         suffixes.pop()
@@ -30,7 +30,7 @@ def uncompressed_suffix(path: Path) -> str:
 
 @contextmanager
 def open_bytes(path: Path, offset: int = 0) -> Iterator[BinaryIO]:
-    """A buffered reader that stands at `offset`; what goes wrong while it is read becomes a `DataError`."""
+    """Opens a buffered reader that stands at `offset`; what goes wrong while it is read becomes a `DataError`."""
     import zstandard
 
     try:
@@ -67,7 +67,11 @@ def _reader(file: BinaryIO, path: Path, offset: int) -> BinaryIO:
 
 
 class _Zstd(io.RawIOBase):
-    """zstandard's own `stream_reader` takes a truncated frame for the end of the file; we raise EOFError."""
+    """A raw stream of decompressed bytes that raises EOFError at a truncated frame.
+
+    zstandard's own `stream_reader` takes such a frame for the end of the file. PyArrow's notices it, but importing
+    PyArrow adds tens of MiB to the process.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         import zstandard

@@ -1,9 +1,11 @@
-"""What is in a data set: counted once for `--epochs`, and shown by `plimsoll inspect`. Nothing is kept."""
+"""Passes over a text: its counts for `--epochs`, what `plimsoll inspect` shows, and the held-out tokens."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from plimsoll.data.text.documents import Documents, Piece
 from plimsoll.units import KIB, MIB
@@ -16,7 +18,7 @@ _BLOCK = 64 * KIB
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """Of one epoch. Characters, tokens (end-of-text included) and windows are those for training."""
+    """Counts of one epoch. Characters, tokens (end-of-text included) and windows are those for training."""
 
     documents: int
     held_out_documents: int
@@ -26,12 +28,12 @@ class Survey:
 
 
 def count_windows(tokens: int, *, seq_len: int, stride: int) -> int:
-    """Windows of `seq_len + 1` ids in a stream of `tokens`: a tail shorter than a window is dropped."""
+    """Returns the windows of `seq_len + 1` ids in a stream of `tokens`: a tail shorter than a window is dropped."""
     return max(0, (tokens - seq_len - 1) // stride + 1)
 
 
 def survey(documents: Documents, tokenizer: TextTokenizer, *, seq_len: int, stride: int | None = None) -> Survey:
-    """Encodes everything once and throws it away: about a minute per 100 million tokens."""
+    """Counts an epoch by encoding everything once: about a minute per 100 million tokens. Nothing is kept."""
     tokens = characters = 0
     ended = {False: 0, True: 0}
     waiting: list[Piece] = []
@@ -57,11 +59,10 @@ def survey(documents: Documents, tokenizer: TextTokenizer, *, seq_len: int, stri
 
 
 def describe_text(documents: Documents, *, scan_bytes: int = 8 * MIB) -> dict[str, Any]:
-    """The object that `plimsoll inspect PATH` prints, from the first `scan_bytes` characters of the set."""
+    """Returns what `plimsoll inspect PATH` prints, from the first `scan_bytes` characters of the set."""
     read = ended = longest = length = held_out = 0
     samples: list[str] = []
-    complete = True
-    at_start = True
+    complete, at_start = True, True
     for piece in documents.pieces():
         if at_start and len(samples) < 3:
             samples.append(piece.text[:200])
@@ -77,7 +78,7 @@ def describe_text(documents: Documents, *, scan_bytes: int = 8 * MIB) -> dict[st
         "description": documents.describe(),
         "files": len(documents.files),
         "bytes": documents.bytes,
-        "columns": documents.columns(),
+        "columns": documents.files[0].columns() if documents.files else None,
         "documents_at_most": documents.count_hint,
         "scanned_characters": read,
         "scanned_documents": ended,
@@ -87,3 +88,29 @@ def describe_text(documents: Documents, *, scan_bytes: int = 8 * MIB) -> dict[st
         "longest_characters": max(longest, length),
         "samples": samples,
     }
+
+
+def collect_held_out(
+    documents: Documents,
+    tokenizer: TextTokenizer,
+    *,
+    seq_len: int,
+    max_tokens: int = 1_000_000,
+    scan_bytes: int = 256 * MIB,
+) -> np.ndarray:
+    """Returns the tokens of the held-out documents, each followed by end-of-text: one array of at most `max_tokens`.
+
+    At most `scan_bytes` characters are read for it. The array is empty if no document is held out (a set of
+    few documents), or if they have fewer than `seq_len + 1` tokens; the caller says so.
+    """
+    kept, tokens, characters = [], 0, 0
+    for piece in documents.pieces():
+        characters += len(piece.text)
+        if piece.held_out:
+            kept.append(tokenizer.encode_pieces([piece]))
+            tokens += len(kept[-1])
+        if tokens >= max_tokens or characters >= scan_bytes:
+            break
+    if tokens < seq_len + 1:
+        return np.empty(0, np.int32)
+    return np.concatenate(kept)[:max_tokens]

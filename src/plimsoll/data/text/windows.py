@@ -21,13 +21,15 @@ from plimsoll.errors import DataError, RecipeError
 from plimsoll.units import KIB
 
 BLOCK = 16 * KIB
-"""Characters, reached by the last document of a block, which may be a whole piece (64 KiB) longer."""
+"""Characters that end a block: it is complete with the piece (up to 64 KiB) that reaches them."""
 
 
 class Block(NamedTuple):
+    """Ids of some documents, and the positions of the documents around them."""
+
     ids: np.ndarray
     start: dict | None
-    """Position of the documents before it; None for their beginning."""
+    """Position before the block; None for the beginning of the documents."""
     after: dict
 
 
@@ -38,7 +40,7 @@ def token_blocks(
     held_out: bool | None = False,
     start: dict | None = None,
 ) -> Iterator[Block]:
-    """Ids of the training documents; of the held-out ones if `held_out`; of all if it is None."""
+    """Yields the ids of the training documents; of the held-out ones if `held_out`; of all if it is None."""
     pieces: list[Piece] = []
     characters = 0
     position = start or {}
@@ -57,7 +59,7 @@ def token_blocks(
 
 
 class TokenWindows(grain.IterDataset):
-    """Elements are arrays of `seq_len + 1` ids, in `tokenizer.dtype`."""
+    """A data set of arrays of `seq_len + 1` ids, in `tokenizer.dtype`."""
 
     def __init__(
         self,
@@ -69,7 +71,7 @@ class TokenWindows(grain.IterDataset):
         epochs: int | None = None,
         held_out: bool | None = False,
     ) -> None:
-        """`epochs=None` repeats without end; `held_out` as for `token_blocks`."""
+        """Checks the sizes. `epochs=None` repeats without end; `held_out` as for `token_blocks`."""
         super().__init__()
         for name, value in (("--seq-len", seq_len), ("--stride", stride), ("--epochs", epochs)):
             if value is not None and value < 1:
@@ -90,12 +92,12 @@ class _WindowIterator(grain.DatasetIterator):
     def _begin(self, *, epoch: int, position: dict | None, skip: int, windows: int, dropped: int) -> None:
         self._epoch, self._windows, self._dropped = epoch, windows, dropped
         self._start = position
-        """Of the documents, before the first block kept or yet to be read."""
+        """Position of the documents before the first block that is kept or yet to be read."""
         self._skip = skip
         """Tokens from the start of the first block kept to the first token of the next window."""
         self._kept: deque[Block] = deque()
         self._tokens = 0
-        """In the blocks kept."""
+        """Tokens in the blocks kept."""
         self._blocks: Iterator[Block] | None = None
 
     def __next__(self) -> np.ndarray:
@@ -106,7 +108,14 @@ class _WindowIterator(grain.DatasetIterator):
                 self._skip += self._of.stride
                 self._windows += 1
                 return window
-            self._end_epoch()
+            if not self._windows:
+                kind = {False: "for training", True: "held out", None: "in all"}[self._of.held_out]
+                raise DataError(
+                    f"{self._of.documents.name} has {self._tokens} tokens {kind}, fewer than the "
+                    f"{self._of.seq_len + 1} of one window: use a smaller --seq-len, or more text."
+                )
+            dropped = self._dropped + max(0, self._tokens - self._skip)
+            self._begin(epoch=self._epoch + 1, position=None, skip=0, windows=0, dropped=dropped)
         raise StopIteration
 
     def _fill(self, needed: int) -> bool:
@@ -129,7 +138,7 @@ class _WindowIterator(grain.DatasetIterator):
             self._tokens += len(block.ids)
 
     def _window(self) -> np.ndarray:
-        """A copy: a view would keep its whole block alive in the shuffle buffer."""
+        """Returns a copy of the next window: a view would keep its whole block alive in the shuffle buffer."""
         window = np.empty(self._of.seq_len + 1, self._of.tokenizer.dtype)
         filled, skip = 0, self._skip
         for block in self._kept:
@@ -141,18 +150,8 @@ class _WindowIterator(grain.DatasetIterator):
                 break
         return window
 
-    def _end_epoch(self) -> None:
-        if not self._windows:
-            kind = {False: "for training", True: "held out", None: "in all"}[self._of.held_out]
-            raise DataError(
-                f"{self._of.documents.name} has {self._tokens} tokens {kind}, fewer than the "
-                f"{self._of.seq_len + 1} of one window: use a smaller --seq-len, or more text."
-            )
-        dropped = self._dropped + max(0, self._tokens - self._skip)
-        self._begin(epoch=self._epoch + 1, position=None, skip=0, windows=0, dropped=dropped)
-
     def get_state(self) -> dict[str, Any]:
-        """`windows` counts those of this epoch; `dropped` the tokens at the ends of the epochs before."""
+        """Returns the position. `windows` are those of this epoch, `dropped` the tokens at the ends of earlier ones."""
         start, skip = self._start, self._skip
         for block in self._kept:
             if skip < len(block.ids):

@@ -22,19 +22,19 @@ LEAST_DAMPED = -1e-6
 
 
 def gain(family: Family) -> Float[Matrix, "inputs states"]:
-    """K of `u = -K x`, which minimises the integral of x'Qx + u'Ru: K = R^-1 B' P, P from the Riccati equation."""
+    """Returns K of `u = -K x`, which minimises the integral of x'Qx + u'Ru: K = R^-1 B' P by the Riccati equation."""
     a, b = family.matrices()
     cost, effort = np.diag(np.array(family.state_cost, float)), np.diag(np.array(family.input_cost, float))
     p = solve_continuous_are(a, b, cost, effort)
-    found = np.linalg.solve(effort, b.T @ p)
-    slowest = float(np.linalg.eigvals(a - b @ found).real.max())
+    k = np.linalg.solve(effort, b.T @ p)
+    slowest = float(np.linalg.eigvals(a - b @ k).real.max())
     if not slowest < LEAST_DAMPED:
         raise PlimsollError(f"{family.name} has no stabilising gain: its slowest pole would be at {slowest:.2g} 1/s")
-    return found
+    return k
 
 
 def held(a: Matrix, b: Matrix, dt: float) -> tuple[Matrix, Matrix]:
-    """Ad and Bd of one step of `dt` seconds with the input held."""
+    """Returns Ad and Bd of one step of `dt` seconds with the input held."""
     states, inputs = b.shape
     both = np.zeros((states + inputs, states + inputs))
     both[:states, :states], both[:states, states:] = a, b
@@ -43,11 +43,11 @@ def held(a: Matrix, b: Matrix, dt: float) -> tuple[Matrix, Matrix]:
 
 
 def closed_loop(a: Matrix, b: Matrix, k: Matrix, dt: float) -> Float[Matrix, "states states"]:
-    """What one step makes of the state: Ad - Bd K."""
+    """Returns Ad - Bd K, by which one step multiplies the state."""
     ad, bd = held(a, b, dt)
     return ad - bd @ k
 
 
 def radius(step: Matrix) -> float:
-    """Spectral radius: below 1, and the loop settles."""
+    """Returns the spectral radius: the loop settles where it is below 1."""
     return float(np.abs(np.linalg.eigvals(step)).max())

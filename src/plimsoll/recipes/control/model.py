@@ -54,9 +54,10 @@ class Imitator:
 
     def __init__(self, shape: ImitatorShape, compute: Compute) -> None:
         self.shape, self.compute = shape, compute
+        self._unrolls = unrolls(layers=shape.layers, remat=compute.remat, platform=compute.platform)
 
     def init(self, key: Array) -> Params:
-        """Float32; blocks have a leading axis of layers. Kernels are drawn as LeCun normal, biases are zero."""
+        """Returns float32 parameters; blocks have a leading axis of layers. Kernels are LeCun normal, biases zero."""
         shape, (first, place, blocks, last) = self.shape, jax.random.split(key, 4)
         return {
             "trainable": {
@@ -81,7 +82,7 @@ class Imitator:
     def predicted(
         self, weights: dict, inputs: Float[Array, "batch length features"], keys: Array | None = None
     ) -> Float[Array, "batch outputs"]:
-        """In units of each family's spread. `keys`, one per example, where dropout is on."""
+        """Returns the controls in units of each family's spread. `keys`, one per example, turn dropout on."""
         x = self._dot(inputs, weights["enter"]) + weights["positions"][: inputs.shape[1]]
         x = by_rows(self._dropped(x, keys, 0))
         numbered = weights["blocks"]
@@ -93,12 +94,15 @@ class Imitator:
                 else (numbered, layer)
             )
 
-        def one_block(x: Array, block: Any) -> Array:
+        def apply(x: Array, block: Any) -> Array:
             block, number = block if keys is not None else (block, 0)
-            return self._applied(x, block, keys, number)
+            mixed = self._dropped(self._attended(x, block), keys, 2 * number + 1)
+            x = layer_norm(x + mixed, **block["attention_norm"])
+            inner = self._dot(jax.nn.gelu(keep(self._dot(x, block["up"]))), block["down"])
+            return by_rows(layer_norm(x + self._dropped(inner, keys, 2 * number + 2), **block["feed_norm"]))
 
         x = scan_blocks(
-            one_block,
+            apply,
             x,
             numbered,
             layers=self.shape.layers,
@@ -106,14 +110,6 @@ class Imitator:
             platform=self.compute.platform,
         )
         return self._dot(x[:, -1], weights["leave"])
-
-    def _applied(self, x: Array, block: dict, keys: Array | None, number: Any) -> Array:
-        mixed = self._dropped(self._attended(x, block), keys, 2 * number + 1)
-        x = layer_norm(x + mixed, **block["attention_norm"])
-        inner = jax.nn.gelu(keep(self._dot(x, block["up"])))
-        return by_rows(
-            layer_norm(x + self._dropped(self._dot(inner, block["down"]), keys, 2 * number + 2), **block["feed_norm"])
-        )
 
     def _attended(self, x: Array, block: dict) -> Array:
         batch, length, width = x.shape
@@ -134,37 +130,37 @@ class Imitator:
     def loss(
         self, params: Params, carry: None, batch: Batch, keys: Array, *, train: bool
     ) -> tuple[LossSum, None, Metrics]:
-        """Squared errors over the controls there are. In evaluation, besides: of each family, errors over squares."""
-        weights, masks = params["trainable"], batch["masks"]
-        wrong = masks * (self.predicted(weights, batch["inputs"], keys if train else None) - batch["controls"]) ** 2
-        loss = LossSum(jnp.sum(wrong), jnp.sum(masks))
-        return loss, None, {} if train else self._by_family(wrong, masks * batch["controls"] ** 2, batch["family"])
+        """Returns squared errors over the controls there are; evaluating, also each family's errors over squares.
 
-    def _by_family(self, wrong: Array, squares: Array, family: Array) -> Metrics:
-        """`unexplained_12`: what of family 12's controls is not explained: 1 - R^2 about zero."""
+        `unexplained_12` is the share of family 12's controls that is not explained: 1 - R^2 about zero.
+        """
+        weights, masks = params["trainable"], batch["masks"]
+        squared = masks * (self.predicted(weights, batch["inputs"], keys if train else None) - batch["controls"]) ** 2
+        loss = LossSum(jnp.sum(squared), jnp.sum(masks))
+        if train:
+            return loss, None, {}
+        families = self.shape.families
         errors, powers = (
-            jax.ops.segment_sum(jnp.sum(x, axis=1), family, num_segments=self.shape.families) for x in (wrong, squares)
+            jax.ops.segment_sum(jnp.sum(x, axis=1), batch["family"], num_segments=families)
+            for x in (squared, masks * batch["controls"] ** 2)
         )
-        return {f"unexplained_{i}": LossSum(errors[i], powers[i]) for i in range(self.shape.families)}
+        return loss, None, {f"unexplained_{i}": LossSum(errors[i], powers[i]) for i in range(families)}
 
     def unstack(self, trainable: dict) -> dict:
-        """See `types.Unstacks`."""
+        """Returns the weights with a list of blocks where they are unrolled; see `types.Unstacks`."""
         if not self._unrolls:
             return trainable
         return trainable | {"blocks": unstacked(trainable["blocks"], self.shape.layers)}
 
     def stack(self, gradient: dict) -> dict:
+        """Returns the gradient of such weights with the blocks stacked again."""
         return gradient | {"blocks": restacked(gradient["blocks"])} if self._unrolls else gradient
-
-    @property
-    def _unrolls(self) -> bool:
-        return unrolls(layers=self.shape.layers, remat=self.compute.remat, platform=self.compute.platform)
 
 
 def layer_norm(
     x: Float[Array, "... width"], scale: Float[Array, " width"], bias: Float[Array, " width"]
 ) -> Float[Array, "... width"]:
-    """Ba et al. 2016, https://arxiv.org/abs/1607.06450, in float32."""
+    """Returns layer normalisation (Ba et al. 2016, https://arxiv.org/abs/1607.06450), in float32."""
     centred = x - jnp.mean(x, axis=-1, keepdims=True)
     return centred * jax.lax.rsqrt(jnp.mean(centred**2, axis=-1, keepdims=True) + NORM_EPSILON) * scale + bias
 

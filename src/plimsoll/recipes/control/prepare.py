@@ -9,37 +9,40 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from jaxtyping import Float
 
 from plimsoll.data.hdf5.writer import Column, GrowingFile, is_finished
+from plimsoll.data.progress import Spoken
 from plimsoll.errors import DataError, PlimsollError
 from plimsoll.recipes.control.prepare_options import Block, ControlSet
-from plimsoll.recipes.control.simulation import Simulated, simulated
 from plimsoll.recipes.control.systems import MOST_INPUTS, MOST_STATES
-from plimsoll.recipes.control.variants import System, systems
+from plimsoll.recipes.control.variants import systems
 from plimsoll.recipes.control.window_packing import packed_windows
-from plimsoll.units import format_bytes, format_seconds
+from plimsoll.units import format_bytes
 
 CODE_BITS = 3, 4
-"""Of the number of inputs, then of the number of states, most significant first."""
+"""Bits of the number of inputs, then of the number of states, most significant first."""
 FEATURES = MOST_STATES + sum(CODE_BITS)
 STATES_OF_CODE = np.array([0] * CODE_BITS[0] + [2**bit for bit in reversed(range(CODE_BITS[1]))], np.float32)
-"""Its product with a code is the number of states."""
+"""Numbers whose product with a code is the number of states."""
 METHOD = 2
-"""Of drawing and scaling: what was begun by another one is not continued."""
+"""Version of sampling and scaling: a file of another one is not continued."""
 DIVERGED = 1e4
 """A trajectory with a state of this norm is simulated again from another start."""
 ATTEMPTS = 20
 PILOTS = 32
-"""Trajectories of each family, at least, that the largest states and controls are taken from, before the first row; and
-one of each variant."""
+"""Trajectories of each family at least that give the largest states and controls; and one of each variant."""
 LEAST_SCALE = 1e-8
 MARK_SECONDS = 2.0
 
@@ -47,9 +50,11 @@ Progress = Callable[[int, int], None]
 """Called with rows written, and rows in all."""
 
 
-def columns(made: ControlSet) -> dict[str, Column]:
+def columns(options: ControlSet) -> dict[str, Column]:
+    """Returns the datasets of a set's file."""
+    encode = partial(packed_windows, states=MOST_STATES, code=STATES_OF_CODE)
     return {
-        "input_sequences": Column((made.window, FEATURES), "float32", quicker=_packed),
+        "input_sequences": Column((options.window, FEATURES), "float32", encode=encode),
         "controls": Column((MOST_INPUTS,), "float32"),
         "control_masks": Column((MOST_INPUTS,), "float32", fill=1.0),
         "system_ids": Column((), "S50"),
@@ -58,223 +63,223 @@ def columns(made: ControlSet) -> dict[str, Column]:
     }
 
 
-def _packed(windows: np.ndarray) -> bytes | None:
-    return packed_windows(windows, states=MOST_STATES, code=STATES_OF_CODE)
-
-
-def prepare(made: ControlSet, out: Path, progress: Progress = lambda done, rows: None) -> dict[str, Any]:
-    """Writes the set, or what of it is missing. The answer is what `prepare --json` prints."""
+def prepare(options: ControlSet, out: Path, progress: Progress = lambda done, rows: None) -> dict[str, Any]:
+    """Writes the set, or what of it is missing, and returns what `prepare --json` prints."""
     started = time.perf_counter()
-    made_with = dataclasses.asdict(made) | {"method": METHOD}
+    made_with = dataclasses.asdict(options) | {"method": METHOD}
     if is_finished(out, made_with):
-        progress(made.samples, made.samples)
-        return _answer(made, out, begun_at=made.samples, seconds=0.0)
-    require_room(made, out)
-    compression = None if made.compression == "none" else made.compression
+        progress(options.samples, options.samples)
+        return _summary(options, out, before=options.samples, seconds=0.0)
+    require_room(options, out)
+    compression = None if options.compression == "none" else options.compression
     with GrowingFile(
         out,
-        columns(made),
-        rows=made.samples,
+        columns(options),
+        rows=options.samples,
         made_with=made_with,
-        chunk_rows=made.chunk_rows,
+        chunk_rows=options.chunk_rows,
         compression=compression,
     ) as file:
-        begun_at = file.done
-        maker = Maker(made)
-        if not begun_at:
+        before = file.done
+        maker = Maker(options)
+        if not before:
             maker.describe(file)
         file.begin()
         marked = time.perf_counter()
-        for rows in maker.chunks(begun_at):
+        for rows in maker.chunks(before):
             file.append(rows)
             if time.perf_counter() - marked > MARK_SECONDS:
                 file.mark()
                 marked = time.perf_counter()
-                progress(file.done, made.samples)
+                progress(file.done, options.samples)
         file.finish()
-        progress(made.samples, made.samples)
-    again = {one.family.name: one.drawn_again for one in maker.systems if one.drawn_again}
+        progress(options.samples, options.samples)
+    again = {system.family.name: system.drawn_again for system in maker.systems if system.drawn_again}
     seconds = time.perf_counter() - started
-    return _answer(made, out, begun_at=begun_at, seconds=seconds, rejected=maker.rejected, drawn_again=again)
+    return _summary(options, out, before=before, seconds=seconds, rejected=maker.rejected, drawn_again=again)
 
 
-def _answer(
-    made: ControlSet,
+def _summary(
+    options: ControlSet,
     out: Path,
     *,
-    begun_at: int,
+    before: int,
     seconds: float,
     rejected: int = 0,
     drawn_again: dict[str, int] | None = None,
 ) -> dict[str, Any]:
     return {
         "path": str(out),
-        "examples": made.samples,
-        "examples_before": begun_at,
-        "finished_before": begun_at == made.samples,
+        "examples": options.samples,
+        "examples_before": before,
+        "finished_before": before == options.samples,
         "seconds": seconds,
-        "examples_per_second": (made.samples - begun_at) / seconds if seconds else None,
+        "examples_per_second": (options.samples - before) / seconds if seconds else None,
         "bytes": out.stat().st_size,
-        "train_examples": made.train_rows,
-        "variants": made.variants_used,
-        "variants_held_out": made.held_out_variants,
+        "train_examples": options.train_rows,
+        "variants": options.variants_used,
+        "variants_held_out": options.held_out_variants,
         "trajectories_drawn_again": rejected,
         "variants_drawn_again": drawn_again or {},
     }
 
 
-def require_room(made: ControlSet, out: Path) -> None:
-    """Refuses before the first row what the disk has no room for."""
+def require_room(options: ControlSet, out: Path) -> None:
+    """Raises DataError before the first row where the disk has no room for the set."""
     folder = out.expanduser().absolute().parent
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder} for --out {out.name}: make it, or name another")
     partial = out.with_name(f"{out.name}.partial")
     written = partial.stat().st_blocks * 512 if partial.exists() else 0
-    needed = made.disk_bytes - written
+    needed = options.disk_bytes - written
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise DataError(
-            f"{made.samples:,} windows take up to {format_bytes(needed)} with --compression {made.compression}, and"
-            f" {format_bytes(free)} are free at {folder}: ask for at most"
-            f" {made.samples * free // made.disk_bytes:,} --samples, or name another disk"
+            f"{options.samples:,} windows take up to {format_bytes(needed)} with --compression {options.compression},"
+            f" and {format_bytes(free)} are free at {folder}: ask for at most"
+            f" {options.samples * free // options.disk_bytes:,} --samples, or name another disk"
         )
 
 
 class Maker:
-    """The rows of a set, block by block."""
+    """Simulations of a set, and its rows block by block."""
 
-    def __init__(self, made: ControlSet) -> None:
-        self.made = made
-        self.systems = systems(variants=made.variants_used, uncertainty=made.uncertainty, dt=made.dt, seed=made.seed)
-        sizes = sorted({one.family.states for one in self.systems})
-        self.groups = [[i for i, one in enumerate(self.systems) if one.family.states == size] for size in sizes]
+    def __init__(self, options: ControlSet) -> None:
+        self.options = options
+        self.systems = systems(
+            variants=options.variants_used, uncertainty=options.uncertainty, dt=options.dt, seed=options.seed
+        )
+        sizes = sorted({system.family.states for system in self.systems})
+        self.groups = [[i for i, system in enumerate(self.systems) if system.family.states == size] for size in sizes]
+        """Indices of the systems with the same number of states, which are simulated together."""
         self.state_scale, self.control_scale, self.control_std = (scale.astype(np.float32) for scale in self._scales())
-        codes = np.array([code(one.family.inputs, one.family.states) for one in self.systems], np.float32)
-        self._room = np.zeros((len(self.systems) * made.together, made.length, FEATURES), np.float32)
-        self._room[:, :, MOST_STATES:] = codes.repeat(made.together, axis=0)[:, None]
-        self.names = np.array([one.family.name for one in self.systems], "S50")
+        codes = np.array([code(s.family.inputs, s.family.states) for s in self.systems], np.float32)
+        self._room = np.zeros((len(self.systems) * options.together, options.length, FEATURES), np.float32)
+        self._room[:, :, MOST_STATES:] = codes.repeat(options.together, axis=0)[:, None]
+        self.names = np.array([system.family.name for system in self.systems], "S50")
         self.masks = np.zeros((len(self.systems), MOST_INPUTS), np.float32)
         self.gains = np.zeros((len(self.systems), MOST_INPUTS, MOST_STATES), np.float32)
-        for row, one in enumerate(self.systems):
-            inputs, states = one.gain.shape
+        for row, system in enumerate(self.systems):
+            inputs, states = system.gain.shape
             self.masks[row, :inputs] = 1
-            scaled = -one.gain * self.state_scale[row][:states] / self.control_scale[row][:inputs, None]
+            scaled = -system.gain * self.state_scale[row][:states] / self.control_scale[row][:inputs, None]
             self.gains[row, :inputs, :states] = scaled
         self.rejected = 0
-        """Trajectories of this process that ran away, and were simulated again."""
+        """Trajectories of this process that diverged and were simulated again."""
 
     def describe(self, file: GrowingFile) -> None:
-        """What the file says of itself, in attributes, and each family's scales."""
-        made = self.made
-        told = {
-            "sequence_length": made.window,
-            "max_state_dim": MOST_STATES,
-            "max_input_dim": MOST_INPUTS,
-            "dimension_encoding_size": sum(CODE_BITS),
-            "parameter_uncertainty": made.uncertainty,
-            "process_noise_std": made.noise,
-            "time_horizon": made.horizon,
-            "dt": made.dt,
-            "sequence_stride": made.stride,
-            "total_sequences": made.samples,
-            "train_rows": made.train_rows,
-            "variants": made.variants_used,
-            "variants_held_out": made.held_out_variants,
-            "seed": made.seed,
-            "total_trajectories_generated": made.trajectories,
+        """Writes the attributes of the set and each family's scales into a new file."""
+        options = self.options
+        file.file.attrs.update(
+            {
+                "sequence_length": options.window,
+                "max_state_dim": MOST_STATES,
+                "max_input_dim": MOST_INPUTS,
+                "dimension_encoding_size": sum(CODE_BITS),
+                "parameter_uncertainty": options.uncertainty,
+                "process_noise_std": options.noise,
+                "time_horizon": options.horizon,
+                "dt": options.dt,
+                "sequence_stride": options.stride,
+                "total_sequences": options.samples,
+                "train_rows": options.train_rows,
+                "variants": options.variants_used,
+                "variants_held_out": options.held_out_variants,
+                "seed": options.seed,
+                "total_trajectories_generated": options.trajectories,
+            }
+        )
+        arrays = {
+            "state_mean": np.zeros(MOST_STATES),
+            "state_std": np.ones(MOST_STATES),
+            "control_mean": np.zeros(MOST_INPUTS),
+            "control_std": np.ones(MOST_INPUTS),
         }
-        for name, value in told.items():
-            file.attribute(name, value)
-        for row, one in enumerate(self.systems):
-            group = f"normalization/{one.family.name}"
-            file.attribute("n_states", one.family.states, group=group)
-            file.attribute("n_inputs", one.family.inputs, group=group)
-            inputs, states = one.gain.shape
-            for name, values in (
-                ("state_max", self.state_scale[row][:states]),
-                ("control_max", self.control_scale[row][:inputs]),
-                ("control_std", self.control_std[row][:inputs]),
-            ):
-                file.array(f"{group}/{name}", values.astype(np.float32))
-        for name, values in (
-            ("state_mean", np.zeros(MOST_STATES)),
-            ("state_std", np.ones(MOST_STATES)),
-            ("control_mean", np.zeros(MOST_INPUTS)),
-            ("control_std", np.ones(MOST_INPUTS)),
-        ):
-            file.array(name, values.astype(np.float32))
+        for row, system in enumerate(self.systems):
+            inputs, states = system.gain.shape
+            group = file.file.require_group(f"normalization/{system.family.name}")
+            group.attrs.update({"n_states": states, "n_inputs": inputs})
+            arrays |= {
+                f"{group.name}/state_max": self.state_scale[row][:states],
+                f"{group.name}/control_max": self.control_scale[row][:inputs],
+                f"{group.name}/control_std": self.control_std[row][:inputs],
+            }
+        for name, values in arrays.items():
+            if name not in file.file:  # of a process that was killed before its first row
+                file.file[name] = values.astype(np.float32)
 
     def chunks(self, begin: int) -> Iterator[dict[str, np.ndarray]]:
-        """Rows from `begin` on, a chunk at a time; the next block is simulated meanwhile."""
-        blocks = [block for block in self.made.blocks() if block.end > begin]
+        """Yields rows from `begin` on, a chunk at a time; the next block is simulated meanwhile."""
+        blocks = [block for block in self.options.blocks() if block.end > begin]
         pending: list[dict[str, np.ndarray]] = []
         with ThreadPoolExecutor(1) as ahead:
-            under_way = [ahead.submit(self._dispatched, block.number, block.variants) for block in blocks[:1]]
+            running = [ahead.submit(self._dispatched, block.number, block.variants) for block in blocks[:1]]
             for index, block in enumerate(blocks):
-                trajectories = self._trajectories(block, under_way.pop().result())
-                under_way = [
-                    ahead.submit(self._dispatched, b.number, b.variants) for b in blocks[index + 1 : index + 2]
-                ]
-                order = self._order(block)[max(0, begin - block.first) : block.end - block.first]
+                trajectories = self._trajectories(block, running.pop().result())
+                running = [ahead.submit(self._dispatched, b.number, b.variants) for b in blocks[index + 1 : index + 2]]
+                # the windows of the block in the file's order: trajectory x windows of each + window
+                random = np.random.default_rng([self.options.seed, 2, block.number])
+                order = random.permutation(len(self._room) * self.options.windows_each)
+                order = order[max(0, begin - block.first) : block.end - block.first]
                 while len(order):
-                    room = self.made.chunk_rows - sum(len(one["variant"]) for one in pending)
+                    room = self.options.chunk_rows - sum(len(part["variant"]) for part in pending)
                     pending.append(self._rows(block, trajectories, order[:room]))
                     order = order[room:]
-                    if sum(len(one["variant"]) for one in pending) == self.made.chunk_rows:
+                    if sum(len(part["variant"]) for part in pending) == self.options.chunk_rows:
                         yield _joined(pending)
                         pending = []
         if pending:
             yield _joined(pending)
 
     def _dispatched(self, number: int, variants: tuple[int, ...], attempt: int = 0, *, use: int = 1) -> list[Simulated]:
-        """One simulation for each number of states, under way: a trajectory of each of its families and variants."""
-        random = np.random.Generator(np.random.SFC64([self.made.seed, use, number, attempt]))
-        found = []
+        """Starts a simulation for each number of states: a trajectory of each of its families and variants."""
+        random = np.random.Generator(np.random.SFC64([self.options.seed, use, number, attempt]))
+        started = []
         for group in self.groups:
             members = [self.systems[i] for i in group]
-            steps = np.concatenate([one.steps[list(variants)] for one in members]).transpose(1, 2, 0)
-            first = _starts(members, len(variants), random)
-            disturbances = random.standard_normal((self.made.length, *first.shape), np.float32)
-            disturbances *= np.float32(self.made.noise)
-            found.append(simulated(steps.astype(np.float32), first, disturbances))
-        return found
+            steps = np.concatenate([system.steps[list(variants)] for system in members]).transpose(1, 2, 0)
+            boxes = np.array([system.family.box for system in members]).repeat(len(variants), axis=0)
+            first = (boxes * random.uniform(-1, 1, boxes.shape)).T.astype(np.float32)
+            disturbances = random.standard_normal((self.options.length, *first.shape), np.float32)
+            disturbances *= np.float32(self.options.noise)
+            started.append(simulated(steps.astype(np.float32), first, disturbances))
+        return started
 
-    def _trajectories(self, block: Block, under_way: list[Simulated]) -> np.ndarray:
-        """(families x variants, time, features) in units of each family's largest, in room that is used again."""
-        together, found = len(block.variants), self._room
-        missing = np.ones(len(found), bool)
+    def _trajectories(self, block: Block, running: list[Simulated]) -> np.ndarray:
+        """Returns (families x variants, time, features) in units of each family's largest, in room that is used again.
+
+        Those that diverged are simulated again from another start.
+        """
+        together, room = len(block.variants), self._room
+        missing = np.ones(len(room), bool)
         for attempt in range(ATTEMPTS):
-            batch = under_way if attempt == 0 else self._dispatched(block.number, block.variants, attempt)
-            for group, one in zip(self.groups, batch, strict=True):
+            batch = running if attempt == 0 else self._dispatched(block.number, block.variants, attempt)
+            for group, simulation in zip(self.groups, batch, strict=True):
                 places = (np.array(group)[:, None] * together + np.arange(together)).ravel()
-                good = np.asarray(one.largest) < DIVERGED
+                good = np.asarray(simulation.largest) < DIVERGED
                 take = np.flatnonzero(missing[places] & good)
                 self.rejected += int(np.sum(missing[places] & ~good))
-                states = np.asarray(one.states)
+                states = np.asarray(simulation.states)
                 size = states.shape[1]
                 for column in take.tolist():
                     place = places[column]
-                    found[place, :, :size] = states[:, :, column] / self.state_scale[place // together, :size]
+                    room[place, :, :size] = states[:, :, column] / self.state_scale[place // together, :size]
                 missing[places[take]] = False
             if not missing.any():
-                return found
+                return room
         names = sorted({self.systems[place // together].family.name for place in np.flatnonzero(missing)})
         raise PlimsollError(
             f"trajectories of {', '.join(names)} reached a norm of {DIVERGED:g} in each of {ATTEMPTS} draws: lower"
             " --noise or --uncertainty"
         )
 
-    def _order(self, block: Block) -> np.ndarray:
-        """Windows of a block as they lie in the file: trajectory x windows of each + window."""
-        random = np.random.default_rng([self.made.seed, 2, block.number])
-        return random.permutation(len(self._room) * self.made.windows_each)
-
     def _rows(self, block: Block, trajectories: np.ndarray, chosen: np.ndarray) -> dict[str, np.ndarray]:
-        made, together = self.made, len(block.variants)
-        windows = np.lib.stride_tricks.sliding_window_view(trajectories, made.window, axis=1)
-        trajectory, window = np.divmod(chosen, made.windows_each)
+        """Returns the rows of the chosen windows of a block."""
+        options, together = self.options, len(block.variants)
+        windows = np.lib.stride_tricks.sliding_window_view(trajectories, options.window, axis=1)
+        trajectory, window = np.divmod(chosen, options.windows_each)
         family = trajectory // together
-        inputs = windows.swapaxes(2, 3)[trajectory, window * made.stride]
+        inputs = windows.swapaxes(2, 3)[trajectory, window * options.stride]
         return {
             "input_sequences": inputs,
             "controls": np.einsum("nij,nj->ni", self.gains[family], inputs[:, -1, :MOST_STATES]),
@@ -285,18 +290,17 @@ class Maker:
         }
 
     def _scales(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of each family: largest |state| and |control| of the pilots, and the control's root mean square beside its
-        largest."""
-        made, count = self.made, len(self.systems)
+        """Returns each family's largest |state| and |control| in pilots, and the control's RMS in units of it."""
+        options, count = self.options, len(self.systems)
         states, controls = np.full((count, MOST_STATES), LEAST_SCALE), np.full((count, MOST_INPUTS), LEAST_SCALE)
         squares, pilots = np.zeros((count, MOST_INPUTS)), np.zeros(count)
-        for number in range(-(-max(PILOTS, made.variants_used) // made.together)):
-            lanes = [number * made.together + lane for lane in range(made.together)]
-            batch = self._dispatched(number, tuple(lane % made.variants_used for lane in lanes), use=3)
-            for group, one in zip(self.groups, batch, strict=True):
-                largest, moved = np.asarray(one.largest), np.asarray(one.states)
+        for number in range(-(-max(PILOTS, options.variants_used) // options.together)):
+            lanes = [number * options.together + lane for lane in range(options.together)]
+            batch = self._dispatched(number, tuple(lane % options.variants_used for lane in lanes), use=3)
+            for group, simulation in zip(self.groups, batch, strict=True):
+                largest, moved = np.asarray(simulation.largest), np.asarray(simulation.states)
                 for column in np.flatnonzero(largest < DIVERGED).tolist():
-                    row = group[column // made.together]
+                    row = group[column // options.together]
                     inputs, size = self.systems[row].gain.shape
                     control = moved[:, :, column] @ self.systems[row].gain.T.astype(np.float32)
                     states[row, :size] = np.maximum(states[row, :size], np.abs(moved[:, :, column]).max(axis=0))
@@ -306,20 +310,20 @@ class Maker:
         if not pilots.all():
             raise DataError(
                 f"every trajectory of {self.systems[int(np.argmin(pilots))].family.name} reached a state of"
-                f" {DIVERGED:g}: lower --noise ({made.noise:g}) or --uncertainty ({made.uncertainty:g})"
+                f" {DIVERGED:g}: lower --noise ({options.noise:g}) or --uncertainty ({options.uncertainty:g})"
             )
-        for row, one in enumerate(self.systems):
-            inputs, size = one.gain.shape
+        for row, system in enumerate(self.systems):
+            inputs, size = system.gain.shape
             states[row, size:], controls[row, inputs:] = 1, 1
         return states, controls, np.sqrt(squares / pilots[:, None]) / controls
 
 
 def _joined(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    return parts[0] if len(parts) == 1 else {name: np.concatenate([one[name] for one in parts]) for name in parts[0]}
+    return parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def code(inputs: int, states: int) -> list[int]:
-    """Both numbers in binary, 3 and 4 bits, most significant first: (1, 4) is 0010100."""
+    """Returns both numbers in binary, 3 and 4 bits, most significant first: (1, 4) is 0010100."""
     return [
         number >> bit & 1
         for number, bits in zip((inputs, states), CODE_BITS, strict=True)
@@ -327,31 +331,39 @@ def code(inputs: int, states: int) -> list[int]:
     ]
 
 
-def _starts(members: list[System], each: int, random: np.random.Generator) -> np.ndarray:
-    """(states, members x each) in the members' boxes."""
-    boxes = np.array([one.family.box for one in members]).repeat(each, axis=0)
-    return (boxes * random.uniform(-1, 1, boxes.shape)).T.astype(np.float32)
+class Simulated(NamedTuple):
+    """Trajectories side by side, and the largest norm of each."""
+
+    states: Float[Array, "time states count"]
+    largest: Float[Array, " count"]
+    """Largest norm of a trajectory's states; not finite where it diverged."""
 
 
-def answer(asked: dict[str, Any]) -> dict[str, Any]:
-    """`plimsoll prepare control`, in the process that simulates. Progress goes to standard error."""
-    how = dict(asked)
-    out = Path(how.pop("out")).expanduser()
-    bar = _Bar()
-    return prepare(ControlSet(**how), out, bar)
+@jax.jit
+def simulated(
+    steps: Float[Array, "states states count"],
+    first: Float[Array, "states count"],
+    disturbances: Float[Array, "time states count"],
+) -> Simulated:
+    """Simulates closed loops by a scan over time; one disturbance is added after each step.
+
+    The trajectories are the last axis, so that a step of small systems is a few long vector operations and not many
+    small products. The matrices are made in float64 (`lqr.py`). NumPy samples the disturbances before: in the scan,
+    JAX's counter-based generator took two thirds of the time (docs/log.md, "Windows of control").
+    """
+
+    def step(carry: tuple[Array, Array], disturbance: Array) -> tuple[tuple[Array, Array], Array]:
+        state, largest = carry
+        moved = jnp.sum(steps * state[None], axis=1) + disturbance
+        squared = jnp.sum(state**2, axis=0)
+        return (moved, jnp.where(squared <= largest, largest, squared)), state  # a NaN stays one
+
+    (_, largest), states = jax.lax.scan(step, (first, jnp.zeros(first.shape[1])), disturbances)
+    return Simulated(states, jnp.sqrt(largest))
 
 
-class _Bar:
-    """A line now and then: rows, speed, time left."""
-
-    def __init__(self) -> None:
-        self._started, self._first = time.monotonic(), -1
-
-    def __call__(self, done: int, rows: int) -> None:
-        now = time.monotonic()
-        if self._first < 0:
-            self._started, self._first = now, done
-            return
-        speed = (done - self._first) / max(now - self._started, 1e-9)
-        left = format_seconds((rows - done) / speed) if speed and done < rows else "0 s"
-        print(f"  {done:,} of {rows:,} windows  {speed:,.0f}/s  left {left}", file=sys.stderr, flush=True)
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Answers `plimsoll prepare control`, in the process that simulates. Progress goes to standard error."""
+    options = dict(request)
+    out = Path(options.pop("out")).expanduser()
+    return prepare(ControlSet(**options), out, Spoken("windows"))

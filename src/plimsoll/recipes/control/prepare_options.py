@@ -1,4 +1,4 @@
-"""What a set of windows of control follows from: sizes, seed, and which rows come from which variant.
+"""Options that a set of control windows follows from: sizes, seed, and which rows come from which variant.
 
 Imports neither JAX nor h5py: the command line takes its options from here.
 """
@@ -15,10 +15,10 @@ from plimsoll.errors import DataError
 from plimsoll.recipes.control.systems import FAMILIES
 
 ROW_BYTES = {"lzf": 800, "gzip": 760, "none": 2600}
-"""On disk, at most, of a row with a window of 32 (docs/log.md, "Windows of control")."""
+"""Most bytes on disk of a row with a window of 32 (docs/log.md, "Windows of control")."""
 MOST_VARIANTS, MOST_TOGETHER = 50, 4
 REASONABLE_VARIANTS = 1_000
-"""At most: each is simulated once before the first row is written."""
+"""Most variants of a system: each is simulated once before the first row is written."""
 
 
 class Block(NamedTuple):
@@ -27,7 +27,7 @@ class Block(NamedTuple):
     number: int
     variants: tuple[int, ...]
     first: int
-    """Row of the file; `end` is the one behind its last."""
+    """First row of the file; `end` is the one behind its last."""
     end: int
 
 
@@ -96,7 +96,7 @@ class ControlSet:
 
     @property
     def windows_each(self) -> int:
-        """Of a trajectory: starts 0, stride, 2 stride, ... below length - window."""
+        """Windows of a trajectory: they start at 0, stride, 2 stride, ... below length - window."""
         return len(range(0, self.length - self.window, self.stride))
 
     @property
@@ -106,18 +106,19 @@ class ControlSet:
 
     @property
     def variants_used(self) -> int:
-        """Fewer for a small set: each is seen at least once."""
+        """Variants of each system, fewer for a small set: each is seen at least once."""
         return self.variants or min(MOST_VARIANTS, max(2, round(self.samples / self.rows_of_one)))
 
     @property
     def held_out_variants(self) -> int:
+        """Variants of each system that are for validation."""
         if self.variants_used < 2 or not self.held_out or self.samples < self.variants_used:
             return 0
         return min(self.variants_used - 1, max(1, round(self.held_out * self.variants_used)))
 
     @property
     def train_rows(self) -> int:
-        """Whole chunks, where there is more than one and something is held out."""
+        """Rows to train on: whole chunks, where there is more than one and something is held out."""
         if not self.held_out_variants:
             return self.samples
         rows = self.samples * (self.variants_used - self.held_out_variants) // self.variants_used
@@ -129,7 +130,7 @@ class ControlSet:
         return max(1, min(MOST_TOGETHER, self.samples // self.rows_of_one))
 
     def blocks(self) -> Iterator[Block]:
-        """Training variants in turn, then those held out."""
+        """Yields the training variants in turn, then those held out."""
         held_out = self.held_out_variants
         training = self.variants_used - held_out
         number = 0
@@ -146,7 +147,7 @@ class ControlSet:
 
     @property
     def trajectories(self) -> int:
-        """That are simulated for it."""
+        """Trajectories that are simulated for the set."""
         return sum(1 for _ in self.blocks()) * len(FAMILIES) * self.together
 
     @property

@@ -7,16 +7,15 @@ thousand times its usual one counts as much as any other.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from plimsoll.data.batch_source import BatchSource
 from plimsoll.data.hdf5.rows import Hdf5Rows, Rows
-from plimsoll.data.hdf5.same_file import identity, require_same
 from plimsoll.data.hdf5.shuffled import in_order, mixed_loader
 from plimsoll.errors import DataError
 
@@ -29,131 +28,116 @@ COLUMNS = {
     "variant": "variant",
 }
 HELD_OUT_TRAJECTORIES = 15
-"""In a hundred, where the split is by trajectory."""
+"""Percentage that is held out where the split is by trajectory."""
 LEAST_SPREAD = 1e-6
 
 Split = Literal["variant", "trajectory", "none"]
 
 
-class ControlRows:
+class ControlRows(Hdf5Rows):
     """One file. It may have any window, and any number of states and inputs."""
 
     def __init__(self, path: str | Path, *, split: Split) -> None:
-        columns = dict(COLUMNS)
-        if split == "none":
-            columns = {name: place for name, place in columns.items() if name not in ("trajectory", "variant")}
-        elif split == "variant":
-            columns.pop("trajectory")
-        else:
-            columns.pop("variant")
-        self._rows, self.split = Hdf5Rows(path, columns), split
-        self.path = self._rows.path
-        self._require_shapes()
-
-    def __len__(self) -> int:
-        return len(self._rows)
+        unused = {"none": ("trajectory", "variant"), "variant": ("trajectory",), "trajectory": ("variant",)}[split]
+        super().__init__(path, {name: place for name, place in COLUMNS.items() if name not in unused})
+        self.split = split
+        for name, axes in {"inputs": 2, "controls": 1, "masks": 1, "system": 0}.items():
+            shape, dtype = self.row_spec[name]
+            if len(shape) != axes or (axes and not str(dtype).startswith("float")):
+                words = {2: "(window, features)", 1: "(inputs)", 0: "one name"}[axes]
+                raise DataError(
+                    f"{COLUMNS[name]} of {self.path} has rows of shape {shape} and type {dtype}: expected {words}"
+                    f"{' of floats' if axes else ' of bytes'}"
+                )
+        controls, masks = self.row_spec["controls"][0], self.row_spec["masks"][0]
+        if controls != masks:
+            raise DataError(
+                f"controls and control_masks of {self.path} have rows of {controls} and {masks}: they must be alike"
+            )
+        self.spec: dict[str, tuple[tuple[int, ...], str]] = {
+            "inputs": (self.row_spec["inputs"][0], "float32"),
+            "controls": (controls, "float32"),
+            "masks": (controls, "float32"),
+            "family": ((), "int32"),
+        }
+        """Name to the shape and dtype of one example."""
+        self.example_bytes = sum(
+            int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize for shape, dtype in self.spec.values()
+        )
 
     @cached_property
     def families(self) -> list[str]:
-        """By name; their places are what `family` counts."""
-        named = sorted(self._rows.group("normalization"))
-        if not named:
+        """Names of the families, sorted; an example's `family` is an index of this list."""
+        names = sorted(self.group("normalization"))
+        if not names:
             raise DataError(
                 f"{self.path} has no group `normalization`: it says which families there are, and the spread of their"
                 " controls (control_std). `plimsoll prepare control` writes it"
             )
-        return named
+        return names
+
+    @cached_property
+    def _known(self) -> np.ndarray:
+        """Names of the families as the rows have them, sorted."""
+        return np.array([family.encode() for family in self.families], "S50")
 
     @cached_property
     def spreads(self) -> np.ndarray:
-        """(families, inputs): the root mean square of each control, in the file's units; 1 for inputs it has not."""
-        found = np.ones((len(self.families), self.spec["controls"][0][0]), np.float32)
+        """Root mean square of each control in the file's units, (families, inputs); 1 for inputs a family has not."""
+        spreads = np.ones((len(self.families), self.spec["controls"][0][0]), np.float32)
         for row, family in enumerate(self.families):
-            std = self._rows.array(f"normalization/{family}/control_std")
-            if std is None or len(std) > found.shape[1] or not np.all(np.isfinite(std)) or not np.any(std > 0):
-                told = "missing" if std is None else np.array2string(std, max_line_width=1000)
+            std = self.array(f"normalization/{family}/control_std")
+            if std is None or len(std) > spreads.shape[1] or not np.all(np.isfinite(std)) or not np.any(std > 0):
+                value = "missing" if std is None else np.array2string(std, max_line_width=1000)
                 raise DataError(
                     f"{self.path} does not say how far the controls of {family} spread:"
-                    f" normalization/{family}/control_std is {told}, and should be their root mean squares, at most"
-                    f" {found.shape[1]} of them. `plimsoll prepare control` writes it"
+                    f" normalization/{family}/control_std is {value}, and should be their root mean squares, at most"
+                    f" {spreads.shape[1]} of them. `plimsoll prepare control` writes it"
                 )
-            found[row, : len(std)] = np.maximum(std, LEAST_SPREAD)
-        return found
-
-    @property
-    def attributes(self) -> dict[str, Any]:
-        return self._rows.attributes
+            spreads[row, : len(std)] = np.maximum(std, LEAST_SPREAD)
+        return spreads
 
     def largest(self, family: str) -> tuple[np.ndarray, np.ndarray]:
-        """State and control that the file's units are, of one family."""
-        found = [self._rows.array(f"normalization/{family}/{name}") for name in ("state_max", "control_max")]
-        if found[0] is None or found[1] is None:
+        """Returns the state and the control that are the units of one family in the file."""
+        state, control = (self.array(f"normalization/{family}/{name}") for name in ("state_max", "control_max"))
+        if state is None or control is None:
             raise DataError(f"{self.path} does not say the units of {family} (state_max, control_max)")
-        return found[0], found[1]
-
-    @property
-    def spec(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Of an example."""
-        spec = self._rows.spec
-        return {
-            "inputs": (spec["inputs"][0], "float32"),
-            "controls": (spec["controls"][0], "float32"),
-            "masks": (spec["controls"][0], "float32"),
-            "family": ((), "int32"),
-        }
-
-    @property
-    def example_bytes(self) -> int:
-        return sum(
-            int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize for shape, dtype in self.spec.values()
-        )
+        return state, control
 
     def mixing_bytes(self, mix: int) -> int:
-        """Chunks in memory at most: those that are drawn from, and one as it is read."""
-        return self._rows.chunk_rows * ((mix + 1) * self.example_bytes + self._rows.row_bytes)
+        """Returns the bytes of the chunks in memory at most: those that are mixed, and one as it is read."""
+        return self.chunk_rows * ((mix + 1) * self.example_bytes + self.row_bytes)
 
     @property
     def training_rows(self) -> int:
-        """Exactly, but for a split by trajectory, whose share is expected."""
+        """Rows to train on: exact, but for a split by trajectory, whose share is expected."""
         if self.split == "trajectory":
             return len(self) * (100 - HELD_OUT_TRAJECTORIES) // 100
         return self._border
 
     @property
     def _border(self) -> int:
-        """Rows from here on are of held-out variants."""
+        """First row of the held-out variants; the end of the file where the split is another."""
         if self.split != "variant":
             return len(self)
-        told = self._rows.attributes.get("train_rows")
-        if told is None:
+        border = self.attributes.get("train_rows")
+        if border is None:
             raise DataError(
                 f"{self.path} does not say from which row on its variants are held out (attribute `train_rows`): use"
                 " --split trajectory, or none"
             )
-        if not 0 <= int(told) <= len(self):
+        if not 0 <= int(border) <= len(self):
             raise DataError(
-                f"{self.path} has {len(self):,} rows, and says that its variants are held out from row {int(told):,} on"
-                " (attribute `train_rows`): it is damaged, or rows are missing. Use --split trajectory, or none, or"
-                " make it anew"
+                f"{self.path} has {len(self):,} rows, and says that its variants are held out from row"
+                f" {int(border):,} on (attribute `train_rows`): it is damaged, or rows are missing. Use --split"
+                " trajectory, or none, or make it anew"
             )
-        return int(told)
-
-    def warning(self, *, mix: int) -> str | None:
-        return self._rows.warning(mix=mix)
-
-    @property
-    def has_huge_chunks(self) -> bool:
-        return self._rows.has_huge_chunks
-
-    def identity(self) -> dict[str, Any]:
-        return identity(self._rows)
-
-    def require_same(self, then: Mapping[str, Any]) -> str | None:
-        return require_same(self._rows, then)
+        return int(border)
 
     def loader(self, *, batch_size: int, seed: int, mix: int, skip_bad: bool, prefetch: int) -> BatchSource:
+        """Returns batches without end of the rows to train on."""
         return mixed_loader(
-            self._rows,
+            self,
             batch_size=batch_size,
             seed=seed,
             rows=(0, self._border),
@@ -164,89 +148,58 @@ class ControlRows:
         )
 
     def validation(self, *, most: int, batch_size: int, skip_bad: bool = False) -> Iterator[Rows]:
-        """Chunks from all over the held-out part, always the same; every batch full, filled up with rows that count
-        nothing."""
+        """Yields about `most` rows in chunks from all over the held-out part, always the same.
+
+        Every batch is full: rows that only fill up the last one have masks of zero.
+        """
         if self.split == "none" or not most:
             return
         begin, end = (self._border, len(self)) if self.split == "variant" else (0, len(self))
         if end <= begin:
             return
-        first, count, span = self._rows.spans(begin, end)
+        first, count, span = self.spans(begin, end)
         share = 1.0 if self.split == "variant" else HELD_OUT_TRAJECTORIES / 100
         wanted = min(count, max(1, round(most / (span * share))))
         chosen = np.unique(np.linspace(0, count - 1, wanted).round().astype(int)) + first
         spans = [(max(begin, int(at) * span), min(end, (int(at) + 1) * span)) for at in chosen]
         left, sent = None, 0
         derive = partial(self._derived, held_out=True)
-        for rows in in_order(self._rows, spans, derive=derive, skip_bad=skip_bad):
+        for rows in in_order(self, spans, derive=derive, skip_bad=skip_bad):
             left = rows if left is None else {name: np.concatenate([left[name], rows[name]]) for name in rows}
             while len(left["family"]) >= batch_size and sent < most:
                 yield {name: values[:batch_size] for name, values in left.items()}
                 left, sent = {name: values[batch_size:] for name, values in left.items()}, sent + batch_size
         if left is not None and len(left["family"]) and sent < most:
-            yield _filled(left, batch_size)
+            missing = batch_size - len(left["family"])
+            yield {
+                name: np.concatenate([values, np.zeros((missing, *values.shape[1:]), values.dtype)])
+                for name, values in left.items()
+            }
 
     def _derived(self, rows: Rows, *, held_out: bool) -> Rows:
+        """Returns the examples of rows as they were read; of a split by trajectory those of one side."""
         if self.split == "trajectory":
             mine = is_held_out(rows["trajectory"]) == held_out
             rows = {name: values[mine] for name, values in rows.items()}
-        family = self._family(rows["system"])
+        known, names = self._known, rows["system"]
+        family = np.minimum(np.searchsorted(known, names), len(known) - 1)
+        strange = known[family] != names
+        if strange.any():
+            name = bytes(names[strange][0]).decode("utf-8", "replace")
+            raise DataError(f"{self.path} has rows of {name!r}, which is not among its families in `normalization`")
         return {
             "inputs": rows["inputs"].astype(np.float32, copy=False),
             "controls": rows["controls"].astype(np.float32, copy=False) / self.spreads[family],
             "masks": rows["masks"].astype(np.float32, copy=False),
-            "family": family,
+            "family": family.astype(np.int32),
         }
-
-    def _family(self, names: np.ndarray) -> np.ndarray:
-        known = self._known
-        found = np.searchsorted(known, names)
-        found = np.minimum(found, len(known) - 1)
-        strange = known[found] != names
-        if strange.any():
-            name = bytes(names[strange][0]).decode("utf-8", "replace")
-            raise DataError(f"{self.path} has rows of {name!r}, which is not among its families in `normalization`")
-        return found.astype(np.int32)
-
-    @cached_property
-    def _known(self) -> np.ndarray:
-        return np.array([family.encode() for family in self.families], "S50")
-
-    def _require_shapes(self) -> None:
-        spec = self._rows.spec
-        expected = {"inputs": 2, "controls": 1, "masks": 1, "system": 0}
-        for name, axes in expected.items():
-            shape, dtype = spec[name]
-            place, words = COLUMNS[name], {2: "(window, features)", 1: "(inputs)", 0: "one name"}
-            wrong = len(shape) != axes or (axes and not str(dtype).startswith("float"))
-            if wrong:
-                raise DataError(
-                    f"{place} of {self.path} has rows of shape {shape} and type {dtype}: expected {words[axes]}"
-                    f"{' of floats' if axes else ' of bytes'}"
-                )
-        if spec["controls"][0] != spec["masks"][0]:
-            raise DataError(
-                f"controls and control_masks of {self.path} have rows of {spec['controls'][0]} and"
-                f" {spec['masks'][0]}: they must be alike"
-            )
 
 
 def is_held_out(trajectory: np.ndarray) -> np.ndarray:
-    """By a hash of its number: the same in every run, whatever else the file holds."""
+    """Tells which trajectories are held out, by a hash of their numbers: the same in every run and every file."""
     unique, where = np.unique(trajectory, return_inverse=True)
-    chosen = np.array([_share(int(number)) < HELD_OUT_TRAJECTORIES for number in unique], bool)
-    return chosen[where]
-
-
-def _share(number: int) -> int:
-    digest = hashlib.blake2b(number.to_bytes(8, "little", signed=True), digest_size=4).digest()
-    return int.from_bytes(digest, "little") % 100
-
-
-def _filled(rows: Rows, batch_size: int) -> dict[str, Any]:
-    """The last batch, with masks of zero where there is no row."""
-    missing = batch_size - len(rows["family"])
-    return {
-        name: np.concatenate([values, np.zeros((missing, *values.shape[1:]), values.dtype)])
-        for name, values in rows.items()
-    }
+    digests = [
+        hashlib.blake2b(number.to_bytes(8, "little", signed=True), digest_size=4).digest() for number in unique.tolist()
+    ]
+    shares = np.array([int.from_bytes(digest, "little") % 100 for digest in digests], np.int64)
+    return (shares < HELD_OUT_TRAJECTORIES)[where]

@@ -1,4 +1,4 @@
-"""A learned controller put in the place of the optimal one: what the same journey then costs.
+"""Simulation of a learned controller in the place of the optimal one, and the cost of the same journey.
 
 Both start alike and share every disturbance. The optimal controller drives the first window of steps, so that the
 learned one sees what it was trained on (a window that begins before the system does was never seen), then each goes on
@@ -25,9 +25,9 @@ from plimsoll.recipes.control.variants import System
 
 CONTROL_WEIGHT = 0.1
 START = 0.5
-"""Of the box that training's starts were drawn from."""
+"""Share of the box that the starts of training were sampled from."""
 LOST = 1e4
-"""A state of this norm is lost: its journey costs infinitely much."""
+"""Norm of a lost state: its journey costs infinitely much."""
 GRADES = (("excellent", 1.2), ("good", 2.0), ("acceptable", 5.0))
 
 Predict = Callable[[Float[Array, "count window features"]], Float[Array, "count inputs"]]
@@ -36,18 +36,18 @@ Predict = Callable[[Float[Array, "count window features"]], Float[Array, "count 
 
 @dataclass(frozen=True)
 class Journeys:
-    """One row for each family, variant and start."""
+    """Starts and systems: one row for each family, variant and start."""
 
     family: np.ndarray
     plant: np.ndarray
-    """Ad of each, (count, 12, 12)."""
+    """Matrix Ad of each, (count, 12, 12)."""
     push: np.ndarray
-    """Bd of each, (count, 12, 6)."""
+    """Matrix Bd of each, (count, 12, 6)."""
     gain: np.ndarray
     start: np.ndarray
     state_scale: np.ndarray
     control_scale: np.ndarray
-    """What the network's output is multiplied by."""
+    """Factors of the network's output."""
     code: np.ndarray
 
 
@@ -61,20 +61,20 @@ def journeys(
     codes: Callable[[int, int], list[int]],
     seed: int,
 ) -> Journeys:
-    """`scales` of a family: of its states, and of its controls as the network gives them."""
+    """Samples the starts. `scales` returns a family's units of its states, and of the network's controls."""
     random = np.random.default_rng([seed, 6])
     rows: dict[str, list[Any]] = {name: [] for name in Journeys.__dataclass_fields__}
-    for number, one in enumerate(systems):
-        inputs, states = one.gain.shape
-        state_scale, control_scale = scales(one.family.name)
+    for number, system in enumerate(systems):
+        inputs, states = system.gain.shape
+        state_scale, control_scale = scales(system.family.name)
         for variant in variants:
-            plant, push = held(*one.family.matrices(one.parameters[variant]), dt)
+            plant, push = held(*system.family.matrices(system.parameters[variant]), dt)
             for _ in range(starts):
-                start = START * np.array(one.family.box) * random.uniform(-1, 1, states)
+                start = START * np.array(system.family.box) * random.uniform(-1, 1, states)
                 rows["family"].append(number)
                 rows["plant"].append(_padded(plant, MOST_STATES, MOST_STATES))
                 rows["push"].append(_padded(push, MOST_STATES, MOST_INPUTS))
-                rows["gain"].append(_padded(one.gain, MOST_INPUTS, MOST_STATES))
+                rows["gain"].append(_padded(system.gain, MOST_INPUTS, MOST_STATES))
                 rows["start"].append(np.pad(start, (0, MOST_STATES - states)))
                 rows["state_scale"].append(np.pad(state_scale, (0, MOST_STATES - states), constant_values=1))
                 rows["control_scale"].append(np.pad(control_scale, (0, MOST_INPUTS - inputs)))
@@ -91,8 +91,11 @@ def _padded(matrix: np.ndarray, rows: int, cols: int) -> np.ndarray:
 def travelled(
     of: Journeys, predict: Predict, *, window: int, steps: int, dt: float, noise: float, seed: int
 ) -> dict[str, np.ndarray]:
-    """`cost` and `final` norm of each journey, (2, count): the optimal controller's, then the learned one's; and
-    `norms`, (2, steps, count)."""
+    """Simulates the journeys: first the optimal controller's, then the learned one's.
+
+    Returns:
+        `cost` and `final` norm of each journey, (2, count), and `norms`, (2, steps, count).
+    """
     ran = jax.jit(partial(_travelled, predict=predict, window=window, steps=steps, dt=dt, noise=noise))
     arrays = {name: jnp.asarray(getattr(of, name)) for name in Journeys.__dataclass_fields__}
     cost, final, norms = ran(arrays, jax.random.key(seed))
@@ -140,14 +143,14 @@ def _cost(state: Array, control: Array) -> Array:
     return jnp.sum(state**2, axis=1) + CONTROL_WEIGHT * jnp.sum(control**2, axis=1)
 
 
-def judged(of: Journeys, names: list[str], travelled: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Of each family the median and the worst ratio of costs; and how many families are of which grade."""
+def judged(starts: Journeys, names: list[str], travelled: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Returns the median and the worst ratio of costs of each family, and how many families are of which grade."""
     ratio = travelled["cost"][1] / travelled["cost"][0]
     lost = travelled["norms"][1].max(axis=0) >= LOST
     ratio = np.where(lost, np.inf, ratio)
     families = {}
     for number, name in enumerate(names):
-        mine = of.family == number
+        mine = starts.family == number
         families[name] = {
             "cost_ratio": _plain(np.median(ratio[mine])),
             "worst_ratio": _plain(ratio[mine].max()),
@@ -156,9 +159,9 @@ def judged(of: Journeys, names: list[str], travelled: dict[str, np.ndarray]) -> 
             "final_norm": float(np.median(travelled["final"][1][mine])),
             "final_norm_optimal": float(np.median(travelled["final"][0][mine])),
         }
-    ratios = [one["cost_ratio"] for one in families.values()]
-    known = [np.inf if one is None else one for one in ratios]
-    grades = {grade: sum(one < most for one in known) for grade, most in GRADES}
+    ratios = [family["cost_ratio"] for family in families.values()]
+    known = [np.inf if ratio is None else ratio for ratio in ratios]
+    grades = {grade: sum(ratio < most for ratio in known) for grade, most in GRADES}
     return {
         "families": families,
         "at_least": grades,
@@ -168,5 +171,5 @@ def judged(of: Journeys, names: list[str], travelled: dict[str, np.ndarray]) -> 
 
 
 def _plain(value: Any) -> float | None:
-    """JSON has no infinity."""
+    """Returns None for infinity, which JSON does not have."""
     return float(value) if np.isfinite(value) else None

@@ -1,7 +1,7 @@
-"""Thirty-five linear systems of control: their matrices as functions of physical parameters, and what they are to cost.
+"""Thirty-five linear systems of control: their matrices as functions of physical parameters, and their costs.
 
 Each family is `x' = A x + B u` around an operating point, with the weights Q and R of its quadratic cost and the box
-that its initial states are drawn from. They are those of the published Universal LQR data set, with its signs and its
+that its initial states are sampled from. They are those of the published Universal LQR data set, with its signs and its
 numbers, where they are physically doubtful too (`Family.doubt` says it): a controller of the system as written is what
 there is to imitate. Parameters are SI units.
 """
@@ -36,12 +36,12 @@ class Family:
     input_cost: tuple[float, ...]
     """Diagonal of R."""
     box: tuple[float, ...]
-    """Half-widths that initial states are drawn from, uniformly."""
+    """Half-widths that initial states are sampled from, uniformly."""
     entries: Callable[..., tuple[Entries, Entries]] = field(repr=False)
     doubt: str = ""
 
     def matrices(self, parameters: Parameters | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """A (states, states) and B (states, inputs) in float64; of the nominal parameters if none are given."""
+        """Returns A (states, states) and B (states, inputs) in float64, of the nominal parameters by default."""
         import numpy as np
 
         a, b = np.zeros((self.states, self.states)), np.zeros((self.states, self.inputs))
@@ -52,7 +52,7 @@ class Family:
         return a, b
 
     def varied(self, random: np.random.Generator, uncertainty: float) -> dict[str, float]:
-        """Every parameter times 1 + U(-uncertainty, uncertainty), gravity too."""
+        """Returns every parameter times 1 + U(-uncertainty, uncertainty), gravity too."""
         factors = 1 + random.uniform(-uncertainty, uncertainty, len(self.parameters))
         return {name: value * factor for (name, value), factor in zip(self.parameters.items(), factors, strict=True)}
 
@@ -71,7 +71,7 @@ def _family(
 
 
 def _rates(count: int) -> dict[tuple[int, int], float]:
-    """The first half of the states are positions, the second half their rates."""
+    """Returns the entries of A by which the first half of the states are positions, the second half their rates."""
     return {(row, row + count): 1.0 for row in range(count)}
 
 
@@ -144,7 +144,7 @@ ANOTHER_ORDER = "initial states are drawn in an order that is not that of the st
 
 
 def _rolling(m: float, R: float, Jb: float, g: float) -> float:
-    """Acceleration of a rolling ball per radian of its support."""
+    """Returns the acceleration of a rolling ball per radian of its support."""
     return -m * g * R**2 / (Jb + m * R**2)
 
 
@@ -265,7 +265,7 @@ def _three_link_manipulator(
 def _joints(
     inertias: tuple[float, ...], pulls: tuple[float, ...], frictions: tuple[float, ...]
 ) -> tuple[dict[tuple[int, int], float], Entries]:
-    """Joints that do not feel one another: a spring (the weight), a friction and a torque each."""
+    """Builds joints that do not feel one another: a spring (the weight), a friction and a torque each."""
     count = len(inertias)
     a = dict(_rates(count))
     for joint, (inertia, pull, friction) in enumerate(zip(inertias, pulls, frictions, strict=True)):

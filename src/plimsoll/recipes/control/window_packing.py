@@ -1,41 +1,31 @@
-"""Windows packed as lzf without a search for what repeats: in every step of a window the same is known to.
+"""Encodes control windows as LZF directly.
 
-A step is the states, zeros up to the widest system, and a code; only the states change. So each step after the first is
-its states and "the rest as one step before", and a search over every byte, most of the time of making a set, finds
-hardly more: some 4 % (docs/log.md, "Windows of control"). What comes out is lzf as h5py reads it (LibLZF, lzf_d.c): a
-byte below 32 and so many bytes and one as they are, or 0xE0 and more, a length and a distance.
+Each time step repeats the padding and the system code of the step before, and only the states change: no match search
+is needed. Such a search over every byte took most of the time of making a set, and finds some 4 % more (docs/log.md,
+"Windows of control"). The output is LZF as h5py reads it (LibLZF, lzf_d.c): a byte below 32 and so many bytes and one
+as they are, or a byte from 0xE0 on, a length and a distance.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 MOST_LITERAL = 32
 LEAST_REPEATED = 9
-"""Bytes, for the longer of the two forms of a repetition: the only one written here."""
+"""Bytes of the shortest repetition in the longer of its two forms: the only one written here."""
 
-
-class Literal(NamedTuple):
-    """Bytes `begin` to `end` of a step, as they are."""
-
-    begin: int
-    end: int
-
-
-class Repeated(NamedTuple):
-    """`size` bytes like those `distance` before."""
-
-    size: int
-    distance: int
+Runs = list[tuple[int, int, int]]
+"""Bytes `begin` to `end` of a step, and the distance of the bytes that they repeat; 0 where they are written out."""
 
 
 def packed_windows(windows: np.ndarray, *, states: int, code: np.ndarray) -> bytes | None:
-    """(rows, steps, features) with `states` places for states, then a code whose bits times `code` count those used.
+    """Returns the windows as LZF; None where they do not repeat as expected.
 
-    None where they are not built so, and are to be packed as anything else.
+    Args:
+        windows: (rows, steps, features) float32: `states` places for states, zeros from the system's own number of
+            states on, then a code of the system.
+        states: Places for states.
+        code: Numbers whose product with the code is the system's number of states.
     """
     rows, _, features = windows.shape
     used = np.rint(windows[:, 0, states:] @ code).astype(int)
@@ -50,36 +40,32 @@ def packed_windows(windows: np.ndarray, *, states: int, code: np.ndarray) -> byt
         begin, filled, end = 4 * size, 4 * states, 4 * features
         if end - begin < LEAST_REPEATED:
             return None
-        whole = [Literal(0, end)]
-        if filled - begin > LEAST_REPEATED:
-            whole = [Literal(0, begin + 1), Repeated(filled - begin - 1, 1), Literal(filled, end)]
-        first = _encoded(raw[:, :1], whole)
-        later = _encoded(raw[:, 1:], [Literal(0, begin), Repeated(end - begin, end)])
-        encoded = np.concatenate([first.reshape(len(mine), -1), later.reshape(len(mine), -1)], axis=1)
-        for row, one in zip(mine.tolist(), encoded, strict=True):
-            parts[row] = one.tobytes()
+        first: Runs = _literals(0, end)
+        if filled - begin > LEAST_REPEATED:  # zeros repeat the byte before
+            first = [*_literals(0, begin + 1), (begin + 1, filled, 1), *_literals(filled, end)]
+        later: Runs = [*_literals(0, begin), (begin, end, end)]  # the rest repeats the step before
+        steps = [_encoded(raw[:, :1], first), _encoded(raw[:, 1:], later)]
+        encoded = np.concatenate([step.reshape(len(mine), -1) for step in steps], axis=1)
+        for row, window in zip(mine.tolist(), encoded, strict=True):
+            parts[row] = window.tobytes()
     return b"".join(parts)
 
 
-def _encoded(raw: np.ndarray, pieces: Sequence[Literal | Repeated]) -> np.ndarray:
-    """(rows, steps, bytes): every step in these pieces."""
-    runs: list[Literal | Repeated] = []
-    for piece in pieces:
-        if isinstance(piece, Literal):
-            at = range(piece.begin, piece.end, MOST_LITERAL)
-            runs += [Literal(begin, min(begin + MOST_LITERAL, piece.end)) for begin in at]
-        else:
-            runs.append(piece)
-    width = sum(3 if isinstance(run, Repeated) else 1 + run.end - run.begin for run in runs)
-    found, at = np.empty((*raw.shape[:2], width), np.uint8), 0
-    for run in runs:
-        if isinstance(run, Repeated):
-            back = run.distance - 1
-            found[..., at : at + 3] = 0xE0 | back >> 8, run.size - LEAST_REPEATED, back & 0xFF
+def _literals(begin: int, end: int) -> Runs:
+    return [(at, min(at + MOST_LITERAL, end), 0) for at in range(begin, end, MOST_LITERAL)]
+
+
+def _encoded(raw: np.ndarray, runs: Runs) -> np.ndarray:
+    """Returns (rows, steps, bytes): every step written as these runs."""
+    width = sum(3 if distance else 1 + end - begin for begin, end, distance in runs)
+    encoded, at = np.empty((*raw.shape[:2], width), np.uint8), 0
+    for begin, end, distance in runs:
+        if distance:
+            back = distance - 1
+            encoded[..., at : at + 3] = 0xE0 | back >> 8, end - begin - LEAST_REPEATED, back & 0xFF
             at += 3
         else:
-            size = run.end - run.begin
-            found[..., at] = size - 1
-            found[..., at + 1 : at + 1 + size] = raw[..., run.begin : run.end]
-            at += 1 + size
-    return found
+            encoded[..., at] = end - begin - 1
+            encoded[..., at + 1 : at + 1 + end - begin] = raw[..., begin:end]
+            at += 1 + end - begin
+    return encoded

@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from plimsoll.data.same_data import require_same_facts
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.models.sizing import HEAD_WIDTHS
 from plimsoll.optimizers.adamw import AdamW
@@ -250,12 +251,7 @@ class LongContext(AdamWRecipe):
         )
 
     def data_changed(self, prepared: Prepared) -> str | None:
-        then, now = prepared.facts["packed"], _identity(self.packed)
-        if other := [f"{name} was {then[name]} and is {now[name]}" for name in now if then.get(name) != now[name]]:
-            raise DataError(
-                f"{self.data} is not the data of this run any more: {', '.join(other)}. Put the old folder back, or"
-                " start a new --run"
-            )
+        require_same_facts(self.data, prepared.facts["packed"], _identity(self.packed))
         return None
 
     def without_data(self, prepared: Prepared) -> LongContext:

@@ -1,8 +1,9 @@
 """The Tiny Recursive Model as a task: puzzles stay in their slot until they halt, one supervision step at a time.
 
 An optimizer step is one supervision step of every slot. A slot that has halted takes the next example of the batch and
-starts from the initial latents; the others go on with theirs, and what the batch has for them is not used. What a slot
-holds is the carry: part of the training state. An evaluation gives everybody `halt_max_steps` steps within one call.
+starts from the initial latents; the others continue with theirs, and their examples of the batch are not used. The
+content of the slots is the carry, a part of the training state. An evaluation takes `halt_max_steps` steps of every
+puzzle within one call.
 
 The loss of a slot is the mean stablemax cross-entropy of its tokens and half the cross-entropy of the halting logit
 against "all tokens right" (https://arxiv.org/abs/2510.04871; the published code has no loss for continuing).
@@ -19,7 +20,6 @@ import optax
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
-from plimsoll.recipes.puzzles.stablemax import stablemax_cross_entropy
 from plimsoll.recipes.puzzles.trm import Network, truncated
 from plimsoll.recipes.puzzles.trm_shape import TRMShape
 from plimsoll.types import COUNTED, IGNORED_LABEL, Batch, Compute, LossSum, Metrics, Params
@@ -29,25 +29,25 @@ PUZZLES = "puzzles"
 DATA = ("inputs", "labels", "puzzle_identifiers")
 HALT_WEIGHT = 0.5
 LEAST_DELAYED = 2
-"""Steps that an exploring slot stays for, at least."""
+"""Smallest number of steps that an exploring slot may be assigned."""
 
 Carry = dict[str, Array]
 
 
 @dataclass(frozen=True)
 class Halting:
-    """When a slot is given back."""
+    """Rules for when a slot takes the next puzzle."""
 
     max_steps: int = 16
-    """Supervision steps of a puzzle, at most; in evaluation, of every puzzle."""
+    """Largest number of supervision steps of a puzzle; in evaluation every puzzle takes as many."""
     exploration: float = 0.1
-    """Share of slots, per step, that stay for a random number of steps even if they want to halt before."""
+    """Share of slots, per step, that stay for a random number of steps even if they would halt earlier."""
 
 
 class RecursiveSolver:
-    """A `Task`, with a carry and a table (`types.Carries`, `types.ReadsTables`).
+    """`Task` with a carry and a table (`types.Carries`, `types.ReadsTables`).
 
-    Batches: `inputs`, `labels` int32 of (batch, length), with labels of IGNORED_LABEL where nothing is asked, and
+    Batches: `inputs`, `labels` int32 of (batch, length), with IGNORED_LABEL where there is no label, and
     `puzzle_identifiers` int32 of (batch,).
     """
 
@@ -55,7 +55,10 @@ class RecursiveSolver:
         self.shape, self.halting, self.network = shape, halting, Network(shape, compute)
 
     def init(self, key: Array) -> Params:
-        """The two initial latents are drawn once and never trained; the table of puzzles is zero."""
+        """Returns initial parameters.
+
+        The two initial latents are random and never trained; the table of puzzles is zero.
+        """
         weights, high, low = jax.random.split(key, 3)
         d = self.shape.width
         return {
@@ -65,7 +68,7 @@ class RecursiveSolver:
         }
 
     def start(self, examples: int) -> Carry:
-        """Slots that have all halted: the first step fills them."""
+        """Returns the initial carry: slots that have all halted, so that the first step fills them."""
         shape = self.shape
         latent = jnp.zeros((examples, shape.whole_length, shape.width))
         return {
@@ -79,7 +82,7 @@ class RecursiveSolver:
         }
 
     def rows(self, carry: Carry | None, batch: Batch) -> dict[str, Int[Array, " batch"]]:
-        """Of each table, the row that a slot reads in its next step."""
+        """Returns, for each table, the row that each slot reads in its next step."""
         identifiers = batch["puzzle_identifiers"]
         if carry is not None:
             identifiers = jnp.where(carry["halted"], identifiers, carry["puzzle_identifiers"])
@@ -88,32 +91,34 @@ class RecursiveSolver:
     def loss(
         self, params: Params, carry: Carry | None, batch: Batch, keys: Array, *, train: bool
     ) -> tuple[LossSum, Carry | None, Metrics]:
-        """Sums over slots. Metrics count slots that halted in this step, and have a weight of 0 where none did.
+        """Returns the loss summed over slots, the next carry, and metrics.
 
-        `params["rows"]` holds the rows that `rows` names, where they were gathered before; without a carry all slots
-        are fresh.
+        Metrics count the slots that halted in this step, and have a weight of 0 if none did. `params["rows"]` holds the
+        rows that `rows` names, if they were gathered before. Without a carry all slots are empty.
         """
         fresh = self.start(len(batch["labels"])) if carry is None else carry
         rows = (
             params["rows"][PUZZLES] if "rows" in params else params["tables"][PUZZLES][self.rows(carry, batch)[PUZZLES]]
         )
-        begun = self._refilled(params["frozen"], fresh, batch)
-        x = self.network.embedded(params["trainable"], begun["inputs"], rows)
+        state = self._refilled(params["frozen"], fresh, batch)
+        x = self.network.embedded(params["trainable"], state["inputs"], rows)
         if not train:
-            loss, metrics = self._evaluated(params["trainable"], begun, x, batch.get(COUNTED))
+            logits, q = self.after_all_steps(params["trainable"], state["high"], state["low"], x)
+            counted = batch.get(COUNTED, jnp.ones(len(q), bool))
+            loss, metrics = self.judged(logits, q, state["labels"], counted)
             return loss, None, metrics
         weights = params["trainable"]
-        high, low = self.network.recursed(weights, begun["high"], begun["low"], x, learns=True)
+        high, low = self.network.recursed(weights, state["high"], state["low"], x, learns=True)
         logits, q = self.network.answered(weights, high)
-        steps = begun["steps"] + 1
+        steps = state["steps"] + 1
         halted = self._halts(q, steps, keys)
-        after = begun | {"high": high, "low": low, "steps": steps, "halted": halted}
+        after = state | {"high": high, "low": low, "steps": steps, "halted": halted}
         everybody = jnp.ones(len(steps), bool)
-        loss, metrics = _scored(logits, q, begun["labels"], steps, halted=halted, counted=everybody)
+        loss, metrics = _scored(logits, q, state["labels"], steps, halted=halted, counted=everybody)
         return loss, jax.lax.stop_gradient(after), metrics
 
     def _refilled(self, frozen: dict[str, Array], carry: Carry, batch: Batch) -> Carry:
-        """Halted slots hold what the batch has for them, at its beginning."""
+        """Returns the carry with the batch's examples, at their first step, in the slots that have halted."""
         halted = carry["halted"]
 
         def new(value: Array, old: Array) -> Array:
@@ -124,7 +129,7 @@ class RecursiveSolver:
         return carry | data | latents | {"steps": new(jnp.zeros_like(carry["steps"]), carry["steps"])}
 
     def _halts(self, q: Float[Array, " batch"], steps: Int[Array, " batch"], keys: Array) -> Bool[Array, " batch"]:
-        """Exploring can only delay: the last step always halts."""
+        """Returns which slots halt after this step. Exploration can only delay that, and the last step always halts."""
         most = self.halting.max_steps
         wants = (q > 0) | (steps >= most)
         if not self.halting.exploration or most < LEAST_DELAYED:
@@ -132,13 +137,13 @@ class RecursiveSolver:
 
         def delay(key: Array) -> Array:
             explores, length = jax.random.split(key)
-            drawn = jax.random.randint(length, (), LEAST_DELAYED, most + 1, jnp.int32)
-            return jnp.where(jax.random.bernoulli(explores, self.halting.exploration), drawn, 0)
+            delayed = jax.random.randint(length, (), LEAST_DELAYED, most + 1, jnp.int32)
+            return jnp.where(jax.random.bernoulli(explores, self.halting.exploration), delayed, 0)
 
         return wants & (steps >= jax.vmap(delay)(keys))
 
     def after_all_steps(self, weights: Any, high: Array, low: Array, x: Array) -> tuple[Array, Array]:
-        """Logits of the tokens and of halting, where nobody halts before the last step."""
+        """Returns the logits of the tokens and of halting after the last step, which no slot halts before."""
 
         def step(latents: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], None]:
             return self.network.recursed(weights, *latents, x, learns=False), None
@@ -147,13 +152,9 @@ class RecursiveSolver:
         return self.network.answered(weights, high)
 
     def judged(self, logits: Array, q: Array, labels: Array, counted: Bool[Array, " batch"]) -> tuple[LossSum, Metrics]:
-        """The sums of an evaluation, over slots that are `counted`."""
+        """Returns loss and metrics of an evaluation, summed over the slots that are `counted`."""
         steps = jnp.full(len(q), self.halting.max_steps, jnp.int32)
         return _scored(logits, q, labels, steps, halted=counted, counted=counted)
-
-    def _evaluated(self, weights: Any, begun: Carry, x: Array, counted: Array | None) -> tuple[LossSum, Metrics]:
-        logits, q = self.after_all_steps(weights, begun["high"], begun["low"], x)
-        return self.judged(logits, q, begun["labels"], jnp.ones(len(q), bool) if counted is None else counted)
 
 
 def _scored(
@@ -165,26 +166,48 @@ def _scored(
     halted: Bool[Array, " batch"],
     counted: Bool[Array, " batch"],
 ) -> tuple[LossSum, Metrics]:
-    """The loss over slots that are `counted`, and metrics over those that `halted` and were asked anything."""
+    """Returns the loss over slots that are `counted`, and metrics over those that `halted` and have labels."""
     valid = labels != IGNORED_LABEL
-    asked = jnp.sum(valid, axis=-1, dtype=jnp.int32)
-    tokens = jnp.maximum(asked, 1).astype(jnp.float32)
+    labelled = jnp.sum(valid, axis=-1, dtype=jnp.int32)
+    tokens = jnp.maximum(labelled, 1).astype(jnp.float32)
     right = valid & (jnp.argmax(logits, axis=-1) == labels)
-    solved = jnp.sum(right, axis=-1, dtype=jnp.int32) == asked
+    solved = jnp.sum(right, axis=-1, dtype=jnp.int32) == labelled
     of_tokens = jnp.sum(stablemax_cross_entropy(logits, labels, ignored=IGNORED_LABEL), axis=-1) / tokens
     of_halting = optax.sigmoid_binary_cross_entropy(q, solved.astype(jnp.float32))
-    judged = halted & (asked > 0)
+    evaluated = halted & (labelled > 0)
 
     def over(which: Array, values: Array) -> LossSum:
         summed = jnp.sum(jnp.where(which, values.astype(jnp.float32), 0.0))
         return LossSum(summed, jnp.sum(which, dtype=jnp.float32))
 
     metrics = {
-        "accuracy": over(judged, jnp.sum(right, axis=-1, dtype=jnp.float32) / tokens),
-        "exact_accuracy": over(judged, solved),
-        "q_halt_accuracy": over(judged, (q >= 0) == solved),
-        "supervision_steps": over(judged, steps),
+        "accuracy": over(evaluated, jnp.sum(right, axis=-1, dtype=jnp.float32) / tokens),
+        "exact_accuracy": over(evaluated, solved),
+        "q_halt_accuracy": over(evaluated, (q >= 0) == solved),
+        "supervision_steps": over(evaluated, steps),
         "token_loss": over(counted, of_tokens),
         "halt_loss": over(counted, of_halting),
     }
     return over(counted, of_tokens + HALT_WEIGHT * of_halting), metrics
+
+
+def log_stablemax(logits: Float[Array, "... vocab"]) -> Float[Array, "... vocab"]:
+    """Returns the logarithm of stablemax over the last axis: a softmax whose exponential is replaced by s.
+
+    s(x) = x + 1 for x >= 0 and 1 / (1 - x) below; p = s / sum(s). Prieto et al. 2025, "Grokking at the Edge of
+    Numerical Stability", https://arxiv.org/abs/2501.04697, section 4. The published models compute it in float64. log s
+    is log1p(x), or -log1p(-x) below zero, so a sum of logarithms in float32 is as good
+    (tests/recipes/puzzles/test_stablemax.py).
+    """
+    # Not by `where` or `abs`: at exactly zero the two maxima have the right slope, a half each.
+    log_s = jnp.log1p(jnp.maximum(logits, 0.0)) - jnp.log1p(jnp.maximum(-logits, 0.0))
+    return log_s - jax.nn.logsumexp(log_s, axis=-1, keepdims=True)
+
+
+def stablemax_cross_entropy(
+    logits: Float[Array, "*any vocab"], labels: Int[Array, "*any"], *, ignored: int
+) -> Float[Array, "*any"]:
+    """Returns -log p(label) in nats; 0 where the label is `ignored`."""
+    valid = labels != ignored
+    picked = jnp.take_along_axis(log_stablemax(logits), jnp.where(valid, labels, 0)[..., None], axis=-1)
+    return jnp.where(valid, -picked[..., 0], 0.0)

@@ -1,7 +1,7 @@
 """`plimsoll prepare arc`: tasks with their augmentations, in the published format.
 
-The demonstration pairs of every task are to train on, those of the test subset too: from them the model learns what
-belongs to a task's identifier. The test pairs of the test subset are to test on, those of other subsets to train on.
+The demonstration pairs of every task are trained on, those of the test subset too: from them the model learns what
+belongs to a task's identifier. The test pairs of the test subset are tested on, those of other subsets trained on.
 Format and augmentation: build_arc_dataset.py of Tiny Recursive Models, https://arxiv.org/abs/2510.04871.
 """
 
@@ -23,19 +23,19 @@ from plimsoll.recipes.puzzles.vote_counts import key_of
 from plimsoll.recipes.puzzles.writer import Progress, PuzzleFolder, SplitFiles
 
 TRIES = 5
-"""Draws for each augmentation that is asked for: of a task with few colours and much symmetry there are fewer."""
+"""Random draws per requested augmentation: a task with few colours and much symmetry has fewer different ones."""
 TEST_SETS = ("evaluation2", "evaluation")
 _TASK = 41
-"""Stream of random numbers of one seed."""
+"""Number of the random stream that a seed has for each task."""
 
 Pair = tuple[Grid, Grid]
 
 
-def build(made: ArcSet, out: Path, progress: Progress = lambda done, groups: None) -> dict[str, Any]:
-    """Writes the folder `out`. The answer is what `prepare --json` prints."""
-    source = Path(made.source).expanduser()
-    subsets = _subsets(made, source)
-    test_set = _test_set(made, subsets)
+def build(options: ArcSet, out: Path, progress: Progress = lambda done, groups: None) -> dict[str, Any]:
+    """Writes the folder `out` and returns what `prepare --json` prints."""
+    source = Path(options.source).expanduser()
+    subsets = _subsets(options, source)
+    test_set = _test_set(options, subsets)
     names: dict[str, str] = {}
     count = pairs = 0
     for subset, files in subsets.items():  # all of it is read, and so checked, before the first row is written
@@ -46,24 +46,24 @@ def build(made: ArcSet, out: Path, progress: Progress = lambda done, groups: Non
                     " which is meant. Choose with --subsets"
                 )
             names[task.name], count, pairs = subset, count + 1, pairs + len(task.train) + len(task.test)
-    needed = (1 + made.num_aug) * (pairs * 2 * CANVAS**2 + count * 80) + 4096
+    needed = (1 + options.num_aug) * (pairs * 2 * CANVAS**2 + count * 80) + 4096
     few = unknown = number = 0
     tests: dict[str, Any] = {}
     with PuzzleFolder(out, seq_len=CANVAS**2, vocab_size=VOCABULARY, needed_bytes=needed) as folder:
         for subset, files in subsets.items():
             for task in tasks(files):
-                random = np.random.default_rng([made.seed, _TASK, number])
-                augmentations = unique(task, made.num_aug, random)
+                random = np.random.default_rng([options.seed, _TASK, number])
+                augmentations = unique(task, options.num_aug, random)
                 _add(folder, task, augmentations, to_test=subset == test_set, random=random)
                 if subset == test_set:
                     tests[task.name] = task.as_published
-                few += len(augmentations) <= made.num_aug
+                few += len(augmentations) <= options.num_aug
                 unknown += sum(output is None for _, output in task.test)
                 number += 1
                 progress(number, count)
         folder.write("test_puzzles.json", tests)
-        found = folder.finish(dataclasses.asdict(made))
-    return found | {
+        result = folder.finish(dataclasses.asdict(options))
+    return result | {
         "tasks": count,
         "test_tasks": len(tests),
         "test_set": test_set,
@@ -72,16 +72,18 @@ def build(made: ArcSet, out: Path, progress: Progress = lambda done, groups: Non
     }
 
 
-def _subsets(made: ArcSet, source: Path) -> dict[str, list[Path]]:
-    there = find_subsets(source)
-    missing = [name for name in made.subsets if name not in there]
+def _subsets(options: ArcSet, source: Path) -> dict[str, list[Path]]:
+    subsets = find_subsets(source)
+    missing = [name for name in options.subsets if name not in subsets]
     if missing:
-        raise DataError(f"{source} has the subsets {', '.join(there)}, and --subsets asks for {', '.join(missing)}")
-    return {name: there[name] for name in made.subsets or there}
+        raise DataError(f"{source} has the subsets {', '.join(subsets)}, and --subsets asks for {', '.join(missing)}")
+    return {name: subsets[name] for name in options.subsets or subsets}
 
 
-def _test_set(made: ArcSet, subsets: dict[str, list[Path]]) -> str:
-    wanted = (made.test_set_name,) if made.test_set_name else (*TEST_SETS, *(subsets if len(subsets) == 1 else ()))
+def _test_set(options: ArcSet, subsets: dict[str, list[Path]]) -> str:
+    wanted = (
+        (options.test_set_name,) if options.test_set_name else (*TEST_SETS, *(subsets if len(subsets) == 1 else ()))
+    )
     for name in wanted:
         if name in subsets:
             return name
@@ -92,37 +94,37 @@ def _test_set(made: ArcSet, subsets: dict[str, list[Path]]) -> str:
 
 
 def unique(task: Task, count: int, random: np.random.Generator) -> list[Augmentation]:
-    """Nothing changed, then up to `count` augmentations, no two of which make the same grids."""
-    found, seen = [NOTHING], {_mark(task, NOTHING)}
+    """Returns the task unchanged, then up to `count` augmentations, no two of which have the same grids."""
+    augmentations, seen = [NOTHING], {_mark(task, NOTHING)}
     for _ in range(TRIES * count):
-        if len(found) > count:
+        if len(augmentations) > count:
             break
-        one = drawn(random)
-        if (mark := _mark(task, one)) not in seen:
+        augmentation = drawn(random)
+        if (mark := _mark(task, augmentation)) not in seen:
             seen.add(mark)
-            found.append(one)
-    return found
+            augmentations.append(augmentation)
+    return augmentations
 
 
 def _mark(task: Task, by: Augmentation) -> bytes:
-    """What tells two augmentations of a task apart: its pairs, in any order."""
-    grids = [(asked, answer) for asked, answer in (*task.train, *task.test) if answer is not None]
-    keys = sorted(key_of(by.applied(asked)) + key_of(by.applied(answer)) for asked, answer in grids)
+    """Returns the pairs of an augmentation, in any order, as a key that distinguishes it from others of its task."""
+    grids = [(question, answer) for question, answer in (*task.train, *task.test) if answer is not None]
+    keys = sorted(key_of(by.applied(question)) + key_of(by.applied(answer)) for question, answer in grids)
     return hashlib.sha256(b"|".join(keys)).digest()
 
 
 def _add(
     folder: PuzzleFolder, task: Task, augmentations: list[Augmentation], *, to_test: bool, random: np.random.Generator
 ) -> None:
-    named = [task.name, *(one.named(task.name) for one in augmentations[1:])]
+    named = [task.name, *(augmentation.named(task.name) for augmentation in augmentations[1:])]
     identifiers = np.array([folder.name(name) for name in named], np.int32)
-    known = [(asked, answer) for asked, answer in task.test if answer is not None]
+    known = [(question, answer) for question, answer in task.test if answer is not None]
     learned = task.train if to_test else task.train + known
     _add_group(folder.train, learned, augmentations, identifiers, random=random)
     if to_test:
         nothing = np.zeros((1, 1), np.uint8)  # as the published builder has it, where nobody knows the answer
-        asked = [(grid, nothing if answer is None else answer) for grid, answer in task.test]
-        _add_group(folder.test, asked, augmentations, identifiers, random=None)
+        questions = [(grid, nothing if answer is None else answer) for grid, answer in task.test]
+        _add_group(folder.test, questions, augmentations, identifiers, random=None)
 
 
 def _add_group(
@@ -133,21 +135,20 @@ def _add_group(
     *,
     random: np.random.Generator | None,
 ) -> None:
-    """With `random`, every pair but one of each puzzle is put somewhere on the canvas; else all are at its corner."""
+    """Adds the puzzles of a task.
+
+    With `random`, all pairs of a puzzle but one are put at random places of the canvas; else all are at its corner.
+    """
     inputs, labels = [], []
     for by in augmentations:
         still = -1 if random is None else int(random.integers(len(pairs)))
-        for number, (asked, answer) in enumerate(pairs):
-            grids = by.applied(asked), by.applied(answer)
+        for number, (question, answer) in enumerate(pairs):
+            grids = by.applied(question), by.applied(answer)
             row = col = 0
             if random is not None and number != still:
-                row, col = (int(random.integers(_room(grids, axis))) for axis in (0, 1))
+                largest = [max(grid.shape[axis] for grid in grids) for axis in (0, 1)]
+                row, col = (int(random.integers(CANVAS - size + 1)) for size in largest)
             inputs.append(placed(grids[0], row, col))
             labels.append(placed(grids[1], row, col))
     sizes = np.full(len(identifiers), len(pairs), np.int32)
     split.add_group(np.stack(inputs), np.stack(labels), sizes=sizes, identifiers=identifiers)
-
-
-def _room(grids: Pair, axis: int) -> int:
-    """Places at which both fit along an axis."""
-    return CANVAS - max(grid.shape[axis] for grid in grids) + 1

@@ -1,8 +1,8 @@
-"""Grids of ARC on a canvas of 30x30 tokens, and back; and the names that say how a puzzle was augmented.
+"""Grids of ARC on a canvas of 30x30 tokens, and back, and puzzle names that say how a puzzle was augmented.
 
-Token 0 is padding, 1 the edge, 2 to 11 the colours 0 to 9. The edge is drawn on the row just below and on the column
-just to the right of the grid, where they are inside the canvas. A name is `task|||t<symmetry>|||<10 digits>`: what each
-colour became, then how the grid was turned. Both are those of Tiny Recursive Models (build_arc_dataset.py).
+Token 0 is padding, 1 the edge, 2 to 11 the colours 0 to 9. The edge fills the row just below and the column just to the
+right of the grid, if they are inside the canvas. A name is `task|||t<symmetry>|||<10 digits>`: the symmetry of the
+square, and the new colour of each colour. Both are those of Tiny Recursive Models (build_arc_dataset.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from jaxtyping import Int, UInt8
 from plimsoll.recipes.puzzles.dihedral import SYMMETRIES, dihedral, undone
 
 CANVAS = 30
-"""Rows and columns: larger grids there are not."""
+"""Rows and columns of the canvas: no grid of ARC is larger."""
 COLOURS = 10
 EDGE, FIRST_COLOUR = 1, 2
 VOCABULARY = FIRST_COLOUR + COLOURS
@@ -25,7 +25,7 @@ Grid = UInt8[np.ndarray, "rows cols"]
 
 
 def placed(grid: Grid, row: int = 0, col: int = 0) -> UInt8[np.ndarray, " tokens"]:
-    """The canvas with `grid`'s upper left corner at (row, col), flat: 900 tokens."""
+    """Returns the canvas as 900 tokens, with `grid`'s upper left corner at (row, col)."""
     canvas = np.zeros((CANVAS, CANVAS), np.uint8)
     below, right = row + grid.shape[0], col + grid.shape[1]
     canvas[row:below, col:right] = grid + FIRST_COLOUR
@@ -35,22 +35,22 @@ def placed(grid: Grid, row: int = 0, col: int = 0) -> UInt8[np.ndarray, " tokens
 
 
 def cropped(tokens: Int[np.ndarray, " tokens"]) -> Grid:
-    """The colours of the largest rectangle at the upper left corner that has no other token in it; empty if none has.
+    """Returns the colours of the largest rectangle at the upper left corner without another token.
 
-    Of rectangles equally large the one with the fewest rows.
+    It is empty if there is none. Of equally large rectangles it is the one with the fewest rows.
     """
     canvas = np.asarray(tokens).reshape(CANVAS, CANVAS)
     coloured = (canvas >= FIRST_COLOUR) & (canvas < VOCABULARY)
     widths = np.minimum.accumulate(np.where(coloured.all(axis=1), CANVAS, np.argmin(coloured, axis=1)))
     rows = int(np.argmax(widths * np.arange(1, CANVAS + 1))) + 1
-    found = canvas[:rows, : widths[rows - 1]] - FIRST_COLOUR
-    return found.astype(np.uint8) if found.size else np.zeros((0, 0), np.uint8)
+    grid = canvas[:rows, : widths[rows - 1]] - FIRST_COLOUR
+    return grid.astype(np.uint8) if grid.size else np.zeros((0, 0), np.uint8)
 
 
 class Augmentation(NamedTuple):
     symmetry: int
     colours: UInt8[np.ndarray, " colours"]
-    """What each of the ten becomes; colour 0 stays."""
+    """New colour of each of the ten; colour 0 stays."""
 
     def applied(self, grid: Grid) -> Grid:
         return dihedral(self.colours[grid], self.symmetry)
@@ -73,7 +73,7 @@ def drawn(random: np.random.Generator) -> Augmentation:
 
 
 def read_name(name: str) -> tuple[str, Augmentation]:
-    """The task, and how this puzzle was made from it."""
+    """Returns the task of a puzzle's name, and the augmentation."""
     parts = name.rsplit(SEPARATOR, 2)
     if len(parts) < 3:
         return name, NOTHING

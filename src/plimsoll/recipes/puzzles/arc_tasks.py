@@ -1,8 +1,8 @@
-"""ARC tasks as they are published: the Kaggle form, or a JSON file for each task. Every grid is checked.
+"""ARC tasks in their published forms: the Kaggle form, or a JSON file per task. Every grid is checked.
 
-Kaggle: `PREFIX_SUBSET_challenges.json` is name to task, and `PREFIX_SUBSET_solutions.json` name to the outputs of its
-test pairs. Else a folder for each subset, or one folder of tasks. A task is `{"train": pairs, "test": pairs}`, a pair
-`{"input": rows, "output": rows}`, a row colours from 0 to 9.
+Kaggle: `PREFIX_SUBSET_challenges.json` maps names to tasks, and `PREFIX_SUBSET_solutions.json` names to the outputs of
+their test pairs. Otherwise there is a folder per subset, or one folder of tasks. A task is `{"train": pairs, "test":
+pairs}`, a pair `{"input": rows, "output": rows}`, a row a list of colours from 0 to 9.
 """
 
 from __future__ import annotations
@@ -26,33 +26,32 @@ class Task:
     name: str
     train: list[tuple[Grid, Grid]]
     test: list[tuple[Grid, Grid | None]]
-    """The output is None where nobody has published it."""
+    """Test pairs; an output that was not published is None."""
     as_published: dict[str, Any]
 
 
 def find_subsets(source: Path) -> dict[str, list[Path]]:
-    """Name of each subset to the files of its tasks: one of the Kaggle form, or one for each task."""
+    """Returns the files of each subset: one of the Kaggle form, or one per task."""
     if not source.is_dir():
         raise DataError(f"--source {source} is no folder that is there: name one with ARC tasks in JSON files")
-    kaggle = {_subset_of(path): [path] for path in sorted(source.glob(f"*{CHALLENGES}.json"))}
+    kaggle = {
+        path.stem.removesuffix(CHALLENGES).rsplit("_", 1)[-1]: [path]
+        for path in sorted(source.glob(f"*{CHALLENGES}.json"))
+    }
     if kaggle:
         return kaggle
     folders = {path.name: sorted(path.glob("*.json")) for path in sorted(source.iterdir()) if path.is_dir()}
-    found = {name: files for name, files in folders.items() if files} or {source.name: sorted(source.glob("*.json"))}
-    if not any(found.values()):
+    subsets = {name: files for name, files in folders.items() if files} or {source.name: sorted(source.glob("*.json"))}
+    if not any(subsets.values()):
         raise DataError(
             f"--source {source} has no ARC tasks: NAME_challenges.json files, folders of JSON files, or JSON files"
             " were expected"
         )
-    return found
-
-
-def _subset_of(path: Path) -> str:
-    return path.stem.removesuffix(CHALLENGES).rsplit("_", 1)[-1]
+    return subsets
 
 
 def tasks(files: list[Path]) -> Iterator[Task]:
-    """Of a subset, in order."""
+    """Yields the tasks of a subset, in order."""
     for path in files:
         read = _json(path)
         if path.stem.endswith(CHALLENGES):
@@ -60,7 +59,9 @@ def tasks(files: list[Path]) -> Iterator[Task]:
             solutions = _json(solutions_path) if solutions_path.is_file() else {}
             if not isinstance(solutions, dict):
                 raise DataError(f"{solutions_path} is no object with the outputs of each task under its name")
-            for name, task in _entries(read, path):
+            if not isinstance(read, dict) or not read:
+                raise DataError(f"{path} is no object with a task under each name, as the Kaggle form has them")
+            for name, task in read.items():
                 yield _task(name, _solved(task, solutions.get(name), f"{path}, task {name}"), f"{path}, task {name}")
         else:
             yield _task(path.stem, read, str(path))
@@ -73,14 +74,8 @@ def _json(path: Path) -> Any:
         raise DataError(f"{path} cannot be read as JSON: {problem}") from None
 
 
-def _entries(read: Any, path: Path) -> Iterator[tuple[str, Any]]:
-    if not isinstance(read, dict) or not read:
-        raise DataError(f"{path} is no object with a task under each name, as the Kaggle form has them")
-    yield from read.items()
-
-
 def _solved(task: Any, outputs: Any, place: str) -> Any:
-    """With the outputs of its test pairs, where they are published."""
+    """Returns the task with the outputs of its test pairs, if they are published."""
     if outputs is None or not isinstance(task, dict):
         return task
     pairs = task.get("test", [])
@@ -97,7 +92,7 @@ def _task(name: str, read: Any, place: str) -> Task:
         part: [_pair(pair, f"{place}, {part} pair {number}") for number, pair in enumerate(read[part], 1)]
         for part in _PARTS
     }
-    train = [(asked, answer) for asked, answer in pairs["train"] if answer is not None]
+    train = [(question, answer) for question, answer in pairs["train"] if answer is not None]
     if len(train) < len(pairs["train"]):
         raise DataError(f"{place}: a train pair has no output, and those are what a task is learned from")
     return Task(name, train, pairs["test"], {part: read[part] for part in _PARTS})

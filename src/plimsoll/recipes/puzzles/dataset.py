@@ -1,11 +1,13 @@
 """A data set of puzzles in the published on-disk format, checked when it is opened.
 
-`FOLDER/{train,test}/dataset.json` says its sizes; `all__inputs.npy` and `all__labels.npy` hold a row of tokens for each
-example, `all__puzzle_identifiers.npy` a number for each puzzle, `all__puzzle_indices.npy` the first example of each
-puzzle and, last, the number of examples, `all__group_indices.npy` likewise the first puzzle of each group.
-`FOLDER/identifiers.json` lists the name of each identifier. An example is one input with its label; a puzzle is one
-augmentation, with all its examples; a group is one original puzzle with all its augmentations. The format is that of
-Tiny Recursive Models, https://arxiv.org/abs/2510.04871 (puzzle_dataset.py), so that sets made for it load.
+`FOLDER/{train,test}/dataset.json` has its sizes; `all__inputs.npy` and `all__labels.npy` hold a row of tokens per
+example, `all__puzzle_identifiers.npy` a number per puzzle, `all__puzzle_indices.npy` the first example of each puzzle
+and, last, the number of examples, `all__group_indices.npy` likewise the first puzzle of each group.
+`FOLDER/identifiers.json` lists the name of each identifier.
+
+An example is one input with its label; a puzzle is one augmentation, with all its examples; a group is one original
+puzzle with all its augmentations. The format is that of Tiny Recursive Models, https://arxiv.org/abs/2510.04871
+(puzzle_dataset.py), so that sets made for it load.
 """
 
 from __future__ import annotations
@@ -18,23 +20,23 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Int
 
-from plimsoll.data.read_json import read_json
+from plimsoll.data.disk import read_json
 from plimsoll.data.token_table import TokenTable, loaded
 from plimsoll.errors import DataError
 from plimsoll.types import COUNTED, IGNORED_LABEL
 
 SPLITS = ("train", "test")
 INPUTS, LABELS, IDENTIFIERS = "inputs", "labels", "puzzle_identifiers"
-"""Arrays of a batch."""
+"""Names of the arrays of a batch."""
 
 LOOKED_AT = 64
-"""Examples from all over a split that tell it from another."""
+"""Number of examples, spread over a split, that are hashed to distinguish it from another."""
 
 _COUNTS = ("seq_len", "vocab_size", "num_puzzle_identifiers", "total_groups")
 
 
 class PuzzleSet:
-    """One split. Offsets and identifiers stay in memory (`held_bytes`); examples are read when they are asked for."""
+    """Split of a data set. Offsets and identifiers stay in memory (`held_bytes`); examples are read on demand."""
 
     def __init__(self, folder: Path | str, split: Literal["train", "test"]) -> None:
         self.folder, self.split = Path(folder).expanduser(), split
@@ -42,10 +44,10 @@ class PuzzleSet:
         self.seq_len: int = about["seq_len"]
         self.vocab_size: int = about["vocab_size"]
         self.identifiers: int = about["num_puzzle_identifiers"]
-        """How many there are, the blank one included: rows of an embedding table."""
+        """Number of identifiers, with the blank one: rows of an embedding table."""
         self.pad_id: int = about["pad_id"]
         self.ignore_label_id: int | None = about["ignore_label_id"]
-        """The label that is not counted; None where all are."""
+        """Label that is not counted; None if all are."""
         self.blank_identifier_id: int = about["blank_identifier_id"]
         name = about["sets"][0]
         inside = self.folder / split
@@ -54,9 +56,9 @@ class PuzzleSet:
         self.labels = TokenTable(inside / f"{name}__labels.npy", **sizes)
         _require_length(self.labels.path, len(self.labels), len(self.inputs), "rows, as the inputs have")
         self.puzzle_offsets = _offsets(inside / f"{name}__puzzle_indices.npy", len(self.inputs), "examples")
-        """First example of each puzzle, and the number of examples: (puzzles + 1,)."""
+        """First example of each puzzle, then the number of examples: (puzzles + 1,)."""
         self.group_offsets = _offsets(inside / f"{name}__group_indices.npy", self.puzzles, "puzzles")
-        """First puzzle of each group, and the number of puzzles: (groups + 1,)."""
+        """First puzzle of each group, then the number of puzzles: (groups + 1,)."""
         self.puzzle_identifiers = self._identifiers(inside / f"{name}__puzzle_identifiers.npy")
         told = inside / "dataset.json"
         _require_told(told, "total_groups", about["total_groups"], self.groups)
@@ -79,11 +81,11 @@ class PuzzleSet:
         return self.examples / self.puzzles
 
     def held_bytes(self) -> int:
-        """Of offsets and identifiers, which stay in memory."""
+        """Returns the bytes of offsets and identifiers, which stay in memory."""
         return self.puzzle_offsets.nbytes + self.group_offsets.nbytes + self.puzzle_identifiers.nbytes
 
     def batch(self, examples: Int[np.ndarray, " batch"]) -> dict[str, np.ndarray]:
-        """`inputs` and `labels` (batch, seq_len) and `puzzle_identifiers` (batch,), int32."""
+        """Returns `inputs` and `labels` (batch, seq_len) and `puzzle_identifiers` (batch,) as int32."""
         labels = self.labels.take(examples)
         if self.ignore_label_id is not None:
             labels[labels == self.ignore_label_id] = IGNORED_LABEL
@@ -95,10 +97,10 @@ class PuzzleSet:
         }
 
     def test_batches(self, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
-        """Every example once, in order. What fills the last batch up is blank, and `COUNTED` says not to count it."""
+        """Yields every example once, in order. The last batch is filled up with blanks that `COUNTED` excludes."""
         for first in range(0, self.examples, batch_size):
-            found = self.batch(np.arange(first, min(first + batch_size, self.examples)))
-            yield self._filled_up(found, batch_size) | {COUNTED: np.arange(batch_size) < len(found[IDENTIFIERS])}
+            batch = self.batch(np.arange(first, min(first + batch_size, self.examples)))
+            yield self._filled_up(batch, batch_size) | {COUNTED: np.arange(batch_size) < len(batch[IDENTIFIERS])}
 
     def _filled_up(self, batch: dict[str, np.ndarray], batch_size: int) -> dict[str, np.ndarray]:
         blank = {INPUTS: self.pad_id, LABELS: IGNORED_LABEL, IDENTIFIERS: self.blank_identifier_id}
@@ -110,53 +112,53 @@ class PuzzleSet:
         }
 
     def check(self) -> None:
-        """Reads all of it: a token out of the vocabulary is then found before training, not in the middle."""
+        """Reads the whole split, so that a token outside the vocabulary is found before training and not during it."""
         for table in (self.inputs, self.labels):
             for _ in table.slices():
                 pass
 
     def digest(self) -> str:
-        """What tells it from another set: its sizes, all its offsets and identifiers, and some of its examples."""
-        found = hashlib.sha256(f"{self.examples} {self.seq_len} {self.vocab_size} {self.identifiers}".encode())
+        """Returns a hash of its sizes, all its offsets and identifiers, and some of its examples."""
+        digest = hashlib.sha256(f"{self.examples} {self.seq_len} {self.vocab_size} {self.identifiers}".encode())
         for values in (self.puzzle_offsets, self.group_offsets, self.puzzle_identifiers):
-            found.update(np.ascontiguousarray(values).tobytes())
+            digest.update(np.ascontiguousarray(values).tobytes())
         some = np.unique(np.linspace(0, self.examples - 1, LOOKED_AT).round().astype(int))
         for table in (self.inputs, self.labels):
-            found.update(table.take(some).tobytes())
-        return found.hexdigest()
+            digest.update(table.take(some).tobytes())
+        return digest.hexdigest()
 
     def names(self) -> list[str]:
-        """The name of each identifier; an augmented puzzle of ARC tells there how it was augmented."""
-        found = _json(self.folder / "identifiers.json")
-        if not isinstance(found, list) or len(found) != self.identifiers:
-            count = len(found) if isinstance(found, list) else "no list of"
+        """Returns the name of each identifier; that of an augmented ARC puzzle describes its augmentation."""
+        names = _json(self.folder / "identifiers.json")
+        if not isinstance(names, list) or len(names) != self.identifiers:
+            count = len(names) if isinstance(names, list) else "no list of"
             raise DataError(
                 f"{self.folder / 'identifiers.json'} has {count} names, and dataset.json says {self.identifiers:,}"
                 " (num_puzzle_identifiers): prepare the data set again"
             )
-        return found
+        return names
 
     def _identifiers(self, path: Path) -> np.ndarray:
-        found = loaded(path)
-        if found.ndim != 1:
-            raise DataError(f"{path} has the shape {found.shape}: one identifier for each puzzle was expected")
-        _require_length(path, len(found), self.puzzles, "identifiers, one for each puzzle")
-        wrong = np.flatnonzero((found < 0) | (found >= self.identifiers))
+        identifiers = loaded(path)
+        if identifiers.ndim != 1:
+            raise DataError(f"{path} has the shape {identifiers.shape}: one identifier for each puzzle was expected")
+        _require_length(path, len(identifiers), self.puzzles, "identifiers, one for each puzzle")
+        wrong = np.flatnonzero((identifiers < 0) | (identifiers >= self.identifiers))
         if len(wrong):
             raise DataError(
-                f"{path}: puzzle {wrong[0]:,} has the identifier {found[wrong[0]]:,}, and dataset.json says there are"
-                f" {self.identifiers:,} (0 to {self.identifiers - 1:,}). Prepare the data set again"
+                f"{path}: puzzle {wrong[0]:,} has the identifier {identifiers[wrong[0]]:,}, and dataset.json says there"
+                f" are {self.identifiers:,} (0 to {self.identifiers - 1:,}). Prepare the data set again"
             )
-        return found
+        return identifiers
 
 
 def is_puzzle_set(folder: Path | str) -> bool:
-    """Whether there is one, whole or not."""
+    """Returns whether the folder has a data set of puzzles, complete or not."""
     return any((Path(folder).expanduser() / split / "dataset.json").is_file() for split in SPLITS)
 
 
 def _about(folder: Path, split: str) -> dict[str, Any]:
-    """What dataset.json says, with every field that is read from it."""
+    """Returns the content of dataset.json, after checking every field that is used."""
     path = folder / split / "dataset.json"
     about = _json(path)
     needed = (*_COUNTS, "pad_id", "ignore_label_id", "blank_identifier_id", "sets")
@@ -183,23 +185,23 @@ def _json(path: Path) -> Any:
 
 
 def _offsets(path: Path, end: int, what: str) -> np.ndarray:
-    """From 0 to `end`, each larger than the one before."""
-    found = loaded(path)
-    if found.ndim != 1 or len(found) < 2:
-        raise DataError(f"{path} has the shape {found.shape}: at least two offsets, 0 first, were expected")
-    falls = np.flatnonzero(found[1:] <= found[:-1])
+    """Returns the offsets of a file, which must ascend strictly from 0 to `end`."""
+    offsets = loaded(path)
+    if offsets.ndim != 1 or len(offsets) < 2:
+        raise DataError(f"{path} has the shape {offsets.shape}: at least two offsets, 0 first, were expected")
+    falls = np.flatnonzero(offsets[1:] <= offsets[:-1])
     if len(falls):
         at = int(falls[0])
         raise DataError(
-            f"{path}: offset {at + 1:,} is {found[at + 1]:,}, and the one before it {found[at]:,}: they must ascend,"
-            f" since each is the first of its {what}. Prepare the data set again"
+            f"{path}: offset {at + 1:,} is {offsets[at + 1]:,}, and the one before it {offsets[at]:,}: they must"
+            f" ascend, since each is the first of its {what}. Prepare the data set again"
         )
-    if found[0] != 0 or found[-1] != end:
+    if offsets[0] != 0 or offsets[-1] != end:
         raise DataError(
-            f"{path} goes from {found[0]:,} to {found[-1]:,}, and there are {end:,} {what}: it must go from 0 to that."
-            " Prepare the data set again"
+            f"{path} goes from {offsets[0]:,} to {offsets[-1]:,}, and there are {end:,} {what}: it must go from 0 to"
+            " that. Prepare the data set again"
         )
-    return found.astype(np.int32 if end < 2**31 else np.int64)
+    return offsets.astype(np.int32 if end < 2**31 else np.int64)
 
 
 def _require_length(path: Path, length: int, expected: int, what: str) -> None:

@@ -1,7 +1,7 @@
-"""The eight symmetries of a square, by the numbers that the published data sets of puzzles give them.
+"""Eight symmetries of a square, with the numbers that the published data sets of puzzles give them.
 
-0 nothing, 1 to 3 that many quarter turns (NumPy's direction), 4 left and right exchanged, 5 up and down exchanged,
-6 transposed, 7 a quarter turn and then left and right exchanged.
+0 is the identity, 1 to 3 are that many quarter turns (NumPy's direction), 4 mirrors left and right, 5 mirrors up and
+down, 6 transposes, 7 is a quarter turn and then a left-right mirror.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from jaxtyping import Shaped
 
 SYMMETRIES = 8
 INVERSE = (0, 3, 2, 1, 4, 5, 6, 7)
-"""The number of the symmetry that undoes each."""
+"""Number of the symmetry that undoes each."""
 
 
 def dihedral(grid: Shaped[np.ndarray, "*more rows cols"], which: int) -> Shaped[np.ndarray, "*more rows2 cols2"]:
-    """The last two axes, seen under symmetry `which`, 0 to 7: a view."""
+    """Returns a view of the last two axes under symmetry `which`, 0 to 7."""
     if 0 <= which <= 3:
         return np.rot90(grid, which, axes=(-2, -1))
     if which == 4:
@@ -30,5 +30,5 @@ def dihedral(grid: Shaped[np.ndarray, "*more rows cols"], which: int) -> Shaped[
 
 
 def undone(grid: Shaped[np.ndarray, "*more rows cols"], which: int) -> Shaped[np.ndarray, "*more rows2 cols2"]:
-    """What `dihedral(..., which)` was made from."""
+    """Returns the grid that `dihedral(..., which)` was applied to."""
     return dihedral(grid, INVERSE[which])

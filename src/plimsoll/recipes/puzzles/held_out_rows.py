@@ -1,6 +1,6 @@
-"""Which rows of a table are to train on and which to test on: nothing that is tested on is trained on.
+"""Split of a table's rows into those to train on and those to test on, without overlap.
 
-Rows are known by marks of eight bytes; two with one mark are on one side.
+Rows are identified by marks of eight bytes; two rows with the same mark are in the same split.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Marks = UInt64[np.ndarray, " rows"]
 
 class Choice(NamedTuple):
     to_train: Bool[np.ndarray, " rows"]
-    """Of the train split."""
+    """Rows of the train split that are trained on."""
     to_test: Bool[np.ndarray, " rows"]
-    """Of `test_split`."""
+    """Rows of `test_split` that are tested on."""
     test_split: str
     held_out: Marks
     left_out: int
-    """Rows of the train split whose mark a test split of its own has: on neither side."""
+    """Number of rows of the train split that are used nowhere, because the table's own test split has their mark."""
 
 
 def choose(
@@ -36,8 +36,15 @@ def choose(
     test_size: int | None,
     random: np.random.Generator,
 ) -> Choice:
-    """`marks` of every row of a split. At most so many rows to train on, and rows, or where the table has no test split
-    marks, to test on; a tenth and at most 1,000 if it is not said."""
+    """Returns the rows of a table to train on and to test on, chosen at random.
+
+    Args:
+        table: Table with a train split, and perhaps a test split.
+        marks: Function that returns the marks of all rows of a split.
+        train_size: Rows to train on, at most.
+        test_size: Rows to test on; of a table without a test split, marks. Default: a tenth, and at most 1,000.
+        random: Source of random numbers.
+    """
     known = marks("train")
 
     def require(there: int, what: str) -> None:
@@ -65,7 +72,7 @@ def choose(
 
 
 def _some(among: np.ndarray, count: int, random: np.random.Generator) -> np.ndarray:
-    """`count` of them, or all where there are fewer."""
+    """Returns `count` of the rows at random, or all if there are fewer."""
     places = np.flatnonzero(among)
     chosen = np.zeros(len(among), bool)
     chosen[random.permutation(places)[:count]] = True

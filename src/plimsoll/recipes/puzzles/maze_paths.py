@@ -1,6 +1,6 @@
-"""Mazes on a square of cells: made, measured, and checked against the path that is said to solve them.
+"""Mazes on a square of cells: generating them, measuring their paths, and checking a proposed path.
 
-A cell is a wall, free, the start, the goal, or, in an answer, part of the path; one walks up, down, left and right.
+A cell is a wall, free, the start, the goal, or, in an answer, part of the path. Moves go up, down, left and right.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ import numpy as np
 from jaxtyping import UInt8
 
 CHARACTERS = "# SGo"
-"""Wall, free, start, goal, path: tokens 1 to 5."""
+"""Characters of wall, free, start, goal and path: tokens 1 to 5."""
 WALL, FREE, START, GOAL, PATH = range(1, 6)
 LOOPS = 0.1
-"""Of the cells of a tree, at most: walls between two of its corridors that are opened besides."""
+"""Largest share of a tree's cells at which a wall between two corridors is opened in addition."""
 
 Maze = UInt8[np.ndarray, "size size"]
 
 
 class Walked(NamedTuple):
     steps: np.ndarray
-    """To each cell from the start, flat; -1 where none lead there."""
+    """Steps from the start to each cell, flat; -1 if it cannot be reached."""
     ways: np.ndarray
-    """In how many ways with so few steps: 0, 1, or 2 for several."""
+    """Number of ways to get there in so few steps: 0, 1, or 2 for several."""
     came_from: np.ndarray
 
 
 def walked(open_cells: np.ndarray, start: int) -> Walked:
-    """Breadth first over a flat square of booleans."""
+    """Returns the distances by breadth-first search over a flat square of booleans."""
     size = round(len(open_cells) ** 0.5)
     neighbours = _neighbours(open_cells, size)
     steps, ways, came_from = [-1] * len(open_cells), [0] * len(open_cells), [-1] * len(open_cells)
@@ -51,7 +51,7 @@ def walked(open_cells: np.ndarray, start: int) -> Walked:
 
 def _neighbours(open_cells: np.ndarray, size: int) -> list[list[int]]:
     is_open = open_cells.tolist()
-    found: list[list[int]] = [[] for _ in is_open]
+    neighbours: list[list[int]] = [[] for _ in is_open]
     for cell in np.flatnonzero(open_cells).tolist():
         row, col = divmod(cell, size)
         for other, there in (
@@ -61,12 +61,12 @@ def _neighbours(open_cells: np.ndarray, size: int) -> list[list[int]]:
             (cell + 1, col < size - 1),
         ):
             if there and is_open[other]:
-                found[cell].append(other)
-    return found
+                neighbours[cell].append(other)
+    return neighbours
 
 
 def carved(size: int, random: np.random.Generator) -> np.ndarray:
-    """Open cells, (size, size): corridors of a random tree (depth first, so that paths are long), and a few loops."""
+    """Returns the open cells, (size, size): corridors of a random depth-first tree, which are long, and a few loops."""
     across = (size - 1) // 2
     open_cells = np.zeros((size, size), bool)
     shift = random.integers(0, 1 + (size % 2 == 0), 2) + 1  # an even square has a row and a column to spare
@@ -107,11 +107,11 @@ def _between(cell: tuple[int, int], other: tuple[int, int], shift: np.ndarray) -
 
 
 def new_maze(size: int, *, shortest: int, random: np.random.Generator) -> tuple[Maze, Maze] | None:
-    """A question and its answer, with one shortest path of at least so many steps; None where this draw has none."""
+    """Returns a maze and its answer, with one shortest path of at least so many steps; None if this draw has none."""
     open_cells = carved(size, random).ravel()
     start = int(random.choice(np.flatnonzero(open_cells)))
-    found = walked(open_cells, start)
-    goals = np.flatnonzero((found.steps >= shortest) & (found.ways == 1))
+    distances = walked(open_cells, start)
+    goals = np.flatnonzero((distances.steps >= shortest) & (distances.ways == 1))
     if not len(goals):
         return None
     goal = int(random.choice(goals))
@@ -120,14 +120,14 @@ def new_maze(size: int, *, shortest: int, random: np.random.Generator) -> tuple[
     cell = goal
     while cell != start:
         answer[cell] = PATH
-        cell = int(found.came_from[cell])
+        cell = int(distances.came_from[cell])
     for grid in (question, answer):
         grid[start], grid[goal] = START, GOAL
     return question.reshape(size, size), answer.reshape(size, size)
 
 
 def fault(question: Maze, answer: Maze) -> str | None:
-    """What is wrong with a maze or its path, in words; None where nothing is."""
+    """Returns what is wrong with a maze or its path, in words; None if it is right."""
     for kind, grid in (("question", question), ("answer", answer)):
         for token, name in ((START, "start S"), (GOAL, "goal G")):
             if (count := int((grid == token).sum())) != 1:
@@ -143,6 +143,6 @@ def fault(question: Maze, answer: Maze) -> str | None:
 
 
 def steps_to_spare(question: Maze, answer: Maze) -> int:
-    """Cells of the path besides those that a shortest one needs."""
+    """Returns how many cells longer the path is than a shortest one."""
     start, goal = (int(np.flatnonzero(question == token)[0]) for token in (START, GOAL))
     return int((answer == PATH).sum()) + 1 - int(walked((question != WALL).ravel(), start).steps[goal])

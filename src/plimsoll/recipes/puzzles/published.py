@@ -1,8 +1,8 @@
-"""Weights of the published Tiny Recursive Models, by name, as ours.
+"""Weights of the published Tiny Recursive Models, converted to ours by name.
 
-Their checkpoints are PyTorch pickles, which are never loaded here: a safetensors file of the same state dict is. A
-Linear is stored (out, in) there and (in, out) here. What stands before `inner.` (compiled models have a prefix) is cut
-off, and what is not a weight of the model's is refused by name. No JAX here.
+Their checkpoints are PyTorch pickles, which are never loaded here; a safetensors file of the same state dict is. A
+Linear is stored (out, in) there and (in, out) here. What precedes `inner.` (compiled models have a prefix) is cut off.
+A tensor that is not a weight of the model is refused by name. No JAX is imported.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CONVERT = (
 
 
 def shape_of(config: Mapping[str, Any]) -> TRMShape:
-    """Of a published configuration, by its names for the sizes."""
+    """Returns the sizes of a published configuration."""
     return TRMShape(
         vocab=config["vocab_size"],
         length=config["seq_len"],
@@ -46,8 +46,8 @@ def shape_of(config: Mapping[str, Any]) -> TRMShape:
 
 
 def names(shape: TRMShape) -> dict[str, tuple[Place, bool]]:
-    """Published name to the place in our parameters, and whether it is stored the other way round."""
-    found: dict[str, tuple[Place, bool]] = {
+    """Returns, for each published name, the path in our parameters and whether the matrix is transposed."""
+    places: dict[str, tuple[Place, bool]] = {
         "inner.embed_tokens.embedding_weight": (("trainable", "embedding"), False),
         "inner.lm_head.weight": (("trainable", "head"), True),
         "inner.q_head.weight": (("trainable", "halt", "kernel"), True),
@@ -57,7 +57,7 @@ def names(shape: TRMShape) -> dict[str, tuple[Place, bool]]:
         TABLE: (("tables", "puzzles"), False),
     }
     if shape.positions == "learned":
-        found["inner.embed_pos.embedding_weight"] = (("trainable", "positions"), False)
+        places["inner.embed_pos.embedding_weight"] = (("trainable", "positions"), False)
     mixing = (
         {"self_attn.qkv_proj": "qkv", "self_attn.o_proj": "out"}
         if shape.variant == "attention"
@@ -66,12 +66,12 @@ def names(shape: TRMShape) -> dict[str, tuple[Place, bool]]:
     for layer in range(shape.layers):
         for theirs, ours in (mixing | {"mlp.gate_up_proj": "gate_up", "mlp.down_proj": "down"}).items():
             place: Place = ("trainable", "blocks", layer, ours)
-            found[f"inner.L_level.layers.{layer}.{theirs}.weight"] = (place, True)
-    return found
+            places[f"inner.L_level.layers.{layer}.{theirs}.weight"] = (place, True)
+    return places
 
 
 def require_file(path: str | Path) -> Path:
-    """Raises DataError for what is no safetensors file by its name; nothing is read."""
+    """Raises DataError if the name is not that of a safetensors file; nothing is read."""
     path = Path(path).expanduser()
     if not path.is_file():
         raise DataError(f"--init-from {path} is not a file: name the .safetensors file of a published model")
@@ -81,14 +81,17 @@ def require_file(path: str | Path) -> Path:
 
 
 def require_names(path: str | Path, shape: TRMShape) -> None:
-    """Raises DataError for a file that cannot be read, or is of another model by the names in it: its header says."""
+    """Raises DataError if the file cannot be read, or if the names in its header are those of another model."""
     with _opened(path) as file:
-        found = {_plain(name) for name in list(file.keys())}
-    _require_same_names(found, shape, source=str(path))
+        names = {_plain(name) for name in list(file.keys())}
+    _require_same_names(names, shape, source=str(path))
 
 
 def read(path: str | Path) -> dict[str, np.ndarray]:
-    """Every tensor of a safetensors file, by its published name, in float32. Raises DataError for another file."""
+    """Returns every tensor of a safetensors file by its published name, in float32.
+
+    Raises DataError for another file.
+    """
     with _opened(path) as file:
         return {_plain(name): file.get_tensor(name).astype(np.float32) for name in list(file.keys())}
 
@@ -124,10 +127,10 @@ def _require_same_names(found: Set[str], shape: TRMShape, *, source: str) -> Non
 
 
 def placed(tensors: Mapping[str, np.ndarray], params: Any, shape: TRMShape, *, source: str) -> Any:
-    """`params` (arrays or shapes) with the published tensors in the place of its own.
+    """Returns `params` (arrays or shapes) with the published tensors.
 
-    Of the table of puzzles, one of another data set's is left as it is in `params`: its rows mean other puzzles.
-    Raises DataError where a weight is missing, unknown or of another shape.
+    The table of puzzles stays as it is in `params` if it is another data set's: its rows mean other puzzles. Raises
+    DataError if a weight is missing, unknown or of another shape.
     """
     expected = names(shape)
     _require_same_names(tensors.keys(), shape, source=source)
@@ -150,7 +153,7 @@ def placed(tensors: Mapping[str, np.ndarray], params: Any, shape: TRMShape, *, s
 
 
 def _copied(tree: Any) -> Any:
-    """The containers, not what they hold."""
+    """Returns a copy of the nested mappings that shares their values."""
     if isinstance(tree, dict):
         return {name: _copied(part) for name, part in tree.items()}
     return [_copied(part) for part in tree] if isinstance(tree, list) else tree

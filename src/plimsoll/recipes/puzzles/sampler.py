@@ -1,10 +1,12 @@
-"""Training batches of puzzles: in an epoch one random puzzle of every group, its examples without replacement.
+"""Training batches of puzzles: per epoch one random puzzle of every group, its examples without replacement.
 
-`epochs_per_iteration` epochs are walked through as one; a batch takes puzzle after puzzle until it is full (what of the
-last one does not fit is left out), and the batch that stays unfilled at the end of an iteration is dropped. So does the
-published sampler (Tiny Recursive Models, puzzle_dataset.py), but for two things: there the choice of examples within a
-puzzle does not follow from the seed, and all orders of an iteration are drawn ahead. Here each epoch has a generator of
-its own, and so has each batch: the position is iteration, batch and group, and one epoch's order is all that is held.
+`epochs_per_iteration` epochs are sampled as one. A batch takes puzzle after puzzle until it is full (examples of the
+last puzzle that do not fit are left out), and the incomplete batch at the end of an iteration is dropped.
+
+That is how the published sampler works (Tiny Recursive Models, puzzle_dataset.py), with two differences: there the
+choice of examples within a puzzle does not follow from the seed, and all orders of an iteration are drawn in advance.
+Here each epoch and each batch has its own generator, so the position is iteration, batch and group, and only one
+epoch's order is in memory.
 """
 
 from __future__ import annotations
@@ -21,11 +23,11 @@ from plimsoll.errors import DataError, RecipeError
 from plimsoll.recipes.puzzles.dataset import PuzzleSet
 
 _EPOCH, _BATCH = 11, 12
-"""Streams of random numbers of one seed."""
+"""Numbers of the random streams of a seed."""
 
 
 class PuzzleDraws(grain.IterDataset):
-    """Batches without end."""
+    """Iterator of batches' example numbers, without end."""
 
     def __init__(self, puzzles: PuzzleSet, *, batch_size: int, seed: int, epochs_per_iteration: int) -> None:
         super().__init__()
@@ -47,13 +49,13 @@ class PuzzleDraws(grain.IterDataset):
             )
 
     def epoch(self, iteration: int, epoch: int) -> Int[np.ndarray, " groups"]:
-        """One puzzle of every group, in the order of this epoch."""
+        """Returns one puzzle of every group, in the order of this epoch."""
         random = np.random.default_rng([self.order_seed, _EPOCH, iteration, epoch])
         groups = random.permutation(np.arange(self.set.groups, dtype=np.int32))
         return random.integers(self.set.group_offsets[groups], self.set.group_offsets[groups + 1], dtype=np.int32)
 
     def examples_of(self, puzzles: Int[np.ndarray, " chosen"], iteration: int, batch: int) -> Int[np.ndarray, " batch"]:
-        """Of each puzzle all examples in a random order; of the last as many as there is room for."""
+        """Returns all examples of each puzzle in a random order; of the last puzzle as many as there is room for."""
         first = self.set.puzzle_offsets[puzzles].astype(np.int64)
         sizes = self.set.puzzle_offsets[puzzles + 1] - first
         ends = np.cumsum(sizes)
@@ -63,7 +65,7 @@ class PuzzleDraws(grain.IterDataset):
         return examples[np.lexsort((random.random(len(examples)), owners))][: self.batch_size]
 
     def held_bytes(self) -> int:
-        """One epoch's puzzles, and what drawing them takes besides: 4 bytes a group each; offsets and identifiers."""
+        """Returns the bytes of one epoch's puzzles and of sampling them (4 bytes a group each), and of the set."""
         return 2 * 4 * self.set.groups + self.set.held_bytes()
 
     def __iter__(self) -> grain.DatasetIterator:
@@ -89,41 +91,37 @@ class _Walk(grain.DatasetIterator):
         return self._of.set.batch(examples)
 
     def _next_puzzles(self) -> np.ndarray | None:
-        """Those whose examples fill a batch; None where the iteration has too few left."""
+        """Returns the puzzles whose examples fill a batch; None if the iteration has too few left."""
         of, room, group, chosen = self._of, self._of.batch_size, self._group, []
         while room > 0:
             epoch, first = divmod(group, of.set.groups)
             if epoch == of.epochs:
                 return None
-            puzzles = self._puzzles_of(epoch)[first : first + room]
+            if self._epoch[0] != (self._iteration, epoch):
+                self._epoch = (self._iteration, epoch), of.epoch(self._iteration, epoch)
+            puzzles = self._epoch[1][first : first + room]
             filled = np.cumsum(of.set.puzzle_offsets[puzzles + 1] - of.set.puzzle_offsets[puzzles])
             count = min(len(puzzles), int(np.searchsorted(filled, room)) + 1)
             chosen.append(puzzles[:count])
             room, group = room - int(filled[count - 1]), group + count
         return np.concatenate(chosen)
 
-    def _puzzles_of(self, epoch: int) -> np.ndarray:
-        which = self._iteration, epoch
-        if self._epoch[0] != which:
-            self._epoch = which, self._of.epoch(*which)
-        return self._epoch[1]
-
     def get_state(self) -> dict[str, Any]:
         place = {"iteration": self._iteration, "batch": self._batch, "group": self._group}
         return place | {"puzzles": self._of.set.puzzles, "examples": self._of.set.examples}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        for unit, there in (("puzzles", self._of.set.puzzles), ("examples", self._of.set.examples)):
-            if state[unit] != there:
+        for unit, count in (("puzzles", self._of.set.puzzles), ("examples", self._of.set.examples)):
+            if state[unit] != count:
                 raise DataError(
-                    f"the data position was saved for {state[unit]:,} {unit}, and the data set has {there:,}: it"
+                    f"the data position was saved for {state[unit]:,} {unit}, and the data set has {count:,}: it"
                     " changed. Put the old data back, or start a new run."
                 )
         self._iteration, self._batch, self._group = state["iteration"], state["batch"], state["group"]
 
 
 class PuzzleLoader(BatchSource):
-    """The batches of a set of puzzles."""
+    """Loader of the batches of a set of puzzles."""
 
     other_kind = "puzzles and other data differ"
 
@@ -132,7 +130,7 @@ class PuzzleLoader(BatchSource):
         self._draws, self._prefetch = draws, prefetch
 
     def held_bytes(self) -> int:
-        """All that stays in memory while batches are drawn: those made ready, the one handed out, and the draws."""
+        """Returns the bytes in memory while batches are sampled: prefetched ones, the current one, and the sampler."""
         batch = 4 * self._draws.batch_size * (2 * self._draws.set.seq_len + 1)
         return self._draws.held_bytes() + (self._prefetch + 1) * batch
 
@@ -140,18 +138,18 @@ class PuzzleLoader(BatchSource):
 def puzzle_loader(
     puzzles: PuzzleSet, *, batch_size: int, seed: int, epochs_per_iteration: int, prefetch: int
 ) -> PuzzleLoader:
-    """A `types.Source` of `inputs`, `labels` (batch, seq_len) and `puzzle_identifiers` (batch,), without end.
+    """Returns a `types.Source` of `inputs`, `labels` (batch, seq_len) and `puzzle_identifiers` (batch,), without end.
 
-    The same whatever `prefetch` is: the batches that a thread makes ready ahead.
+    Its batches do not depend on `prefetch`, the number of batches that a thread prepares in advance.
     """
     draws = PuzzleDraws(puzzles, batch_size=batch_size, seed=seed, epochs_per_iteration=epochs_per_iteration)
     return PuzzleLoader(draws, prefetch=prefetch)
 
 
 def batches_per_iteration(puzzles: PuzzleSet, *, batch_size: int, epochs_per_iteration: float) -> int:
-    """Exact where all puzzles have as many examples (Sudoku, Maze); else what is to be expected.
+    """Returns the batches of an iteration: exact if all puzzles have as many examples, else the expected number.
 
-    With the epochs of a whole run it is the published number of its steps: 65,104 for 50,000 epochs of 1,000 groups
-    in batches of 768.
+    For the epochs of a whole run it is the published number of steps: 65,104 for 50,000 epochs of 1,000 groups in
+    batches of 768.
     """
     return int(epochs_per_iteration * puzzles.groups * puzzles.mean_puzzle_examples / batch_size)

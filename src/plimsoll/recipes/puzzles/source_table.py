@@ -1,6 +1,6 @@
-"""Questions and answers as strings: rows of CSV files in the form `source,question,answer,rating`, here or on the hub.
+"""Questions and answers as strings: CSV files in the form `source,question,answer,rating`, local or on the hub.
 
-Rows are read one after the other, as often as they are asked for, and not kept.
+Rows are streamed, as often as they are needed, and not kept in memory.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ TOGETHER = 4096
 
 class Row(NamedTuple):
     place: str
-    """For people: which row of which file."""
+    """File and number of the row, for messages."""
     question: str
     answer: str
 
 
 @dataclass(frozen=True)
 class Table:
-    """The file of each split."""
+    """Table with a file per split."""
 
     files: dict[str, Path]
 
@@ -38,7 +38,7 @@ class Table:
         return "test" in self.files
 
     def parts(self, split: str) -> Iterator[list[Row]]:
-        """All rows, up to 4,096 at a time; the numbers of rows begin with 1."""
+        """Yields all rows, up to 4,096 at a time; numbers of rows begin with 1."""
         part: list[Row] = []
         for row in _csv_rows(self.files[split]):
             part.append(row)
@@ -50,7 +50,7 @@ class Table:
 
 
 def find_table(source: str) -> Table:
-    """What `--source` names."""
+    """Returns the table that `--source` names."""
     path = Path(source).expanduser()
     if path.is_file():
         return Table({"train": path})
@@ -97,25 +97,21 @@ def _require_columns(path: Path, header: list[str]) -> None:
 
 
 def _downloaded(name: str) -> dict[str, Path]:
-    """The CSV files themselves: a reader that guesses types would take an answer of 81 digits for a number."""
+    """Returns the CSV files themselves: a reader that guesses types would take an answer of 81 digits for a number."""
     import huggingface_hub
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
-    found = {}
+    files = {}
     for split in SPLITS:
         try:
-            found[split] = Path(huggingface_hub.hf_hub_download(name, f"{split}.csv", repo_type="dataset"))
+            files[split] = Path(huggingface_hub.hf_hub_download(name, f"{split}.csv", repo_type="dataset"))
         except Exception as problem:  # of the network too: the library has classes of its own for each
             absent = isinstance(problem, EntryNotFoundError) and not isinstance(problem, LocalEntryNotFoundError)
             if absent and split != "train":
                 continue
-            raise _unreachable(name, problem) from problem
-    return found
-
-
-def _unreachable(name: str, problem: Exception) -> DataError:
-    reason = " ".join(f"{type(problem).__name__}: {problem}".split())[:200]
-    return DataError(
-        f"data set {name} cannot be read ({reason}). Check the id, that it has a train.csv, and that huggingface.co"
-        " can be reached; a CSV file on this machine can be named by its path"
-    )
+            reason = " ".join(f"{type(problem).__name__}: {problem}".split())[:200]
+            raise DataError(
+                f"data set {name} cannot be read ({reason}). Check the id, that it has a train.csv, and that"
+                " huggingface.co can be reached; a CSV file on this machine can be named by its path"
+            ) from problem
+    return files

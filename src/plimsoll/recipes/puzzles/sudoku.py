@@ -1,8 +1,8 @@
 """`plimsoll prepare sudoku`: puzzles from a table or generated, with their augmentations, in the published format.
 
-Token 1 is a blank, 2 to side + 1 are the digits; 0 is padding, which no board has. No puzzle to train on has a solution
-that is among those to test on, augmentations included. Format and augmentation: build_sudoku_dataset.py of Tiny
-Recursive Models, https://arxiv.org/abs/2510.04871.
+Token 1 is a blank, 2 to side + 1 are the digits; 0 is padding, which no board has. No puzzle to train on, augmentations
+included, has a solution that is tested on. Format and augmentation: build_sudoku_dataset.py of Tiny Recursive Models,
+https://arxiv.org/abs/2510.04871.
 """
 
 from __future__ import annotations
@@ -17,31 +17,30 @@ import numpy as np
 from plimsoll.recipes.puzzles.held_out_rows import choose
 from plimsoll.recipes.puzzles.prepare_options import SudokuSet
 from plimsoll.recipes.puzzles.source_table import Table, find_table
-from plimsoll.recipes.puzzles.sudoku_digging import dug
-from plimsoll.recipes.puzzles.sudoku_grids import Boards, all_grids, random_grids
+from plimsoll.recipes.puzzles.sudoku_grids import Boards, all_grids, dug, random_grids
 from plimsoll.recipes.puzzles.sudoku_rows import Pairs, pairs, require_unique
 from plimsoll.recipes.puzzles.sudoku_symmetry import augmented, fingerprints
 from plimsoll.recipes.puzzles.writer import Progress, PuzzleFolder, SplitFiles
 
 TEST_PUZZLES_4X4 = 20
-"""Of each grid that is held out."""
+"""Test puzzles of each grid that is held out."""
 TOGETHER = 256
 """Puzzles that are generated at a time."""
 _CHOICE, _GRIDS, _DIGGING, _GROUP = 21, 22, 23, 24
-"""Streams of random numbers of one seed."""
+"""Numbers of the random streams of a seed."""
 
 
-def build(made: SudokuSet, out: Path, progress: Progress = lambda done, groups: None) -> dict[str, Any]:
-    """Writes the folder `out`. The answer is what `prepare --json` prints."""
-    if made.source is not None:
-        return _from_table(made, made.source, out, progress)
-    return _all_of_4x4(made, out, progress) if made.size == 4 else _generated(made, out, progress)
+def build(options: SudokuSet, out: Path, progress: Progress = lambda done, groups: None) -> dict[str, Any]:
+    """Writes the folder `out` and returns what `prepare --json` prints."""
+    if options.source is not None:
+        return _from_table(options, options.source, out, progress)
+    return _all_of_4x4(options, out, progress) if options.size == 4 else _generated(options, out, progress)
 
 
-def _folder(made: SudokuSet, out: Path, *, train_rows: int, test_rows: int) -> PuzzleFolder:
-    cells = made.size**2
+def _folder(options: SudokuSet, out: Path, *, train_rows: int, test_rows: int) -> PuzzleFolder:
+    cells = options.size**2
     needed = (train_rows + test_rows) * (2 * cells + 12) + 4096
-    return PuzzleFolder(out, seq_len=cells, vocab_size=made.size + 2, needed_bytes=needed)
+    return PuzzleFolder(out, seq_len=cells, vocab_size=options.size + 2, needed_bytes=needed)
 
 
 def _add(split: SplitFiles, puzzles: Boards, solutions: Boards) -> None:
@@ -49,87 +48,95 @@ def _add(split: SplitFiles, puzzles: Boards, solutions: Boards) -> None:
     split.add_group(puzzles.reshape(rows, -1) + 1, solutions.reshape(rows, -1) + 1)
 
 
-def _from_table(made: SudokuSet, source: str, out: Path, progress: Progress) -> dict[str, Any]:
-    """Reads the table twice: to choose, and to write. In between it holds some 10 bytes of each row."""
+def _from_table(options: SudokuSet, source: str, out: Path, progress: Progress) -> dict[str, Any]:
+    """Writes puzzles of a table, which is read twice: to choose, and to write. About 10 bytes a row stay in memory."""
     table = find_table(source)
 
     def marks(split: str) -> np.ndarray:
-        found = [fingerprints(part.solutions) for part in pairs(table, split, side=made.size)]
-        return np.concatenate([np.empty(0, np.uint64), *found])
+        marks_of_parts = [fingerprints(part.solutions) for part in pairs(table, split, side=options.size)]
+        return np.concatenate([np.empty(0, np.uint64), *marks_of_parts])
 
-    random = np.random.default_rng([made.seed, _CHOICE])
-    chosen = choose(table, marks, train_size=made.train_size, test_size=made.test_size, random=random)
+    random = np.random.default_rng([options.seed, _CHOICE])
+    chosen = choose(table, marks, train_size=options.train_size, test_size=options.test_size, random=random)
     tests, trains = int(chosen.to_test.sum()), int(chosen.to_train.sum())
-    with _folder(made, out, train_rows=trains * (1 + made.num_aug), test_rows=tests) as folder:
-        for number, (puzzle, solution) in enumerate(_picked(table, chosen.test_split, chosen.to_test, made.size)):
+    with _folder(options, out, train_rows=trains * (1 + options.num_aug), test_rows=tests) as folder:
+        for number, (puzzle, solution) in enumerate(_picked(table, chosen.test_split, chosen.to_test, options.size)):
             _add(folder.test, puzzle[None], solution[None])
             progress(number + 1, tests + trains)
-        for number, (puzzle, solution) in enumerate(_picked(table, "train", chosen.to_train, made.size)):
-            _add_augmented(made, folder, number, puzzle, solution, chosen.held_out)
+        for number, (puzzle, solution) in enumerate(_picked(table, "train", chosen.to_train, options.size)):
+            _add_augmented(options, folder, number, puzzle, solution, chosen.held_out)
             progress(tests + number + 1, tests + trains)
-        return folder.finish(dataclasses.asdict(made)) | {"left_out": chosen.left_out}
+        return folder.finish(dataclasses.asdict(options)) | {"left_out": chosen.left_out}
 
 
 def _picked(table: Table, split: str, which: np.ndarray, side: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Puzzles and solutions of the rows that were chosen; each has no other solution."""
+    """Yields puzzles and solutions of the chosen rows, after checking that each has no other solution."""
     first = 0
     for part in pairs(table, split, side=side):
         mine = np.flatnonzero(which[first : first + len(part.places)])
         first += len(part.places)
-        found = Pairs(part.puzzles[mine], part.solutions[mine], [part.places[at] for at in mine])
-        require_unique(found)
-        yield from zip(found.puzzles, found.solutions, strict=True)
+        chosen = Pairs(part.puzzles[mine], part.solutions[mine], [part.places[at] for at in mine])
+        require_unique(chosen)
+        yield from zip(chosen.puzzles, chosen.solutions, strict=True)
 
 
 def _add_augmented(
-    made: SudokuSet, folder: PuzzleFolder, number: int, puzzle: np.ndarray, solution: np.ndarray, held_out: np.ndarray
+    options: SudokuSet,
+    folder: PuzzleFolder,
+    number: int,
+    puzzle: np.ndarray,
+    solution: np.ndarray,
+    held_out: np.ndarray,
 ) -> None:
-    random = np.random.default_rng([made.seed, _GROUP, number])
-    _add(folder.train, *augmented(puzzle, solution, count=made.num_aug, held_out=held_out, random=random))
+    random = np.random.default_rng([options.seed, _GROUP, number])
+    _add(folder.train, *augmented(puzzle, solution, count=options.num_aug, held_out=held_out, random=random))
 
 
-def _generated(made: SudokuSet, out: Path, progress: Progress) -> dict[str, Any]:
-    """Sides 6 and 9: every group from a grid of its own."""
-    groups = made.train_size + made.held_out_grids
-    train_rows = made.train_size * (1 + made.num_aug)
-    new = _new_puzzles(made)
+def _generated(options: SudokuSet, out: Path, progress: Progress) -> dict[str, Any]:
+    """Writes puzzles of side 6 or 9, each group from a grid of its own."""
+    groups = options.train_size + options.held_out_grids
+    train_rows = options.train_size * (1 + options.num_aug)
+    new = _new_puzzles(options)
     held_out = np.empty(0, np.uint64)
-    with _folder(made, out, train_rows=train_rows, test_rows=made.held_out_grids) as folder:
-        for number in range(made.held_out_grids):
+    with _folder(options, out, train_rows=train_rows, test_rows=options.held_out_grids) as folder:
+        for number in range(options.held_out_grids):
             puzzle, solution = next(new)
             held_out = np.append(held_out, fingerprints(solution[None]))
             _add(folder.test, puzzle[None], solution[None])
             progress(number + 1, groups)
-        for number in range(made.train_size):
-            _add_augmented(made, folder, number, *next(new), held_out)
-            progress(made.held_out_grids + number + 1, groups)
-        return folder.finish(dataclasses.asdict(made)) | {"left_out": 0}
+        for number in range(options.train_size):
+            _add_augmented(options, folder, number, *next(new), held_out)
+            progress(options.held_out_grids + number + 1, groups)
+        return folder.finish(dataclasses.asdict(options)) | {"left_out": 0}
 
 
-def _new_puzzles(made: SudokuSet) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Without end; no two have one solution."""
-    random = np.random.default_rng([made.seed, _GRIDS])
+def _new_puzzles(options: SudokuSet) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields puzzles and solutions without end, no two with the same solution."""
+    random = np.random.default_rng([options.seed, _GRIDS])
     seen = np.empty(0, np.uint64)
     while True:
-        grids = random_grids(TOGETHER, made.size, random)
+        grids = random_grids(TOGETHER, options.size, random)
         marks, first = np.unique(fingerprints(grids), return_index=True)
         grids = grids[np.sort(first[~np.isin(marks, seen)])]
         seen = np.union1d(seen, marks)
-        puzzles, good = dug(grids, made.difficulty, random)
+        puzzles, good = dug(grids, options.difficulty, random)
         yield from zip(puzzles[good], grids[good], strict=True)
 
 
-def _all_of_4x4(made: SudokuSet, out: Path, progress: Progress) -> dict[str, Any]:
-    """Each of the 288 grids is to train or to test on. Nothing is augmented: that would lead from one to the other."""
-    random = np.random.default_rng([made.seed, _CHOICE])
+def _all_of_4x4(options: SudokuSet, out: Path, progress: Progress) -> dict[str, Any]:
+    """Writes puzzles of side 4, each of whose 288 grids is trained or tested on.
+
+    Augmenting would turn one into another.
+    """
+    random = np.random.default_rng([options.seed, _CHOICE])
     grids = random.permutation(all_grids(4))
-    count = made.held_out_grids
-    rows = {"train": made.train_size * (1 + made.num_aug), "test": count * TEST_PUZZLES_4X4}
-    with _folder(made, out, train_rows=rows["train"], test_rows=rows["test"]) as folder:
-        for number, grid in enumerate(grids[: count + made.train_size]):
-            split, each = (folder.test, TEST_PUZZLES_4X4) if number < count else (folder.train, 1 + made.num_aug)
+    count = options.held_out_grids
+    rows = {"train": options.train_size * (1 + options.num_aug), "test": count * TEST_PUZZLES_4X4}
+    with _folder(options, out, train_rows=rows["train"], test_rows=rows["test"]) as folder:
+        for number, grid in enumerate(grids[: count + options.train_size]):
+            split, each = (folder.test, TEST_PUZZLES_4X4) if number < count else (folder.train, 1 + options.num_aug)
             solutions = np.tile(grid, (each, 1, 1))
-            puzzles, _ = dug(solutions, made.difficulty, np.random.default_rng([made.seed, _DIGGING, number]))
+            puzzles, _ = dug(solutions, options.difficulty, np.random.default_rng([options.seed, _DIGGING, number]))
             _add(split, puzzles, solutions)
-            progress(number + 1, count + made.train_size)
-        return folder.finish(dataclasses.asdict(made)) | {"left_out": 0}
+            progress(number + 1, count + options.train_size)
+        return folder.finish(dataclasses.asdict(options)) | {"left_out": 0}

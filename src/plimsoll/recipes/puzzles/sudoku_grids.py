@@ -1,8 +1,8 @@
-"""Sudoku of side 4, 6 and 9: candidates as bit masks, solved many boards at a time.
+"""Sudoku of side 4, 6 and 9: solved many boards at a time, generated, and cleared to puzzles with one solution.
 
-A board's candidates are (side, side) masks, bit d - 1 for digit d. A pass over them removes from the units (rows,
-columns, boxes) of every cell that is settled its digit, and settles what a unit has only one place for; where that ends
-without a solution, a cell is split in two and both boards are searched. NumPy does a few thousand boards at once.
+A board's candidates are (side, side) masks, bit d - 1 for digit d. A pass over them removes the digit of every settled
+cell from its units (row, column, box), and settles a digit that has one place left in a unit. If that ends without a
+solution, a cell is split in two and both boards are searched. NumPy handles a few thousand boards at once.
 """
 
 from __future__ import annotations
@@ -18,34 +18,38 @@ Boards = UInt8[np.ndarray, "boards side side"]
 Masks = UInt16[np.ndarray, "boards side side"]
 
 BOXES = {4: (2, 2), 6: (2, 3), 9: (3, 3)}
-"""Side to the rows and columns of a box."""
+"""Rows and columns of a box, by side of the board."""
 TOGETHER = 2048
 """Boards that are searched at a time: a few MiB."""
 BLANK = ".", "0"
 """Characters of a cell that is not given."""
+EASY, FEWEST, MOST = 0.5, 0.25, 0.6
+"""Shares of the cells that are given: in an easy puzzle, and the lowest and highest aim of a mixed one."""
 
 
 class Solved(NamedTuple):
+    """Result of a search."""
+
     counts: Int[np.ndarray, " boards"]
-    """Solutions of each, or the limit where there are more."""
+    """Number of solutions of each board, at most the limit."""
     solutions: Boards
-    """The first that was found; zeros where there is none."""
+    """First solution of each board; zeros if there is none."""
 
 
 def candidates(boards: Boards) -> Masks:
-    """All digits where a cell is blank."""
+    """Returns the candidates of each cell: all digits if it is blank."""
     masks = np.left_shift(1, boards.astype(np.int32) - 1, where=boards > 0, out=np.zeros(boards.shape, np.int32))
     return np.where(boards > 0, masks, 2 ** boards.shape[-1] - 1).astype(np.uint16)
 
 
 def digits(masks: Masks) -> Boards:
-    """The digit of every settled cell, 0 of every other."""
-    found = np.bitwise_count(masks - np.uint16(1)) + 1  # of 2^(d-1) - 1, bits d - 1
-    return np.where(_settled(masks), found, 0).astype(np.uint8)
+    """Returns the digit of every settled cell, and 0 for every other."""
+    numbers = np.bitwise_count(masks - np.uint16(1)) + 1  # of 2^(d-1) - 1, bits d - 1
+    return np.where(_settled(masks), numbers, 0).astype(np.uint8)
 
 
 def in_boxes(boards: np.ndarray) -> np.ndarray:
-    """(..., side, side) with a box in every row."""
+    """Returns boards, (..., side, side), with a box in every row."""
     side = boards.shape[-1]
     rows, cols = BOXES[side]
     parts = boards.reshape(*boards.shape[:-2], side // rows, rows, side // cols, cols)
@@ -53,7 +57,7 @@ def in_boxes(boards: np.ndarray) -> np.ndarray:
 
 
 def out_of_boxes(boxes: np.ndarray) -> np.ndarray:
-    """What `in_boxes` was made from."""
+    """Returns the boards that `in_boxes` was applied to."""
     side = boxes.shape[-1]
     rows, cols = BOXES[side]
     parts = boxes.reshape(*boxes.shape[:-2], side // rows, side // cols, rows, cols)
@@ -65,11 +69,11 @@ _UNITS = (
     (lambda boards: boards.swapaxes(-2, -1), lambda cols: cols.swapaxes(-2, -1)),
     (in_boxes, out_of_boxes),
 )
-"""Boards seen as rows, as columns and as boxes, and back."""
+"""Functions to view boards as rows, as columns and as boxes, and back."""
 
 
 def valid(boards: Boards) -> Bool[np.ndarray, " boards"]:
-    """Which are complete, with every digit once in every unit."""
+    """Returns which boards are complete, with every digit once in every unit."""
     whole = np.uint16(2 ** boards.shape[-1] - 1)
     masks = candidates(boards)
     good = np.all(boards > 0, axis=(1, 2))
@@ -79,7 +83,7 @@ def valid(boards: Boards) -> Bool[np.ndarray, " boards"]:
 
 
 def propagated(masks: Masks) -> tuple[Masks, Bool[np.ndarray, " boards"]]:
-    """What follows without a guess, and which boards are still without a contradiction."""
+    """Returns what follows without a guess, and which boards have no contradiction yet."""
     masks, alive = masks.copy(), np.ones(len(masks), bool)
     active = np.arange(len(masks))
     while len(active):
@@ -114,9 +118,9 @@ def _passed(masks: Masks) -> tuple[Masks, Bool[np.ndarray, " boards"]]:
 
 
 def leaves(masks: Masks, *, done: Bool[np.ndarray, " boards"]) -> Iterator[tuple[Int[np.ndarray, " found"], Boards]]:
-    """Every solution: numbers of boards, and theirs. A board is left as soon as the caller sets it in `done`.
+    """Yields every solution with the number of its board. A board is dropped as soon as the caller sets it in `done`.
 
-    Depth first: what waits is bounded by the depth of the search, not by its breadth.
+    The search is depth first, so its memory is bounded by its depth and not by its breadth.
     """
     waiting = [(masks[first : first + TOGETHER], np.arange(first, min(first + TOGETHER, len(masks))))
                for first in range(0, len(masks), TOGETHER)]  # fmt: skip
@@ -136,52 +140,52 @@ def leaves(masks: Masks, *, done: Bool[np.ndarray, " boards"]) -> Iterator[tuple
 
 
 def _split(masks: Masks, owners: np.ndarray) -> tuple[Masks, np.ndarray]:
-    """One of the cells with the fewest candidates: all but the lowest, and the lowest."""
+    """Returns two boards for each: one takes the lowest candidate of a cell with the fewest, the other all but that."""
     flat = masks.reshape(len(masks), -1)
     counts = np.bitwise_count(flat)
     cells = np.argmin(np.where(counts > 1, counts, 99), axis=1)
     boards = np.arange(len(flat))
     others, lowest = flat.copy(), flat.copy()
-    one = flat[boards, cells] & -flat[boards, cells]
-    others[boards, cells] ^= one
-    lowest[boards, cells] = one
+    lowest_bit = flat[boards, cells] & -flat[boards, cells]
+    others[boards, cells] ^= lowest_bit
+    lowest[boards, cells] = lowest_bit
     return np.concatenate([others, lowest]).reshape(-1, *masks.shape[1:]), np.concatenate([owners, owners])
 
 
 def solved(boards: Boards, *, limit: int = 2) -> Solved:
-    """Up to `limit` solutions of each are counted: 2 say whether there is exactly one."""
+    """Returns up to `limit` solutions of each board: 2 are enough to know whether there is exactly one."""
     counts, solutions = np.zeros(len(boards), np.int64), np.zeros_like(boards)
     done = np.zeros(len(boards), bool)
-    for owners, found in leaves(candidates(boards), done=done):
-        solutions[owners[::-1]] = found[::-1]
+    for owners, boards_solved in leaves(candidates(boards), done=done):
+        solutions[owners[::-1]] = boards_solved[::-1]
         np.add.at(counts, owners, 1)
         done |= counts >= limit
     return Solved(np.minimum(counts, limit), solutions)
 
 
 def by_singles(boards: Boards) -> Bool[np.ndarray, " boards"]:
-    """Which are solved without a guess."""
+    """Returns which boards are solved without a guess."""
     masks, alive = propagated(candidates(boards))
     return alive & _settled(masks).all((1, 2))
 
 
 def all_grids(side: Literal[4]) -> Boards:
-    """All 288 of side 4, in a fixed order. (Side 6 has 28,200,960, side 9 6.67e21.)"""
+    """Returns all 288 grids of side 4, in a fixed order. (Side 6 has 28,200,960, side 9 6.67e21.)"""
     empty = np.zeros((1, side, side), np.uint8)
-    grids = np.concatenate([found for _, found in leaves(candidates(empty), done=np.zeros(1, bool))])
+    grids = np.concatenate([grid for _, grid in leaves(candidates(empty), done=np.zeros(1, bool))])
     return grids[np.lexsort(grids.reshape(len(grids), -1).T[::-1])]
 
 
 def random_grids(count: int, side: int, random: np.random.Generator) -> Boards:
-    """Complete grids, filled cell by cell at random; not all grids are equally likely."""
-    made = np.zeros((count, side, side), np.uint8)
+    """Returns complete grids, filled cell by cell at random; not all grids are equally likely."""
+    grids = np.zeros((count, side, side), np.uint8)
     left = np.arange(count)
-    masks = candidates(made)
+    masks = candidates(grids)
     while len(left):
         masks, alive = propagated(masks)
         masks[~alive] = 2**side - 1  # from the beginning again
         ended = _settled(masks).all((1, 2))
-        made[left[ended]] = digits(masks[ended])
+        grids[left[ended]] = digits(masks[ended])
         left, masks = left[~ended], masks[~ended]
         flat = masks.reshape(len(masks), side * side)
         counts = np.bitwise_count(flat)
@@ -193,4 +197,33 @@ def random_grids(count: int, side: int, random: np.random.Generator) -> Boards:
         chosen = np.argmax(random.random(bits.shape) * bits, axis=1)
         flat[boards, cells] = 1 << chosen
         masks = flat.reshape(-1, side, side)
-    return made
+    return grids
+
+
+def dug(grids: Boards, difficulty: str, random: np.random.Generator) -> tuple[Boards, Bool[np.ndarray, " boards"]]:
+    """Returns a puzzle of each grid, with that one solution, and which have the difficulty (`SudokuSet`)."""
+    count, cells = len(grids), grids[0].size
+    puzzles = grids.reshape(count, cells).copy()
+    aims = _aims(difficulty, count, cells, random)
+    without_guess = difficulty in ("easy", "medium")
+    order = random.permuted(np.tile(np.arange(cells), (count, 1)), axis=1)
+    for step in range(cells):
+        going_on = np.flatnonzero((puzzles > 0).sum(axis=1) > aims)
+        if not len(going_on):
+            break
+        cleared = puzzles[going_on]
+        cleared[np.arange(len(going_on)), order[going_on, step]] = 0
+        boards = cleared.reshape(-1, *grids.shape[1:])
+        good = by_singles(boards) if without_guess else solved(boards).counts == 1
+        puzzles[going_on[good]] = cleared[good]
+    boards_dug = puzzles.reshape(grids.shape)
+    return boards_dug, ~by_singles(boards_dug) if difficulty == "hard" else np.ones(count, bool)
+
+
+def _aims(difficulty: str, count: int, cells: int, random: np.random.Generator) -> np.ndarray:
+    """Returns the smallest number of cells that stay given."""
+    if difficulty == "easy":
+        return np.full(count, round(EASY * cells))
+    if difficulty == "mixed":
+        return random.integers(round(FEWEST * cells), round(MOST * cells), count, endpoint=True)
+    return np.zeros(count, int)

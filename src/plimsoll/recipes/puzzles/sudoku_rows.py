@@ -1,4 +1,4 @@
-"""Sudoku boards from rows of text, each checked: its characters, its answer, and that it has no other solution."""
+"""Sudoku boards from rows of text, each checked: characters, answer, and uniqueness of the solution."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from plimsoll.recipes.puzzles.sudoku_grids import BLANK, Boards, solved, valid
 
 
 class Pairs(NamedTuple):
+    """Puzzles with their solutions, and where each stands in its file."""
+
     puzzles: Boards
     solutions: Boards
     places: list[str]
 
 
 def pairs(table: Table, split: str, *, side: int) -> Iterator[Pairs]:
-    """All of a split, a few thousand at a time. That a puzzle has one solution is for `require_unique`, later."""
+    """Yields all rows of a split, a few thousand at a time. Uniqueness is checked later, by `require_unique`."""
     for rows in table.parts(split):
         puzzles = _boards(rows, 1, side, "".join(BLANK))
         solutions = _boards(rows, 2, side, "")
@@ -30,17 +32,17 @@ def pairs(table: Table, split: str, *, side: int) -> Iterator[Pairs]:
         yield Pairs(puzzles, solutions, places)
 
 
-def require_unique(found: Pairs) -> None:
-    """Refuses the first puzzle with several solutions. About 0.1 ms for a hard one of side 9."""
-    for at in np.flatnonzero(solved(found.puzzles).counts != 1)[:1]:
+def require_unique(pairs: Pairs) -> None:
+    """Raises DataError for the first puzzle with several solutions. Takes 0.1 ms for a hard one of side 9."""
+    for at in np.flatnonzero(solved(pairs.puzzles).counts != 1)[:1]:
         raise DataError(
-            f"{found.places[at]}: the puzzle has several solutions, and only one of them would count as right. Leave"
+            f"{pairs.places[at]}: the puzzle has several solutions, and only one of them would count as right. Leave"
             " the row out, or give it more digits"
         )
 
 
 def _why_not(puzzle: np.ndarray) -> str:
-    """What is wrong with a row whose answer is not right."""
+    """Returns what is wrong with a row whose answer is not right."""
     count = int(solved(puzzle[None]).counts[0])
     if not count:
         return "the puzzle has no solution. Leave the row out, or mend it"

@@ -1,7 +1,7 @@
-"""Sudoku puzzles that are one another's augmentations: as hard, and with other digits in other places.
+"""Augmentations of Sudoku puzzles: as hard, with other digits in other places.
 
-Digits are exchanged; then the board is transposed (where boxes are square, half of the time), and bands of rows, rows
-within each, stacks of columns and columns within each are put in another order. Of 9x9 there are 9! x 2 x 6^8 = 1.2e12.
+Digits are permuted. Then the board is transposed (if boxes are square, half of the time), and bands of rows, rows
+within each, stacks of columns and columns within each are permuted. A 9x9 board has 9! x 2 x 6^8 = 1.2e12.
 """
 
 from __future__ import annotations
@@ -15,19 +15,22 @@ from plimsoll.errors import DataError
 from plimsoll.recipes.puzzles.sudoku_grids import BOXES, Boards
 
 TRIES = 200
-"""Draws of an augmentation whose grid is not held out."""
+"""Random draws before giving up on an augmentation whose solution is not held out."""
 
 
 class Symmetries(NamedTuple):
+    """Random augmentations of a board."""
+
     digits: UInt8[np.ndarray, "count digits"]
-    """What each digit becomes; 0, a blank, stays."""
+    """New digit of each digit; 0, a blank, stays."""
     rows: Int[np.ndarray, "count side"]
-    """Where each row is taken from, after transposing; likewise each column."""
+    """Row that each row is taken from, after transposing; likewise for columns."""
     cols: Int[np.ndarray, "count side"]
     transposed: Bool[np.ndarray, " count"]
 
 
 def drawn(count: int, side: int, random: np.random.Generator) -> Symmetries:
+    """Returns `count` random augmentations of boards of that side."""
     tall, wide = BOXES[side]
     digits = np.zeros((count, side + 1), np.uint8)
     digits[:, 1:] = random.permuted(np.tile(np.arange(1, side + 1, dtype=np.uint8), (count, 1)), axis=1)
@@ -36,21 +39,21 @@ def drawn(count: int, side: int, random: np.random.Generator) -> Symmetries:
 
 
 def _orders(count: int, side: int, together: int, random: np.random.Generator) -> np.ndarray:
-    """Bands of `together` lines in any order, and the lines of each in any order."""
+    """Returns permutations of lines: bands of `together` lines in any order, and the lines of each in any order."""
     bands = random.permuted(np.tile(np.arange(side // together), (count, 1)), axis=1)
     lines = random.permuted(np.tile(np.arange(together), (count, side // together, 1)), axis=2)
     return (bands[:, :, None] * together + lines).reshape(count, side)
 
 
 def applied(board: UInt8[np.ndarray, "side side"], by: Symmetries) -> Boards:
-    """One board, once for each of them."""
+    """Returns one board under each of the augmentations."""
     each = np.arange(len(by.transposed))[:, None, None]
     turned = np.stack([board, board.T])[by.transposed.astype(int)]
     return by.digits[each, turned[each, by.rows[:, :, None], by.cols[:, None, :]]]
 
 
 def fingerprints(boards: Boards) -> UInt64[np.ndarray, " boards"]:
-    """Eight bytes that tell boards apart: any two of a million are taken for one with a chance below 10^-7."""
+    """Returns eight bytes per board; two of a million boards share them with a probability below 10^-7."""
     flat = boards.reshape(len(boards), -1).astype(np.uint64)
     return flat @ np.random.default_rng(0).integers(0, 2**64, flat.shape[1], np.uint64)
 
@@ -63,7 +66,7 @@ def augmented(
     held_out: UInt64[np.ndarray, " known"],
     random: np.random.Generator,
 ) -> tuple[Boards, Boards]:
-    """The puzzle and `count` augmentations with their solutions, none of which is one of the `held_out`."""
+    """Returns the puzzle and `count` augmentations with their solutions, none of which is `held_out`."""
     puzzles, solutions = np.tile(puzzle, (1 + count, 1, 1)), np.tile(solution, (1 + count, 1, 1))
     left = np.arange(1, 1 + count)
     for _ in range(TRIES):

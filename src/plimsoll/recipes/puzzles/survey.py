@@ -1,4 +1,4 @@
-"""What `plimsoll inspect` says of a set of puzzles: the sizes of its splits. Every token of it is checked."""
+"""Description of a set of puzzles for `plimsoll inspect`. Every token of it is checked."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 from plimsoll.recipes.puzzles.dataset import IDENTIFIERS, INPUTS, LABELS, SPLITS, PuzzleSet
 
 NAMES = 3
-"""Of identifiers, that are shown."""
+"""Number of identifiers whose names are shown."""
 
 
 def describe_puzzles(folder: Path | str) -> dict[str, Any]:
-    """Reads all of it, 4 MiB at a time, and refuses what is not whole."""
+    """Returns sizes of the set and of its splits. Reads all of it, 4 MiB at a time, and refuses an incomplete one."""
     folder = Path(folder).expanduser()
     splits = {name: PuzzleSet(folder, name) for name in SPLITS if (folder / name / "dataset.json").is_file()}
     for split in splits.values():

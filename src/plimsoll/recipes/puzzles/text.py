@@ -1,9 +1,8 @@
-"""Puzzles as people write them, and as the network does: characters and tokens. Part of the joint, without JAX.
+"""Puzzles as text and as tokens.
 
-A Sudoku is digits, with dots or zeros for blanks, and white space wherever it pleases; token 1 is a blank, 2 the digit
-1. A maze is rows of "# SGo" (wall, free, start, goal, path), tokens 1 to 5. A grid of ARC is rows of digits, one for
-each colour, on a canvas (`recipes/puzzles/arc_grids.py`). Token 0 is padding. The published format, of Tiny Recursive
-Models.
+A Sudoku is digits, with dots or zeros for blanks and any white space; token 1 is a blank, 2 the digit 1. A maze is rows
+of "# SGo" (wall, free, start, goal, path), tokens 1 to 5. A grid of ARC is rows of digits, one per colour, on a canvas
+(`recipes/puzzles/arc_grids.py`). Token 0 is padding. The format is that of Tiny Recursive Models.
 """
 
 from __future__ import annotations
@@ -22,27 +21,28 @@ from plimsoll.recipes.puzzles.sudoku_grids import BLANK, BOXES
 Tokens = Int[np.ndarray, " tokens"]
 
 UNWRITTEN = "?"
-"""Token 0 in an answer: a network may write it, and it means nothing there."""
+"""Character for token 0 in an answer, which a network may predict although it means nothing there."""
 
 
 class Form(NamedTuple):
-    """What kind of puzzle it is, and how many rows and columns it has."""
+    """Kind of a puzzle, and its number of rows and columns."""
 
     kind: Literal["sudoku", "maze", "arc"]
     side: int
 
     @property
     def words(self) -> str:
+        """Kind and size in words."""
         return f"{ {'sudoku': 'Sudoku', 'maze': 'maze', 'arc': 'grid of ARC'}[self.kind] } of {self.side}x{self.side}"
 
     @property
     def characters(self) -> str:
-        """Of the tokens from 1 on; ARC's are on a canvas."""
+        """Characters of the tokens from 1 on; ARC's are on a canvas."""
         return CHARACTERS if self.kind == "maze" else BLANK[0] + "".join(map(str, range(1, self.side + 1)))
 
 
 def form_of(*, seq_len: int, vocab_size: int) -> Form | None:
-    """By its sizes; None where they are those of no puzzle that is known here."""
+    """Returns the kind of puzzle with these sizes; None if no known kind has them."""
     side = math.isqrt(seq_len)
     if side * side != seq_len:
         return None
@@ -54,12 +54,17 @@ def form_of(*, seq_len: int, vocab_size: int) -> Form | None:
 
 
 def tokens_of(text: str, form: Form, *, source: str) -> Tokens:
-    """Of a Sudoku or a maze; `source` is what a refusal calls it. Raises DataError for other lengths and characters."""
+    """Returns the tokens of a Sudoku or a maze.
+
+    Raises DataError for other lengths and characters; `source` is the text's name in that message.
+    """
     if form.kind == "sudoku":
         cells = "".join(text.split()).replace(BLANK[1], BLANK[0])
         written = f"with the digits 1 to {form.side}, and {' or '.join(map(repr, BLANK))} for a blank"
     else:
-        cells = _maze_cells(text, form.side)
+        rows = text.strip("\r\n").splitlines()
+        # Spaces that a line lost at its end are free cells.
+        cells = "".join(row.ljust(form.side) for row in rows) if len(rows) == form.side else "".join(rows)
         written = f"with {CHARACTERS!r} (wall, free, start, goal, path)"
     for at, cell in enumerate(cells):
         if cell not in form.characters:
@@ -72,15 +77,11 @@ def tokens_of(text: str, form: Form, *, source: str) -> Tokens:
     return np.array([1 + form.characters.index(cell) for cell in cells], np.int32)
 
 
-def _maze_cells(text: str, side: int) -> str:
-    """Without line ends. A line may have lost the blanks at its end: they are free cells."""
-    rows = text.strip("\r\n").splitlines()
-    return "".join(row.ljust(side) for row in rows) if len(rows) == side else "".join(rows)
-
-
 def rows_of(tokens: Tokens, form: Form) -> list[str]:
-    """A line of characters for each row: what `tokens_of` reads. Of ARC the grid without its canvas, which may be
-    empty."""
+    """Returns a line of characters per row, as `tokens_of` reads them.
+
+    Of ARC it is the grid without its canvas, which may be empty.
+    """
     if form.kind == "arc":
         return ["".join(map(str, row)) for row in cropped(tokens).tolist()]
     characters = UNWRITTEN + form.characters

@@ -32,23 +32,23 @@ from plimsoll.types import Compute
 
 NORM_EPSILON = 1e-5
 TRUNCATED_STD = 0.87962566103423978
-"""Of a standard normal cut off at -2 and 2."""
+"""Standard deviation of a standard normal distribution cut off at -2 and 2."""
 Q_BIAS = -5.0
-"""Of both of the halting head's logits at the start: nothing halts before it has learned to."""
+"""Initial bias of both logits of the halting head: nothing halts before training has changed it."""
 
 Latent = Float[Array, "batch positions width"]
 Inside = Float[Array, "batch positions width"] | Float[Array, "positions batch width"]
-"""A latent as blocks read it: with attention the one, with a feed-forward across positions the other."""
+"""Latent as blocks read it: the first form with attention, the second with a feed-forward across positions."""
 
 
 class Network:
-    """Pure functions over a pytree of weights."""
+    """Network as pure functions over a pytree of weights."""
 
     def __init__(self, shape: TRMShape, compute: Compute) -> None:
         self.shape, self.compute = shape, compute
 
     def init(self, key: Array) -> dict[str, Any]:
-        """Float32. Kernels and embeddings have the standard deviation 1/sqrt(in) and 1/sqrt(width)."""
+        """Returns float32 weights. Kernels and embeddings have the standard deviations 1/sqrt(in) and 1/sqrt(width)."""
         shape, (embedding, head, places, *blocks) = self.shape, jax.random.split(key, 3 + self.shape.layers)
         d = shape.width
         weights = {
@@ -76,8 +76,10 @@ class Network:
     def embedded(
         self, weights: dict, inputs: Int[Array, "batch length"], rows: Float[Array, "batch row_width"]
     ) -> Latent:
-        """What every update of the low latent is given: the puzzle's row, laid out over the first positions, and the
-        tokens, all times sqrt(width)."""
+        """Returns what every update of the low latent adds, times sqrt(width).
+
+        That is the tokens, with the puzzle's row spread over the positions before them.
+        """
         shape, d = self.shape, self.shape.width
         prefix = jnp.pad(rows, ((0, 0), (0, shape.puzzle_positions * d - shape.row_width)))
         tokens = weights["embedding"][inputs].astype(jnp.float32)
@@ -87,10 +89,10 @@ class Network:
         return by_rows(math.sqrt(d) * x)
 
     def recursed(self, weights: dict, high: Latent, low: Latent, x: Latent, *, learns: bool) -> tuple[Latent, Latent]:
-        """Both latents after a supervision step; with `learns`, the last round can be differentiated."""
+        """Returns both latents after a supervision step; with `learns`, the last round can be differentiated."""
         if not self._positions_first:
             return self._rounds(weights, high, low, x, learns=learns)
-        high, low, x = (jnp.swapaxes(one, 0, 1) for one in (high, low, x))
+        high, low, x = (jnp.swapaxes(latent, 0, 1) for latent in (high, low, x))
         high, low = self._rounds(weights, high, low, x, learns=learns)
         return jnp.swapaxes(high, 0, 1), jnp.swapaxes(low, 0, 1)
 
@@ -128,7 +130,7 @@ class Network:
         return self.module(blocks, high, low), low
 
     def module(self, blocks: list[dict], hidden: Inside, injected: Inside) -> Inside:
-        """One update of a latent."""
+        """Returns a latent after one update."""
         hidden = hidden + injected
         for block in blocks:
             hidden = self.block(block, hidden)
@@ -145,7 +147,7 @@ class Network:
     def _mixed(
         self, weights: dict, hidden: Float[Array, "positions batch width"]
     ) -> Float[Array, "positions batch width"]:
-        """A SwiGLU across positions: of every feature of every example."""
+        """Returns a SwiGLU across positions, for every feature of every example."""
         how: dict[str, Any] = {"precision": self.compute.precision, "platform": self.compute.platform}
         gate_up = keep(dot_columns(weights["mix_gate_up"], hidden, **how))
         return keep(dot_columns(weights["mix_down"], _gated(gate_up, axis=0), **how))
@@ -163,7 +165,7 @@ class Network:
     def answered(
         self, weights: dict, high: Latent
     ) -> tuple[Float[Array, "batch length vocab"], Float[Array, " batch"]]:
-        """Logits of the tokens, and of halting."""
+        """Returns the logits of the tokens, and of halting."""
         logits = self._dot(high[:, self.shape.puzzle_positions :], weights["head"])
         halt = weights["halt"]
         kernel = halt["kernel"].astype(jnp.float32)
@@ -175,18 +177,18 @@ class Network:
 
 
 def rms(x: Array, *, axis: int = -1) -> Array:
-    """x / rms(x) over an axis. Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467, without a scale."""
+    """Returns x / rms(x) over an axis. Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467, without a scale."""
     return x * jax.lax.rsqrt(jnp.mean(x * x, axis=axis, keepdims=True) + NORM_EPSILON)
 
 
 def _gated(gate_up: Array, *, axis: int) -> Array:
-    """Half of it times silu of the other half: SwiGLU, Shazeer 2020, https://arxiv.org/abs/2002.05202."""
+    """Returns one half times silu of the other: SwiGLU, Shazeer 2020, https://arxiv.org/abs/2002.05202."""
     gate, up = jnp.split(gate_up, 2, axis=axis)
     return jax.nn.silu(gate) * up
 
 
 def truncated(key: Array, shape: tuple[int, ...], *, std: float) -> Array:
-    """Normal, cut off at two deviations, and widened so that `std` is what comes out."""
+    """Returns normal values cut off at two deviations, and scaled so that their standard deviation is `std`."""
     return std / TRUNCATED_STD * jax.random.truncated_normal(key, -2, 2, shape)
 
 

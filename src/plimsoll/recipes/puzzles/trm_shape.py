@@ -1,4 +1,4 @@
-"""Sizes of a Tiny Recursive Model, and what they make of parameters. No JAX here: recipes use it."""
+"""Sizes of a Tiny Recursive Model, and its number of parameters. Imports no JAX, because recipes use it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INNER_MULTIPLE = 256
 
 @dataclass(frozen=True, kw_only=True)
 class TRMShape:
-    """Defaults are those published for Sudoku-Extreme with attention."""
+    """Sizes of a model. Defaults are those published for Sudoku-Extreme with attention."""
 
     vocab: int
     length: int
@@ -22,22 +22,22 @@ class TRMShape:
     identifiers: int = 1
     """Rows of the table of puzzles, the blank one included."""
     variant: Variant = "attention"
-    """What mixes positions: attention, or a SwiGLU across them, which needs a fixed length."""
+    """Mixing of positions: attention, or a SwiGLU across them, which needs a fixed length."""
     positions: Positions = "rope"
     width: int = 512
     heads: int = 8
     layers: int = 2
     """Blocks of the one module that both latents share."""
     expansion: float = 4.0
-    """Of a SwiGLU's inner width; two thirds of it, to the next multiple of 256."""
+    """Expansion of a SwiGLU: its inner width is two thirds of that times the width, rounded up to a multiple of 256."""
     high_cycles: int = 3
     """Rounds of a supervision step; the gradient goes through the last one."""
     low_cycles: int = 6
     """Updates of the low latent in a round."""
     puzzle_positions: int = 16
-    """Positions before the tokens, over which a puzzle's row is laid out."""
+    """Positions before the tokens, which a puzzle's row is spread over."""
     puzzle_width: int | None = None
-    """Of a row of the table of puzzles; default `width`."""
+    """Width of a row of the table of puzzles; default `width`."""
 
     def __post_init__(self) -> None:
         counts = ("vocab", "length", "identifiers", "width", "heads", "layers", "high_cycles", "low_cycles")
@@ -68,16 +68,16 @@ class TRMShape:
 
     @property
     def inner(self) -> int:
-        """Of the SwiGLU over features."""
+        """Inner width of the SwiGLU over features."""
         return inner_width(self.width, self.expansion)
 
     @property
     def mixing_inner(self) -> int:
-        """Of the SwiGLU over positions."""
+        """Inner width of the SwiGLU over positions."""
         return inner_width(self.whole_length, self.expansion)
 
     def parameters(self) -> int:
-        """What is trained: without the table of puzzles, and without the two starting latents."""
+        """Returns the number of trained parameters, without the table of puzzles and the two initial latents."""
         d = self.width
         mixing = 4 * d * d if self.variant == "attention" else 3 * self.whole_length * self.mixing_inner
         places = self.whole_length * d if self.positions == "learned" else 0
@@ -85,5 +85,5 @@ class TRMShape:
 
 
 def inner_width(width: int, expansion: float) -> int:
-    """Two thirds of `expansion * width`, to the next multiple of 256."""
+    """Returns two thirds of `expansion * width`, rounded up to a multiple of 256."""
     return -(-round(expansion * width * 2 / 3) // INNER_MULTIPLE) * INNER_MULTIPLE

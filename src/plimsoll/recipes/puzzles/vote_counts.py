@@ -1,8 +1,8 @@
-"""The answers to ARC tasks from what was predicted for their augmentations: undone, counted and ranked.
+"""Answers to ARC tasks from the predictions for their augmentations: undone, counted and ranked.
 
 Every augmentation of a test input votes for the grid it predicts. Candidates are ranked by votes, then by their mean
-probability of being right; a task's score at K is the share of its test inputs whose answer is among the first K.
-Tiny Recursive Models, evaluators/arc.py; the benchmark itself allows two attempts (https://arcprize.org).
+probability of being right; a task's score at K is the share of its test inputs whose answer is among the first K. Tiny
+Recursive Models, evaluators/arc.py; the benchmark itself allows two attempts (https://arcprize.org).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from plimsoll.recipes.puzzles.arc_grids import Grid, cropped, read_name
 
 PASS_AT = (1, 2, 5, 10, 100, 1000)
 ATTEMPTS = 2
-"""Of a submission."""
+"""Attempts of a submission per test input."""
 
 Key = bytes
-"""A grid's shape and colours: its hash is Python's business."""
+"""Shape and colours of a grid, as a key that can be hashed."""
 
 
 def key_of(grid: Grid) -> Key:
@@ -36,15 +36,15 @@ class Candidate(NamedTuple):
     grid: Grid
     votes: int
     probability: float
-    """Mean over its votes of the sigmoid of the halting logit: that the answer is right."""
+    """Mean, over its votes, of the sigmoid of the halting logit: the probability that the answer is right."""
 
 
 @dataclass
 class Votes:
-    """Of any number of batches, and evaluations of a run: votes of several may be added up."""
+    """Votes of any number of batches; those of several evaluations of a run may be added up."""
 
     of: dict[str, dict[Key, dict[Key, tuple[int, float]]]] = field(default_factory=dict)
-    """Task, input, predicted grid: votes, and the sum of their probabilities."""
+    """Votes, and the sum of their probabilities, by task, input and predicted grid."""
 
     def add(
         self,
@@ -53,34 +53,43 @@ class Votes:
         predicted: Int[np.ndarray, "batch tokens"],
         halt_logits: Float[np.ndarray, " batch"],
     ) -> None:
-        """`names` of the puzzles' identifiers, with how each was augmented; no padding among the rows."""
+        """Adds the predictions of a batch, without padding rows.
+
+        `names` has the identifiers' names with their augmentations.
+        """
         sure = 1 / (1 + np.exp(-np.asarray(halt_logits, np.float64)))
-        for name, given, found, probability in zip(names, inputs, predicted, sure.tolist(), strict=True):
-            task, made = read_name(name)
-            asked, answered = (key_of(made.undone(cropped(tokens))) for tokens in (given, found))
-            candidates = self.of.setdefault(task, {}).setdefault(asked, {})
+        for name, given, answer, probability in zip(names, inputs, predicted, sure.tolist(), strict=True):
+            task, augmentation = read_name(name)
+            question, answered = (key_of(augmentation.undone(cropped(tokens))) for tokens in (given, answer))
+            candidates = self.of.setdefault(task, {}).setdefault(question, {})
             votes, total = candidates.get(answered, (0, 0.0))
             candidates[answered] = votes + 1, total + probability
 
-    def ranked(self, task: str, asked: Grid) -> list[Candidate]:
-        """Best first; empty where nothing was predicted. Of equals the one that was predicted first."""
-        found = self.of.get(task, {}).get(key_of(asked), {})
-        candidates = [Candidate(grid_of(key), votes, total / votes) for key, (votes, total) in found.items()]
-        return sorted(candidates, key=lambda one: (one.votes, one.probability), reverse=True)
+    def ranked(self, task: str, question: Grid) -> list[Candidate]:
+        """Returns the candidates, best first, or nothing if nothing was predicted.
+
+        Among equals the first prediction comes first.
+        """
+        counts = self.of.get(task, {}).get(key_of(question), {})
+        candidates = [Candidate(grid_of(key), votes, total / votes) for key, (votes, total) in counts.items()]
+        return sorted(candidates, key=lambda candidate: (candidate.votes, candidate.probability), reverse=True)
 
 
 class Scores(NamedTuple):
     pass_at: dict[int, float]
-    """Mean over tasks of the share of test inputs whose answer is among the first K; tasks whose answers are not known
-    are left out, and where none is known this is empty."""
+    """Mean over tasks of the share of test inputs whose answer is among the first K. Tasks with unknown answers are
+    left out; empty if none is known."""
     submission: dict[str, list[dict[str, list[list[int]]]]]
-    """Task to `attempt_1` and `attempt_2` of each of its test inputs: the form of the competition."""
+    """Two attempts, `attempt_1` and `attempt_2`, of each test input, by task: the form of the competition."""
     unanswered: int
-    """Test inputs for which nothing was predicted: they count as wrong."""
+    """Test inputs without a prediction, which count as wrong."""
 
 
 def scored(votes: Votes, tasks: Mapping[str, Any], *, at: Iterable[int] = PASS_AT) -> Scores:
-    """`tasks`: name to `{"test": [{"input": ..., "output": ...}]}`, as test_puzzles.json has them."""
+    """Returns the score of all votes.
+
+    `tasks` maps names to `{"test": [{"input": ..., "output": ...}]}`, as in test_puzzles.json.
+    """
     at = tuple(at)
     solved, known, unanswered = dict.fromkeys(at, 0.0), 0, 0
     submission: dict[str, list[dict[str, list[list[int]]]]] = {}
@@ -91,16 +100,13 @@ def scored(votes: Votes, tasks: Mapping[str, Any], *, at: Iterable[int] = PASS_A
         for pair in task["test"]:
             ranked = votes.ranked(name, np.array(pair["input"], np.uint8))
             unanswered += not ranked
-            submission[name].append(_attempts(ranked))
+            # The last one again if there are too few, and a black cell if there is none.
+            grids = [candidate.grid.tolist() for candidate in ranked if candidate.grid.size][:ATTEMPTS] or [[[0]]]
+            attempts = {f"attempt_{number + 1}": grids[min(number, len(grids) - 1)] for number in range(ATTEMPTS)}
+            submission[name].append(attempts)
             if is_known:
                 right = key_of(np.array(pair["output"], np.uint8))
                 place = next((place for place, one in enumerate(ranked) if key_of(one.grid) == right), np.inf)
                 for most in at:
                     solved[most] += (place < most) / len(task["test"])
     return Scores({most: total / known for most, total in solved.items() if known}, submission, unanswered)
-
-
-def _attempts(ranked: list[Candidate]) -> dict[str, list[list[int]]]:
-    """The first two; the best one again where there is one, and a black cell where there is none."""
-    grids = [one.grid.tolist() for one in ranked if one.grid.size][:ATTEMPTS] or [[[0]]]
-    return {f"attempt_{number + 1}": grids[min(number, len(grids) - 1)] for number in range(ATTEMPTS)}

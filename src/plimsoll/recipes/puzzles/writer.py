@@ -1,7 +1,7 @@
-"""A data set of puzzles on its way to disk: group after group, in bounded memory, and whole or not there at all.
+"""Writer of a data set of puzzles: group by group, in bounded memory, and complete or not at all.
 
-It grows in `NAME.partial`; its dataset.json files are written last, and then it gets its name. What a killed process
-left behind is removed by the next one: the same seed makes the same set.
+It grows in `NAME.partial`, which is renamed after its dataset.json files were written last. The rest of a killed
+process is removed by the next one: the same seed makes the same set.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from plimsoll.recipes.puzzles.dataset import IDENTIFIERS, INPUTS, LABELS, SPLITS
 from plimsoll.units import format_bytes
 
 Progress = Callable[[int, int], None]
-"""Called with groups that are written, and groups in all."""
+"""Function that is called with the number of groups written, and of all groups."""
 
 BLANK = "<blank>"
 """Name of identifier 0."""
@@ -34,7 +34,7 @@ _LOCK = ".lock"
 
 
 class GrowingArray:
-    """A `.npy` file that rows are added to. NumPy leaves room in the header for the number of rows."""
+    """`.npy` file that rows are appended to. NumPy leaves room in the header for the number of rows."""
 
     def __init__(self, file: IO[bytes], shape: tuple[int, ...], dtype: type[np.generic]) -> None:
         self._file, self._shape, self._dtype, self.rows = file, shape, np.dtype(dtype), 0
@@ -57,7 +57,7 @@ class GrowingArray:
 
 
 class SplitFiles:
-    """The arrays of one split (recipes/puzzles/dataset.py says what they mean)."""
+    """Files of the arrays of one split (recipes/puzzles/dataset.py describes them)."""
 
     def __init__(self, folder: Path, *, seq_len: int, files: contextlib.ExitStack) -> None:
         folder.mkdir()
@@ -80,7 +80,14 @@ class SplitFiles:
         sizes: Int[np.ndarray, " puzzles"] | None = None,
         identifiers: Int[np.ndarray, " puzzles"] | None = None,
     ) -> None:
-        """`sizes`: examples of each puzzle, one if not said; `identifiers` of each, blank if not said."""
+        """Appends a group.
+
+        Args:
+            inputs: Tokens of the questions.
+            labels: Tokens of the answers.
+            sizes: Examples of each puzzle; default one.
+            identifiers: Identifier of each puzzle; default the blank one.
+        """
         sizes = np.ones(len(inputs), np.int32) if sizes is None else sizes
         self.puzzle_offsets.append(self.inputs.rows + np.cumsum(sizes))
         self.inputs.append(inputs)
@@ -98,7 +105,10 @@ class SplitFiles:
 
 
 class PuzzleFolder:
-    """`needed_bytes`: at most, for a disk that is too full to be told so before the first row."""
+    """Folder that is being written, as a context.
+
+    `needed_bytes` is an upper bound that must be free before the first row.
+    """
 
     def __init__(self, out: Path, *, seq_len: int, vocab_size: int, needed_bytes: int) -> None:
         self.out = out.expanduser().absolute()
@@ -111,8 +121,13 @@ class PuzzleFolder:
         if self.out.exists():
             raise DataError(f"{self.out} is there already: name another --out, or remove it")
         self.out.parent.mkdir(parents=True, exist_ok=True)
-        self._require_room()
-        self._lock, self._files = _begun(self.partial), contextlib.ExitStack()
+        free = shutil.disk_usage(self.out.parent).free
+        if self._needed > free:
+            raise DataError(
+                f"the data set takes up to {format_bytes(self._needed)}, and {format_bytes(free)} are free at"
+                f" {self.out.parent}: ask for fewer puzzles or augmentations, or name another disk"
+            )
+        self._lock, self._files = _locked(self.partial), contextlib.ExitStack()
         try:
             seq_len = self._sizes["seq_len"]
             self.train = SplitFiles(self.partial / "train", seq_len=seq_len, files=self._files)
@@ -136,24 +151,24 @@ class PuzzleFolder:
             ) from None
 
     def _clear(self) -> None:
-        """What is left of a set that was not finished."""
+        """Removes what is left of a set that was not finished."""
         with contextlib.suppress(OSError):  # of a full disk: what the files still wanted to write
             self._files.close()
         shutil.rmtree(self.partial, ignore_errors=True)
         self._lock.close()
 
     def name(self, text: str) -> int:
-        """The identifier of a puzzle of this name: the next one. Names are written as they come, and not kept."""
+        """Writes the name of the next identifier and returns its number. Names are not kept in memory."""
         self._names.write(f", {json.dumps(text)}")
         self.identifiers += 1
         return self.identifiers - 1
 
     def write(self, name: str, value: Any) -> None:
-        """A JSON file beside the splits."""
+        """Writes a JSON file in the folder."""
         (self.partial / name).write_text(json.dumps(value), "utf-8")
 
     def finish(self, made_with: Mapping[str, Any]) -> dict[str, Any]:
-        """The set gets its name. Sizes, time and bytes: what `prepare --json` prints."""
+        """Renames the complete set, and returns its sizes, time and bytes: what `prepare --json` prints."""
         splits = dict(zip(SPLITS, (self.train, self.test), strict=True))
         for name, split in splits.items():
             if not split.inputs.rows:
@@ -164,7 +179,20 @@ class PuzzleFolder:
             array.finish()
         self._files.close()
         for name, split in splits.items():
-            self.write(f"{name}/dataset.json", self._about(split.counts))
+            self.write(
+                f"{name}/dataset.json",
+                {
+                    **self._sizes,
+                    "pad_id": 0,
+                    "ignore_label_id": 0,
+                    "blank_identifier_id": 0,
+                    "num_puzzle_identifiers": self.identifiers,
+                    "total_groups": split.counts["groups"],
+                    "mean_puzzle_examples": split.counts["examples"] / split.counts["puzzles"],
+                    "total_puzzles": split.counts["puzzles"],
+                    "sets": ["all"],
+                },
+            )
         size = sum(path.stat().st_size for path in self.partial.rglob("*") if path.is_file())
         (self.partial / _LOCK).unlink()
         self.partial.rename(self.out)
@@ -181,30 +209,9 @@ class PuzzleFolder:
             "identifiers": self.identifiers,
         }
 
-    def _about(self, counts: Mapping[str, int]) -> dict[str, Any]:
-        return {
-            **self._sizes,
-            "pad_id": 0,
-            "ignore_label_id": 0,
-            "blank_identifier_id": 0,
-            "num_puzzle_identifiers": self.identifiers,
-            "total_groups": counts["groups"],
-            "mean_puzzle_examples": counts["examples"] / counts["puzzles"],
-            "total_puzzles": counts["puzzles"],
-            "sets": ["all"],
-        }
 
-    def _require_room(self) -> None:
-        free = shutil.disk_usage(self.out.parent).free
-        if self._needed > free:
-            raise DataError(
-                f"the data set takes up to {format_bytes(self._needed)}, and {format_bytes(free)} are free at"
-                f" {self.out.parent}: ask for fewer puzzles or augmentations, or name another disk"
-            )
-
-
-def _begun(partial: Path) -> IO[bytes]:
-    """An empty folder `partial`, with a lock in it that says it is being written."""
+def _locked(partial: Path) -> IO[bytes]:
+    """Makes an empty folder `partial` and returns the lock in it, which is held as long as the folder is written."""
     if partial.exists():
         if not (partial / _LOCK).exists():
             raise DataError(f"{partial} is there, and no half-made data set: name another --out, or remove it")

@@ -1,12 +1,12 @@
-"""Four recommenders that learn nothing, which every trained one is to be compared with.
+"""Four recommenders without training, as baselines for every trained one.
 
     popularity         how often an item was taken
     item_knn           its cosine with everything in the user's history, summed
     item_knn_decayed   its cosine with the last five of the history, halved with each step back
     item_knn_markov    the same, plus how often it came right after the last one
 
-The cosine is that of the columns of who took what. All are counted from whatever stands before the items that are to be
-found: at testing, from the items of validation too, which no model was trained on.
+The cosine is that of the columns of the user-item matrix. Counts are of everything before the held-out items: for
+testing that includes the items of validation, which no model was trained on.
 """
 
 from __future__ import annotations
@@ -23,57 +23,57 @@ from plimsoll.recipes.recommend.ranking import added, means, ranks, sums
 from plimsoll.units import MIB
 
 Sparse = Any
-"""A `csr_matrix` of SciPy, whose types do not know its operators."""
+"""`csr_matrix` of SciPy, whose types do not know its operators."""
 
 BASELINES = ("popularity", "item_knn", "item_knn_decayed", "item_knn_markov")
 RECENT, DECAY = 5, 0.5
-"""Items of a history that count with a weight, and what the weight is multiplied by with each step back."""
+"""Items of a history that have a weight, and the factor of the weight per step back."""
 NEIGHBOUR_BYTES = 256 * MIB
-"""Of cosines, at 8 bytes each. Where that is not enough for all, each item keeps the highest of them, as many."""
+"""Memory for cosines, at 8 bytes each. If that is not enough for all, each item keeps its highest ones."""
 BLOCK_BYTES = 64 * MIB
-"""Of scores at a time."""
+"""Memory for the scores of a block of users."""
 ROWS_TOGETHER = 256
-"""Items whose neighbours are looked for at a time."""
+"""Items whose neighbours are computed at a time."""
 
 
 class Baselines:
-    """Of one split. Counts are made when they are first asked for."""
+    """Baselines for one split. Counts are computed on first use."""
 
     def __init__(self, interactions: Interactions, split: HeldOut) -> None:
         self.interactions, self.split = interactions, split
         self._ends = interactions.ends(split)
         lengths = self._ends - interactions.offsets[:-1]
         self._starts = np.concatenate([[0], np.cumsum(lengths)])
-        """First place of each user in what is counted; each has at least one item of it."""
+        """First place of each user in the counted items; each user has at least one."""
         self._size = interactions.items + 1
 
     def blocks(self) -> Iterator[Int64[np.ndarray, " users"]]:
-        """Users who are evaluated, so many that their scores fit into `BLOCK_BYTES`."""
+        """Yields evaluated users, as many at a time as have scores that fit into `BLOCK_BYTES`."""
         users = self.interactions.evaluated
         count = max(1, BLOCK_BYTES // (4 * self._size))
         for first in range(0, len(users), count):
             yield users[first : first + count]
 
     def evaluate(self, *, keep_seen: bool = False) -> dict[str, dict[str, float]]:
-        """By baseline, the means of `ranking`."""
+        """Returns the mean metrics of each baseline."""
         parts: dict[str, list[dict[str, float]]] = {name: [] for name in BASELINES}
         for users in self.blocks():
             targets = np.asarray(self.interactions.sequences[self._ends[users]])
             seen = None if keep_seen else self._histories(users)
             for name in BASELINES:
                 parts[name].append(sums(ranks(self.scores(name, users), targets, seen=seen)))
-        return {name: means(added(found)) for name, found in parts.items()}
+        return {name: means(added(sums_of_blocks)) for name, sums_of_blocks in parts.items()}
 
     def scores(self, name: str, users: Int64[np.ndarray, " users"]) -> Float32[np.ndarray, "users items_and_1"]:
-        """Of every item; higher is better. Column 0 is padding."""
+        """Returns a score per item; higher is better. Column 0 is padding."""
         if name == "popularity":
             return np.tile(self.popularity.astype(np.float32), (len(users), 1))
         if name == "item_knn":
             return (self._weights(users, recent=None) @ self.cosines).toarray()
-        found = (self._weights(users, recent=RECENT) @ self.cosines).toarray()
+        scores = (self._weights(users, recent=RECENT) @ self.cosines).toarray()
         if name == "item_knn_markov":
-            found += (self._weights(users, recent=1) @ self.followers).toarray()
-        return found
+            scores += (self._weights(users, recent=1) @ self.followers).toarray()
+        return scores
 
     @cached_property
     def popularity(self) -> Int64[np.ndarray, " items_and_1"]:
@@ -81,7 +81,7 @@ class Baselines:
 
     @cached_property
     def cosines(self) -> Sparse:
-        """Of each item with its neighbours, itself not among them: (items + 1, items + 1), float32."""
+        """Cosines of each item with its neighbours other than itself: (items + 1, items + 1), float32."""
         taken = self._taken()
         often = np.asarray(taken.sum(axis=0)).ravel()
         columns = (taken @ _sparse().diags_array(1 / np.sqrt(np.maximum(often, 1)))).astype(np.float32).tocsr()
@@ -95,7 +95,7 @@ class Baselines:
 
     @cached_property
     def followers(self) -> Sparse:
-        """How often the item of a column came right after that of a row: (items + 1, items + 1), float32."""
+        """Counts of how often a column's item came right after a row's: (items + 1, items + 1), float32."""
         inside = np.ones(len(self._counted), bool)
         inside[self._starts[1:] - 1] = False  # the last of each user has none
         before = np.flatnonzero(inside)
@@ -105,26 +105,26 @@ class Baselines:
 
     @cached_property
     def _counted(self) -> np.ndarray:
-        """All that stands before the items to be found, user after user."""
+        """Items before the held-out ones, user by user."""
         starts = self._starts
         places = np.repeat(self.interactions.offsets[:-1] - starts[:-1], np.diff(starts)) + np.arange(starts[-1])
         return np.asarray(self.interactions.sequences[places])
 
     def _taken(self) -> Sparse:
-        """1 where a user took an item: (users, items + 1)."""
+        """Returns a sparse matrix with 1 where a user took an item: (users, items + 1)."""
         ones = np.ones(len(self._counted), np.float32)
         parts = ones, self._counted.copy(), self._starts.copy()  # SciPy sorts what it is given in place
-        found = _sparse().csr_matrix(parts, shape=(self.interactions.users, self._size))
-        found.sum_duplicates()
-        found.data[:] = 1
-        return found
+        matrix = _sparse().csr_matrix(parts, shape=(self.interactions.users, self._size))
+        matrix.sum_duplicates()
+        matrix.data[:] = 1
+        return matrix
 
     def _histories(self, users: np.ndarray) -> list[np.ndarray]:
         offsets, ends = self.interactions.offsets, self._ends
         return [self.interactions.sequences[offsets[user] : ends[user]] for user in users.tolist()]
 
     def _weights(self, users: np.ndarray, *, recent: int | None) -> Sparse:
-        """1 for each item of the history, or 1, 0.5, 0.25, ... for the last ones."""
+        """Returns weights of the history's items: 1 for each, or 1, 0.5, 0.25, ... for the last ones."""
         histories = [items if recent is None else items[-recent:] for items in self._histories(users)]
         lengths = [len(items) for items in histories]
         age = np.concatenate([np.arange(length)[::-1] for length in lengths])
@@ -134,24 +134,23 @@ class Baselines:
 
 
 def _sparse() -> Any:
-    """Imported when it is used."""
+    """Returns the module `scipy.sparse`, which is imported on first use."""
     from scipy import sparse
 
     return sparse
 
 
 def _nearest(cosines: Sparse, first: int, *, most: int) -> Sparse:
-    """Of each row the `most` highest; row i is of item `first` + i, which is no neighbour of its own."""
-    kept = [_highest(cosines[row], first + row, most) for row in range(cosines.shape[0])]
+    """Returns the `most` highest values of each row. Row i is of item `first` + i, which is not its own neighbour."""
+    kept = []
+    for number in range(cosines.shape[0]):
+        row = cosines[number]
+        others = row.indices != first + number
+        items, values = row.indices[others], row.data[others]
+        if len(items) > most:
+            top = np.argpartition(-values, most)[:most]
+            items, values = items[top], values[top]
+        kept.append((items, values))
     ends = np.cumsum([0, *(len(items) for items, _ in kept)])
-    items, values = (np.concatenate([one[part] for one in kept]) for part in (0, 1))
+    items, values = (np.concatenate([row[part] for row in kept]) for part in (0, 1))
     return _sparse().csr_matrix((values, items, ends), shape=cosines.shape)
-
-
-def _highest(row: Sparse, own: int, most: int) -> tuple[np.ndarray, np.ndarray]:
-    others = row.indices != own
-    items, values = row.indices[others], row.data[others]
-    if len(items) <= most:
-        return items, values
-    top = np.argpartition(-values, most)[:most]
-    return items[top], values[top]

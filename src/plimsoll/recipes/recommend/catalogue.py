@@ -1,25 +1,28 @@
-"""What the items of a set of interactions are called: `items.jsonl`, a line for each, in the order of their ids.
+"""Names of the items of a set of interactions: `items.jsonl`, a line per item, in the order of ids.
 
     {"id": 1, "original": "12", "title": "Toy Story (1995)"}
 
-Ids begin with 1, since 0 is padding; `original` is what the file that was prepared calls the item.
+Ids begin with 1, because 0 is padding; `original` is the item's name in the prepared file.
 """
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
 from plimsoll.errors import DataError
+from plimsoll.recipes.recommend.formats import MOVIELENS, delimiter_of, header_of, opened
+from plimsoll.recipes.recommend.prepare_options import Form, RecommendSet
 
 ITEMS = "items.jsonl"
 
 
 class Catalogue:
-    """`titles` has None where an item has no title."""
+    """Names of items. `titles` has None for an item without a title."""
 
     def __init__(self, originals: Sequence[str], titles: Sequence[str | None]) -> None:
         self.originals, self.titles = list(originals), list(titles)
@@ -58,11 +61,11 @@ class Catalogue:
 
     @cached_property
     def ids(self) -> dict[str, int]:
-        """By original."""
+        """Ids by original name."""
         return {original: number for number, original in enumerate(self.originals, 1)}
 
     def name(self, item: int) -> str:
-        """For people: the title, or the original where there is none."""
+        """Returns the title of an item, or its original name if it has none."""
         return self.titles[item - 1] or self.originals[item - 1]
 
     @property
@@ -71,5 +74,52 @@ class Catalogue:
 
 
 def catalogue_sha256(originals: Iterable[str]) -> str:
-    """Of the originals in order: what makes two catalogues the same."""
+    """Returns a hash of the original names in order, which identifies a catalogue."""
     return hashlib.sha256(json.dumps(list(originals)).encode()).hexdigest()
+
+
+BESIDE: dict[Form, str] = {"movielens-csv": "movies.csv", "movielens-dat": "movies.dat"}
+"""File with the titles, in the folder of MovieLens' ratings."""
+
+
+def named(options: RecommendSet, path: Path, form: Form, originals: list[str]) -> tuple[Catalogue, Path | None]:
+    """Returns the catalogue, with None for an item without a title, and the file of titles, if there is one."""
+    titles = Path(options.items).expanduser() if options.items is not None else path.parent / BESIDE.get(form, "")
+    if options.items is None and (form not in BESIDE or not titles.is_file()):
+        return Catalogue(originals, [None] * len(originals)), None
+    column = options.item_column if options.item_column is not None else MOVIELENS["item"]
+    wanted = set(originals)
+    title_of = {item: title for item, title in _titles(titles, column) if item in wanted and title}
+    if options.items is not None and not title_of:
+        raise DataError(
+            f"--items {options.items} has a title for none of the {len(originals):,} items of {path} (like"
+            f" {originals[0]!r}): it is of another catalogue, or its items do not stand in its column {column!r} or its"
+            " first one"
+        )
+    return Catalogue(originals, [title_of.get(item) for item in originals]), titles
+
+
+def _titles(path: Path, column: str) -> Iterator[tuple[str, str]]:
+    """Yields items with their titles, from a CSV file with a column `title` or from MovieLens' movies.dat."""
+    with opened(path, "movielens-dat", option="--items") as file:
+        dat = "::" in file.readline()
+    if dat:
+        with opened(path, "movielens-dat") as file:
+            yield from ((fields[0].strip(), fields[1].strip()) for line in file if len(fields := line.split("::")) > 1)
+        return
+    with opened(path, "csv") as file:
+        first = file.readline()
+        header = header_of(first)
+        names = [name.lower() for name in header]
+        if "title" not in names:
+            raise DataError(
+                f"{path} has no column title; its first line has {', '.join(header)[:200] or 'nothing'}. Name a CSV"
+                " file that has one with --items, or MovieLens' movies.dat"
+            )
+        item, title = header.index(column) if column in header else 0, names.index("title")
+        try:
+            for fields in csv.reader(file, delimiter=delimiter_of(first)):
+                if len(fields) > max(item, title):
+                    yield fields[item].strip(), fields[title].strip()
+        except csv.Error as problem:
+            raise DataError(f"{path} is no CSV file that can be read: {problem}") from None

@@ -1,6 +1,6 @@
-"""Which cluster each item belongs to, for a softmax of two levels: first over clusters, then over the members of one.
+"""Assignment of items to clusters, for a softmax of two levels: over clusters, then over the members of one.
 
-Its cost grows with the number of clusters plus the size of the largest: a cluster that is too large is split in two.
+Its cost grows with the number of clusters plus the size of the largest, so a cluster that is too large is split.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from plimsoll.errors import DataError
 from plimsoll.recipes.recommend.prepare_options import Clustering
 
 NEIGHBOURS = 50
-"""Of each item, in the affinity of spectral clustering; fewer where a cluster has fewer members on average."""
+"""Neighbours of each item in the affinity of spectral clustering; fewer if clusters have fewer members on average."""
 SMALL = 1000
-"""Items up to which all eigenvectors are computed: 8 MB, and sure where eigenvalues are the same."""
+"""Items up to which all eigenvectors are computed: 8 MB, and exact if eigenvalues are equal."""
 TIMES_MEAN = 4
-"""Of the mean size: what a cluster is split above, if nothing else is said."""
+"""Default size, in mean sizes, above which a cluster is split."""
 
 _START = 33
-"""Stream of random numbers of a seed; others are in item_embeddings.py."""
+"""Number of the random stream of a seed; others are in embeddings.py."""
 
 
 def default_clusters(items: int) -> int:
@@ -40,9 +40,9 @@ def clustered(
     vectors: Float32[np.ndarray, "items width"],
     seed: int,
 ) -> Int32[np.ndarray, " items"]:
-    """A number from 0 for each item, every number with a member; more than `clusters` of them where one was split.
+    """Returns a cluster per item, each with a member; more than `clusters` of them if one was split.
 
-    `popularity` and `vectors` are those of training.
+    `popularity` and `vectors` come from training interactions only.
     """
     items = len(popularity)
     if how == "frequency":
@@ -56,7 +56,7 @@ def clustered(
 
 
 def require_clustering(how: Clustering) -> None:
-    """Asked before anything is read."""
+    """Raises an error if scikit-learn is needed and missing. Called before anything is read."""
     if how != "frequency" and importlib.util.find_spec("sklearn") is None:
         raise DataError(
             f"--clustering {how} needs scikit-learn, which is not installed: `pip install 'plimsoll-jax[recommend]'`"
@@ -65,7 +65,7 @@ def require_clustering(how: Clustering) -> None:
 
 
 def _kmeans(directions: np.ndarray, clusters: int, seed: int) -> np.ndarray:
-    """In batches: besides being quick, it adds up in an order that does not depend on threads."""
+    """Returns k-means clusters, computed in batches: that is fast, and its sums do not depend on threads."""
     from sklearn.cluster import MiniBatchKMeans
 
     means = MiniBatchKMeans(clusters, random_state=seed % 2**32, batch_size=max(1024, 4 * clusters))
@@ -75,9 +75,10 @@ def _kmeans(directions: np.ndarray, clusters: int, seed: int) -> np.ndarray:
 
 
 def _spectral(directions: np.ndarray, clusters: int, seed: int) -> np.ndarray:
-    """k-means on the eigenvectors of the normalised graph of nearest neighbours, rows of length 1: Ng, Jordan and Weiss
-    2001, https://papers.nips.cc/paper/2092. scikit-learn's own factorises the graph to find them, and had not ended
-    after nine minutes on a shared core, for 11,924 items and 110 clusters; without that it is 5 s there.
+    """Returns k-means clusters of the eigenvectors of the normalised graph of nearest neighbours, as rows of length 1.
+
+    Ng, Jordan and Weiss 2001, https://papers.nips.cc/paper/2092. scikit-learn's own method factorises the graph and had
+    not finished after nine minutes on a shared core, for 11,924 items and 110 clusters; this takes 5 s there.
     """
     if clusters == 1:
         return np.zeros(len(directions), np.int32)
@@ -92,7 +93,7 @@ def _spectral(directions: np.ndarray, clusters: int, seed: int) -> np.ndarray:
 
 
 def _largest_eigenvectors(graph: Any, count: int, seed: int) -> np.ndarray:
-    if graph.shape[0] <= max(SMALL, count + 1):  # Lanczos needs some to spare
+    if graph.shape[0] <= max(SMALL, count + 1):  # Lanczos needs more rows than eigenvectors
         return np.linalg.eigh(graph.toarray())[1][:, -count:]
     from scipy.sparse import linalg
 
@@ -101,7 +102,7 @@ def _largest_eigenvectors(graph: Any, count: int, seed: int) -> np.ndarray:
 
 
 def _without_large(labels: np.ndarray, directions: np.ndarray, most: int) -> np.ndarray:
-    """Each half has as many members, on the two sides of the cluster's middle where it is widest."""
+    """Returns clusters with large ones split at the middle of their widest direction, into halves of equal size."""
     members = [np.flatnonzero(labels == label) for label in np.unique(labels)]
     whole = []
     while members:
@@ -113,7 +114,7 @@ def _without_large(labels: np.ndarray, directions: np.ndarray, most: int) -> np.
         _, axes = np.linalg.eigh(spread.T @ spread)
         order = cluster[np.argsort(spread @ axes[:, -1], kind="stable")]
         members += [np.sort(order[: len(order) // 2]), np.sort(order[len(order) // 2 :])]
-    found = np.empty(len(labels), np.int32)
-    for number, cluster in enumerate(sorted(whole, key=lambda one: int(one[0]))):
-        found[cluster] = number
-    return found
+    numbers = np.empty(len(labels), np.int32)
+    for number, cluster in enumerate(sorted(whole, key=lambda cluster: int(cluster[0]))):
+        numbers[cluster] = number
+    return numbers

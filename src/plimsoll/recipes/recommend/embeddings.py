@@ -1,8 +1,8 @@
-"""What items begin with: a truncated singular value decomposition of who took what, or random numbers.
+"""Initial vectors of items: a truncated singular value decomposition of the user-item matrix, or random numbers.
 
-Only interactions for training are seen; held-out items of users are not. Each is divided by the square roots of how
-often its user and its item occur, so that neither busy users nor popular items are all there is to see. A row is the
-item's right singular vector, times the square roots of the singular values.
+Only interactions for training are used; held-out items are not. Each is divided by the square roots of how often its
+user and its item occur, so that busy users and popular items do not dominate. A row is the item's right singular
+vector, times the square roots of the singular values.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import numpy as np
 from jaxtyping import Float32, Int32, Int64
 
 _RANDOM, _START = 31, 32
-"""Streams of random numbers of one seed."""
+"""Numbers of the random streams of a seed."""
 
 
 def random_embeddings(items: int, *, width: int, seed: int) -> Float32[np.ndarray, "items_and_1 width"]:
-    """Normal, of length 1 on average; zeros for padding."""
+    """Returns normal vectors, of length 1 on average; zeros for padding."""
     random = np.random.default_rng([seed, _RANDOM])
-    found = random.normal(scale=width**-0.5, size=(items + 1, width)).astype(np.float32)
-    found[0] = 0
-    return found
+    vectors = random.normal(scale=width**-0.5, size=(items + 1, width)).astype(np.float32)
+    vectors[0] = 0
+    return vectors
 
 
 def factorised(
@@ -32,26 +32,28 @@ def factorised(
     width: int,
     seed: int,
 ) -> Float32[np.ndarray, "items_and_1 width"]:
-    """Of `sequences` for training, ids from 1. Columns beyond the rank, and items that nobody took, are random."""
-    found = random_embeddings(items, width=width, seed=seed)
-    taken, vectors = _right_singular(_taken(sequences, offsets, items), width, seed)
-    vectors /= np.sqrt(np.mean(np.sum(vectors**2, axis=1))) or 1.0
-    found[1 + taken, : vectors.shape[1]] = vectors
-    return found
+    """Returns vectors from the training `sequences`, with ids from 1.
 
-
-def _taken(sequences: np.ndarray, offsets: np.ndarray, items: int) -> Any:
-    """How often each user took each item: (users, items), sparse, in float64."""
+    Columns beyond the rank, and items that nobody took, are random.
+    """
+    embeddings = random_embeddings(items, width=width, seed=seed)
     from scipy import sparse
 
-    ones = np.ones(len(sequences))
-    counts = sparse.csr_matrix((ones, sequences - 1, offsets.copy()), shape=(len(offsets) - 1, items))
+    # How often each user took each item: (users, items), in float64.
+    parts = np.ones(len(sequences)), sequences - 1, offsets.copy()
+    counts = sparse.csr_matrix(parts, shape=(len(offsets) - 1, items))
     counts.sum_duplicates()
-    return counts
+    taken, vectors = _right_singular(counts, width, seed)
+    vectors /= np.sqrt(np.mean(np.sum(vectors**2, axis=1))) or 1.0
+    embeddings[1 + taken, : vectors.shape[1]] = vectors
+    return embeddings
 
 
 def _right_singular(counts: Any, width: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Which items anybody took, and their rows, of `width` or of as many columns as there are singular values."""
+    """Returns which items anybody took, and their rows.
+
+    A row has `width` columns, or as many as there are singular values.
+    """
     from scipy.sparse import linalg
 
     svds: Any = linalg.svds

@@ -1,6 +1,6 @@
-"""Files of interactions, line after line: which form a file has, and its rows as (line, user, item, time, rating).
+"""Files of interactions, line by line: the form of a file, and its rows as (line, user, item, time, rating).
 
-Nothing is kept; what is wrong with a line is said with its number.
+Nothing is kept in memory; an error names its line.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from plimsoll.errors import DataError
 from plimsoll.recipes.recommend.prepare_options import Form, RecommendSet
 
 LOOKED_AT = 1000
-"""Lines that a form is guessed from."""
+"""Lines that the form is detected from."""
 DELIMITERS = ",\t;"
 CHOICES = f"Say which it is with --format {', '.join(get_args(Form))}"
 MOVIELENS = {"user": "userId", "item": "movieId", "time": "timestamp", "rating": "rating"}
-"""Columns of its ratings.csv."""
+"""Columns of MovieLens' ratings.csv."""
 
 
 class Row(NamedTuple):
     line: int
-    """From 1."""
+    """Number of the line, from 1."""
     user: str
     item: str
     time: float
-    """Seconds, or whatever unit the file has; 0 where it has none."""
+    """Time in seconds, or in whatever unit the file has; 0 if it has none."""
     rating: float
-    """0 where it is not asked for."""
+    """Rating; 0 if none was asked for."""
 
 
-def form_of(made: RecommendSet, path: Path) -> Form:
-    """As asked for, or as the first thousand lines look."""
-    if made.format is not None or made.user_column is not None:
-        return made.format or "csv"
+def form_of(options: RecommendSet, path: Path) -> Form:
+    """Returns the form that was asked for, or that the first thousand lines have."""
+    if options.format is not None or options.user_column is not None:
+        return options.format or "csv"
     with opened(path, "movielens-dat") as file:  # any bytes can be read so
         lines = list(islice((line for line in file if line.strip()), LOOKED_AT))
     if not lines:
@@ -66,19 +66,19 @@ def form_of(made: RecommendSet, path: Path) -> Form:
     )
 
 
-def has_times(made: RecommendSet, form: Form) -> bool:
-    return form in ("movielens-csv", "movielens-dat") or made.time_column is not None
+def has_times(options: RecommendSet, form: Form) -> bool:
+    return form in ("movielens-csv", "movielens-dat") or options.time_column is not None
 
 
-def rows(made: RecommendSet, path: Path, form: Form) -> Iterator[Row]:
-    """All of the file, in its order; those rated too low too."""
-    if made.min_rating is not None and form in ("pairs", "sequences"):
-        raise DataError(f"--min-rating {made.min_rating:g}: {path} has no ratings, being read as --format {form}")
+def rows(options: RecommendSet, path: Path, form: Form) -> Iterator[Row]:
+    """Yields all rows of the file in its order, with low ratings too."""
+    if options.min_rating is not None and form in ("pairs", "sequences"):
+        raise DataError(f"--min-rating {options.min_rating:g}: {path} has no ratings, being read as --format {form}")
     if form == "movielens-csv":
-        return _table(path, MOVIELENS if made.min_rating is not None else MOVIELENS | {"rating": None})
+        return _table(path, MOVIELENS if options.min_rating is not None else MOVIELENS | {"rating": None})
     if form == "csv":
-        columns = {"user": made.user_column, "item": made.item_column, "time": made.time_column}
-        return _table(path, columns | {"rating": made.rating_column})
+        columns = {"user": options.user_column, "item": options.item_column, "time": options.time_column}
+        return _table(path, columns | {"rating": options.rating_column})
     return {"movielens-dat": _dat, "pairs": _pairs, "sequences": _sequences}[form](path)
 
 
@@ -153,12 +153,12 @@ def _pairs(path: Path) -> Iterator[Row]:
 
 
 def _sequences(path: Path) -> Iterator[Row]:
-    begun: dict[str, int] = {}
+    line_of: dict[str, int] = {}
     for number, line in _lines(path, "sequences"):
         user, *items = line.split()
-        if user in begun:
-            raise _broken(path, number, f"the user {user}, whose items stand on line {begun[user]:,} already")
-        begun[user] = number
+        if user in line_of:
+            raise _broken(path, number, f"the user {user}, whose items stand on line {line_of[user]:,} already")
+        line_of[user] = number
         yield from (Row(number, user, item, 0.0, 0.0) for item in items)
 
 
@@ -171,7 +171,7 @@ def _lines(path: Path, form: Form) -> Iterator[tuple[int, str]]:
 
 @contextmanager
 def opened(path: Path, form: Form, *, option: str = "--interactions") -> Iterator[IO[str]]:
-    """MovieLens' .dat files are in Latin-1, everything else is in UTF-8."""
+    """Opens the file: MovieLens' .dat files are in Latin-1, everything else is in UTF-8."""
     try:
         with open(path, newline="", encoding="latin-1" if form == "movielens-dat" else "utf-8-sig") as file:
             yield file
@@ -189,24 +189,24 @@ def _word(text: str, path: Path, line: int) -> str:
 
 def _number(text: str, what: str, path: Path, line: int) -> float:
     try:
-        found = float(text)
+        number = float(text)
     except ValueError:
-        found = math.nan
-    if not math.isfinite(found):
+        number = math.nan
+    if not math.isfinite(number):
         raise _broken(path, line, f"the {what} {text.strip()!r}, which is no number")
-    return found
+    return number
 
 
 class _Clock:
-    """The times of a file: all of them plain numbers, or all dates. Of both together no order can be told."""
+    """Parser of the times of a file. They must all be numbers, or all dates: a mixture has no order."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.began: tuple[bool, int] | None = None
-        """Whether the first one was a date, and its line."""
+        """First time that was read: true if it was a date, and its line."""
 
     def read(self, text: str, line: int) -> float:
-        found, is_date = self._read(text, line)
+        time, is_date = self._read(text, line)
         self.began = self.began or (is_date, line)
         if is_date is not self.began[0]:
             kinds = ("a number", "a date")
@@ -215,20 +215,20 @@ class _Clock:
                 line,
                 f"the time {text.strip()!r}, {kinds[is_date]}, where line {self.began[1]:,} has {kinds[not is_date]}",
             )
-        return found
+        return time
 
     def _read(self, text: str, line: int) -> tuple[float, bool]:
         try:
-            found, is_date = float(text), False
+            time, is_date = float(text), False
         except ValueError:
             try:
                 date = datetime.fromisoformat(text.strip())
             except ValueError:
                 raise _broken(self.path, line, f"the time {text.strip()!r}, which is no number and no date") from None
-            found, is_date = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp(), True
-        if not math.isfinite(found):
+            time, is_date = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp(), True
+        if not math.isfinite(time):
             raise _broken(self.path, line, f"the time {text.strip()!r}, which is no number")
-        return found, is_date
+        return time, is_date
 
 
 def _broken(path: Path, line: int, what: str) -> DataError:

@@ -17,7 +17,7 @@ REMARKS = {
     "items_dropped": "items with too few",
     "users_only_trained_on": "users with fewer than three, who are trained on and not evaluated",
 }
-"""Of the counts of `prepare`, those that are said where they are not 0."""
+"""Words for the counts of `prepare`, which are printed if they are not 0."""
 
 
 def prepared_text(found: Mapping[str, Any]) -> str:

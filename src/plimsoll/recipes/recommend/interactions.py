@@ -1,18 +1,17 @@
-"""Who took which item after which: a folder that `plimsoll prepare recommend` wrote, checked when it is opened.
+"""Users' sequences of items: a folder that `plimsoll prepare recommend` wrote, checked when it is opened.
 
-`sequences.npy` holds all users' items one after the other, each user's in the order of time, as ids from 1 (0 is
-padding, and never an item); `offsets.npy` the first of each user and, last, their number; `clusters.npy` the cluster of
-each id, -1 for padding; `embeddings.npy`, where there is one, a row for each id to begin with, zeros for padding;
-`items.jsonl` what items are called (recipes/recommend/catalogue.py); `catalogue.json` the sizes.
+`sequences.npy` holds the items of all users one after the other, each user's in the order of time, as ids from 1 (0 is
+padding, and never an item). `offsets.npy` has the first place of each user and, last, the number of places;
+`clusters.npy` the cluster of each id, -1 for padding; `embeddings.npy`, if there is one, an initial vector per id,
+zeros for padding; `items.jsonl` the names of items (recipes/recommend/catalogue.py); `catalogue.json` the sizes.
 
 Splits are places, not files. Of a user with three items or more the last is for testing and the one before it for
-validation; what stands before is for training. Users with fewer are only trained on.
+validation; the earlier ones are for training. Users with fewer are only trained on.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -20,15 +19,15 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float32, Int32, Int64
 
-from plimsoll.data.read_json import read_json
+from plimsoll.data.disk import read_json
 from plimsoll.data.token_table import loaded
 from plimsoll.errors import DataError
 from plimsoll.recipes.recommend.catalogue import Catalogue
 
 PADDING = 0
-"""The id that is no item."""
+"""Id that is no item."""
 LEAST_EVALUATED = 3
-"""Items of a user who is validated and tested on."""
+"""Fewest items of a user who is evaluated."""
 ABOUT, SEQUENCES, OFFSETS = "catalogue.json", "sequences.npy", "offsets.npy"
 CLUSTERS, EMBEDDINGS = "clusters.npy", "embeddings.npy"
 SLICE = 2**20
@@ -38,17 +37,17 @@ HeldOut = Literal["validation", "test"]
 
 
 class Interactions:
-    """Sequences stay on disk, mapped; everything else is in memory once it was asked for."""
+    """Set of interactions. Sequences are memory-mapped; everything else is loaded on first use."""
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder).expanduser()
         self.about = _about(self.folder)
         self.users: int = self.about["users"]
         self.items: int = self.about["items"]
-        """Without padding: ids go from 1 to this number."""
+        """Number of items without padding: ids go from 1 to this number."""
         self.clusters: int = self.about["clusters"]
         self.offsets: Int64[np.ndarray, " users_and_1"] = self._offsets()
-        """First place of each user in `sequences`, and the number of interactions."""
+        """First place of each user in `sequences`, then the number of interactions."""
         self.sequences: Int32[np.ndarray, " interactions"] = self._sequences()
 
     @classmethod
@@ -56,94 +55,94 @@ class Interactions:
         return cls(folder)
 
     def __len__(self) -> int:
-        """Interactions."""
+        """Returns the number of interactions."""
         return int(self.offsets[-1])
 
     def held_bytes(self) -> int:
-        """Of what is mapped and what is in memory, titles and embeddings aside."""
+        """Returns the bytes that are mapped or in memory, without titles and embeddings."""
         return 4 * len(self) + self.offsets.nbytes + 4 * (self.items + 1)
 
     def sha256(self) -> str:
-        """Of who took what and when. Read, not mapped: pages of a map would stay in memory."""
-        found = hashlib.sha256()
+        """Returns a hash of all sequences. The files are read, because pages of a mapping would stay in memory."""
+        digest = hashlib.sha256()
         for name in (SEQUENCES, OFFSETS):
             with open(self.folder / name, "rb") as file:
-                found.update(hashlib.file_digest(file, "sha256").digest())
-        return found.hexdigest()
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+        return digest.hexdigest()
 
     def sequence(self, user: int) -> Int32[np.ndarray, " length"]:
-        """All of a user's items, in the order of time."""
+        """Returns all items of a user, in the order of time."""
         return self.sequences[self.offsets[user] : self.offsets[user + 1]]
 
     def train(self, user: int) -> Int32[np.ndarray, " length"]:
         return self.sequences[self.offsets[user] : self.ends("train")[user]]
 
     def validation(self, user: int) -> tuple[Int32[np.ndarray, " length"], int]:
-        """What the user took before, and the item to be found."""
+        """Returns what the user took before, and the item to predict."""
         return self._held_out(user, "validation")
 
     def test(self, user: int) -> tuple[Int32[np.ndarray, " length"], int]:
-        """What the user took before, the item of validation included, and the item to be found."""
+        """Returns what the user took before, with the item of validation, and the item to predict."""
         return self._held_out(user, "test")
 
     @cached_property
     def evaluated(self) -> Int64[np.ndarray, " evaluated"]:
-        """The users who have an item for validation and one for testing."""
+        """Users who have an item for validation and one for testing."""
         return np.flatnonzero(np.diff(self.offsets) >= LEAST_EVALUATED)
 
     def ends(self, split: Literal["train"] | HeldOut) -> Int64[np.ndarray, " users"]:
-        """Where each user's items for training end, or what is known when the held-out item is to be found.
+        """Returns where each user's training items end, or the history before the held-out item.
 
-        That item stands there, if the user is one of the `evaluated`.
+        That item is at this place, if the user is one of the `evaluated`.
         """
-        return self._test_ends if split == "test" else self._train_ends
+        return self._ends[split]
 
     def targets(self, split: HeldOut) -> Int32[np.ndarray, " evaluated"]:
-        """The items to be found, of each of the `evaluated` users."""
+        """Returns the item to predict for each of the `evaluated` users."""
         return np.asarray(self.sequences[self.ends(split)[self.evaluated]])
 
     @cached_property
     def cluster_of(self) -> Int32[np.ndarray, " items_and_1"]:
-        """From 0 to `clusters` - 1, each of them with a member; -1 for padding."""
+        """Cluster of each id, from 0 to `clusters` - 1, each of them with a member; -1 for padding."""
         path = self.folder / CLUSTERS
-        found = loaded(path)
-        _require_shape(path, found, (self.items + 1,))
-        told = self.about["clusters_sha256"]
-        inside = (found[1:] >= 0) & (found[1:] < self.clusters)
-        if found[0] != -1 or not inside.all():
-            at = 0 if found[0] != -1 else 1 + int(np.argmin(inside))
+        clusters = loaded(path)
+        _require_shape(path, clusters, (self.items + 1,))
+        expected = self.about["clusters_sha256"]
+        inside = (clusters[1:] >= 0) & (clusters[1:] < self.clusters)
+        if clusters[0] != -1 or not inside.all():
+            at = 0 if clusters[0] != -1 else 1 + int(np.argmin(inside))
             wanted = "-1, for padding" if at == 0 else f"0 to {self.clusters - 1:,}"
-            raise DataError(f"{path}: item {at:,} has the cluster {found[at]:,}, and {wanted}, was expected")
-        found = found.astype(np.int32)
-        if clusters_sha256(found, self.about["catalogue"]) != told:
+            raise DataError(f"{path}: item {at:,} has the cluster {clusters[at]:,}, and {wanted}, was expected")
+        clusters = clusters.astype(np.int32)
+        if clusters_sha256(clusters, self.about["catalogue"]) != expected:
             raise DataError(
                 f"{path} has a cluster for each of {self.items:,} items, but is not the file that was made for this"
                 " catalogue: it is another catalogue's, or was changed. Put the old file back, or prepare the set again"
             )
-        return found
+        return clusters
 
     @cached_property
     def catalogue(self) -> Catalogue:
-        """What the items are called."""
-        found = Catalogue.read(self.folder)
-        if len(found) != self.items or found.sha256 != self.about["catalogue"]:
+        """Names of the items."""
+        catalogue = Catalogue.read(self.folder)
+        if len(catalogue) != self.items or catalogue.sha256 != self.about["catalogue"]:
             raise DataError(
-                f"{self.folder} has {len(found):,} items in items.jsonl and {self.items:,} in {ABOUT}, and they are not"
-                " the same catalogue: prepare the data set again"
+                f"{self.folder} has {len(catalogue):,} items in items.jsonl and {self.items:,} in {ABOUT}, and they are"
+                " not the same catalogue: prepare the data set again"
             )
-        return found
+        return catalogue
 
     def embeddings(self) -> Float32[np.ndarray, "items_and_1 width"] | None:
-        """Rows to begin with, zeros for padding; None where the set was prepared without."""
+        """Returns initial vectors, zeros for padding; None if the set was prepared without them."""
         width, path = self.about["embedding_size"], self.folder / EMBEDDINGS
         if width is None:
             return None
-        found = loaded(path, kinds="f")
-        _require_shape(path, found, (self.items + 1, width))
-        if not np.isfinite(found).all() or found[0].any():
-            at = int(np.argmin(np.isfinite(found).all(1))) if not np.isfinite(found).all() else 0
+        vectors = loaded(path, kinds="f")
+        _require_shape(path, vectors, (self.items + 1, width))
+        if not np.isfinite(vectors).all() or vectors[0].any():
+            at = int(np.argmin(np.isfinite(vectors).all(1))) if not np.isfinite(vectors).all() else 0
             raise DataError(f"{path}: row {at:,} has {'NaN or infinity' if at else 'no zeros'}: prepare the set again")
-        return found.astype(np.float32, copy=False)
+        return vectors.astype(np.float32, copy=False)
 
     def check(self) -> None:
         """Reads all of it. Opening checks sequences and offsets; clusters, names and embeddings are checked here."""
@@ -151,12 +150,10 @@ class Interactions:
         self.embeddings()
 
     @cached_property
-    def _train_ends(self) -> np.ndarray:
-        return self.offsets[1:] - 2 * (np.diff(self.offsets) >= LEAST_EVALUATED)
-
-    @cached_property
-    def _test_ends(self) -> np.ndarray:
-        return self.offsets[1:] - (np.diff(self.offsets) >= LEAST_EVALUATED)
+    def _ends(self) -> dict[str, np.ndarray]:
+        evaluated = np.diff(self.offsets) >= LEAST_EVALUATED
+        before_both, before_last = self.offsets[1:] - 2 * evaluated, self.offsets[1:] - evaluated
+        return {"train": before_both, "validation": before_both, "test": before_last}
 
     def _held_out(self, user: int, split: HeldOut) -> tuple[np.ndarray, int]:
         first, end = self.offsets[user], self.ends(split)[user]
@@ -166,27 +163,28 @@ class Interactions:
 
     def _offsets(self) -> np.ndarray:
         path, end = self.folder / OFFSETS, self.about["interactions"]
-        found = loaded(path)
-        _require_shape(path, found, (self.users + 1,))
-        falls = np.flatnonzero(found[1:] <= found[:-1])
+        offsets = loaded(path)
+        _require_shape(path, offsets, (self.users + 1,))
+        falls = np.flatnonzero(offsets[1:] <= offsets[:-1])
         if len(falls):
             at = int(falls[0])
             raise DataError(
-                f"{path}: offset {at + 1:,} is {found[at + 1]:,}, and the one before it {found[at]:,}: they must"
+                f"{path}: offset {at + 1:,} is {offsets[at + 1]:,}, and the one before it {offsets[at]:,}: they must"
                 " ascend, since every user has an item. Prepare the data set again"
             )
-        if found[0] != 0 or found[-1] != end:
+        if offsets[0] != 0 or offsets[-1] != end:
             raise DataError(
-                f"{path} goes from {found[0]:,} to {found[-1]:,}, and {ABOUT} says there are {end:,} interactions:"
+                f"{path} goes from {offsets[0]:,} to {offsets[-1]:,}, and {ABOUT} says there are {end:,} interactions:"
                 " prepare the data set again"
             )
-        return found.astype(np.int64)
+        return offsets.astype(np.int64)
 
     def _sequences(self) -> np.ndarray:
         path = self.folder / SEQUENCES
-        found = loaded(path, mapped=True)
-        _require_shape(path, found, (self.about["interactions"],))
-        for first, ids in _slices(found):
+        sequences = loaded(path, mapped=True)
+        _require_shape(path, sequences, (self.about["interactions"],))
+        for first in range(0, len(sequences), SLICE):
+            ids = np.asarray(sequences[first : first + SLICE])
             wrong = (ids <= PADDING) | (ids > self.items)
             if wrong.any():
                 at = int(np.argmax(wrong))
@@ -196,17 +194,17 @@ class Interactions:
                     f"{path}: place {place:,}, of user {user:,}, has the item {ids[at]:,}, and the catalogue has ids 1"
                     f" to {self.items:,}. Prepare the data set again"
                 )
-        return found if found.dtype == np.int32 else found.astype(np.int32)
+        return sequences if sequences.dtype == np.int32 else sequences.astype(np.int32)
 
 
 def is_interactions(folder: Path | str) -> bool:
-    """Whether there is such a set, whole or not."""
+    """Returns whether the folder has a set of interactions, complete or not."""
     folder = Path(folder).expanduser()
     return (folder / ABOUT).is_file() or (folder / SEQUENCES).is_file()
 
 
 def clusters_sha256(cluster_of: Int32[np.ndarray, " items_and_1"], catalogue: str) -> str:
-    """Of the clusters and the catalogue that they were made for."""
+    """Returns a hash of the clusters and of the catalogue they belong to."""
     return hashlib.sha256(catalogue.encode() + cluster_of.astype("<i4").tobytes()).hexdigest()
 
 
@@ -214,7 +212,7 @@ _COUNTS = ("items", "users", "interactions", "clusters")
 
 
 def _about(folder: Path) -> dict[str, Any]:
-    """What catalogue.json says, with every field that is read from it."""
+    """Returns the content of catalogue.json, after checking every field that is used."""
     path = folder / ABOUT
     absent = (
         f"there is no {ABOUT} in {folder}: no data set of interactions is there. `plimsoll prepare recommend"
@@ -232,14 +230,9 @@ def _about(folder: Path) -> dict[str, Any]:
     return about
 
 
-def _require_shape(path: Path, found: np.ndarray, shape: tuple[int, ...]) -> None:
-    if found.shape != shape:
+def _require_shape(path: Path, values: np.ndarray, shape: tuple[int, ...]) -> None:
+    if values.shape != shape:
         raise DataError(
-            f"{path} has the shape {found.shape}, and {ABOUT} beside it asks for {shape}: it is another set's, or the"
+            f"{path} has the shape {values.shape}, and {ABOUT} beside it asks for {shape}: it is another set's, or the"
             " set is not whole. Prepare it again"
         )
-
-
-def _slices(values: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    for first in range(0, len(values), SLICE):
-        yield first, np.asarray(values[first : first + SLICE])

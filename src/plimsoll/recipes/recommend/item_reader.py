@@ -1,6 +1,6 @@
-"""What reads a history of items, given as vectors: a small transformer learned along, or a published language model.
+"""Readers of a history of items, given as vectors: a small trained transformer, or a published language model.
 
-Both take (batch, length, width) to the same shape, causally; neither knows items. Histories are filled up on the right,
+Both are causal, map (batch, length, width) to the same shape, and know no items. Histories are padded on the right,
 where causal attention does not look.
 """
 
@@ -24,7 +24,7 @@ from plimsoll.types import Compute
 
 
 class Reader(Protocol):
-    """Blocks and a norm. `frozen`: whether they are not learned."""
+    """Blocks and a norm. `frozen` says whether they are not trained."""
 
     frozen: bool
 
@@ -32,7 +32,7 @@ class Reader(Protocol):
     def hidden(
         self, params: dict, x: Float[Array, "batch length width"], keys: Array | None
     ) -> Float[Array, "batch length width"]:
-        """`keys`, one per example, where dropout is on."""
+        """Returns the output for each position. `keys` has one key per example if dropout is on."""
         ...
 
     def unstack(self, params: dict) -> dict:
@@ -43,7 +43,7 @@ class Reader(Protocol):
 
 
 class SmallReader:
-    """A Llama-like decoder (models/decoder.py) without words. Dropout is of what a whole block adds."""
+    """Llama-like decoder (models/decoder.py) without words. Dropout applies to what a whole block adds."""
 
     frozen = False
 
@@ -82,7 +82,7 @@ class SmallReader:
 
 
 class PublishedReader:
-    """A Llama or a Gemma. It begins as `blank`, until its weights are read; its words are not needed."""
+    """Llama or Gemma. It is `blank` until its weights are read; its word table is not needed."""
 
     def __init__(self, shape: PretrainedShape, compute: Compute, *, frozen: bool) -> None:
         self.shape, self.frozen = shape, frozen

@@ -1,4 +1,4 @@
-"""Sizes of a model of items, and what is learned of them: no JAX, for recipes.
+"""Sizes of a model of items, and what of it is trained. Imports no JAX, because recipes use it.
 
 Items are numbered from 1, as in recipes/recommend/interactions.py; row 0 of every table is padding.
 """
@@ -16,22 +16,25 @@ ClusterVectors = Literal["learned", "means"]
 
 @dataclass(frozen=True, kw_only=True)
 class ItemShape:
-    """An item is a row of `item_width` numbers, which an adapter takes to the `width` of the language model."""
+    """Sizes of a model.
+
+    An item is a row of `item_width` numbers; an adapter maps it to the `width` of the language model.
+    """
 
     items: int
-    """Without padding."""
+    """Number of items without padding."""
     item_width: int
     inner: int
-    """Of the adapter's hidden layer; 0 for no adapter, where the two widths are the same."""
+    """Width of the adapter's hidden layer; 0 for no adapter, if the two widths are equal."""
     width: int
     softmax: Softmax = "two-level"
     clusters: int = 1
     largest_cluster: int = 1
-    """Items in it."""
+    """Number of items in the largest cluster."""
     cluster_vectors: ClusterVectors = "learned"
-    """Rows of their own, or the means of their members' rows."""
+    """Vectors of clusters: rows of their own, or the means of their members' rows."""
     dropout: float = 0.0
-    """Of what enters the language model, and of what each of its layers adds where it is trained along."""
+    """Dropout of the language model's input, and of what each of its layers adds if it is trained too."""
 
     def __post_init__(self) -> None:
         for name in ("items", "item_width", "width", "clusters", "largest_cluster"):
@@ -63,7 +66,7 @@ class ItemShape:
         return self.two_level and self.cluster_vectors == "learned"
 
     def parameters(self) -> int:
-        """Of item table, adapter and clusters' rows: all that is learned beside the language model."""
+        """Returns the number of parameters of item table, adapter and clusters: those besides the language model."""
         adapter = (self.item_width + 1) * self.inner + (self.inner + 1) * self.width if self.inner else 0
         clusters = self.clusters * self.item_width if self.learned_clusters else 0
         return (self.items + 1) * self.item_width + adapter + clusters

@@ -1,4 +1,4 @@
-"""What a model of items begins with: the data's embeddings and clusters, and a published model's weights."""
+"""Initial values of a model of items: the data's embeddings and clusters, and a published model's weights."""
 
 from __future__ import annotations
 
@@ -15,23 +15,25 @@ from plimsoll.recipes.recommend.items import members_of
 from plimsoll.types import Params
 
 ROW_LENGTH = 0.8
-"""Of an item's row, whatever the length of what it was made from: beside what the reader's last norm gives, the
-likeliest items then begin some nats above the others."""
+"""Length of an item's initial row, whatever the length of its embedding. With the output of the reader's last norm, the
+likeliest items then start some nats above the others."""
 
 
 def with_items(params: Params, rows: Float[np.ndarray, "items_and_1 item_width"]) -> Params:
-    """With these rows, each as long as `ROW_LENGTH`, but for rows of zeros, which stay as they were drawn. `rows` is
-    changed."""
+    """Returns parameters with these rows, scaled to `ROW_LENGTH`.
+
+    Rows of zeros keep their random values. `rows` is changed.
+    """
     trainable = params["trainable"]
     lengths = np.linalg.norm(rows, axis=1)
-    there = lengths > 0
-    rows *= np.where(there, ROW_LENGTH / np.where(there, lengths, 1), 0).astype(np.float32)[:, None]
-    rows[~there] = np.asarray(trainable["items"]["embedding"])[~there]
+    not_zero = lengths > 0
+    rows *= np.where(not_zero, ROW_LENGTH / np.where(not_zero, lengths, 1), 0).astype(np.float32)[:, None]
+    rows[~not_zero] = np.asarray(trainable["items"]["embedding"])[~not_zero]
     return params | {"trainable": trainable | {"items": {"embedding": jax.device_put(rows)}}}
 
 
 def with_clusters(params: Params, cluster_of: Int[np.ndarray, " items_and_1"], shape: ItemShape) -> Params:
-    """With these clusters; rows of their own begin as the means of their members' rows."""
+    """Returns parameters with these clusters; rows of their own start as the means of their members' rows."""
     fixed = members_of(cluster_of, shape)
     if shape.learned_clusters:
         table = np.asarray(params["trainable"]["items"]["embedding"])[1:]
@@ -44,9 +46,9 @@ def with_clusters(params: Params, cluster_of: Int[np.ndarray, " items_and_1"], s
 
 
 def with_weights(params: Params, folder: Path, shape: PretrainedShape) -> Params:
-    """With the model's weights, in the bits in which the tree before them was kept.
+    """Returns parameters with the model's weights, stored in as many bits as before.
 
-    That tree is given back first: two of them are never there at once.
+    The old weights are deleted first, so that two copies are never in memory.
     """
     part = "frozen" if "model" in params.get("frozen", {}) else "trainable"
     bits = bits_of(params[part]["model"])

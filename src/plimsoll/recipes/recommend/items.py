@@ -1,12 +1,12 @@
-"""Items as single tokens of a language model: what goes in, and how likely each one is to come next.
+"""Items as single tokens of a language model: its input vectors, and the probability of each item to come next.
 
-A row of the item table goes through an adapter into the model; the same adapter takes it to the vector v that the
-model's output h is compared with. With a full softmax, p(i) is that of h.v_i over all items. With two levels,
-p(i) = p(c) p(i | c): first a softmax over the clusters' vectors, then one over the members of the item's cluster, which
-costs `clusters + largest_cluster` products where the full one costs `items`. Subbiah et al. 2025 (EfficientIDs).
+A row of the item table goes through an adapter into the model; the same adapter maps it to the vector v that the
+model's output h is compared with. With a full softmax, p(i) is that of h.v_i over all items. With two levels, p(i) =
+p(c) p(i | c): first a softmax over the clusters' vectors, then one over the members of the item's cluster. That costs
+`clusters + largest_cluster` products where the full one costs `items`. Subbiah et al. 2025 (EfficientIDs).
 
-Both are distributions over the items: padding is never one of them, an empty place in a cluster counts as -inf before
-the sum is taken, and of a cluster with one member that member is certain.
+Both are distributions over the items. Padding is never one of them, an empty place in a cluster counts as -inf in the
+sum, and the member of a cluster with one member is certain.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from plimsoll.recipes.recommend.item_shape import ItemShape
 from plimsoll.types import IGNORE, Compute
 
 INIT_SCALE = 0.02
-"""Standard deviation of a row's numbers, where nothing better is known to begin with."""
+"""Standard deviation of the initial rows, without embeddings."""
 NOBODY = 0
-"""In a table of members: a place that is not taken. It is padding's id."""
+"""Value of an empty place in a table of members: padding's id."""
 
 
 def members_of(cluster_of: Int[np.ndarray, " items_and_1"], shape: ItemShape) -> dict[str, np.ndarray]:
-    """The clusters as they are kept: each item's cluster and place in it, and each cluster's items. NumPy.
+    """Returns, as NumPy arrays, each item's cluster and place in it, and each cluster's items.
 
     `cluster_of` is -1 for padding.
     """
@@ -51,7 +51,7 @@ def members_of(cluster_of: Int[np.ndarray, " items_and_1"], shape: ItemShape) ->
 
 
 def round_robin(shape: ItemShape) -> dict[str, Array]:
-    """Item i in cluster (i - 1) mod clusters, until others are given: what a model begins with."""
+    """Returns item i in cluster (i - 1) mod clusters: the initial clusters, until others are given."""
     item = jnp.arange(shape.items + 1, dtype=jnp.int32)
     number = jnp.maximum(item - 1, 0)
     cluster = jnp.arange(shape.clusters, dtype=jnp.int32)[:, None]
@@ -65,13 +65,13 @@ def round_robin(shape: ItemShape) -> dict[str, Array]:
 
 
 class Items:
-    """Pure functions over the trainable entries `items`, `adapter` and `clusters`, and what is fixed of clusters."""
+    """Pure functions over the trainable entries `items`, `adapter` and `clusters`, and the fixed tables of clusters."""
 
     def __init__(self, shape: ItemShape, compute: Compute) -> None:
         self.shape, self.compute = shape, compute
 
     def init(self, key: Array) -> dict[str, Any]:
-        """Float32. The adapter is drawn as Xavier normal."""
+        """Returns float32 parameters. The adapter's are Xavier normal."""
         shape, (items, inner, outer, clusters) = self.shape, jax.random.split(key, 4)
         params: dict[str, Any] = {"items": {"embedding": _rows(items, shape.items + 1, shape.item_width)}}
         if shape.inner:
@@ -84,22 +84,22 @@ class Items:
         return params
 
     def entered(self, params: dict, ids: Int[Array, "*any"]) -> Float[Array, "*any width"]:
-        """What goes into the language model in these items' places."""
+        """Returns the language model's input vectors for these items."""
         return self._adapted(params, params["items"]["embedding"][ids])
 
     def vectors(self, params: dict, fixed: dict) -> dict[str, Float[Array, "_ width"]]:
-        """What the model's output is compared with: of all items, row 0 among them, and of the clusters."""
+        """Returns the vectors that outputs are compared with: those of all items, with row 0, and of the clusters."""
         table = params["items"]["embedding"]
-        found = {"items": self._adapted(params, table)}
+        vectors = {"items": self._adapted(params, table)}
         if self.shape.two_level:
             rows = params["clusters"]["embedding"] if self.shape.learned_clusters else _means(table, fixed)
-            found["clusters"] = self._adapted(params, rows)
-        return found
+            vectors["clusters"] = self._adapted(params, rows)
+        return vectors
 
     def nats(
         self, hidden: Float[Array, "tokens width"], vectors: dict, items: Int[Array, " tokens"], fixed: dict
     ) -> Float[Array, ""]:
-        """Sums `-log p(item)` over the tokens whose item is not `IGNORE`: a rule of `levers.chunked_loss`."""
+        """Returns the sum of `-log p(item)` over tokens whose item is not `IGNORE`: a rule of `levers.chunked_loss`."""
         if not self.shape.two_level:
             labels = jnp.where(items == IGNORE, IGNORE, items - 1)
             return jnp.sum(each_nats(self._scores(hidden, vectors["items"][1:]), labels))
@@ -107,14 +107,14 @@ class Items:
         cluster = jnp.where(items == IGNORE, IGNORE, fixed["cluster"][known])
         place = jnp.where(items == IGNORE, IGNORE, fixed["place"][known])
         members = fixed["members"][jnp.maximum(cluster, 0)]
-        within = self._scores_of_each(hidden, vectors["items"][members])
+        within = batched_dot_rows(hidden[:, None], vectors["items"][members], **self._how)[:, 0]
         within = jnp.where(members == NOBODY, -jnp.inf, within)
         return jnp.sum(each_nats(self._cluster_scores(hidden, vectors, fixed), cluster) + each_nats(within, place))
 
     def log_probabilities(
         self, hidden: Float[Array, "rows width"], vectors: dict, fixed: dict
     ) -> Float[Array, "rows items_and_1"]:
-        """Of every item to come next; -inf of padding."""
+        """Returns the log probability of every item to come next; -inf for padding."""
         scores = self._scores(hidden, vectors["items"][1:])
         if self.shape.two_level:
             cluster, clusters = fixed["cluster"][1:], self.shape.clusters
@@ -122,13 +122,13 @@ class Items:
             shifted = jnp.exp(scores.T - largest[cluster])
             whole = largest + jnp.log(jax.ops.segment_sum(shifted, cluster, num_segments=clusters))
             first = jax.nn.log_softmax(self._cluster_scores(hidden, vectors, fixed))
-            found = scores + (first - whole.T)[:, cluster]
+            log_p = scores + (first - whole.T)[:, cluster]
         else:
-            found = jax.nn.log_softmax(scores)
-        return jnp.pad(found, ((0, 0), (1, 0)), constant_values=-jnp.inf)
+            log_p = jax.nn.log_softmax(scores)
+        return jnp.pad(log_p, ((0, 0), (1, 0)), constant_values=-jnp.inf)
 
     def _cluster_scores(self, hidden: Array, vectors: dict, fixed: dict) -> Array:
-        """-inf of a cluster without members, which nothing can come from."""
+        """Returns the scores of clusters; -inf for one without members, which no item can come from."""
         return jnp.where(fixed["members"][:, 0] == NOBODY, -jnp.inf, self._scores(hidden, vectors["clusters"]))
 
     def _adapted(self, params: dict, rows: Float[Array, "... item_width"]) -> Float[Array, "... width"]:
@@ -143,11 +143,6 @@ class Items:
 
     def _scores(self, hidden: Array, vectors: Array) -> Array:
         return dot_rows(hidden, vectors, **self._how)
-
-    def _scores_of_each(
-        self, hidden: Float[Array, "tokens width"], vectors: Float[Array, "tokens places width"]
-    ) -> Float[Array, "tokens places"]:
-        return batched_dot_rows(hidden[:, None], vectors, **self._how)[:, 0]
 
     @property
     def _how(self) -> dict[str, Any]:

@@ -1,12 +1,12 @@
-"""Rows of a file as users' sequences: sorted by time, without repeats, and only of users and items with enough.
+"""Rows of a file as users' sequences: sorted by time, without repeats, and only users and items with enough of them.
 
-A row is 16 bytes here (user, item and time), and some 60 while it is sorted.
+A row takes 16 bytes here (user, item and time), and about 60 while it is sorted.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,24 +18,24 @@ from plimsoll.recipes.recommend.formats import Row
 
 @dataclass(frozen=True)
 class Log:
-    """Users and items as numbers from 0, in the order in which they first came."""
+    """Users and items as numbers from 0, in the order of their first row."""
 
     users: Int32[np.ndarray, " rows"]
     items: Int32[np.ndarray, " rows"]
     times: Float64[np.ndarray, " rows"]
     originals: list[str]
-    """What each item is called."""
+    """Name of each item in the file."""
 
     def __len__(self) -> int:
         return len(self.users)
 
     def kept(self, which: np.ndarray) -> Log:
-        """`which`: booleans, or an order."""
+        """Returns the rows that `which` selects: booleans, or an order."""
         return replace(self, users=self.users[which], items=self.items[which], times=self.times[which])
 
 
 def collect(rows: Iterable[Row], *, min_rating: float | None) -> tuple[Log, dict[str, int]]:
-    """All rows but those that are rated lower, and how many there were of both."""
+    """Returns all rows but those with a low rating, and the number of both."""
     user_numbers: dict[str, int] = {}
     item_numbers: dict[str, int] = {}
     users, items, times = array("i"), array("i"), array("d")
@@ -54,22 +54,24 @@ def collect(rows: Iterable[Row], *, min_rating: float | None) -> tuple[Log, dict
 
 
 def sorted_by_time(log: Log) -> tuple[Log, int]:
-    """Users one after the other, each in the order of time, ties in the order of the file; and how many rows came
-    before one of their user's that is older."""
+    """Returns the log user by user in the order of time, and how many rows were out of order.
+
+    Ties keep the order of the file.
+    """
     together = log.kept(np.argsort(log.users, kind="stable"))
     early = (np.diff(together.users) == 0) & (np.diff(together.times) < 0)
     return log.kept(np.lexsort((log.times, log.users))), int(early.sum())
 
 
 def without_repeats(log: Log) -> tuple[Log, int]:
-    """Of a sorted log: the first of a user's interactions with an item; and how many came again."""
+    """Returns a sorted log with only the first of a user's interactions with an item, and the number of repeats."""
     keys = log.users.astype(np.int64) * len(log.originals) + log.items
     _, first = np.unique(keys, return_index=True)
     return log.kept(np.sort(first)), len(log) - len(first)
 
 
 def core(log: Log, least: int) -> Log:
-    """Every user and every item that is left has `least` interactions or more."""
+    """Returns the log of users and items that have `least` interactions or more among themselves."""
     while len(log):
         of_users, of_items = np.bincount(log.users), np.bincount(log.items)
         enough = (of_users[log.users] >= least) & (of_items[log.items] >= least)
@@ -80,13 +82,13 @@ def core(log: Log, least: int) -> Log:
 
 
 def tied(log: Log) -> int:
-    """Rows of a sorted log with the time of the one before, which is the same user's."""
+    """Returns the number of rows of a sorted log with the same user and time as the row before."""
     return int(((np.diff(log.users) == 0) & (np.diff(log.times) == 0)).sum())
 
 
 @dataclass(frozen=True)
 class Numbered:
-    """Ids from 1, in the order of what items are called: of numbers by size, of words by the alphabet."""
+    """Ids from 1, in the order of the items' names: numbers by size, words alphabetically."""
 
     sequences: Int32[np.ndarray, " interactions"]
     offsets: Int64[np.ndarray, " users_and_1"]
@@ -94,21 +96,16 @@ class Numbered:
 
 
 def numbered(log: Log) -> Numbered:
-    """Of a sorted log that is not empty."""
+    """Returns the ids of a sorted log that is not empty."""
     present = np.unique(log.items)
     names = [log.originals[item] for item in present.tolist()]
-    order = sorted(range(len(names)), key=_by_number(names))
+    are_numbers = all(name.isascii() and name.isdigit() for name in names)
+    order = sorted(range(len(names)), key=lambda at: (int(names[at]) if are_numbers else 0, names[at]))
     ids = np.zeros(len(log.originals), np.int32)
     ids[present[order]] = np.arange(1, len(names) + 1)
     firsts = np.flatnonzero(np.diff(log.users, prepend=-1))
     originals = [names[at] for at in order]
     return Numbered(ids[log.items], np.append(firsts, len(log)).astype(np.int64), originals)
-
-
-def _by_number(names: list[str]) -> Callable[[int], tuple[int, str]]:
-    if all(name.isascii() and name.isdigit() for name in names):
-        return lambda at: (int(names[at]), names[at])
-    return lambda at: (0, names[at])
 
 
 def require_some(log: Log, read: int, *, least: int, path: object) -> None:

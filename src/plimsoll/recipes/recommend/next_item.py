@@ -1,7 +1,7 @@
-"""The task of predicting the item that comes next: a reader between the item table's two uses.
+"""Task of predicting the next item: a reader between the two uses of the item table.
 
-The same rows go in and are compared with what comes out (recipes/recommend/items.py). Where the reader
-is frozen, rows and adapter still get a gradient through it.
+The same rows are its input and are compared with its output (recipes/recommend/items.py). If the reader is frozen, rows
+and adapter still get a gradient through it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from plimsoll.recipes.recommend.items import Items, round_robin
 from plimsoll.types import COUNTED, IGNORE, Batch, Compute, LossSum, Metrics, Params
 
 NEAR = 10
-"""Items among which the right one should be, in the metrics of an evaluation."""
+"""Rank within which the right item should be, in the metrics of an evaluation."""
 
 
 class NextItem:
-    """A `Task`: batches hold `items`, int32 of (batch, length + 1), filled up on the right with 0, which is no item.
+    """`Task` whose batches hold `items`, int32 of (batch, length + 1), padded on the right with 0, which is no item.
 
-    To train, every item but the first is to be predicted; to evaluate, the last one of each row alone.
+    In training every item but the first is predicted; in evaluation only the last of each row.
     """
 
     def __init__(self, shape: ItemShape, reader: Reader, compute: Compute) -> None:
@@ -45,7 +45,7 @@ class NextItem:
         return {"trainable": trainable} | ({"frozen": frozen} if frozen else {})
 
     def stored(self, frozen: dict, bits: FrozenBits) -> dict:
-        """See `types.StoresFrozen`: a published model is kept as its own reader of files would make it."""
+        """Returns frozen weights in the types that the published model's files have (`types.StoresFrozen`)."""
         if not self.reader.frozen:
             return stored(frozen, bits)
         return frozen | {"model": blank_kept(frozen["model"], bits)}
@@ -53,7 +53,7 @@ class NextItem:
     def hidden(
         self, params: Params, ids: Int[Array, "batch length"], keys: Array | None = None
     ) -> Float[Array, "batch length width"]:
-        """What the reader makes of each item and of those before it."""
+        """Returns the reader's output for each item and those before it."""
         x = self.items.entered(params["trainable"], ids)
         x = dropped(x, keys, 0, share=self.shape.dropout)
         return self.reader.hidden(params["frozen" if self.reader.frozen else "trainable"]["model"], x, keys)
@@ -61,7 +61,7 @@ class NextItem:
     def loss(
         self, params: Params, carry: None, batch: Batch, keys: Array, *, train: bool
     ) -> tuple[LossSum, None, Metrics]:
-        """Nats, summed over the items that are to be predicted."""
+        """Returns the loss in nats, summed over the predicted items."""
         if not train:
             return self._judged(params, batch)
         ids, following = batch["items"][:, :-1], batch["items"][:, 1:]
@@ -85,14 +85,14 @@ class NextItem:
         return LossSum(total, count), None, {}
 
     def log_probabilities(self, params: Params, ids: Int[Array, "batch length"]) -> Float[Array, "batch items_and_1"]:
-        """Of every item to come after these histories; -inf of padding. A history has one item or more."""
+        """Returns the log probability of every item after these histories of one item or more; -inf for padding."""
         fixed = self._fixed(params)
         last = jnp.maximum(jnp.sum(ids > 0, axis=1) - 1, 0)
         hidden = jnp.take_along_axis(self.hidden(params, ids), last[:, None, None], axis=1)[:, 0]
         return self.items.log_probabilities(hidden, self.items.vectors(params["trainable"], fixed), fixed)
 
     def _judged(self, params: Params, batch: Batch) -> tuple[LossSum, None, Metrics]:
-        """Of the last item of each row: its nats, and whether it is among the first among all items not in its row.
+        """Returns the nats of the last item of each row, and whether it ranks high among all items not in its row.
 
         Ties count against it.
         """
@@ -102,9 +102,9 @@ class NextItem:
         rows, at = jnp.arange(len(items)), jnp.maximum(length - 1, 1)
         wanted = items[rows, at]
         history = jnp.where(jnp.arange(items.shape[1]) < at[:, None], items, 0)
-        found = self.log_probabilities(params, history[:, :-1])
-        own = found[rows, wanted]
-        others = found.at[rows[:, None], history].set(-jnp.inf).at[rows, wanted].set(-jnp.inf)
+        log_p = self.log_probabilities(params, history[:, :-1])
+        own = log_p[rows, wanted]
+        others = log_p.at[rows[:, None], history].set(-jnp.inf).at[rows, wanted].set(-jnp.inf)
         before = jnp.sum(others >= own[:, None], axis=1)
         hit = jnp.where(before < NEAR, counted, 0)
         weight = jnp.sum(counted)

@@ -1,4 +1,4 @@
-"""`plimsoll prepare recommend`: who took which item after which, from a file to a folder."""
+"""`plimsoll prepare recommend`: a file of interactions becomes a folder of users' sequences."""
 
 from __future__ import annotations
 
@@ -12,55 +12,55 @@ from typing import Any
 import numpy as np
 
 from plimsoll.errors import DataError
+from plimsoll.recipes.recommend.catalogue import named
 from plimsoll.recipes.recommend.clusters import clustered, default_clusters, require_clustering
 from plimsoll.recipes.recommend.embeddings import factorised, random_embeddings
 from plimsoll.recipes.recommend.formats import form_of, has_times, rows
 from plimsoll.recipes.recommend.interactions import LEAST_EVALUATED
 from plimsoll.recipes.recommend.log import collect, core, numbered, require_some, sorted_by_time, tied, without_repeats
 from plimsoll.recipes.recommend.prepare_options import RecommendSet
-from plimsoll.recipes.recommend.titles import named
 from plimsoll.recipes.recommend.writer import InteractionSet, require_free, write_interactions
 
 
-def build(made: RecommendSet, out: Path, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
-    """Writes the folder `out`. The answer is what `prepare --json` prints."""
+def build(options: RecommendSet, out: Path, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
+    """Writes the folder `out` and returns what `prepare --json` prints."""
     started = time.perf_counter()
-    path = Path(made.interactions).expanduser()
+    path = Path(options.interactions).expanduser()
     require_free(out.expanduser().absolute())
-    require_clustering(made.clustering)
-    form = form_of(made, path)
+    require_clustering(options.clustering)
+    form = form_of(options, path)
     say(f"{path} is read as --format {form}")
-    log, counts = collect(rows(made, path, form), min_rating=made.min_rating)
-    require_some(log, counts["interactions_read"], least=made.k_core, path=path)
+    log, counts = collect(rows(options, path, form), min_rating=options.min_rating)
+    require_some(log, counts["interactions_read"], least=options.k_core, path=path)
     log, out_of_order = sorted_by_time(log)
     repeats = 0
-    if not made.keep_repeats:
+    if not options.keep_repeats:
         log, repeats = without_repeats(log)
-    kept = core(log, made.k_core)
-    require_some(kept, counts["interactions_read"], least=made.k_core, path=path)
-    found = numbered(kept)
-    users, items = len(found.offsets) - 1, len(found.originals)
+    kept = core(log, options.k_core)
+    require_some(kept, counts["interactions_read"], least=options.k_core, path=path)
+    ids = numbered(kept)
+    users, items = len(ids.offsets) - 1, len(ids.originals)
     counts |= {
         "out_of_order": out_of_order,
         "repeats": repeats,
-        "same_time": tied(kept) if has_times(made, form) else 0,
+        "same_time": tied(kept) if has_times(options, form) else 0,
         "interactions_dropped": len(log) - len(kept),
         "users_dropped": len(np.unique(log.users)) - users,
         "items_dropped": len(np.unique(log.items)) - items,
-        "users_only_trained_on": int((np.diff(found.offsets) < LEAST_EVALUATED).sum()),
+        "users_only_trained_on": int((np.diff(ids.offsets) < LEAST_EVALUATED).sum()),
     }
-    clusters = default_clusters(items) if made.clusters is None else made.clusters
+    clusters = default_clusters(items) if options.clusters is None else options.clusters
     if clusters > items:
         raise DataError(f"--clusters {clusters:,} is more than the {items:,} items that are left of {path}")
-    catalogue, titles = named(made, path, form, found.originals)
-    say(f"{users:,} users, {items:,} items, {len(kept):,} interactions; clusters: {made.clustering}")
-    cluster_of, embeddings = _places(made, found.sequences, found.offsets, items=items, clusters=clusters)
-    told = {
+    catalogue, titles = named(options, path, form, ids.originals)
+    say(f"{users:,} users, {items:,} items, {len(kept):,} interactions; clusters: {options.clustering}")
+    cluster_of, embeddings = _places(options, ids.sequences, ids.offsets, items=items, clusters=clusters)
+    description = {
         "form": form,
-        "times": has_times(made, form),
+        "times": has_times(options, form),
         "titles": sum(title is not None for title in catalogue.titles),
-        "clustering": made.clustering,
-        "embeddings": None if made.embeddings == "none" else made.embeddings,
+        "clustering": options.clustering,
+        "embeddings": None if options.embeddings == "none" else options.embeddings,
         "clusters_asked": clusters,
         "largest_cluster": int(np.bincount(cluster_of[1:]).max()),
         "counts": counts,
@@ -68,23 +68,23 @@ def build(made: RecommendSet, out: Path, say: Callable[[str], None] = lambda tex
     size = write_interactions(
         out,
         InteractionSet(
-            sequences=found.sequences,
-            offsets=found.offsets,
+            sequences=ids.sequences,
+            offsets=ids.offsets,
             cluster_of=cluster_of,
             catalogue=catalogue,
             embeddings=embeddings,
-            told=told | {"made_with": dataclasses.asdict(made)},
+            told=description | {"made_with": dataclasses.asdict(options)},
         ),
     )
     seconds = time.perf_counter() - started
     sizes = {"users": users, "items": items, "clusters": int(cluster_of.max()) + 1, "examples": len(kept)}
     rate = counts["interactions_read"] / seconds
     speed = {"seconds": seconds, "examples_per_second": rate, "bytes": size}
-    return {"path": str(out), **sizes, **speed, **told, "titles_file": None if titles is None else str(titles)}
+    return {"path": str(out), **sizes, **speed, **description, "titles_file": None if titles is None else str(titles)}
 
 
 def answer(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Of `{"made": the options, "out": the folder}`; what is done is said on standard error."""
+    """Returns the result of a request `{"made": the options, "out": the folder}`. Progress goes to standard error."""
 
     def say(text: str) -> None:
         print(f"  {text}", file=sys.stderr, flush=True)
@@ -93,24 +93,24 @@ def answer(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _places(
-    made: RecommendSet, sequences: np.ndarray, offsets: np.ndarray, *, items: int, clusters: int
+    options: RecommendSet, sequences: np.ndarray, offsets: np.ndarray, *, items: int, clusters: int
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Clusters and embeddings, of what is for training alone."""
+    """Returns clusters and embeddings, from training interactions only."""
     lengths = np.diff(offsets)
     trained = lengths - 2 * (lengths >= LEAST_EVALUATED)
     places = np.repeat(offsets[:-1] - np.cumsum(trained) + trained, trained) + np.arange(trained.sum())
     seen, ends = sequences[places], np.concatenate([[0], np.cumsum(trained)])
-    size = {"items": items, "width": made.embedding_size, "seed": made.seed}
-    wanted = made.embeddings == "factorisation" or made.clustering != "frequency"
+    size = {"items": items, "width": options.embedding_size, "seed": options.seed}
+    wanted = options.embeddings == "factorisation" or options.clustering != "frequency"
     vectors = factorised(seen, ends, **size) if wanted else np.zeros((items + 1, 1), np.float32)
     cluster_of = clustered(
-        made.clustering,
+        options.clustering,
         clusters=clusters,
-        largest=made.max_cluster_size,
+        largest=options.max_cluster_size,
         popularity=np.bincount(seen, minlength=items + 1)[1:],
         vectors=vectors[1:],
-        seed=made.seed,
+        seed=options.seed,
     )
     given = {"factorisation": vectors, "none": None}
-    embeddings = given[made.embeddings] if made.embeddings in given else random_embeddings(**size)
+    embeddings = given[options.embeddings] if options.embeddings in given else random_embeddings(**size)
     return np.concatenate([[-1], cluster_of]).astype(np.int32), embeddings

@@ -1,8 +1,8 @@
-"""How far up the item to be found stands, among all items of the catalogue, and what is said of that.
+"""Rank of the item to predict among all items of the catalogue, and metrics of it.
 
-A rank counts from 0. Ties count against the item: all that score as high stand before it, and so does a score that is
-no number. With one item to be found the share of hits among the first k is also the recall, and NDCG@k is
-1 / log2(rank + 2) for a rank below k, else 0. All are sums over users here, which can be added; `means` divides them.
+A rank counts from 0. Ties count against the item: all that score as high come before it, and so does a NaN. With one
+item to predict, the share of hits among the first k is also the recall, and NDCG@k is 1 / log2(rank + 2) for a rank
+below k, else 0. Metrics are sums over users, which can be added; `means` divides them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 
 CUTS = (1, 5, 10, 20)
 USERS = "users"
-"""What the sums are divided by."""
+"""Name of the number of users, which the sums are divided by."""
 
 
 def ranks(
@@ -23,9 +23,11 @@ def ranks(
     *,
     seen: Sequence[Int[np.ndarray, " items"]] | None = None,
 ) -> Int[np.ndarray, " users"]:
-    """Column 0 is padding, and no candidate. Nor are the items that each user has `seen`, but for the target.
+    """Returns the target's rank.
 
-    `scores` is changed where that is said.
+    Padding (column 0) and the items that a user has `seen`, but for the target, are no candidates.
+
+    `scores` may be changed.
     """
     own = scores[np.arange(len(targets)), targets]
     without_seen(scores, seen)
@@ -38,24 +40,24 @@ def ranks(
 
 
 def without_seen(scores: Float[np.ndarray, "users items_and_1"], seen: Sequence[np.ndarray] | None) -> None:
-    """Padding, and what each user has seen, score minus infinity from now on."""
+    """Returns scores with minus infinity for padding and for what each user has seen."""
     scores[:, 0] = -np.inf
     for row, items in zip(scores, seen or (), strict=seen is not None):
         row[items] = -np.inf
 
 
 def best(scores: Float[np.ndarray, " items_and_1"], count: int) -> list[int]:
-    """Ids of the highest scores, highest first, of ties the lowest id; none that scores minus infinity, nor padding."""
+    """Returns the ids with the highest scores, highest first, ties by id; none with minus infinity, and no padding."""
     order = 1 + np.argsort(-scores[1:], kind="stable")[:count]
     return [int(item) for item in order if scores[item] > -np.inf]
 
 
-def sums(found: Int[np.ndarray, " users"]) -> dict[str, float]:
-    """Of ranks: hits and NDCG at each of `CUTS`, reciprocal ranks (of `rank + 1`), and users."""
-    gains = 1 / np.log2(found + 2.0)
-    hits = {f"hr@{cut}": float((found < cut).sum()) for cut in CUTS}
-    ndcg = {f"ndcg@{cut}": float(gains[found < cut].sum()) for cut in CUTS}
-    return hits | ndcg | {"mrr": float((1 / (found + 1.0)).sum()), USERS: float(len(found))}
+def sums(ranks: Int[np.ndarray, " users"]) -> dict[str, float]:
+    """Returns, for these ranks: hits and NDCG at each of `CUTS`, reciprocal ranks (of `rank + 1`), and users."""
+    gains = 1 / np.log2(ranks + 2.0)
+    hits = {f"hr@{cut}": float((ranks < cut).sum()) for cut in CUTS}
+    ndcg = {f"ndcg@{cut}": float(gains[ranks < cut].sum()) for cut in CUTS}
+    return hits | ndcg | {"mrr": float((1 / (ranks + 1.0)).sum()), USERS: float(len(ranks))}
 
 
 def added(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
@@ -66,7 +68,7 @@ def added(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def means(total: Mapping[str, float]) -> dict[str, float]:
-    """Of one user, with their number; 0 where there is none."""
+    """Returns the means per user, with the number of users; 0 if there is none."""
     users = total[USERS]
     return {name: value / users if users else 0.0 for name, value in total.items() if name != USERS} | {
         USERS: int(users)

@@ -27,7 +27,7 @@ def _name(one: Mapping[str, Any]) -> str:
 
 
 def recommendation_tables(found: Mapping[str, Any]) -> str:
-    """A table of validation, where it was not learned from, and one of test: the run, and the baselines below it."""
+    """Returns a table of validation, unless it was trained on, and one of test: the run, and the baselines below it."""
     kept = "kept" if found["keep_seen"] else "left out"
     lines = [
         f"{found['run']} at step {found['step']:,}: all items ranked, those already seen {kept}, ties count against"

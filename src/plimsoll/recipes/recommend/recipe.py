@@ -18,6 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from plimsoll.data.same_data import require_same_facts
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.models.pretrained.shape import KNOWN, PretrainedShape, read_shape
 from plimsoll.models.sizing import DecoderShape, inner_width
@@ -335,12 +336,8 @@ class Recommend(AdamWRecipe):
 
     def data_changed(self, prepared: Prepared) -> str | None:
         then, now = prepared.facts["interactions"], self._identity()
-        names = [name for name in now if name in then and name != "language_model"]  # older runs noted fewer
-        if other := [f"{name} was {then[name]} and is {now[name]}" for name in names if then[name] != now[name]]:
-            raise DataError(
-                f"{self.data} is not the data of this run any more: {', '.join(other)}. Put the old folder back, or"
-                " start a new --run"
-            )
+        noted = {name: now[name] for name in now if name in then and name != "language_model"}  # older runs noted fewer
+        require_same_facts(self.data, then, noted)
         if then.get("language_model", now.get("language_model")) != now.get("language_model"):
             raise DataError(
                 f"{self.pretrained} is not the language model of this run any more: its config.json says"

@@ -1,9 +1,8 @@
-"""Training batches of interactions: rows of `length + 1` ids, padded on the right, in an order that is another one each
-epoch.
+"""Training batches of interactions: rows of `length + 1` ids, padded on the right, in another order each epoch.
 
-A user is a row; one with more items than a row holds is several, and the first item of each is the last of the one
-before it. So every item of a user but the first is a label exactly once in an epoch. Users with a single item for
-training have nothing to predict, and no row.
+A user is a row; one with more items than fit is several, and the first item of each is the last of the one before it.
+So every item of a user but the first is a label exactly once per epoch. Users with a single training item have nothing
+to predict, and no row.
 """
 
 from __future__ import annotations
@@ -22,13 +21,14 @@ from plimsoll.errors import DataError, RecipeError
 from plimsoll.recipes.recommend.interactions import HeldOut, Interactions
 
 ITEMS = "items"
-"""The array of a batch: (batch, length + 1), int32. Inputs are all but the last column, labels all but the first."""
+"""Name of the array of a batch: (batch, length + 1), int32. Inputs are all but the last column, labels all but the
+first."""
 
 
 class TrainingRows(Sequence[np.ndarray]):
-    """Rows by number, in the order of users. 12 bytes a row stay in memory, besides what `interactions` holds.
+    """Rows by number, in the order of users. They take 12 bytes each, besides what `interactions` holds.
 
-    With `validation`, the items of validation are trained on, too.
+    With `validation`, the items of validation are trained on too.
     """
 
     def __init__(self, interactions: Interactions, *, length: int, validation: bool = False) -> None:
@@ -60,7 +60,7 @@ class TrainingRows(Sequence[np.ndarray]):
 
     @property
     def labels(self) -> int:
-        """Of an epoch."""
+        """Number of labels of an epoch."""
         return int(self._sizes.sum()) - len(self)
 
     def held_bytes(self) -> int:
@@ -68,7 +68,7 @@ class TrainingRows(Sequence[np.ndarray]):
 
 
 def interaction_loader(rows: TrainingRows, *, batch_size: int, seed: int, prefetch: int = 2) -> BatchSource:
-    """A `types.Source` of `items` (batch, length + 1), without end.
+    """Returns a `types.Source` of `items` (batch, length + 1), without end.
 
     No row is dropped: a batch may hold the end of one epoch and the start of the next.
     """
@@ -86,10 +86,10 @@ def interaction_loader(rows: TrainingRows, *, batch_size: int, seed: int, prefet
 def histories(
     interactions: Interactions, users: Int64[np.ndarray, " users"], split: HeldOut, *, length: int
 ) -> Int32[np.ndarray, "users length"]:
-    """The last `length` items before the one to be found, padded on the right."""
-    found = np.zeros((len(users), length), np.int32)
+    """Returns the last `length` items before the one to predict, padded on the right."""
+    rows = np.zeros((len(users), length), np.int32)
     ends = interactions.ends(split)
-    for row, user in zip(found, users.tolist(), strict=True):
+    for row, user in zip(rows, users.tolist(), strict=True):
         first = max(int(interactions.offsets[user]), int(ends[user]) - length)
         row[: ends[user] - first] = interactions.sequences[first : ends[user]]
-    return found
+    return rows

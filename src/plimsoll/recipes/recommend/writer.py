@@ -1,7 +1,7 @@
-"""A set of interactions on its way to disk: whole, or not there at all.
+"""Writer of a set of interactions: complete, or not at all.
 
-recipes/recommend/interactions.py says what is in it. It is written to `NAME.partial`, its catalogue.json last, and then
-gets its name. What a killed process left behind is removed by the next one: the same seed makes the same set.
+Its content is described in recipes/recommend/interactions.py. It is written to `NAME.partial`, its catalogue.json last,
+and then renamed. The rest of a killed process is removed by the next one: the same seed makes the same set.
 """
 
 from __future__ import annotations
@@ -24,50 +24,50 @@ from plimsoll.recipes.recommend.interactions import ABOUT, CLUSTERS, EMBEDDINGS,
 from plimsoll.units import format_bytes
 
 ITEM_LINE_BYTES = 64
-"""Of a line of items.jsonl, besides its title."""
+"""Bytes of a line of items.jsonl, besides its title."""
 FIXED_BYTES = 2**14
-"""Of headers and catalogue.json."""
+"""Bytes of headers and catalogue.json."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InteractionSet:
-    """All that a folder holds. Ids begin with 1."""
+    """Content of a folder. Ids begin with 1."""
 
     sequences: Sequence[np.ndarray] | np.ndarray
-    """Each user's ids in the order of time; or all of them one after the other, with `offsets`."""
+    """Ids of each user in the order of time; or of all users one after the other, with `offsets`."""
     offsets: np.ndarray | None = None
     cluster_of: np.ndarray
-    """(items + 1,), -1 first."""
+    """Cluster of each id: (items + 1,), -1 first."""
     catalogue: Catalogue
     embeddings: np.ndarray | None = None
-    """(items + 1, width), zeros first."""
+    """Initial vectors: (items + 1, width), zeros first."""
     told: Mapping[str, Any] = field(default_factory=dict)
-    """What catalogue.json says besides the sizes."""
+    """Further content of catalogue.json, besides the sizes."""
 
 
-def write_interactions(folder: Path | str, made: InteractionSet) -> int:
-    """Makes the folder, and says how many bytes it takes."""
+def write_interactions(folder: Path | str, content: InteractionSet) -> int:
+    """Writes the folder and returns its size in bytes."""
     out = Path(folder).expanduser().absolute()
     require_free(out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    arrays = _arrays(made)
-    with _begun(out) as partial:
-        _require_room(out, made, arrays)
-        _write(partial, made, arrays)
+    arrays = _arrays(content)
+    with _partial_folder(out) as partial:
+        _require_room(out, content, arrays)
+        _write(partial, content, arrays)
         size = sum(path.stat().st_size for path in partial.iterdir())
         partial.rename(out)
         return size
 
 
 def require_free(out: Path) -> None:
-    """Asked before anything is read, too."""
+    """Raises DataError if the folder exists. Called before anything is read, too."""
     if out.exists():
         raise DataError(f"{out} is there already: name another --out, or remove it")
 
 
 @contextlib.contextmanager
-def _begun(out: Path) -> Iterator[Path]:
-    """A folder beside `out` that nobody else writes; what is still there at the end is removed."""
+def _partial_folder(out: Path) -> Iterator[Path]:
+    """Yields a folder next to `out`, locked against other processes. What is left in it at the end is removed."""
     lock = locked(out)
     partial = out.with_name(f"{out.name}.partial")
     try:
@@ -92,31 +92,31 @@ def _begun(out: Path) -> Iterator[Path]:
         lock.close()
 
 
-def _arrays(made: InteractionSet) -> dict[str, np.ndarray]:
-    """By file; offsets first, which say whose folder it is."""
-    if made.offsets is None:
-        lengths = [len(sequence) for sequence in made.sequences]
-        sequences, offsets = np.concatenate(list(made.sequences)), np.cumsum([0, *lengths])
+def _arrays(content: InteractionSet) -> dict[str, np.ndarray]:
+    """Returns the arrays by file; offsets first, which mark the folder as ours."""
+    if content.offsets is None:
+        lengths = [len(sequence) for sequence in content.sequences]
+        sequences, offsets = np.concatenate(list(content.sequences)), np.cumsum([0, *lengths])
     else:
-        sequences, offsets = made.sequences, made.offsets
+        sequences, offsets = content.sequences, content.offsets
     arrays = {
         OFFSETS: np.asarray(offsets, np.int64),
         SEQUENCES: np.asarray(sequences, np.int32),
-        CLUSTERS: np.asarray(made.cluster_of, np.int32),
+        CLUSTERS: np.asarray(content.cluster_of, np.int32),
     }
-    return arrays if made.embeddings is None else arrays | {EMBEDDINGS: np.asarray(made.embeddings, np.float32)}
+    return arrays if content.embeddings is None else arrays | {EMBEDDINGS: np.asarray(content.embeddings, np.float32)}
 
 
-def _write(partial: Path, made: InteractionSet, arrays: Mapping[str, np.ndarray]) -> None:
+def _write(partial: Path, content: InteractionSet, arrays: Mapping[str, np.ndarray]) -> None:
     for name, values in arrays.items():
         with open(partial / name, "wb") as file:
             np.save(file, values, allow_pickle=False)
             file.flush()
             os.fsync(file.fileno())
-    made.catalogue.write(partial)
-    catalogue = made.catalogue.sha256
+    content.catalogue.write(partial)
+    catalogue = content.catalogue.sha256
     sizes = {
-        "items": len(made.catalogue),
+        "items": len(content.catalogue),
         "users": len(arrays[OFFSETS]) - 1,
         "interactions": len(arrays[SEQUENCES]),
         "clusters": int(arrays[CLUSTERS].max()) + 1,
@@ -124,12 +124,12 @@ def _write(partial: Path, made: InteractionSet, arrays: Mapping[str, np.ndarray]
         "catalogue": catalogue,
         "clusters_sha256": clusters_sha256(arrays[CLUSTERS], catalogue),
     }
-    (partial / ABOUT).write_text(json.dumps(sizes | dict(made.told), indent=1), "utf-8")
+    (partial / ABOUT).write_text(json.dumps(sizes | dict(content.told), indent=1), "utf-8")
 
 
-def _require_room(out: Path, made: InteractionSet, arrays: Mapping[str, np.ndarray]) -> None:
-    titles = sum(len((title or "").encode()) for title in made.catalogue.titles)
-    lines = len(made.catalogue) * ITEM_LINE_BYTES + titles
+def _require_room(out: Path, content: InteractionSet, arrays: Mapping[str, np.ndarray]) -> None:
+    titles = sum(len((title or "").encode()) for title in content.catalogue.titles)
+    lines = len(content.catalogue) * ITEM_LINE_BYTES + titles
     needed, free = sum(values.nbytes for values in arrays.values()) + lines + FIXED_BYTES, free_bytes(out)
     if needed > free:
         raise DataError(

@@ -190,9 +190,9 @@ class Text(AdamWRecipe):
             say("validation: none, no document is held out of a set this small")
         facts: dict[str, Any] = {"description": documents.describe(), "validation_tokens": len(held_out)}
         if documents.paths is not None:
-            from plimsoll.data.text.same_text import identity
+            from plimsoll.data.same_data import files_facts
 
-            facts["text"] = identity(documents.paths)
+            facts["text"] = files_facts(documents.paths)
         if self.steps is not None and self.use_streaming:
             self._require_a_batch(documents, tokenizer)
             return Prepared(steps=self.steps, steps_per_epoch=None, facts=facts)
@@ -202,9 +202,9 @@ class Text(AdamWRecipe):
         then = prepared.facts.get("text")
         paths = self._documents().paths if then else None
         if then and paths is not None:
-            from plimsoll.data.text.same_text import require_same
+            from plimsoll.data.same_data import require_same_files
 
-            require_same(self.dataset_id, paths, then)
+            require_same_files(self.dataset_id, paths, then)
         return None
 
     def source(self, folder: Path, *, prefetch: int) -> Source:
@@ -294,7 +294,7 @@ class Text(AdamWRecipe):
     def _keep_validation(self, folder: Path, documents: Documents, tokenizer: TextTokenizer) -> np.ndarray:
         import numpy as np
 
-        from plimsoll.data.text.held_out import collect_held_out
+        from plimsoll.data.text.survey import collect_held_out
 
         tokens = collect_held_out(documents, tokenizer, seq_len=self.seq_len, max_tokens=self.validation_tokens)
         np.save(folder / VALIDATION, tokens, allow_pickle=False)

@@ -1,40 +1,57 @@
-"""Where the ticks of an axis stand, and how they are written: pure arithmetic."""
+"""Axes of a chart: positions of values and of ticks, and the ticks' numbers. Pure arithmetic."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 LARGEST, SMALLEST = 1e300, 1e-290
-"""Beyond the first values are drawn at the edge; ends closer than the second count as one."""
+"""Values beyond the first are drawn at the edge; ends closer than the second count as equal."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """From values to places: `label` says the unit."""
+    """Axis from `low` to `high`, which maps values to positions."""
 
     label: str
+    """Name with the unit."""
     low: float
     high: float
     logarithmic: bool = False
 
     def place(self, value: float) -> float:
-        """0 at the low end, 1 at the high one."""
-        low, high, value = (self._scaled(one) for one in (self.low, self.high, _tame(value)))
+        """Returns the position of a value: 0 at the low end, 1 at the high one."""
+        low, high, value = self.low, self.high, _tame(value)
+        if self.logarithmic:
+            low, high, value = math.log10(low), math.log10(high), math.log10(value)
         return (value - low) / (high - low)
 
-    def _scaled(self, value: float) -> float:
-        return math.log10(value) if self.logarithmic else value
-
     def ticks(self, most: int = 6) -> list[tuple[float, str]]:
-        values = _powers(self.low, self.high) if self.logarithmic else _round_numbers(self.low, self.high, most)
+        """Returns about `most` round values within the axis, each with its number as text."""
+        if self.logarithmic:
+            # Powers of ten; with 2 and 5 times them if there are few.
+            exponents = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
+            every = max(1, len(exponents) // 7)
+            factors = (1, 2, 5) if len(exponents) <= 3 else (1,)
+            powers = [factor * 10.0**exponent for exponent in exponents[::every] for factor in factors]
+            values = [value for value in powers if self.low <= value <= self.high] or [self.low]
+            return [(value, _number(value, step=value)) for value in values]
+        values = _round_numbers(self.low, self.high, most)
         step = abs(values[1] - values[0]) if len(values) > 1 else abs(self.high - self.low)
-        return [(value, _written(value, step=value if self.logarithmic else step)) for value in values]
+        return [(value, _number(value, step=step)) for value in values]
 
 
 def axis(
     label: str, values: Sequence[float], *, from_zero: bool = False, logarithmic: bool = False, room: float = 0.04
 ) -> Axis:
-    """Around all of `values`, which are finite; with `room` above, and below where it does not start from zero."""
+    """Returns an axis around all of `values`.
+
+    Args:
+        label: Name with the unit.
+        values: Finite numbers.
+        from_zero: Whether zero is on the axis.
+        logarithmic: Whether it is logarithmic; ignored if a value is not above zero.
+        room: Share of the range that is added above, and below if the axis does not start at zero.
+    """
     low, high = _tame(min(values, default=0.0)), _tame(max(values, default=1.0))
     if logarithmic and low > SMALLEST:
         low, high = low / 1.1, high * 1.1
@@ -49,17 +66,17 @@ def axis(
 
 
 def _tame(value: float) -> float:
-    """So that differences of two are floats too."""
+    """Returns the value within limits, so that the difference of two is a finite float."""
     return max(-LARGEST, min(LARGEST, value))
 
 
 def spans_decades(values: Sequence[float]) -> bool:
-    """Whether a logarithmic axis shows more: all above zero, and the largest 30 times the smallest."""
+    """Returns whether a logarithmic axis shows more: all are above zero, and the largest is 30 times the smallest."""
     return bool(values) and min(values) > 0 and max(values) > 30 * min(values)
 
 
 def _round_numbers(low: float, high: float, most: int) -> list[float]:
-    """Multiples of 1, 2 or 5 times a power of ten."""
+    """Returns multiples of 1, 2 or 5 times a power of ten."""
     raw = (high / most) - (low / most)
     if not raw > 0 or not math.isfinite(raw):
         return [low]
@@ -69,17 +86,8 @@ def _round_numbers(low: float, high: float, most: int) -> list[float]:
     return [number * step for number in range(first, last + 1)] or [low]
 
 
-def _powers(low: float, high: float) -> list[float]:
-    """Of ten; with 2 and 5 times them where there are few."""
-    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    every = max(1, len(exponents) // 7)
-    factors = (1, 2, 5) if len(exponents) <= 3 else (1,)
-    values = [factor * 10.0**exponent for exponent in exponents[::every] for factor in factors]
-    return [value for value in values if low <= value <= high] or [low]
-
-
-def _written(value: float, *, step: float) -> str:
-    """With as many digits as tell it from the next tick."""
+def _number(value: float, *, step: float) -> str:
+    """Returns the value with as many digits as distinguish it from the next tick."""
     if value == 0:
         return "0"
     if not 1e-4 <= abs(value) < 1e7:

@@ -1,36 +1,43 @@
-"""A line chart as inline SVG, in the page's own colours; with its words, and its numbers as a table.
+"""A line chart as inline SVG, in the page's own colours, with a description and its numbers as a table.
 
-Every chart has a caption that says what to see, units on both axes, a name and a description for those who hear it,
-and behind "The numbers" a few rows of what it draws.
+Every chart has a caption that says what to look for, units on both axes, a name and a description for screen readers,
+and behind "The numbers" a few of the points it draws.
+
+A long series is thinned: of each stretch the lowest and the highest value are kept, so a single bad step among
+100,000 is visible. Values that are not finite break the line, and are marked with a cross and counted.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from plimsoll.report.page.axes import Axis, axis, spans_decades
-from plimsoll.report.page.markup import Markup, element, joined, shortened
+from plimsoll.report.page.markup import Markup, element, joined, scrolling, shortened, table
 from plimsoll.report.page.palette import DASHES, SERIES
-from plimsoll.report.page.points import Thinned, thinned
 
 WIDTH, HEIGHT = 480, 280
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 22, 46
 ROWS = 9
-"""Of the table behind "The numbers"."""
+"""Rows of the table behind "The numbers"."""
 FEW, DENSE = 16, 200
-"""Points up to which each is marked, and from which a line is drawn whole."""
+"""Points up to which each has a dot, and from which a line is not dashed."""
+STRETCHES = 240
+"""Stretches that a thinned line is divided into; each keeps two points."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
+    """A curve of a chart."""
+
     name: str
     xs: Sequence[float]
-    """Ascending."""
+    """Positions, ascending."""
     ys: Sequence[float]
-    """In the unit of the axis. NaN and infinity break the line."""
+    """Values in the unit of the axis. NaN and infinity break the line."""
     marked: bool = False
-    """A dot at every point: evaluations, which are few."""
+    """Whether every point has a dot, as evaluations do, which are few."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,54 +47,105 @@ class Level:
     name: str
     y: float
     is_line: bool = False
-    """The line that is not to be crossed."""
+    """Whether it is the budget, which must not be crossed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
+    """Curves with everything that is written around them."""
+
     title: str
     caption: str
-    """What to see."""
+    """Text below the chart: what to look for."""
     x_label: str
+    """Name of the horizontal axis with its unit."""
     y_label: str
-    """Both with their units."""
+    """Name of the vertical axis with its unit."""
     lines: Sequence[Line]
     levels: Sequence[Level] = ()
     from_zero: bool = False
     may_be_logarithmic: bool = False
+    """Whether the vertical axis is logarithmic where values span decades."""
     logarithmic_x: bool = False
     x_from_zero: bool = False
     share: bool = False
-    """Values from 0 to 1: the axis shows all of that."""
+    """Whether values are shares, so that the axis goes from 0 to 1."""
     filled: bool = False
-    """Below the first line: how much of what is under the level is used."""
+    """Whether the area below the first line is filled, to show how much of a level is used."""
+
+
+@dataclass(frozen=True)
+class Thinned:
+    """Points of a line that are drawn."""
+
+    pieces: tuple[tuple[tuple[float, float], ...], ...]
+    """Pieces of the line, each of points (x, y) that are finite, with x ascending."""
+    not_finite: tuple[float, ...]
+    """The first x without a finite value, of every stretch that has one."""
+    not_finite_count: int
+
+    @property
+    def points(self) -> list[tuple[float, float]]:
+        """All points, of all pieces."""
+        return [point for piece in self.pieces for point in piece]
+
+
+def thinned(xs: Sequence[float], ys: Sequence[float], *, stretches: int = STRETCHES) -> Thinned:
+    """Returns the lowest and the highest point of each stretch, and both ends. `xs` must ascend."""
+    pieces: list[list[tuple[float, float]]] = [[]]
+    bad, count = [], 0
+    size = 1 if len(xs) <= 2 * stretches else -(-len(xs) // stretches)
+    for start in range(0, len(xs), size):
+        stretch = range(start, min(start + size, len(xs)))
+        finite = [at for at in stretch if math.isfinite(ys[at]) and math.isfinite(xs[at])]
+        if len(finite) < len(stretch):
+            count += len(stretch) - len(finite)
+            bad += [xs[at] for at in stretch if not math.isfinite(ys[at]) and math.isfinite(xs[at])][:1]
+            pieces.append([])
+        if finite:
+            ends = {min(finite, key=ys.__getitem__), max(finite, key=ys.__getitem__)}
+            ends |= {finite[0]} if start == 0 else set()
+            ends |= {finite[-1]} if stretch[-1] == len(xs) - 1 else set()
+            pieces[-1] += [(xs[at], ys[at]) for at in sorted(ends)]
+    return Thinned(tuple(tuple(piece) for piece in pieces if piece), tuple(bad), count)
 
 
 def figure(chart: Chart) -> Markup | None:
-    """None where there is not one finite point to draw."""
+    """Returns the chart as a figure, or None if it has not a single finite point."""
     drawn = [(line, thinned(line.xs, line.ys)) for line in chart.lines]
-    points = [point for _, found in drawn for piece in found.pieces for point in piece]
+    points = [point for _, kept in drawn for point in kept.points]
     if not points:
         return None
     x, y = _axes(chart, points)
+    crosses = [
+        element("text", "\N{MULTIPLICATION SIGN}", x=_x(x, at), y=TOP + 10, text_anchor="middle", class_="on line")
+        for _, kept in drawn
+        for at in kept.not_finite
+    ]
     svg = element(
         "svg",
         _grid(x, y),
         _fill(drawn[0][1], x, y) if chart.filled else None,
-        *(_curve(line, found, x, y, at) for at, (line, found) in enumerate(drawn)),
+        *(_curve(line, kept, x, y, at) for at, (line, kept) in enumerate(drawn)),
         *(_level(level, y) for level in chart.levels),
-        *(_broken(found, x) for _, found in drawn),
+        *crosses,
         viewBox=f"0 0 {WIDTH} {HEIGHT}",
         role="img",
         aria_label=f"{chart.title}. {_described(chart, drawn)}",
+    )
+    lost = "".join(
+        f" Of {line.name}, {kept.not_finite_count:,} of {len(line.ys):,} values are NaN or infinite, the first at"
+        f" {kept.not_finite[0]:,.6g} ({chart.x_label}): see the crosses."
+        for line, kept in drawn
+        if kept.not_finite
     )
     return element(
         "figure",
         element("h3", chart.title),
         _legend(chart) if len(chart.lines) > 1 else None,
         svg,
-        element("figcaption", chart.caption, _said_of_nan(drawn, chart)),
-        _table(chart, drawn),
+        element("figcaption", chart.caption, lost),
+        _numbers(chart, drawn),
     )
 
 
@@ -110,16 +168,17 @@ def _y(y: Axis, value: float) -> float:
 
 
 def _grid(x: Axis, y: Axis) -> Markup:
+    """Returns grid lines, ticks with their numbers, and the labels of both axes."""
     parts = []
-    for value, words in y.ticks():
+    for value, number in y.ticks():
         at = _y(y, value)
         parts.append(element("path", d=f"M{LEFT} {at}H{WIDTH - RIGHT}", class_="grid"))
-        parts.append(element("text", words, x=LEFT - 7, y=at + 4, text_anchor="end"))
-    for value, words in x.ticks():
+        parts.append(element("text", number, x=LEFT - 7, y=at + 4, text_anchor="end"))
+    for value, number in x.ticks():
         at = _x(x, value)
         parts.append(element("path", d=f"M{at} {HEIGHT - BOTTOM}v4", class_="grid"))
         end = "end" if at > WIDTH - 34 else "middle"
-        parts.append(element("text", words, x=at if end == "middle" else WIDTH - 2, y=HEIGHT - 27, text_anchor=end))
+        parts.append(element("text", number, x=at if end == "middle" else WIDTH - 2, y=HEIGHT - 27, text_anchor=end))
     middle = (LEFT + WIDTH - RIGHT) / 2
     parts.append(element("text", x.label, x=middle, y=HEIGHT - 7, text_anchor="middle", class_="label"))
     parts.append(element("text", y.label, x=2, y=11, class_="label"))
@@ -131,23 +190,22 @@ def _path(points: Iterable[tuple[float, float]], x: Axis, y: Axis) -> str:
 
 
 def _dashes(line: Line, at: int) -> str | None:
-    """None of a line so dense that it would look torn."""
+    """Returns the dashes of the line at that number; None if it is so dense that dashes would look like gaps."""
     return DASHES[at] or None if len(line.xs) <= DENSE else None
 
 
-def _curve(line: Line, found: Thinned, x: Axis, y: Axis, at: int) -> Markup:
+def _curve(line: Line, kept: Thinned, x: Axis, y: Axis, at: int) -> Markup:
     style = {"class_": f"curve {SERIES[at]}", "stroke_dasharray": _dashes(line, at)}
-    parts = [element("path", d=_path(piece, x, y), **style) for piece in found.pieces if len(piece) > 1]
-    every = [point for piece in found.pieces for point in piece]
-    alone = [piece[0] for piece in found.pieces if len(piece) == 1]
-    dots = every if line.marked or len(every) <= FEW else alone
+    parts = [element("path", d=_path(piece, x, y), **style) for piece in kept.pieces if len(piece) > 1]
+    alone = [piece[0] for piece in kept.pieces if len(piece) == 1]
+    dots = kept.points if line.marked or len(kept.points) <= FEW else alone
     parts += [element("circle", cx=_x(x, one), cy=_y(y, two), r=2.6, class_=f"dot {SERIES[at]}") for one, two in dots]
     return joined(*parts)
 
 
-def _fill(found: Thinned, x: Axis, y: Axis) -> Markup:
+def _fill(kept: Thinned, x: Axis, y: Axis) -> Markup:
     floor = HEIGHT - BOTTOM
-    pieces = [piece for piece in found.pieces if len(piece) > 1]
+    pieces = [piece for piece in kept.pieces if len(piece) > 1]
     return joined(
         *(element("path", d=f"{_path(piece, x, y)}V{floor}H{_x(x, piece[0][0]):g}Z", class_="fill") for piece in pieces)
     )
@@ -161,66 +219,41 @@ def _level(level: Level, y: Axis) -> Markup:
     )
 
 
-def _broken(found: Thinned, x: Axis) -> Markup:
-    return joined(
-        *(
-            element("text", "\N{MULTIPLICATION SIGN}", x=_x(x, at), y=TOP + 10, text_anchor="middle", class_="on line")
-            for at in found.not_finite
-        )
-    )
-
-
 def _legend(chart: Chart) -> Markup:
-    def swatch(line: Line, at: int) -> Markup:
+    entries = []
+    for at, line in enumerate(chart.lines):
         stroke = element("path", d="M0 5H26", class_=f"curve {SERIES[at]}", stroke_dasharray=_dashes(line, at))
-        return element("svg", stroke, viewBox="0 0 26 10", width=26, height=10, aria_hidden="true")
-
-    entries = [
-        element("li", swatch(line, at), " ", shortened(line.name, most=80)) for at, line in enumerate(chart.lines)
-    ]
+        swatch = element("svg", stroke, viewBox="0 0 26 10", width=26, height=10, aria_hidden="true")
+        entries.append(element("li", swatch, " ", shortened(line.name, most=80)))
     return element("ul", *entries, class_="legend")
 
 
-def _said_of_nan(drawn: Sequence[tuple[Line, Thinned]], chart: Chart) -> str | None:
-    said = [
-        f" Of {line.name}, {found.not_finite_count:,} of {len(line.ys):,} values are NaN or infinite, the first at"
-        f" {found.not_finite[0]:,.6g} ({chart.x_label}): see the crosses."
-        for line, found in drawn
-        if found.not_finite
-    ]
-    return "".join(said) or None
-
-
 def _described(chart: Chart, drawn: Sequence[tuple[Line, Thinned]]) -> str:
-    said = [f"{chart.y_label} over {chart.x_label}."]
-    for line, found in drawn:
-        points = [point for piece in found.pieces for point in piece]
+    """Returns the chart in words, for screen readers: both ends, the lowest and the highest point of each line."""
+    sentences = [f"{chart.y_label} over {chart.x_label}."]
+    for line, kept in drawn:
+        points = kept.points
         if points:
-            low, high = min(points, key=lambda one: one[1]), max(points, key=lambda one: one[1])
-            said.append(
+            low, high = min(points, key=lambda point: point[1]), max(points, key=lambda point: point[1])
+            sentences.append(
                 f"{line.name}: from {points[0][1]:,.4g} at {points[0][0]:,.6g} to {points[-1][1]:,.4g} at"
                 f" {points[-1][0]:,.6g}; lowest {low[1]:,.4g} at {low[0]:,.6g}, highest {high[1]:,.4g} at"
                 f" {high[0]:,.6g}."
             )
-    said += [f"{level.name}: {level.y:,.6g}." for level in chart.levels]
-    return " ".join(said)
+    sentences += [f"{level.name}: {level.y:,.6g}." for level in chart.levels]
+    return " ".join(sentences)
 
 
-def _table(chart: Chart, drawn: Sequence[tuple[Line, Thinned]]) -> Markup:
-    """Some of the points that are drawn, the first and the last among them."""
+def _numbers(chart: Chart, drawn: Sequence[tuple[Line, Thinned]]) -> Markup:
+    """Returns a folded table of some of the points that are drawn, the first and the last among them."""
     tables = []
-    for line, found in drawn:
-        points = [point for piece in found.pieces for point in piece]
+    for line, kept in drawn:
+        points = kept.points
         if not points:
             continue
         chosen = sorted({round(part * (len(points) - 1) / (ROWS - 1)) for part in range(ROWS)})
-        rows = [
-            element("tr", element("th", f"{points[at][0]:,.6g}", scope="row"), element("td", f"{points[at][1]:,.5g}"))
-            for at in chosen
-        ]
-        head = element("tr", element("th", chart.x_label, scope="col"), element("th", chart.y_label, scope="col"))
-        name = shortened(line.name, most=80)
-        caption = element("caption", f"{name}: {len(chosen)} of {len(line.xs):,} points")
-        tables.append(element("table", caption, element("thead", head), element("tbody", *rows), class_="numbers"))
-    inside = element("div", *tables, class_="scroll", tabindex="0", role="region", aria_label=f"Numbers: {chart.title}")
+        rows = [(f"{points[at][0]:,.6g}", f"{points[at][1]:,.5g}") for at in chosen]
+        caption = f"{shortened(line.name, most=80)}: {len(chosen)} of {len(line.xs):,} points"
+        tables.append(table(rows, header=(chart.x_label, chart.y_label), caption=caption, class_="numbers"))
+    inside = scrolling(*tables, name=f"Numbers: {chart.title}")
     return element("details", element("summary", "The numbers"), inside)

@@ -1,4 +1,4 @@
-"""The page of several runs beside one another: what differs in what was asked, and what came of it."""
+"""Page of several runs side by side: their results, their charts, and how their recipes and plans differ."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from plimsoll.report.layout import UNKNOWN, format_known_bytes
 from plimsoll.report.page.chart import Chart, Level, Line, figure
 from plimsoll.report.page.learning import clock
-from plimsoll.report.page.markup import Markup, element, joined, shortened
+from plimsoll.report.page.markup import Markup, element, joined, scrolling, shortened, table
 from plimsoll.report.page.of_run import facts
 from plimsoll.report.page.plan_sections import plan_of
 from plimsoll.report.page.recorded import Recorded
@@ -17,21 +17,23 @@ from plimsoll.report.tables import lever_rows
 from plimsoll.units import GIB, MIB, format_bytes
 
 MOST_FIELDS = 60
+"""Differences that are listed."""
 
 
 def comparison_page(runs: Sequence[Recorded], *, made: str) -> str:
+    """Returns the page of several runs. `made` is its last line."""
     names = names_of(runs)
     sections = [
         Section("What came of it", _table(names, _outcomes(runs), "Outcomes")),
         Section("Side by side", element("div", *_charts(runs, names), class_="pair")),
-        Section("What was asked", _asked(runs, names)),
+        Section("What was asked", _differences(runs, names)),
     ]
     verdict = element("p", _verdict(runs, names), class_="verdict")
     return page(title=" and ".join(names), verdict=verdict, facts=[], sections=sections, made=made)
 
 
 def names_of(runs: Sequence[Recorded]) -> list[str]:
-    """The folders' own, as long as they tell the runs apart; else their paths, and if it is one run twice, numbers."""
+    """Returns a name per run: its folder's, its path if folders are named alike, a number if one run is given twice."""
     for names in ([run.name for run in runs], [run.path for run in runs]):
         if len({*names}) == len(names):
             return [shortened(name, most=80) for name in names]
@@ -39,41 +41,42 @@ def names_of(runs: Sequence[Recorded]) -> list[str]:
 
 
 def _verdict(runs: Sequence[Recorded], names: Sequence[str]) -> str:
-    """Who learned more, in words, where validation says it."""
-    losses = [(f"{found[1]:.4f}", name) for run, name in zip(runs, names, strict=True) if (found := run.best())]
+    """Returns which run has the lowest validation loss, and which took the least memory, if they differ."""
+    losses = [(f"{best[1]:.4f}", name) for run, name in zip(runs, names, strict=True) if (best := run.best())]
     peaks = [(run.measured_peak_bytes, name) for run, name in zip(runs, names, strict=True)]
-    said = []
+    sentences = []
     if len({loss for loss, _ in losses}) > 1:
         loss, name = min(losses, key=lambda pair: float(pair[0]))
-        said.append(f"the lowest validation loss is that of {name}, {loss}")
+        sentences.append(f"the lowest validation loss is that of {name}, {loss}")
     if len({format_bytes(peak) for peak, _ in peaks if peak}) > 1:
         peak, name = min((peak, name) for peak, name in peaks if peak)
-        said.append(f"the least memory was taken by {name}, {format_bytes(peak)}")
+        sentences.append(f"the least memory was taken by {name}, {format_bytes(peak)}")
     text = (
-        "; ".join(said)
+        "; ".join(sentences)
         or f"{len(runs)} runs that differ neither in memory nor in validation loss, as far as they were measured"
     )
     return f"{text[0].upper()}{text[1:]}."
 
 
 def _outcomes(runs: Sequence[Recorded]) -> list[tuple[str, list[str]]]:
+    """Returns the figures of all runs: state, losses, rates, and what each component was measured at."""
     rows = [(name, [dict(facts(run))[name] for run in runs]) for name, _ in facts(runs[0])]
-    parts = dict.fromkeys(name for run in runs for name in (run.ledger or {}).get("components", {}))
+    components = [(run.ledger or {}).get("components", {}) for run in runs]
+    measured = [
+        (f"of it {part}, measured", [format_known_bytes(sizes.get(part, {}).get("measured")) for sizes in components])
+        for part in dict.fromkeys(name for sizes in components for name in sizes)
+    ]
     return [
         ("recipe", [str((run.planned or {}).get("recipe") or run.recipe.get("kind", UNKNOWN)) for run in runs]),
         ("state", [run.state for run in runs]),
         *rows,
         ("peak, predicted", [format_known_bytes(run.predicted_peak_bytes) for run in runs]),
-        *((f"of it {part}, measured", [_measured(run, part) for run in runs]) for part in parts),
+        *measured,
     ]
 
 
-def _measured(run: Recorded, part: str) -> str:
-    return format_known_bytes((run.ledger or {}).get("components", {}).get(part, {}).get("measured"))
-
-
-def _asked(runs: Sequence[Recorded], names: Sequence[str]) -> Markup:
-    """Only what differs: two runs agree in most of what they were asked."""
+def _differences(runs: Sequence[Recorded], names: Sequence[str]) -> Markup:
+    """Returns a table of options, levers and versions that differ; two runs agree in most of them."""
     fields = [run.recipe.get("fields") or {} for run in runs]
     rows = [(f"--{name.replace('_', '-')}", values) for name, values in _differing(fields)]
     levers = [lever_rows(plan_of(run.planned)) if run.planned else {} for run in runs]
@@ -88,24 +91,16 @@ def _asked(runs: Sequence[Recorded], names: Sequence[str]) -> Markup:
     )
 
 
-def _differing(of_runs: Sequence[Any]) -> list[tuple[str, list[str]]]:
-    keys = dict.fromkeys(key for one in of_runs for key in one)
-    rows = [(key, [str(one.get(key, UNKNOWN)) for one in of_runs]) for key in keys]
-    return [(key, values) for key, values in rows if len({*values}) > 1]
+def _differing(fields: Sequence[Any]) -> list[tuple[str, list[str]]]:
+    """Returns the names whose values differ between the mappings, one per run, with all of their values."""
+    names = dict.fromkeys(name for of_run in fields for name in of_run)
+    rows = [(name, [str(of_run.get(name, UNKNOWN)) for of_run in fields]) for name in names]
+    return [(name, values) for name, values in rows if len({*values}) > 1]
 
 
 def _table(names: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], title: str) -> Markup:
-    head = element("tr", element("td"), *(element("th", name, scope="col", class_="words") for name in names))
-    body = [
-        element(
-            "tr",
-            element("th", shortened(name), scope="row"),
-            *(element("td", shortened(value, most=120), class_="words") for value in values),
-        )
-        for name, values in rows
-    ]
-    table = element("table", element("thead", head), element("tbody", *body))
-    return element("div", table, class_="scroll", tabindex="0", role="region", aria_label=title)
+    cells = [[shortened(name), *(shortened(value, most=120) for value in values)] for name, values in rows]
+    return scrolling(table(cells, header=["", *names], words=range(1, len(names) + 1)), name=title)
 
 
 def _charts(runs: Sequence[Recorded], names: Sequence[str]) -> list[Markup]:
@@ -127,15 +122,14 @@ def _charts(runs: Sequence[Recorded], names: Sequence[str]) -> list[Markup]:
         return [
             Line(
                 name=name,
-                xs=[at / size for at in found.seconds] if in_time else found.steps,
-                ys=[value / scale for value in found.values],
+                xs=[at / size for at in series.seconds] if in_time else series.steps,
+                ys=[value / scale for value in series.values],
                 marked=marked,
             )
             for run, name in zip(runs, names, strict=True)
-            if (found := run.columns.get(column)) is not None
+            if (series := run.columns.get(column)) is not None
         ]
 
-    rate = f"{next(iter(units))}_per_second" if len(units) == 1 else None
     validation = lines("validation_loss", marked=True)
     earlier = "The same by the clock: a faster run is further to the left."
     drawn = [

@@ -1,5 +1,6 @@
-"""What a recipe makes, drawn: texts, puzzles before and after, curves, bars, tables. The recipe says what, in plain
-values (`Recipe.exhibits`, `inference/showcase.py`), and knows nothing of pages:
+"""Examples of what a trained model makes: texts, puzzles before and after, curves, tables.
+
+A recipe describes them in plain values (`Recipe.exhibits`), and knows nothing about pages:
 
     {"kind": "texts", "title", "caption", "items": [{"prompt", "text"}]}
     {"kind": "grids", "title", "caption", "items": [{"name", "before": [rows], "after": [rows], "said": [lines]}]}
@@ -9,11 +10,11 @@ values (`Recipe.exhibits`, `inference/showcase.py`), and knows nothing of pages:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from plimsoll.report.page.chart import Chart, Line, figure
-from plimsoll.report.page.markup import Markup, element, shortened
+from plimsoll.report.page.markup import Markup, element, scrolling, shortened, table
 from plimsoll.report.page.palette import SERIES
 
 MOST_ITEMS, MOST_ROWS, MOST_TEXT = 6, 60, 4000
@@ -23,7 +24,7 @@ Exhibit = Mapping[str, Any]
 
 
 def drawn(exhibit: Exhibit) -> Markup | None:
-    """None of a kind that this version does not know, and of a curve without a finite point."""
+    """Returns the exhibit as HTML; None for an unknown kind, and for a curve without a finite point."""
     draw = {"texts": _texts, "grids": _grids, "curves": _curves, "table": _table}.get(exhibit["kind"])
     return draw(exhibit) if draw else None
 
@@ -45,19 +46,20 @@ def _texts(exhibit: Exhibit) -> Markup:
 
 
 def _grids(exhibit: Exhibit) -> Markup:
-    return _framed(exhibit, element("div", *(_grid(item) for item in exhibit["items"][:MOST_ITEMS]), class_="grids"))
-
-
-def _grid(item: Mapping[str, Any]) -> Markup:
-    before, after = ("\n".join(shortened(row) for row in item[side]) for side in ("before", "after"))
-    name = shortened(item["name"])
-    return element(
-        "div",
-        element("h4", name, class_="quiet"),
-        element("pre", before, role="img", aria_label=f"{name}, before: {before}"),
-        element("pre", after, role="img", aria_label=f"{name}, the answer: {after}"),
-        element("p", "; ".join(shortened(line) for line in item["said"]), class_="quiet"),
-    )
+    items = []
+    for item in exhibit["items"][:MOST_ITEMS]:
+        before, after = ("\n".join(shortened(row) for row in item[side]) for side in ("before", "after"))
+        name = shortened(item["name"])
+        items.append(
+            element(
+                "div",
+                element("h4", name, class_="quiet"),
+                element("pre", before, role="img", aria_label=f"{name}, before: {before}"),
+                element("pre", after, role="img", aria_label=f"{name}, the answer: {after}"),
+                element("p", "; ".join(shortened(line) for line in item["said"]), class_="quiet"),
+            )
+        )
+    return _framed(exhibit, element("div", *items, class_="grids"))
 
 
 def _curves(exhibit: Exhibit) -> Markup | None:
@@ -76,25 +78,13 @@ def _curves(exhibit: Exhibit) -> Markup | None:
 
 
 def _table(exhibit: Exhibit) -> Markup:
-    """A long one in pieces side by side."""
-    rows = exhibit["rows"][:MOST_ROWS]
+    """Returns a table; a long one in pieces side by side."""
+    rows = [[shortened(cell) for cell in row] for row in exhibit["rows"][:MOST_ROWS]]
     pieces = min(MOST_PIECES, -(-len(rows) // ROWS_OF_A_PIECE)) or 1
     size = -(-len(rows) // pieces) or 1
-    head = element(
-        "thead", element("tr", *(element("th", shortened(title), scope="col") for title in exhibit["header"]))
-    )
-    tables = [
-        element("table", head, element("tbody", *map(_row, rows[start : start + size])))
-        for start in range(0, len(rows), size)
-    ]
-    title = shortened(exhibit["title"])
-    inside = element("div", *tables, class_="scroll grids", tabindex="0", role="region", aria_label=title)
-    return _framed(exhibit, inside)
-
-
-def _row(row: Sequence[Any]) -> Markup:
-    first, *others = (shortened(cell) for cell in row)
-    return element("tr", element("th", first, scope="row"), *(element("td", cell) for cell in others))
+    header = [shortened(title) for title in exhibit["header"]]
+    tables = [table(rows[start : start + size], header=header) for start in range(0, len(rows), size)]
+    return _framed(exhibit, scrolling(*tables, name=shortened(exhibit["title"]), class_="scroll grids"))
 
 
 def _framed(exhibit: Exhibit, *content: Markup) -> Markup:

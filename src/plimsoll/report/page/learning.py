@@ -1,39 +1,42 @@
-"""The charts of a run: memory under the line, what was learned, how fast, and where it stalled."""
+"""Charts of a run: memory against the budget, losses and metrics, speed and stalls."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from itertools import accumulate
 from statistics import median
 
 from plimsoll.report.layout import format_rate, format_share
 from plimsoll.report.page.chart import Chart, Level, Line, figure
-from plimsoll.report.page.markup import Markup, element, joined, shortened
+from plimsoll.report.page.markup import Markup, element, joined, scrolling, shortened, table
 from plimsoll.report.page.recorded import Column, Recorded
 from plimsoll.units import GIB, MIB, format_bytes, format_seconds
 
 SLOW = 2.0
-"""Times the median: a step that took longer is a stall."""
+"""Factor over the median from which a step counts as a stall."""
 STALLS = 5
-"""The longest, which are listed."""
+"""Number of stalls that are listed, the longest first."""
 WAITED = 0.05
-"""Of a run's time: from there on waiting for data is worth a word of advice."""
+"""Share of a run's time from which waiting for data gets a word of advice."""
 CHARTS_OF_METRICS = 4
 METRICS_OF_LOOP = {
     *("step", "loss", "validation_loss", "weight", "mfu"),
     *("step_seconds", "data_seconds", "elapsed_seconds", "tokens_per_second", "examples_per_second"),
     *("resident_bytes", "peak_resident_bytes", "device_bytes", "peak_device_bytes"),
 }
-"""Shown in charts of their own."""
+"""Columns of metrics that the training loop writes, which have charts of their own."""
 
 
 def clock(seconds: float) -> tuple[float, str]:
-    """Seconds of the unit in which so long a time is read, and its name."""
+    """Returns the unit for a time of that length, as its seconds and its name."""
     return next(
         ((size, name) for size, name in ((3600.0, "hours"), (60.0, "minutes")) if seconds > 3 * size), (1.0, "seconds")
     )
 
 
 def memory_under_the_line(run: Recorded) -> Markup | None:
+    """Returns the chart of memory in use over time, with the budget; None if no row has it."""
     kind = "device" if run.on_device else "resident"
     now, peak = run.columns.get(f"{kind}_bytes"), run.columns.get(f"peak_{kind}_bytes")
     if now is None:
@@ -42,9 +45,13 @@ def memory_under_the_line(run: Recorded) -> Markup | None:
     largest = max([*now.finite(), budget or 0, measured or 0], default=0)
     unit, unit_name = (GIB, "GiB") if largest >= 3 * GIB else (MIB, "MiB")
     size, size_name = clock(run.elapsed_seconds or 0)
-    lines = [_in_time("when logged", now, size, unit)]
-    if peak is not None:
-        lines.append(_in_time("highest so far", _highest(peak), size, unit))
+
+    def in_time(name: str, column: Column, values: Iterable[float]) -> Line:
+        return Line(name=name, xs=[at / size for at in column.seconds], ys=[value / unit for value in values])
+
+    lines = [in_time("when logged", now, now.values)]
+    if peak is not None:  # of all processes of the run: each counts its own peak from zero
+        lines.append(in_time("highest so far", peak, list(accumulate(peak.values, max, initial=-math.inf))[1:]))
     levels = []
     if budget:
         levels.append(Level(name=f"the line: {format_bytes(budget)}", y=budget / unit, is_line=True))
@@ -66,39 +73,24 @@ def memory_under_the_line(run: Recorded) -> Markup | None:
     )
 
 
-def _in_time(name: str, column: Column, seconds: float, unit: float) -> Line:
-    return Line(name=name, xs=[at / seconds for at in column.seconds], ys=[value / unit for value in column.values])
-
-
-def _highest(column: Column) -> Column:
-    """Over all processes of the run: each counts its own peak from zero."""
-    found, highest = Column(column.steps, column.seconds), -math.inf
-    for value in column.values:
-        highest = max(highest, value)
-        found.values.append(highest)
-    return found
-
-
 def learning(run: Recorded) -> Markup:
-    charts = [_loss(run), _rate_of_learning(run), *_metrics(run)]
+    """Returns the charts of losses, learning rate and the recipe's metrics. A loss that is never finite is named."""
+    charts = [_loss(run), _rate_of_learning(run), *(_metric(run, name) for name in _metrics(run))]
     shown = [chart for chart in charts if chart is not None]
     none = None if "loss" in run.columns else element("p", "No step was logged yet.")
-    return joined(none, _nothing_finite(run), element("div", *shown, class_="pair") if shown else None)
-
-
-def _nothing_finite(run: Recorded) -> Markup | None:
-    """A loss of which there is nothing to draw is not passed over."""
     columns = {"training": run.columns.get("loss"), "validation": run.columns.get("validation_loss")}
-    lost = {name: column for name, column in columns.items() if column and column.values and not column.finite()}
-    counted = " and ".join(
-        f"the {name} loss is in all of its {len(column.values):,} rows" for name, column in lost.items()
+    lost = " and ".join(
+        f"the {name} loss is in all of its {len(column.values):,} rows"
+        for name, column in columns.items()
+        if column and column.values and not column.finite()
     )
-    if not lost:
-        return None
-    return element("p", f"Not a finite number: {counted}. There is no curve of it. `--debug-nans` finds the first.")
+    if lost:
+        lost = element("p", f"Not a finite number: {lost}. There is no curve of it. `--debug-nans` finds the first.")
+    return joined(none, lost or None, element("div", *shown, class_="pair") if shown else None)
 
 
 def by_step(name: str, column: Column, *, marked: bool = False) -> Line:
+    """Returns a column as a curve over optimizer steps."""
     return Line(name=name, xs=column.steps, ys=column.values, marked=marked)
 
 
@@ -108,7 +100,9 @@ def _loss(run: Recorded) -> Markup | None:
     lines += [by_step("validation loss", validation, marked=True)] if validation else []
     best = run.best()
     seen = f" Validation was best at step {best[0]:,}, with {best[1]:.4f}." if best else ""
-    later = " It has risen since." if best and validation and _rose(validation, best[1]) else ""
+    last = validation.last if validation else None
+    rose = best and last is not None and math.isfinite(last) and last > best[1] + 0.02 * abs(best[1])
+    later = " It has risen since." if rose else ""
     falls = "both curves still fall" if len(lines) > 1 else "it still falls"
     return figure(
         Chart(
@@ -120,11 +114,6 @@ def _loss(run: Recorded) -> Markup | None:
             may_be_logarithmic=True,
         )
     )
-
-
-def _rose(validation: Column, best: float) -> bool:
-    last = validation.last
-    return last is not None and math.isfinite(last) and last > best + 0.02 * abs(best)
 
 
 def _rate_of_learning(run: Recorded) -> Markup | None:
@@ -144,27 +133,26 @@ def _rate_of_learning(run: Recorded) -> Markup | None:
     )
 
 
-def _metrics(run: Recorded) -> list[Markup]:
-    """What the recipe's loss reports besides; the same of training and of validation in one chart."""
+def _metrics(run: Recorded) -> list[str]:
+    """Returns the most interesting of the other metrics. One of training and validation is named once."""
     names = [name for name in run.columns if name not in METRICS_OF_LOOP and not name.startswith("validation_")]
     names += [
         short
         for name in run.columns
         if name not in METRICS_OF_LOOP and (short := name.removeprefix("validation_")) != name and short not in names
     ]
-    worth = [name for name in names if _is_worth_a_chart(run, name)]
-    charts = [_metric(run, name) for name in sorted(worth, key=_interest)[:CHARTS_OF_METRICS]]
-    return [chart for chart in charts if chart is not None]
+    curves = [
+        name
+        for name in names
+        if any(len(run.columns[key].values) > 1 for key in (name, f"validation_{name}") if key in run.columns)
+    ]
 
+    def rank(name: str) -> tuple[int, str]:
+        """Sorts accuracies first, norms later, and numbered parts, of which there may be dozens, last."""
+        numbered = any(character.isdigit() for character in name)
+        return (3 if numbered else 0 if "accuracy" in name or "r2" in name else 2 if "norm" in name else 1), name
 
-def _is_worth_a_chart(run: Recorded, name: str) -> bool:
-    return any(len(run.columns[key].values) > 1 for key in (name, f"validation_{name}") if key in run.columns)
-
-
-def _interest(name: str) -> tuple[int, str]:
-    """Accuracies first, norms last; numbered parts, of which there may be dozens, after all others."""
-    numbered = any(character.isdigit() for character in name)
-    return (3 if numbered else 0 if "accuracy" in name or "r2" in name else 2 if "norm" in name else 1), name
+    return sorted(curves, key=rank)[:CHARTS_OF_METRICS]
 
 
 def _metric(run: Recorded, name: str) -> Markup | None:
@@ -188,6 +176,7 @@ def _metric(run: Recorded, name: str) -> Markup | None:
 
 
 def speed(run: Recorded) -> Markup:
+    """Returns the chart of throughput, and what is known of stalls and waits."""
     unit = run.rate_unit
     column = run.columns.get(f"{unit}_per_second")
     if column is None:
@@ -209,68 +198,42 @@ def speed(run: Recorded) -> Markup:
 
 def _stalls(run: Recorded) -> list[Markup]:
     steps = run.columns["step_seconds"]
-    said = [element("h3", "Stalls")]
+    """Returns how even the steps were, the slowest ones, and the time that went into anything but steps."""
+    parts = [element("h3", "Stalls")]
     finite = [(int(step), value) for step, value in zip(steps.steps, steps.values, strict=True) if math.isfinite(value)]
     if not finite:
-        return [*said, element("p", "No step was timed.")]
+        return [*parts, element("p", "No step was timed.")]
     usual = median(value for _, value in finite)
     slow = sorted((pair for pair in finite if pair[1] > SLOW * usual), key=lambda pair: -pair[1])
-    said.append(element("p", _pace(len(slow), len(finite), usual)))
-    if slow:
-        head = element("tr", element("th", "up to step", scope="col"), element("th", "a step took", scope="col"))
-        rows = [
-            element("tr", element("th", f"{step:,}", scope="row"), element("td", format_seconds(seconds)))
-            for step, seconds in slow[:STALLS]
-        ]
-        said.append(
-            element("table", element("caption", "The slowest"), element("thead", head), element("tbody", *rows))
-        )
-    return [*said, *_waits(run), *_beside_steps(run)]
-
-
-def _pace(slow: int, rows: int, usual: float) -> str:
     half = f"A step took {format_seconds(usual)} (median over rows of metrics)"
-    if not slow:
-        return f"{half}, and none of the {rows:,} rows took more than {SLOW:g} times as long: it ran evenly."
-    return f"{half}; {slow:,} of {rows:,} rows took more than {SLOW:g} times as long a step."
-
-
-def _waits(run: Recorded) -> list[Markup]:
-    waited, steps = run.columns.get("data_seconds"), run.columns["step_seconds"]
-    if waited is None or not sum(steps.finite()):
-        return []
-    share = sum(waited.finite()) / sum(steps.finite())
-    advice = "" if share < WAITED else " A deeper --prefetch, or data that lie nearer, would shorten that."
-    return [element("p", f"Training waited for data {format_share(share, 1)} of the time of its steps.{advice}")]
-
-
-def _beside_steps(run: Recorded) -> list[Markup]:
-    """Saves, evaluations and starts. Steps between two rows take the mean that the row says."""
-    steps, elapsed, last = run.columns["step_seconds"], run.elapsed_seconds, 0.0
-    if not elapsed:
-        return []
-    stepped = 0.0
-    for step, seconds in zip(steps.steps, steps.values, strict=True):
-        stepped += seconds * (step - last) if math.isfinite(seconds) else 0.0
-        last = step
-    beside = max(0.0, elapsed - stepped)
-    said = f"Of {format_seconds(elapsed)}, {format_seconds(beside)} ({format_share(beside, elapsed)}) went into"
-    return [element("p", f"{said} evaluations and saves that training waited for.")]
+    even = f"{half}, and none of the {len(finite):,} rows took more than {SLOW:g} times as long: it ran evenly."
+    some = f"{half}; {len(slow):,} of {len(finite):,} rows took more than {SLOW:g} times as long a step."
+    parts.append(element("p", some if slow else even))
+    if slow:
+        rows = [(f"{step:,}", format_seconds(seconds)) for step, seconds in slow[:STALLS]]
+        parts.append(table(rows, header=("up to step", "a step took"), caption="The slowest"))
+    waited, stepping = run.columns.get("data_seconds"), sum(steps.finite())
+    if waited is not None and stepping:
+        share = sum(waited.finite()) / stepping
+        advice = "" if share < WAITED else " A deeper --prefetch, or data that lie nearer, would shorten that."
+        text = f"Training waited for data {format_share(share, 1)} of the time of its steps.{advice}"
+        parts.append(element("p", text))
+    if elapsed := run.elapsed_seconds:
+        stepped, last = 0.0, 0.0
+        for step, seconds in zip(steps.steps, steps.values, strict=True):  # steps between two rows take the row's mean
+            stepped += seconds * (step - last) if math.isfinite(seconds) else 0.0
+            last = step
+        rest = max(0.0, elapsed - stepped)
+        share = f"Of {format_seconds(elapsed)}, {format_seconds(rest)} ({format_share(rest, elapsed)})"
+        parts.append(element("p", f"{share} went into evaluations and saves that training waited for."))
+    return parts
 
 
 def other_metrics(run: Recorded) -> Markup | None:
-    """The last values of everything else that was logged."""
+    """Returns a folded table of the last values of everything else that was logged."""
     names = [name for name in run.columns if name not in METRICS_OF_LOOP]
     if not names:
         return None
-    rows = [
-        element(
-            "tr", element("th", shortened(name, most=80), scope="row"), element("td", f"{run.columns[name].last:.5g}")
-        )
-        for name in names[:80]
-    ]
-    table = element("table", element("tbody", *rows))
-    inside = element(
-        "div", table, class_="scroll", tabindex="0", role="region", aria_label="Last values of all metrics"
-    )
-    return joined(element("details", element("summary", "Last values of all metrics"), inside))
+    title = "Last values of all metrics"
+    values = table([(shortened(name, most=80), f"{run.columns[name].last:.5g}") for name in names[:80]])
+    return joined(element("details", element("summary", title), scrolling(values, name=title)))

@@ -1,5 +1,7 @@
-"""What a notebook shows: a plan as a table with its picture, and a run as a bar. Pieces of HTML with their own colours,
-which hold whatever the notebook's theme is."""
+"""HTML for a notebook: a plan as a picture and a table, and a run's progress as a bar.
+
+It has its own colours, which are readable in every theme of the notebook.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ STYLE = f"""
 
 
 def plan_html(planned: Mapping[str, Any]) -> str:
-    """`planned` is `Planned.to_dict()`."""
+    """Returns a plan, given as `Planned.to_dict()`, as HTML."""
     peak, budget = planned["predicted_peak_bytes"], planned["budget_bytes"]
     title = (
         f"{planned['recipe']} on {planned['plan']['chip']}: {format_bytes(peak)} of {format_bytes(budget)}, predicted"
@@ -47,14 +49,15 @@ def plan_html(planned: Mapping[str, Any]) -> str:
 
 
 def bar_html(step: int, total: int, facts: str, messages: Sequence[str], *, ended: bool = False) -> str:
-    """The last message stands below the bar, the others behind it."""
+    """Returns the bar of a run with its last message below; once it has `ended`, all messages can be unfolded."""
     bar = element("progress", value=step, max=max(total, 1), aria_label="steps of the run")
-    said = [shortened(message, most=4000) for message in messages]
+    texts = [shortened(message, most=4000) for message in messages]
+    unfolded = element("details", element("summary", "all that was said"), element("pre", "\n".join(texts)))
     return _piece(
         bar,
         element("p", f"step {step:,} of {total:,}  {facts}"),
-        element("pre", said[-1]) if said else None,
-        element("details", element("summary", "all that was said"), element("pre", "\n".join(said))) if ended else None,
+        element("pre", texts[-1]) if texts else None,
+        unfolded if ended else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""The page of one run, and the page of a plan that was never run."""
+"""Pages of one run, and of a plan that was never run."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from plimsoll.units import MIB, format_bytes, format_count, format_seconds
 
 
 def run_page(run: Recorded, *, made: str) -> str:
+    """Returns the page of a run. `made` is its last line."""
     sections = [
         Section("The line", _the_line(run)),
         Section("What it learned", joined(learning.learning(run), learning.other_metrics(run))),
-        *([Section("What it makes", made_of)] if (made_of := _makes(run)) is not None else []),
+        *([Section("What it makes", examples)] if (examples := _makes(run)) is not None else []),
         Section("How fast", learning.speed(run)),
         Section("The plan", the_plan(run.planned) if run.planned else element("p", "This run has no plan yet.")),
         Section("Again", _again(run)),
@@ -29,11 +30,11 @@ def run_page(run: Recorded, *, made: str) -> str:
 
 
 def plan_page(planned: Mapping[str, Any], *, name: str, made: str) -> str:
-    """`planned` is what `plimsoll plan --json` printed."""
+    """Returns the page of a plan, from what `plimsoll plan --json` printed. `made` is its last line."""
     peak, budget = planned["predicted_peak_bytes"], planned["budget_bytes"]
     known = Recorded(name=name, path="", state="never run", recipe={}, planned=planned)
     share = f"{format_bytes(peak)} of {format_bytes(budget)}, {format_share(peak, budget)} of the budget"
-    said = element("p", f"A plan that was never run: it expects {share}.", class_="verdict")
+    verdict = element("p", f"A plan that was never run: it expects {share}.", class_="verdict")
     sections = [
         Section(
             "The line", element("div", line_picture(planned), where_the_bytes_go(planned, None), class_="pair wide")
@@ -41,41 +42,35 @@ def plan_page(planned: Mapping[str, Any], *, name: str, made: str) -> str:
         Section("The plan", the_plan(planned)),
     ]
     title = f"{planned.get('recipe') or 'a plan'} on {planned['plan']['chip']}"
-    return page(title=title, verdict=said, facts=_facts_of_plan(known), sections=sections, made=made)
+    return page(title=title, verdict=verdict, facts=_facts_of_plan(known), sections=sections, made=made)
 
 
 def _verdict(run: Recorded) -> Markup:
-    """Whether the line held comes first, because that is the question."""
+    """Returns whether the peak stayed within the budget, which is the reader's first question, and the run's state."""
     peak, budget, predicted = run.measured_peak_bytes, run.budget_bytes, run.predicted_peak_bytes
     recipe = (run.planned or {}).get("recipe") or run.recipe.get("kind") or UNKNOWN
-    state = element("p", f"{recipe}: {_progress(run)}.", class_="quiet")
+    of = f" of {run.steps:,}" if run.steps else ""
+    progress = f"step {run.last_step:,}{of}" if run.last_step is not None else "no step logged"
+    progress = f"{run.state}{of}" if run.state.startswith("stopped") else f"{run.state}, {progress}"
+    state = element("p", f"{recipe}: {progress}.", class_="quiet")
     if peak is None or not budget:
         return joined(state, element("p", "Its memory was not measured yet.", class_="verdict"))
     share = f"{format_bytes(peak)} of {format_bytes(budget)}"
-    beside = f" That is {_beside(peak, predicted)}." if predicted else ""
+    compared = ""
+    if predicted and round(peak / MIB, 1) == round(predicted / MIB, 1):
+        compared = " That is what was predicted."
+    elif predicted:
+        more = f"{format_share(abs(peak - predicted), predicted)} {'more' if peak > predicted else 'less'}"
+        compared = f" That is {more} than the {format_bytes(predicted)} that were predicted."
     if peak > budget:
-        line = f"Over the line by {format_bytes(peak - budget)}: it took {share} at its peak.{beside}"
+        line = f"Over the line by {format_bytes(peak - budget)}: it took {share} at its peak.{compared}"
         return joined(state, element("p", line, class_="verdict over"))
-    line = f"Under the line: {share} at its peak, {format_share(peak, budget)} of the budget.{beside}"
+    line = f"Under the line: {share} at its peak, {format_share(peak, budget)} of the budget.{compared}"
     return joined(state, element("p", line, class_="verdict"))
 
 
-def _beside(peak: float, predicted: int) -> str:
-    if round(peak / MIB, 1) == round(predicted / MIB, 1):
-        return "what was predicted"
-    more = format_share(abs(peak - predicted), predicted)
-    return f"{more} {'more' if peak > predicted else 'less'} than the {format_bytes(predicted)} that were predicted"
-
-
-def _progress(run: Recorded) -> str:
-    of = f" of {run.steps:,}" if run.steps else ""
-    if run.state.startswith("stopped"):
-        return f"{run.state}{of}"
-    return f"{run.state}, step {run.last_step:,}{of}" if run.last_step is not None else f"{run.state}, no step logged"
-
-
 def facts(run: Recorded) -> list[tuple[str, str]]:
-    """The figures that stand first on a page, and side by side where runs are compared."""
+    """Returns the figures at the top of a page, which the page of several runs compares."""
     loss, best, unit = run.columns.get("loss"), run.best(), run.rate_unit
     rate = run.columns.get(f"{unit}_per_second")
     usual = median(rate.finite()) if rate and rate.finite() else None
@@ -104,6 +99,7 @@ def _facts_of_plan(run: Recorded) -> list[tuple[str, str]]:
 
 
 def _the_line(run: Recorded) -> Markup:
+    """Returns the memory chart, the table of components, and the overruns and notes of the ledger."""
     chart = learning.memory_under_the_line(run) or element("p", "No row of metrics says how much memory was used yet.")
     if run.planned is None:
         return chart
@@ -120,8 +116,8 @@ def _the_line(run: Recorded) -> Markup:
 
 
 def _makes(run: Recorded) -> Markup | None:
-    """And what could not be shown, a sentence each."""
-    shown = [found for exhibit in run.exhibits if (found := exhibits.drawn(exhibit)) is not None]
+    """Returns the recipe's examples, and why others are missing; None if there is neither."""
+    shown = [html for exhibit in run.exhibits if (html := exhibits.drawn(exhibit)) is not None]
     missing = [element("li", shortened(text)) for text in run.left_out]
     if not shown and not missing:
         return None
@@ -132,18 +128,15 @@ def _makes(run: Recorded) -> Markup | None:
 
 
 def _again(run: Recorded) -> Markup:
-    parts = []
+    """Returns the commands that continue, repeat or use the run, and the conditions it ran under."""
+    commands = []
     for title, command in (
         ("Continues it", run.continue_command),
         ("Repeats it, with the same plan", run.repeat_command),
         ("Uses it", "\n".join(run.use_commands) or None),
     ):
         if command:
-            parts += [element("h3", title), element("pre", shortened(command, most=4000), class_="wrapped")]
-    return element("div", element("div", *parts), element("div", _conditions(run)), class_="pair wide")
-
-
-def _conditions(run: Recorded) -> Markup:
+            commands += [element("h3", title), element("pre", shortened(command, most=4000), class_="wrapped")]
     fields = run.recipe.get("fields") or {}
     rows = [("run", run.path), ("chip", (run.planned or {}).get("plan", {}).get("chip", UNKNOWN))]
     rows += [("seed", str(fields.get("seed", UNKNOWN)))]
@@ -156,4 +149,5 @@ def _conditions(run: Recorded) -> Markup:
         rows += [(name.replace("_", " "), UNKNOWN if value is None else str(value)) for name, value in last.items()]
         rows.append(("sessions", f"{len(run.sessions):,}, the last of them above"))
     listed = [joined(element("dt", shortened(name)), element("dd", shortened(value))) for name, value in rows]
-    return joined(element("h3", "Under these conditions"), element("dl", *listed, class_="levers"))
+    conditions = element("div", element("h3", "Under these conditions"), element("dl", *listed, class_="levers"))
+    return element("div", element("div", *commands), conditions, class_="pair wide")

@@ -1,7 +1,7 @@
-"""The colours of a page, for light and for dark, by what they are for. A test computes their contrast.
+"""Colours of a page, light and dark, by their purpose. A test computes their contrast.
 
-Text must reach 4.5 to 1 against what it stands on, lines and bars 3 to 1 (WCAG 2.2, 1.4.3 and 1.4.11,
-https://www.w3.org/TR/WCAG22/). Series differ by dashes too, for those who see no difference between the colours.
+Text must reach 4.5 to 1 against its background, lines and bars 3 to 1 (WCAG 2.2, 1.4.3 and 1.4.11,
+https://www.w3.org/TR/WCAG22/). Series differ by dashes too, for readers who cannot distinguish the colours.
 """
 
 LIGHT = {
@@ -36,20 +36,21 @@ DARK = {
 }
 SERIES = ("one", "two", "three", "four", "five", "six")
 DASHES = ("", "7 4", "2 3", "9 3 2 3", "12 5", "5 2")
-"""Of the lines of a chart, in the same order."""
+"""Dashes of the lines of a chart, in the order of `SERIES`."""
 
 TEXT_ON = [(ink, page) for ink in ("ink", "quiet", "line", *SERIES) for page in ("page", "panel")]
-"""Pairs in which the first is text."""
+"""Pairs of a text colour and its background."""
 DRAWN_ON = [(ink, "page") for ink in (*SERIES, "line")]
-"""Pairs in which the first is a line or a bar."""
+"""Pairs of the colour of a line or bar and its background."""
 
 
 def variables(colours: dict[str, str]) -> str:
+    """Returns the colours as CSS variables."""
     return " ".join(f"--{name}: {value};" for name, value in colours.items())
 
 
 def contrast(one: str, other: str) -> float:
-    """From 1 to 21, of two colours like `#1c5f9c`: the definition of WCAG 2.2."""
+    """Returns the contrast of two colours like `#1c5f9c`, from 1 to 21, as WCAG 2.2 defines it."""
     lighter, darker = sorted((_luminance(one), _luminance(other)), reverse=True)
     return (lighter + 0.05) / (darker + 0.05)
 

@@ -1,6 +1,6 @@
-"""What is known of a run when a page is made of it: its files as they stand, and what was asked of the model besides.
+"""Data of a run that its page is made from: its files, and examples of what its model makes.
 
-Nothing of it is required but a name: a run may have been killed, may go on, or may never have logged a step.
+Only a few fields are required: a run may have been killed, may still train, or may never have logged a step.
 """
 
 from __future__ import annotations
@@ -14,23 +14,25 @@ from typing import Any
 Facts = Mapping[str, Any]
 
 MOST_METRICS = 400
-"""Columns that are kept, whatever a user's loss reports."""
+"""Number of columns that are kept, however many a user's loss reports."""
 
 
 @dataclass
 class Column:
-    """A metric over the rows that have it."""
+    """Values of a metric, in the rows that have it."""
 
     steps: array[float] = field(default_factory=lambda: array("d"))
     seconds: array[float] = field(default_factory=lambda: array("d"))
-    """Elapsed, of the whole run."""
+    """Seconds since the start of the whole run."""
     values: array[float] = field(default_factory=lambda: array("d"))
 
     def finite(self) -> list[float]:
+        """Returns the values without NaN and infinities."""
         return [value for value in self.values if math.isfinite(value)]
 
     @property
     def last(self) -> float | None:
+        """Last value."""
         return self.values[-1] if self.values else None
 
 
@@ -38,69 +40,71 @@ Columns = dict[str, Column]
 
 
 def columns_of(rows: Iterable[Mapping[str, Any]]) -> Columns:
-    """By metric. What is no number is left out; 100,000 rows take 24 bytes a metric and row, not a dictionary each."""
-    found: Columns = {}
+    """Returns the rows as a column per metric, with 24 bytes a value. Values that are not numbers are left out."""
+    columns: Columns = {}
     for row in rows:
         step, seconds = row["step"], row.get("elapsed_seconds")
         for name, value in row.items():
             if isinstance(value, bool) or not isinstance(value, int | float):
                 continue
-            if name not in found and len(found) >= MOST_METRICS:
+            if name not in columns and len(columns) >= MOST_METRICS:
                 continue
-            column = found.setdefault(name, Column())
+            column = columns.setdefault(name, Column())
             column.steps.append(step)
             column.seconds.append(math.nan if seconds is None else seconds)
             column.values.append(value)
-    return found
+    return columns
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """A run."""
+    """Data of a run. Paths and states are as text; the rest is the content of its JSON files."""
 
     name: str
     path: str
     state: str
-    """`finished`, `training now`, `stopped at step 120`, `nothing saved`."""
+    """One of `finished`, `training now`, `stopped at step 120`, `nothing saved`."""
     recipe: Facts
-    """recipe.json"""
+    """Content of recipe.json."""
     planned: Facts | None = None
-    """plan.json"""
+    """Content of plan.json."""
     data: Facts | None = None
     ledger: Facts | None = None
     sessions: Sequence[Facts] = ()
-    """Of each start: when, with which versions, on what machine."""
+    """Time, versions and machine of each start."""
     columns: Columns = field(default_factory=dict)
     evaluations: Sequence[Facts] = ()
-    """Rows of metrics that an evaluation wrote, the first and the last of them at least."""
+    """Rows of metrics that an evaluation wrote; at least the first and the last."""
     chosen: Facts = field(default_factory=dict)
-    """Options of the recipe that are not the preset's."""
+    """Options of the recipe that differ from the preset's."""
     continue_command: str | None = None
     repeat_command: str | None = None
     use_commands: Sequence[str] = ()
     learning_rate: tuple[Sequence[float], Sequence[float]] | None = None
-    """Steps, and the rate of each."""
+    """Steps, and the learning rate of each."""
     exhibits: Sequence[Facts] = ()
-    """What the recipe makes, as `exhibits.py` draws it."""
+    """Examples of what the model makes, as `exhibits.py` draws them."""
     left_out: Sequence[str] = ()
-    """What is not on the page, and why: a sentence each."""
+    """Sentences about what is missing on the page, and why."""
 
     @property
     def budget_bytes(self) -> int | None:
+        """Budget of one device, or of the process on a CPU."""
         return (self.ledger or {}).get("budget_bytes") or (self.planned or {}).get("budget_bytes")
 
     @property
     def predicted_peak_bytes(self) -> int | None:
+        """Peak that the plan predicts."""
         return (self.planned or {}).get("predicted_peak_bytes")
 
     @property
     def on_device(self) -> bool:
-        """Whether the line is an accelerator's memory: then its allocator's count is what is held against it."""
+        """Whether the budget is an accelerator's memory, so that its allocator's count is compared with it."""
         return "device_bytes" in self.columns
 
     @property
     def measured_peak_bytes(self) -> float | None:
-        """The ledger's, of all processes of the run; of one without a ledger yet, the highest that was logged."""
+        """Peak of all processes of the run, from its ledger; before there is one, the highest that was logged."""
         measured = ((self.ledger or {}).get("measured") or {}).get("peak_bytes")
         if measured is not None:
             return measured
@@ -109,25 +113,28 @@ class Recorded:
 
     @property
     def steps(self) -> int | None:
-        """Of the whole run, as planned."""
+        """Steps of the whole run, as planned."""
         return (self.data or {}).get("steps")
 
     @property
     def last_step(self) -> int | None:
+        """Last step whose loss was logged."""
         column = self.columns.get("loss")
         return int(column.steps[-1]) if column and column.steps else None
 
     @property
     def elapsed_seconds(self) -> float | None:
+        """Training time of the whole run so far."""
         column = self.columns.get("elapsed_seconds")
         return max(column.finite(), default=None) if column else None
 
     @property
     def rate_unit(self) -> str | None:
+        """Unit of the throughput: `tokens` or `examples`; None before one was logged."""
         return next((unit for unit in ("tokens", "examples") if f"{unit}_per_second" in self.columns), None)
 
     def best(self) -> tuple[int, float] | None:
-        """Step and value of the lowest validation loss."""
+        """Returns step and value of the lowest validation loss."""
         column = self.columns.get("validation_loss")
         pairs = zip(column.steps, column.values, strict=True) if column else ()
         finite = [(int(step), value) for step, value in pairs if math.isfinite(value)]

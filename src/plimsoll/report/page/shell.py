@@ -1,5 +1,7 @@
-"""The page around its sections. It asks nothing of any other place: no script, no font, no picture from outside, and a
-policy in its head that forbids the browser to fetch any."""
+"""HTML document around the sections of a page.
+
+It loads nothing: there is no script, font or picture from elsewhere, and its Content-Security-Policy forbids any.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,8 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-a
 
 @dataclass(frozen=True)
 class Section:
+    """Part of a page with a heading."""
+
     title: str
     content: Markup
 
@@ -21,7 +25,15 @@ class Section:
 def page(
     *, title: str, verdict: Markup, facts: Sequence[tuple[str, str]], sections: Sequence[Section], made: str
 ) -> str:
-    """A whole document. `facts` are the figures that stand first; `made` is the last line."""
+    """Returns a whole document.
+
+    Args:
+        title: Heading and name of the page.
+        verdict: What the reader wants to know first.
+        facts: Names and values of the figures at the top.
+        sections: Parts of the page, in order.
+        made: Last line: when and by which version the page was made.
+    """
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -31,6 +43,10 @@ def page(
         element("title", f"{title} - plimsoll"),
         element("style", Markup(STYLE)),
     )
+    parts = [
+        element("section", element("h2", section.title), section.content, aria_label=section.title)
+        for section in sections
+    ]
     body = element(
         "body",
         element("a", "To the content", href="#content", class_="skip"),
@@ -40,15 +56,11 @@ def page(
             verdict,
             element(
                 "dl",
-                *(element("div", element("dt", name), element("dd", said)) for name, said in facts),
+                *(element("div", element("dt", name), element("dd", value)) for name, value in facts),
                 class_="facts",
             ),
         ),
-        element("main", *(_section(one) for one in sections), id="content", tabindex="-1"),
+        element("main", *parts, id="content", tabindex="-1"),
         element("footer", element("p", made)),
     )
     return joined(Markup("<!doctype html>\n"), element("html", head, body, lang="en"), "\n")
-
-
-def _section(section: Section) -> Markup:
-    return element("section", element("h2", section.title), section.content, aria_label=section.title)

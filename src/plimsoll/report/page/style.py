@@ -1,4 +1,4 @@
-"""The page's style sheet: one column on a phone, two on a desk, two sheets of paper in print."""
+"""Style sheet of a page: one column on a phone, two on a desktop, two sheets of paper in print."""
 
 from plimsoll.report.page.palette import DARK, LIGHT, SERIES, variables
 

@@ -6,7 +6,7 @@ import pytest
 
 from plimsoll.api.compare import Beside, chips_named, prices_named
 from plimsoll.errors import PlimsollError, RecipeError
-from plimsoll.report.beside import beside_figure, beside_picture, beside_table
+from plimsoll.report.compared import compared_figure, compared_picture, compared_table
 from plimsoll.units import GIB, MIB
 from report_examples import PLANNED
 
@@ -36,7 +36,7 @@ def cells(text, chip):
 
 
 def test_a_row_says_what_fits_how_fast_and_what_is_left():
-    row = [cell.strip() for cell in cells(beside_table([FITS]), "h200") if cell.strip()]
+    row = [cell.strip() for cell in cells(compared_table([FITS]), "h200") if cell.strip()]
     assert row == ["h200", "yes", "16 x 4", "500 ms", "32,768", "1.5 GiB", "512.0 MiB", "compiled", "3.60", "30.52"]
 
 
@@ -47,17 +47,17 @@ def test_a_price_of_many_is_that_of_the_hours_they_take():
 
 
 def test_without_prices_there_are_no_columns_for_them():
-    assert "an hour" not in beside_table([ESTIMATED, REFUSED])
+    assert "an hour" not in compared_table([ESTIMATED, REFUSED])
 
 
 def test_what_does_not_fit_says_why_and_how_much_it_takes():
-    text = beside_table([FITS, REFUSED])
+    text = compared_table([FITS, REFUSED])
     assert [cell.strip() for cell in cells(text, "rtx4090") if cell.strip()][1:6] == ["no", "-", "-", "-", "31.0 GiB"]
     assert "no plan for stories fits in 22.6 GiB on rtx4090" in text
 
 
 def test_an_estimate_says_so_in_its_row_and_how_far_it_may_be_off():
-    text = " ".join(beside_table([ESTIMATED]).split())
+    text = " ".join(compared_table([ESTIMATED]).split())
     assert "512.0 MiB estimated" in text
     assert "32 devices. Estimated, no compiler was asked: its peak may lie between 1.0 GiB and 3.0 GiB" in text
     assert "which would be 1.0 GiB too much" in text
@@ -72,18 +72,18 @@ def test_json_has_what_the_table_has():
 
 
 def test_the_picture_has_units_and_says_what_does_not_fit(tmp_path):
-    figure = beside_figure([FITS, ESTIMATED, REFUSED])
+    figure = compared_figure([FITS, ESTIMATED, REFUSED])
     memory, speed = figure.axes
     assert memory.get_xlabel() == "GiB of one device"
     assert speed.get_xlabel() == "tokens per second, all devices"
     said = [text.get_text() for axes in figure.axes for text in axes.texts]
     assert any("31.0 GiB: does not fit" in text for text in said)
-    assert beside_picture([FITS, REFUSED], tmp_path / "beside.svg").stat().st_size > 1000
+    assert compared_picture([FITS, REFUSED], tmp_path / "beside.svg").stat().st_size > 1000
 
 
 def test_all_may_be_refused():
-    assert "does not fit" in "".join(text.get_text() for text in beside_figure([REFUSED]).axes[0].texts)
-    assert "no" in cells(beside_table([REFUSED]), "rtx4090")[1]
+    assert "does not fit" in "".join(text.get_text() for text in compared_figure([REFUSED]).axes[0].texts)
+    assert "no" in cells(compared_table([REFUSED]), "rtx4090")[1]
 
 
 @pytest.mark.parametrize(

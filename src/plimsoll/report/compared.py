@@ -1,0 +1,192 @@
+"""One recipe planned for several chips (`plimsoll plan --compare`) or machines (`--settings`): tables and a picture."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from plimsoll.planned import Planned
+from plimsoll.report.layout import UNKNOWN, WIDTH, all_labelled, columns, format_known_bytes, format_rate, known
+from plimsoll.report.picture import BAR, INK, LINE, ROOM, bar_axes, byte_axis, require_picture, written
+from plimsoll.report.tables import plan_words
+from plimsoll.units import format_bytes, format_count, format_seconds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+class Row(Protocol):
+    """A chip and its plan, or the reason why there is none."""
+
+    @property
+    def chip(self) -> str: ...
+    @property
+    def rate_unit(self) -> str: ...
+    @property
+    def planned(self) -> Planned | None: ...
+    @property
+    def why_not(self) -> str: ...
+    @property
+    def floor_bytes(self) -> int | None: ...
+    @property
+    def memory_bytes(self) -> int | None: ...
+    @property
+    def left_bytes(self) -> int | None: ...
+    @property
+    def rate(self) -> float | None: ...
+    @property
+    def price_per_hour(self) -> float | None: ...
+    @property
+    def price_of_many(self) -> float | None: ...
+
+
+def settings_table(rows: Iterable[tuple[str, int | None, Planned | None, str]]) -> str:
+    """Returns what `plimsoll plan RECIPE --settings` prints: a line per machine, with the plan for it.
+
+    Args:
+        rows: Machine, its budget in bytes if known, the plan or None, and the reason if there is none.
+    """
+    rows = list(rows)
+    table = [("machine", "budget", "micro-batch", "remat", "loss chunk", "precision", "predicted peak", "step")]
+    notes = []
+    for machine, budget, planned, why_not in rows:
+        if planned is None:
+            table.append((machine, format_known_bytes(budget), *([UNKNOWN] * 6)))
+            notes.append(f"{machine}: {why_not}")
+            continue
+        plan = planned.plan
+        table.append(
+            (
+                machine,
+                format_known_bytes(budget),
+                f"{plan.micro_batch} x {plan.accumulation}" + (f" on {planned.devices}" if planned.devices > 1 else ""),
+                plan.remat,
+                f"{plan.loss_chunk:,}" if plan.loss_chunk else "off",
+                plan.precision,
+                format_bytes(planned.ledger.predicted_peak_bytes),
+                UNKNOWN if planned.step_seconds is None else format_seconds(planned.step_seconds),
+            )
+        )
+        if (band := planned.estimate_band) is not None:
+            lowest, highest = (format_bytes(band[f"{end}_peak_bytes"]) for end in ("lowest", "highest"))
+            peaks = f"a peak from {lowest} to {highest}, by plans that were held against one"
+            notes.append(f"{machine}: no compiler was asked; {peaks}")
+    title = _title([planned for _, _, planned, _ in rows], "on every machine")
+    lines = columns(table, align="lrllrlrr", indent=0)
+    return "\n".join([*title, *lines, *([""] if notes else []), *notes])
+
+
+def compared_table(rows: Sequence[Row]) -> str:
+    """Returns what `plimsoll plan --compare` prints: a line per chip, then its plan or why nothing fits."""
+    unit = rows[0].rate_unit
+    header = ["chip", "fits", "micro-batch", "step", f"{unit}/s", "peak", "left", "bytes"]
+    priced = any(row.price_per_hour is not None for row in rows)
+    header += ["an hour", f"1B {unit}"] if priced else []
+    table = [header]
+    for row in rows:
+        planned = row.planned
+        if planned is None:
+            cells = ["no", UNKNOWN, UNKNOWN, UNKNOWN, format_known_bytes(row.floor_bytes), UNKNOWN, UNKNOWN]
+        else:
+            cells = [
+                "yes",
+                f"{planned.plan.micro_batch} x {planned.plan.accumulation}",
+                format_seconds(planned.step_seconds) if planned.step_seconds else UNKNOWN,
+                UNKNOWN if row.rate is None else format_rate(row.rate, "").removesuffix(" /s"),
+                format_bytes(planned.ledger.predicted_peak_bytes),
+                format_known_bytes(row.left_bytes),
+                planned.ledger.source,
+            ]
+        prices = [known(price, ",.2f") for price in (row.price_per_hour, row.price_of_many)]
+        table.append([row.chip, *cells, *(prices if priced else [])])
+    lines = columns(table, align="llrrrrrlrr"[: len(header)], indent=0)
+    ends = "bytes are of one device, rates of all of them; times are by the chips' rates, not timed"
+    ends += "; prices are the ones given, of all devices of a chip's name" if priced else ""
+    title = _title([row.planned for row in rows], "everywhere")
+    notes = all_labelled((row.chip, _note(row)) for row in rows)
+    return "\n".join([*title, *lines, "", *notes, "", *textwrap.wrap(ends, WIDTH)])
+
+
+def _title(plans: Sequence[Planned | None], where: str) -> list[str]:
+    """Returns the recipe with its size, from the first plan; nothing if there is no plan."""
+    first = next((planned for planned in plans if planned is not None), None)
+    if first is None:
+        return []
+    size, batch = format_count(first.parameters), first.plan.effective_batch
+    return [f"{first.recipe}: {size} parameters, effective batch {batch} {where}\n"]
+
+
+def _note(row: Row) -> str:
+    """Returns the plan in words and how far an estimate may be off, or why there is no plan."""
+    planned = row.planned
+    if planned is None:
+        return row.why_not
+    devices = f", {planned.devices} devices" if planned.devices > 1 else ""
+    text = f"{plan_words(planned.plan)}{devices}"
+    band = planned.estimate_band
+    if band is None:
+        return text
+    lowest, highest = (format_bytes(band[f"{end}_peak_bytes"]) for end in ("lowest", "highest"))
+    over = band["highest_peak_bytes"] - planned.ledger.budget_bytes
+    beyond = f", which would be {format_bytes(over)} too much" if over > 0 else ""
+    return f"{text}. Estimated, no compiler was asked: its peak may lie between {lowest} and {highest}{beyond}"
+
+
+def compared_picture(rows: Sequence[Row], path: Path | str) -> Path:
+    """Draws the comparison into `path`, a .png or .svg, and returns the path."""
+    path = require_picture(path)
+    return written(compared_figure(rows), path)
+
+
+def compared_figure(rows: Sequence[Row]) -> Figure:
+    """Returns a figure with two bars per chip: its memory with the plan's share of it, and its speed."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 1.7 + 0.5 * len(rows)), layout="constrained", facecolor="white")
+    memory, speed = figure.subplots(1, 2, sharey=True)
+    _draw_memory(memory, rows)
+    rates = [row.rate or 0.0 for row in rows]
+    for at, (row, rate) in enumerate(zip(rows, rates, strict=True)):
+        speed.barh(at, rate, height=0.34, color=BAR, zorder=3)
+        text = format_rate(rate, row.rate_unit) if rate else "no plan, or no rate known"
+        speed.text(rate, at, f"  {text}", va="center", fontsize=8, color=INK)
+    speed.set_xlim(0, 1.45 * max([*rates, 1e-9]))
+    speed.xaxis.set_major_formatter(lambda value, _position: format_count(value))
+    speed.locator_params(axis="x", nbins=5)
+    speed.set_title("how fast, by the chips' rates", loc="left", fontsize=10, color=INK)
+    bar_axes(speed, x_label=f"{rows[0].rate_unit} per second, all devices")
+    memory.set_yticks(range(len(rows)), [row.chip for row in rows], fontsize=9, color=INK)
+    memory.set_ylim(len(rows) - 0.4, -0.6)
+    return figure
+
+
+def _draw_memory(axes: Axes, rows: Sequence[Row]) -> None:
+    """Draws each chip's budget as a wide bar, and what the plan (or the smallest one found) needs as a narrow one."""
+    plans = [row.planned for row in rows]
+    needed = [
+        row.floor_bytes or 0 if planned is None else planned.ledger.predicted_peak_bytes
+        for row, planned in zip(rows, plans, strict=True)
+    ]
+    budgets = [
+        row.memory_bytes if planned is None else planned.ledger.budget_bytes
+        for row, planned in zip(rows, plans, strict=True)
+    ]
+    largest = max([*needed, *(budget or 0 for budget in budgets), 1])
+    unit, unit_name = byte_axis(largest)
+    for at, (planned, size, budget) in enumerate(zip(plans, needed, budgets, strict=True)):
+        fits = planned is not None
+        axes.barh(at, (budget or 0) / unit, height=0.6, color=ROOM, zorder=2)
+        colour, edge = (BAR, BAR) if fits else ("white", LINE)
+        axes.barh(at, size / unit, height=0.34, color=colour, edgecolor=edge, zorder=3)
+        if budget:
+            axes.plot([budget / unit] * 2, [at - 0.36, at + 0.36], color=LINE, linewidth=1.6, zorder=4)
+        text = format_bytes(size) if size else "unknown"
+        text = text if fits else f"{text}: does not fit"
+        end = (max(size, budget or 0) + 0.01 * largest) / unit
+        axes.text(end, at, f" {text}", va="center", fontsize=8, color=INK)
+    axes.set_xlim(0, 1.45 * largest / unit)
+    axes.set_title("what the plan takes; red is the budget", loc="left", fontsize=10, color=INK)
+    bar_axes(axes, x_label=f"{unit_name} of one device")

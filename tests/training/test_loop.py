@@ -1,0 +1,102 @@
+"""The loop between steps: what an evaluation comes to, which checkpoint is the best, what is given back."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from plimsoll.processes.interruption import Interruption
+from plimsoll.training import memory
+from plimsoll.training.checkpoint import Checkpoints
+from plimsoll.training.loop import Schedule, run_steps, summed
+from plimsoll.training.program import Executables
+from plimsoll.types import LossSum
+
+
+class NoData:
+    def __next__(self):
+        return {}
+
+    def state(self):
+        return {}
+
+
+class Silent:
+    def step(self, done, metrics): ...
+    def evaluation(self, done, metrics): ...
+    def saved(self, done): ...
+
+
+def run(folder, evaluations, **schedule):
+    """A step that only counts, evaluated after each: the checkpoints that are left."""
+    count = jax.jit(lambda state: state | {"step": state["step"] + jnp.int32(1)}, donate_argnums=0)
+    report = {"loss": jnp.float32(1.0), "gradient_norm": jnp.float32(1.0)}
+    executables = Executables(init=None, step=lambda state, _batch: (count(state), report), evaluate=None, state=None)  # type: ignore[arg-type]
+    answers, steps = iter(evaluations), len(evaluations)
+    checkpoints = Checkpoints(folder, in_background=False)
+    run_steps(
+        {"step": jnp.int32(0), "params": {"weight": jnp.ones(3)}},
+        NoData(),
+        executables,
+        Schedule(steps=steps, stop_at=steps, evaluate_every=1, **schedule),
+        checkpoints,
+        lambda _params: next(answers),
+        Silent(),
+        Interruption(),
+    )
+    return checkpoints
+
+
+@pytest.mark.parametrize(
+    ("evaluations", "judged_by", "best"),
+    [
+        ([{"validation_loss": loss} for loss in (3.0, 1.0, 2.0)], "loss", 2),
+        ([{"validation_loss": loss} for loss in (1.0, 2.0, 3.0)], "loss", 1),
+        ([{"validation_loss": loss, "validation_f1": f1} for loss, f1 in ((1, 0.2), (2, 0.5), (3, 0.4))], "f1", 2),
+        ([{"validation_loss": loss, "validation_f1": f1} for loss, f1 in ((3, 0.5), (2, 0.5), (1, 0.4))], "f1", 1),
+    ],
+)
+def test_the_best_checkpoint_has_the_lowest_loss_or_the_most_of_the_metric_that_is_named(
+    tmp_path, evaluations, judged_by, best
+):
+    """Of equals the first; what was best when it was evaluated is saved, whatever --save-every says."""
+    checkpoints = run(tmp_path, evaluations, judged_by=judged_by)
+    marked = checkpoints.best()
+    assert marked is not None
+    assert (marked["step"], marked["validation_loss"]) == (best, evaluations[best - 1]["validation_loss"])
+    assert best in {saved.step for saved in checkpoints.all()}
+
+
+def test_an_evaluation_is_a_ratio_of_sums_whatever_the_batches_are():
+    """Batches of 1, 3 and 6 tokens: 21 nats over 10 tokens, where the mean of the three means would be 1.5."""
+    batches = [
+        {"loss": LossSum(0.0, 1.0), "accuracy": LossSum(1.0, 1.0), "never": LossSum(0.0, 0.0)},
+        {"loss": LossSum(3.0, 3.0), "accuracy": LossSum(0.0, 3.0), "never": LossSum(0.0, 0.0)},
+        {"loss": LossSum(18.0, 6.0), "accuracy": LossSum(3.0, 6.0), "never": LossSum(0.0, 0.0)},
+    ]
+    params = object()
+
+    def evaluate(given, batch):
+        assert given is params
+        return batches[batch["number"]]
+
+    told = summed(({"number": number} for number in range(3)), evaluate, params)
+    assert told == pytest.approx({"validation_loss": 2.1, "validation_accuracy": 0.4})
+    mean_of_means = (0 / 1 + 3 / 3 + 18 / 6) / 3
+    assert told["validation_loss"] != pytest.approx(mean_of_means)
+
+
+def test_library_pages_are_given_back_before_and_after_every_evaluation_and_after_every_save(tmp_path, monkeypatch):
+    """What they brought would be part of the peak of the steps that follow."""
+    events = []
+    monkeypatch.setattr(memory, "give_back_libraries", lambda: events.append("given back"))
+    monkeypatch.setattr(memory, "trim_heap", lambda: None)
+    monkeypatch.setattr(memory.sys, "platform", "linux")
+
+    class Evaluations(list):
+        def __iter__(self):
+            for answer in super().__iter__():
+                events.append("evaluated")
+                yield answer
+
+    run(tmp_path, Evaluations([{"validation_loss": 1.0}, {"validation_loss": 2.0}]))
+    assert events == 2 * ["given back", "evaluated", "given back", "given back"]  # saved: the best, and the last
