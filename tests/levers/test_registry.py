@@ -167,6 +167,8 @@ def test_a_record_that_contradicts_itself_is_refused(toy):
         registry.register(toy_lever.NORMS)
     with pytest.raises(ValueError, match="give `before`"):
         registry.register(replace(toy_lever.NORMS, name="others", before=NO_DEFAULT))
+    with pytest.raises(ValueError, match="nothing would choose others"):
+        registry.register(replace(toy_lever.NORMS, name="others", by_itself=True))
     with pytest.raises(ValueError, match="'int8' is no value of others"):
         registry.register(replace(toy_lever.NORMS, name="others", plain="int8"))
 

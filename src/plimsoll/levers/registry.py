@@ -50,6 +50,8 @@ def register(lever: Lever) -> None:
         raise ValueError(f"there is a lever {lever.name} already")
     if lever.before is NO_DEFAULT:
         raise ValueError(f"plans that were written before {lever.name} need its value: give `before`")
+    if lever.by_itself:
+        raise ValueError(f"nothing would choose {lever.name}: the planner combines levers, leave out `by_itself`")
     for value in (lever.plain, lever.before):
         if not lever.allows(value):
             raise ValueError(f"{value!r} is no value of {lever.name}")
