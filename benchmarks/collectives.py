@@ -78,10 +78,10 @@ def here(name: str, recipe_name: str, windows: str | None, *, fsdp: bool) -> Non
     import dataclasses
 
     from plimsoll.engine.cross_compile import CrossCompiler
+    from plimsoll.planned import Plan
     from plimsoll.planner.chips import chip
     from plimsoll.recipes.registry import preset
     from plimsoll.recipes.saved import to_dict
-    from plimsoll.types import Plan
 
     found = chip(name)
     changes: dict[str, Any] = {"batch_size": 2 * found.devices, "gradient_accumulation_steps": 1}

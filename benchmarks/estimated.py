@@ -70,10 +70,10 @@ def here(name: str, count: int, seed: int) -> None:
     import dataclasses
 
     from plimsoll.engine.cross_compile import CrossCompiler
+    from plimsoll.planned import Plan
     from plimsoll.planner.chips import chip
     from plimsoll.recipes.registry import preset
     from plimsoll.recipes.saved import to_dict
-    from plimsoll.types import Plan
 
     dice, found = random.Random(seed), chip(name)
     for _ in range(count):

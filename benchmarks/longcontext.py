@@ -23,10 +23,10 @@ import jax
 import numpy as np
 from text_vs_trainer import conditions
 
+from plimsoll.planned import Plan
 from plimsoll.recipes.longcontext.recipe import LongContext
 from plimsoll.recipes.text.recipe import Text
 from plimsoll.training.program import Program, compiled, lower
-from plimsoll.types import Plan
 
 ROOT = Path(__file__).resolve().parents[1]
 ATTENTION_CHUNK = 256

@@ -30,10 +30,10 @@ from training_process import ENVIRONMENT, MIB, PLIMSOLL, SOURCE, plan_words
 sys.path.insert(0, str(SOURCE))
 
 if TYPE_CHECKING:
+    from plimsoll.planned import Plan
     from plimsoll.planner.child import Child
     from plimsoll.recipes.base import Recipe
     from plimsoll.recipes.saved import to_dict
-    from plimsoll.types import Plan
 
 TEXT = "data/text/tinystories_train.txt"
 GOAL = 1.10
@@ -117,7 +117,7 @@ def priced_plans(recipe: Recipe, answers: Path) -> list[tuple[Plan, int]]:
     found, rehearsal = [], None
     problem = Problem(
         recipe="swept", chip="cpu", budget_bytes=0, effective_batch=recipe.effective_batch, rate_per_example=1,
-        rate_unit="examples", numerics="mixed", honoured=recipe.honoured, loss_chunks=recipe.loss_chunks,
+        rate_unit="examples", numerics="mixed", supported=recipe.supported, loss_chunks=recipe.loss_chunks,
         host_bytes={PREFETCH: recipe.host_bytes(None, prefetch=PREFETCH)},
     )  # fmt: skip  # the budget plays no part in the bytes
     with child(recipe, answers) as compiler:
@@ -135,7 +135,7 @@ def priced_plans(recipe: Recipe, answers: Path) -> list[tuple[Plan, int]]:
 
 
 def space(effective: int) -> Iterator[Plan]:
-    from plimsoll.types import Plan
+    from plimsoll.planned import Plan
 
     micros = [n for n in range(1, effective + 1) if effective % n == 0]
     for micro, remat, chunk, precision in itertools.product(micros, *SPACE.values()):
@@ -174,7 +174,7 @@ def budgets(swept: Sequence[Swept]) -> list[int]:
 
 
 def against(words: Sequence[str], recipe: Recipe, swept: Sequence[Swept], budget: int) -> dict[str, Any]:
-    from plimsoll.types import Plan
+    from plimsoll.planned import Plan
 
     fitting = [one for one in swept if one.peak <= budget * MIB]
     chosen = planned(words, f"{budget}MiB", "--measure")

@@ -5,7 +5,8 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll.types import Compute, Ledger, Plan
+from plimsoll.planned import Ledger, Plan
+from plimsoll.types import Compute
 
 plans = st.builds(
     Plan,

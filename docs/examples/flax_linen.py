@@ -51,7 +51,7 @@ def waves(count, seed):
 
 
 def make(layers):
-    """The loss takes `compute`, so the planner may choose precision and rematerialisation: `honoured` says so."""
+    """The loss takes `compute`, so the planner may choose precision and rematerialisation: `supported` says so."""
 
     def model(compute=None):
         low = compute is not None and compute.precision == "bfloat16"
@@ -71,7 +71,7 @@ def make(layers):
         data=lambda: waves(4096, seed=0),
         validation_data=lambda: waves(500, seed=1),
         optimizer=lambda steps: optax.adamw(optax.warmup_cosine_decay_schedule(0.0, 1e-3, steps // 10, steps)),
-        honoured=("precision", "remat"),
+        supported=("precision", "remat"),
         batch_size=128,
         steps=300,
     )

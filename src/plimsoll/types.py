@@ -1,15 +1,14 @@
 """The values and protocols at which the rooms meet. Nothing here imports JAX: recipes import this file.
 
-A recipe says what to learn; a plan says how one step of it is computed; a ledger says what it costs.
+A recipe says what to learn; a plan says how one step of it is computed; a ledger says what it costs. The last two
+stand in `planned.py`.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
 if TYPE_CHECKING:
     import jax
@@ -34,19 +33,12 @@ Numerics = Literal["exact", "mixed", "compressed"]
 Remat = Literal["none", "dots", "block", "offload"]
 Precision = Literal["float32", "tf32", "bfloat16", "float16"]
 Offload = Literal["none", "frozen", "optimizer", "all"]
-OFFLOADED: Mapping[Offload, tuple[str, ...]] = {
-    "none": (),
-    "frozen": ("frozen",),
-    "optimizer": ("optimizer", "ema"),
-    "all": ("optimizer", "ema", "frozen"),
-}
-"""Parts of a state that lie in the host's memory."""
-OFFLOAD_WORDS: Mapping[Offload, str] = {
-    "none": "nothing",
-    "frozen": "frozen weights",
-    "optimizer": "optimizer state",
-    "all": "optimizer state and frozen weights",
-}
+Passes = Literal[0, 1, 2]
+"""Backward passes of a step that updates layer by layer; 0 for a step that holds the whole gradient."""
+OptimizerBits = Literal[32, 8]
+WeightBits = Literal[32, 24, 16]
+FrozenBits = Literal[32, 16, 8, 4]
+EmaBits = Literal[32, 16]
 
 
 class LossSum(NamedTuple):
@@ -182,7 +174,8 @@ class TrainedRun(Protocol):
     """The folder, as it was named."""
     recipe: Any
     prepared: Any
-    plan: Plan
+    plan: Any
+    """Its `planned.Plan`, which stands above this file."""
     step: int
     """Of the checkpoint."""
 
@@ -203,321 +196,42 @@ class Compute:
     attention_chunk: int = 0
     """Queries, and keys, of a block of attention's scores; 0 for the fastest form where scores may be held whole."""
     platform: str = "cpu"
+    further: tuple[tuple[str, Any], ...] = ()
+    """Levers that were registered from outside (`levers.registry.register`), with their values."""
+
+    def lever(self, name: str) -> Any:
+        """Returns the value of a lever that was registered from outside. Raises KeyError where there is none."""
+        return dict(self.further)[name]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Storage:
     """How weights and optimizer state are kept between steps: the part of a plan that an optimizer sees."""
 
-    optimizer_bits: Literal[32, 8] = 32
+    optimizer_bits: OptimizerBits = 32
     """Of each number an optimizer keeps per weight."""
-    weight_bits: Literal[32, 24, 16] = 32
+    weight_bits: WeightBits = 32
     """24: bfloat16 with a correction of 8 bits; 16: bfloat16, rounded stochastically."""
-    frozen_bits: Literal[32, 16, 8, 4] = 32
+    frozen_bits: FrozenBits = 32
     """Of weights that are not learned: bfloat16, int8 or NF4."""
-    ema_bits: Literal[32, 16] = 32
+    ema_bits: EmaBits = 32
     """Of the average of the weights, where a recipe keeps one: bfloat16, rounded stochastically."""
 
     def __post_init__(self) -> None:
         for name, may_be in STORABLE.items():
             if getattr(self, name) not in may_be:
-                there = ", ".join(map(str, may_be))
-                raise ValueError(f"{name} takes one of {there}, got {getattr(self, name)}")
+                allowed = ", ".join(map(str, may_be))
+                raise ValueError(f"{name} takes one of {allowed}, got {getattr(self, name)}")
 
 
-STORABLE = {
-    "optimizer_bits": (32, 8),
-    "weight_bits": (32, 24, 16),
-    "frozen_bits": (32, 16, 8, 4),
-    "ema_bits": (32, 16),
+STORABLE: Mapping[str, tuple[int, ...]] = {
+    "optimizer_bits": get_args(OptimizerBits),
+    "weight_bits": get_args(WeightBits),
+    "frozen_bits": get_args(FrozenBits),
+    "ema_bits": get_args(EmaBits),
 }
+"""Number of bits to the values it may have, from the largest."""
 
 WHOLE = Storage()
 """Float32 throughout."""
 STORED = tuple(STORABLE)
-
-RUNNING = ("train", "evaluate", "save")
-"""Phases whose bytes a plan decides about; to load, to start and to restore costs the same under every plan."""
-
-LEVERS = (
-    "micro_batch",
-    "remat",
-    "loss_chunk",
-    "attention_chunk",
-    "precision",
-    "optimizer_bits",
-    "weight_bits",
-    "frozen_bits",
-    "ema_bits",
-    "layerwise",
-    "offload",
-    "fsdp",
-    "prefetch",
-    "async_save",
-)
-"""Fields of a plan that are chosen; the others follow from them and from the recipe."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """A value for every lever. Frozen in the run at its start; JSON."""
-
-    chip: str
-    micro_batch: int
-    accumulation: int
-    remat: Remat
-    loss_chunk: int
-    precision: Precision
-    prefetch: int
-    async_save: bool
-    """Save while training goes on: costs a second copy of the state while it lasts."""
-    attention_chunk: int = 0
-    optimizer_bits: Literal[32, 8] = 32
-    weight_bits: Literal[32, 24, 16] = 32
-    frozen_bits: Literal[32, 16, 8, 4] = 32
-    ema_bits: Literal[32, 16] = 32
-    """These four: see `Storage`."""
-    layerwise: Literal[0, 1, 2] = 0
-    """Backward passes of a step that updates layer by layer and never holds the whole gradient; 0 for a step that
-    does. Two where the recipe clips to a global norm: it must be known before the first update."""
-    offload: Offload = "none"
-    """What lies in the host's memory beside an accelerator: the optimizer's state, frozen weights, or both."""
-    fsdp: int = 1
-    """Devices that share one copy of the state; the batch is split over all of them either way."""
-    devices: int = 1
-    """Over which the batch is split: no lever, it says what the plan was made for."""
-    pinned: tuple[str, ...] = ()
-    """Levers the user set; the others were found."""
-
-    @property
-    def numerics(self) -> Numerics:
-        if self.storage != Storage():
-            return "compressed"
-        return "exact" if self.precision == "float32" else "mixed"
-
-    @property
-    def effective_batch(self) -> int:
-        return self.micro_batch * self.accumulation
-
-    @property
-    def storage(self) -> Storage:
-        return Storage(**{name: getattr(self, name) for name in STORED})
-
-    def compute(self, platform: str) -> Compute:
-        return Compute(
-            precision=self.precision,
-            remat=self.remat,
-            loss_chunk=self.loss_chunk,
-            attention_chunk=self.attention_chunk,
-            platform=platform,
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self) | {"pinned": list(self.pinned)}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Plan:
-        return cls(**{**values, "pinned": tuple(values.get("pinned", ()))})
-
-
-@dataclass(frozen=True, kw_only=True)
-class HostLedger:
-    """Bytes of one host's process, by component, in its dearest phase."""
-
-    budget_bytes: int | None
-    """None where nobody has said how much there is."""
-    predicted: Mapping[str, int]
-    phase: str
-
-    @property
-    def predicted_peak_bytes(self) -> int:
-        return sum(self.predicted.values())
-
-    @property
-    def fits(self) -> bool:
-        return self.budget_bytes is None or self.predicted_peak_bytes <= self.budget_bytes
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "budget_bytes": self.budget_bytes,
-            "predicted_peak_bytes": self.predicted_peak_bytes,
-            "phase": self.phase,
-            "components": dict(self.predicted),
-        }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ledger:
-    """Bytes of one device by component, predicted and, once the run has been seen, measured."""
-
-    budget_bytes: int
-    predicted: Mapping[str, int]
-    """Component to bytes at the peak; their sum is the predicted peak."""
-    phase: str
-    """The phase of the run in which the peak falls: start, train, save or evaluate."""
-    source: Literal["compiled", "estimated"] = "compiled"
-    phases: Mapping[str, int] = field(default_factory=dict)
-    """Predicted peak of every phase."""
-    host: HostLedger | None = None
-    """Of each host beside its accelerators; None where the host is the device."""
-    learned: Mapping[str, int] = field(default_factory=dict)
-    """What of each phase was learned from earlier runs, and not computed; negative where they had needed less."""
-    spare_bytes: int = 0
-    """Left free beside the predicted peak: what peaks of one plan differ by from run to run."""
-
-    @property
-    def predicted_peak_bytes(self) -> int:
-        return sum(self.predicted.values())
-
-    @property
-    def needed_bytes(self) -> int:
-        """The smallest budget that this plan is chosen for."""
-        return self.predicted_peak_bytes + self.spare_bytes
-
-    @property
-    def fits(self) -> bool:
-        return self.needed_bytes <= self.budget_bytes and (self.host is None or self.host.fits)
-
-    def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self), indent=2)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Alternative:
-    """A plan that was considered and not chosen, and why."""
-
-    plan: Plan
-    peak_bytes: int
-    step_seconds: float | None
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scaled:
-    """The same step on another number of devices, by the rates of the chip."""
-
-    devices: int
-    sent_bytes: int
-    """By each device in a step, to the others."""
-    step_seconds: float
-    efficiency: float
-    """The time of one device over the time of all of them together."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class OtherBudget:
-    """The best of the plans that were looked at, had the budget been another."""
-
-    budget_bytes: int
-    plan: Plan | None
-    """None where none of them fits."""
-    peak_bytes: int | None
-    step_ratio: float | None
-    """Its time per step over the chosen plan's, both by the chip's rates."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Buffer:
-    """A temporary of the compiled step, and where it comes from."""
-
-    bytes: int
-    shape: str
-    """Like `float32[256,512]`."""
-    what: str
-    """The operation that makes it, in JAX's words."""
-    place: str
-    """File and line of the recipe's, the user's or our own source; empty where the compiler made it up."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Planned:
-    """What the planner found: the plan, the bytes it expects, how long a step takes, and what else it saw."""
-
-    plan: Plan
-    ledger: Ledger
-    recipe: str
-    parameters: int
-    step_seconds: float | None
-    """Of one optimizer step; None where the chip's rate is unknown."""
-    step_seconds_source: Literal["measured", "roofline"]
-    step_flops: float
-    chip_flops: float
-    """Floating-point operations per second of the chip, in the plan's precision."""
-    tokens_per_step: int | None
-    examples_per_step: int
-    compiles: int
-    devices: int
-    reason: str
-    hosts: int = 1
-    """Processes that the devices belong to."""
-    alternatives: tuple[Alternative, ...] = ()
-    other_budgets: tuple[OtherBudget, ...] = ()
-    """A smaller one and a larger one."""
-    largest_buffers: tuple[Buffer, ...] = ()
-    """Of the step's temporaries, the largest; empty where the compiler does not say."""
-    left_out: tuple[str, ...] = ()
-    """What does not compile here, with the reason: plans like it were not considered."""
-    scaling: tuple[Scaled, ...] = ()
-    """On 1 to 32 devices, where the chip's links have a rate."""
-    margin_bytes: int = 0
-    """Of the run's own overruns, in `ledger.learned`."""
-    error_band: Mapping[str, int] | None = None
-    """Of earlier predictions of this kind (planner/calibration.py); None where none are kept."""
-    estimate_band: Mapping[str, Any] | None = None
-    """Of a plan that no compiler has seen (planner/calibration.py); None of one that was compiled."""
-    disk: Mapping[str, int] = field(default_factory=dict)
-    """Bytes of the checkpoints that the run keeps (training/disk.py)."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The object `plan --json` prints."""
-        return {
-            "fits": True,
-            "recipe": self.recipe,
-            "parameters": self.parameters,
-            "budget_bytes": self.ledger.budget_bytes,
-            "predicted_peak_bytes": self.ledger.predicted_peak_bytes,
-            "spare_bytes": self.ledger.spare_bytes,
-            "plan": self.plan.to_dict(),
-            "numerics": self.plan.numerics,
-            "components": dict(self.ledger.predicted),
-            "phase": self.ledger.phase,
-            "phases": dict(self.ledger.phases),
-            "host": self.ledger.host.to_dict() if self.ledger.host is not None else None,
-            "learned": dict(self.ledger.learned),
-            "margin_bytes": self.margin_bytes,
-            "error_band": None if self.error_band is None else dict(self.error_band),
-            "estimate_band": None if self.estimate_band is None else dict(self.estimate_band),
-            "disk": dict(self.disk),
-            "step_seconds": self.step_seconds,
-            "step_seconds_source": self.step_seconds_source,
-            "step_flops": self.step_flops,
-            "chip_flops": self.chip_flops,
-            "tokens_per_step": self.tokens_per_step,
-            "examples_per_step": self.examples_per_step,
-            "source": self.ledger.source,
-            "devices": self.devices,
-            "hosts": self.hosts,
-            "compiles": self.compiles,
-            "reason": self.reason,
-            "alternatives": [
-                {
-                    "plan": other.plan.to_dict(),
-                    "predicted_peak_bytes": other.peak_bytes,
-                    "step_seconds": other.step_seconds,
-                    "reason": other.reason,
-                }
-                for other in self.alternatives
-            ],
-            "scaling": [dataclasses.asdict(one) for one in self.scaling],
-            "other_budgets": [
-                {
-                    "budget_bytes": other.budget_bytes,
-                    "plan": None if other.plan is None else other.plan.to_dict(),
-                    "predicted_peak_bytes": other.peak_bytes,
-                    "step_ratio": other.step_ratio,
-                }
-                for other in self.other_budgets
-            ],
-            "left_out": list(self.left_out),
-            "largest_buffers": [dataclasses.asdict(buffer) for buffer in self.largest_buffers],
-        }

@@ -8,11 +8,11 @@ import pytest
 
 from plimsoll.api import ladder
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError, RunError, StoppedError
+from plimsoll.planned import Ledger, Plan, Planned
 from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.text.recipe import Text
 from plimsoll.runs.folder import RunFolder
 from plimsoll.training import disk
-from plimsoll.types import Ledger, Plan, Planned
 from plimsoll.units import MIB
 
 PEAKS = {(16, True): 900 * MIB, (16, False): 800 * MIB, (4, True): 400 * MIB, (4, False): 300 * MIB}

@@ -7,10 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll.api.rungs import CLASSES, FIRST, LINES, NOT_CLIMBED, PLAIN, rungs
+from plimsoll.api.rungs import FIRST, rungs
 from plimsoll.errors import RecipeError
+from plimsoll.levers import registry
+from plimsoll.levers.lever import CLASSES
+from plimsoll.levers.registry import LEVERS
+from plimsoll.planned import Plan
 from plimsoll.recipes.registry import preset
-from plimsoll.types import LEVERS, Plan
 
 STORIES = replace(preset("stories"), seq_len=256, batch_size=16)
 
@@ -18,8 +21,8 @@ STORIES = replace(preset("stories"), seq_len=256, batch_size=16)
 ON_A_CPU = "a ladder runs on this machine's CPU, where the host's memory is the device's: nothing would be saved"
 
 
-class HonouringNothing(type(STORIES)):
-    honoured = ()
+class SupportingNothing(type(STORIES)):
+    supported = ()
 
 
 class Images(type(STORIES)):
@@ -38,12 +41,13 @@ def plan_of(rung):
 
 
 def test_every_lever_of_a_plan_has_its_place():
-    assert set(PLAIN) == set(LEVERS) - {"micro_batch"}
-    assert {line.lever for line in LINES} | set(NOT_CLIMBED) == set(LEVERS), "a new lever needs a line in rungs.LINES"
+    assert set(registry.plain()) == set(LEVERS) - {"micro_batch"}
+    one_device = {"fsdp"}  # this machine is one: there is nothing to share
+    assert {lever.name for lever, _ in registry.rungs()} | one_device == set(LEVERS), "a new lever needs a rung"
 
 
 def test_the_lines_go_from_the_class_that_leaves_the_numbers_alone_to_the_one_that_touches_them_most():
-    places = [CLASSES.index(line.numerics) for line in LINES]
+    places = [CLASSES.index(lever.touches) for lever, _ in registry.rungs()]
     assert places == sorted(places)
 
 
@@ -111,8 +115,8 @@ def test_an_update_layer_by_layer_stands_on_whole_batches_and_recomputed_blocks(
     }
 
 
-def test_levers_that_the_loss_does_not_honour_are_left_out_with_the_reason():
-    ladder, left_out = rungs(HonouringNothing(batch_size=16))
+def test_levers_that_the_loss_does_not_support_are_left_out_with_the_reason():
+    ladder, left_out = rungs(SupportingNothing(batch_size=16))
     assert [rung.name for rung in ladder] == [FIRST, "save", "micro-batch", "micro-batch-1"]
     assert left_out.pop("prefetch")
     unused = [

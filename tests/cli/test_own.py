@@ -81,7 +81,7 @@ def test_an_example_trains_inside_its_budget(trained, name):
 
 
 @pytest.mark.slow
-def test_the_levers_that_a_loss_honours_are_used(trained):
+def test_the_levers_that_a_loss_supports_are_used(trained):
     plan = json.loads((trained("flax_linen") / "plan.json").read_text())["plan"]
     assert (plan["precision"], plan["remat"], plan["micro_batch"]) == ("bfloat16", "block", 64)
 

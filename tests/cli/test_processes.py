@@ -17,12 +17,12 @@ import pytest
 from plimsoll.api.cluster import Membership, membership
 from plimsoll.engine.program import load
 from plimsoll.errors import RecipeError
+from plimsoll.planned import Plan
 from plimsoll.processes.environment import CPU_DEVICES
 from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.saved import from_dict
 from plimsoll.runs.folder import RunFolder
 from plimsoll.training.checkpoint import Checkpoints, loader_position, read_leaves
-from plimsoll.types import Plan
 
 SMALL = shlex.split(
     "--width 32 --layers 1 --heads 1 --vocab-size 300 --seq-len 32 --batch-size 16 --steps 1000"

@@ -8,7 +8,7 @@ import pytest
 from plimsoll.api import compare
 from plimsoll.cli.main import main
 from plimsoll.errors import RecipeError
-from plimsoll.types import Ledger, Plan, Planned
+from plimsoll.planned import Ledger, Plan, Planned
 from plimsoll.units import GIB, MIB
 
 PLAN = Plan(

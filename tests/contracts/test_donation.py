@@ -6,9 +6,9 @@ from dataclasses import replace
 import jax
 import pytest
 
+from plimsoll.planned import Plan
 from plimsoll.training.program import compiled, lower, tree_bytes
 from plimsoll.training.step import make_step
-from plimsoll.types import Plan
 from task_examples import OWN, RECIPES
 
 PLANS = {

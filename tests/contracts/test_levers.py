@@ -1,4 +1,4 @@
-"""Every lever, turned on in a recipe that honours it, makes the real compiled step need fewer bytes."""
+"""Every lever, turned on in a recipe that supports it, makes the real compiled step need fewer bytes."""
 
 from dataclasses import fields, replace
 from functools import cache
@@ -11,8 +11,9 @@ import pytest
 
 import plimsoll.levers
 from plimsoll.levers.lora import LoRA
+from plimsoll.planned import Plan
 from plimsoll.training.program import compiled, lower, tree_bytes
-from plimsoll.types import STORABLE, STORED, Plan
+from plimsoll.types import STORABLE, STORED
 from task_examples import RECIPES
 
 OFF = Plan(
@@ -70,9 +71,9 @@ NUMBERS_ONLY = {"loss_scale"}
 """Saves nothing by itself: what float16 needs."""
 
 
-def honouring():
+def supporting():
     return [
-        (name, lever) for name in RECIPES for lever in LEVERS if lever in {"micro_batch", *RECIPES[name]().honoured}
+        (name, lever) for name in RECIPES for lever in LEVERS if lever in {"micro_batch", *RECIPES[name]().supported}
     ]
 
 
@@ -135,7 +136,7 @@ def _as_optax_does():
     "stories-attention_chunk",
     "stories-weight_bits",
 )
-@pytest.mark.parametrize(("name", "lever"), honouring())
+@pytest.mark.parametrize(("name", "lever"), supporting())
 def test_a_lever_that_is_on_saves_bytes_in_the_compiled_step(name, lever):
     row = LEVERS[lever]
     size = row.size | OF_A_ROW.get((name, lever), {})
@@ -207,14 +208,14 @@ def averaged(decay, bits):
 
 
 def test_every_lever_file_is_held_here():
-    files = {path.stem for path in Path(plimsoll.levers.__path__[0]).glob("*.py")} - {"__init__"}
+    files = {path.stem for path in Path(plimsoll.levers.__path__[0]).glob("*.py")} - {"__init__", "lever", "registry"}
     held = {"precision", "remat", "chunked_loss", "attention", "eight_bit", "weight_bits", "layerwise"}
     elsewhere = {"frozen", "lora", "offload", "sharding", "ema"}
     assert files == held | elsewhere | NUMBERS_ONLY, "a new lever needs a row in LEVERS"
 
 
 def test_every_lever_of_a_plan_is_held_somewhere():
-    from plimsoll.types import LEVERS as PLANNED
+    from plimsoll.levers.registry import LEVERS as PLANNED
 
     assert set(PLANNED) == LEVERS.keys() | ELSEWHERE.keys()
     assert set(STORED) <= set(PLANNED)
@@ -223,5 +224,6 @@ def test_every_lever_of_a_plan_is_held_somewhere():
 
 
 def test_every_lever_of_a_plan_that_reaches_a_model_is_held_here():
-    seen = set(vars(OFF.compute("cpu"))) - {"platform"}
+    compute = OFF.compute("cpu")
+    seen = {*vars(compute), *dict(compute.further)} - {"platform", "further"}
     assert seen <= LEVERS.keys()

@@ -18,7 +18,7 @@ def test_every_kind_and_preset_is_held_here():
     assert set(RECIPES) | set(TWINS) == set(PRESETS)
     for name, other in TWINS.items():
         one, two = preset(name), preset(other)
-        assert (type(one), one.uses) == (type(two), two.uses)
+        assert (type(one), one.supported_levers) == (type(two), two.supported_levers)
         assert getattr(one, "variant", None) == getattr(two, "variant", None)
     assert {make().kind for make in RECIPES.values()} == set(KINDS)
 

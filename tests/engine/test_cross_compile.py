@@ -6,10 +6,11 @@ import typing
 import pytest
 
 from plimsoll.engine.cross_compile import CrossCompiler
+from plimsoll.planned import Plan
 from plimsoll.planner.chips import chip
 from plimsoll.recipes.saved import to_dict
 from plimsoll.recipes.text.recipe import Text
-from plimsoll.types import Plan, Precision
+from plimsoll.types import Precision
 
 RECIPE = Text(dataset_id="there-is-no-such/text", width=16, layers=2, heads=2, vocab_size=300, seq_len=16, batch_size=4)
 

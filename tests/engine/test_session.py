@@ -7,10 +7,10 @@ import re
 import pytest
 
 from plimsoll.api.plan import plan as find_plan
+from plimsoll.levers.registry import LEVERS
 from plimsoll.planner import calibration
 from plimsoll.recipes.saved import from_dict
 from plimsoll.training import disk
-from plimsoll.types import LEVERS
 from plimsoll.units import MIB
 from small_runs import STEPS, rows
 

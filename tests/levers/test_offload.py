@@ -33,12 +33,13 @@ from plimsoll.levers.sharding import with_shardings
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.optimizers.build import build
 from plimsoll.optimizers.in_place import in_place
+from plimsoll.planned import Plan
 from plimsoll.planner.liveness import kept_on_host_bytes, temporary_bytes
 from plimsoll.recipes.registry import preset
 from plimsoll.training.checkpoint import Checkpoints, fingerprint, load_state
 from plimsoll.training.program import compiled, lower, tree_bytes
 from plimsoll.training.step import evaluated, make_init, make_step
-from plimsoll.types import Compute, Plan
+from plimsoll.types import Compute
 
 RECIPE = replace(
     preset("stories"), width=128, layers=3, heads=4, vocab_size=300, seq_len=32, batch_size=4, warmup_steps=2,
@@ -320,11 +321,11 @@ def own(**given):
     )  # fmt: skip
 
 
-WITHOUT = own(honoured=("remat",))
+WITHOUT = own(supported=("remat",))
 
 
 def test_a_recipe_of_ones_own_may_leave_frozen_layers_and_inputs_of_blocks_on_the_host():
-    recipe = own(honoured=("remat", "remat_offload", "frozen_offload"))
+    recipe = own(supported=("remat", "remat_offload", "frozen_offload"))
     traced = {}
     for remat in ("block", "offload"):
         task, rule = recipe.task(Compute(remat=remat)), recipe.update_rule(3)

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner_examples import REHEARSAL, STATIC, analysis, plan, problem
+from plimsoll.planned import RUNNING
 from plimsoll.planner import calibration
 from plimsoll.planner.calibration import ENOUGH, FILE, KEPT, Sample, corrections, error_band
 from plimsoll.planner.estimate import LEARNED, LOADING_BYTES, RUNNING_BYTES, ledger
 from plimsoll.planner.types import Correction, Learned
-from plimsoll.types import RUNNING
 from plimsoll.units import GIB, MIB
 
 PREDICTED = 300 * MIB

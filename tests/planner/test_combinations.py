@@ -1,24 +1,24 @@
-"""The search leaves no lever out that a recipe honours."""
+"""The search leaves no lever out that a recipe supports."""
 
 from dataclasses import replace
 
 from planner_examples import problem
+from plimsoll.levers.registry import LEVERS
 from plimsoll.planner.combinations import combinations
 from plimsoll.planner.types import Rates
-from plimsoll.types import LEVERS, STORABLE, STORED
+from plimsoll.types import STORABLE, STORED
 
 
 def test_the_search_comes_to_every_lever():
-    """All of them honoured, nothing pinned, the numbers free: each has a value besides that of a plain plan."""
+    """All of them supported, nothing pinned, the numbers free: each has a value besides that of a plain plan."""
     rates = Rates(
         flops={"float32": 1.0, "bfloat16": 1.02}, copy_bytes=1.0, first_touch_bytes=1.0, loop_seconds=0.0,
         source="made up", host_link_bytes=1.0,
     )  # fmt: skip
-    about = {"honoured": (*LEVERS, "remat_offload", "frozen_offload"), "numerics": "compressed"}
+    about = {"supported": (*LEVERS, "remat_offload", "frozen_offload"), "numerics": "compressed"}
     card = problem(1, **about, chip="h200", platform="cuda", attention_chunks=(64,), layerwise=2)
     tried = [*combinations(card, rates), *combinations(replace(card, chip="h200x8", devices=8), rates)]
-    values = {name: {one[name] for one in tried} for name in tried[0] if name != "storage"}
-    values |= {name: {getattr(one["storage"], name) for one in tried} for name in STORED}
+    values = {name: {one[name] for one in tried} for name in tried[0]}
     assert {name for name, found in values.items() if len(found) > 1} | set(BY_ITSELF) == set(LEVERS)
     assert values["offload"] == {"none", "optimizer", "frozen", "all"}
     assert values["remat"] == {"none", "dots", "block", "offload"}

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from plimsoll.planned import Plan
 from plimsoll.planner.liveness import temporary_bytes
 from plimsoll.recipes.registry import preset
 from plimsoll.training import program
 from plimsoll.training.step import make_init, make_step
-from plimsoll.types import Plan
 
 MIB = 2**20
 SQUARE = jax.ShapeDtypeStruct((512, 512), jnp.float32)  # 1 MiB

@@ -10,6 +10,7 @@ from planner_examples import FakeCompiler, plan, problem
 from plimsoll.api.pins import levers_of
 from plimsoll.api.plan import plan as find_plan
 from plimsoll.errors import BudgetError, RecipeError
+from plimsoll.planned import Plan
 from plimsoll.planner import chips
 from plimsoll.planner.chips import chip
 from plimsoll.planner.estimate import ledger
@@ -18,12 +19,12 @@ from plimsoll.planner.speed import step_seconds
 from plimsoll.processes import toolchains
 from plimsoll.processes.environment import for_processes
 from plimsoll.recipes.registry import preset
-from plimsoll.types import Plan, Storage
+from plimsoll.types import Storage
 from plimsoll.units import GIB, MIB
 
 MOVED = 20 * MIB - 8
 LINK = 1e9
-HONOURED = ("precision", "remat", "loss_chunk", "offload", "optimizer_bits", "weight_bits")
+SUPPORTED = ("precision", "remat", "loss_chunk", "offload", "optimizer_bits", "weight_bits")
 
 
 @dataclass
@@ -42,7 +43,7 @@ class FakeCard(FakeCompiler):
 
 
 def on_a_card(budget, compiler=None, **changes):
-    about = {"chip": "h200", "platform": "cuda", "honoured": HONOURED} | changes
+    about = {"chip": "h200", "platform": "cuda", "supported": SUPPORTED} | changes
     return search(problem(budget, **about), compiler or FakeCard(), lambda text: None)
 
 
@@ -100,7 +101,7 @@ def test_it_moves_where_nothing_else_that_is_exact_fits():
 
 def _said(budget):
     said = []
-    about = {"chip": "h200", "platform": "cuda", "honoured": HONOURED}
+    about = {"chip": "h200", "platform": "cuda", "supported": SUPPORTED}
     search(problem(budget, **about), FakeCard(), said.append)
     return said
 
@@ -146,19 +147,19 @@ class FakeCardThatKeeps(FakeCard):
 
 
 def test_the_inputs_of_blocks_go_to_the_host_only_where_blocks_alone_do_not_fit():
-    able = (*HONOURED, "remat_offload")
+    able = (*SUPPORTED, "remat_offload")
     with pytest.raises(BudgetError) as refused:
         on_a_card(MIB, FakeCardThatKeeps(), pins={"offload": "none"})
     floor = refused.value.floor_bytes
     roomy, tight = FakeCardThatKeeps(), FakeCardThatKeeps()
-    assert on_a_card(floor, roomy, honoured=able, pins={"offload": "none"}).plan.remat == "block"
-    chosen = on_a_card(floor - MIB, tight, honoured=able, pins={"offload": "none"})
+    assert on_a_card(floor, roomy, supported=able, pins={"offload": "none"}).plan.remat == "block"
+    chosen = on_a_card(floor - MIB, tight, supported=able, pins={"offload": "none"})
     assert chosen.plan.remat == "offload"
     assert chosen.ledger.predicted_peak_bytes <= floor - MIB
     with pytest.raises(BudgetError):
-        on_a_card(floor - MIB, FakeCardThatKeeps(), pins={"offload": "none"})  # of a recipe that does not honour it
+        on_a_card(floor - MIB, FakeCardThatKeeps(), pins={"offload": "none"})  # of a recipe that does not support it
     with pytest.raises(BudgetError):
-        search(problem(floor - MIB, honoured=able), FakeCardThatKeeps(), lambda text: None)  # on a CPU
+        search(problem(floor - MIB, supported=able), FakeCardThatKeeps(), lambda text: None)  # on a CPU
 
 
 @pytest.mark.parametrize("case", ["cpu", "several devices", "an unknown link"])
@@ -181,7 +182,7 @@ class FakeCardWithFrozen(FakeCard):
         return replace(super().static(fsdp, storage), movable={"optimizer": MOVED, "frozen": FROZEN})
 
 
-ABLE = (*HONOURED, "frozen_offload")
+ABLE = (*SUPPORTED, "frozen_offload")
 
 
 def test_frozen_weights_leave_the_device_and_are_fetched_twice_for_every_micro_batch():
@@ -203,39 +204,39 @@ def test_frozen_weights_leave_the_device_and_are_fetched_twice_for_every_micro_b
 
 
 def test_frozen_weights_move_where_the_optimizers_state_alone_is_not_enough():
-    def smallest(honoured, **pins):
+    def smallest(supported, **pins):
         with pytest.raises(BudgetError) as refused:
-            on_a_card(MIB, FakeCardWithFrozen(), honoured=honoured, pins=pins)
+            on_a_card(MIB, FakeCardWithFrozen(), supported=supported, pins=pins)
         return refused.value.floor_bytes
 
-    with_state = smallest(HONOURED)
+    with_state = smallest(SUPPORTED)
     assert smallest(ABLE, offload="frozen") > with_state > smallest(ABLE)
-    chosen = on_a_card(with_state - MIB, FakeCardWithFrozen(), honoured=ABLE)
+    chosen = on_a_card(with_state - MIB, FakeCardWithFrozen(), supported=ABLE)
     assert chosen.plan.offload == "all"
     assert chosen.ledger.predicted_peak_bytes <= with_state - MIB
     only = tuple(name for name in ABLE if name != "offload")
     floor = smallest(only, offload="none")
-    assert on_a_card(floor - MIB, FakeCardWithFrozen(), honoured=only).plan.offload == "frozen"
+    assert on_a_card(floor - MIB, FakeCardWithFrozen(), supported=only).plan.offload == "frozen"
 
 
 def test_frozen_weights_in_fewer_bits_and_a_state_in_8_go_with_it():
     pins = {"offload": "frozen", "optimizer_bits": 8, "frozen_bits": 4}
-    assert on_a_card(GIB, FakeCardWithFrozen(), honoured=ABLE, pins=pins).plan.offload == "frozen"
+    assert on_a_card(GIB, FakeCardWithFrozen(), supported=ABLE, pins=pins).plan.offload == "frozen"
     with pytest.raises(RecipeError, match="--offload all is refused with --optimizer-bits 8"):
-        on_a_card(GIB, FakeCardWithFrozen(), honoured=ABLE, pins=pins | {"offload": "all"})
+        on_a_card(GIB, FakeCardWithFrozen(), supported=ABLE, pins=pins | {"offload": "all"})
 
 
 @pytest.mark.parametrize("offload", ["frozen", "all"])
 def test_where_nothing_is_frozen_it_is_refused_and_not_searched(offload):
     words = f"--offload {offload} would change nothing: toy has no frozen weights large enough .* stacked along a first"
     with pytest.raises(RecipeError, match=words):
-        on_a_card(GIB, FakeCard(), honoured=ABLE, pins={"offload": offload})
+        on_a_card(GIB, FakeCard(), supported=ABLE, pins={"offload": offload})
     compiler = FakeCard()
     with pytest.raises(BudgetError):
-        on_a_card(MIB, compiler, honoured=ABLE)
+        on_a_card(MIB, compiler, supported=ABLE)
     assert {asked.offload for _, asked in compiler.asked} == {"none", "optimizer"}
     with pytest.raises(RecipeError, match=f"--offload {offload} is refused on cpu, where the host's memory is the dev"):
-        search(problem(GIB, honoured=ABLE, pins={"offload": offload}), FakeCardWithFrozen(), lambda text: None)
+        search(problem(GIB, supported=ABLE, pins={"offload": offload}), FakeCardWithFrozen(), lambda text: None)
     with pytest.raises(RecipeError, match=f"--offload {offload} would change nothing: the loss of"):
         find_plan(preset("stories"), name="stories", pins={"offload": offload}, chip="h200")
 
@@ -291,11 +292,11 @@ def test_there_the_search_does_without(case):
 def test_a_recipe_whose_optimizer_cannot_be_streamed_does_without_and_says_so():
     compiler = FakeCard()
     with pytest.raises(BudgetError):
-        on_a_card(MIB, compiler, honoured=("precision", "remat", "loss_chunk"))
+        on_a_card(MIB, compiler, supported=("precision", "remat", "loss_chunk"))
     assert all(asked.offload == "none" for _, asked in compiler.asked)
 
     class Unable(type(preset("stories"))):
-        honoured = ()
+        supported = ()
 
     with pytest.raises(RecipeError, match="--offload optimizer would change nothing: the optimizer of"):
         find_plan(Unable(), name="unable", pins={"offload": "optimizer"}, chip="h200")
@@ -326,8 +327,9 @@ from dataclasses import replace
 from plimsoll.planner.chips import chip
 from plimsoll.planner.topology import devices
 from plimsoll.recipes.registry import preset
+from plimsoll.training.spread import Spread
+from plimsoll.planned import Plan
 from plimsoll.training.sharded import Sharded
-from plimsoll.types import Plan
 from plimsoll.levers.lora import LoRA
 layers, length, batch = map(int, sys.argv[2:])
 recipe = replace(preset("stories"), width=256, layers=layers, heads=4, vocab_size=512, seq_len=length, batch_size=batch)

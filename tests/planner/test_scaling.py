@@ -5,10 +5,10 @@ import itertools
 
 import pytest
 
+from plimsoll.planned import Plan
 from plimsoll.planner.chips import chip, rates
 from plimsoll.planner.scaling import scaling
 from plimsoll.planner.types import Analysis, Static
-from plimsoll.types import Plan
 
 PLAN = Plan(
     chip="tpu-v4-64", micro_batch=64, accumulation=2, remat="none", loss_chunk=0, precision="bfloat16", prefetch=0,

@@ -11,9 +11,9 @@ import pytest
 from plimsoll.api import plan as api_plan
 from plimsoll.cli.main import main
 from plimsoll.errors import PlimsollError
+from plimsoll.planned import Buffer, Ledger
 from plimsoll.report.picture import plan_picture, require_picture, waterfall
 from plimsoll.report.tables import plan_table
-from plimsoll.types import Buffer, Ledger
 from plimsoll.units import GIB, MIB
 from report_examples import PLANNED, SOURCES
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from plimsoll.planned import Buffer, Planned
 from plimsoll.planner.calibration import estimate_band
 from plimsoll.report.compared import settings_table
 from plimsoll.report.layout import format_difference_share, format_rate, format_share
 from plimsoll.report.tables import buffers_table, ledger_table, plan_table, runs_table
-from plimsoll.types import Buffer, Planned
 from plimsoll.units import GIB, MIB
 from report_examples import LEDGER, PLAN, PLANNED
 

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from plimsoll.planned import Plan
 from plimsoll.planner.types import Analysis, DoesNotCompile, Problem, Rates, Rehearsal, Static
-from plimsoll.types import Plan, Storage
+from plimsoll.types import Storage
 from plimsoll.units import MIB
 
 STATIC = Static(
@@ -112,7 +113,7 @@ def problem(budget: int, **changes: Any) -> Problem:
         "rate_per_example": 128,
         "rate_unit": "tokens",
         "numerics": "mixed",
-        "honoured": ("precision", "remat", "loss_chunk"),
+        "supported": ("precision", "remat", "loss_chunk", "layerwise"),
         "loss_chunks": (256,),
         "host_bytes": {2: {"data": 3 * MIB}},
     }

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import plimsoll
-from plimsoll.types import Alternative, Ledger, Plan, Planned
+from plimsoll.planned import Alternative, Ledger, Plan, Planned
 from plimsoll.units import GIB, MIB
 
 PLAN = Plan(

@@ -12,11 +12,11 @@ from plimsoll.levers.sharding import CARRY, ROWS  # noqa: E402
 from plimsoll.optimizers.adam_atan2 import AdamATan2  # noqa: E402
 from plimsoll.optimizers.in_place import with_tables  # noqa: E402
 from plimsoll.optimizers.sign_sgd import SignSGD  # noqa: E402
+from plimsoll.planned import Plan  # noqa: E402
 from plimsoll.recipes.puzzles.act import Halting, RecursiveSolver  # noqa: E402
 from plimsoll.recipes.puzzles.trm_shape import TRMShape  # noqa: E402
 from plimsoll.training.sharded import Sharded  # noqa: E402
 from plimsoll.training.step import make_init, make_step  # noqa: E402
-from plimsoll.types import Plan  # noqa: E402
 
 SHAPE = TRMShape(
     vocab=5, length=7, identifiers=4096, variant="mlp", positions="none", width=16, layers=1, high_cycles=1,

@@ -9,10 +9,10 @@ import numpy as np
 jax.config.update("jax_num_cpu_devices", 8)
 
 from plimsoll.levers.sharding import device_bytes  # noqa: E402
+from plimsoll.planned import Plan  # noqa: E402
 from plimsoll.recipes.registry import preset  # noqa: E402
 from plimsoll.training.sharded import Sharded  # noqa: E402
 from plimsoll.training.step import make_init, make_step  # noqa: E402
-from plimsoll.types import Plan  # noqa: E402
 
 RECIPE = dataclasses.replace(
     preset("stories"), width=256, layers=2, heads=4, vocab_size=1024, seq_len=32, batch_size=32, clip_norm=0.0

@@ -15,6 +15,7 @@ import pytest
 from plimsoll.optimizers.adam_atan2 import AdamATan2
 from plimsoll.optimizers.in_place import averaging, with_tables
 from plimsoll.optimizers.sign_sgd import SignSGD
+from plimsoll.planned import Plan
 from plimsoll.planner.flops import dot_flops
 from plimsoll.recipes.puzzles.act import Halting, RecursiveSolver
 from plimsoll.recipes.puzzles.trm_shape import TRMShape
@@ -22,7 +23,7 @@ from plimsoll.training.checkpoint import Checkpoints, load_state
 from plimsoll.training.loop import numbers_of
 from plimsoll.training.program import compiled, lower, tree_bytes
 from plimsoll.training.step import evaluated, make_evaluate, make_init, make_step
-from plimsoll.types import IGNORED_LABEL, Compute, Plan
+from plimsoll.types import IGNORED_LABEL, Compute
 from small_tasks import relative_distance
 
 SHAPE = TRMShape(

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll.engine.budget_guard import BudgetGuard
-from plimsoll.engine.options import SessionOptions
+from plimsoll.engine.options import TrainOptions
 from plimsoll.errors import StoppedError
+from plimsoll.planned import RUNNING
 from plimsoll.processes.interruption import Interruption
 from plimsoll.runs.folder import RunFolder
 from plimsoll.training import allocator, checkpoint, overruns
@@ -19,7 +20,6 @@ from plimsoll.training.checkpoint import Checkpoints
 from plimsoll.training.loop import Schedule, run_steps
 from plimsoll.training.overruns import SPREAD_BYTES, Overrun
 from plimsoll.training.program import Executables
-from plimsoll.types import RUNNING
 from plimsoll.units import MIB
 
 JaxError = jax.errors.JaxRuntimeError
@@ -184,7 +184,7 @@ def test_over_the_line_after_the_last_step_the_run_is_finished(tmp_path):
 
 def line(tmp_path, *, budget, **options):
     planned = {"phases": dict.fromkeys(RUNNING, 100 * MIB)}
-    return BudgetGuard(SessionOptions(**options), RunFolder(tmp_path), planned, budget_bytes=budget, steps=12)
+    return BudgetGuard(TrainOptions(**options), RunFolder(tmp_path), planned, budget_bytes=budget, steps=12)
 
 
 def test_what_starting_needs_is_not_answered_by_another_plan(tmp_path):

@@ -11,11 +11,11 @@ import pytest
 from plimsoll.levers.chunked_loss import IGNORE
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.optimizers.build import build
+from plimsoll.planned import Plan
 from plimsoll.planner.flops import dot_flops
 from plimsoll.training.loop import numbers_of
 from plimsoll.training.program import compiled, lower, tree_bytes
 from plimsoll.training.step import make_evaluate, make_init, make_step
-from plimsoll.types import Plan
 from small_tasks import (
     DroppedRegression,
     LinearRegression,

@@ -13,10 +13,10 @@ from typing import Any
 
 from plimsoll.api.plan import plan
 from plimsoll.errors import PlimsollError, RecipeError
+from plimsoll.planned import Planned
 from plimsoll.planner import chips
 from plimsoll.planner.host import margin_bytes
 from plimsoll.recipes.base import Recipe
-from plimsoll.types import Planned
 from plimsoll.units import GIB
 
 Say = Callable[[str], None]
@@ -48,7 +48,7 @@ class Beside:
 
     @property
     def rate(self) -> float | None:
-        """Tokens, or examples, per second."""
+        """Returns tokens, or examples, per second."""
         if self.planned is None or not self.planned.step_seconds:
             return None
         tokens = self.planned.tokens_per_step
@@ -56,7 +56,7 @@ class Beside:
 
     @property
     def price_of_many(self) -> float | None:
-        """Of a billion of them, at that rate."""
+        """Returns the price of a billion of them, at that rate."""
         if self.price_per_hour is None or not self.rate:
             return None
         return self.price_per_hour * MANY / self.rate / 3600
@@ -87,7 +87,7 @@ def compared(
     pins: Mapping[str, Any] | None = None,
     say: Say = lambda text: None,
 ) -> list[Beside]:
-    """In the order of `names`. A name that is no chip is refused before anything is planned."""
+    """Plans for the chips in `names`, in their order. A name that is no chip is refused before anything is planned."""
     known = {chip: chips.chip(chip) for chip in names}
     found = []
     for chip, target in known.items():
@@ -118,7 +118,7 @@ def compared(
 
 
 def chips_named(text: str) -> list[str]:
-    """`h200,a100-40`: at least one, none twice."""
+    """Returns the chips in text like `h200,a100-40`: at least one, none twice."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     twice = sorted({name for name in names if names.count(name) > 1})
     if not names or twice:
@@ -128,7 +128,7 @@ def chips_named(text: str) -> list[str]:
 
 
 def prices_named(text: str | None, names: Sequence[str]) -> dict[str, float]:
-    """`h200=3.5,rtx4090=0.4`: per hour, of chips that are compared."""
+    """Returns prices per hour from text like `h200=3.5,rtx4090=0.4`, of chips that are compared."""
     prices: dict[str, float] = {}
     for part in (text or "").split(",") if text else ():
         chip, equals, value = (word.strip() for word in part.partition("="))
@@ -175,7 +175,7 @@ class Setting:
 def settings(
     recipe: Recipe, *, name: str, numerics: str, pins: Mapping[str, Any], say: Say = lambda text: None
 ) -> list[Setting]:
-    """A plan for each of the guide's machines. CPU step times are by the rates of this one."""
+    """Plans for each of the guide's machines. CPU step times are by the rates of this one."""
     found = []
     for machine, chip, memory in MACHINES:
         say(f"planning for {machine}")

@@ -1,6 +1,6 @@
 """A recipe's memory table, measured: every rung planned, then trained by the real training process.
 
-Part of the joint. The data is prepared once and copied. A rung is trained in two sessions: some steps with an
+The data is prepared once and copied. A rung is trained in two sessions: some steps with an
 evaluation and a save among them and at their end; then a process that restores and takes some more. All rungs have
 their first session, then all their second, so that what else the machine does meets them alike.
 """
@@ -24,13 +24,13 @@ from plimsoll.api import train
 from plimsoll.api.plan import budget_bytes, named, plan
 from plimsoll.api.rungs import CLASSES, Rung, rungs
 from plimsoll.errors import PlimsollError, RecipeError, RunError
+from plimsoll.planned import Planned
 from plimsoll.planner.types import DoesNotCompile
 from plimsoll.processes import interruption
 from plimsoll.processes.handover import Ready
 from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.report import read_rows
 from plimsoll.runs.folder import RunFolder
-from plimsoll.types import Planned
 from plimsoll.units import TIB, format_bytes
 
 Say = Callable[[str], None]
@@ -58,7 +58,7 @@ def climb(
     folder: Path | str | None = None,
     say: Say = lambda text: None,
 ) -> dict[str, Any]:
-    """What `plimsoll ladder --json` prints: `rungs`, the plain one first, each with what was predicted and measured.
+    """Returns what `plimsoll ladder --json` prints: `rungs`, the plain one first, predicted and measured.
 
     A rung predicted over `memory` (default: what is available, less a margin) is not run. `steps` are taken on each,
     of the recipe's schedule. `folder`, new or empty, keeps the runs; without it they are gone afterwards.
@@ -102,7 +102,7 @@ def climb(
 
 
 def _stops(steps: int) -> list[int]:
-    """At which step each session ends."""
+    """Returns the step at which each session ends."""
     return [steps - max(1, steps // 3), steps]
 
 
@@ -124,7 +124,7 @@ def _folder(named: Path | str | None) -> Iterator[Path]:
 
 
 def _require_disk(place: Path, climbed: Sequence[_Climbed]) -> None:
-    """All rungs have had their first session before one has its second, so all keep their checkpoints at once."""
+    """Raises RunError where the disk is too small for the checkpoints of all rungs, which exist at once."""
     needed = sum(each.planned.disk["bytes"] for each in climbed if each.runs and each.planned is not None)
     free = shutil.disk_usage(place).free
     if needed > free:
@@ -170,7 +170,7 @@ class _Climbed:
         self.over = not self.planned.ledger.fits
 
     def begin(self, ready: Path) -> None:
-        """A run with the data and the plan, before its first step."""
+        """Creates the run with its data and plan, before its first step."""
         if not self.runs:
             return
         assert self.planned is not None
@@ -207,7 +207,7 @@ class _Climbed:
         say(f"{self.rung.name}: {self.failed}")
 
     def _steps(self) -> dict[int, dict[str, Any]]:
-        """Step to its row of training metrics."""
+        """Returns steps and their rows of training metrics."""
         if not self.folder.metrics.exists():
             return {}
         return {row["step"]: row for row in read_rows(self.folder.metrics) if "loss" in row}
@@ -254,13 +254,13 @@ class _Climbed:
 
 
 def _state_bytes(components: Mapping[str, int | None]) -> int | None:
-    """None where the components are those of a phase before there is any state."""
+    """Returns the bytes of the state; None where the components are of a phase before there is any."""
     parts = [components.get(name) for name in STATE] + [components[name] for name in STATE_TOO if name in components]
     return None if None in parts else sum(part for part in parts if part is not None)
 
 
 def _compare(rows: Sequence[dict[str, Any]]) -> None:
-    """Against the first rung that was measured: how many times as long a step takes, how far losses are apart."""
+    """Adds to each row how its steps and its losses compare with those of the first rung that was measured."""
     first = next((row for row in rows if row["outcome"] == "measured"), None)
     for row in rows:
         row["step_ratio"] = row["loss_drift"] = None
@@ -272,7 +272,7 @@ def _compare(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _train(recipe: Recipe, options: train.TrainOptions) -> None:
-    """A session of the real training process. Raises with its own words if it does not end well."""
+    """Runs a session of the real training process. Raises PlimsollError with its message if it fails."""
     ready = train.prepare_run(recipe, options, lambda text: None)
     try:
         with tempfile.TemporaryFile("w+") as errors:
@@ -286,7 +286,7 @@ def _train(recipe: Recipe, options: train.TrainOptions) -> None:
 
 
 def _watched(ready: Ready, errors: Any) -> int:
-    """Its exit code. In a session of its own: Ctrl-C comes here first, and nothing that it started is left."""
+    """Returns the exit code. The process has a session of its own: Ctrl-C comes here first, and nothing is left."""
     interruption.hold()  # a signal while the process is being started would leave it to itself
     try:
         process = subprocess.Popen(

@@ -14,8 +14,8 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 
+from plimsoll.planned import Planned
 from plimsoll.report.progress import TOLD, TOLD_AS_JSON
-from plimsoll.types import Planned
 
 Show = Callable[[str], None]
 """Function that replaces the shown output by this HTML."""

@@ -12,8 +12,11 @@ from typing import Any
 
 from plimsoll.api import notebook
 from plimsoll.api.mesh import over_devices, parse_mesh, with_mesh
-from plimsoll.api.pins import require_honoured, require_levers
+from plimsoll.api.pins import require_levers, require_supported
 from plimsoll.errors import RecipeError
+from plimsoll.levers.lever import CLASSES
+from plimsoll.levers.records.batch import PREFETCH
+from plimsoll.planned import Planned
 from plimsoll.planner import calibration, chips, host
 from plimsoll.planner.calibration import estimate_band
 from plimsoll.planner.child import Child
@@ -26,16 +29,9 @@ from plimsoll.recipes.own.files import short_name
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import name_of, to_dict
 from plimsoll.training import disk
-from plimsoll.types import Planned
 from plimsoll.units import format_bytes, parse_bytes
 
 Say = Callable[[str], None]
-
-
-NUMERICS = ("exact", "mixed", "compressed")
-
-
-PREFETCH = (2, 1, 0)
 
 
 UNKNOWN_STEPS = 10_000
@@ -59,7 +55,7 @@ def plan(
     margin_bytes: int = 0,
     say: Say = lambda text: None,
 ) -> Planned:
-    """The fastest plan for `recipe` whose predicted peak is at most `memory`; allocates nothing unless `measure`.
+    """Returns the fastest plan for `recipe` whose predicted peak fits `memory`; allocates nothing unless `measure`.
 
     `mesh` says how many devices share the work and the state, like "data=4,fsdp=2"; without it all that are there do.
     `processes` of a CPU have as many each. `memory` is per device; `host_memory` is each host's beside its
@@ -108,7 +104,7 @@ def plan(
 
 
 def _samples(kind: str, chip: str, say: Say) -> list[calibration.Sample] | None:
-    """What earlier sessions of this kind measured; None where that is not kept."""
+    """Returns what earlier sessions of this kind measured; None where that is not kept."""
     if not calibration.is_on():
         return None
     samples, problem = calibration.read(environment.cache_folder(), calibration.key_of(kind, chip))
@@ -118,7 +114,7 @@ def _samples(kind: str, chip: str, say: Say) -> list[calibration.Sample] | None:
 
 
 def _compile_process(target: Chip, about: dict[str, Any], say: Say) -> tuple[list[str], dict[str, str]]:
-    """The child that answers for this chip; `about` gets what its answers depend on."""
+    """Returns command and environment of the child for this chip; `about` gets what its answers depend on."""
     if target.platform == "cpu":
         command = [sys.executable, "-m", "plimsoll.worker", "compile"]
     else:
@@ -135,7 +131,7 @@ def _compile_process(target: Chip, about: dict[str, Any], say: Say) -> tuple[lis
 
 
 def budget_bytes(memory: str | int | None, target: Chip | None = None) -> int:
-    """Of one device: as asked for; else what is really available here less a margin, or what the chip has."""
+    """Returns the budget of one device: `memory`, else what is available here less a margin, or what the chip has."""
     elsewhere = target if target is not None and target.platform != "cpu" else None
     if memory is None:
         available = host.available_bytes() if elsewhere is None else elsewhere.memory_bytes
@@ -160,7 +156,7 @@ def _host_budget(host_memory: str | int | None, target: Chip) -> int | None:
 
 
 def named(recipe: Recipe | str, name: str | None) -> tuple[str, Recipe]:
-    """A recipe is called what the user called it, else by its kind or file."""
+    """Returns the recipe and its name: the user's, else its kind or file."""
     if isinstance(recipe, str):
         return name or short_name(recipe), preset(recipe)
     return name or name_of(recipe), recipe
@@ -179,10 +175,10 @@ def _problem(
     pinned_by: str | None,
     measure: bool,
 ) -> Problem:
-    if numerics not in NUMERICS:
-        raise RecipeError(f"--numerics {numerics} is not one of {', '.join(NUMERICS)}")
+    if numerics not in CLASSES:
+        raise RecipeError(f"--numerics {numerics} is not one of {', '.join(CLASSES)}")
     require_levers(pins)
-    require_honoured(recipe, pins)
+    require_supported(recipe, pins)
     prefetches = [pins["prefetch"]] if "prefetch" in pins else PREFETCH
     return Problem(
         recipe=name,
@@ -196,7 +192,7 @@ def _problem(
         rate_per_example=recipe.rate_per_example,
         rate_unit=recipe.rate_unit,
         numerics=numerics,
-        honoured=recipe.uses,
+        supported=recipe.supported_levers,
         loss_chunks=recipe.loss_chunks,
         loss_whole=recipe.loss_whole,
         attention_chunks=recipe.attention_chunks,

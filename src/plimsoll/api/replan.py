@@ -10,7 +10,7 @@ from plimsoll.processes.interruption import release
 
 
 def plan_again(asked: dict[str, Any]) -> int:
-    """The process that trained, over its budget: plans with the margin it learned, and becomes the next that trains."""
+    """Plans with the margin that the run has learned, and becomes the next process that trains."""
     from plimsoll.api.train import TrainOptions, prepare_run
     from plimsoll.errors import PlimsollError
     from plimsoll.processes.handover import become

@@ -14,6 +14,7 @@ from typing import Any
 
 from plimsoll.api import commands
 from plimsoll.errors import PlimsollError
+from plimsoll.planned import Plan
 from plimsoll.planner import host
 from plimsoll.processes.request import ask
 from plimsoll.recipes.base import FROM_FILE
@@ -23,7 +24,6 @@ from plimsoll.report.page.recorded import Columns, Recorded, columns_of
 from plimsoll.runs import provenance
 from plimsoll.runs.folder import RunFolder
 from plimsoll.runs.provenance import version
-from plimsoll.types import Plan
 from plimsoll.units import GIB, format_bytes
 
 Say = Callable[[str], None]

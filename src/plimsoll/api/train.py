@@ -1,4 +1,4 @@
-"""The joint: a recipe and a budget become a plan, and a plan becomes a run.
+"""A recipe and a budget become a plan, and a plan becomes a run.
 
 `plan` and `train` are the library's two verbs. Neither imports JAX: compiling happens in a child, training in a
 process of its own.
@@ -20,8 +20,10 @@ from plimsoll.api import accelerator, notebook
 from plimsoll.api.mesh import elsewhere, over_devices, parse_mesh, with_mesh
 from plimsoll.api.pins import levers_of, require_levers
 from plimsoll.api.plan import Say, budget_bytes, named, plan
-from plimsoll.engine.options import SessionOptions, session_options
+from plimsoll.engine.options import TrainOptions
 from plimsoll.errors import BudgetError, DataError, PlimsollError, RecipeError, RunError, StoppedError
+from plimsoll.levers.registry import LEVERS
+from plimsoll.planned import Plan
 from plimsoll.planner import chips
 from plimsoll.planner.chips import Chip
 from plimsoll.processes.handover import Ready
@@ -31,32 +33,13 @@ from plimsoll.runs.folder import RunFolder
 from plimsoll.runs.provenance import note_session
 from plimsoll.runs.remote import is_address, mirrored
 from plimsoll.training import disk, overruns
-from plimsoll.types import STORED, Plan
 from plimsoll.units import format_bytes
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainOptions(SessionOptions):
-    """What `train` may be told besides the recipe."""
-
-    name: str | None = None
-    """What the user calls the recipe; its kind if it is not said."""
-    chip: str | None = None
-    """What to train on; if it is not said, what the run has been on, else the CPU."""
-    mesh: str | None = None
-    """Devices that share the work, and the state: like "data=4,fsdp=2"; if it is not said, all that are here work."""
-    memory: str | int | None = None
-    numerics: str = "mixed"
-    run: str | None = None
-    plan: str | None = None
-    replan: bool = False
-    pins: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def prepare_run(
     recipe: Recipe, options: TrainOptions, say: Say, *, lock: int | None = None, processes: int = 1
 ) -> Ready:
-    """Everything up to training: folder, data, plan. Whoever starts the command closes the lock after it.
+    """Prepares folder, data and plan, and returns what to start. The caller closes the lock after it.
 
     `lock` is the run's, where this process holds it already. `processes` train it together: each has devices.
     """
@@ -81,25 +64,23 @@ def prepare_run(
         os.close(lock)
         raise
     session = {
+        **dataclasses.asdict(options),
         "run": str(folder.path),
         "budget_bytes": budget,
-        "name": options.name,
-        "numerics": options.numerics,
         "notes": _planned_again(folder, before),
         "lock": lock,
-        **session_options(options),
     }
     command = [sys.executable, "-m", "plimsoll.worker", "train", json.dumps(session)]
     return Ready(command, variables, lock)
 
 
 def _planned_before(folder: RunFolder) -> Mapping[str, Any]:
-    """The plan of a run that has saved something; empty where another plan changes nothing that was trained."""
+    """Returns the plan of a run that has checkpoints; empty where a new plan changes nothing that was trained."""
     return folder.read("plan.json")["plan"] if folder.has("plan.json") and folder.saved_steps() else {}
 
 
 def _planned_again(folder: RunFolder, before: Mapping[str, Any]) -> tuple[str, ...]:
-    """For the log and the ledger: from here on sums may come in another order."""
+    """Returns a note where the plan has changed: from here on sums may come in another order."""
     now = folder.read("plan.json")["plan"]
     changed = [name for name in now if before and name in before and name != "pinned" and before[name] != now[name]]
     if not changed:
@@ -109,7 +90,7 @@ def _planned_again(folder: RunFolder, before: Mapping[str, Any]) -> tuple[str, .
 
 
 def _require_devices(target: Chip, recipe: Recipe, options: TrainOptions, processes: int) -> None:
-    """Before anything is prepared."""
+    """Raises RecipeError where the devices, the mesh and the options contradict one another."""
     asked = None if options.mesh is None else parse_mesh(options.mesh)
     with_mesh(options.pins, asked)
     of_batch = {"examples": recipe.effective_batch, "micro_batch": options.pins.get("micro_batch")}
@@ -122,7 +103,7 @@ def _require_devices(target: Chip, recipe: Recipe, options: TrainOptions, proces
 
 
 def _target(folder: RunFolder, options: TrainOptions) -> Chip:
-    """A run stays on its chip, unless it is planned again."""
+    """Returns the chip to train on. A run stays on its chip, unless it is planned again."""
     theirs = folder.read("plan.json")["plan"]["chip"] if folder.has("plan.json") else None
     if theirs is not None and options.chip not in (None, theirs) and not options.replan:
         raise RunError(
@@ -133,7 +114,7 @@ def _target(folder: RunFolder, options: TrainOptions) -> Chip:
 
 
 def prepare_data(folder: RunFolder, recipe: Recipe, say: Say) -> Prepared:
-    """What is made of the data once, before training, and kept in the run.
+    """Prepares the data once, before training, and returns what is kept of it in the run.
 
     A run has begun once it has a plan; until then a corrected recipe replaces what was refused.
     """
@@ -223,8 +204,9 @@ def _settle_plan(
 
 
 def _numbers(planned: Mapping[str, Any]) -> dict[str, Any]:
-    """The levers of a plan that touch them: a checkpoint fits no other storage."""
-    return {name: planned["plan"][name] for name in ("precision", *STORED) if name in planned["plan"]}
+    """Returns the levers of a plan that touch the numbers: a checkpoint fits no other storage."""
+    touching = [name for name, lever in LEVERS.items() if lever.touches != "exact"]
+    return {name: planned["plan"][name] for name in touching if name in planned["plan"]}
 
 
 def _no_way_on(folder: RunFolder, last: overruns.Overrun, refusal: BudgetError) -> str:
@@ -257,7 +239,7 @@ def _say_what_is_kept(planned: Mapping[str, Any], options: TrainOptions, say: Sa
 
 
 def train(recipe: Recipe | str, *, say: Say = print, **options: Any) -> RunFolder:
-    """Plans, then trains in a process of its own; the run folder. Raises PlimsollError if it was refused or stopped."""
+    """Plans, trains in a process of its own, and returns the run folder. Raises PlimsollError if that fails."""
     name, recipe = named(recipe, options.pop("name", None))
     known = [field.name for field in dataclasses.fields(TrainOptions)]
     if unknown := [option for option in options if option not in known]:

@@ -59,7 +59,7 @@ def ladder(arguments: list[str]) -> int:
 
 
 def _stop(_number: int, _frame: Any) -> NoReturn:
-    """As at Ctrl-C: on its way out, every process and folder of the ladder goes too."""
+    """Exits as at Ctrl-C: on the way out, every process and folder of the ladder goes too."""
     raise SystemExit(143)
 
 

@@ -277,8 +277,8 @@ def _run_text(found: Mapping[str, Any]) -> str:
     if found["data"] is not None:
         lines += labelled("data", found["data"].get("description", "-"))
     if found["plan"] is not None:
+        from plimsoll.planned import Plan
         from plimsoll.report.tables import plan_words
-        from plimsoll.types import Plan
 
         lines += labelled("plan", plan_words(Plan.from_dict(found["plan"])))
     lines += labelled("checkpoints", ", ".join(f"step {step:,}" for step in found["checkpoints"]) or "none")

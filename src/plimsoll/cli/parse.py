@@ -41,7 +41,7 @@ ALIASES: dict[str, list[str]] = {
 def parse(
     options: type[T], arguments: list[str], *, program: str, recipe: Recipe | None = None, shown: str | None = None
 ) -> T:
-    """An `options`, with its `recipe` field filled from the recipe's own options, where there is one.
+    """Returns an `options`, with its `recipe` field filled from the recipe's own options, where there is one.
 
     `shown` is the example of its help, where it is not the program's own.
     """
@@ -67,7 +67,7 @@ def parse(
 
 
 def take_recipe(arguments: list[str], *, command: str) -> tuple[str, Recipe, list[str]]:
-    """The name that stands first (or behind --preset), its recipe, and the words after it."""
+    """Returns the name that stands first (or behind --preset), its recipe, and the words after it."""
     from plimsoll.recipes.registry import PRESETS
 
     words = list(arguments)
@@ -151,7 +151,7 @@ _KINDS = {"INT": "a whole number", "FLOAT": "a number"}
 
 
 def _one_paragraph(boxed: str, program: str) -> str:
-    """tyro draws a box around its errors, with help texts below a rule: what it found, in our words, on one line."""
+    """Returns tyro's error, which it draws in a box above help texts, in our words and on one line."""
     lines = [line.strip(" │") for line in boxed.splitlines() if not line.startswith(("╭", "╰"))]
     sections = [" ".join(part.split()) for part in re.split(r"[─-]{8,}", "\n".join(lines))]
     if not boxed.startswith("╭"):  # without UTF-8 there is no box, and the title has a rule of its own

@@ -117,7 +117,7 @@ def _require_several(options: PlanOptions) -> None:
 
 
 def _require_alone(options: PlanOptions) -> None:
-    """--settings makes several plans, for machines that are not here: what asks for one of them has no answer."""
+    """Raises RecipeError where an option for one plan is given with --settings, which makes several."""
     of_one = {
         "--compare": options.compare is not None,
         "--memory": options.memory is not None,

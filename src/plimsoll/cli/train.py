@@ -17,7 +17,6 @@ from plimsoll.cli.parse import parse, take_recipe
 from plimsoll.errors import RecipeError
 from plimsoll.recipes.own.files import short_name
 from plimsoll.runs.remote import is_address
-from plimsoll.units import parse_seconds
 
 
 def train(arguments: list[str], *, here: str | None = None) -> int:
@@ -49,29 +48,16 @@ def _parsed(arguments: list[str]) -> tuple[str, TrainOptions]:
 
 
 def _without_preset(arguments: list[str]) -> list[str]:
-    """The options alone, where one recipe was named, either way."""
+    """Returns the options without the name of the recipe, in either form."""
     return take_recipe(arguments, command="train")[2]
 
 
 def _become(name: str, options: TrainOptions, arguments: list[str]) -> int:
     from plimsoll.api import cluster
-    from plimsoll.api.train import TrainOptions, prepare_run
-    from plimsoll.engine.options import session_options
+    from plimsoll.api.train import prepare_run
     from plimsoll.processes.handover import become
 
-    given = TrainOptions(
-        memory=options.memory,
-        chip=options.chip,
-        mesh=options.mesh,
-        numerics=options.levers.numerics,
-        run=options.run or f"runs/{short_name(name)}",
-        name=short_name(name),
-        plan=options.plan,
-        replan=options.replan,
-        pins=options.levers.pins(),
-        max_seconds=_minutes(options.max_minutes),
-        **session_options(options),
-    )
+    given = options.named(short_name(name))
     found = cluster.membership(options.coordinator, options.processes, options.process, chip=options.chip)
     if found is not None:
         return cluster.start(options.recipe, given, found)
@@ -108,10 +94,3 @@ def train_watched(arguments: list[str]) -> int:
     parent, here, *of_train = arguments
     end_with(int(parent))
     return train(of_train, here=here)
-
-
-def _minutes(text: str | None) -> float | None:
-    if text is None:
-        return None
-    bare = text.replace(".", "", 1).isdigit()
-    return float(text) * 60 if bare else parse_seconds(text)

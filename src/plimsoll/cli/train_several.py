@@ -24,7 +24,7 @@ KNOWN_CODES = (0, 2, 3)
 
 
 def train_several(names: Sequence[str], options: Mapping[str, TrainOptions], shared: Sequence[str]) -> int:
-    """The exit code of the worst. `shared`: the options of all of them, as they were typed."""
+    """Trains the recipes and returns the worst exit code. `shared` are the options of all, as typed."""
     folders = {name: Path(options[name].runs or "").expanduser() / short_name(name) for name in names}
     _require_apart(names, options, folders)
     codes = {}
@@ -61,14 +61,14 @@ def _require_apart(names: Sequence[str], options: Mapping[str, TrainOptions], fo
 
 
 def _is_finished(folder: Path, options: TrainOptions) -> bool:
-    """With this very recipe; one of another is for `train` to refuse."""
+    """Returns whether the run is finished with this very recipe; another recipe is for `train` to refuse."""
     if not (folder / "recipe.json").is_file() or run_row(folder, name=folder.name)["state"] != "finished":
         return False
     return is_saved_as(RunFolder(folder).read("recipe.json"), options.recipe)
 
 
 def _for_one(shared: Sequence[str]) -> Iterator[str]:
-    """Without --runs and its value."""
+    """Yields the options without --runs and its value."""
     words = iter(shared)
     for word in words:
         if word == "--runs":

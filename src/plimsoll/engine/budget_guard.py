@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import jax
 
-from plimsoll.engine.options import SessionOptions
+from plimsoll.engine.options import TrainOptions
 from plimsoll.errors import StoppedError
 from plimsoll.runs.folder import RunFolder
 from plimsoll.training import allocator, memory, overruns
@@ -25,7 +25,7 @@ class BudgetGuard:
     """The budget of a session. `planned` is the run's plan.json; `steps` are those of the whole run."""
 
     def __init__(
-        self, session: SessionOptions, folder: RunFolder, planned: Mapping[str, Any], *, budget_bytes: int, steps: int
+        self, session: TrainOptions, folder: RunFolder, planned: Mapping[str, Any], *, budget_bytes: int, steps: int
     ) -> None:
         self._session, self._folder, self._planned = session, folder, planned
         self._budget, self._steps = budget_bytes, steps

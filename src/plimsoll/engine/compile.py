@@ -24,6 +24,7 @@ import optax
 
 from plimsoll.engine.program import lowered
 from plimsoll.levers import offload, sharding
+from plimsoll.planned import Plan
 from plimsoll.planner.child import plan_of
 from plimsoll.planner.flops import dot_flops, dots
 from plimsoll.planner.hlo.buffers import largest_temporaries
@@ -32,7 +33,7 @@ from plimsoll.recipes.saved import from_dict
 from plimsoll.training import memory, program
 from plimsoll.training.sharded import Sharded
 from plimsoll.training.step import make_init, make_step
-from plimsoll.types import Compute, Plan, Precision, Storage
+from plimsoll.types import Compute, Precision, Storage
 
 TIMED_ROUNDS = 5
 """Rounds of timing, at least; steps of 60 ms need more of them where others use the machine."""

@@ -19,6 +19,7 @@ from jax.sharding import AbstractMesh
 
 from plimsoll.engine.compile import LocalCompiler
 from plimsoll.levers import offload, sharding
+from plimsoll.planned import Plan
 from plimsoll.planner import chips, liveness, topology
 from plimsoll.planner.child import plan_of
 from plimsoll.planner.flops import dot_bytes, dot_flops
@@ -27,7 +28,6 @@ from plimsoll.planner.types import Analysis, Rates
 from plimsoll.training import memory, program
 from plimsoll.training.sharded import Sharded
 from plimsoll.training.step import evaluated, make_evaluate, make_init, make_step
-from plimsoll.types import Plan
 
 BACKEND = {"cuda": "gpu", "tpu": "tpu"}
 """The name a chip's platform has in JAX."""

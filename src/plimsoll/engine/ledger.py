@@ -11,12 +11,12 @@ import jax
 from plimsoll.engine.budget_guard import BudgetGuard
 from plimsoll.engine.log import SessionLog
 from plimsoll.errors import PlimsollError, RunError
+from plimsoll.planned import Plan
 from plimsoll.planner import calibration
 from plimsoll.planner.estimate import LEARNED
 from plimsoll.processes.environment import cache_folder
 from plimsoll.runs.folder import RunFolder
 from plimsoll.training import allocator, memory, overruns, program
-from plimsoll.types import Plan
 from plimsoll.units import format_bytes
 
 

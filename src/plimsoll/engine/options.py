@@ -1,29 +1,63 @@
-"""What one session of a run may be told, by the library or the command line, and hands on to its process."""
+"""Options of training besides the recipe: the same for `plimsoll train`, `plimsoll.train` and the training process."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from plimsoll.errors import RecipeError
+from plimsoll.types import Numerics
 
 
 @dataclass(frozen=True, kw_only=True)
-class SessionOptions:
-    """None of these changes what is trained, only how long, and what is said of it."""
+class TrainOptions:
+    """What the command line reads, the library takes by name, and the training process gets as JSON.
 
-    max_steps: int | None = None
-    max_seconds: float | None = None
-    log_every: int = 10
-    save_every: int | None = None
-    eval_every: int | None = None
-    quiet: bool = False
-    tracker: str = "none"
-    profile: int = 0
-    profiler_port: int | None = None
-    debug_nans: bool = False
+    The docstrings are the help texts. None of the options from `max_steps` on changes what is trained, only how long,
+    and what is written about it.
+    """
+
+    memory: str | int | None = None
+    """Budget, like 768MiB or 2GB; default: what is available, less a margin, or what the chip has."""
+    chip: str | None = None
+    """Train on this: cpu (the default), or the NVIDIA GPU of this machine, by its name in `plimsoll chips`."""
+    mesh: str | None = None
+    """Devices that share the work, and the state, like data=8 or data=4,fsdp=2; default: all that are here."""
+    run: str | None = None
+    """Folder of the run, new or to be continued, here or in a bucket (s3://, gs://); default runs/RECIPE."""
+    plan: str | None = None
+    """Use this plan (a file from `plimsoll plan --json`, or a run's plan.json) instead of searching."""
+    replan: bool = False
+    """Search again for a run that has a plan."""
     keep_plan: bool = False
-    """Go on over the budget, and only say so."""
+    """Where the run goes over its budget, only say so; default: save, plan again with that margin, continue."""
+    max_steps: int | None = None
+    """Stop early, at this step; the schedule stays."""
+    log_every: int = 10
+    """Steps between rows of metrics."""
+    save_every: int | None = None
+    """Steps between checkpoints; default a quarter of the run, at most 1,000."""
+    eval_every: int | None = None
+    """Steps between evaluations; default an epoch, or a quarter of the run; 0 for the end only."""
+    quiet: bool = False
+    """Print only what matters."""
+    tracker: Literal["none", "wandb", "trackio", "mlflow"] = "none"
+    """Besides TensorBoard events."""
+    profile: int = 0
+    """Trace so many steps with jax.profiler into RUN/profile."""
+    profiler_port: int | None = None
+    """Serve the profiler on this port."""
+    debug_nans: bool = False
+    """Stop where the first NaN is made, with a traceback; slow."""
+    name: str | None = None
+    """Name by which the user calls the recipe; default its kind."""
+    numerics: Numerics = "mixed"
+    """Class of numerics up to which a plan is searched."""
+    pins: Mapping[str, Any] = field(default_factory=dict)
+    """Levers that keep the value which is given here, by name."""
+    max_seconds: float | None = None
+    """Stop early, after so many seconds."""
 
     def __post_init__(self) -> None:
         least = {"max_steps": 1, "log_every": 1, "save_every": 1, "eval_every": 0, "profile": 0, "profiler_port": 1}
@@ -35,7 +69,14 @@ class SessionOptions:
             raise RecipeError(f"--max-minutes must be above 0, got {self.max_seconds / 60:g}")
 
 
-def session_options(given: Any) -> dict[str, Any]:
-    """Those of them that `given` has, by name."""
-    names = [field.name for field in fields(SessionOptions)]
-    return {name: getattr(given, name) for name in names if hasattr(given, name)}
+@dataclass(frozen=True, kw_only=True)
+class Session(TrainOptions):
+    """Options of the training process, which finds everything else in the run folder."""
+
+    run: str = ""
+    """Folder of the run; always given."""
+    budget_bytes: int
+    notes: tuple[str, ...] = ()
+    """Sentences for the log and the ledger."""
+    lock: int | None = None
+    """The descriptor that holds the run's lock: planning again needs it."""

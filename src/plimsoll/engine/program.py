@@ -9,12 +9,12 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from plimsoll.planned import Plan
 from plimsoll.planner.types import Rehearsal
 from plimsoll.recipes.base import Recipe
 from plimsoll.training import distributed, memory, program
 from plimsoll.training.checkpoint import Checkpoints
 from plimsoll.training.sharded import Sharded
-from plimsoll.types import Plan
 
 
 def import_everything(recipe: Recipe, *, tracker: str = "none") -> None:

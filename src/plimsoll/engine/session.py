@@ -20,9 +20,10 @@ import numpy as np
 from plimsoll.engine.budget_guard import BudgetGuard
 from plimsoll.engine.ledger import Measurements
 from plimsoll.engine.log import SessionLog
-from plimsoll.engine.options import SessionOptions, session_options
+from plimsoll.engine.options import Session, TrainOptions
 from plimsoll.engine.program import import_everything, load
 from plimsoll.optimizers.in_place import in_place
+from plimsoll.planned import Plan
 from plimsoll.processes.interruption import Interruption
 from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.saved import from_dict
@@ -33,20 +34,7 @@ from plimsoll.training.initial_weights import with_initial
 from plimsoll.training.loop import Ended, Schedule, run_steps, summed
 from plimsoll.training.nans import Watched
 from plimsoll.training.step import make_step
-from plimsoll.types import Plan, Source
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Session(SessionOptions):
-    """What a session is asked to do beyond what stands in the run folder."""
-
-    run: str
-    budget_bytes: int
-    notes: tuple[str, ...] = ()
-    lock: int | None = None
-    """The descriptor that holds the run's lock: planning again needs it."""
-    name: str | None = None
-    numerics: str = "mixed"
+from plimsoll.types import Source
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,20 +145,18 @@ class _Training:
         return ended
 
     def _again(self, seconds_left: float | None) -> dict[str, Any]:
-        """Returns the options for planning again: what the user pinned stays pinned."""
+        """Returns the options of the process that plans again: what the user pinned stays pinned."""
         plan, mesh = self.plan, None
         if plan.devices > 1 and "fsdp" in plan.pinned:
             mesh = f"data={plan.devices // plan.fsdp},fsdp={plan.fsdp}"
-        return {
-            **session_options(self.session),
-            "run": self.session.run,
-            "name": self.session.name,
-            "numerics": self.session.numerics,
+        options = {field.name: getattr(self.session, field.name) for field in dataclasses.fields(TrainOptions)}
+        return options | {
             "memory": self.session.budget_bytes,
             "mesh": mesh,
             "pins": {name: getattr(plan, name) for name in plan.pinned},
             "max_seconds": seconds_left,
             "lock": self.session.lock,
+            **{"chip": None, "plan": None, "replan": False},  # those of the plan that it went over its budget with
         }
 
     def _load(self) -> program.Executables:

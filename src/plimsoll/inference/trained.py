@@ -9,12 +9,12 @@ from typing import Any
 import jax
 
 from plimsoll.errors import CheckpointError
+from plimsoll.planned import Plan
 from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.saved import from_dict
 from plimsoll.runs.folder import RunFolder
 from plimsoll.training.checkpoint import Checkpoints, Saved, damage, load_part
 from plimsoll.training.step import evaluated, make_init
-from plimsoll.types import Plan
 
 PARAMETERS = "['params']"
 """Where a state keeps them, as a checkpoint spells it."""

@@ -27,8 +27,9 @@ import jax
 from jax import Array, lax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
+from plimsoll.levers.records.offload import OFFLOADED
 from plimsoll.levers.sharding import device_bytes
-from plimsoll.types import OFFLOADED, Offload
+from plimsoll.types import Offload
 
 DEVICE, HOST = "device", "pinned_host"
 """JAX's memory kinds. Pinned: a device copies from it without asking the operating system."""

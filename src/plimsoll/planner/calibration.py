@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from plimsoll.planned import Ledger
 from plimsoll.planner.types import Correction
-from plimsoll.types import Ledger
 
 FILE = "calibration.json"
 KEPT = 64

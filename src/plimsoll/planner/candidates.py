@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+from plimsoll.levers import registry
+from plimsoll.levers.lever import CLASSES
+from plimsoll.planned import Alternative, Ledger, Plan
 from plimsoll.planner.types import Analysis
-from plimsoll.types import OFFLOAD_WORDS, STORED, Alternative, Ledger, Plan, Storage
 from plimsoll.units import format_bytes
 
 NEAR = 1.05
@@ -39,54 +40,29 @@ class Candidate:
         return self.ledger.fits
 
     def preference(self) -> tuple[int, int]:
-        return ("exact", "mixed", "compressed").index(self.plan.numerics), self.peak
+        return CLASSES.index(self.plan.numerics), self.peak
 
 
 def same_step(plan: Plan) -> Plan:
-    """What the compiler sees of it."""
-    return replace(plan, async_save=True, prefetch=0)
+    """Returns the plan as the compiler sees it: levers that change no compiled function at their plain value."""
+    unseen = {name: lever.plain for name, lever in registry.LEVERS.items() if not lever.compiled}
+    return plan.with_levers(**unseen)
 
 
 def kind(plan: Plan) -> tuple[Any, ...]:
-    """What a process weighs depends on this: whether layers are unrolled, and how much code the update is."""
+    """Returns what a process weighs by: whether layers are unrolled, and how much code the update is."""
     return plan.remat, plan.storage, plan.layerwise
 
 
-def levers(plan: Plan) -> tuple[Any, ...]:
-    """Of a step, but for the micro-batch."""
-    return (
-        plan.remat,
-        plan.loss_chunk,
-        plan.attention_chunk,
-        plan.precision,
-        plan.fsdp,
-        plan.storage,
-        plan.layerwise,
-        plan.offload,
-    )
+def combination(plan: Plan) -> tuple[Any, ...]:
+    """Returns the values of the levers that the search combines: all but those it chooses by themselves."""
+    return tuple(getattr(plan, name) for name, lever in registry.LEVERS.items() if not lever.by_itself)
 
 
 def alternative(candidate: Candidate, chosen: Candidate) -> Alternative:
+    """Returns the candidate with the reason why it was not chosen: by how much it is slower, and larger."""
     slower = candidate.seconds / chosen.seconds - 1
     more = candidate.peak - chosen.peak
     reason = f"{abs(slower):.0%} {'slower' if slower >= 0 else 'faster, which counts as equal'}"
     reason += f", {format_bytes(abs(more))} {'more' if more >= 0 else 'less'}"
     return Alternative(plan=candidate.plan, peak_bytes=candidate.peak, step_seconds=candidate.seconds, reason=reason)
-
-
-def words(levers: Mapping[str, Any]) -> str:
-    chunk = f"loss chunk {levers['loss_chunk']}" if levers["loss_chunk"] else "loss whole"
-    split = f", state over {levers['fsdp']}" if levers["fsdp"] > 1 else ""
-    storage = levers.get("storage") or Storage(**{name: levers[name] for name in STORED})
-    blocks = f", attention in blocks of {levers['attention_chunk']}" if levers["attention_chunk"] else ""
-    layers = f", layer by layer in backward passes: {levers['layerwise']}" if levers["layerwise"] else ""
-    host = f", {OFFLOAD_WORDS[levers['offload']]} on the host" if levers["offload"] != "none" else ""
-    return f"remat {levers['remat']}, {chunk}{blocks}{layers}, {levers['precision']}{stored(storage)}{split}{host}"
-
-
-def stored(storage: Storage) -> str:
-    return "".join(
-        f", {name.removesuffix('_bits')} in {getattr(storage, name)} bits"
-        for name in STORED
-        if getattr(storage, name) < 32
-    )

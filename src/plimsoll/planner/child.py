@@ -22,8 +22,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from plimsoll.errors import PlimsollError
+from plimsoll.levers.registry import LEVERS
+from plimsoll.planned import Buffer, Plan
 from plimsoll.planner.types import Analysis, ChildDied, DoesNotCompile, Rates, Rehearsal, Static
-from plimsoll.types import Buffer, Plan, Storage
+from plimsoll.types import Storage
 
 SECONDS_PER_ANSWER = 1200
 """Time after which a compile counts as failed. That of `arc-1` for a TPU takes 210 s of a shared core."""
@@ -183,15 +185,13 @@ def _parsed(line: str) -> dict[str, Any] | None:
 
 def _compiled_levers(plan: Plan) -> dict[str, Any]:
     """Returns what the compiler reads of a plan: neither when a checkpoint is written nor the prefetch depth."""
-    values = plan.to_dict()
-    for name in ("async_save", "prefetch", "pinned"):
-        values.pop(name)
-    return values
+    left_out = {"pinned", *(name for name, lever in LEVERS.items() if not lever.compiled)}
+    return {name: value for name, value in plan.to_dict().items() if name not in left_out}
 
 
 def plan_of(computed: Mapping[str, Any]) -> Plan:
     """Returns the plan of such levers, in the child."""
-    return Plan(**computed, prefetch=0, async_save=False)
+    return Plan.from_dict({name: lever.plain for name, lever in LEVERS.items() if not lever.compiled} | dict(computed))
 
 
 @cache

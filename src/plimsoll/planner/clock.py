@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from plimsoll.planner.candidates import Candidate, levers
+from plimsoll.planner.candidates import Candidate, combination
 from plimsoll.planner.types import Compiler, DoesNotCompile
 
 TIMED = 3
@@ -69,7 +69,7 @@ def _shortlist(fitting: list[Candidate]) -> list[Candidate]:
     """
     groups: dict[tuple[Any, ...], list[Candidate]] = {}
     for candidate in fitting:
-        groups.setdefault(levers(candidate.plan), []).append(candidate)
+        groups.setdefault(combination(candidate.plan), []).append(candidate)
     if len(groups) <= FEW:
         chosen = [candidate for group in groups.values() for candidate in group[:TIMED]]
     else:
@@ -80,7 +80,7 @@ def _shortlist(fitting: list[Candidate]) -> list[Candidate]:
 
 def _neighbours(best: Candidate, fitting: list[Candidate]) -> list[Candidate]:
     """Returns plans of the same levers, with the next smaller and the next larger micro-batch."""
-    alike = [candidate for candidate in fitting if levers(candidate.plan) == levers(best.plan)]
+    alike = [candidate for candidate in fitting if combination(candidate.plan) == combination(best.plan)]
     alike.sort(key=lambda candidate: candidate.plan.micro_batch)
     sizes = [candidate.plan.micro_batch for candidate in alike]
     at = sizes.index(best.plan.micro_batch)

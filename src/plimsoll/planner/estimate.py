@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from plimsoll.planned import HostLedger, Ledger, Plan
 from plimsoll.planner.types import Analysis, Problem, Rehearsal, Static
-from plimsoll.types import HostLedger, Ledger, Plan
 from plimsoll.units import MIB
 
 SAVING_BYTES = 6 * MIB
@@ -41,7 +41,7 @@ Parts = dict[str, int]
 
 
 def ledger(plan: Plan, problem: Problem, *, static: Static, analysis: Analysis, rehearsal: Rehearsal) -> Ledger:
-    """Every phase priced; the ledger holds the components of the dearest."""
+    """Prices every phase and returns the ledger with the components of the dearest."""
     data = dict(problem.host_bytes[plan.prefetch])
     if problem.platform == "cpu":
         local = problem.devices // problem.hosts
@@ -70,7 +70,7 @@ def ledger(plan: Plan, problem: Problem, *, static: Static, analysis: Analysis, 
 def _one_memory(
     plan: Plan, static: Static, analysis: Analysis, rehearsal: Rehearsal, data: Parts, *, local: int
 ) -> dict[str, Parts]:
-    """`local` devices of a CPU are one process's: it holds what all of them hold."""
+    """Returns the phases of a CPU process, which holds what all of its `local` devices hold."""
     process = rehearsal.process_bytes + RUNNING_BYTES
     base = {"process": process} | {name: local * size for name, size in _state(static).items()}
     step = {"step temporaries": local * analysis.beyond_state_bytes}
@@ -99,7 +99,7 @@ def _corrected(phase: str, parts: Parts, more: int) -> Parts:
 
 
 def _device(plan: Plan, static: Static, analysis: Analysis, rehearsal: Rehearsal) -> dict[str, Parts]:
-    """Of an accelerator: saving copies to the host and adds nothing."""
+    """Returns the phases of an accelerator. Saving copies to the host and adds nothing."""
     state = _state(static)
     for part, moved in static.on_host(plan.offload).items():
         if moved:
@@ -115,7 +115,7 @@ def _device(plan: Plan, static: Static, analysis: Analysis, rehearsal: Rehearsal
 def _host(
     plan: Plan, problem: Problem, static: Static, analysis: Analysis, rehearsal: Rehearsal, data: Parts
 ) -> HostLedger:
-    """Each host writes what its devices hold, the state at most once, and reads it back leaf by leaf."""
+    """Returns the ledger of a host, which writes what its devices hold once, and reads it back leaf by leaf."""
     local = problem.devices // problem.hosts
     held = min(static.whole_state_bytes, local * static.state_bytes)
     base = {"process": rehearsal.process_bytes + RUNNING_BYTES}

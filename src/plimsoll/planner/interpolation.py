@@ -9,14 +9,14 @@ from plimsoll.planner.types import Analysis
 
 
 def sample(micros: list[int]) -> list[int]:
-    """Two to compile: a small one, and one about four times as large."""
+    """Returns two micro-batches to compile: a small one, and one about four times as large."""
     small = micros[min(1, len(micros) - 1)] if len(micros) > 2 else micros[0]
     large = next((n for n in micros if n >= 4 * small), micros[-1])
     return sorted({small, large})
 
 
 def interpolated(micro: int, compiled: Mapping[int, Analysis]) -> Analysis:
-    """On the line through the compiled ones; below the smaller one, never less than in proportion."""
+    """Returns the analysis by linear interpolation; below the smaller compiled one, never less than in proportion."""
     sizes = sorted(compiled)
     low, high = compiled[sizes[0]], compiled[sizes[-1]]
     if len(sizes) == 1:
@@ -36,5 +36,5 @@ def interpolated(micro: int, compiled: Mapping[int, Analysis]) -> Analysis:
 
 
 def _on_line(at: float, ends: tuple[float, float], values: tuple[float, float]) -> float:
-    """Of the whole step, against 1 / micro-batch: one part is the same, one grows with the number of micro-batches."""
+    """Returns a value of the whole step, linear in 1 / micro-batch: a constant part, and one per micro-batch."""
     return values[0] + (values[1] - values[0]) * (at - ends[0]) / (ends[1] - ends[0])

@@ -35,13 +35,13 @@ Values = frozenset[Any]
 
 
 def temporary_bytes(closed: Any) -> int:
-    """The largest sum of intermediate values alive at once; arguments and results are not counted."""
+    """Returns the largest sum of intermediate values alive at once; arguments and results are not counted."""
     live, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
     return _Scope(live).peak()
 
 
 def kept_on_host_bytes(closed: Any) -> int:
-    """What loops stack in the host's memory for the backward pass."""
+    """Returns the bytes that loops stack in the host's memory for the backward pass."""
     live, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
     return _stacked_on_host(live)
 
@@ -82,7 +82,7 @@ class _Scope:
                     self.made_from[variable] = sources
 
     def _sources(self, variable: Any) -> Values:
-        """The allocated values behind it."""
+        """Returns the allocated values that a variable is made from."""
         return self.made_from.get(variable, frozenset({variable}))
 
     def peak(self) -> int:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
+from plimsoll.planned import Ledger, OtherBudget, Plan
 from plimsoll.planner.candidates import NEAR, Candidate, same_step
 from plimsoll.planner.types import Problem
-from plimsoll.types import Ledger, OtherBudget, Plan
 from plimsoll.units import GIB
 
 Price = Callable[[Candidate, Plan, Problem], Ledger]
@@ -22,7 +22,7 @@ Price = Callable[[Candidate, Plan, Problem], Ledger]
 def other_budgets(
     problem: Problem, found: Iterable[Candidate], chosen: Candidate, price: Price
 ) -> tuple[OtherBudget, ...]:
-    """`chosen` is one of `found`, but for a time by the clock and bytes that were compiled for itself.
+    """Returns the best plans for a smaller and for a larger budget. `chosen` is one of the candidates `found`.
 
     What fits here and was not chosen is not bought by more memory, whatever the rates say of it: the clock knew better.
     """
@@ -41,7 +41,7 @@ def other_budgets(
 
 
 def _around(problem: Problem) -> tuple[int, int]:
-    """A GiB less, or half where there is none; and a GiB more."""
+    """Returns a budget of a GiB less, or half where there is no GiB to take, and one of a GiB more."""
     budget = problem.budget_bytes
     return (budget - GIB if budget > GIB else budget // 2), budget + GIB
 
@@ -58,7 +58,7 @@ def _at(elsewhere: Problem, candidates: list[Candidate], by_rates: float, price:
 
 
 def _inside(one: Candidate, elsewhere: Problem, price: Price) -> Candidate | None:
-    """Saving and reading as the search would have it there; None where it does not fit."""
+    """Returns the candidate saved and read as the search would choose for that budget; None if it does not fit."""
     for plan in _ways(one.plan, elsewhere):
         book = price(one, plan, elsewhere)
         if book.fits:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from plimsoll.errors import BudgetError
-from plimsoll.planner.candidates import Candidate, words
+from plimsoll.levers.lever import CLASSES
+from plimsoll.levers.registry import LEVERS, in_words
+from plimsoll.planned import HostLedger, Ledger
+from plimsoll.planner.candidates import Candidate
 from plimsoll.planner.types import Problem, Static
-from plimsoll.types import STORED, HostLedger, Ledger
 from plimsoll.units import GIB, MIB, format_bytes
 
 PROCESSES_DIFFER = 1.15
@@ -13,7 +15,7 @@ PROCESSES_DIFFER = 1.15
 
 
 def refusal(problem: Problem, static: Static, least: Candidate | None, failures: list[str]) -> BudgetError:
-    """`least` is the smallest plan that was found, None where nothing compiles, which `failures` explain."""
+    """Returns the refusal. `least` is the smallest plan that was found; None where nothing compiles (`failures`)."""
     if least is None:
         return BudgetError(
             f"{problem.recipe} does not compile for {problem.chip}: {'; '.join(failures) or 'no plan to try'}",
@@ -28,7 +30,7 @@ def refusal(problem: Problem, static: Static, least: Candidate | None, failures:
     text = (
         f"no plan for {problem.recipe} fits in {format_bytes(problem.budget_bytes)} on {problem.chip}\n"
         f"  smallest found: {format_bytes(floor)} = {_made_of(least.ledger)}{beside}\n"
-        f"  already used: micro-batch {least.plan.micro_batch}, {words(vars(least.plan))}\n"
+        f"  already used: micro-batch {least.plan.micro_batch}, {in_words(least.plan.levers)}\n"
         f"  you could: --memory {_enough(floor)}{_advice(problem, static, least)}"
     )
     return BudgetError(text, budget_bytes=problem.budget_bytes, floor_bytes=floor)
@@ -55,10 +57,10 @@ def _advice(problem: Problem, static: Static, least: Candidate) -> str:
         hints.append(f"leave out {problem.pinned_by}, and a plan that fits is searched for")
     elif problem.pins:
         hints.append("leave out " + ", ".join(f"--{name.replace('_', '-')}" for name in sorted(problem.pins)))
-    if problem.numerics == "exact" and "precision" in problem.honoured:
-        hints.append("--numerics mixed")
-    if problem.numerics != "compressed" and set(STORED) & set(problem.honoured):
-        hints.append("--numerics compressed")
+    for numerics in CLASSES[CLASSES.index(problem.numerics) + 1 :]:  # type: ignore[arg-type]
+        names = {support.name for lever in LEVERS.values() if lever.touches == numerics for support in lever.supports}
+        if names & {*problem.supported}:
+            hints.append(f"--numerics {numerics}")
     of_text = problem.rate_unit == "tokens"
     if problem.data_advice and least.ledger.predicted.get("data", 0) > over:
         hints.append(problem.data_advice)
@@ -77,5 +79,5 @@ def _made_of(ledger: Ledger | HostLedger) -> str:
 
 
 def _enough(floor: int) -> str:
-    """As an option takes it."""
+    """Returns a size as `--memory` takes it, rounded up."""
     return f"{-(-floor // MIB)}MiB" if floor < 64 * GIB else f"{-(-floor // GIB)}GiB"

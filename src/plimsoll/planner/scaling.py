@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from plimsoll.planned import Plan, Scaled
 from plimsoll.planner.speed import sent_bytes, step_seconds
 from plimsoll.planner.types import Analysis, Rates, Static
-from plimsoll.types import Plan, Scaled
 
 DEVICES = (1, 2, 4, 8, 16, 32)
 
 
 def scaling(plan: Plan, analysis: Analysis, static: Static, rates: Rates) -> tuple[Scaled, ...]:
-    """For each number of devices that the effective batch can be divided among; none where no link has a rate."""
+    """Returns the step on each number of devices that divides the effective batch; empty without a link rate."""
     if not rates.link_bytes:
         return ()
     counts = [count for count in DEVICES if plan.effective_batch % count == 0]
@@ -30,7 +30,7 @@ def scaling(plan: Plan, analysis: Analysis, static: Static, rates: Rates) -> tup
 
 
 def _on(count: int, plan: Plan, analysis: Analysis, static: Static, rates: Rates) -> tuple[float, float]:
-    """Seconds of a step, and bytes that a device sends in it. A micro-batch gives a device no more than it has now."""
+    """Returns seconds of a step, and bytes that a device sends in it. A device gets no more examples than now."""
     now, examples = plan.micro_batch // plan.devices, plan.effective_batch // count
     share = max(n for n in range(1, min(now, examples) + 1) if examples % n == 0)
     fsdp = count if plan.fsdp > 1 else 1

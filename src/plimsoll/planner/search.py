@@ -8,13 +8,14 @@ them (`fsdp`) only where that is too much.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from plimsoll.errors import BudgetError, PlimsollError
-from plimsoll.planner.candidates import NEAR, Candidate, alternative, kind, same_step, words
+from plimsoll.levers.registry import in_words
+from plimsoll.planned import Ledger, Plan, Planned, Scaled
+from plimsoll.planner.candidates import NEAR, Candidate, alternative, kind, same_step
 from plimsoll.planner.clock import Clock
 from plimsoll.planner.combinations import combinations, micro_batches, require_narrower, storages
 from plimsoll.planner.estimate import ledger
@@ -25,7 +26,7 @@ from plimsoll.planner.refusal import PROCESSES_DIFFER, refusal
 from plimsoll.planner.scaling import scaling
 from plimsoll.planner.speed import host_bytes, step_seconds
 from plimsoll.planner.types import Analysis, Compiler, DoesNotCompile, Problem, Rates, Rehearsal, Static
-from plimsoll.types import Ledger, Plan, Planned, Scaled, Storage
+from plimsoll.types import Storage
 from plimsoll.units import format_bytes, format_seconds
 
 SLOWED = 1.15
@@ -60,7 +61,7 @@ def search(problem: Problem, compiler: Compiler, say: Say) -> Planned:
 
 
 def _with_a_way_out(refused: BudgetError, problem: Problem, compiler: Compiler, say: Say) -> BudgetError:
-    """Pinned levers that do not fit together: which one of them, set free, would do, and to what value."""
+    """Returns the refusal with the one pin that, set free, would make a plan fit, and the value it would have."""
     ways = []
     pins = problem.pins if refused.floor_bytes is not None and problem.pinned_by is None else {}
     if not pins or not _Search(replace(problem, pins={}, measure=False), compiler, say).may_hold_the_state():
@@ -93,7 +94,7 @@ class _Search:
         require_narrower(problem, lambda storage: self._kept(1, storage))
         self.rates: Rates = compiler.rates()
         self.micros = micro_batches(problem)
-        self.usual = storages(problem)[0]
+        self.usual = storages(problem, self.rates)[0]
         self.analyses: dict[Plan, Analysis] = {}
         self.failed: set[Plan] = set()
         self.too_large: set[Plan] = set()
@@ -129,7 +130,7 @@ class _Search:
         raise refusal(self.problem, self.static, least, self.failures)
 
     def _rounds(self) -> Iterable[list[Mapping[str, Any]]]:
-        """Combinations that are compiled together, for the clock to choose from: those that differ in the loss chunk.
+        """Returns combinations in groups that are compiled together, for the clock to choose from: by loss chunk.
 
         By the rates a loss in chunks is never faster; on a CPU, whose cache holds a chunk, it may be by a fifth.
         """
@@ -148,7 +149,7 @@ class _Search:
         )
 
     def _good_enough(self, candidates: list[Candidate]) -> bool:
-        """Whether these levers fit without much loss: by the rates, and where plans are timed by the clock too.
+        """Returns whether these levers fit without much loss: by the rates and, where plans are timed, by the clock.
 
         The rates know badly how slow a small micro-batch is; the next ones, which do not fit, show it.
         """
@@ -170,21 +171,21 @@ class _Search:
         return not timed or timed[0].seconds <= NEAR * min(one.seconds for one in timed)
 
     def _combinations(self) -> Iterator[dict[str, Any]]:
-        """Less those that would move nothing to the host."""
+        """Yields combinations, without those whose offload would move nothing."""
         found = combinations(self.problem, self.rates)
         return (one for one in found if moves(self.static, one["offload"]))
 
     def _has_room(self, combination: Mapping[str, Any]) -> bool:
-        """Whether a device holds its share of the state at all."""
+        """Returns whether a device holds its share of the state at all."""
         return self._held(self._plan(combination, self.micros[0])) <= self.problem.budget_bytes
 
     def _held(self, plan: Plan) -> int:
-        """By a device, of the state."""
+        """Returns the bytes of the state that a device holds."""
         static = self._static(plan)
         return static.state_bytes - static.host_bytes(plan.offload)
 
     def _offload_is_slower(self, combination: Mapping[str, Any], found: list[Candidate]) -> bool:
-        """Whether it cannot beat what fits, were it as fast as the fastest plan of all but for what it fetches."""
+        """Returns whether a plan with offload cannot beat what fits, even if only its transfers slowed it down."""
         fits = [candidate.seconds for candidate in found if candidate.fits]
         if combination["offload"] == "none" or not fits:
             return False
@@ -193,7 +194,7 @@ class _Search:
         return min(fits) <= min(candidate.seconds for candidate in found) + fetching
 
     def _may_fit(self, combination: Mapping[str, Any], found: list[Candidate]) -> bool:
-        """Whether an update layer by layer is worth a compile: it takes a gradient less than the same plan without."""
+        """Returns whether an update layer by layer is worth a compile: it saves the bytes of one gradient."""
         if not combination["layerwise"]:
             return True
         ordinary = self._plan({**combination, "layerwise": 0}, self.problem.effective_batch)
@@ -208,7 +209,7 @@ class _Search:
         return self._kept(plan.fsdp, plan.storage)
 
     def _kept(self, *key: Any) -> Static:
-        """`key`: devices that share a copy, and how it is stored."""
+        """Returns the bytes of the state for `key`: devices that share a copy, and how it is stored."""
         if key not in self.statics:
             self.statics[key] = self.compiler.static(*key)
         return self.statics[key]
@@ -219,7 +220,7 @@ class _Search:
         return alone is None or alone.needed_bytes <= PROCESSES_DIFFER * self.problem.budget_bytes
 
     def _without_a_step(self) -> Ledger | None:
-        """Of the smallest state that there is; None where it does not compile, and nothing is known."""
+        """Returns the ledger of a process with the smallest state and no step. None where that does not compile."""
         possible = list(self._combinations())
         first = sample(self._micros(possible[0]))[0]  # the one that is compiled next, too
         try:
@@ -231,7 +232,7 @@ class _Search:
         return self._ledger(smallest, NO_STEP, rehearsal)
 
     def _require_room_for_the_state(self) -> None:
-        """No lever helps where process and state alone are too much: refused before anything more is compiled."""
+        """Raises BudgetError where process and state alone are too much, before anything more is compiled."""
         alone = self._without_a_step()
         if alone is None or alone.fits:
             return
@@ -241,12 +242,12 @@ class _Search:
             raise refusal(self.problem, self.static, least, self.failures)
 
     def _smallest(self, combination: Mapping[str, Any], micro: int) -> Plan:
-        """With the levers, too, that a plan gets where it would not fit otherwise."""
+        """Returns the smallest variant of this plan: synchronous saves and the lowest prefetch depth."""
         least = {"async_save": self.problem.pins.get("async_save", False), "prefetch": min(self.problem.host_bytes)}
         return replace(self._plan(combination, micro), **least)
 
     def _ends(self, found: list[Candidate]) -> list[Candidate]:
-        """The smallest plan of each kind by what is known of levers, compiled for itself."""
+        """Returns the smallest plans, compiled: with a whole gradient, and with updates layer by layer."""
         possible = [one for one in self._combinations() if self._may_fit(one, found)]
         last = {one["layerwise"]: one for one in possible}
         plans = [self._smallest(one, self._micros(one)[0]) for one in last.values()]
@@ -255,9 +256,9 @@ class _Search:
         return [one for one in sure if one is not None]
 
     def _chosen(self, found: list[Candidate], *, while_good: list[Candidate] | None = None) -> Planned | None:
-        """The best of what fits, if it still does once it is compiled and rehearsed for itself.
+        """Confirms candidates from fastest to slowest and returns the first that still fits.
 
-        If not, the next best; but None where `while_good` was why nobody looked further, and is not that any more.
+        Returns None if none does, or if `while_good` stopped being good enough, so that the search should continue.
         """
         while fitting := self._fitting(found):
             ranked = self.clock.ranked(fitting) if self.problem.measure else fitting
@@ -271,12 +272,12 @@ class _Search:
         return None
 
     def _fitting(self, found: list[Candidate]) -> list[Candidate]:
-        """The fastest first."""
+        """Returns the candidates that fit, the fastest first."""
         untried = [self._repriced(one) for one in found if same_step(one.plan) not in self.too_large]
         return sorted((one for one in untried if one.fits), key=lambda candidate: candidate.seconds)
 
     def _repriced(self, candidate: Candidate) -> Candidate:
-        """With what was rehearsed of its like since it was found."""
+        """Returns the candidate priced with the latest rehearsal of its kind."""
         rehearsal = self.rehearsals.get(kind(candidate.plan))
         if rehearsal is None or candidate.analysis is None:
             return candidate
@@ -284,7 +285,7 @@ class _Search:
         return replace(candidate, plan=again.plan, ledger=again.ledger)
 
     def _least(self, found: list[Candidate]) -> Candidate | None:
-        """The smallest, or nearly so, compiled for itself: a refusal promises that so much memory is enough."""
+        """Returns the smallest candidate, compiled for itself: a refusal promises that so much memory is enough."""
         estimated, sure = list(found), []
         while estimated and len(sure) < CONFIRMED:
             estimated = sorted(map(self._repriced, estimated), key=lambda candidate: candidate.peak)
@@ -295,14 +296,14 @@ class _Search:
         return min(sure, key=lambda candidate: candidate.peak, default=None)
 
     def _unsure(self, plan: Plan) -> int:
-        """Bytes by which its process may be lighter than the one that was rehearsed in its stead."""
+        """Returns the bytes by which its process may be lighter than the one that was rehearsed instead."""
         weights = [rehearsal.process_bytes for rehearsal in self.rehearsals.values()]
         return 0 if kind(plan) in self.rehearsals else max(weights) - min(weights)
 
     def _candidates(self, combination: Mapping[str, Any]) -> list[Candidate]:
-        """Every micro-batch under these levers: two compiled, the others between or beyond them.
+        """Returns a candidate for every micro-batch under these levers: two compiled, the others interpolated.
 
-        The larger only where the smaller fits: it would only say how far beyond the budget it lies.
+        The larger is compiled only where the smaller fits: it could only say how far over the budget it is.
         """
         compiled: dict[int, Analysis] = {}
         micros = self._micros(combination)
@@ -332,7 +333,7 @@ class _Search:
         return replace(found, bound=len(compiled) == 1 and micro not in compiled)
 
     def _border(self, candidates: list[Candidate]) -> int | None:
-        """The first micro-batch that by the line does not quite fit: the line is not that straight."""
+        """Returns the first micro-batch that narrowly misses the budget by interpolation, which is not that exact."""
         beyond = [candidate for candidate in candidates if not candidate.fits]
         first = min(beyond, key=lambda candidate: candidate.plan.micro_batch, default=None)
         if first is None or first.confirmed or first.peak > NEARLY * self.problem.budget_bytes:
@@ -340,20 +341,21 @@ class _Search:
         return first.plan.micro_batch
 
     def _tried(self, combination: Mapping[str, Any], micro: int) -> Analysis | None:
-        """As the state is stored most simply: fewer bits hardly change the temporaries.
+        """Returns the analysis with the state stored most simply: fewer bits hardly change the temporaries.
 
-        What is chosen is compiled for itself.
+        The chosen plan is compiled for itself.
         """
-        usual = self._plan({**combination, "storage": self.usual}, micro)
+        usual = self._plan({**combination, **self.usual}, micro)
         if self._held(usual) <= self.problem.budget_bytes and (found := self._compiled(usual)):
             return found
-        return self._compiled(self._plan(combination, micro)) if combination["storage"] != self.usual else None
+        plan = self._plan(combination, micro)
+        return self._compiled(plan) if plan != usual else None
 
     def _compiled(self, plan: Plan) -> Analysis | None:
-        """None where it does not compile, which is tried once."""
+        """Returns the analysis of a plan; None where it does not compile, which is tried once."""
         if same_step(plan) in self.failed:
             return None
-        tried = f"micro-batch {plan.micro_batch}, {words(vars(plan))}"
+        tried = f"micro-batch {plan.micro_batch}, {in_words(plan.levers)}"
         if same_step(plan) not in self.analyses:
             self.say(f"{self.compiler.doing} {tried}")
         try:
@@ -366,7 +368,7 @@ class _Search:
     def _candidate(
         self, plan: Plan, analysis: Analysis, *, confirmed: bool, rehearsal: Rehearsal | None = None
     ) -> Candidate:
-        """Saving beside training where that fits, else between steps; then, if need be, fewer batches made ready."""
+        """Returns the candidate, with synchronous saves and then a lower prefetch depth if it needs them to fit."""
         rehearsal = rehearsal or self._any_rehearsal(plan)
         book = self._ledger(plan, analysis, rehearsal)
         if not book.fits and "async_save" not in plan.pinned:
@@ -392,7 +394,7 @@ class _Search:
         return ledger(plan, self.problem, static=self._static(plan), analysis=analysis, rehearsal=rehearsal)
 
     def _price(self, candidate: Candidate, plan: Plan, problem: Problem) -> Ledger:
-        """Of a candidate elsewhere, saved and read as `plan` says: no compile, no rehearsal."""
+        """Returns the ledger of a candidate for another problem, saved and read as `plan` says, without a compile."""
         assert candidate.analysis is not None
         rehearsal = self._any_rehearsal(plan)
         return ledger(plan, problem, static=self._static(plan), analysis=candidate.analysis, rehearsal=rehearsal)
@@ -404,7 +406,7 @@ class _Search:
         return self.analyses[key]
 
     def _any_rehearsal(self, plan: Plan) -> Rehearsal:
-        """The process hardly depends on the plan: one rehearsal prices them all, a second confirms the chosen one."""
+        """Returns the rehearsal of this kind of plan, or any: the process hardly depends on the plan."""
         if not self.rehearsals:
             self._rehearse(plan)
         return self.rehearsals.get(kind(plan)) or next(iter(self.rehearsals.values()))
@@ -424,8 +426,8 @@ class _Search:
         return min(near, key=lambda candidate: candidate.preference())
 
     def _confirm(self, best: Candidate) -> Candidate | None:
-        """Compiled for itself, and rehearsed for itself."""
-        self.say(f"confirming micro-batch {best.plan.micro_batch}, {words(vars(best.plan))}")
+        """Returns the candidate compiled and rehearsed for itself; None where it does not compile."""
+        self.say(f"confirming micro-batch {best.plan.micro_batch}, {in_words(best.plan.levers)}")
         try:
             analysis = self._analyse(best.plan)
             rehearsal = self._rehearse(replace(best.plan, async_save=True))
@@ -437,32 +439,27 @@ class _Search:
 
     def _plan(self, combination: Mapping[str, Any], micro: int) -> Plan:
         pins = self.problem.pins
-        return Plan(
-            chip=self.problem.chip,
-            micro_batch=micro,
-            accumulation=self.problem.effective_batch // micro,
-            remat=combination["remat"],
-            loss_chunk=combination["loss_chunk"],
-            attention_chunk=combination["attention_chunk"],
-            precision=combination["precision"],
-            **dataclasses.asdict(combination["storage"]),
-            layerwise=combination["layerwise"],
-            offload=combination["offload"],
-            fsdp=combination["fsdp"],
-            devices=self.problem.devices,
-            prefetch=pins.get("prefetch", max(self.problem.host_bytes)),
-            async_save=pins.get("async_save", True),
-            pinned=tuple(sorted(pins)),
+        return Plan.from_dict(
+            {
+                "chip": self.problem.chip,
+                "micro_batch": micro,
+                "accumulation": self.problem.effective_batch // micro,
+                "devices": self.problem.devices,
+                "prefetch": pins.get("prefetch", max(self.problem.host_bytes)),
+                "async_save": pins.get("async_save", True),
+                "pinned": sorted(pins),
+                **combination,
+            }
         )
 
     def _scaling(self, plan: Plan) -> tuple[Scaled, ...]:
-        """Of accelerators: more devices of one CPU are no more of anything."""
+        """Returns the step on other numbers of accelerators; empty on a CPU, whose devices share what it has."""
         if self.problem.platform == "cpu" or self.problem.devices == 1:
             return ()
         return scaling(plan, self._analyse(plan), self._static(plan), self.rates)
 
     def _planned(self, chosen: Candidate, ranked: list[Candidate], *, fitting: int, found: list[Candidate]) -> Planned:
-        """`ranked` are those of the `fitting` that fit whose times can be compared: by the clock, or by the rates."""
+        """Returns the result of the search. `ranked` are candidates that fit and whose times can be compared."""
         problem = self.problem
         others = [c for c in ranked if replace(c.plan, async_save=True) != replace(chosen.plan, async_save=True)]
         how = "timed here" if chosen.measured else "by the chip's rates"

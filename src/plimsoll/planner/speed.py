@@ -8,8 +8,8 @@ What is moved is told by the temporaries on a CPU, whose cache holds most of a s
 of the dots on an accelerator: what is recomputed there is moved again, though it never is all there at once.
 """
 
+from plimsoll.planned import Plan
 from plimsoll.planner.types import Analysis, Rates, Static
-from plimsoll.types import Plan
 
 MOVES_PER_BYTE = 3.0
 """A temporary is written in the forward pass, read in the backward pass, and its gradient written."""
@@ -20,7 +20,7 @@ MOVES_PER_OPERAND = 1.5
 def step_seconds(
     plan: Plan, analysis: Analysis, static: Static, rates: Rates, *, devices: int = 1, sharing: int = 1
 ) -> float:
-    """Of one optimizer step. `sharing`: devices for which `rates` are all they have together, as those of one CPU."""
+    """Returns seconds of one optimizer step. `sharing` devices have `rates` together, as those of one CPU."""
     arithmetic = analysis.flops * sharing / (devices * rates.flops[plan.precision])
     gradient = static.parameter_bytes if plan.accumulation > 1 else 0
     activations = max(0, analysis.temp_bytes - gradient)
@@ -49,7 +49,7 @@ def host_bytes(plan: Plan, static: Static) -> float:
 
 
 def sent_bytes(plan: Plan, static: Static, *, devices: int) -> float:
-    """By one device in one step, in rings: a sum over n devices sends 2 (n-1)/n of its bytes, a gather (n-1)/n.
+    """Returns bytes that a device sends in a step, in rings: 2 (n-1)/n of a sum over n devices, (n-1)/n of a gather.
 
     Every micro-batch gathers the weights twice (forward, backward) and scatters their gradient over the `fsdp`
     devices that share them; what is left is summed over the others once a step. Rajbhandari et al. 2019, section 7.

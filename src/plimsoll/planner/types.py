@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from plimsoll.types import OFFLOADED, RUNNING, Buffer, Offload, Plan, Storage
+from plimsoll.levers.records.offload import OFFLOADED
+from plimsoll.planned import RUNNING, Buffer, Plan
+from plimsoll.types import Offload, Storage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +32,7 @@ class Static:
     whole_state_bytes: int = 0
     """Of all devices that share one copy."""
     movable: Mapping[str, int] = field(default_factory=dict)
-    """What `offload` can put into the host's memory, by the parts in `types.OFFLOADED`. Frozen weights are in
+    """What `offload` can put into the host's memory, by the parts in `OFFLOADED`. Frozen weights are in
     `parameter_bytes`."""
 
     @property
@@ -38,7 +40,7 @@ class Static:
         return self.parameter_bytes + self.optimizer_bytes + self.ema_bytes + self.carry_bytes + self.other_bytes
 
     def on_host(self, offload: Offload) -> dict[str, int]:
-        """Of one device's share, by part, what lies there."""
+        """Returns the bytes that are placed on the host, by part, of one device's share."""
         return {part: self.movable.get(part, 0) for part in OFFLOADED[offload]}
 
     def host_bytes(self, offload: Offload) -> int:
@@ -70,7 +72,7 @@ class Analysis:
 
     @property
     def beyond_state_bytes(self) -> int:
-        """What a step needs besides its arguments: temporaries, and outputs that reuse no argument.
+        """Returns what a step needs besides its arguments: temporaries, and outputs that reuse no argument.
 
         On a TPU neither this sum nor the compiler's own peak bounds the other, so the larger counts.
         """
@@ -125,7 +127,7 @@ class Compiler(Protocol):
     def analyse(self, plan: Plan) -> Analysis: ...
     def rehearse(self, plan: Plan) -> Rehearsal: ...
     def measure(self, plans: Sequence[Plan]) -> list[float]:
-        """Seconds per step of each, taken in turn."""
+        """Returns the seconds per step of each plan, timed in turn."""
         ...
 
     def rates(self) -> Rates: ...
@@ -159,7 +161,7 @@ class Learned:
     """From this very run, which went over its budget: of the phases in RUNNING, and no less than this."""
 
     def of(self, phase: str, computed_bytes: int) -> int:
-        """Bytes to add to what was computed for the phase."""
+        """Returns the bytes to add to what was computed for the phase."""
         found = self.corrections.get(phase)
         more = found.more_bytes if found is not None else 0
         if found is not None and computed_bytes > found.seen_bytes:
@@ -184,8 +186,8 @@ class Problem:
     rate_per_example: int
     rate_unit: str
     numerics: str
-    honoured: tuple[str, ...]
-    """Levers the recipe's task makes use of: remat, loss_chunk, precision."""
+    supported: tuple[str, ...]
+    """Levers that the recipe's code makes use of (`Recipe.supported_levers`)."""
     loss_chunks: tuple[int, ...]
     loss_whole: bool = True
     """Whether all logits at once are tried before those."""

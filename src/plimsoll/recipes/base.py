@@ -66,7 +66,7 @@ class Recipe(ABC):
     without_validation: ClassVar[str] = "its data set was too small for one. Train on some hundred documents or more"
     """Why there may be no held-out set, and what to do."""
 
-    honoured: ClassVar[tuple[str, ...]] = ()
+    supported: ClassVar[tuple[str, ...]] = ()
     """Levers its task makes use of (precision, remat, loss_chunk), its optimizer (optimizer_bits, weight_bits,
     offload), and both (layerwise, which needs remat); `remat_offload` where its blocks go through `levers.remat`."""
     loss_chunks: ClassVar[tuple[int, ...]] = ()
@@ -81,9 +81,9 @@ class Recipe(ABC):
 
     @property
     def layerwise_passes(self) -> int:
-        """Of a step that updates layer by layer, where `honoured` says that the task has one (`types.Layered`): two
+        """Of a step that updates layer by layer, where `supported` says that the task has one (`types.Layered`): two
         under a clip to a global norm, which must be known before the first update. 0 for an optimizer that has none."""
-        made = self.optimizer(1) if {"layerwise", "remat"} <= {*self.honoured} else None
+        made = self.optimizer(1) if {"layerwise", "remat"} <= {*self.supported} else None
         if not isinstance(made, AdamW):
             return 0
         return 1 if made.clip_norm is None else 2
@@ -130,9 +130,9 @@ class Recipe(ABC):
             )
 
     @property
-    def uses(self) -> tuple[str, ...]:
-        """`honoured`, and the levers that its fields bring in."""
-        return (*self.honoured, "ema_bits") if self.ema_decay else self.honoured
+    def supported_levers(self) -> tuple[str, ...]:
+        """Levers in `supported`, and those that the recipe's fields bring in."""
+        return (*self.supported, "ema_bits") if self.ema_decay else self.supported
 
     @property
     def effective_batch(self) -> int:

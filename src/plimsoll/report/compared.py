@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from plimsoll.planned import Planned
 from plimsoll.report.layout import UNKNOWN, WIDTH, all_labelled, columns, format_known_bytes, format_rate, known
 from plimsoll.report.picture import BAR, INK, LINE, ROOM, bar_axes, byte_axis, require_picture, written
 from plimsoll.report.tables import plan_words
-from plimsoll.types import Planned
 from plimsoll.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:

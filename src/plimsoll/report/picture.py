@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plimsoll.errors import PlimsollError
+from plimsoll.planned import Buffer, Planned
 from plimsoll.report.layout import format_share
 from plimsoll.report.tables import plan_words
-from plimsoll.types import Buffer, Planned
 from plimsoll.units import GIB, MIB, format_bytes
 
 if TYPE_CHECKING:

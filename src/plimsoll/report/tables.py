@@ -7,6 +7,8 @@ share of the peak is of the budget; each says so.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from plimsoll.levers.registry import LEVERS, in_words
+from plimsoll.planned import Plan, Planned
 from plimsoll.report.layout import (
     UNKNOWN,
     all_labelled,
@@ -19,7 +21,6 @@ from plimsoll.report.layout import (
     known,
     labelled,
 )
-from plimsoll.types import OFFLOAD_WORDS, Plan, Planned
 from plimsoll.units import format_bytes, format_count, format_seconds
 
 
@@ -56,48 +57,16 @@ def plan_table(planned: Planned) -> str:
 
 
 def lever_rows(plan: Plan) -> dict[str, str]:
-    """Returns each lever's name with its value in words; levers that most plans leave off only if they are on."""
-    rows = {
-        "effective batch": f"{plan.effective_batch} = micro-batch {plan.micro_batch}"
-        f" x accumulation {plan.accumulation}",
-        "rematerialisation": plan.remat,
-        "loss chunk": f"{plan.loss_chunk:,} tokens" if plan.loss_chunk else "off, all logits at once",
-    }
-    if plan.attention_chunk:
-        rows["attention"] = f"in blocks of {plan.attention_chunk:,} positions"
-    if plan.layerwise:
-        rows["update"] = f"layer by layer, {_backward_passes(plan)}"
-    rows["precision"] = f"{plan.precision} (numerics: {plan.numerics})"
-    rows |= _storage(plan)
-    if plan.offload != "none":
-        rows["offload"] = f"{OFFLOAD_WORDS[plan.offload]}, in the host's memory"
-    rows["prefetch"] = f"{plan.prefetch} batch{'' if plan.prefetch == 1 else 'es'}"
-    rows["save"] = "in the background, with a second copy of the state" if plan.async_save else "training waits"
-    return rows
+    """Returns each lever's name and value in words; of those that most plans leave off, only what is on."""
+    rows = (LEVERS[name].table_row(value, plan) for name, value in plan.levers.items())
+    return dict(row for row in rows if row is not None)
 
 
 def plan_words(plan: Plan) -> str:
     """Returns a plan in one line: `micro-batch 8 x 8, remat dots, loss chunk 1024, bfloat16`."""
-    chunk = f", loss chunk {plan.loss_chunk}" if plan.loss_chunk else ""
-    chunk += f", attention in blocks of {plan.attention_chunk}" if plan.attention_chunk else ""
-    chunk += f", layer by layer in {_backward_passes(plan)}" if plan.layerwise else ""
-    stored = "".join(f", {name} {text}" for name, text in _storage(plan).items())
-    return f"micro-batch {plan.micro_batch} x {plan.accumulation}, remat {plan.remat}{chunk}, {plan.precision}{stored}"
-
-
-def _backward_passes(plan: Plan) -> str:
-    return "one backward pass" if plan.layerwise == 1 else "two backward passes: the first for the gradient's norm"
-
-
-def _storage(plan: Plan) -> dict[str, str]:
-    """Returns how many bits each part of the state is stored in, for parts that are not float32."""
-    forms = {
-        "optimizer state": plan.optimizer_bits,
-        "weights": plan.weight_bits,
-        "frozen weights": plan.frozen_bits,
-        "average": plan.ema_bits,
-    }
-    return {name: f"{bits} bits" for name, bits in forms.items() if bits < 32}
+    off = {name: lever.plain for name, lever in LEVERS.items() if name not in ("remat", "precision")}
+    pulled = {name: value for name, value in plan.levers.items() if name not in off or value != off[name]}
+    return f"micro-batch {plan.micro_batch} x {plan.accumulation}, {in_words(pulled)}"
 
 
 def _devices(planned: Planned) -> str:

@@ -18,9 +18,10 @@ from jax.sharding import Mesh
 
 from plimsoll.levers import offload
 from plimsoll.levers.sharding import with_shardings
+from plimsoll.planned import Plan
 from plimsoll.training import memory
 from plimsoll.training.step import Report, evaluated, make_evaluate, make_init, make_step
-from plimsoll.types import Batch, Plan, Task
+from plimsoll.types import Batch, Task
 
 COUNTED: dict[str, str | bool] = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
 """Compiler options for a CPU, with which the compiler counts all that a step allocates.

@@ -14,9 +14,10 @@ import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from plimsoll.levers import offload, sharding
+from plimsoll.planned import Plan
 from plimsoll.training.program import BatchSpec, Program, shapes
 from plimsoll.training.step import evaluated, make_evaluate, make_init, make_step
-from plimsoll.types import Plan, Task
+from plimsoll.types import Task
 
 
 class Sharded:

@@ -142,7 +142,7 @@ def test_a_wrong_field_is_refused_by_its_option_and_value(fields, words):
 
 
 def test_attention_is_a_lever_only_where_a_layer_attends():
-    assert "attention_chunk" not in LongContext().uses
+    assert "attention_chunk" not in LongContext().supported_levers
     attending = LongContext(attention_every=2)
-    assert "attention_chunk" in attending.uses
+    assert "attention_chunk" in attending.supported_levers
     assert attending.attention_chunks == (256,)

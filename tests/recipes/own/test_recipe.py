@@ -127,9 +127,9 @@ def test_a_loss_that_takes_compute_is_told_the_plan(tmp_path):
     recipe = own(
         tmp_path,
         loss="lambda p, b, *, compute: (jnp.sum(p['bias'] * b['y'].astype(compute.precision)), b['y'].size)",
-        honoured="('precision',)",
+        supported="('precision',)",
     )
-    assert recipe.honoured == ("precision",)
+    assert recipe.supported == ("precision",)
     task, batch = recipe.task(Compute(precision="bfloat16")), next(recipe.source(tmp_path, prefetch=0))
     params = task.init(jax.random.key(0))
     text = str(

@@ -99,11 +99,11 @@ def test_a_shape_without_weights_is_to_plan_with(recipe, tmp_path):
 def test_a_pretrained_model_is_frozen_unless_it_is_not(recipe, tmp_path):
     frozen = replace(recipe, width=None, pretrained=str(write(tmp_path / "model", LLAMA)))
     params = frozen.begin(frozen.task(Compute()).init(jax.random.key(0)))
-    assert "frozen_bits" in frozen.uses
+    assert "frozen_bits" in frozen.supported_levers
     assert params["frozen"]["model"]["blocks"]["query"]["kernel"].any()
     learned = replace(frozen, freeze=False)
     params = learned.begin(learned.task(Compute()).init(jax.random.key(0)))
-    assert "frozen_bits" not in learned.uses
+    assert "frozen_bits" not in learned.supported_levers
     assert params["trainable"]["model"]["blocks"]["query"]["kernel"].any()
 
 

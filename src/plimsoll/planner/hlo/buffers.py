@@ -15,11 +15,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from plimsoll.planner.hlo.lifetimes import Lifetimes
+from plimsoll.planned import Buffer
+from plimsoll.planner.hlo.lifetimes import Lifetimes, Location
 from plimsoll.planner.hlo.messages import BufferAssignmentProto
-from plimsoll.planner.hlo.module import Location, Module
+from plimsoll.planner.hlo.module import Module
 from plimsoll.planner.hlo.values import Values
-from plimsoll.types import Buffer
 
 LISTED = 8
 """Buffers that are listed, the largest."""

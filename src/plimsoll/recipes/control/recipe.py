@@ -37,7 +37,7 @@ class Control(AdamWRecipe):
     kind: ClassVar[str] = "control"
     without_validation: ClassVar[str] = "it was trained with --split none. Train with --split variant, or trajectory"
     shown: ClassVar[tuple[str, ...]] = ("drive",)
-    honoured: ClassVar[tuple[str, ...]] = ("precision", "remat", "remat_offload", "optimizer_bits", "offload")
+    supported: ClassVar[tuple[str, ...]] = ("precision", "remat", "remat_offload", "optimizer_bits", "offload")
 
     data: str = ""
     """The HDF5 file that `plimsoll prepare control` wrote, or another with the same datasets."""

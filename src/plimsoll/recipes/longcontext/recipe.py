@@ -48,7 +48,7 @@ class LongContext(AdamWRecipe):
         "its held-out documents have fewer tokens than one window, or --validation-tokens is 0. Pack more text, or take"
         " a smaller --seq-len"
     )
-    honoured: ClassVar[tuple[str, ...]] = (
+    supported: ClassVar[tuple[str, ...]] = (
         "precision",
         "remat",
         "remat_offload",
@@ -141,8 +141,8 @@ class LongContext(AdamWRecipe):
             )
 
     @property
-    def uses(self) -> tuple[str, ...]:
-        return (*super().uses, "attention_chunk") if self.attention_every else super().uses
+    def supported_levers(self) -> tuple[str, ...]:
+        return (*super().supported_levers, "attention_chunk") if self.attention_every else super().supported_levers
 
     @property
     def attention_chunks(self) -> tuple[int, ...]:

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from plimsoll.errors import DataError, RecipeError
+from plimsoll.levers.registry import LEVERS
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.recipes.base import Prepared, Recipe, Say
 from plimsoll.recipes.own import files
@@ -41,17 +42,15 @@ if TYPE_CHECKING:
     from plimsoll.data.examples import ExampleSet
     from plimsoll.data.hdf5.columns import Hdf5
 
-MAY_HONOUR = (
-    "precision",
-    "remat",
-    "remat_offload",
-    "loss_chunk",
-    "optimizer_bits",
-    "weight_bits",
-    "offload",
-    "frozen_bits",
-    "frozen_offload",
-)
+NOT_OF_A_LOSS = {"attention_chunk", "layerwise", "ema_bits"}
+"""Levers that a loss of the user's own cannot support: they are of our models, or a field of the recipe brings them."""
+
+
+def may_support() -> list[str]:
+    """Returns what `supported` of a recipe of the user's own may name."""
+    names = [support.name for lever in LEVERS.values() for support in lever.supports]
+    return [name for name in names if name not in NOT_OF_A_LOSS]
+
 
 LOADER_BYTES = 10 * MIB
 """Grain's code and its thread, from the first batch on: 8.7 to 9.2 MiB with five recipes (docs/log.md, "A recipe of the
@@ -70,6 +69,8 @@ class OwnRecipe(Recipe):
     def __init_subclass__(cls, **options: Any) -> None:
         """`init`, `loss` and `data` are called below; `optimizer` by whoever has the recipe, so it is guarded here."""
         super().__init_subclass__(**options)
+        if "honoured" in vars(cls):  # without this, its levers would be off and nobody would know
+            raise RecipeError(f"{cls.__name__}.honoured is called `supported` now: rename it")
         if "optimizer" in vars(cls):
             cls.optimizer = _guarded(cls.optimizer)
 
@@ -238,12 +239,12 @@ def recipe(
     data: Callable[[], Any],
     optimizer: optax.GradientTransformation | AdamW | Callable[[int], optax.GradientTransformation | AdamW],
     validation_data: Callable[[], Any] | None = None,
-    honoured: Sequence[str] = (),
+    supported: Sequence[str] = (),
     **fields: Any,
 ) -> OwnRecipe:
     """A recipe of these functions, each as the method of `OwnRecipe` with its name, without `self`.
 
-    `honoured` names the levers that the loss makes use of, from the `compute` it takes (precision, remat, loss_chunk),
+    `supported` names the levers that the loss makes use of, from the `compute` it takes (precision, remat, loss_chunk),
     those of the optimizer (optimizer_bits, weight_bits, offload), where that is a `plimsoll.AdamW`, and frozen_bits,
     where it reads what is frozen through `plimsoll.widened`. Two more are for accelerators: remat_offload, where its
     blocks are made by `plimsoll.rematerialised(block, compute.remat)` and scanned, and frozen_offload, where dots with
@@ -254,12 +255,11 @@ def recipe(
     for name, function in given.items():
         if not callable(function):
             raise RecipeError(f"plimsoll.recipe: {name} must be a function, got a {type(function).__name__}")
-    unknown = sorted(set(honoured) - set(MAY_HONOUR))
-    if unknown:
-        raise RecipeError(f"plimsoll.recipe: honoured may name {', '.join(MAY_HONOUR)}, got {', '.join(unknown)}")
+    if unknown := sorted(set(supported) - set(may_support())):
+        raise RecipeError(f"plimsoll.recipe: supported may name {', '.join(may_support())}, got {', '.join(unknown)}")
     made: dict[str, Any] = {name: staticmethod(function) for name, function in given.items()}
     of_steps = _of_steps(optimizer)
-    made |= {"optimizer": lambda self, steps: of_steps(steps), "honoured": tuple(honoured)}
+    made |= {"optimizer": lambda self, steps: of_steps(steps), "supported": tuple(supported)}
     made["__module__"] = sys._getframe(1).f_globals["__name__"]  # whose file it is of
     # A class of its own: fields can then be replaced, by the command line too, and the functions stay.
     cls: type[OwnRecipe] = type("OwnRecipe", (OwnRecipe,), made)

@@ -44,7 +44,7 @@ class Puzzles(Recipe):
     kind: ClassVar[str] = "puzzles"
     without_validation: ClassVar[str] = "its data set has no test split. Prepare one that has"
     shown: ClassVar[tuple[str, ...]] = ("solve",)
-    honoured: ClassVar[tuple[str, ...]] = ("precision", "remat", "offload")
+    supported: ClassVar[tuple[str, ...]] = ("precision", "remat", "offload")
 
     data: str = ""
     """The folder that `plimsoll prepare sudoku`, `maze` or `arc` wrote, or another one in the published format."""
@@ -169,8 +169,10 @@ class Puzzles(Recipe):
         )
 
     @property
-    def uses(self) -> tuple[str, ...]:
-        return (*super().uses, "attention_chunk") if self.variant == "attention" else super().uses
+    def supported_levers(self) -> tuple[str, ...]:
+        return (
+            (*super().supported_levers, "attention_chunk") if self.variant == "attention" else super().supported_levers
+        )
 
     @property
     def attention_chunks(self) -> tuple[int, ...]:

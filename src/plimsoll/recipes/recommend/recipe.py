@@ -56,7 +56,7 @@ class Recommend(AdamWRecipe):
     )
     best_by: ClassVar[str] = "ndcg@10"
     shown: ClassVar[tuple[str, ...]] = ("rank",)
-    honoured: ClassVar[tuple[str, ...]] = (
+    supported: ClassVar[tuple[str, ...]] = (
         "precision",
         "remat",
         "remat_offload",
@@ -149,8 +149,8 @@ class Recommend(AdamWRecipe):
             )
 
     @property
-    def uses(self) -> tuple[str, ...]:
-        return (*super().uses, "frozen_bits") if self.is_frozen else super().uses
+    def supported_levers(self) -> tuple[str, ...]:
+        return (*super().supported_levers, "frozen_bits") if self.is_frozen else super().supported_levers
 
     @property
     def attention_chunks(self) -> tuple[int, ...]:

@@ -41,7 +41,7 @@ class Text(AdamWRecipe):
     kind: ClassVar[str] = "stories"
     rate_unit: ClassVar[str] = "tokens"
     shown: ClassVar[tuple[str, ...]] = ("sample",)
-    honoured: ClassVar[tuple[str, ...]] = (
+    supported: ClassVar[tuple[str, ...]] = (
         "precision",
         "remat",
         "remat_offload",

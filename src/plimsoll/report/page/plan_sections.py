@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from plimsoll.planned import Plan
 from plimsoll.report.layout import (
     UNKNOWN,
     format_difference_share,
@@ -15,7 +16,6 @@ from plimsoll.report.layout import (
 )
 from plimsoll.report.page.markup import Markup, element, joined, scrolling, shortened, table
 from plimsoll.report.tables import lever_rows, plan_words
-from plimsoll.types import Plan
 from plimsoll.units import format_bytes, format_count, format_seconds
 
 Facts = Mapping[str, Any]

@@ -1,0 +1,212 @@
+"""The record of a lever: everything that the rest of the package has to know of it, in one place.
+
+A lever trades memory against time or precision. Its code and the formula of its bytes stand in a file of `levers/`;
+its record stands in `levers/records/`, which imports no JAX, so that options, refusals and tables can be made from it
+at once. `levers/registry.py` collects the records. Made from them are the options of the command line and their help,
+what a pinned value may be, the values that the planner tries, the rungs of a ladder, the rows of a plan's table, the
+class of a plan's numerics, and what older plan files leave out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, get_args
+
+from plimsoll.errors import RecipeError
+from plimsoll.types import Numerics
+
+CLASSES: tuple[Numerics, ...] = ("exact", "mixed", "compressed")
+"""Classes of numerics, from the one that leaves the numbers alone to the one that touches them most."""
+
+NO_DEFAULT = object()
+"""`Lever.before` of a lever that every plan file names."""
+
+Values = Mapping[str, Any]
+"""Names of levers to their values."""
+
+
+class Problem(Protocol):
+    """A planning problem as far as levers know it: `planner.types.Problem` is one."""
+
+    @property
+    def recipe(self) -> str: ...
+    @property
+    def chip(self) -> str: ...
+    @property
+    def platform(self) -> str: ...
+    @property
+    def devices(self) -> int: ...
+    @property
+    def effective_batch(self) -> int: ...
+    @property
+    def numerics(self) -> str: ...
+    @property
+    def supported(self) -> Collection[str]: ...
+    @property
+    def loss_chunks(self) -> Sequence[int]: ...
+    @property
+    def loss_whole(self) -> bool: ...
+    @property
+    def attention_chunks(self) -> Sequence[int]: ...
+    @property
+    def layerwise(self) -> int: ...
+    @property
+    def pins(self) -> Values: ...
+
+
+class Rates(Protocol):
+    """A chip's rates as far as levers know them: `planner.types.Rates` are such."""
+
+    @property
+    def flops(self) -> Mapping[str, float]: ...
+    @property
+    def host_link_bytes(self) -> float: ...
+
+
+class LeftOut(Exception):
+    """The reason why a recipe's ladder has no such rung."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rung:
+    """A step of the ladder on which a lever is pulled."""
+
+    name: str
+    words: str
+    """Description of its effect; `{}` stands for the value."""
+    value: Any
+    """Value of the lever; or a function of the recipe and of the levers so far that returns it, or raises LeftOut."""
+
+
+@dataclass(frozen=True)
+class Support:
+    """A name in `Recipe.supported`: the recipe's own code has to do something for the lever."""
+
+    name: str
+    owner: Literal["loss", "optimizer"] = "loss"
+    lacking: str = ""
+    """Refusal of a pin where it is missing, with `{recipe}` for the recipe's name; by default a general one."""
+    no_rung: str = "the recipe's loss makes no use of this lever"
+    """Reason that the ladder gives where it is missing."""
+
+    def refusal(self, recipe: str) -> str:
+        """Returns why a value that needs this would change nothing for `recipe`."""
+        general = (
+            "the {owner} of {recipe} makes no use of that lever. Leave it out, or let the recipe support it"
+            " (docs/your-own.md)"
+        )
+        return (self.lacking or general).format(owner=self.owner, recipe=recipe)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lever:
+    """A choice of the planner that changes what a step costs, and not what is learned beyond its numerics."""
+
+    name: str
+    """Field of a plan. The option is the name with hyphens."""
+    type: Any
+    """A Literal of its values from the fastest to the smallest; or int, or bool."""
+    least: int = 0
+    """Smallest value of an int."""
+    help: str
+    """Text of its option in `plan --help` and `train --help`."""
+    plain: Any
+    """Value as if memory were free, where a ladder begins; None for the whole effective batch."""
+    before: Any = NO_DEFAULT
+    """Value of plans that were written before there was the lever."""
+    touches: Numerics = "exact"
+    """Class of numerics of every value but the plain one."""
+    compiled: bool = True
+    """False where no compiled function depends on it."""
+    supports: tuple[Support, ...] = ()
+    """What a recipe has to support for a value other than the plain one; empty where every recipe can."""
+    needs: Callable[[Any], Sequence[str]] | None = None
+    """From a value to the names in `supports` that it needs; by default the first, for all but the plain value."""
+    stores: str = ""
+    """What it keeps in fewer bits, where a model may have nothing that can be: like "weights"."""
+
+    by_itself: bool = False
+    """True where the planner chooses it by other means than its combinations: micro-batch, prefetch, saving."""
+    chained: bool = False
+    """True where it is pulled after the levers that are chained before it, and keeps those at their last value."""
+    worth_trying: Callable[[Problem, Rates], Sequence[Any]] | None = None
+    """Values that the search tries where nothing is pinned, from the fastest to the smallest; by default all."""
+    refused: Callable[[Problem, Rates, Any], str | None] | None = None
+    """Why a value is impossible for a problem, as the end of a sentence that begins with `--option value`."""
+    goes_with: Callable[[Values, Mapping[str, Sequence[Any]]], bool] | None = None
+    """Whether a combination of levers makes sense, given all values that are tried of each."""
+    idle: Callable[[Any, Any], str | None] | None = None
+    """Why a value would change nothing for a recipe, as a sentence with advice; None where it would."""
+
+    rungs: tuple[Rung, ...] = ()
+    """Its steps of the ladder; empty where a ladder cannot show it."""
+    words: Callable[[Any], str] | None = None
+    """Few words for a value in progress lines and refusals, empty to leave it out; by default where it is not plain."""
+    label: str = ""
+    """First column of its row in a plan's table."""
+    row: Callable[[Any, Any], str] | None = None
+    """Text of that row from the value and the plan, empty to leave it out; by default where it is not plain."""
+
+    @property
+    def flag(self) -> str:
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """All values from the fastest to the smallest; empty where any whole number will do."""
+        return (True, False) if self.type is bool else get_args(self.type)
+
+    def allows(self, value: Any) -> bool:
+        """Returns whether `value` is one of its values: True is no number here, although Python says so."""
+        if self.values:
+            return any(value == known and type(value) is type(known) for known in self.values)
+        return isinstance(value, int) and not isinstance(value, bool) and value >= self.least
+
+    def needed(self, value: Any) -> Sequence[str]:
+        """Returns the names that a recipe has to support for `value`."""
+        if self.needs is not None:
+            return self.needs(value)
+        return [self.supports[0].name] if self.supports and value != self.plain else []
+
+    def missing(self, value: Any, supported: Collection[str]) -> Support | None:
+        """Returns what `value` needs first that is not supported; None where all is."""
+        needed = self.needed(value)
+        return next((one for one in self.supports if one.name in needed and one.name not in supported), None)
+
+    def numerics(self, value: Any) -> Numerics:
+        return "exact" if value == self.plain else self.touches
+
+    def tried(self, problem: Problem, rates: Rates) -> list[Any]:
+        """Returns the values to search: the pinned one alone, else those that are worth trying and possible.
+
+        Raises:
+            RecipeError: The pinned value is impossible.
+        """
+        if self.name in problem.pins:
+            pinned = problem.pins[self.name]
+            reason = self.refused(problem, rates, pinned) if self.refused is not None else None
+            if reason is not None:
+                raise RecipeError(f"{self.flag} {pinned} {reason}")
+            return [pinned]
+        values = self.values if self.worth_trying is None else self.worth_trying(problem, rates)
+        return [value for value in values if self._possible(problem, rates, value)] or [self.plain]
+
+    def _possible(self, problem: Problem, rates: Rates, value: Any) -> bool:
+        if CLASSES.index(self.numerics(value)) > CLASSES.index(problem.numerics):  # type: ignore[arg-type]
+            return False
+        if self.missing(value, problem.supported) is not None:
+            return False
+        return self.refused is None or self.refused(problem, rates, value) is None
+
+    def described(self, value: Any) -> str:
+        """Returns few words for `value`; empty where it is not worth saying."""
+        if self.words is not None:
+            return self.words(value)
+        return "" if value == self.plain else f"{self.name.replace('_', ' ')} {value}"
+
+    def table_row(self, value: Any, plan: Any) -> tuple[str, str] | None:
+        """Returns label and text of its row in a plan's table; None where it is left out."""
+        default = "" if value == self.plain else str(value)
+        text = default if self.row is None else self.row(value, plan)
+        return (self.label or self.name.replace("_", " "), text) if text else None

@@ -1,0 +1,105 @@
+"""How the batch goes through the model: in micro-batches, over devices that share the state, read ahead, and saved."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from plimsoll.levers.lever import LeftOut, Lever, Problem, Rates, Rung, Values
+from plimsoll.units import MIB, format_bytes
+
+PREFETCH = (2, 1, 0)
+"""Depths of prefetching that are tried, the fastest first."""
+WORTH_COUNTING_BYTES = MIB
+"""Size of prefetched batches below which a rung shows nothing: less is lost in the noise of a process."""
+
+
+def _near_the_root(recipe: Any, _levers: Values) -> int:
+    """Returns the divisor of the effective batch nearest to its root: as many times as examples at a time."""
+    whole = recipe.effective_batch
+    between = [n for n in range(2, whole) if whole % n == 0]
+    if not between:
+        raise LeftOut(f"an effective batch of {whole} has no divisor between 1 and itself")
+    return min(between, key=lambda n: abs(math.log(n / math.sqrt(whole))))
+
+
+def _single(_recipe: Any, levers: Values) -> int:
+    if levers["micro_batch"] == 1:
+        raise LeftOut("the micro-batch is 1 already")
+    return 1
+
+
+MICRO_BATCH = Lever(
+    name="micro_batch",
+    type=int,
+    least=1,
+    help="Examples that go through the model at a time; must divide the effective batch.",
+    plain=None,
+    by_itself=True,
+    rungs=(
+        Rung(name="micro-batch", words="{} examples at a time", value=_near_the_root),
+        Rung(name="micro-batch-1", words="one example at a time", value=_single),
+    ),
+    words=lambda value: "",
+    label="effective batch",
+    row=lambda value, plan: f"{plan.effective_batch} = micro-batch {value} x accumulation {plan.accumulation}",
+)
+
+
+def _does_not_divide(problem: Problem, _rates: Rates, value: int) -> str | None:
+    if problem.devices % value == 0:
+        return None
+    return (
+        f"does not divide the {problem.devices} device{'s' if problem.devices > 1 else ''} of {problem.chip}: choose a"
+        " divisor of that"
+    )
+
+
+FSDP = Lever(
+    name="fsdp",
+    type=int,
+    least=1,
+    help="Devices that share one copy of the state; 1 leaves a whole copy on each.",
+    plain=1,
+    before=1,
+    worth_trying=lambda problem, rates: sorted({1, problem.devices}),
+    refused=_does_not_divide,
+    words=lambda value: f"state over {value}" if value > 1 else "",
+    row=lambda value, plan: "",  # stands in the row of the devices
+)
+
+
+def _no_prefetch(recipe: Any, _levers: Values) -> int:
+    import numpy as np
+
+    spec = recipe.batch_spec(recipe.effective_batch).values()
+    size = max(PREFETCH) * sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in spec)
+    if size < WORTH_COUNTING_BYTES:
+        raise LeftOut(f"the {max(PREFETCH)} batches made ready in the background are {format_bytes(size)}")
+    return 0
+
+
+PREFETCHED = Lever(
+    name="prefetch",
+    type=int,
+    help="Batches made ready in the background.",
+    plain=max(PREFETCH),
+    compiled=False,
+    by_itself=True,
+    rungs=(Rung(name="prefetch", words="no batch is made ready in the background", value=_no_prefetch),),
+    words=lambda value: "",
+    row=lambda value, plan: f"{value} batch{'' if value == 1 else 'es'}",
+)
+
+ASYNC_SAVE = Lever(
+    name="async_save",
+    type=bool,
+    help="Write checkpoints beside training (needs a second copy of the state), or between steps.",
+    plain=True,
+    compiled=False,
+    by_itself=True,
+    rungs=(Rung(name="save", words="training waits for a save: no second copy of the state", value=False),),
+    words=lambda value: "",
+    label="save",
+    row=lambda value, plan: "in the background, with a second copy of the state" if value else "training waits",
+)

@@ -1,0 +1,116 @@
+"""What a step keeps of blocks, logits and scores for its backward pass, and what it computes again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from plimsoll.levers.lever import LeftOut, Lever, Problem, Rates, Rung, Support, Values
+from plimsoll.levers.records.offload import no_host
+from plimsoll.types import Remat
+
+
+def _nowhere_to_go(problem: Problem, rates: Rates, value: str) -> str | None:
+    reason = no_host(problem, rates) if value == "offload" else None
+    return None if reason is None else f"is refused {reason}"
+
+
+REMAT = Lever(
+    name="remat",
+    type=Remat,
+    help="Recompute in the backward pass: nothing, all but the dots, whole blocks, or those with inputs on the host.",
+    plain="none",
+    supports=(
+        Support("remat"),
+        Support(
+            "remat_offload",
+            lacking="the loss of {recipe} does not say what is to lie on the host. Use --remat block",
+        ),
+    ),
+    needs=lambda value: {"none": (), "offload": ("remat", "remat_offload")}.get(value, ("remat",)),
+    refused=_nowhere_to_go,
+    rungs=(Rung(name="remat", words="blocks are computed again in the backward pass", value="block"),),
+    words=lambda value: f"remat {value}",
+    label="rematerialisation",
+    row=lambda value, plan: value,
+)
+
+
+def _chunks_of_the_loss(problem: Problem, _rates: Rates) -> list[int]:
+    whole = problem.loss_whole or not problem.loss_chunks
+    return [0, *problem.loss_chunks] if whole else list(problem.loss_chunks)
+
+
+def _with_small_logits(levers: Values, tried: Mapping[str, Sequence[Any]]) -> bool:
+    """Returns False where blocks are recomputed while all logits are kept: that saves little."""
+    return levers["remat"] == "none" or bool(levers["loss_chunk"]) or len(tried["loss_chunk"]) == 1
+
+
+def _no_smaller(value: int, recipe: Any, tokens: int, whose: str) -> str | None:
+    if recipe.rate_unit != "tokens" or value < tokens:
+        return None
+    return f"{whose} has {tokens:,} tokens. Leave it out, or make it smaller"
+
+
+def _largest_chunk(recipe: Any, levers: Values) -> int:
+    """Returns the largest of the recipe's chunks that a micro-batch has more tokens than.
+
+    None is made up for smaller micro-batches: a chunk of 64, where 256 tokens were left, took 11 MiB more and not less
+    (docs/log.md, "The ladder").
+    """
+    chunks = sorted(recipe.loss_chunks)
+    if not chunks:
+        raise LeftOut("the recipe names no chunks worth trying (`loss_chunks`)")
+    if recipe.rate_unit != "tokens":  # nobody knows how many rows of logits an example has
+        return chunks[0]
+    tokens = levers["micro_batch"] * recipe.rate_per_example
+    smaller = [chunk for chunk in chunks if chunk < tokens]
+    if not smaller:
+        raise LeftOut(f"a micro-batch has {tokens:,} tokens, no more than its smallest chunk of {chunks[0]:,}")
+    return smaller[-1]
+
+
+LOSS_CHUNK = Lever(
+    name="loss_chunk",
+    type=int,
+    help="Tokens whose logits exist at a time; 0 for all.",
+    plain=0,
+    supports=(Support("loss_chunk"),),
+    worth_trying=_chunks_of_the_loss,
+    goes_with=_with_small_logits,
+    idle=lambda value, recipe: _no_smaller(
+        value, recipe, recipe.effective_batch * recipe.rate_per_example, "an effective batch"
+    ),
+    rungs=(Rung(name="loss-chunk", words="the logits of {} tokens at a time", value=_largest_chunk),),
+    words=lambda value: f"loss chunk {value}" if value else "loss whole",
+    row=lambda value, plan: f"{value:,} tokens" if value else "off, all logits at once",
+)
+
+
+def _blocks_of_attention(problem: Problem, _rates: Rates) -> list[int]:
+    """Returns blocks alone on a CPU, where they are faster, too; a chip's own kernel is faster than blocks."""
+    if problem.platform == "cpu" and problem.attention_chunks:
+        return list(problem.attention_chunks)
+    return [0, *problem.attention_chunks]
+
+
+def _smallest_block(recipe: Any, _levers: Values) -> int:
+    if not recipe.attention_chunks:
+        raise LeftOut("its scores are small: the recipe names no blocks worth trying (`attention_chunks`)")
+    return min(recipe.attention_chunks)
+
+
+ATTENTION_CHUNK = Lever(
+    name="attention_chunk",
+    type=int,
+    help="Positions of a block of attention's scores; 0 for the fastest form where scores may be held whole.",
+    plain=0,
+    before=0,
+    supports=(Support("attention_chunk"),),
+    worth_trying=_blocks_of_attention,
+    idle=lambda value, recipe: _no_smaller(value, recipe, recipe.rate_per_example, "a window"),
+    rungs=(Rung(name="attention", words="attention in blocks of {} positions", value=_smallest_block),),
+    words=lambda value: f"attention in blocks of {value}" if value else "",
+    label="attention",
+    row=lambda value, plan: f"in blocks of {value:,} positions" if value else "",
+)

@@ -1,0 +1,102 @@
+"""Updates layer by layer: when a step may, in how many backward passes, and what does not go with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from plimsoll.levers.lever import LeftOut, Lever, Problem, Rates, Rung, Support, Values
+from plimsoll.levers.records.precision import PRECISION
+from plimsoll.types import Passes
+
+
+def _goes_with(levers: Values, _tried: Mapping[str, Sequence[Any]]) -> bool:
+    if not levers["layerwise"]:
+        return True
+    return levers["remat"] == "block" and levers["precision"] != "float16" and levers["offload"] == "none"
+
+
+def _refused(problem: Problem, rates: Rates, passes: int) -> str | None:
+    if passes == 0:
+        return None
+    pins, whole = problem.pins, problem.effective_batch
+    micro = pins.get("micro_batch", whole)
+    if not problem.layerwise:
+        return (
+            f"needs a loss in layers (types.Layered) and plimsoll.AdamW, and {problem.recipe} has not both: leave it"
+            " out"
+        )
+    if passes == 1 and problem.layerwise == 2:
+        return (
+            "would update a layer before the norm of the whole gradient is known, and the recipe clips to that: take"
+            " --layerwise 2, a backward pass for the norm and one that updates, or a recipe without a clip"
+        )
+    if passes == 2 and problem.layerwise == 1:
+        return (
+            "would do a backward pass for the norm of a gradient that the recipe does not clip: take --layerwise 1,"
+            " which updates in one"
+        )
+    if micro != whole:
+        return (
+            f"takes the whole effective batch of {whole} examples at once, and --micro-batch {micro} splits it: a"
+            " gradient summed over micro-batches must be held whole. Leave one of them out"
+        )
+    if pins.get("remat", "block") != "block":
+        return (
+            f"keeps the input of each block and computes the rest again, which is --remat block, and --remat"
+            f" {pins['remat']} is pinned: leave one of them out"
+        )
+    if PRECISION.tried(problem, rates) == ["float16"]:
+        return (
+            "with --precision float16 could not leave out a step whose gradient overflows: when that is seen, layers"
+            " have been updated. Take another --precision, or leave it out"
+        )
+    if pins.get("offload", "none") != "none":
+        return (
+            f"updates on the device what --offload {pins['offload']} keeps on the host, which is fetched a piece at a"
+            " time in an update of its own: leave one of them out"
+        )
+    if problem.devices > 1:
+        return (
+            f"is for one device, and {problem.chip} has {problem.devices}, over which --fsdp splits gradient and state"
+            " instead: leave it out"
+        )
+    return None
+
+
+def _passes(recipe: Any, levers: Values) -> int:
+    if not recipe.layerwise_passes:
+        raise LeftOut("the recipe's optimizer has no update in parts: it is not plimsoll.AdamW")
+    if levers["micro_batch"] != recipe.effective_batch:
+        raise LeftOut(
+            f"it takes the whole effective batch of {recipe.effective_batch} at once, and there are micro-batches of"
+            f" {levers['micro_batch']} here: `--rungs loss-chunk remat layerwise` climbs without them"
+        )
+    if levers["remat"] != "block":
+        raise LeftOut("it computes blocks again in the backward pass: name the rung remat, too")
+    return recipe.layerwise_passes
+
+
+def _in_words(passes: int) -> str:
+    many = "one backward pass" if passes == 1 else "two backward passes: the first for the gradient's norm"
+    return f"layer by layer, {many}" if passes else ""
+
+
+LAYERWISE = Lever(
+    name="layerwise",
+    type=Passes,
+    help=(
+        "Update each layer as soon as it has its gradient, in so many backward passes (two under a clip); 0 for all at"
+        " once."
+    ),
+    plain=0,
+    before=0,
+    supports=(Support("layerwise"),),
+    worth_trying=lambda problem, rates: [0, problem.layerwise] if problem.layerwise else [0],
+    refused=_refused,
+    goes_with=_goes_with,
+    rungs=(Rung(name="layerwise", words="layers are updated one by one; backward passes: {}", value=_passes),),
+    words=lambda value: f"layer by layer in backward passes: {value}" if value else "",
+    label="update",
+    row=lambda value, plan: _in_words(value),
+)

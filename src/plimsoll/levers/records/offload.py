@@ -1,0 +1,102 @@
+"""What may lie in the host's memory, beside which other levers; what does not go is refused with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from plimsoll.levers.lever import LeftOut, Lever, Problem, Rates, Rung, Support, Values
+from plimsoll.levers.records.precision import PRECISION
+from plimsoll.types import Offload
+
+OFFLOADED: Mapping[Offload, tuple[str, ...]] = {
+    "none": (),
+    "frozen": ("frozen",),
+    "optimizer": ("optimizer", "ema"),
+    "all": ("optimizer", "ema", "frozen"),
+}
+"""Value to the parts of a state that it places in the host's memory."""
+OFFLOAD_WORDS: Mapping[str, str] = {
+    "none": "nothing",
+    "frozen": "frozen weights",
+    "optimizer": "optimizer state",
+    "all": "optimizer state and frozen weights",
+}
+SUPPORTED_AS = {"optimizer": "offload", "frozen": "frozen_offload"}
+"""Part of the state to the name in `Recipe.supported` of recipes that can leave it on the host."""
+
+
+def no_host(problem: Problem, rates: Rates) -> str | None:
+    """Returns why there is nowhere to put anything; None where there is a host to speak of."""
+    if problem.platform == "cpu":
+        return (
+            f"on {problem.chip}, where the host's memory is the device's: nothing would be saved. Leave it out, or plan"
+            " for an accelerator with --chip"
+        )
+    if problem.devices > 1:
+        return (
+            f"on {problem.chip}, which is several devices: nobody has tried that. --fsdp {problem.devices} splits the"
+            " state over them"
+        )
+    if not rates.host_link_bytes:
+        return (
+            f"on {problem.chip}: how fast it reaches its host's memory is not known, so neither is the time of a step."
+            " Say it as host_link_bandwidth in a chip file (docs/chips.md)"
+        )
+    return None
+
+
+def _not_with(offload: Offload, levers: Values) -> str | None:
+    """Returns what else the update does with the optimizer's state, and does on the device."""
+    if "optimizer" not in OFFLOADED[offload]:
+        return None
+    if (levers["optimizer_bits"], levers["weight_bits"]) != (32, 32):
+        return (
+            f"with --optimizer-bits {levers['optimizer_bits']} --weight-bits {levers['weight_bits']}: a state in fewer"
+            " bits is decoded on the device, and is not streamed. Use one or the other"
+        )
+    if levers["precision"] == "float16":
+        return (
+            "with --precision float16: a step that overflows puts the old state back, which would need all of it on the"
+            " device. Use bfloat16, or leave it out"
+        )
+    return None
+
+
+def _goes_with(levers: Values, _tried: Mapping[str, Sequence[Any]]) -> bool:
+    return _not_with(levers["offload"], levers) is None
+
+
+def _refused(problem: Problem, rates: Rates, value: Offload) -> str | None:
+    if value == "none":
+        return None
+    bits = {name: problem.pins.get(name, 32) for name in ("optimizer_bits", "weight_bits")}
+    precision = PRECISION.tried(problem, rates)[0]  # more than one never has float16 among them
+    reason = no_host(problem, rates) or _not_with(value, {**bits, "precision": precision})
+    return None if reason is None else f"is refused {reason}"
+
+
+def _none_on_a_cpu(_recipe: Any, _levers: Values) -> str:
+    raise LeftOut(
+        "a ladder runs on this machine's CPU, where the host's memory is the device's: nothing would be saved"
+    )
+
+
+OFFLOAD = Lever(
+    name="offload",
+    type=Offload,
+    help=(
+        "What lies in the host's memory, beside an accelerator: frozen weights, the optimizer's state and the average,"
+        " or all of these."
+    ),
+    plain="none",
+    before="none",
+    supports=(Support("offload", owner="optimizer"), Support("frozen_offload")),
+    needs=lambda value: [name for part, name in SUPPORTED_AS.items() if part in OFFLOADED[value]],
+    worth_trying=lambda problem, rates: ("none", "optimizer", "frozen", "all"),
+    refused=_refused,
+    goes_with=_goes_with,
+    rungs=(Rung(name="offload", words="the optimizer's state lies on the host", value=_none_on_a_cpu),),
+    words=lambda value: f"{OFFLOAD_WORDS[value]} on the host" if value != "none" else "",
+    row=lambda value, plan: f"{OFFLOAD_WORDS[value]}, in the host's memory" if value != "none" else "",
+)

@@ -1,0 +1,103 @@
+"""All levers, by name: the one place where they are listed. Imports no JAX.
+
+A new lever is a file with its code, its bytes and its record (or two files, where the code needs JAX at its top), and
+a line here. `register` adds one from outside: a recipe's own file may call it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from plimsoll.levers.lever import CLASSES, NO_DEFAULT, Lever, Rung
+from plimsoll.levers.records.batch import ASYNC_SAVE, FSDP, MICRO_BATCH, PREFETCHED
+from plimsoll.levers.records.blocks import ATTENTION_CHUNK, LOSS_CHUNK, REMAT
+from plimsoll.levers.records.layerwise import LAYERWISE
+from plimsoll.levers.records.offload import OFFLOAD
+from plimsoll.levers.records.precision import PRECISION
+from plimsoll.levers.records.storage import EMA_BITS, FROZEN_BITS, OPTIMIZER_BITS, WEIGHT_BITS
+from plimsoll.types import Numerics
+
+LEVERS: dict[str, Lever] = {
+    lever.name: lever
+    for lever in (
+        MICRO_BATCH, REMAT, LOSS_CHUNK, ATTENTION_CHUNK, LAYERWISE, PRECISION, OPTIMIZER_BITS, WEIGHT_BITS, FROZEN_BITS,
+        EMA_BITS, OFFLOAD, FSDP, PREFETCHED, ASYNC_SAVE,
+    )
+}  # fmt: skip
+"""Name to record, in the order of options, words and tables."""
+
+SEARCH_ORDER = ("layerwise", "precision", "fsdp", "offload", "remat", "loss_chunk", "attention_chunk")
+"""Levers that the search combines, from the one it changes last: updates layer by layer are paid for in arithmetic,
+under a clip with 7/4 of that of the layers. Levers that are not named here come next."""
+CHAIN_ORDER = ("optimizer_bits", "frozen_bits", "ema_bits", "weight_bits")
+"""Chained levers in the order in which they are pulled: first the state, which loses least. Others come last."""
+RUNG_ORDER = (
+    "save", "micro-batch", "loss-chunk", "micro-batch-1", "attention", "remat", "layerwise", "prefetch", "offload",
+    "bfloat16",
+    "optimizer-8", "ema-16", "weights-24", "weights-16", "frozen-16", "frozen-8", "frozen-4",
+)  # fmt: skip
+"""Rungs of a ladder. Others come last of their class."""
+
+
+def register(lever: Lever) -> None:
+    """Adds a lever: from now on plans have it, and options, search, ladder and tables know it.
+
+    Raises:
+        ValueError: Its name is taken, or its record contradicts itself.
+    """
+    if lever.name in LEVERS:
+        raise ValueError(f"there is a lever {lever.name} already")
+    if lever.before is NO_DEFAULT:
+        raise ValueError(f"plans that were written before {lever.name} need its value: give `before`")
+    if lever.by_itself:
+        raise ValueError(f"nothing would choose {lever.name}: the planner combines levers, leave out `by_itself`")
+    for value in (lever.plain, lever.before):
+        if not lever.allows(value):
+            raise ValueError(f"{value!r} is no value of {lever.name}")
+    LEVERS[lever.name] = lever
+
+
+def searched() -> list[Lever]:
+    """Returns the levers of which the planner tries every combination, from the one it changes last."""
+    free = [lever for lever in LEVERS.values() if not lever.by_itself and not lever.chained]
+    return _in_order(free, SEARCH_ORDER)
+
+
+def chained() -> list[Lever]:
+    """Returns the levers that the planner pulls one after another, each with those before it at their last value."""
+    return _in_order([lever for lever in LEVERS.values() if lever.chained], CHAIN_ORDER)
+
+
+def rungs() -> list[tuple[Lever, Rung]]:
+    """Returns every rung of a ladder with its lever, by class of numerics."""
+    pairs = [(lever, rung) for lever in LEVERS.values() for rung in lever.rungs]
+    place = {name: number for number, name in enumerate(RUNG_ORDER)}
+    return sorted(pairs, key=lambda pair: (CLASSES.index(pair[0].touches), place.get(pair[1].name, len(place))))
+
+
+def numerics(levers: Mapping[str, Any]) -> Numerics:
+    """Returns the class of these levers: that of the one which touches the numbers most."""
+    classes = [lever.numerics(levers[name]) for name, lever in LEVERS.items() if name in levers]
+    return CLASSES[max((CLASSES.index(numerics) for numerics in classes), default=0)]
+
+
+def plain() -> dict[str, Any]:
+    """Returns every lever as if memory were free; the micro-batch, which is then the whole batch, is left out."""
+    return {name: lever.plain for name, lever in LEVERS.items() if lever.plain is not None}
+
+
+def defaults() -> dict[str, Any]:
+    """Returns the levers that older plan files do not name, at the value which plans had then."""
+    return {name: lever.before for name, lever in LEVERS.items() if lever.before is not NO_DEFAULT}
+
+
+def in_words(levers: Mapping[str, Any]) -> str:
+    """Returns levers in few words, like `remat none, loss whole, float32`."""
+    words = (lever.described(levers[name]) for name, lever in LEVERS.items() if name in levers)
+    return ", ".join(word for word in words if word)
+
+
+def _in_order(levers: list[Lever], order: tuple[str, ...]) -> list[Lever]:
+    place = {name: number for number, name in enumerate(order)}
+    return sorted(levers, key=lambda lever: place.get(lever.name, len(place)))

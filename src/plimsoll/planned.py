@@ -1,0 +1,331 @@
+"""A plan, the bytes it is predicted to take, and what else the planner found. Nothing here imports JAX."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from plimsoll.levers import registry
+from plimsoll.types import (
+    STORED,
+    Compute,
+    EmaBits,
+    FrozenBits,
+    Numerics,
+    Offload,
+    OptimizerBits,
+    Passes,
+    Precision,
+    Remat,
+    Storage,
+    WeightBits,
+)
+
+RUNNING = ("train", "evaluate", "save")
+"""Phases whose bytes a plan decides about; to load, to start and to restore costs the same under every plan."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A value for every lever. Frozen in the run at its start; JSON."""
+
+    chip: str
+    micro_batch: int
+    accumulation: int
+    remat: Remat
+    loss_chunk: int
+    precision: Precision
+    prefetch: int
+    async_save: bool
+    """Save while training goes on: costs a second copy of the state while it lasts."""
+    attention_chunk: int = 0
+    optimizer_bits: OptimizerBits = 32
+    weight_bits: WeightBits = 32
+    frozen_bits: FrozenBits = 32
+    ema_bits: EmaBits = 32
+    """These four: see `Storage`."""
+    layerwise: Passes = 0
+    """Backward passes of a step that updates layer by layer and never holds the whole gradient; 0 for a step that
+    does. Two where the recipe clips to a global norm: it must be known before the first update."""
+    offload: Offload = "none"
+    """What lies in the host's memory beside an accelerator: the optimizer's state, frozen weights, or both."""
+    fsdp: int = 1
+    """Devices that share one copy of the state; the batch is split over all of them either way."""
+    devices: int = 1
+    """Devices over which the batch is split. No lever: what the plan was made for."""
+    pinned: tuple[str, ...] = ()
+    """Levers the user set; the others were found."""
+    further: tuple[tuple[str, Any], ...] = ()
+    """Levers without a field here (`levers.registry.register`), by name; attributes of the plan like the others."""
+
+    def __post_init__(self) -> None:
+        given = dict(self.further)
+        known = {name: lever for name, lever in registry.LEVERS.items() if name not in self.__dataclass_fields__}
+        if unknown := given.keys() - known.keys():
+            raise TypeError(f"a plan has no lever {', '.join(sorted(unknown))}")
+        complete = tuple((name, given.get(name, lever.before)) for name, lever in known.items())
+        object.__setattr__(self, "further", complete)
+
+    if not TYPE_CHECKING:  # to a type checker a plan has its fields and nothing else
+
+        def __getattr__(self, name: str) -> Any:
+            for lever, value in self.__dict__.get("further", ()):
+                if lever == name:
+                    return value
+            raise AttributeError(f"a plan has no {name!r}")
+
+    @property
+    def levers(self) -> dict[str, Any]:
+        """Names of all levers to their values."""
+        return {name: getattr(self, name) for name in registry.LEVERS}
+
+    @property
+    def numerics(self) -> Numerics:
+        return registry.numerics(self.levers)
+
+    @property
+    def effective_batch(self) -> int:
+        return self.micro_batch * self.accumulation
+
+    @property
+    def storage(self) -> Storage:
+        return Storage(**{name: getattr(self, name) for name in STORED})
+
+    def compute(self, platform: str) -> Compute:
+        """Returns what a model sees of this plan."""
+        return Compute(
+            precision=self.precision,
+            remat=self.remat,
+            loss_chunk=self.loss_chunk,
+            attention_chunk=self.attention_chunk,
+            platform=platform,
+            further=self.further,
+        )
+
+    def with_levers(self, **levers: Any) -> Plan:
+        """Returns this plan with other values of some levers."""
+        return Plan.from_dict(self.to_dict() | levers)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns names and values as they stand in JSON, levers without a field of their own among them."""
+        values = dataclasses.asdict(self) | {"pinned": list(self.pinned)}
+        del values["further"]
+        return values | dict(self.further)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Plan:
+        """Returns the plan that `to_dict` made these values from; levers that were not there yet are off.
+
+        Raises:
+            TypeError: A name is no lever, or a lever is missing.
+        """
+        names = cls.__dataclass_fields__.keys() - {"further"}
+        further = tuple((name, value) for name, value in values.items() if name not in names)
+        own = {name: value for name, value in values.items() if name in names}
+        return cls(**{**own, "pinned": tuple(own.get("pinned", ())), "further": further})
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostLedger:
+    """Bytes of one host's process, by component, in its dearest phase."""
+
+    budget_bytes: int | None
+    """None where nobody has said how much there is."""
+    predicted: Mapping[str, int]
+    phase: str
+
+    @property
+    def predicted_peak_bytes(self) -> int:
+        return sum(self.predicted.values())
+
+    @property
+    def fits(self) -> bool:
+        return self.budget_bytes is None or self.predicted_peak_bytes <= self.budget_bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "budget_bytes": self.budget_bytes,
+            "predicted_peak_bytes": self.predicted_peak_bytes,
+            "phase": self.phase,
+            "components": dict(self.predicted),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ledger:
+    """Bytes of one device by component, predicted and, once the run has been seen, measured."""
+
+    budget_bytes: int
+    predicted: Mapping[str, int]
+    """Component to bytes at the peak; their sum is the predicted peak."""
+    phase: str
+    """The phase of the run in which the peak falls: start, train, save or evaluate."""
+    source: Literal["compiled", "estimated"] = "compiled"
+    phases: Mapping[str, int] = field(default_factory=dict)
+    """Predicted peak of every phase."""
+    host: HostLedger | None = None
+    """Of each host beside its accelerators; None where the host is the device."""
+    learned: Mapping[str, int] = field(default_factory=dict)
+    """What of each phase was learned from earlier runs, and not computed; negative where they had needed less."""
+    spare_bytes: int = 0
+    """Left free beside the predicted peak: what peaks of one plan differ by from run to run."""
+
+    @property
+    def predicted_peak_bytes(self) -> int:
+        return sum(self.predicted.values())
+
+    @property
+    def needed_bytes(self) -> int:
+        """The smallest budget that this plan is chosen for."""
+        return self.predicted_peak_bytes + self.spare_bytes
+
+    @property
+    def fits(self) -> bool:
+        return self.needed_bytes <= self.budget_bytes and (self.host is None or self.host.fits)
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), indent=2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alternative:
+    """A plan that was considered and not chosen, and why."""
+
+    plan: Plan
+    peak_bytes: int
+    step_seconds: float | None
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaled:
+    """The same step on another number of devices, by the rates of the chip."""
+
+    devices: int
+    sent_bytes: int
+    """By each device in a step, to the others."""
+    step_seconds: float
+    efficiency: float
+    """The time of one device over the time of all of them together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherBudget:
+    """The best of the plans that were looked at, had the budget been another."""
+
+    budget_bytes: int
+    plan: Plan | None
+    """None where none of them fits."""
+    peak_bytes: int | None
+    step_ratio: float | None
+    """Its time per step over the chosen plan's, both by the chip's rates."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Buffer:
+    """A temporary of the compiled step, and where it comes from."""
+
+    bytes: int
+    shape: str
+    """Like `float32[256,512]`."""
+    what: str
+    """The operation that makes it, in JAX's words."""
+    place: str
+    """File and line of the recipe's, the user's or our own source; empty where the compiler made it up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """What the planner found: the plan, the bytes it expects, how long a step takes, and what else it saw."""
+
+    plan: Plan
+    ledger: Ledger
+    recipe: str
+    parameters: int
+    step_seconds: float | None
+    """Of one optimizer step; None where the chip's rate is unknown."""
+    step_seconds_source: Literal["measured", "roofline"]
+    step_flops: float
+    chip_flops: float
+    """Floating-point operations per second of the chip, in the plan's precision."""
+    tokens_per_step: int | None
+    examples_per_step: int
+    compiles: int
+    devices: int
+    reason: str
+    hosts: int = 1
+    """Processes that the devices belong to."""
+    alternatives: tuple[Alternative, ...] = ()
+    other_budgets: tuple[OtherBudget, ...] = ()
+    """A smaller one and a larger one."""
+    largest_buffers: tuple[Buffer, ...] = ()
+    """Of the step's temporaries, the largest; empty where the compiler does not say."""
+    left_out: tuple[str, ...] = ()
+    """What does not compile here, with the reason: plans like it were not considered."""
+    scaling: tuple[Scaled, ...] = ()
+    """On 1 to 32 devices, where the chip's links have a rate."""
+    margin_bytes: int = 0
+    """Of the run's own overruns, in `ledger.learned`."""
+    error_band: Mapping[str, int] | None = None
+    """Of earlier predictions of this kind (planner/calibration.py); None where none are kept."""
+    estimate_band: Mapping[str, Any] | None = None
+    """Of a plan that no compiler has seen (planner/estimate_band.py); None of one that was compiled."""
+    disk: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of the checkpoints that the run keeps (training/disk.py)."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object `plan --json` prints."""
+        return {
+            "fits": True,
+            "recipe": self.recipe,
+            "parameters": self.parameters,
+            "budget_bytes": self.ledger.budget_bytes,
+            "predicted_peak_bytes": self.ledger.predicted_peak_bytes,
+            "spare_bytes": self.ledger.spare_bytes,
+            "plan": self.plan.to_dict(),
+            "numerics": self.plan.numerics,
+            "components": dict(self.ledger.predicted),
+            "phase": self.ledger.phase,
+            "phases": dict(self.ledger.phases),
+            "host": self.ledger.host.to_dict() if self.ledger.host is not None else None,
+            "learned": dict(self.ledger.learned),
+            "margin_bytes": self.margin_bytes,
+            "error_band": None if self.error_band is None else dict(self.error_band),
+            "estimate_band": None if self.estimate_band is None else dict(self.estimate_band),
+            "disk": dict(self.disk),
+            "step_seconds": self.step_seconds,
+            "step_seconds_source": self.step_seconds_source,
+            "step_flops": self.step_flops,
+            "chip_flops": self.chip_flops,
+            "tokens_per_step": self.tokens_per_step,
+            "examples_per_step": self.examples_per_step,
+            "source": self.ledger.source,
+            "devices": self.devices,
+            "hosts": self.hosts,
+            "compiles": self.compiles,
+            "reason": self.reason,
+            "alternatives": [
+                {
+                    "plan": other.plan.to_dict(),
+                    "predicted_peak_bytes": other.peak_bytes,
+                    "step_seconds": other.step_seconds,
+                    "reason": other.reason,
+                }
+                for other in self.alternatives
+            ],
+            "scaling": [dataclasses.asdict(one) for one in self.scaling],
+            "other_budgets": [
+                {
+                    "budget_bytes": other.budget_bytes,
+                    "plan": None if other.plan is None else other.plan.to_dict(),
+                    "predicted_peak_bytes": other.peak_bytes,
+                    "step_ratio": other.step_ratio,
+                }
+                for other in self.other_budgets
+            ],
+            "left_out": list(self.left_out),
+            "largest_buffers": [dataclasses.asdict(buffer) for buffer in self.largest_buffers],
+        }

@@ -1,0 +1,205 @@
+"""One record makes a lever known everywhere: so is a toy lever, whose one file is tests/support/toy_lever.py."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import get_type_hints
+
+import jax.numpy as jnp
+import pytest
+
+import toy_lever
+from planner_examples import PROCESS, STATIC, FakeCompiler, activation_bytes, plan, problem
+from plimsoll.api.pins import levers_of, require_levers, require_supported
+from plimsoll.api.rungs import rungs
+from plimsoll.cli.options import TrainOptions
+from plimsoll.cli.parse import parse
+from plimsoll.errors import BudgetError, RecipeError
+from plimsoll.levers import registry
+from plimsoll.levers.lever import CLASSES, NO_DEFAULT, Lever
+from plimsoll.planned import Plan
+from plimsoll.planner.candidates import combination, same_step
+from plimsoll.planner.child import _computed, plan_of
+from plimsoll.planner.combinations import combinations
+from plimsoll.planner.search import search
+from plimsoll.recipes.own.recipe import may_support
+from plimsoll.recipes.registry import preset
+from plimsoll.report.tables import lever_rows, plan_words
+from plimsoll.types import Compute, Storage
+from plimsoll.units import GIB, MIB
+
+STORIES = replace(preset("stories"), seq_len=256, batch_size=16)
+
+
+class WithNorms(type(STORIES)):
+    supported = (*STORIES.supported, "norms")
+
+
+@pytest.fixture
+def toy():
+    with toy_lever.registered() as lever:
+        yield lever
+
+
+def train_options(*words):
+    return parse(TrainOptions, list(words), program="plimsoll train", recipe=STORIES)
+
+
+def saving(plan):
+    """Norms in bfloat16 are half of what is kept: more than any remat saves."""
+    return 20 * MIB + activation_bytes(plan) // (2 if plan.norms == "bfloat16" else 1)
+
+
+def found(budget, compiler=None, **changes):
+    about = {"supported": ("remat", "loss_chunk", "norms")} | changes
+    return search(problem(budget, **about), compiler or FakeCompiler(temporaries=saving), lambda text: None)
+
+
+def test_it_is_an_option_with_help(toy, capsys):
+    assert train_options("--norms", "bfloat16").levers.pins() == {"norms": "bfloat16"}
+    with pytest.raises(SystemExit):
+        train_options("--help")
+    shown = capsys.readouterr().out
+    assert "--norms" in shown
+    assert "Arithmetic of the norms." in shown
+    with pytest.raises(RecipeError, match="--norms takes one of bfloat16, float32, got 'int8'"):
+        train_options("--norms", "int8")
+
+
+def test_without_its_record_there_is_no_such_option():
+    with pytest.raises(RecipeError, match="there is no option --norms"):
+        train_options("--norms", "bfloat16")
+
+
+def test_pins_are_checked(toy):
+    require_levers({"norms": "bfloat16"})
+    with pytest.raises(RecipeError, match="--norms cannot be 'int8'"):
+        require_levers({"norms": "int8"})
+    with pytest.raises(RecipeError, match="--norms bfloat16 would change nothing: the loss of stories makes no use of"):
+        require_supported(STORIES, {"norms": "bfloat16"})
+    require_supported(STORIES, {"norms": "float32"})
+    require_supported(WithNorms(), {"norms": "bfloat16"})
+    assert "norms" in may_support()
+
+
+def test_the_search_tries_it_and_chooses_it_where_its_bytes_are_needed(toy):
+    assert found(GIB).plan.norms == "float32", "of two that are as fast, the one that leaves the numbers alone"
+    with pytest.raises(BudgetError) as refused:
+        found(PROCESS + STATIC.state_bytes, pins={"norms": "float32"})
+    tight = found(refused.value.floor_bytes - MIB)
+    assert tight.plan.norms == "bfloat16"
+    assert tight.plan.numerics == "mixed"
+    assert tight.ledger.predicted_peak_bytes <= refused.value.floor_bytes - MIB
+
+
+@pytest.mark.parametrize("changes", [{"numerics": "exact"}, {"supported": ("remat", "loss_chunk")}], ids=str)
+def test_it_is_left_alone_where_the_numbers_or_the_recipe_do_not_allow_it(toy, changes):
+    compiler = FakeCompiler(temporaries=saving)
+    with pytest.raises(BudgetError):
+        found(PROCESS, compiler, **changes)
+    assert {plan.norms for _, plan in compiler.asked} <= {"float32"}
+
+
+def test_a_pinned_value_is_kept_and_is_in_words(toy):
+    compiler = FakeCompiler(temporaries=saving)
+    assert found(GIB, compiler, pins={"norms": "bfloat16"}).plan.norms == "bfloat16"
+    assert {plan.norms for _, plan in compiler.asked} == {"bfloat16"}
+    with pytest.raises(BudgetError, match=r"already used: .*norms bfloat16"):
+        found(PROCESS, pins={"norms": "bfloat16"})
+
+
+def test_a_plan_has_it_and_survives_json(toy):
+    pulled = plan().with_levers(norms="bfloat16")
+    again = Plan.from_dict(json.loads(json.dumps(pulled.to_dict())))
+    assert again == pulled
+    assert hash(again) == hash(pulled)
+    assert (again.to_dict()["norms"], again.levers["norms"], again.numerics) == ("bfloat16", "bfloat16", "mixed")
+    assert replace(pulled, micro_batch=2, accumulation=8).norms == "bfloat16"
+    assert same_step(pulled) != same_step(plan())
+    assert combination(pulled) != combination(plan())
+    assert plan_of(json.loads(json.dumps(_computed(pulled)))).norms == "bfloat16"
+
+
+def test_older_plans_have_it_off_and_unknown_levers_are_refused(toy, tmp_path):
+    older = plan(micro_batch=4, accumulation=4).to_dict()
+    del older["norms"]
+    assert Plan.from_dict(older).norms == "float32"
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps({"plan": older}))
+    recipe = replace(STORIES, gradient_accumulation_steps=1)
+    assert levers_of(str(path), recipe, {})["norms"] == "float32"
+    path.write_text(json.dumps({"plan": older | {"norms": "int8"}}))
+    with pytest.raises(RecipeError, match="says norms 'int8', which is no value of it"):
+        levers_of(str(path), recipe, {})
+    with pytest.raises(TypeError, match="a plan has no lever norm"):
+        Plan.from_dict(older | {"norm": "bfloat16"})
+
+
+def test_a_model_sees_it(toy):
+    compute = plan().with_levers(norms="bfloat16").compute("cpu")
+    assert toy_lever.normalised(jnp.ones((2, 8)), compute).dtype == jnp.bfloat16
+    whole, half = (toy_lever.norm_bytes(tokens=4, width=8, norms=norms) for norms in ("float32", "bfloat16"))
+    assert half == whole // 2
+    with pytest.raises(KeyError):
+        Compute().lever("norms")
+
+
+def test_a_ladder_has_its_rung(toy):
+    ladder, left_out = rungs(STORIES)
+    assert left_out["norms-16"] == "the recipe's loss makes no use of this lever"
+    assert ladder[0].pins["norms"] == "float32"
+    ladder, _ = rungs(WithNorms(batch_size=16))
+    names = [rung.name for rung in ladder]
+    assert names.index("bfloat16") < names.index("norms-16") < names.index("optimizer-8")
+    rung = ladder[names.index("norms-16")]
+    assert (rung.numerics, rung.words, rung.pins["norms"]) == ("mixed", "norms in bfloat16", "bfloat16")
+
+
+def test_tables_show_it_where_it_is_pulled(toy):
+    assert "norms" not in lever_rows(plan())
+    pulled = plan().with_levers(norms="bfloat16")
+    assert lever_rows(pulled)["norms"] == "bfloat16"
+    assert plan_words(pulled).endswith("norms bfloat16")
+
+
+def test_a_record_that_contradicts_itself_is_refused(toy):
+    with pytest.raises(ValueError, match="there is a lever norms already"):
+        registry.register(toy_lever.NORMS)
+    with pytest.raises(ValueError, match="give `before`"):
+        registry.register(replace(toy_lever.NORMS, name="others", before=NO_DEFAULT))
+    with pytest.raises(ValueError, match="nothing would choose others"):
+        registry.register(replace(toy_lever.NORMS, name="others", by_itself=True))
+    with pytest.raises(ValueError, match="'int8' is no value of others"):
+        registry.register(replace(toy_lever.NORMS, name="others", plain="int8"))
+
+
+@pytest.mark.parametrize("lever", registry.LEVERS.values(), ids=list(registry.LEVERS))
+def test_every_record_agrees_with_the_plan_and_the_search(lever: Lever):
+    assert get_type_hints(Plan)[lever.name] == lever.type
+    field = Plan.__dataclass_fields__[lever.name]
+    assert lever.before is NO_DEFAULT or lever.before == field.default
+    assert lever.plain is None or lever.allows(lever.plain)
+    assert not lever.allows("no such value")
+    assert lever.by_itself or lever in registry.searched() or lever in registry.chained(), "nothing would search it"
+    assert lever.help[0].isupper()
+    assert lever.help.endswith(".")
+    classes = [CLASSES.index(lever.numerics(value)) for value in lever.values]
+    assert classes == sorted(classes) or lever.type is bool
+
+
+def test_every_combination_says_what_each_searched_lever_is():
+    """A plan is made of a combination: a lever that one of them left out would keep a default that nobody chose."""
+    expected = {name for name, lever in registry.LEVERS.items() if not lever.by_itself}
+    for levers in combinations(problem(GIB, numerics="compressed"), FakeCompiler().rates()):
+        assert levers.keys() == expected
+
+
+def test_storage_and_its_levers_have_the_same_values():
+    hints = get_type_hints(Storage)
+    assert {name: registry.LEVERS[name].type for name in hints} == hints
+
+
+def test_records_import_nothing_heavy():
+    folder = Path(registry.__file__).parent
+    for path in [folder / "lever.py", folder / "registry.py", *(folder / "records").glob("*.py")]:
+        assert "\nimport jax" not in path.read_text(), path
