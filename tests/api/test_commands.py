@@ -52,12 +52,12 @@ def test_a_run_that_python_named_is_told_by_its_kind():
 
 
 def test_a_repetition_takes_the_same_plan_and_budget_beside_it():
-    command = repeat_command(RunFolder("/runs/x"), preset("code").to_dict(), planned("code"))
+    command = repeat_command(RunFolder("/runs/x"), to_dict(preset("code")), planned("code"))
     _, options = typed(command)
     assert (options.memory, options.plan, options.run) == ("1024MiB", "/runs/x/plan.json", "/runs/x-again")
     assert options.chip is None
     odd = planned("code", budget_bytes=GIB + 1, plan={"chip": "h200"})
-    _, options = typed(repeat_command(RunFolder("/runs/x"), preset("code").to_dict(), odd))
+    _, options = typed(repeat_command(RunFolder("/runs/x"), to_dict(preset("code")), odd))
     assert (options.memory, options.chip) == (str(GIB + 1), "h200")
 
 
@@ -68,5 +68,8 @@ def test_a_recipe_of_the_users_own_is_named_by_its_file():
 
 
 def test_what_it_can_be_used_for_follows_from_what_it_shows():
-    assert use_commands(RunFolder("/runs/x"), ("sample",)) == ["plimsoll evaluate /runs/x", "plimsoll sample /runs/x"]
+    assert use_commands(RunFolder("/runs/x"), preset("code").shown) == [
+        "plimsoll evaluate /runs/x",
+        "plimsoll sample /runs/x",
+    ]
     assert use_commands(RunFolder("/runs/x"), preset("control").shown)[1] == "plimsoll evaluate /runs/x --closed-loop"

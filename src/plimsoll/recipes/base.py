@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from plimsoll.errors import RecipeError
 from plimsoll.optimizers.adamw import AdamW
+from plimsoll.recipes.verbs import Shown, Verb
 from plimsoll.types import WHOLE, Compute, Source, Storage, Task
 
 if TYPE_CHECKING:
@@ -60,8 +61,11 @@ class Recipe(ABC):
     rate_unit: ClassVar[str] = "examples"
     """What throughput counts: tokens or examples."""
 
-    shown: ClassVar[tuple[str, ...]] = ()
-    """What a report asks the trained model to make: names of `inference/showcase.py`."""
+    verbs: ClassVar[Mapping[str, Verb]] = {}
+    """Commands that use a run: `evaluate`, `sample`, `export`, `solve`, `rank`. Every recipe is evaluated, by the means
+    over its held-out set unless it says otherwise here; the other commands refuse runs without their verb."""
+    shown: ClassVar[tuple[Shown, ...]] = ()
+    """Parts of a report that the trained model makes."""
 
     without_validation: ClassVar[str] = "its data set was too small for one. Train on some hundred documents or more"
     """Why there may be no held-out set, and what to do."""
@@ -191,6 +195,11 @@ class Recipe(ABC):
     def begins_with(self) -> str:
         """Where the weights come from that `begin` gives, for people."""
         return "--init-from"
+
+    @property
+    def evaluation_options(self) -> tuple[str, ...]:
+        """Supported options of `plimsoll evaluate`, out of closed_loop, keep_seen, submission and raw."""
+        return ("raw",) if self.ema_decay else ()
 
     @abstractmethod
     def prepare(self, folder: Path, say: Say) -> Prepared:

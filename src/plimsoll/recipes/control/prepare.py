@@ -20,11 +20,12 @@ import numpy as np
 
 from plimsoll.data.hdf5.writer import Column, GrowingFile, is_finished
 from plimsoll.errors import DataError, PlimsollError
-from plimsoll.recipes.control.prepare_options import Block, ControlSet
+from plimsoll.recipes.control.prepare_options import Block, ControlOptions, ControlSet
 from plimsoll.recipes.control.simulation import Simulated, simulated
 from plimsoll.recipes.control.systems import MOST_INPUTS, MOST_STATES
 from plimsoll.recipes.control.variants import System, systems
 from plimsoll.recipes.control.window_packing import packed_windows
+from plimsoll.recipes.family import content_of
 from plimsoll.units import format_bytes, format_seconds
 
 CODE_BITS = 3, 4
@@ -333,12 +334,9 @@ def _starts(members: list[System], each: int, random: np.random.Generator) -> np
     return (boxes * random.uniform(-1, 1, boxes.shape)).T.astype(np.float32)
 
 
-def answer(asked: dict[str, Any]) -> dict[str, Any]:
-    """`plimsoll prepare control`, in the process that simulates. Progress goes to standard error."""
-    how = dict(asked)
-    out = Path(how.pop("out")).expanduser()
-    bar = _Bar()
-    return prepare(ControlSet(**how), out, bar)
+def make(options: ControlOptions) -> dict[str, Any]:
+    """Makes the file of `plimsoll prepare control`; progress goes to standard error."""
+    return prepare(content_of(options, ControlSet), Path(options.out).expanduser(), _Bar())
 
 
 class _Bar:

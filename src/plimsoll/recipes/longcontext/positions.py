@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+BY_POSITION = "loss_by_position"
+"""Name of the table in the answer of `evaluate`."""
 MOST_STRETCHES = 10
 PREFIX = "loss_from_"
 

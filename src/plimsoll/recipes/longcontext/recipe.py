@@ -4,7 +4,7 @@
     plimsoll train longcontext --data packed/ --memory 1GiB --run runs/long
     plimsoll plan  longcontext-small-32k --chip h200
 
-Defaults are a model for a laptop; `longcontext_presets.py` has the published sizes, docs/longcontext.md what to expect.
+Defaults are a model for a laptop; `presets.py` has the published sizes, docs/longcontext.md what to expect.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from plimsoll.models.sizing import HEAD_WIDTHS
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.recipes.base import AdamWRecipe, Count, Prepared, Say
 from plimsoll.recipes.longcontext.eigen_shape import EigenShape, Mixing, eigen_inner
-from plimsoll.recipes.longcontext.positions import by_position, is_of_a_position
+from plimsoll.recipes.longcontext.positions import BY_POSITION, by_position, is_of_a_position
+from plimsoll.recipes.verbs import Shown, Verb
 from plimsoll.types import COUNTED, Compute, Source, Task
 
 if TYPE_CHECKING:
@@ -32,8 +33,6 @@ GPT2_VOCABULARY = 50_257
 LARGEST_VOCABULARY = 2**31
 DEFAULT_EPOCHS = 1.0
 TOKENIZER = "tokenizer.json"
-BY_POSITION = "loss_by_position"
-"""Name of the table of `evaluate`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +41,20 @@ class LongContext(AdamWRecipe):
 
     kind: ClassVar[str] = "longcontext"
     rate_unit: ClassVar[str] = "tokens"
-    shown: ClassVar[tuple[str, ...]] = ("sample",)
+    verbs: ClassVar[Mapping[str, Verb]] = {
+        "evaluate": Verb(
+            text="plimsoll.recipes.longcontext.tables:evaluation",
+            picture="plimsoll.recipes.longcontext.tables:evaluation_picture",
+        ),
+        "sample": Verb(answer="plimsoll.recipes.longcontext.streaming:sample"),
+    }
+    shown: ClassVar[tuple[Shown, ...]] = (
+        Shown(
+            words="what it writes",
+            make="plimsoll.recipes.longcontext.streaming:shown",
+            command="plimsoll sample {run}",
+        ),
+    )
     without_validation: ClassVar[str] = (
         "its held-out documents have fewer tokens than one window, or --validation-tokens is 0. Pack more text, or take"
         " a smaller --seq-len"

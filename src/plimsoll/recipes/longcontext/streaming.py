@@ -5,7 +5,7 @@ as many as a window of training had, where it sees all before it). A prompt is r
 nothing is compiled for its length.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,6 +18,8 @@ from plimsoll.models.rotary import angles_at
 from plimsoll.models.sampling import drawn
 from plimsoll.recipes.longcontext.eigen import EigenBlock, Group
 from plimsoll.recipes.longcontext.eigen_shape import EigenShape
+from plimsoll.recipes.writing import texts, write
+from plimsoll.types import TrainedRun
 
 PIECE = 256
 """Tokens of a prompt that are read at once; what is left of it is read one by one."""
@@ -119,3 +121,17 @@ def continued(
         if token == end:
             return
         yield token
+
+
+def sample(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns text after a prompt: see `recipes.writing.write`."""
+    return write(trained, request, _of_task)
+
+
+def shown(trained: TrainedRun) -> list[dict[str, Any]]:
+    """Returns what a report shows of the model."""
+    return texts(trained, _of_task)
+
+
+def _of_task(task: Any, weights: dict, prompt: Sequence[int], *, length: int, **options: Any) -> Iterator[int]:
+    return continued(Stream(task.decoder, context=length), weights, prompt, **options)

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from plimsoll.recipes.longcontext.positions import BY_POSITION
+from plimsoll.report.evaluation import evaluation_text
 from plimsoll.report.layout import UNKNOWN, columns
 from plimsoll.report.picture import BAR, INK, require_picture, written
 
 BARS = 40
 """Characters of the longest."""
+
+
+def evaluation(answer: Mapping[str, Any]) -> str:
+    """Returns what `plimsoll evaluate` prints."""
+    means = {name: value for name, value in answer.items() if name != BY_POSITION}
+    return f"{evaluation_text(means)}\n\n{positions_table(answer[BY_POSITION])}"
+
+
+def evaluation_picture(answer: Mapping[str, Any], path: str) -> None:
+    """Draws the loss by position."""
+    positions_picture(answer[BY_POSITION], path)
 
 
 def positions_table(losses: Mapping[str, float]) -> str:

@@ -21,6 +21,7 @@ from plimsoll.optimizers.adam_atan2 import AdamATan2
 from plimsoll.optimizers.sign_sgd import SignSGD
 from plimsoll.recipes.base import Count, Prepared, Recipe, Say
 from plimsoll.recipes.puzzles.trm_shape import Positions, TRMShape, Variant
+from plimsoll.recipes.verbs import Shown, Verb
 from plimsoll.types import COUNTED, WHOLE, Compute, Source, Storage, Task
 from plimsoll.units import MIB
 
@@ -43,7 +44,21 @@ class Puzzles(Recipe):
 
     kind: ClassVar[str] = "puzzles"
     without_validation: ClassVar[str] = "its data set has no test split. Prepare one that has"
-    shown: ClassVar[tuple[str, ...]] = ("solve",)
+    verbs: ClassVar[Mapping[str, Verb]] = {
+        "evaluate": Verb(answer="plimsoll.recipes.puzzles.arc_votes:evaluate"),
+        "solve": Verb(
+            answer="plimsoll.recipes.puzzles.solve:solve",
+            ask="plimsoll.recipes.puzzles.question:request_of",
+            text="plimsoll.recipes.puzzles.solution_text:solution_text",
+        ),
+    }
+    shown: ClassVar[tuple[Shown, ...]] = (
+        Shown(
+            words="what it solves",
+            make="plimsoll.recipes.puzzles.solve:shown",
+            command="plimsoll solve {run} test:0",
+        ),
+    )
     honoured: ClassVar[tuple[str, ...]] = ("precision", "remat", "offload")
 
     data: str = ""
@@ -171,6 +186,15 @@ class Puzzles(Recipe):
     @property
     def uses(self) -> tuple[str, ...]:
         return (*super().uses, "attention_chunk") if self.variant == "attention" else super().uses
+
+    @property
+    def evaluation_options(self) -> tuple[str, ...]:
+        return (*super().evaluation_options, *(("submission",) if self.arc_tasks.is_file() else ()))
+
+    @property
+    def arc_tasks(self) -> Path:
+        """Tasks of a data set of ARC, as they were published; other data sets have no such file beside their splits."""
+        return Path(self.data).expanduser() / "test_puzzles.json"
 
     @property
     def attention_chunks(self) -> tuple[int, ...]:

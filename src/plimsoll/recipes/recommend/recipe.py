@@ -23,6 +23,7 @@ from plimsoll.models.pretrained.shape import KNOWN, PretrainedShape, read_shape
 from plimsoll.models.sizing import DecoderShape, inner_width
 from plimsoll.recipes.base import AdamWRecipe, Count, Prepared, Say
 from plimsoll.recipes.recommend.item_shape import ClusterVectors, ItemShape, Softmax
+from plimsoll.recipes.verbs import Shown, Verb
 from plimsoll.types import COUNTED, Compute, Source, Task
 from plimsoll.units import MIB
 
@@ -54,7 +55,18 @@ class Recommend(AdamWRecipe):
         " Prepare one from longer sequences, or leave these out"
     )
     judged_by: ClassVar[str] = "ndcg@10"
-    shown: ClassVar[tuple[str, ...]] = ("rank",)
+    verbs: ClassVar[Mapping[str, Verb]] = {
+        "evaluate": Verb(
+            answer="plimsoll.recipes.recommend.rank:evaluate",
+            text="plimsoll.recipes.recommend.ranking_tables:recommendation_tables",
+        ),
+        "rank": Verb(
+            answer="plimsoll.recipes.recommend.rank:rank",
+            ask="plimsoll.recipes.recommend.history:request_of",
+            text="plimsoll.recipes.recommend.ranking_tables:ranking_text",
+        ),
+    }
+    shown: ClassVar[tuple[Shown, ...]] = (Shown(words="what it ranks", make="plimsoll.recipes.recommend.rank:shown"),)
     honoured: ClassVar[tuple[str, ...]] = (
         "precision",
         "remat",
@@ -150,6 +162,10 @@ class Recommend(AdamWRecipe):
     @property
     def uses(self) -> tuple[str, ...]:
         return (*super().uses, "frozen_bits") if self.is_frozen else super().uses
+
+    @property
+    def evaluation_options(self) -> tuple[str, ...]:
+        return (*super().evaluation_options, "keep_seen")
 
     @property
     def attention_chunks(self) -> tuple[int, ...]:
