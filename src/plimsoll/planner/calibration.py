@@ -64,7 +64,7 @@ def is_on() -> bool:
 
 def key_of(kind: str, chip: str) -> str:
     """What a process weighs depends on these: recipe, chip, platform, and versions of what it loads."""
-    names = ("plimsoll", "jax", "jaxlib", "flax", "orbax-checkpoint", "grain", "numpy")
+    names = ("plimsoll-jax", "jax", "jaxlib", "flax", "orbax-checkpoint", "grain", "numpy")
     versions = [f"{name} {importlib.metadata.version(name)}" for name in names]
     python = f"python {sys.version_info.major}.{sys.version_info.minor}"
     return ", ".join([kind, chip, f"{platform.system()} {platform.machine()}", python, *versions])
