@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from plimsoll.errors import RecipeError
 from plimsoll.recipes.registry import preset, presets
 from plimsoll.recipes.saved import chosen_fields as fields_besides
 from plimsoll.recipes.saved import is_from_file
@@ -24,7 +25,10 @@ def _preset_of(kind: str, name: str | None) -> str:
     names = presets()
     if name in names and preset(name).kind == kind:
         return name
-    return next(other for other in names if preset(other).kind == kind)
+    of_kind = [other for other in names if preset(other).kind == kind]
+    if not of_kind:
+        raise RecipeError(f"no preset is of the kind {kind}: the command that made this run is not known")
+    return of_kind[0]
 
 
 def recipe_words(saved: Mapping[str, Any], name: str | None) -> list[str]:

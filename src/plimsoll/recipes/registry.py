@@ -7,8 +7,11 @@ the user names. Built-in names are found without looking at what is installed, a
 from __future__ import annotations
 
 import difflib
+import hashlib
+import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from plimsoll.errors import PlimsollError, RecipeError
@@ -166,9 +169,21 @@ def _of_package(name: str, make: str) -> Recipe:
             f"the recipe {name} is made by {make}, which fails: {type(problem).__name__}: {problem}. Repair or"
             " reinstall its package"
         ) from problem
-    if not isinstance(recipe, Recipe) or type(recipe) is not recipe_class(recipe.kind):
+    kinds = {kind for family in families() for kind in family.kinds}
+    if not isinstance(recipe, Recipe) or recipe.kind not in kinds or type(recipe) is not recipe_class(recipe.kind):
         raise RecipeError(
             f"{make} makes a {type(recipe).__name__} for the recipe {name}: it must be of a class that its family"
             " registers as a kind"
         )
     return recipe
+
+
+def code_of(cls: type[Recipe]) -> str:
+    """Returns the SHA-256 of a package's Python files: answers of the planner are kept by it."""
+    module = sys.modules[cls.__module__.partition(".")[0]]
+    file = Path(module.__file__ or "")
+    files_of_package = sorted(file.parent.rglob("*.py")) if file.name == "__init__.py" else [file]
+    digest = hashlib.sha256()
+    for path in files_of_package:
+        digest.update(f"{path.relative_to(file.parent)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()

@@ -9,7 +9,7 @@ from typing import Any
 from plimsoll.errors import RecipeError
 from plimsoll.recipes.base import FROM_FILE, Recipe
 from plimsoll.recipes.own import files
-from plimsoll.recipes.registry import recipe_class
+from plimsoll.recipes.registry import KINDS, code_of, recipe_class
 
 
 def to_dict(recipe: Recipe) -> dict[str, Any]:
@@ -20,7 +20,8 @@ def to_dict(recipe: Recipe) -> dict[str, Any]:
     """
     fields = dataclasses.asdict(recipe)
     if recipe.kind != FROM_FILE:
-        return {"kind": recipe.kind, "fields": fields}
+        code = {} if recipe.kind in KINDS else {"code": code_of(type(recipe))}
+        return {"kind": recipe.kind, "fields": fields, **code}
     for name, value in fields.items():
         if not isinstance(value, bool | int | float | str | None):
             raise RecipeError(

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.optimizers.adamw import AdamW
-from plimsoll.recipes.base import Prepared, Recipe, Say
+from plimsoll.recipes.base import FROM_FILE, Prepared, Recipe, Say
 from plimsoll.recipes.own import files
 from plimsoll.recipes.own.user_code import failed, told_by_its_lines
 from plimsoll.types import COUNTED, Compute, Source, Task
@@ -214,7 +214,12 @@ class OwnRecipe(Recipe):
         require_sound(task, batch, called=self.called, seed=self.seed)
 
     def _keep_source(self, folder: Path) -> None:
-        """A copy of the code, to compare with: nothing is ever run from it."""
+        """Copies the file of the recipe into the run, to compare with: nothing is ever run from it.
+
+        A recipe of a package has a kind of its own, and its code is where packages are installed.
+        """
+        if self.kind != FROM_FILE:
+            return
         described = files.describe(self)
         beside = Path(described["file"]).parent
         for name in described["sources"]:
