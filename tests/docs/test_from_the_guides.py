@@ -18,9 +18,11 @@ from plimsoll.cli.prepare import options_of
 from plimsoll.cli.pretrained import EvaluatePretrained, SamplePretrained, is_asked_for
 from plimsoll.cli.report import ReportOptions
 from plimsoll.cli.use import EvaluateOptions, ExportOptions, RankOptions, SampleOptions, SolveOptions
+from plimsoll.recipes import registry
 from plimsoll.recipes.registry import preparations
 from pretrained_folders import LLAMA, write
 from puzzle_files import write_split
+from recipe_packages import installed_into
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDES = ROOT / "docs/from-the-guides.md"
@@ -76,9 +78,20 @@ def place(tmp_path_factory):
         for split in ("train", "test"):
             write_split(folder / name / split, groups=[[1]], seq_len=seq_len, vocab_size=vocab_size, identifiers=1)
     write_packed(folder / "packed", [1, 2, 256] * 10)
+    installed_into(folder / "site")
     return folder
 
 
+@pytest.fixture
+def package(place, monkeypatch):
+    """The package of your-own.md is installed."""
+    monkeypatch.syspath_prepend(place / "site")
+    registry.installed.cache_clear()
+    yield
+    registry.installed.cache_clear()
+
+
+@pytest.mark.usefixtures("package")
 @pytest.mark.parametrize(("page", "words"), FOUND, ids=[" ".join([page, *words]) for page, words in FOUND])
 def test_every_command_in_the_docs_parses(page, words, place, monkeypatch):
     monkeypatch.chdir(place)

@@ -128,7 +128,11 @@ FAMILY = Family(kinds={{"odd": "{cls}"}}, presets={{"odd": Preset("{make}", "odd
     ("cls", "make", "why"),
     [
         ("odd:Odd", "nowhere_at_all:Odd", "the recipe odd is made by nowhere_at_all:Odd, which fails"),
-        ("odd:Odd", "plimsoll_waves.recipe:Waves", "makes a Waves for the recipe odd: it must be of a class that its family registers"),
+        (
+            "odd:Odd",
+            "plimsoll_waves.recipe:Waves",
+            "makes a Waves for the recipe odd: it must be of a class that its family registers",
+        ),
         ("nowhere_at_all:Odd", "odd:Odd", "nowhere_at_all:Odd, which cannot be loaded: ModuleNotFoundError"),
         ("plimsoll_waves.recipe:Waves", "odd:odd", "registered as the kind 'odd', and is no subclass"),
     ],

@@ -45,7 +45,10 @@ def completion(arguments: list[str]) -> int:
     if len(arguments) != 2 or arguments[1] not in SHELLS:
         got = " ".join(arguments[1:]) or "nothing"
         raise RecipeError(f"{FLAG} takes a shell, one of {', '.join(SHELLS)}, got {got}")
-    recipes = {name: preset(name) for name in presets()}
+    recipes = {}
+    for name in presets():
+        with contextlib.suppress(RecipeError):  # of a broken package, which `plimsoll recipes` names
+            recipes[name] = preset(name)
     by_recipe = {
         command: _either({name: (kind, kind(recipe=recipe)) for name, recipe in recipes.items()})
         for command, kind in BY_RECIPE.items()
