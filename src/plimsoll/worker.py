@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _train(options: dict[str, Any], interruption: Interruption) -> tuple[int, Mapping[str, Any] | None]:
-    """The exit code; and what the process that plans again is to know, where the run goes on with another plan."""
+    """Returns the exit code, and what the process that plans again has to know if the run goes on with another plan."""
     from plimsoll.engine.session import train_here
     from plimsoll.errors import PlimsollError
 

@@ -65,6 +65,6 @@ def completion(arguments: list[str]) -> int:
 
 
 def _either(commands: Mapping[str, tuple[Any, Any]]) -> Any:
-    """A type that is one of these, chosen by its name."""
+    """Returns a type that is one of these, chosen by its name."""
     kinds = [Annotated[kind, tyro.conf.subcommand(name, default=default)] for name, (kind, default) in commands.items()]
     return reduce(or_, kinds)

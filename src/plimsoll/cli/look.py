@@ -122,7 +122,8 @@ def _short_name(path: Path, folder: Path) -> str:
 
 
 def run_row(path: Path, *, name: str) -> dict[str, Any]:
-    """The row that `report.runs_table` prints. A file that cannot be read is the state of that run, not an end."""
+    """Returns the row that `report.runs_table` prints. A file that cannot be read is the state of that run, and
+    refuses nothing."""
     row: dict[str, Any] = {"name": name, "path": str(path)}
     try:
         with as_written(f"a file of {path}"):
@@ -200,7 +201,7 @@ def _inspect_hdf5(options: InspectOptions) -> int:
 
 
 def _shuffle(options: InspectOptions) -> dict[str, Any]:
-    """Of the first groups of an epoch, by the numbers of rows alone: nothing is read."""
+    """Returns how well the first groups of an epoch are mixed, from the numbers of rows alone: nothing is read."""
     from plimsoll.data.hdf5.rows import widest
     from plimsoll.data.hdf5.shuffled import sampled_order
     from plimsoll.data.hdf5.survey import shuffle_quality

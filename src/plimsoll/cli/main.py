@@ -45,7 +45,8 @@ CLOSING = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit code: 0 done, 2 refused, 3 stopped by the run itself, 130 or 143 interrupted and saved."""
+    """Runs a command, and returns the exit code: 0 done, 2 refused, 3 stopped by the run itself, 130 or 143
+    interrupted and saved."""
     arguments = sys.argv[1:] if arguments is None else arguments
     show_anything()
     if not arguments or arguments[0] in ("-h", "--help", "help"):
@@ -69,14 +70,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def show_anything() -> None:
-    """A character that the terminal cannot show is no reason to stop."""
+    """Replaces characters that the terminal cannot show, instead of stopping at them."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
 
 
 def answered(command: Callable[[], int]) -> int:
-    """The exit code of the command. What it refuses is one paragraph."""
+    """Returns the exit code of the command. A refusal is printed as one paragraph."""
     try:
         return command()
     except PlimsollError as problem:

@@ -104,7 +104,7 @@ class Control(AdamWRecipe):
 
     @cached_property
     def rows(self) -> ControlRows:
-        """The file, open."""
+        """The opened HDF5 file."""
         if not self.data:
             raise RecipeError(
                 "--data is missing: name the HDF5 file of windows. `plimsoll prepare control --samples 1M --out"
@@ -178,7 +178,7 @@ class Control(AdamWRecipe):
         return self.rows.validation(most=self.validation_rows, batch_size=examples, skip_bad=self.skip_bad)
 
     def reported(self, metrics: Mapping[str, float]) -> dict[str, Any]:
-        """R^2 of each family, about zero, and their mean."""
+        """Returns R^2 of each family, about zero, and their mean."""
         families = self.rows.families
         r2 = {
             family: 1 - metrics[f"unexplained_{i}"]

@@ -22,7 +22,7 @@ def stretches(length: int) -> list[tuple[int, int]]:
 
 
 def name_of(start: int) -> str:
-    """Of the metric of the stretch that begins there."""
+    """Returns the name of the metric of the stretch that begins there."""
     return f"{PREFIX}{start}"
 
 

@@ -164,7 +164,7 @@ class LongContext(AdamWRecipe):
         return replace(super().adamw, final_fraction=0.0)
 
     def optimizer(self, steps: int) -> AdamW:
-        """Warmed up for a tenth of the run: a one-cycle schedule."""
+        """Returns AdamW with a one-cycle schedule: warm-up for a tenth of the run."""
         return replace(self.adamw, warmup_steps=self.warmup_steps or round(self.warmup_fraction * steps))
 
     @property
@@ -173,7 +173,7 @@ class LongContext(AdamWRecipe):
 
     @cached_property
     def packed(self) -> Packed:
-        """The folder, open."""
+        """The opened folder of packed text."""
         if not self.data:
             raise RecipeError(
                 "--data is missing: name a packed folder. `plimsoll prepare longcontext --dataset-id TEXT --out"
@@ -221,7 +221,7 @@ class LongContext(AdamWRecipe):
 
     @property
     def _dtype(self) -> str:
-        """Of an id, as a folder of this vocabulary has it."""
+        """Type of an id in a folder of this vocabulary."""
         if self.data:
             return self.packed.dtype
         return "uint16" if self.vocab <= 2**16 else "uint32"
@@ -304,7 +304,7 @@ class LongContext(AdamWRecipe):
             yield batch | {COUNTED: batch[COUNTED] & wanted}
 
     def reported(self, metrics: Mapping[str, float]) -> dict[str, Any]:
-        """The loss, and a table of it by position."""
+        """Returns the loss, and a table of it by position."""
         rest = {name: value for name, value in metrics.items() if not is_of_a_position(name)}
         return rest | {BY_POSITION: by_position(metrics, self.seq_len)}
 
@@ -342,7 +342,7 @@ def _heads(width: int) -> int:
 
 
 def _identity(packed: Packed) -> dict[str, Any]:
-    """What tells one folder from another that has taken its place."""
+    """Returns what distinguishes the folder from another that has taken its place."""
     return {
         "tokens": packed.tokens,
         "documents": packed.documents,

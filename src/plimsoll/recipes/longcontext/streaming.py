@@ -32,13 +32,13 @@ class Stream:
     """`decoder` read onward from a memory instead of from the beginning."""
 
     def __init__(self, decoder: Decoder, *, context: int) -> None:
-        """`context`: tokens that a layer sees which attends to all before it."""
+        """Prepares reading; `context` is the number of tokens that a layer sees which attends to all before it."""
         assert isinstance(decoder.shape, EigenShape)
         self.decoder, self.shape = decoder, decoder.shape
         self.window = self.shape.attention_window or context
 
     def start(self, examples: int = 1) -> Memory:
-        """Before the first token."""
+        """Returns the memory before the first token."""
         shape = self.shape
         states: Complex[Array, "blocks batch states"] = jnp.zeros((shape.blocks, examples, shape.states), jnp.complex64)
         blocks: Any = states
@@ -51,7 +51,7 @@ class Stream:
     def hidden(
         self, params: dict, memory: Memory, ids: Int[Array, "batch length"]
     ) -> tuple[Float[Array, "batch length width"], Memory]:
-        """As `Decoder.hidden`, of the tokens that follow those remembered."""
+        """Returns what `Decoder.hidden` does for the tokens that follow those remembered, and the memory after them."""
         position = memory["position"]
 
         def one_block(x: Array, both: tuple[dict, Any]) -> tuple[Array, Any]:
@@ -95,7 +95,8 @@ def continued(
     top_k: int,
     seed: int,
 ) -> Iterator[int]:
-    """At most `tokens` ids after the prompt, up to `end` (which is not yielded); as `sampling.continued` draws them."""
+    """Yields at most `tokens` ids after the prompt, up to `end` (which is not yielded), sampled as
+    `sampling.continued` does."""
     rows = min(known, stream.shape.vocab)
 
     @jax.jit

@@ -27,7 +27,11 @@ def evaluation_picture(answer: Mapping[str, Any], path: str) -> None:
 
 
 def positions_table(losses: Mapping[str, float]) -> str:
-    """`losses` are nats, by stretches of positions in their order, like "64 to 127"."""
+    """Returns a table of the loss by position.
+
+    Args:
+        losses: Nats by stretch of positions in their order, like "64 to 127".
+    """
     highest, before = max(losses.values(), default=0.0), None
     rows = []
     for stretch, loss in losses.items():
@@ -40,7 +44,7 @@ def positions_table(losses: Mapping[str, float]) -> str:
 
 
 def positions_picture(losses: Mapping[str, float], path: Path | str) -> Path:
-    """A step for each stretch, over a logarithmic axis of positions, into `path`: a .png or .svg."""
+    """Draws a step for each stretch, over a logarithmic axis of positions, into `path`: a .png or .svg."""
     path = require_picture(path)
     from matplotlib.figure import Figure
 

@@ -29,7 +29,7 @@ Guard = Callable[[str], AbstractContextManager[None]]
 
 
 def wanted(loss: Callable[..., Any], *, called: str) -> tuple[str, ...]:
-    """Those of `MAY_TAKE` that a loss takes besides parameters and batch."""
+    """Returns those of `MAY_TAKE` that a loss takes besides parameters and batch."""
     parameters = list(inspect.signature(loss).parameters.values())
     named = [one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
     rest = [one for one in named[2:] if one.default is one.empty or one.name in MAY_TAKE]
@@ -77,7 +77,7 @@ class GivenTask:
         return loss, None, sums
 
     def _counted_sums(self, given: Any, batch: dict[str, Any], keys: Array, *, train: bool) -> Metrics:
-        """Example by example (the same sums), so that the rows that fill up a batch can be left out."""
+        """Returns the same sums example by example, so that rows that fill up a batch can be left out."""
         counted = batch.pop(COUNTED)
 
         def one(row: Batch, key: Array) -> Metrics:
@@ -162,7 +162,7 @@ TOLERANCE = 1e-3
 
 
 def require_sound(task: GivenTask, batch: Batch, *, called: str, seed: int) -> None:
-    """On two examples: the loss and its gradient are finite, and the loss is a sum over examples.
+    """Requires on two examples that loss and gradient are finite, and that the loss is a sum over examples.
 
     Allocates one set of parameters and runs the model three times. A loss that is a mean, or that looks at the batch as
     a whole (batch norm, in-batch negatives), would be another loss with every split of the batch.

@@ -32,12 +32,12 @@ def told_by_its_lines(what: str, folder: Path) -> Iterator[None]:
 
 
 def failed(what: str, folder: Path, problem: BaseException) -> RecipeError:
-    """That `what` failed, with the lines below `folder` that led there."""
+    """Returns the refusal that `what` failed, with the lines below `folder` that led there."""
     return RecipeError(_told(what, folder, problem))
 
 
 def is_users(path: Path, folder: Path) -> bool:
-    """Below `folder`, and not of an environment that lies there."""
+    """Returns whether a path is below `folder`, and not of an environment there."""
     return path.is_relative_to(folder) and not {"site-packages", "dist-packages"} & set(path.parts)
 
 

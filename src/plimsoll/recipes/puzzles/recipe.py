@@ -143,7 +143,7 @@ class Puzzles(Recipe):
 
     @cached_property
     def shape(self) -> TRMShape:
-        """With a table for the data set, where one is named."""
+        """Shape of the model, with a table for the data set where one is named."""
         return self._shape(self.training_set.identifiers if self.data else self.identifiers)
 
     def _shape(self, identifiers: int) -> TRMShape:
@@ -257,7 +257,7 @@ class Puzzles(Recipe):
         return with_tables(super().update_rule(steps, storage), self.sign_sgd.build(steps))
 
     def begin(self, params: Any) -> Any:
-        """With the weights of --init-from, where one is named."""
+        """Returns the parameters with the weights of --init-from, where one is named."""
         if self.init_from is None:
             return params
         from plimsoll.recipes.puzzles import published
@@ -311,7 +311,7 @@ class Puzzles(Recipe):
         return replace(self, data="", identifiers=prepared.facts["identifiers"])
 
     def _digests(self) -> dict[str, str]:
-        """Of the splits that are there."""
+        """Returns the digests of the splits that exist."""
         has_test = (Path(self.data).expanduser() / "test").is_dir()
         return {"train": self.training_set.digest()} | ({"test": self.test_set.digest()} if has_test else {})
 
@@ -363,7 +363,7 @@ class Puzzles(Recipe):
         }
 
     def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
-        """Without data, of batches alone."""
+        """Returns the bytes of the source; without data, those of batches alone."""
         batch = 4 * self.effective_batch * (2 * self.seq_len + 1)
         held = 2 * 4 * self.training_set.groups + self.training_set.held_bytes() if self.data else 0
         return {"data": READER_BYTES + held + (prefetch + BATCHES) * batch}

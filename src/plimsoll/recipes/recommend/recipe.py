@@ -174,12 +174,12 @@ class Recommend(AdamWRecipe):
 
     @property
     def is_frozen(self) -> bool:
-        """Whether there is a pretrained model that stays as it is."""
+        """True if there is a pretrained model that stays as it is."""
         return self.pretrained != NONE and self.freeze
 
     @cached_property
     def interactions(self) -> Interactions:
-        """The folder, open."""
+        """The opened data set."""
         if not self.data:
             raise RecipeError(
                 "--data is missing: name a prepared folder. `plimsoll prepare recommend --interactions FILE --out"
@@ -197,7 +197,7 @@ class Recommend(AdamWRecipe):
 
     @cached_property
     def published(self) -> PretrainedShape | None:
-        """Of the pretrained model, where there is one."""
+        """Shape of the pretrained model, where there is one."""
         if self.pretrained == NONE:
             return None
         if self.pretrained in KNOWN:
@@ -220,7 +220,7 @@ class Recommend(AdamWRecipe):
 
     @cached_property
     def reader_shape(self) -> DecoderShape:
-        """Of the small transformer."""
+        """Shape of the small transformer."""
         width = self.width or self.item_width
         heads = self.heads or max(1, width // 32)
         return DecoderShape(vocab=1, width=width, layers=self.layers, heads=heads, inner=inner_width(width))
@@ -279,7 +279,7 @@ class Recommend(AdamWRecipe):
         return NextItem(self.shape, reader, compute)
 
     def begin(self, params: Any) -> Any:
-        """With the data's embeddings and clusters, and the pretrained weights."""
+        """Returns the parameters with the data's embeddings and clusters, and the pretrained weights."""
         from plimsoll.recipes.recommend.item_start import with_clusters, with_items, with_weights
 
         if (rows := self._embeddings()) is not None:
@@ -336,12 +336,13 @@ class Recommend(AdamWRecipe):
         )
 
     def _embeddings(self) -> Any:
-        """Of the data, where they are as wide as an item here."""
+        """Returns the embeddings of the data, where they are as wide as an item here."""
         there = self.interactions
         return there.embeddings() if there.about["embedding_size"] == self.item_width else None
 
     def _identity(self) -> dict[str, Any]:
-        """What tells one data set from another, wherever it lies, and one language model's shape from another."""
+        """Returns what distinguishes one data set from another, wherever it is kept, and one language model's shape
+        from another."""
         about = self.interactions.about
         names = ("users", "items", "interactions", "clusters", "catalogue", "clusters_sha256")
         identity = {name: about[name] for name in names} | {"sequences_sha256": self.interactions.sha256()}
@@ -393,7 +394,7 @@ class Recommend(AdamWRecipe):
         return dict(metrics)
 
     def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
-        """Without data, of batches alone."""
+        """Returns the bytes of the source; without data, those of batches alone."""
         batch = 4 * self.effective_batch * (self.seq_len + 1)
         held = self.rows.held_bytes() if self.data else 0
         return {"data": READER_BYTES + held + (prefetch + BATCHES) * batch}

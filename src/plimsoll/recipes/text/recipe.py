@@ -343,7 +343,8 @@ class Text(AdamWRecipe):
 
     @property
     def is_stream(self) -> bool:
-        """Read over the network: not counted, and its tokens are not all seen before training."""
+        """True for text that is read over the network: it is not counted, and its tokens are not all seen before
+        training."""
         return self.dataset_id != STANDARD_LIBRARY and not Path(self.dataset_id).expanduser().exists()
 
     def data_advice(self) -> str:
