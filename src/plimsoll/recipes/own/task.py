@@ -100,7 +100,8 @@ class GivenTask:
 
     def _pair(self, name: str, pair: tuple[Any, Any]) -> LossSum:
         for part, value in zip(("total", "weight"), pair, strict=True):
-            if not _is_number(value) or jnp.shape(value) != ():
+            number = isinstance(value, bool | int | float | np.generic | np.ndarray | jax.Array)
+            if not number or jnp.shape(value) != ():
                 of = "" if name == "loss" else f" of {name!r}"
                 raise self._not_sums(f"its {part}{of} is {_described(value)}")
         return LossSum(*(jnp.asarray(value, jnp.float32) for value in pair))
@@ -139,10 +140,6 @@ class GivenTask:
 
 def _is_split(params: Any) -> bool:
     return isinstance(params, dict) and params.keys() == {"trainable", "frozen"}
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, bool | int | float | np.generic | np.ndarray | jax.Array)
 
 
 def _described(value: Any) -> str:
