@@ -81,7 +81,7 @@ def test_two_recipes_of_one_file_are_not_the_same_one(tmp_path):
 
 READS_IT = """
 import json, sys
-from plimsoll.recipes.saved import from_dict
+from plimsoll.recipes.saved import from_dict, to_dict
 print(json.dumps(to_dict(from_dict(json.load(sys.stdin)))))
 """
 
