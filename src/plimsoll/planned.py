@@ -272,7 +272,7 @@ class Planned:
     error_band: Mapping[str, int] | None = None
     """Of earlier predictions of this kind (planner/calibration.py); None where none are kept."""
     estimate_band: Mapping[str, Any] | None = None
-    """Of a plan that no compiler has seen (planner/estimate_band.py); None of one that was compiled."""
+    """Of a plan that no compiler has seen (planner/calibration.py); None of one that was compiled."""
     disk: Mapping[str, int] = field(default_factory=dict)
     """Bytes of the checkpoints that the run keeps (training/disk.py)."""
 

@@ -6,7 +6,7 @@ stand in `planned.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
@@ -181,6 +181,15 @@ class TrainedRun(Protocol):
 
     def params(self, *, average: bool = True) -> Params:
         """Returns the parameters: the average of the weights where one is kept, unless `average` is False."""
+        ...
+
+    def means(self, *, average: bool = True, evaluate: Callable[..., Any] | None = None) -> dict[str, Any]:
+        """Returns the means over the held-out set, as the recipe reports them.
+
+        Args:
+            average: As in `params`.
+            evaluate: From parameters and a batch to sums by name; by default the run's own executable.
+        """
         ...
 
 

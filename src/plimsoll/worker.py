@@ -147,16 +147,11 @@ def _rehearse(request: dict[str, Any]) -> int:
 
 ANSWERS = {
     "evaluate": ("plimsoll.inference.evaluate", "evaluate"),
-    "sample": ("plimsoll.inference.sample", "sample"),
     "evaluate_text": ("plimsoll.inference.pretrained", "evaluate_text"),
     "sample_text": ("plimsoll.inference.pretrained", "sample_text"),
-    "export": ("plimsoll.inference.export", "export"),
-    "solve": ("plimsoll.inference.verbs", "solve"),
-    "rank": ("plimsoll.inference.verbs", "rank"),
     "show": ("plimsoll.inference.showcase", "show"),
     "fingerprint": ("plimsoll.inference.evaluate", "prove"),
-    "prepare": ("plimsoll.recipes.control.prepare", "answer"),
-    "recommend": ("plimsoll.recipes.recommend.prepare", "answer"),
+    "prepare": ("plimsoll.recipes.registry", "make_data"),
     "rechunk": ("plimsoll.data.hdf5.rechunk", "answer"),
     "doctor": ("plimsoll.engine.machine", "examine"),
     "accelerators": ("plimsoll.engine.machine", "accelerators"),
@@ -164,16 +159,20 @@ ANSWERS = {
 
 
 def _answer(verb: str) -> int:
-    """Reads the question from standard input, writes {"answer": ...} or {"refused": why, "exit_code": n}."""
+    """Reads the question from standard input, writes {"answer": ...} or {"refused": why, "exit_code": n}.
+
+    A verb that is not in `ANSWERS` is one of the run's recipe.
+    """
     from plimsoll.errors import PlimsollError
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # silently: whoever asked says it
     asked = json.load(sys.stdin)
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)  # what libraries print is no part of the answer
-        module, name = ANSWERS[verb]
+        module, name = ANSWERS.get(verb, ("plimsoll.inference.verbs", "answer"))
         try:
-            reply = {"answer": getattr(importlib.import_module(module), name)(asked)}
+            function = getattr(importlib.import_module(module), name)
+            reply = {"answer": function(asked) if verb in ANSWERS else function(verb, asked)}
         except PlimsollError as problem:
             reply = {"refused": str(problem), "exit_code": problem.exit_code}
         json.dump(reply, answers)

@@ -8,16 +8,17 @@ import subprocess
 
 import pytest
 
-from plimsoll.cli.completion import OTHERS, PREPARED, completion
-from plimsoll.cli.examples import EXAMPLES, OF_PRETRAINED
+from plimsoll.cli.completion import OTHERS, completion
+from plimsoll.cli.examples import EXAMPLES, OF_PRETRAINED, example
 from plimsoll.cli.main import COMMANDS, main, usage
+from plimsoll.cli.prepare import every_options
 from plimsoll.errors import RecipeError
 from plimsoll.recipes.registry import PRESETS
 
 ASKED = [
     *([name] for name in COMMANDS),
     *(["train", preset] for preset in PRESETS),
-    *(["prepare", what] for what in PREPARED),
+    *(["prepare", what] for what in every_options()),
     *([name, "--pretrained"] for name in OF_PRETRAINED),
 ]
 NO_TEXT = re.compile(r"(?:--\S+,? ?)+(?:\{\S+\}|[A-Z|\[\]{}.]+| )*\((default|required)")
@@ -88,7 +89,8 @@ def test_the_usage_fits():
 def test_every_command_has_its_example():
     named = {name for example in EXAMPLES for name in [example.split()[0]]}
     assert named == set(COMMANDS)
-    assert {f"prepare {what}" for what in PREPARED} <= set(EXAMPLES)
+    for what in every_options():
+        assert example(f"plimsoll prepare {what}").startswith(f"plimsoll prepare {what} ")
 
 
 @pytest.fixture(scope="module")

@@ -10,19 +10,19 @@ import pytest
 from interaction_files import write_small
 from packed_files import write_packed
 from plimsoll.cli.examples import EXAMPLES, OF_PRETRAINED
-from plimsoll.cli.export import ExportOptions
 from plimsoll.cli.ladder import LadderOptions
 from plimsoll.cli.main import COMMANDS
 from plimsoll.cli.options import PlanOptions, TrainOptions
 from plimsoll.cli.parse import parse, take_recipe
-from plimsoll.cli.prepare import PUZZLES, RecommendOptions, TextOptions
+from plimsoll.cli.prepare import options_of
 from plimsoll.cli.pretrained import EvaluatePretrained, SamplePretrained, is_asked_for
-from plimsoll.cli.rank import RankOptions
 from plimsoll.cli.report import ReportOptions
-from plimsoll.cli.solve import SolveOptions
-from plimsoll.cli.use import EvaluateOptions, SampleOptions
+from plimsoll.cli.use import EvaluateOptions, ExportOptions, RankOptions, SampleOptions, SolveOptions
+from plimsoll.recipes import registry
+from plimsoll.recipes.registry import preparations
 from pretrained_folders import LLAMA, write
 from puzzle_files import write_split
+from recipe_packages import installed_into
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDES = ROOT / "docs/from-the-guides.md"
@@ -60,7 +60,8 @@ def typed(lines: list[str]) -> list[str]:
     return after or lines
 
 
-SHOWN = [text.format(recipe="stories") for text in [*EXAMPLES.values(), *OF_PRETRAINED.values()]]
+PREPARED = [preparation.example for preparation in preparations().values()]
+SHOWN = [text.format(recipe="stories") for text in [*EXAMPLES.values(), *OF_PRETRAINED.values(), *PREPARED]]
 FOUND = [(page.name, words) for page in PAGES for words in commands(page)]
 FOUND += [("help", shlex.split(text)[1:]) for text in SHOWN]
 
@@ -77,9 +78,20 @@ def place(tmp_path_factory):
         for split in ("train", "test"):
             write_split(folder / name / split, groups=[[1]], seq_len=seq_len, vocab_size=vocab_size, identifiers=1)
     write_packed(folder / "packed", [1, 2, 256] * 10)
+    installed_into(folder / "site")
     return folder
 
 
+@pytest.fixture
+def package(place, monkeypatch):
+    """The package of your-own.md is installed."""
+    monkeypatch.syspath_prepend(place / "site")
+    registry.installed.cache_clear()
+    yield
+    registry.installed.cache_clear()
+
+
+@pytest.mark.usefixtures("package")
 @pytest.mark.parametrize(("page", "words"), FOUND, ids=[" ".join([page, *words]) for page, words in FOUND])
 def test_every_command_in_the_docs_parses(page, words, place, monkeypatch):
     monkeypatch.chdir(place)
@@ -103,12 +115,8 @@ def require_parsed(name, rest):
     elif name in USES:
         options = PRETRAINED if is_asked_for(rest) else USES
         parse(options[name], rest, program=f"plimsoll {name}")
-    elif name == "prepare" and rest[0] == "longcontext" and rest[1:]:
-        parse(TextOptions, rest[1:], program="plimsoll prepare longcontext")
-    elif name == "prepare" and rest[0] == "recommend" and rest[1:]:
-        parse(RecommendOptions, rest[1:], program="plimsoll prepare recommend")
-    elif name == "prepare" and rest[0] in PUZZLES:
-        parse(PUZZLES[rest[0]][0], rest[1:], program=f"plimsoll prepare {rest[0]}")
+    elif name == "prepare" and rest[0] in preparations():
+        parse(options_of(preparations()[rest[0]]), rest[1:], program=f"plimsoll prepare {rest[0]}")
 
 
 def test_the_guide_is_translated_command_by_command():

@@ -6,10 +6,11 @@ import pytest
 
 from plimsoll.errors import DataError
 from plimsoll.inference import showcase
-from plimsoll.inference.showcase import MAKERS, WORDS, learning_rate, show
+from plimsoll.inference.showcase import learning_rate, show
 from plimsoll.recipes.base import Prepared
-from plimsoll.recipes.registry import PRESETS, preset
+from plimsoll.recipes.registry import KINDS, preset, recipe_class
 from plimsoll.recipes.saved import to_dict
+from plimsoll.recipes.verbs import resolved
 from plimsoll.runs.folder import RunFolder
 
 
@@ -26,18 +27,33 @@ def run(tmp_path, monkeypatch):
         "data.json", dataclasses.asdict(Prepared(steps=100, steps_per_epoch=None, facts={"families": ["A", "B"]}))
     )
     monkeypatch.setattr(showcase, "bound_memory", lambda limit: None)  # of this very process
+    monkeypatch.setattr(showcase, "Trained", lambda run, step: run)
     return folder
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_what_a_recipe_shows_is_known_by_name(name):
-    assert {*preset(name).shown} <= {*MAKERS}
-    assert {*MAKERS} == {*WORDS}
+@pytest.fixture
+def drives(monkeypatch):
+    """Replaces what makes the exhibit of a run of control."""
+
+    def by(make):
+        monkeypatch.setattr(showcase, "resolved", {"plimsoll.recipes.control.closed_loop:shown": make}.__getitem__)
+
+    return by
 
 
-def test_driving_is_left_out_unless_it_is_asked_for(run, monkeypatch):
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_function_that_a_recipe_names_is_there(kind):
+    recipe = recipe_class(kind)
+    assert recipe.shown
+    named = [part.make for part in recipe.shown]
+    for verb in recipe.verbs.values():
+        named += [name for name in (verb.answer, verb.ask, verb.text, verb.picture) if name]
+    assert all(callable(resolved(name)) for name in named)
+
+
+def test_driving_is_left_out_unless_it_is_asked_for(run, drives):
     drawn = {"kind": "table", "title": "driven"}
-    monkeypatch.setitem(MAKERS, "drive", lambda recipe, prepared, run: [drawn])
+    drives(lambda trained: [drawn])
     without = show(asked(run))
     assert without["exhibits"] == []
     assert without["left_out"] == ["how it drives: ask for it with --closed-loop, it takes minutes"]
@@ -57,18 +73,18 @@ def test_the_last_evaluation_is_shown_whether_or_not_the_model_is_asked(run):
         (MemoryError(), "it takes more than the 1.0 TiB"),
     ],
 )
-def test_what_cannot_be_shown_is_said_and_the_rest_is_shown(run, monkeypatch, problem, said):
-    def fails(recipe, prepared, run):
+def test_what_cannot_be_shown_is_said_and_the_rest_is_shown(run, drives, problem, said):
+    def fails(trained):
         raise problem
 
-    monkeypatch.setitem(MAKERS, "drive", fails)
+    drives(fails)
     found = show(asked(run, closed_loop=True))
     assert said in found["left_out"][0]
     assert found["learning_rate"] is not None
 
 
-def test_a_defect_is_not_hidden(run, monkeypatch):
-    monkeypatch.setitem(MAKERS, "drive", lambda *_: 1 / 0)
+def test_a_defect_is_not_hidden(run, drives):
+    drives(lambda trained: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         show(asked(run, closed_loop=True))
 

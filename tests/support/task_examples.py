@@ -16,6 +16,7 @@ from plimsoll.recipes.own.recipe import OwnRecipe
 from plimsoll.recipes.registry import preset
 from pretrained_folders import LLAMA, write
 from puzzle_files import write_split
+from recipe_packages import EXAMPLE
 
 
 def folder_of_this_process(name):
@@ -36,8 +37,23 @@ def own(path):
 
 
 DOCS = Path(__file__).parents[2] / "docs/examples"
-OWN = {path.stem: partial(own, path) for path in sorted(DOCS.glob("*.py"))}
-"""The recipes of docs/your-own.md: plain JAX, Equinox, Flax."""
+
+
+@cache
+def waves():
+    """The recipe of the example package, which is imported from its folder."""
+    sys.path.append(str(EXAMPLE))
+    try:
+        from plimsoll_waves.data import WavesOptions, make
+        from plimsoll_waves.recipe import Waves
+    finally:
+        sys.path.remove(str(EXAMPLE))
+    file = make(WavesOptions(count=200, out=str(folder_of_this_process("waves") / "waves.npz")))["path"]
+    return Waves(file=file, batch_size=8, steps=10)
+
+
+OWN = {path.stem: partial(own, path) for path in sorted(DOCS.glob("*.py"))} | {"waves": waves}
+"""The recipes of docs/your-own.md: plain JAX, Equinox, Flax, a package."""
 
 FROM_THEIR_DATA = ("control", "puzzles")
 """Kinds whose batches cannot be drawn at random: masks and families go together, and a vocabulary is small."""

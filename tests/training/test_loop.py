@@ -47,7 +47,7 @@ def run(folder, evaluations, **schedule):
 
 
 @pytest.mark.parametrize(
-    ("evaluations", "judged_by", "best"),
+    ("evaluations", "best_by", "best"),
     [
         ([{"validation_loss": loss} for loss in (3.0, 1.0, 2.0)], "loss", 2),
         ([{"validation_loss": loss} for loss in (1.0, 2.0, 3.0)], "loss", 1),
@@ -56,10 +56,10 @@ def run(folder, evaluations, **schedule):
     ],
 )
 def test_the_best_checkpoint_has_the_lowest_loss_or_the_most_of_the_metric_that_is_named(
-    tmp_path, evaluations, judged_by, best
+    tmp_path, evaluations, best_by, best
 ):
     """Of equals the first; what was best when it was evaluated is saved, whatever --save-every says."""
-    checkpoints = run(tmp_path, evaluations, judged_by=judged_by)
+    checkpoints = run(tmp_path, evaluations, best_by=best_by)
     marked = checkpoints.best()
     assert marked is not None
     assert (marked["step"], marked["validation_loss"]) == (best, evaluations[best - 1]["validation_loss"])

@@ -1,4 +1,4 @@
-"""The commands that continue a run, repeat it, and use it, from what its folder says. Part of the joint."""
+"""The commands that continue a run, repeat it, and use it, from what its folder says."""
 
 from __future__ import annotations
 
@@ -6,40 +6,34 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from plimsoll.recipes.base import FROM_FILE, Recipe
-from plimsoll.recipes.registry import PRESETS, preset
-from plimsoll.recipes.saved import from_dict, to_dict
+from plimsoll.errors import RecipeError
+from plimsoll.recipes.registry import preset, presets
+from plimsoll.recipes.saved import chosen_fields as fields_besides
+from plimsoll.recipes.saved import is_from_file
+from plimsoll.recipes.verbs import Shown
 from plimsoll.runs.folder import RunFolder
 from plimsoll.units import MIB
 
-USES = {
-    "sample": "plimsoll sample {run}",
-    "solve": "plimsoll solve {run} test:0",
-    "drive": "plimsoll evaluate {run} --closed-loop",
-}
-"""Of what a recipe shows (`Recipe.shown`)."""
-
 
 def chosen_fields(saved: Mapping[str, Any], name: str | None) -> dict[str, Any]:
-    """What is not as the preset has it; of a user's file all fields, since only running it would say its defaults."""
-    if saved.get("kind") == FROM_FILE:
-        return dict(saved.get("fields", {}))
-    recipe = from_dict(saved)
-    base = to_dict(preset(_preset_of(recipe, name)))["fields"]
-    return {field: value for field, value in to_dict(recipe)["fields"].items() if value != base[field]}
+    """Returns the fields that are not as in the preset; of a user's file all of them."""
+    return fields_besides(saved, None if is_from_file(saved) else preset(_preset_of(saved["kind"], name)))
 
 
-def _preset_of(recipe: Recipe, name: str | None) -> str:
-    """The one of that name, or the first of the kind: a run from Python may be called anything."""
-    if name in PRESETS and preset(name).kind == recipe.kind:
+def _preset_of(kind: str, name: str | None) -> str:
+    """Returns the preset of that name, or the first of the kind: a run from Python may be called anything."""
+    names = presets()
+    if name in names and preset(name).kind == kind:
         return name
-    return next(other for other in PRESETS if preset(other).kind == recipe.kind)
+    of_kind = [other for other in names if preset(other).kind == kind]
+    if not of_kind:
+        raise RecipeError(f"no preset is of the kind {kind}: the command that made this run is not known")
+    return of_kind[0]
 
 
 def recipe_words(saved: Mapping[str, Any], name: str | None) -> list[str]:
     """What follows `plimsoll train`: the recipe, and the options that make it this one."""
-    of_file = saved.get("kind") == FROM_FILE
-    first = f"{saved['file']}:{saved['name']}" if of_file else _preset_of(from_dict(saved), name)
+    first = f"{saved['file']}:{saved['name']}" if is_from_file(saved) else _preset_of(saved["kind"], name)
     return [first, *(word for field, value in chosen_fields(saved, name).items() for word in _option(field, value))]
 
 
@@ -65,6 +59,7 @@ def repeat_command(folder: RunFolder, saved: Mapping[str, Any], planned: Mapping
     return shlex.join(["plimsoll", "train", *recipe_words(saved, planned.get("recipe")), *again])
 
 
-def use_commands(folder: RunFolder, shown: Sequence[str]) -> list[str]:
+def use_commands(folder: RunFolder, shown: Sequence[Shown]) -> list[str]:
+    """Returns the commands that use a run: `evaluate`, and those of what its recipe shows."""
     run = shlex.quote(str(folder.path))
-    return [f"plimsoll evaluate {run}", *(USES[name].format(run=run) for name in shown if name in USES)]
+    return [f"plimsoll evaluate {run}", *(part.command.format(run=run) for part in shown if part.command)]

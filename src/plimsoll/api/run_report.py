@@ -17,8 +17,7 @@ from plimsoll.errors import PlimsollError
 from plimsoll.planned import Plan
 from plimsoll.planner import host
 from plimsoll.processes.request import ask
-from plimsoll.recipes.base import FROM_FILE
-from plimsoll.recipes.saved import from_dict
+from plimsoll.recipes.saved import class_of, from_dict, is_from_file
 from plimsoll.report.metrics import read_rows
 from plimsoll.report.page.recorded import Columns, Recorded, columns_of
 from plimsoll.runs import provenance
@@ -123,7 +122,7 @@ def _commands(folder: RunFolder, recipe: Facts, planned: Facts | None, left_out:
     if planned is None:
         return {}
     try:
-        shown = () if recipe["kind"] == FROM_FILE else from_dict(recipe).shown
+        shown = class_of(recipe).shown
         finished = folder.state((_optional(folder, "data.json") or {}).get("steps")) == "finished"
         return {
             "chosen": commands.chosen_fields(recipe, planned.get("recipe")),
@@ -165,9 +164,9 @@ def _shown(
             left_out += [] if model else [f"what the model makes: {why_not}"]
             return shown
     left_out.append(f"what the model makes, and its learning rate: {why_not}")
-    if recipe["kind"] == FROM_FILE or data is None:
-        return {}
     try:
+        if data is None or is_from_file(recipe):  # drawing a page is no reason to run it
+            return {}
         return {"exhibits": from_dict(recipe).exhibits(metrics, data.get("facts") or {})}
     except PlimsollError:  # the commands have reported it already
         return {}

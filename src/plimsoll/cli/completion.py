@@ -15,28 +15,21 @@ from typing import Annotated, Any
 import tyro
 from tyro import MISSING
 
-from plimsoll.cli import chips, doctor, export, ladder, look, options, prepare, rank, report, solve, use
+from plimsoll.cli import chips, doctor, ladder, look, options, prepare, report, use
 from plimsoll.errors import RecipeError
-from plimsoll.recipes.registry import PRESETS, preset
+from plimsoll.recipes.registry import preset, presets
 
 FLAG = "--tyro-print-completion"
 SHELLS = ("bash", "zsh")
 """Which tyro writes by itself; for tcsh it would need another library."""
 
 BY_RECIPE = {"plan": options.PlanOptions, "train": options.TrainOptions, "ladder": ladder.LadderOptions}
-PREPARED = {
-    "control": prepare.ControlOptions,
-    "longcontext": prepare.TextOptions,
-    **{name: found[0] for name, found in prepare.PUZZLES.items()},
-    "recommend": prepare.RecommendOptions,
-    "rechunk": prepare.RechunkOptions,
-}
 OTHERS = {
     "evaluate": use.EvaluateOptions,
     "sample": use.SampleOptions,
-    "export": export.ExportOptions,
-    "solve": solve.SolveOptions,
-    "rank": rank.RankOptions,
+    "export": use.ExportOptions,
+    "solve": use.SolveOptions,
+    "rank": use.RankOptions,
     "report": report.ReportOptions,
     "inspect": look.InspectOptions,
     "fingerprint": look.FingerprintOptions,
@@ -52,12 +45,15 @@ def completion(arguments: list[str]) -> int:
     if len(arguments) != 2 or arguments[1] not in SHELLS:
         got = " ".join(arguments[1:]) or "nothing"
         raise RecipeError(f"{FLAG} takes a shell, one of {', '.join(SHELLS)}, got {got}")
-    recipes = {name: preset(name) for name in PRESETS}
+    recipes = {}
+    for name in presets():
+        with contextlib.suppress(RecipeError):  # of a broken package, which `plimsoll recipes` names
+            recipes[name] = preset(name)
     by_recipe = {
         command: _either({name: (kind, kind(recipe=recipe)) for name, recipe in recipes.items()})
         for command, kind in BY_RECIPE.items()
     }
-    prepared = {"prepare": _either({name: (kind, MISSING) for name, kind in PREPARED.items()})}
+    prepared = {"prepare": _either({name: (kind, MISSING) for name, kind in prepare.every_options().items()})}
     every = {name: (kind, MISSING) for name, kind in (by_recipe | prepared | OTHERS).items()}
     script = io.StringIO()
     with contextlib.redirect_stdout(script), contextlib.suppress(SystemExit):
@@ -69,6 +65,6 @@ def completion(arguments: list[str]) -> int:
 
 
 def _either(commands: Mapping[str, tuple[Any, Any]]) -> Any:
-    """A type that is one of these, chosen by its name."""
+    """Returns a type that is one of these, chosen by its name."""
     kinds = [Annotated[kind, tyro.conf.subcommand(name, default=default)] for name, (kind, default) in commands.items()]
     return reduce(or_, kinds)

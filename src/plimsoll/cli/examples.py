@@ -12,12 +12,6 @@ EXAMPLES = {
     "solve": 'plimsoll solve runs/four "21.. .3.. .4.2 ...3"',
     "rank": "plimsoll rank runs/mine --history 12,88,401",
     "report": "plimsoll report runs/mine",
-    "prepare control": "plimsoll prepare control --samples 400k --out windows.h5",
-    "prepare longcontext": "plimsoll prepare longcontext --dataset-id my-texts/ --out packed/",
-    "prepare sudoku": "plimsoll prepare sudoku --size 4 --out data/sudoku-4x4",
-    "prepare maze": "plimsoll prepare maze --out data/maze",
-    "prepare arc": "plimsoll prepare arc --source arc-tasks/ --out data/arc",
-    "prepare recommend": "plimsoll prepare recommend --interactions ratings.csv --out data/",
     "prepare rechunk": "plimsoll prepare rechunk old.h5 --out new.h5",
     "inspect": "plimsoll inspect my-texts/",
     "fingerprint": "plimsoll fingerprint runs/mine",
@@ -33,7 +27,11 @@ OF_PRETRAINED = {
 
 
 def example(program: str) -> str:
-    """Of `plimsoll COMMAND`, or of `plimsoll COMMAND RECIPE`."""
+    """Returns the example of `plimsoll COMMAND`, of `plimsoll COMMAND RECIPE`, or of `plimsoll prepare WHAT`."""
     command = program.removeprefix("plimsoll ")
     name, _, recipe = command.partition(" ")
+    if name == "prepare" and command not in EXAMPLES:
+        from plimsoll.recipes.registry import preparations
+
+        return preparations()[recipe].example
     return EXAMPLES.get(command, EXAMPLES.get(name, "")).format(recipe=recipe)

@@ -77,15 +77,19 @@ def fingerprint(arguments: list[str]) -> int:
 def recipes(arguments: list[str]) -> int:
     """Prints the names that `plan` and `train` take."""
     options = parse(RecipesOptions, arguments, program="plimsoll recipes")
-    from plimsoll.recipes.registry import PRESETS
+    from plimsoll.recipes.registry import installed, presets
 
-    found = [{"name": name, "purpose": purpose} for name, (_, _, purpose) in PRESETS.items()]
+    rows = {name: preset.purpose for name, preset in presets().items()}
+    broken = installed().broken
     if options.json:
-        print(json.dumps({"recipes": found}))
+        listed = {"recipes": [{"name": name, "purpose": purpose} for name, purpose in rows.items()]}
+        print(json.dumps(listed | ({"broken": broken} if broken else {})))
         return 0
-    widest = max(map(len, PRESETS))
-    for recipe in found:
-        print(f"  {recipe['name']:<{widest}}  {recipe['purpose']}")
+    widest = max(map(len, rows))
+    for name, purpose in rows.items():
+        print(f"  {name:<{widest}}  {purpose}")
+    for problem in broken:
+        print(f"\nThe recipe package {problem}.")
     print("\nA file of your own is a recipe too: `plimsoll train my_recipe.py` (docs/your-own.md).")
     print("`plimsoll train NAME --help` lists a recipe's options.")
     return 0
@@ -118,7 +122,8 @@ def _short_name(path: Path, folder: Path) -> str:
 
 
 def run_row(path: Path, *, name: str) -> dict[str, Any]:
-    """The row that `report.runs_table` prints. A file that cannot be read is the state of that run, not an end."""
+    """Returns the row that `report.runs_table` prints. A file that cannot be read is the state of that run, and
+    refuses nothing."""
     row: dict[str, Any] = {"name": name, "path": str(path)}
     try:
         with as_written(f"a file of {path}"):
@@ -162,52 +167,21 @@ def inspect(arguments: list[str]) -> int:
             print(json.dumps(found) if options.json else _run_text(found))
         return 0
     from plimsoll.data.hdf5.survey import is_hdf5
-    from plimsoll.data.packed.packed import is_packed
-    from plimsoll.recipes.puzzles.dataset import is_puzzle_set
-    from plimsoll.recipes.recommend.interactions import is_interactions
+    from plimsoll.recipes.registry import inspections
+    from plimsoll.recipes.verbs import resolved
 
-    if is_packed(options.path):
-        return _inspect_packed(options)
-    if is_puzzle_set(options.path):
-        return _inspect_puzzles(options)
-    if is_interactions(options.path):
-        return _inspect_interactions(options)
+    for form in inspections():
+        if resolved(form.recognises)(options.path):
+            with as_written(options.path):
+                found = resolved(form.describe)(options.path)
+                print(json.dumps(found) if options.json else resolved(form.table)(found))
+            return 0
     if is_hdf5(options.path):
         return _inspect_hdf5(options)
     from plimsoll.data.text.survey import describe_text
 
     found = describe_text(_documents(options))
     print(json.dumps(found) if options.json else _data_text(found))
-    return 0
-
-
-def _inspect_packed(options: InspectOptions) -> int:
-    from plimsoll.data.packed.survey import describe_packed
-    from plimsoll.report.data_tables import packed_table
-
-    with as_written(options.path):
-        found = describe_packed(options.path)
-        print(json.dumps(found) if options.json else packed_table(found))
-    return 0
-
-
-def _inspect_puzzles(options: InspectOptions) -> int:
-    from plimsoll.recipes.puzzles.survey import describe_puzzles
-    from plimsoll.recipes.puzzles.tables import puzzles_table
-
-    with as_written(options.path):
-        found = describe_puzzles(options.path)
-        print(json.dumps(found) if options.json else puzzles_table(found))
-    return 0
-
-
-def _inspect_interactions(options: InspectOptions) -> int:
-    from plimsoll.recipes.recommend.interaction_tables import interactions_table
-    from plimsoll.recipes.recommend.survey import describe_interactions
-
-    with as_written(options.path):
-        found = describe_interactions(options.path)
-        print(json.dumps(found) if options.json else interactions_table(found))
     return 0
 
 
@@ -227,7 +201,7 @@ def _inspect_hdf5(options: InspectOptions) -> int:
 
 
 def _shuffle(options: InspectOptions) -> dict[str, Any]:
-    """Of the first groups of an epoch, by the numbers of rows alone: nothing is read."""
+    """Returns how well the first groups of an epoch are mixed, from the numbers of rows alone: nothing is read."""
     from plimsoll.data.hdf5.rows import widest
     from plimsoll.data.hdf5.shuffled import sampled_order
     from plimsoll.data.hdf5.survey import shuffle_quality
@@ -246,26 +220,16 @@ def _documents(options: InspectOptions) -> Any:
 
 
 def describe_run(folder: RunFolder) -> dict[str, Any]:
-    """What a run is, how far it came, and what of its recipe is not the default."""
+    """Returns what a run is, how far it came, and the fields of its recipe that are not the default."""
+    from plimsoll.recipes.saved import chosen_fields
+
     return {
         **run_row(folder.path, name=folder.path.name),
-        "fields": _chosen_fields(folder.read("recipe.json")),
+        "fields": chosen_fields(folder.read("recipe.json")),
         "data": folder.read("data.json")["facts"] if folder.has("data.json") else None,
         "plan": folder.read("plan.json")["plan"] if folder.has("plan.json") else None,
         "checkpoints": folder.saved_steps(),
     }
-
-
-def _chosen_fields(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a user's file all of them: only running it would say its defaults."""
-    from plimsoll.recipes.base import FROM_FILE
-    from plimsoll.recipes.saved import from_dict, to_dict
-
-    if saved.get("kind") == FROM_FILE:
-        return dict(saved.get("fields", {}))
-    recipe = from_dict(saved)
-    defaults = to_dict(type(recipe)())["fields"]
-    return {name: value for name, value in to_dict(recipe)["fields"].items() if value != defaults[name]}
 
 
 def _run_text(found: Mapping[str, Any]) -> str:

@@ -19,9 +19,9 @@ COMMANDS = {
     "ladder": ("plimsoll.cli.ladder", "each lever in turn, measured"),
     "evaluate": ("plimsoll.cli.use", "validation metrics; the loss of a text"),
     "sample": ("plimsoll.cli.use", "text from what was trained"),
-    "export": ("plimsoll.cli.export", "a language model, as a Hugging Face folder"),
-    "solve": ("plimsoll.cli.solve", "a puzzle by what was trained, and the steps it took"),
-    "rank": ("plimsoll.cli.rank", "the items that come next, by what was trained"),
+    "export": ("plimsoll.cli.use", "a language model, as a Hugging Face folder"),
+    "solve": ("plimsoll.cli.use", "a puzzle by what was trained, and the steps it took"),
+    "rank": ("plimsoll.cli.use", "the items that come next, by what was trained"),
     "report": ("plimsoll.cli.report", "one page to look at and to share"),
     "prepare": ("plimsoll.cli.prepare", "data that is made, not downloaded"),
     "inspect": ("plimsoll.cli.look", "what is in a data set, in bounded memory"),
@@ -45,7 +45,8 @@ CLOSING = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit code: 0 done, 2 refused, 3 stopped by the run itself, 130 or 143 interrupted and saved."""
+    """Runs a command, and returns the exit code: 0 done, 2 refused, 3 stopped by the run itself, 130 or 143
+    interrupted and saved."""
     arguments = sys.argv[1:] if arguments is None else arguments
     show_anything()
     if not arguments or arguments[0] in ("-h", "--help", "help"):
@@ -69,14 +70,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def show_anything() -> None:
-    """A character that the terminal cannot show is no reason to stop."""
+    """Replaces characters that the terminal cannot show, instead of stopping at them."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
 
 
 def answered(command: Callable[[], int]) -> int:
-    """The exit code of the command. What it refuses is one paragraph."""
+    """Returns the exit code of the command. A refusal is printed as one paragraph."""
     try:
         return command()
     except PlimsollError as problem:

@@ -68,7 +68,7 @@ def parse(
 
 def take_recipe(arguments: list[str], *, command: str) -> tuple[str, Recipe, list[str]]:
     """Returns the name that stands first (or behind --preset), its recipe, and the words after it."""
-    from plimsoll.recipes.registry import PRESETS
+    from plimsoll.recipes.registry import presets
 
     words = list(arguments)
     if "--preset" in words[:-1]:
@@ -78,22 +78,22 @@ def take_recipe(arguments: list[str], *, command: str) -> tuple[str, Recipe, lis
         if words and not words[0].startswith("-"):
             first = words.pop(0)
             whole = f"{first}-{name}"  # `longcontext --preset nano`
-            if whole not in PRESETS:
-                known = [preset.removeprefix(f"{first}-") for preset in PRESETS if preset.startswith(f"{first}-")]
+            if whole not in presets():
+                known = [preset.removeprefix(f"{first}-") for preset in presets() if preset.startswith(f"{first}-")]
                 some = f"it has {', '.join(known)}" if known else "it has none"
                 raise RecipeError(f"--preset {name} is no preset of {first}: {some}; `plimsoll recipes` lists all")
             name = whole
         return name, _recipe(name), words
     if words[:1] in (["-h"], ["--help"]):
-        known = f"RECIPE is one of {', '.join(PRESETS)}, or a file of yours, like my_recipe.py."
+        known = f"RECIPE is one of {', '.join(presets())}, or a file of yours, like my_recipe.py."
         print(textwrap.fill(known, COLUMNS, break_on_hyphens=False))
         print("With the defaults of the first:\n")
-        first = next(iter(PRESETS))
+        first = next(iter(presets()))
         return first, _recipe(first), words
     if not words or words[0].startswith("-"):
         raise RecipeError(
-            f"plimsoll {command} needs a recipe first: {', '.join(PRESETS)}, like `plimsoll {command} code`, or a file"
-            " of yours, like my_recipe.py"
+            f"plimsoll {command} needs a recipe first: {', '.join(presets())}, like `plimsoll {command} code`, or a"
+            " file of yours, like my_recipe.py"
         )
     return words[0], _recipe(words[0]), words[1:]
 

@@ -77,7 +77,7 @@ class SamplePretrained:
 
 
 def is_asked_for(arguments: list[str]) -> bool:
-    """Whether a model is named instead of a run."""
+    """Returns whether a pretrained model is named instead of a run."""
     return any(word.partition("=")[0] == "--pretrained" for word in arguments)
 
 
@@ -102,7 +102,7 @@ def sample(arguments: list[str]) -> int:
 
 
 def _help_last(arguments: list[str]) -> list[str]:
-    """`--pretrained --help` asks for help; it names no model."""
+    """Returns --help alone where it stands among the arguments: in `--pretrained --help` it names no model."""
     return ["--help"] if {"-h", "--help"} & set(arguments) else arguments
 
 

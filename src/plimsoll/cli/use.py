@@ -1,13 +1,18 @@
-"""`plimsoll evaluate` and `plimsoll sample`: what was trained, put to use."""
+"""Commands that use a trained model: `plimsoll evaluate`, `sample`, `export`, `solve` and `rank`.
+
+Each reads recipe.json first, so that a run whose recipe has no such verb is refused before JAX starts. What is
+answered, printed and drawn is the recipe's own (`recipes/verbs.py`).
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -15,19 +20,25 @@ from plimsoll.cli import pretrained
 from plimsoll.cli.parse import Json, parse, require_drawable
 from plimsoll.errors import PlimsollError
 from plimsoll.processes.request import ask
-from plimsoll.recipes.longcontext.recipe import BY_POSITION
+from plimsoll.recipes.saved import class_of, from_dict, name_in
+from plimsoll.recipes.verbs import Verb, lacking, resolved
+from plimsoll.report.evaluation import evaluation_text
 from plimsoll.runs.folder import RunFolder, replace_file
 from plimsoll.runs.remote import fetched
+from plimsoll.units import format_bytes
 
-Run = Annotated[
+RunOrPretrained = Annotated[
     tyro.conf.Positional[str],
     tyro.conf.arg(metavar="RUN", help="Folder of the run, or its address; or give --pretrained."),
+]
+Run = Annotated[
+    tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN", help="Folder of the run, or its address in a bucket.")
 ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions:
-    run: Run
+    run: RunOrPretrained
     step: str = "best"
     """Checkpoint: a step's number, `last`, or `best` (lowest validation loss; of a run of recommend, highest
     NDCG@10), else the last."""
@@ -47,7 +58,7 @@ class EvaluateOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleOptions:
-    run: Run
+    run: RunOrPretrained
     prompt: str = ""
     """What the text begins with; empty: the beginning of a document."""
     tokens: int = 200
@@ -66,81 +77,85 @@ class SampleOptions:
         require_drawable(tokens=self.tokens, temperature=self.temperature, top_k=self.top_k)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    run: Run
+    out: Annotated[
+        str, tyro.conf.arg(metavar="FOLDER", help="New or empty; config.json, model.safetensors, tokenizer.")
+    ]
+    step: str = "best"
+    """Checkpoint: a step's number, `last`, or `best` (lowest validation loss, else the last)."""
+    json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SolveOptions:
+    run: Run
+    puzzle: Annotated[
+        tyro.conf.Positional[str],
+        tyro.conf.arg(
+            metavar="PUZZLE",
+            help="Puzzle to solve: its characters row after row (digits, and dots or zeros for blanks; a maze in"
+            " '# SG'), a file with them, or test:17, an example of the run's test split, from 0.",
+        ),
+    ]
+    step: str = "best"
+    """Checkpoint: a step's number, `last`, or `best` (lowest validation loss, else the last)."""
+    json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankOptions:
+    run: Run
+    history: str
+    """Items that were taken, oldest first, separated by commas, as the file that was prepared calls them."""
+    top: int = 10
+    """Items to name."""
+    keep_seen: bool = False
+    """Rank the history's own items, too."""
+    step: str = "best"
+    """Checkpoint: a step's number, `last`, or `best` (highest NDCG@10 in validation, else the last)."""
+    json: Json = False
+
+    def __post_init__(self) -> None:
+        if self.top < 1:
+            raise PlimsollError(f"--top must be 1 or more, got {self.top}")
+
+
 def evaluate(arguments: list[str]) -> int:
     """Prints the validation metrics of a checkpoint."""
     if pretrained.is_asked_for(arguments):
         return pretrained.evaluate(arguments)
     options = parse(EvaluateOptions, arguments, program="plimsoll evaluate")
-    options = dataclasses.replace(options, run=fetched(options.run))
-    recipe = RunFolder(options.run).read("recipe.json")  # what is no run is said before JAX starts
+    run = fetched(options.run)
+    verb = class_of(RunFolder(run).read("recipe.json")).verbs.get("evaluate", Verb())
     if options.picture is not None:
         from plimsoll.report import require_picture
 
-        if not options.closed_loop and recipe.get("kind") != "longcontext":
+        if not options.closed_loop and (not verb.picture or verb.picture_needs):
             raise PlimsollError(
                 "--picture draws journeys, or the loss by position of a run of longcontext: give --closed-loop with it"
             )
         require_picture(options.picture)
     if options.submission is not None:
         _require_file(options.submission)
-    question = {"run": options.run, "step": options.step, "closed_loop": options.closed_loop}
-    question |= {"submission": options.submission is not None, "raw": options.raw, "keep_seen": options.keep_seen}
-    found = ask("evaluate", question)
-    submission = found.pop("submission", None)
+    request = {name: getattr(options, name) for name in ("step", "closed_loop", "raw", "keep_seen")}
+    answer = ask("evaluate", request | {"run": run, "submission": options.submission is not None})
+    submission = answer.pop("submission", None)
     if options.submission is not None:
         replace_file(Path(options.submission).expanduser(), json.dumps(submission) + "\n")
     if options.picture is not None:
-        _draw(found, options.picture)
-    if options.json:
-        print(json.dumps(found))
-        return 0
-    if "baselines" in found:
-        from plimsoll.recipes.recommend.ranking_tables import recommendation_tables
-
-        print(recommendation_tables(found))
-        return 0
-    driven, losses = found.pop("closed_loop", None), found.pop(BY_POSITION, None)
-    print(evaluation_text(found))
-    if losses is not None:
-        from plimsoll.recipes.longcontext.tables import positions_table
-
-        print(f"\n{positions_table(losses)}")
-    if driven is not None:
-        from plimsoll.recipes.control.tables import journeys_table
-
-        print(f"\n{journeys_table(driven)}")
+        resolved(verb.picture)(answer, options.picture)
+    text = resolved(verb.text) if verb.text else evaluation_text
+    print(json.dumps(answer) if options.json else text(answer))
     return 0
 
 
-def _draw(found: dict, path: str) -> None:
-    if BY_POSITION in found:
-        from plimsoll.recipes.longcontext.tables import positions_picture
-
-        positions_picture(found[BY_POSITION], path)
-        return
-    from plimsoll.recipes.control.tables import journeys_picture
-
-    journeys_picture(found["closed_loop"], path)
-
-
 def _require_file(name: str) -> None:
-    """Before hours of evaluating: what could not be written at the end."""
+    """Refuses a file that could not be written at the end of an evaluation of hours."""
     path = Path(name).expanduser()
     if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise PlimsollError(f"--submission {name} cannot be written: name a file in a folder that is there and yours")
-
-
-def evaluation_text(found: dict) -> str:
-    note = found.pop("note", None)
-    numbers = [name for name, value in found.items() if name not in ("run", "step") and not isinstance(value, dict)]
-    width = max(map(len, numbers), default=0) + 2
-    lines = [f"{found['run']} at step {found['step']:,}, on its held-out set", *([note] if note else [])]
-    for name, value in found.items():
-        if isinstance(value, dict):
-            lines += ["", f"  {name}", *(f"    {part:<28}{number:8.4f}" for part, number in value.items())]
-        elif name not in ("run", "step"):
-            lines.append(f"  {name:<{width}}{f'{value:,}' if isinstance(value, int) else f'{value:.4f}'}")
-    return "\n".join(lines)
 
 
 def sample(arguments: list[str]) -> int:
@@ -148,12 +163,60 @@ def sample(arguments: list[str]) -> int:
     if pretrained.is_asked_for(arguments):
         return pretrained.sample(arguments)
     options = parse(SampleOptions, arguments, program="plimsoll sample")
-    options = dataclasses.replace(options, run=fetched(options.run))
-    RunFolder(options.run).read("recipe.json")
-    question = dataclasses.asdict(options)
-    as_json = question.pop("json")
+    run = fetched(options.run)
+    _verb("sample", run, named=str(RunFolder(run).path))
     # A terminal that is not UTF-8 hands over half characters, which no tokenizer takes.
-    question["prompt"] = os.fsencode(options.prompt).decode("utf-8", "replace")
-    found = ask("sample", question)
-    print(json.dumps(found) if as_json else question["prompt"] + found["text"])
+    prompt = os.fsencode(options.prompt).decode("utf-8", "replace")
+    answer = ask("sample", _request(options) | {"run": run, "prompt": prompt})
+    print(json.dumps(answer) if options.json else prompt + answer["text"])
     return 0
+
+
+def export(arguments: list[str]) -> int:
+    """Prints where the Hugging Face folder of a language model is."""
+    options = parse(ExportOptions, arguments, program="plimsoll export")
+    run = fetched(options.run)
+    _verb("export", run, named=str(RunFolder(run).path))
+    answer = ask("export", _request(options) | {"run": run})
+    text = (
+        f"{answer['out']}: {answer['parameters']:,} parameters of step {answer['step']:,}"
+        f" ({format_bytes(answer['bytes'])}). `transformers` loads it, and so does `plimsoll sample --pretrained`"
+    )
+    print(json.dumps(answer) if options.json else text)
+    return 0
+
+
+def solve(arguments: list[str]) -> int:
+    """Prints the puzzle beside the answer, the steps it took, and whether the answer keeps the rules."""
+    options = parse(SolveOptions, arguments, program="plimsoll solve")
+    return _answer_typed("solve", options, options.puzzle)
+
+
+def rank(arguments: list[str]) -> int:
+    """Prints the likeliest items, their titles and how likely each one is."""
+    options = parse(RankOptions, arguments, program="plimsoll rank")
+    return _answer_typed("rank", options, options.history)
+
+
+def _answer_typed(name: str, options: SolveOptions | RankOptions, typed: str) -> int:
+    """Prints the answer to what was typed (a puzzle, a history), which the recipe reads before JAX starts."""
+    run = fetched(options.run)
+    verb = _verb(name, run, named=run)
+    recipe = from_dict(RunFolder(run).read("recipe.json"))
+    request = _request(options) | {"run": run} | resolved(verb.ask)(recipe, run, typed)
+    answer = ask(name, request)
+    print(json.dumps(answer) if options.json else resolved(verb.text)(answer))
+    return 0
+
+
+def _verb(name: str, run: str, *, named: str) -> Verb:
+    """Returns the verb of the run's recipe, or refuses a run of another recipe before JAX starts."""
+    saved = RunFolder(run).read("recipe.json")
+    verbs: Mapping[str, Verb] = class_of(saved).verbs
+    if name not in verbs:
+        raise lacking(name, named, name_in(saved))
+    return verbs[name]
+
+
+def _request(options: Any) -> dict[str, Any]:
+    return {name: value for name, value in dataclasses.asdict(options).items() if name != "json"}

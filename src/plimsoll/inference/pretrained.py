@@ -1,4 +1,4 @@
-"""Using a pretrained language model as it is: the loss of a text, and text after a prompt. Part of the joint.
+"""Using a pretrained language model as it is: the loss of a text, and text after a prompt.
 
 In a process that imports JAX. The weights are read into the form they are kept in, and stay there.
 """
@@ -43,15 +43,21 @@ class _Opened(NamedTuple):
     """The token that stands before a text."""
 
 
-def evaluate_text(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Mean loss per token of a text. `asked`: `pretrained`, `text`, and options of `cli/pretrained.py`."""
-    documents = open_documents(asked["text"], text_column=asked["text_column"], max_examples=asked["max_examples"])
-    opened = _opened(asked)
+def evaluate_text(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the mean loss per token of a text.
+
+    Args:
+        request: `pretrained`, `text`, and the options of `cli/pretrained.py`.
+    """
+    documents = open_documents(
+        request["text"], text_column=request["text_column"], max_examples=request["max_examples"]
+    )
+    opened = _opened(request)
     model, positions = opened.model, opened.model.shape.positions
-    seq_len = asked["seq_len"] or min(LONGEST, positions)
+    seq_len = request["seq_len"] or min(LONGEST, positions)
     if seq_len > positions:
         raise RecipeError(
-            f"--seq-len {seq_len:,} is more than the {positions:,} tokens that {asked['pretrained']} was made to read"
+            f"--seq-len {seq_len:,} is more than the {positions:,} tokens that {request['pretrained']} was made to read"
             f" at once: ask for {positions} or less"
         )
     chunk = max(1, LOGITS // model.shape.vocab)
@@ -64,17 +70,17 @@ def evaluate_text(asked: Mapping[str, Any]) -> dict[str, Any]:
         )
 
     nats, tokens, count, read = 0.0, 0, 0, 0
-    options = {"begin": opened.begin, "seq_len": seq_len, "batch_size": asked["batch_size"]}
+    options = {"begin": opened.begin, "seq_len": seq_len, "batch_size": request["batch_size"]}
     for rows in scored_rows(documents.pieces(), opened.tokenizer, **options):
         nats += float(summed(opened.params, rows.inputs, rows.labels))
         tokens += int((rows.labels >= 0).sum())
         count, read = count + rows.documents, read + rows.bytes
     if not tokens:
-        raise DataError(f"{asked['text']} has no token to predict: name a text with words in it")
+        raise DataError(f"{request['text']} has no token to predict: name a text with words in it")
     loss = nats / tokens
     return {
-        "pretrained": asked["pretrained"],
-        "text": asked["text"],
+        "pretrained": request["pretrained"],
+        "text": request["text"],
         "loss": loss,
         "perplexity": math.exp(min(loss, 700.0)),
         "bits_per_byte": nats / math.log(2) / read,
@@ -85,34 +91,38 @@ def evaluate_text(asked: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def sample_text(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Text after a prompt. `asked`: `pretrained`, `prompt`, and options of `cli/pretrained.py`."""
-    opened = _opened(asked)
+def sample_text(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the request with the text that follows its prompt.
+
+    Args:
+        request: `pretrained`, `prompt`, and the options of `cli/pretrained.py`.
+    """
+    opened = _opened(request)
     model, tokenizer = opened.model, opened.tokenizer
-    prompt = [opened.begin, *tokenizer.encode(asked["prompt"]).tolist()]
+    prompt = [opened.begin, *tokenizer.encode(request["prompt"]).tolist()]
     length = SHORTEST
-    while length < len(prompt) + asked["tokens"]:
+    while length < len(prompt) + request["tokens"]:
         length *= 2
-    next_token = make_next_token(cast(Any, model), known=tokenizer.size, top_k=asked["top_k"])
-    options = {name: asked[name] for name in ("tokens", "temperature", "seed")}
+    next_token = make_next_token(cast(Any, model), known=tokenizer.size, top_k=request["top_k"])
+    options = {name: request[name] for name in ("tokens", "temperature", "seed")}
     length = min(length, model.shape.positions)
     ids = list(continued(next_token, opened.params, prompt, length=length, end=tokenizer.end_of_text, **options))
     return {
-        **asked,
+        **request,
         "text": _after(tokenizer, prompt, ids),
         "tokens": len(ids),
-        "ended": len(ids) < asked["tokens"],
+        "ended": len(ids) < request["tokens"],
     }
 
 
 def _after(tokenizer: TextTokenizer, prompt: list[int], ids: list[int]) -> str:
-    """What the ids add to the prompt: decoded alone, a Llama's lose the space they begin with."""
+    """Returns the text that the ids add to the prompt. Decoded alone, a Llama's ids lose the space they begin with."""
     before, whole = tokenizer.decode(prompt), tokenizer.decode([*prompt, *ids])
     return whole.removeprefix(before) if whole.startswith(before) else tokenizer.decode(ids)
 
 
-def _opened(asked: Mapping[str, Any]) -> _Opened:
-    folder = model_folder(asked["pretrained"])
+def _opened(request: Mapping[str, Any]) -> _Opened:
+    folder = model_folder(request["pretrained"])
     shape = read_shape(folder)
     checked(folder, shape)  # the headers alone: what is not to be used is said before minutes of reading
     tokenizer = load_tokenizer(folder)
@@ -121,14 +131,15 @@ def _opened(asked: Mapping[str, Any]) -> _Opened:
             f"the tokenizer.json of {folder} has ids up to {tokenizer.size - 1:,}, and the model {shape.vocab:,} rows"
             " for them: they belong to different models. Copy the folder again"
         )
-    compute = Compute(precision=asked["precision"], platform=jax.default_backend())
-    params = load(folder, shape, bits=asked["frozen_bits"])
+    compute = Compute(precision=request["precision"], platform=jax.default_backend())
+    params = load(folder, shape, bits=request["frozen_bits"])
     return _Opened(Pretrained(shape, compute), jax.block_until_ready(params), tokenizer, _begin(folder, tokenizer))
 
 
 def _begin(folder: Path, tokenizer: TextTokenizer) -> int:
-    """What the tokenizer puts first, else what the configuration names, else what ends a document."""
-    said = tokenizer.beginning()
-    if said is None:
-        said = json.loads((folder / "config.json").read_text("utf-8")).get("bos_token_id")
-    return said if isinstance(said, int) and 0 <= said < tokenizer.size else tokenizer.end_of_text
+    """Returns the token that stands before a text: what the tokenizer puts there, else what the configuration names,
+    else what ends a document."""
+    token = tokenizer.beginning()
+    if token is None:
+        token = json.loads((folder / "config.json").read_text("utf-8")).get("bos_token_id")
+    return token if isinstance(token, int) and 0 <= token < tokenizer.size else tokenizer.end_of_text

@@ -4,24 +4,31 @@ Nothing in the run folder is written, renamed or locked: a run can be used while
 
 from __future__ import annotations
 
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 
-from plimsoll.errors import CheckpointError
+from plimsoll.engine.program import lowered
+from plimsoll.errors import CheckpointError, RunError
 from plimsoll.planned import Plan
 from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.saved import from_dict
 from plimsoll.runs.folder import RunFolder
 from plimsoll.training.checkpoint import Checkpoints, Saved, damage, load_part
-from plimsoll.training.step import evaluated, make_init
+from plimsoll.training.loop import summed
+from plimsoll.training.program import compiled
+from plimsoll.training.step import evaluated, make_evaluate, make_init
+from plimsoll.types import LossSum, Task
 
 PARAMETERS = "['params']"
 """Where a state keeps them, as a checkpoint spells it."""
-
-
 AVERAGED = "['ema']", "['params']['frozen']", "['params']['tables']"
 """The same, where an average is used instead of what is trained."""
+Evaluate = Callable[[Any, Any], Mapping[str, LossSum]]
+"""From parameters and a batch to sums by name."""
 
 
 class Trained:
@@ -36,8 +43,8 @@ class Trained:
         self.run, self.step = run, self.saved.step
 
     def params(self, *, average: bool = True) -> Any:
-        """With the average of the weights where one is kept; without `average`, as they were trained."""
-        task = self.recipe.task(self.plan.compute(jax.default_backend()))
+        """Returns the parameters: the average of the weights where one is kept, unless `average` is False."""
+        task = self._task()
         rule = self.recipe.update_rule(self.prepared.steps, self.plan.storage)
         how: dict[str, Any] = {"frozen_bits": self.plan.frozen_bits, "precision": self.plan.precision}
         init = make_init(task, rule, **how, examples=self.plan.effective_batch)
@@ -47,28 +54,62 @@ class Trained:
         frozen = {name: leaf for name, leaf in like["params"].items() if name != "trainable"}
         return evaluated(load_part(self.saved, {"ema": like["ema"], "params": frozen}, only=AVERAGED))
 
+    def means(self, *, average: bool = True, evaluate: Evaluate | None = None) -> dict[str, Any]:
+        """Returns the means over the held-out set as the recipe reports them, and how much of it counted.
+
+        Raises:
+            RunError: There is no held-out set.
+        """
+        recipe, counted = self.recipe, 0.0
+        if evaluate is None:
+            evaluate = self._own_evaluation() if average else jax.jit(make_evaluate(self._task()))
+
+        def evaluate_and_count(params: Any, batch: Mapping[str, Any]) -> Mapping[str, LossSum]:
+            nonlocal counted
+            sums = evaluate(params, batch)
+            counted += float(sums["loss"].weight)
+            return sums
+
+        batches = recipe.validation(self.folder.path, examples=self.plan.micro_batch)
+        sums = summed(iter(batches), evaluate_and_count, self.params(average=average))
+        if not sums:
+            raise RunError(f"{self.folder.path} has no held-out set to evaluate on: {recipe.without_validation}")
+        means = recipe.reported({name.removeprefix("validation_"): value for name, value in sums.items()})
+        if recipe.rate_unit == "tokens":
+            means["perplexity"] = math.exp(min(means["loss"], 700.0))
+        unit = "tokens" if recipe.rate_unit == "tokens" else "weight"  # a user's loss may count anything
+        return {**means, unit: round(counted)}
+
+    def _own_evaluation(self) -> Evaluate:
+        """Returns the executable that evaluated while the run trained, for one device."""
+        alone = dataclasses.replace(self.plan, devices=1, fsdp=1)
+        return compiled(lowered(self.recipe, alone, steps=self.prepared.steps).evaluate)
+
+    def _task(self) -> Task:
+        return self.recipe.task(self.plan.compute(jax.default_backend()))
+
 
 def choose(folder: RunFolder, step: str) -> Saved:
-    """The checkpoint of that step, the `last` one, or the `best`: the last where nothing was evaluated."""
+    """Returns the checkpoint of that step, the `last` one, or the `best` one: the last if nothing was evaluated."""
     checkpoints = Checkpoints(folder.checkpoints, in_background=False)
-    found = {saved.step: saved for saved in checkpoints.all()}
-    if not found:
+    by_step = {saved.step: saved for saved in checkpoints.all()}
+    if not by_step:
         raise CheckpointError(
             f"{folder.path} has no checkpoint yet: one is saved every --save-every steps and when training stops"
         )
-    last, best = max(found), (checkpoints.best() or {}).get("step")
+    last, best = max(by_step), (checkpoints.best() or {}).get("step")
     if step in ("best", "last"):
-        return found[best if step == "best" and best in found else last]
-    if not step.isdigit() or int(step) not in found:
-        there = ", ".join(f"{number}{' (best)' if number == best else ''}" for number in sorted(found))
+        return by_step[best if step == "best" and best in by_step else last]
+    if not step.isdigit() or int(step) not in by_step:
+        steps = ", ".join(f"{number}{' (best)' if number == best else ''}" for number in sorted(by_step))
         raise CheckpointError(
-            f"{folder.path} has no checkpoint of step {step!r}; it has {there}. Name one of them, `best` or `last`"
+            f"{folder.path} has no checkpoint of step {step!r}; it has {steps}. Name one of them, `best` or `last`"
         )
-    return found[int(step)]
+    return by_step[int(step)]
 
 
 def whole(folder: RunFolder, step: str) -> Saved:
-    """As `choose`, its checksums verified: a flipped bit would load silently."""
+    """Returns what `choose` does after verifying its checksums: a flipped bit would load silently."""
     saved = choose(folder, step)
     problem = damage(saved)
     if problem is not None:
@@ -81,8 +122,8 @@ def whole(folder: RunFolder, step: str) -> Saved:
 
 
 def newest_whole(folder: RunFolder) -> tuple[Saved, list[str]]:
-    """The newest that passes its checksums, and in words those that do not."""
-    choose(folder, "last")  # says it where there is none at all
+    """Returns the newest checkpoint that passes its checksums, and a note about each newer one that does not."""
+    choose(folder, "last")  # refuses a run without any
     notes = []
     for saved in _all(folder):
         problem = damage(saved)

@@ -1,4 +1,4 @@
-"""What only some recipes do with a trained model: solving a puzzle, ranking items. In a process that imports JAX."""
+"""Commands that only some recipes support (`recipes/verbs.py`), answered in a process that imports JAX."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from plimsoll.inference.trained import Trained
-from plimsoll.recipes.puzzles import solve as puzzles
-from plimsoll.recipes.recommend import rank as recommend
+from plimsoll.recipes.saved import name_of
+from plimsoll.recipes.verbs import lacking, resolved
 
 
-def solve(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Solves one puzzle. `asked`: `run`, `step`, and the fields of `recipes.puzzles.question.Question`."""
-    return puzzles.solve(Trained(asked["run"], step=asked["step"]), asked)
+def answer(verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what the run's recipe answers to one command.
 
+    Args:
+        verb: Name in `Recipe.verbs`.
+        request: `run`, `step`, and the options of the command.
 
-def rank(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Ranks items after a history. `asked`: `run`, `step`, and what `recipes.recommend.rank.rank` takes."""
-    return recommend.rank(Trained(asked["run"], step=asked["step"]), asked)
+    Raises:
+        RecipeError: The run's recipe has no such verb.
+    """
+    trained = Trained(request["run"], step=request["step"])
+    if verb not in trained.recipe.verbs:
+        raise lacking(verb, trained.folder.path, name_of(trained.recipe))
+    return resolved(trained.recipe.verbs[verb].answer)(trained, request)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from plimsoll.errors import RecipeError
 from plimsoll.optimizers.adamw import AdamW
+from plimsoll.recipes.verbs import Shown, Verb
 from plimsoll.types import WHOLE, Compute, Source, Storage, Task
 
 if TYPE_CHECKING:
@@ -60,8 +61,11 @@ class Recipe(ABC):
     rate_unit: ClassVar[str] = "examples"
     """What throughput counts: tokens or examples."""
 
-    shown: ClassVar[tuple[str, ...]] = ()
-    """What a report asks the trained model to make: names of `inference/showcase.py`."""
+    verbs: ClassVar[Mapping[str, Verb]] = {}
+    """Commands that use a run: `evaluate`, `sample`, `export`, `solve`, `rank`. Every recipe is evaluated, by the means
+    over its held-out set unless it says otherwise here; the other commands refuse runs without their verb."""
+    shown: ClassVar[tuple[Shown, ...]] = ()
+    """Parts of a report that the trained model makes."""
 
     without_validation: ClassVar[str] = "its data set was too small for one. Train on some hundred documents or more"
     """Why there may be no held-out set, and what to do."""
@@ -146,10 +150,10 @@ class Recipe(ABC):
 
     @abstractmethod
     def batch_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Name to shape and dtype of a batch of `examples`."""
+        """Returns the shape and dtype of each array in a batch of `examples`, by name."""
 
     def evaluation_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
-        """The same of a batch that `validation` yields."""
+        """Returns the same of a batch that `validation` yields."""
         return self.batch_spec(examples)
 
     @abstractmethod
@@ -160,7 +164,8 @@ class Recipe(ABC):
         """Of a run of so many steps. Settings of AdamW may keep their state in fewer bits."""
 
     def update_rule(self, steps: int, storage: Storage = WHOLE) -> optax.GradientTransformation:
-        """The optimizer with weights and state kept as `storage` says, and the average where there is one."""
+        """Returns the optimizer with weights and state kept as `storage` says, and with the average of the weights
+        where the recipe keeps one."""
         rule = self._rule(self.optimizer(steps), steps, storage)
         if not self.ema_decay:
             return rule
@@ -184,17 +189,24 @@ class Recipe(ABC):
         return made
 
     def begin(self, params: Any) -> Any:
-        """What a run begins with, from the parameters that were drawn for it: the same, or others of their shapes."""
+        """Returns the parameters that a run starts from, given those that were initialised for it: the same, or
+        others of their shapes."""
         return params
 
     @property
     def begins_with(self) -> str:
-        """Where the weights come from that `begin` gives, for people."""
+        """Name of the source of the weights that `begin` returns, for people."""
         return "--init-from"
+
+    @property
+    def evaluation_options(self) -> tuple[str, ...]:
+        """Supported options of `plimsoll evaluate`, out of closed_loop, keep_seen, submission and raw."""
+        return ("raw",) if self.ema_decay else ()
 
     @abstractmethod
     def prepare(self, folder: Path, say: Say) -> Prepared:
-        """Once, before training: tokenizer, counting, validation set; kept in `folder`."""
+        """Prepares a run once, before training: tokenizer, counting, validation set. What is made is kept in
+        `folder`."""
 
     @abstractmethod
     def source(self, folder: Path, *, prefetch: int) -> Source:
@@ -205,42 +217,54 @@ class Recipe(ABC):
         """Batches of `examples` that are never trained on; empty where there are none."""
 
     def reported(self, metrics: Mapping[str, float]) -> dict[str, Any]:
-        """What `evaluate` says of the means over the held-out set."""
+        """Returns what `evaluate` reports of the means over the held-out set."""
         return dict(metrics)
 
     def exhibits(self, metrics: Mapping[str, float], facts: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """What a report shows of the last evaluation's means, besides curves: dictionaries as `report/page/exhibits.py`
-        draws them. `facts` are the run's own (`Prepared.facts`); reads no data."""
+        """Returns what a report shows of the last evaluation's means, besides curves. Reads no data.
+
+        Args:
+            metrics: Means by name.
+            facts: Facts of the run (`Prepared.facts`).
+
+        Returns:
+            Dictionaries as `report/page/exhibits.py` draws them.
+        """
         return []
 
     def schedule(self, steps: int) -> Callable[[Any], Any] | None:
-        """Of a run of so many steps, from the number of a step to its learning rate; None where nobody says it."""
+        """Returns the function from a step's number to its learning rate, in a run of `steps`; None if there is
+        none."""
         made = self.optimizer(steps)
         return made.schedule(steps) if isinstance(made, AdamW) else None
 
     @abstractmethod
     def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
-        """What the source holds in host memory at its largest, by component; estimated while nothing is prepared."""
+        """Returns the most that the source holds in host memory, by component; an estimate while nothing is
+        prepared."""
 
     def data_advice(self) -> str:
-        """What makes `host_bytes` less, for a refusal; empty where nothing does."""
+        """Returns what makes `host_bytes` less, for a refusal; empty if nothing does."""
         return ""
 
     def data_changed(self, prepared: Prepared) -> str | None:
-        """What to say of data that was touched since it was prepared. DataError where it is other data, as far as that
-        is noticed."""
+        """Returns a note about data that was touched since it was prepared, or None.
+
+        Raises:
+            DataError: It is other data, as far as that can be noticed.
+        """
         return None
 
     def training_data_changed(self, prepared: Prepared) -> str | None:
-        """The same before training, which may read more than what is evaluated."""
+        """Returns what `data_changed` does, before training, which may read more than an evaluation."""
         return self.data_changed(prepared)
 
     def without_data(self, prepared: Prepared) -> Self:
-        """The same model, for where its data is no longer there; what was known of it is in `prepared`."""
+        """Returns the recipe of the same model without its data; what was known of the data is in `prepared`."""
         return self
 
     def imports(self) -> tuple[str, ...]:
-        """Modules that the source brings into the training process."""
+        """Returns modules that the source brings into the training process."""
         return ()
 
 

@@ -1,111 +1,189 @@
-"""Names of recipes and presets.
+"""Recipes by name: the built-in folders, and packages that register in the entry point group `plimsoll.recipes`.
 
-A kind is a class; a preset is a name for one complete recipe of a kind. Only what stands here, and a file that the
-user names, is ever loaded.
+A kind is a class; a preset is a name for one complete recipe of a kind. Nothing else is ever loaded but a file that
+the user names. Built-in names are found without looking at what is installed, and a package cannot take them.
 """
 
 from __future__ import annotations
 
 import difflib
-import importlib
-from collections.abc import Callable
+import hashlib
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from plimsoll.errors import RecipeError
+from plimsoll.errors import PlimsollError, RecipeError
 from plimsoll.recipes.base import Recipe
+from plimsoll.recipes.family import Family, Inspection, Preparation, Preset
 from plimsoll.recipes.own import files
+from plimsoll.recipes.verbs import resolved
 
-PRESETS: dict[str, tuple[str, str, str]] = {
-    "stories": ("plimsoll.recipes.text.recipe", "Text", "a small language model on any text, streamed"),
-    "code": ("plimsoll.recipes.text.code", "code", "the same on Python's own source: needs no data, the demo"),
-    "control": (
-        "plimsoll.recipes.control.recipe",
-        "Control",
-        "optimal controllers imitated from windows of states in HDF5",
-    ),
-    "sudoku": ("plimsoll.recipes.puzzles.presets", "sudoku_mlp", "Sudoku by a Tiny Recursive Model: sudoku-mlp"),
-    "sudoku-mlp": (
-        "plimsoll.recipes.puzzles.presets",
-        "sudoku_mlp",
-        "as published: Sudoku-Extreme, without attention",
-    ),
-    "sudoku-attention": (
-        "plimsoll.recipes.puzzles.presets",
-        "sudoku_attention",
-        "as published: Sudoku-Extreme, attention",
-    ),
-    "sudoku-4x4": ("plimsoll.recipes.puzzles.presets", "sudoku_4x4", "Sudoku of four digits, for a laptop"),
-    "sudoku-6x6": ("plimsoll.recipes.puzzles.presets", "sudoku_6x6", "Sudoku of six digits, for a laptop"),
-    "maze": ("plimsoll.recipes.puzzles.presets", "maze", "as published: shortest paths through mazes of 30 x 30"),
-    "arc": ("plimsoll.recipes.puzzles.presets", "arc_1", "ARC by a Tiny Recursive Model: arc-1"),
-    "arc-1": ("plimsoll.recipes.puzzles.presets", "arc_1", "as published: ARC-AGI-1"),
-    "arc-2": ("plimsoll.recipes.puzzles.presets", "arc_2", "as published: ARC-AGI-2"),
-    "longcontext": (
-        "plimsoll.recipes.longcontext.recipe",
-        "LongContext",
-        "a language model of linear recurrences on packed text, for a laptop",
-    ),
-    "longcontext-nano": ("plimsoll.recipes.longcontext.presets", "nano", "published size: width 512, 4 layers"),
-    "longcontext-micro": ("plimsoll.recipes.longcontext.presets", "micro", "published size: width 768, 8 layers"),
-    "longcontext-tiny": ("plimsoll.recipes.longcontext.presets", "tiny", "published size: width 512, 6 layers"),
-    "longcontext-small": ("plimsoll.recipes.longcontext.presets", "small", "published size: width 1,024, 12 layers"),
-    "longcontext-small-32k": (
-        "plimsoll.recipes.longcontext.presets",
-        "small_32k",
-        "published size: 123M, windows of 32,768 tokens",
-    ),
-    "longcontext-medium-32k": (
-        "plimsoll.recipes.longcontext.presets",
-        "medium_32k",
-        "published size: width 1,536, 16 layers, 32,768 tokens",
-    ),
-    "longcontext-large-32k": (
-        "plimsoll.recipes.longcontext.presets",
-        "large_32k",
-        "published size: width 2,048, 24 layers, 32,768 tokens",
-    ),
-    "recommend": (
-        "plimsoll.recipes.recommend.recipe",
-        "Recommend",
-        "the next item, by a small transformer or a frozen Llama",
-    ),
-    "recommend-no-lm": ("plimsoll.recipes.recommend.presets", "no_lm", "the same: a transformer that is learned along"),
-    "recommend-debug": ("plimsoll.recipes.recommend.presets", "debug", "for a look: 64 and 128 wide, 200 steps"),
-    "recommend-gemma-2b": (
-        "plimsoll.recipes.recommend.presets",
-        "gemma_2b",
-        "a frozen Gemma 2B, histories of 256 items",
-    ),
-    "recommend-llama-3.2-1b": (
-        "plimsoll.recipes.recommend.presets",
-        "llama_3_2_1b",
-        "a frozen Llama 3.2 1B, histories of 128 items",
-    ),
-    "recommend-tpu-optimized": (
-        "plimsoll.recipes.recommend.presets",
-        "tpu_optimized",
-        "a frozen Gemma 2B, histories of 128 items",
-    ),
+GROUP = "plimsoll.recipes"
+"""Entry points of packages with recipes: name = "module:FAMILY"."""
+BUILT_IN = {
+    name: f"plimsoll.recipes.{name}.family:FAMILY"
+    for name in ("text", "control", "puzzles", "longcontext", "recommend")
 }
-KINDS: dict[str, tuple[str, str]] = {
-    "stories": ("plimsoll.recipes.text.recipe", "Text"),
-    "control": ("plimsoll.recipes.control.recipe", "Control"),
-    "puzzles": ("plimsoll.recipes.puzzles.recipe", "Puzzles"),
-    "longcontext": ("plimsoll.recipes.longcontext.recipe", "LongContext"),
-    "recommend": ("plimsoll.recipes.recommend.recipe", "Recommend"),
-}
+"""Written as a package writes its entry point. They stand here and not in the package's metadata, because the metadata
+of a checkout may be older than its source."""
+
+
+def _family(reference: str) -> Family:
+    family = resolved(reference)
+    if not isinstance(family, Family):
+        raise TypeError(f"{reference} is a {type(family).__name__} and no plimsoll.recipes.family.Family")
+    return family
+
+
+FAMILIES = {name: _family(reference) for name, reference in BUILT_IN.items()}
+PRESETS: dict[str, Preset] = {name: preset for family in FAMILIES.values() for name, preset in family.presets.items()}
+KINDS: dict[str, str] = {kind: cls for family in FAMILIES.values() for kind, cls in family.kinds.items()}
+"""These three: built-in ones."""
+
+
+class Installed(NamedTuple):
+    """Families of installed packages."""
+
+    families: Mapping[str, Family]
+    """By a name for people, like "waves (package waves-recipes 0.1)"."""
+    broken: tuple[str, ...]
+    """Why others could not be loaded, a sentence each."""
+
+
+@cache
+def installed() -> Installed:
+    """Returns what packages register. One that fails, or takes a name that is taken, is left out and named."""
+    from importlib.metadata import entry_points
+
+    families, broken = {}, []
+    taken = {*PRESETS, *KINDS, *(name for family in FAMILIES.values() for name in family.prepares)}
+    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+        package = f" (package {entry.dist.name} {entry.dist.version})" if entry.dist is not None else ""
+        name = f"{entry.name}{package}"
+        try:
+            family = _family(entry.value)
+            names = {*family.presets, *family.kinds, *family.prepares}
+        except (Exception, SystemExit) as problem:  # whatever somebody else's module does when it is imported
+            broken.append(f"{name} cannot be loaded: {type(problem).__name__}: {problem}")
+            continue
+        if names & taken:
+            broken.append(f"{name} is left out: {', '.join(sorted(names & taken))} is taken by another family")
+            continue
+        taken |= names
+        families[name] = family
+    return Installed(families, tuple(broken))
+
+
+def families() -> Iterator[Family]:
+    """Yields the built-in families, then those of packages."""
+    yield from FAMILIES.values()
+    yield from installed().families.values()
+
+
+def presets() -> dict[str, Preset]:
+    """Returns every preset by its name, built-in ones first."""
+    return {name: preset for family in families() for name, preset in family.presets.items()}
+
+
+def preparations() -> dict[str, Preparation]:
+    """Returns every data set that `plimsoll prepare` makes, by its name."""
+    return {name: preparation for family in families() for name, preparation in family.prepares.items()}
+
+
+def make_data(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Makes the data set `request["name"]` from `request["options"]`, and returns what `prepare --json` prints."""
+    preparation = preparations()[request["name"]]
+    return resolved(preparation.make)(resolved(preparation.options)(**request["options"]))
+
+
+def inspections() -> Iterator[Inspection]:
+    """Yields every form of data set that a family recognises, built-in ones first."""
+    for family in families():
+        yield from family.inspects
+
+
+def broken_packages() -> str:
+    """Returns a clause that names packages whose recipes could not be loaded; empty if there are none."""
+    return "".join(f". The recipe package {problem}" for problem in installed().broken)
+
+
+def recipe_class(kind: object) -> type[Recipe]:
+    """Returns the class of a built-in kind, or of a package's.
+
+    Raises:
+        RecipeError: Nobody has registered the kind, or its package cannot be loaded.
+    """
+    built_in = isinstance(kind, str) and kind in KINDS
+    known = KINDS if built_in else {name: cls for family in families() for name, cls in family.kinds.items()}
+    if not isinstance(kind, str) or kind not in known:
+        raise RecipeError(
+            f"recipe.json is of the kind {kind!r}, which this version does not know:"
+            f" {', '.join(known)}{broken_packages()}"
+        )
+    reference = known[kind]
+    try:
+        cls = resolved(reference)
+    except PlimsollError:
+        raise
+    except Exception as problem:
+        if built_in:
+            raise
+        raise RecipeError(
+            f"recipes of the kind {kind} are in {reference}, which cannot be loaded: {type(problem).__name__}:"
+            f" {problem}. Repair or reinstall its package"
+        ) from problem
+    if not (isinstance(cls, type) and issubclass(cls, Recipe) and cls.kind == kind):
+        raise RecipeError(
+            f"{reference} is registered as the kind {kind!r}, and is no subclass of plimsoll.Recipe with that `kind`"
+        )
+    return cls
 
 
 def preset(name: str) -> Recipe:
-    """The recipe of that name or file, complete, to be changed with `dataclasses.replace`."""
+    """Returns the recipe of that name or file, complete, to be changed with `dataclasses.replace`."""
     if files.is_file_name(name):
         return files.load(name)
-    if name not in PRESETS:
-        near = difflib.get_close_matches(name, PRESETS, n=3, cutoff=0.4)
+    found = PRESETS if name in PRESETS else presets()
+    if name not in found:
+        near = difflib.get_close_matches(name, found, n=3, cutoff=0.4)
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
         raise RecipeError(
-            f"there is no recipe called {name!r}: `plimsoll recipes` lists {', '.join(PRESETS)}, and a file of your own"
-            f" is named like my_recipe.py.{hint}"
+            f"there is no recipe called {name!r}: `plimsoll recipes` lists {', '.join(found)}, and a file of your own"
+            f" is named like my_recipe.py{broken_packages()}.{hint}"
         )
-    module, attribute, _ = PRESETS[name]
-    make: Callable[[], Recipe] = getattr(importlib.import_module(module), attribute)
-    return make()
+    if name in PRESETS:
+        return resolved(PRESETS[name].make)()
+    return _of_package(name, found[name].make)
+
+
+def _of_package(name: str, make: str) -> Recipe:
+    """Refuses what would fail in the processes that compile and train: they find a recipe by its kind."""
+    try:
+        recipe = resolved(make)()
+    except PlimsollError:
+        raise
+    except Exception as problem:
+        raise RecipeError(
+            f"the recipe {name} is made by {make}, which fails: {type(problem).__name__}: {problem}. Repair or"
+            " reinstall its package"
+        ) from problem
+    kinds = {kind for family in families() for kind in family.kinds}
+    if not isinstance(recipe, Recipe) or recipe.kind not in kinds or type(recipe) is not recipe_class(recipe.kind):
+        raise RecipeError(
+            f"{make} makes a {type(recipe).__name__} for the recipe {name}: it must be of a class that its family"
+            " registers as a kind"
+        )
+    return recipe
+
+
+def code_of(cls: type[Recipe]) -> str:
+    """Returns the SHA-256 of a package's Python files: answers of the planner are kept by it."""
+    module = sys.modules[cls.__module__.partition(".")[0]]
+    file = Path(module.__file__ or "")
+    files_of_package = sorted(file.parent.rglob("*.py")) if file.name == "__init__.py" else [file]
+    digest = hashlib.sha256()
+    for path in files_of_package:
+        digest.update(f"{path.relative_to(file.parent)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()

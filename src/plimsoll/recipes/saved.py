@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from collections.abc import Mapping
 from typing import Any
 
 from plimsoll.errors import RecipeError
 from plimsoll.recipes.base import FROM_FILE, Recipe
 from plimsoll.recipes.own import files
-from plimsoll.recipes.registry import KINDS
+from plimsoll.recipes.registry import KINDS, code_of, recipe_class
 
 
 def to_dict(recipe: Recipe) -> dict[str, Any]:
@@ -21,7 +20,8 @@ def to_dict(recipe: Recipe) -> dict[str, Any]:
     """
     fields = dataclasses.asdict(recipe)
     if recipe.kind != FROM_FILE:
-        return {"kind": recipe.kind, "fields": fields}
+        code = {} if recipe.kind in KINDS else {"code": code_of(type(recipe))}
+        return {"kind": recipe.kind, "fields": fields, **code}
     for name, value in fields.items():
         if not isinstance(value, bool | int | float | str | None):
             raise RecipeError(
@@ -32,25 +32,38 @@ def to_dict(recipe: Recipe) -> dict[str, Any]:
 
 
 def name_of(recipe: Recipe) -> str:
-    """What to call a recipe that the user has not named: by its kind, or by its file."""
+    """Returns what to call a recipe that the user has not named: its kind, or the name of its file."""
     if recipe.kind != FROM_FILE:
         return recipe.kind
-    found = files.describe(recipe)
-    return files.short_name(found["file"] + ("" if found["name"] == "recipe" else f":{found['name']}"))
+    place = files.describe(recipe)
+    return _name_in_file(place["file"], place["name"])
+
+
+def class_of(saved: Mapping[str, Any]) -> type[Recipe]:
+    """Returns the class of a saved recipe. Of a file's it is `Recipe` itself: the file is run only where it is needed.
+
+    Raises:
+        RecipeError: It is no saved recipe, or of a kind that nobody has registered.
+    """
+    if not isinstance(saved, Mapping):
+        raise RecipeError("recipe.json holds no recipe: it was not written by this program, or was altered")
+    return Recipe if saved.get("kind") == FROM_FILE else recipe_class(saved.get("kind"))
+
+
+def is_from_file(saved: Mapping[str, Any]) -> bool:
+    """Returns whether a saved recipe stands in a user's file, which is run only where that is needed."""
+    return class_of(saved).kind == FROM_FILE
 
 
 def from_dict(saved: Mapping[str, Any]) -> Recipe:
-    """What `to_dict` wrote. Unknown kinds and fields are refused: of our own recipes nothing is run, and of a
-    user's the file with the SHA-256 that stands there."""
-    if not isinstance(saved, Mapping):
-        raise RecipeError("recipe.json holds no recipe: it was not written by this program, or was altered")
-    kind = saved.get("kind")
-    if kind == FROM_FILE:
+    """Returns the recipe that `to_dict` wrote.
+
+    Raises:
+        RecipeError: The kind or a field is unknown, or a user's file is no longer the one with that SHA-256.
+    """
+    cls = class_of(saved)
+    if is_from_file(saved):
         return files.from_saved(saved)
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise RecipeError(f"recipe.json is of the kind {kind!r}, which this version does not know: {', '.join(KINDS)}")
-    module, attribute = KINDS[kind]
-    cls: type[Recipe] = getattr(importlib.import_module(module), attribute)
     known = {field.name for field in dataclasses.fields(cls)}
     if not isinstance(saved.get("fields"), Mapping):
         raise RecipeError("recipe.json has no fields: it was not written by this program, or only in part")
@@ -60,8 +73,29 @@ def from_dict(saved: Mapping[str, Any]) -> Recipe:
     return cls(**saved["fields"])
 
 
+def name_in(saved: Mapping[str, Any]) -> str:
+    """Returns what to call the recipe of a run: its kind, or the name of its file."""
+    if not is_from_file(saved):
+        return saved["kind"]
+    return _name_in_file(str(saved.get("file")), str(saved.get("name")))
+
+
+def _name_in_file(file: str, name: str) -> str:
+    return files.short_name(file + ("" if name == "recipe" else f":{name}"))
+
+
+def chosen_fields(saved: Mapping[str, Any], base: Recipe | None = None) -> dict[str, Any]:
+    """Returns the fields that are not as in `base`, or as by default. Of a user's file it returns all of them: only
+    running it would say its defaults."""
+    if is_from_file(saved):
+        return dict(saved.get("fields", {}))
+    recipe = from_dict(saved)
+    before = dataclasses.asdict(type(recipe)() if base is None else base)
+    return {name: value for name, value in dataclasses.asdict(recipe).items() if value != before[name]}
+
+
 def differences(one: Recipe, other: Recipe) -> dict[str, tuple[Any, Any]]:
-    """Field to its two values, for the fields that differ."""
+    """Returns the fields that differ, each with its two values."""
     if one.kind != other.kind:
         return {"kind": (one.kind, other.kind)}
     if one.kind == FROM_FILE:
@@ -74,7 +108,7 @@ def differences(one: Recipe, other: Recipe) -> dict[str, tuple[Any, Any]]:
 
 
 def is_saved_as(saved: Mapping[str, Any], recipe: Recipe) -> bool:
-    """Whether a recipe.json is of this very recipe; no, where it can no longer be read."""
+    """Returns whether a recipe.json is of this very recipe; False if it can no longer be read."""
     try:
         return not differences(from_dict(saved), recipe)
     except RecipeError:

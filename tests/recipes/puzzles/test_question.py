@@ -1,5 +1,6 @@
 """Puzzles as they are typed: read, written, refused; and the rules that an answer is held to."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plimsoll.cli.use import solve
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.recipes.puzzles.arc_grids import placed
 from plimsoll.recipes.puzzles.maze_paths import new_maze
@@ -14,6 +16,7 @@ from plimsoll.recipes.puzzles.question import is_right, longer_than_needed, ques
 from plimsoll.recipes.puzzles.sudoku_grids import BOXES, random_grids
 from plimsoll.recipes.puzzles.text import Form, form_of, rows_of, tokens_of
 from plimsoll.recipes.registry import PRESETS, preset
+from plimsoll.recipes.saved import to_dict
 from plimsoll.types import IGNORED_LABEL
 from puzzle_files import write_split
 
@@ -180,10 +183,11 @@ def test_an_example_of_the_test_split_comes_with_its_answer_and_identifier(tmp_p
         question(replace(preset("sudoku-6x6"), data=str(tmp_path)), "runs/x", "test:0")
 
 
-def test_arc_is_asked_by_number_and_other_runs_not_at_all():
+def test_arc_is_asked_by_number_and_other_runs_not_at_all(tmp_path):
     with pytest.raises(DataError, match="solves ARC, whose tasks the network knows by their identifiers"):
         question(preset("arc-1"), "runs/x", "0" * 900)
-    with pytest.raises(RecipeError, match="runs/x is a run of stories, which solves no puzzles"):
-        question(preset("stories"), "runs/x", "test:0")
+    (tmp_path / "recipe.json").write_text(json.dumps(to_dict(preset("stories"))))
+    with pytest.raises(RecipeError, match=f"{tmp_path} is a run of stories, which solves no puzzles"):
+        solve([str(tmp_path), "test:0"])
     with pytest.raises(RecipeError, match="16 tokens from a vocabulary of 7: neither Sudoku nor a maze nor ARC"):
         question(replace(preset("sudoku-4x4"), vocab_size=7), "runs/x", "test:0")

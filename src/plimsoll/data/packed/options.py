@@ -6,6 +6,7 @@ Imports no NumPy: the command line takes its options from here.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from plimsoll.errors import RecipeError
 
@@ -25,12 +26,12 @@ class TextSet:
     """Split of a hub data set."""
     text_column: str = "text"
     """Column of .jsonl, .parquet and hub data sets."""
-    max_examples: int | None = None
+    max_examples: Annotated[int, "count"] | None = None
     """Documents to use at most."""
     tokenizer: str | None = None
     """A tokenizer.json, the folder of one, or a vocab.json beside its merges.txt; by default a byte-level BPE is
     trained on the beginning of the text (8 MiB), and kept in the folder."""
-    vocab_size: int | None = None
+    vocab_size: Annotated[int, "count"] | None = None
     """Of the trained tokenizer; default 8,192."""
 
     def __post_init__(self) -> None:

@@ -1,37 +1,48 @@
-"""`plimsoll evaluate RUN --closed-loop`: the trained network drives the systems that it was to imitate.
+"""`plimsoll evaluate RUN --closed-loop`: the trained network drives the systems whose controllers it imitates.
 
-Part of the joint: it brings a run of `control` and the simulation together. The systems are the held-out variants of
-the run's own file, made again from what the file says of itself.
+The systems are the held-out variants of the run's own file, simulated from the settings that the file holds.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
 from plimsoll.data.hdf5.writer import MADE_WITH
 from plimsoll.errors import RecipeError
 from plimsoll.levers.weight_bits import readable
-from plimsoll.recipes.base import Recipe
 from plimsoll.recipes.control.model import Imitator
 from plimsoll.recipes.control.prepare import code
 from plimsoll.recipes.control.prepare_options import ControlSet
 from plimsoll.recipes.control.recipe import Control
 from plimsoll.recipes.control.simulate import journeys, judged, travelled
+from plimsoll.recipes.control.tables import cost_ratio, lost, variants_driven
 from plimsoll.recipes.control.variants import systems
+from plimsoll.types import TrainedRun
 
 SECONDS = 10.0
 VARIANTS, STARTS = 3, 4
 """Of each system, and of each variant."""
+CHARTS = 4
+"""Systems whose journeys a report draws."""
 
 
-def closed_loop(recipe: Recipe, task: Any, params: Any, *, seed: int = 0) -> dict[str, Any]:
-    """Costs beside the optimal controller's, of every family; `norms` of one journey each, for a picture."""
-    if not isinstance(recipe, Control) or not isinstance(task, Imitator):
-        raise RecipeError("--closed-loop drives the systems of the recipe control, and this is a run of another")
+def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the means over the held-out windows; with `request["closed_loop"]` also what driving costs."""
+    means = trained.means()
+    return means | {"closed_loop": closed_loop(trained)} if request.get("closed_loop") else means
+
+
+def closed_loop(trained: TrainedRun, *, seed: int = 0) -> dict[str, Any]:
+    """Returns costs beside the optimal controller's, of every family, and `norms` of one journey each for a picture."""
+    recipe: Control = trained.recipe
+    task = recipe.task(trained.plan.compute(jax.default_backend()))
+    assert isinstance(task, Imitator)
     made = _made_with(recipe)
     first = made.variants_used - made.held_out_variants if made.held_out_variants else 0
     chosen = list(range(first, made.variants_used))[:VARIANTS]
@@ -44,7 +55,7 @@ def closed_loop(recipe: Recipe, task: Any, params: Any, *, seed: int = 0) -> dic
         return states, controls * spread
 
     of = journeys(every, variants=chosen, starts=STARTS, dt=made.dt, scales=scales, codes=code, seed=seed)
-    weights = readable(params["trainable"])
+    weights = readable(trained.params()["trainable"])
     found = travelled(
         of,
         lambda inputs: task.predicted(weights, inputs),
@@ -70,6 +81,37 @@ def closed_loop(recipe: Recipe, task: Any, params: Any, *, seed: int = 0) -> dic
             },
         },
     }
+
+
+def shown(trained: TrainedRun) -> list[dict[str, Any]]:
+    """Returns the exhibits of a report: what driving costs, and the journeys of some systems from best to worst."""
+    driven = closed_loop(trained)
+    families, norms = driven["families"], driven["norms"]
+    ranked = sorted(families, key=lambda name: families[name]["cost_ratio"] or float("inf"))
+    chosen = [ranked[round(part * (len(ranked) - 1) / (CHARTS - 1))] for part in range(CHARTS)]
+    charts = [
+        {
+            "kind": "curves",
+            "title": f"Driving {name}",
+            "caption": f"One journey of a system: see whether the learned controller brings its state to rest as the"
+            f" optimal one does. Its journeys cost {cost_ratio(families[name]['cost_ratio'])} (median).",
+            "x_label": "time, seconds",
+            "y_label": "norm of the state",
+            "x": norms["time"],
+            "y": {"learned": norms[name]["learned"], "optimal": norms[name]["optimal"]},
+            "may_be_logarithmic": True,
+        }
+        for name in dict.fromkeys(chosen)
+    ]
+    table = {
+        "kind": "table",
+        "title": "What driving costs",
+        "caption": f"Of {variants_driven(driven)}, {driven['seconds']:g} s each, by the checkpoint of step"
+        f" {trained.step:,}: the median cost of a journey, as a multiple of the optimal controller's. The best first.",
+        "header": ["system", "x optimal", "lost"],
+        "rows": [[name, cost_ratio(families[name]["cost_ratio"]), lost(families[name])] for name in ranked],
+    }
+    return [table, *charts]
 
 
 def _made_with(recipe: Control) -> ControlSet:

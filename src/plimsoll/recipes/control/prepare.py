@@ -25,10 +25,11 @@ from jaxtyping import Float
 from plimsoll.data.hdf5.writer import Column, GrowingFile, is_finished
 from plimsoll.data.progress import Spoken
 from plimsoll.errors import DataError, PlimsollError
-from plimsoll.recipes.control.prepare_options import Block, ControlSet
+from plimsoll.recipes.control.prepare_options import Block, ControlOptions, ControlSet
 from plimsoll.recipes.control.systems import MOST_INPUTS, MOST_STATES
 from plimsoll.recipes.control.variants import systems
 from plimsoll.recipes.control.window_packing import packed_windows
+from plimsoll.recipes.family import content_of
 from plimsoll.units import format_bytes
 
 CODE_BITS = 3, 4
@@ -362,8 +363,6 @@ def simulated(
     return Simulated(states, jnp.sqrt(largest))
 
 
-def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Answers `plimsoll prepare control`, in the process that simulates. Progress goes to standard error."""
-    options = dict(request)
-    out = Path(options.pop("out")).expanduser()
-    return prepare(ControlSet(**options), out, Spoken("windows"))
+def make(options: ControlOptions) -> dict[str, Any]:
+    """Makes the file of `plimsoll prepare control`; progress goes to standard error."""
+    return prepare(content_of(options, ControlSet), Path(options.out).expanduser(), Spoken("windows"))

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from plimsoll.errors import DataError
+from plimsoll.recipes.base import Count
 from plimsoll.recipes.control.systems import FAMILIES
 
 ROW_BYTES = {"lzf": 800, "gzip": 760, "none": 2600}
@@ -35,7 +36,7 @@ class Block(NamedTuple):
 class ControlSet:
     """What the content of the file follows from."""
 
-    samples: int = 1_000_000
+    samples: Count = 1_000_000
     """Windows to make, like 1M or 100M."""
     seed: int = 42
     """Of the systems' variants, the starts and the noise."""
@@ -154,3 +155,11 @@ class ControlSet:
     def disk_bytes(self) -> int:
         """At most."""
         return round(self.samples * ROW_BYTES[self.compression] * self.window / 32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControlOptions(ControlSet):
+    """Options of `plimsoll prepare control`."""
+
+    out: str = "windows.h5"
+    """The HDF5 file. The same command continues what was interrupted."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.recipes.base import AdamWRecipe, Count, Prepared, Say
+from plimsoll.recipes.verbs import Shown, Verb
 from plimsoll.types import Compute, Source, Task
 from plimsoll.units import MIB
 
@@ -36,7 +37,22 @@ class Control(AdamWRecipe):
 
     kind: ClassVar[str] = "control"
     without_validation: ClassVar[str] = "it was trained with --split none. Train with --split variant, or trajectory"
-    shown: ClassVar[tuple[str, ...]] = ("drive",)
+    verbs: ClassVar[Mapping[str, Verb]] = {
+        "evaluate": Verb(
+            answer="plimsoll.recipes.control.closed_loop:evaluate",
+            text="plimsoll.recipes.control.tables:evaluation",
+            picture="plimsoll.recipes.control.tables:evaluation_picture",
+            picture_needs="closed_loop",
+        ),
+    }
+    shown: ClassVar[tuple[Shown, ...]] = (
+        Shown(
+            words="how it drives",
+            make="plimsoll.recipes.control.closed_loop:shown",
+            command="plimsoll evaluate {run} --closed-loop",
+            takes_minutes=True,
+        ),
+    )
     supported: ClassVar[tuple[str, ...]] = ("precision", "remat", "remat_offload", "optimizer_bits", "offload")
 
     data: str = ""
@@ -88,7 +104,7 @@ class Control(AdamWRecipe):
 
     @cached_property
     def rows(self) -> ControlRows:
-        """The file, open."""
+        """The opened HDF5 file."""
         if not self.data:
             raise RecipeError(
                 "--data is missing: name the HDF5 file of windows. `plimsoll prepare control --samples 1M --out"
@@ -100,6 +116,10 @@ class Control(AdamWRecipe):
 
     def batch_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
         return {name: ((examples, *shape), dtype) for name, (shape, dtype) in self.rows.spec.items()}
+
+    @property
+    def evaluation_options(self) -> tuple[str, ...]:
+        return (*super().evaluation_options, "closed_loop")
 
     def task(self, compute: Compute) -> Task:
         from plimsoll.recipes.control.model import Imitator, ImitatorShape
@@ -158,7 +178,7 @@ class Control(AdamWRecipe):
         return self.rows.validation(most=self.validation_rows, batch_size=examples, skip_bad=self.skip_bad)
 
     def reported(self, metrics: Mapping[str, float]) -> dict[str, Any]:
-        """R^2 of each family, about zero, and their mean."""
+        """Returns R^2 of each family, about zero, and their mean."""
         families = self.rows.families
         r2 = {
             family: 1 - metrics[f"unexplained_{i}"]

@@ -1,22 +1,34 @@
-"""What `plimsoll evaluate RUN --closed-loop` prints and draws. Pure: costs and norms in, text and a picture out."""
+"""What is printed and drawn of control: a file that was made, a run that drives. Pure: dictionaries in, text out."""
 
 from collections.abc import Mapping
 from typing import Any
 
+from plimsoll.report.evaluation import evaluation_text
 from plimsoll.report.layout import columns
+from plimsoll.units import format_bytes, format_seconds
 
 PANELS_IN_A_ROW = 5
 
 
+def evaluation(answer: Mapping[str, Any]) -> str:
+    """Returns what `plimsoll evaluate` prints, with or without --closed-loop."""
+    means = evaluation_text({name: value for name, value in answer.items() if name != "closed_loop"})
+    return f"{means}\n\n{journeys_table(answer['closed_loop'])}" if "closed_loop" in answer else means
+
+
+def evaluation_picture(answer: Mapping[str, Any], path: str) -> None:
+    """Draws the journeys of `--closed-loop`."""
+    journeys_picture(answer["closed_loop"], path)
+
+
 def journeys_table(found: Mapping[str, Any]) -> str:
-    kind = "held-out variants" if found["held_out"] else "variants that it was trained on"
     header = ("family", "x optimal cost, median", "worst", "lost", "norm at the end", "optimal")
     rows = [
         (
             name,
-            _ratio(one["cost_ratio"]),
-            _ratio(one["worst_ratio"]),
-            f"{one['lost']} of {one['journeys']}",
+            cost_ratio(one["cost_ratio"]),
+            cost_ratio(one["worst_ratio"]),
+            lost(one),
             f"{one['final_norm']:.3g}",
             f"{one['final_norm_optimal']:.3g}",
         )
@@ -28,10 +40,10 @@ def journeys_table(found: Mapping[str, Any]) -> str:
     )
     return "\n".join(
         [
-            f"driving {len(rows)} systems for {found['seconds']:g} s, {kind}: what a journey costs, as a multiple of"
-            " what it costs the optimal controller (1 x is as good)",
+            f"driving {len(rows)} systems for {found['seconds']:g} s, {variants_driven(found)}: what a journey"
+            " costs, as a multiple of what it costs the optimal controller (1 x is as good)",
             *columns([header, *rows], align="lrrrrr"),
-            f"  families by their median: {grades}; the median of all {_ratio(found['median_cost_ratio'])}",
+            f"  families by their median: {grades}; the median of all {cost_ratio(found['median_cost_ratio'])}",
         ]
     )
 
@@ -48,7 +60,7 @@ def journeys_picture(found: Mapping[str, Any], path: str) -> None:
     for panel, name in zip(panels, names, strict=False):
         for which, style in (("optimal", "-"), ("learned", "--")):
             panel.semilogy(norms["time"], [max(value, 1e-6) for value in norms[name][which]], style, label=which, lw=1)
-        panel.set_title(f"{name}  {_ratio(found['families'][name]['cost_ratio'])}", fontsize=8)
+        panel.set_title(f"{name}  {cost_ratio(found['families'][name]['cost_ratio'])}", fontsize=8)
         panel.tick_params(labelsize=6)
     for panel in panels[len(names) :]:
         panel.set_visible(False)
@@ -57,5 +69,34 @@ def journeys_picture(found: Mapping[str, Any], path: str) -> None:
     figure.savefig(path, dpi=110)
 
 
-def _ratio(value: float | None) -> str:
+def variants_driven(found: Mapping[str, Any]) -> str:
+    """Returns in words which variants of the systems were driven."""
+    return "held-out variants" if found["held_out"] else "variants that it was trained on"
+
+
+def lost(family: Mapping[str, Any]) -> str:
+    """Returns how many journeys of a family ran away."""
+    return f"{family['lost']} of {family['journeys']}"
+
+
+def cost_ratio(value: float | None) -> str:
     return "lost" if value is None else f"{value:.2f} x"
+
+
+def prepared_text(found: Mapping[str, Any]) -> str:
+    """Returns what `plimsoll prepare control` prints."""
+    again = found["variants_drawn_again"]
+    if found["finished_before"]:
+        return f"{found['path']} is finished: {found['examples']:,} windows, {format_bytes(found['bytes'])}"
+    held_out = f"{found['variants_held_out']} of {found['variants']} variants of each system held out"
+    lines = [
+        f"{found['path']}: {found['examples']:,} windows, {format_bytes(found['bytes'])}, in"
+        f" {format_seconds(found['seconds'])} ({found['examples_per_second']:,.0f} windows/s)",
+        f"  to train on: {found['train_examples']:,}; {held_out}",
+    ]
+    if found["trajectories_drawn_again"]:
+        lines.append(f"  trajectories that ran away, and were simulated again: {found['trajectories_drawn_again']:,}")
+    if again:
+        words = ", ".join(f"{name} {count}" for name, count in again.items())
+        lines.append(f"  variants that were unstable under the nominal gain, and drawn again: {words}")
+    return "\n".join(lines)

@@ -51,7 +51,7 @@ class Eigenvalues(nnx.Module):
         self.nu, self.theta = (nnx.Param(jnp.zeros((shape.states,))) for _ in range(2))
 
     def __call__(self) -> tuple[Float[Array, " states"], Float[Array, " states"]]:
-        """-log |lambda|, and its phase in radians."""
+        """Returns -log |lambda| and the phase in radians."""
         rate, phase = beginning(self.shape)
         least, most = (math.log(end) for end in FORGETS_WITHIN)
         grown = jnp.clip(np.log(rate).astype(np.float32) + self.nu[...] / SLOWER, least, most)
@@ -60,8 +60,11 @@ class Eigenvalues(nnx.Module):
 
 
 def beginning(shape: EigenShape) -> tuple[Float64[np.ndarray, " states"], Float64[np.ndarray, " states"]]:
-    """-log |lambda| and phase of each state at first: |lambda|^2 evenly spaced, the phases by the golden ratio, so that
-    neighbours in the one are far apart in the other."""
+    """Returns the initial -log |lambda| and phase of each state.
+
+    |lambda|^2 is evenly spaced. Phases follow the golden ratio, so that neighbours in the one are far apart in the
+    other.
+    """
     number, (low, high) = np.arange(shape.states), (shape.r_min**2, shape.r_max**2)
     square = low + (high - low) * (number + 0.5) / shape.states
     return np.clip(-np.log(square) / 2, *FORGETS_WITHIN), shape.max_phase * (number * GOLDEN % 1)
@@ -76,7 +79,7 @@ class Forgetting(nnx.Module):
         self.bias = nnx.Param(-jnp.log(jnp.expm1(rate)))
 
     def __call__(self, x: Float[Array, "batch length width"]) -> Float[Array, "batch length states"]:
-        """-log a_t."""
+        """Returns -log a_t."""
         return jax.nn.softplus(-keep(self.linear(x)) - self.bias[...])
 
 
@@ -109,7 +112,8 @@ class Mixer(nnx.Module):
     def __call__(
         self, x: Float[Array, "batch length width"], before: State | None = None
     ) -> tuple[Float[Array, "batch length width"], State]:
-        """What it writes, and the states after the last token; `before` are those before the first, else zero."""
+        """Returns what the layer writes, and the states after the last token; `before` are those before the first,
+        else zero."""
         rate, phase = self.eigenvalues()
         if self.selective:
             rate = rate + self.forgetting(x)
@@ -131,8 +135,11 @@ class Mixer(nnx.Module):
 def ended(
     whole: Array, coefficient: Array, inputs: Array, before: State | None, *, every: int, form: Form, chunk: int
 ) -> Array:
-    """The same states, through which no gradient flows past a multiple of `every` tokens: pieces side by side, each
-    from the state that the one before it reached. Twice the recurrence."""
+    """Returns the same states, with no gradient through multiples of `every` tokens.
+
+    The pieces are computed next to one another, each from the state that the one before it reached. It costs the
+    recurrence twice.
+    """
     batch, length, width = inputs.shape
     missing = -length % every
     first = jnp.zeros_like(inputs[:, 0]) if before is None else before
@@ -168,13 +175,13 @@ class EigenBlock(nnx.Module):
         self.down = Linear(f, d, scale=INIT_SCALE / (2 * shape.layers) ** 0.5, **options)
 
     def __call__(self, x: Float[Array, "batch length width"], angles: Array) -> Float[Array, "batch length width"]:
-        """`angles` are for layers that attend."""
+        """Returns the layer's output from a state of zero; `angles` are for layers that attend."""
         return self.onward(x, None)[0]
 
     def onward(
         self, x: Float[Array, "batch length width"], before: State | None
     ) -> tuple[Float[Array, "batch length width"], State]:
-        """The same from the states before the first token; and those after the last one."""
+        """Returns the layer's output from the states before the first token, and the states after the last one."""
         mixed, after = self.mixer(self.mixer_norm(x), before)
         return fed(self, x + mixed), after
 
@@ -197,5 +204,5 @@ class Group(nnx.Module):
 
 
 def block_of(shape: EigenShape) -> type[EigenBlock] | type[Group]:
-    """What is stacked `shape.blocks` times."""
+    """Returns the module that is stacked `shape.blocks` times."""
     return Group if shape.attention_every else EigenBlock

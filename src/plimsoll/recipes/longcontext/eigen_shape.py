@@ -74,7 +74,7 @@ class EigenShape(DecoderShape):
         return self.layers // (self.attention_every or 1)
 
     def parameters(self) -> int:
-        """Embedding, layers, final norm, output layer unless tied."""
+        """Returns the number of parameters: embedding, layers, final norm, and output layer unless it is tied."""
         d, f, k = self.width, self.inner, self.states
         mixing = 4 * k * d + d * d + d + 2 * k + (d * k + k if self.selective else 0)
         attending = self.blocks if self.attention_every else 0
@@ -83,5 +83,6 @@ class EigenShape(DecoderShape):
 
 
 def eigen_inner(width: int, multiple: int = 64) -> int:
-    """7/3 of the width: its three dots and the mixing layer's gate cost what a plain feed-forward of 4x would."""
+    """Returns 7/3 of the width: its three dots and the mixing layer's gate cost what a plain feed-forward of 4x
+    would."""
     return max(multiple, round(width * 7 / 3 / multiple) * multiple)

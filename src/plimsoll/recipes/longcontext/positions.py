@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+BY_POSITION = "loss_by_position"
+"""Name of the table in the answer of `evaluate`."""
 MOST_STRETCHES = 10
 PREFIX = "loss_from_"
 
@@ -20,7 +22,7 @@ def stretches(length: int) -> list[tuple[int, int]]:
 
 
 def name_of(start: int) -> str:
-    """Of the metric of the stretch that begins there."""
+    """Returns the name of the metric of the stretch that begins there."""
     return f"{PREFIX}{start}"
 
 

@@ -7,7 +7,7 @@ from plimsoll.recipes.longcontext.recipe import LongContext
 
 
 def nano() -> LongContext:
-    """34.8M parameters, 9.1M beside the embedding."""
+    """Returns a model of 34.8M parameters, 9.1M besides the embedding."""
     return LongContext(width=512, layers=4, states=64, seq_len=2048, batch_size=32)
 
 
@@ -24,7 +24,7 @@ def small() -> LongContext:
 
 
 def small_32k() -> LongContext:
-    """The guide's 123M, without a table of positions. 16 windows are 524,288 tokens a step."""
+    """Returns the guide's 123M, without a table of positions. 16 windows are 524,288 tokens a step."""
     return _long(width=1024, layers=8, states=128)
 
 

@@ -4,7 +4,7 @@
     plimsoll train longcontext --data packed/ --memory 1GiB --run runs/long
     plimsoll plan  longcontext-small-32k --chip h200
 
-Defaults are a model for a laptop; `longcontext_presets.py` has the published sizes, docs/longcontext.md what to expect.
+Defaults are a model for a laptop; `presets.py` has the published sizes, docs/longcontext.md what to expect.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from plimsoll.models.sizing import HEAD_WIDTHS
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.recipes.base import AdamWRecipe, Count, Prepared, Say
 from plimsoll.recipes.longcontext.eigen_shape import EigenShape, Mixing, eigen_inner
-from plimsoll.recipes.longcontext.positions import by_position, is_of_a_position
+from plimsoll.recipes.longcontext.positions import BY_POSITION, by_position, is_of_a_position
+from plimsoll.recipes.verbs import Shown, Verb
 from plimsoll.types import COUNTED, Compute, Source, Task
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ GPT2_VOCABULARY = 50_257
 LARGEST_VOCABULARY = 2**31
 DEFAULT_EPOCHS = 1.0
 TOKENIZER = "tokenizer.json"
-BY_POSITION = "loss_by_position"
-"""Name of the table of `evaluate`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +42,20 @@ class LongContext(AdamWRecipe):
 
     kind: ClassVar[str] = "longcontext"
     rate_unit: ClassVar[str] = "tokens"
-    shown: ClassVar[tuple[str, ...]] = ("sample",)
+    verbs: ClassVar[Mapping[str, Verb]] = {
+        "evaluate": Verb(
+            text="plimsoll.recipes.longcontext.tables:evaluation",
+            picture="plimsoll.recipes.longcontext.tables:evaluation_picture",
+        ),
+        "sample": Verb(answer="plimsoll.recipes.longcontext.streaming:sample"),
+    }
+    shown: ClassVar[tuple[Shown, ...]] = (
+        Shown(
+            words="what it writes",
+            make="plimsoll.recipes.longcontext.streaming:shown",
+            command="plimsoll sample {run}",
+        ),
+    )
     without_validation: ClassVar[str] = (
         "its held-out documents have fewer tokens than one window, or --validation-tokens is 0. Pack more text, or take"
         " a smaller --seq-len"
@@ -153,7 +165,7 @@ class LongContext(AdamWRecipe):
         return replace(super().adamw, final_fraction=0.0)
 
     def optimizer(self, steps: int) -> AdamW:
-        """Warmed up for a tenth of the run: a one-cycle schedule."""
+        """Returns AdamW with a one-cycle schedule: warm-up for a tenth of the run."""
         return replace(self.adamw, warmup_steps=self.warmup_steps or round(self.warmup_fraction * steps))
 
     @property
@@ -162,7 +174,7 @@ class LongContext(AdamWRecipe):
 
     @cached_property
     def packed(self) -> Packed:
-        """The folder, open."""
+        """The opened folder of packed text."""
         if not self.data:
             raise RecipeError(
                 "--data is missing: name a packed folder. `plimsoll prepare longcontext --dataset-id TEXT --out"
@@ -210,7 +222,7 @@ class LongContext(AdamWRecipe):
 
     @property
     def _dtype(self) -> str:
-        """Of an id, as a folder of this vocabulary has it."""
+        """Type of an id in a folder of this vocabulary."""
         if self.data:
             return self.packed.dtype
         return "uint16" if self.vocab <= 2**16 else "uint32"
@@ -288,7 +300,7 @@ class LongContext(AdamWRecipe):
             yield batch | {COUNTED: batch[COUNTED] & wanted}
 
     def reported(self, metrics: Mapping[str, float]) -> dict[str, Any]:
-        """The loss, and a table of it by position."""
+        """Returns the loss, and a table of it by position."""
         rest = {name: value for name, value in metrics.items() if not is_of_a_position(name)}
         return rest | {BY_POSITION: by_position(metrics, self.seq_len)}
 
@@ -326,7 +338,7 @@ def _heads(width: int) -> int:
 
 
 def _identity(packed: Packed) -> dict[str, Any]:
-    """What tells one folder from another that has taken its place."""
+    """Returns what distinguishes the folder from another that has taken its place."""
     return {
         "tokens": packed.tokens,
         "documents": packed.documents,

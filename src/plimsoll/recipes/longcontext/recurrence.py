@@ -31,9 +31,17 @@ def states(
     form: Form,
     chunk: int = 256,
 ) -> Complex[Array, "batch length states"]:
-    """c_t for every t; `initial` is c_{-1}, zero if it is None. `chunk` (positions) changes nothing but the cost.
+    """Returns c_t for every t.
 
-    Raises ValueError for `fft` or `matmul` with a coefficient for each position: they need a fixed one.
+    Args:
+        coefficient: a_t.
+        inputs: What is added at each position.
+        initial: c_{-1}; zero if it is None.
+        form: How it is computed.
+        chunk: Positions of a chunk; changes nothing but the cost.
+
+    Raises:
+        ValueError: `fft` or `matmul` with a coefficient for each position: they need a fixed one.
     """
     if form in ("fft", "matmul") and coefficient.ndim > 1:
         raise ValueError(f"a coefficient for each position cannot go by {form}: `steps` and `associative` can")
@@ -53,7 +61,8 @@ def _forward(form: Form, chunk: int, coefficient: Array, inputs: Array, initial:
 
 
 def _backward(form: Form, chunk: int, kept: tuple[Array, Array, Array], gradient: Array):
-    """Of c_t: its own and a_{t+1} times that of c_{t+1}. (JAX's gradients of complex numbers take no conjugates.)"""
+    """Returns the gradients. That of c_t is its own and a_{t+1} times that of c_{t+1}. (JAX's gradients of complex
+    numbers take no conjugates.)"""
     coefficient, initial, found = kept
     fixed = coefficient.ndim == 1
     following = coefficient if fixed else jnp.roll(coefficient, -1, axis=1)  # the last one meets a state of zero
@@ -74,7 +83,7 @@ _states.defvjp(_forward, _backward)
 
 
 def _in_chunks(chunk: int, coefficient: Array, inputs: Array, initial: Array, *, matmul: bool) -> Array:
-    """The last chunk is filled up with inputs of zero."""
+    """Returns the states chunk by chunk; the last chunk is filled up with inputs of zero."""
     batch, length, width = inputs.shape
     missing = -length % chunk
     chunks = (length + missing) // chunk
@@ -112,7 +121,7 @@ def _by_steps(coefficient: Array, inputs: Array) -> tuple[Array, Array]:
 
 
 def _by_matmul(coefficient: Array, inputs: Array) -> tuple[Array, Array]:
-    """As `_by_steps`: a triangular matrix of powers for each state, times all chunks at once."""
+    """Returns what `_by_steps` does, by a triangular matrix of powers for each state times all chunks at once."""
     length = inputs.shape[0]
     powers = _powers(coefficient, length + 1)
     apart = jnp.arange(length)[:, None] - jnp.arange(length)
@@ -139,7 +148,7 @@ def _by_convolution(_: int, coefficient: Array, inputs: Array, initial: Array) -
 
 
 def _powers(coefficient: Array, count: int) -> Array:
-    """coefficient^0 up to coefficient^(count - 1), by exponents: products of thousands of factors lose digits."""
+    """Returns coefficient^0 to coefficient^(count - 1), by exponents: products of thousands of factors lose digits."""
     return jnp.exp(jnp.arange(count).astype(coefficient.dtype)[:, None] * jnp.log(coefficient))
 
 

@@ -5,7 +5,7 @@ as many as a window of training had, where it sees all before it). A prompt is r
 nothing is compiled for its length.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,6 +18,8 @@ from plimsoll.models.rotary import angles_at
 from plimsoll.models.sampling import sampled_id
 from plimsoll.recipes.longcontext.eigen import EigenBlock, Group
 from plimsoll.recipes.longcontext.eigen_shape import EigenShape
+from plimsoll.recipes.writing import texts, write
+from plimsoll.types import TrainedRun
 
 PIECE = 256
 """Tokens of a prompt that are read at once; what is left of it is read one by one."""
@@ -30,13 +32,13 @@ class Stream:
     """`decoder` read onward from a memory instead of from the beginning."""
 
     def __init__(self, decoder: Decoder, *, context: int) -> None:
-        """`context`: tokens that a layer sees which attends to all before it."""
+        """Prepares reading; `context` is the number of tokens that a layer sees which attends to all before it."""
         assert isinstance(decoder.shape, EigenShape)
         self.decoder, self.shape = decoder, decoder.shape
         self.window = self.shape.attention_window or context
 
     def start(self, examples: int = 1) -> Memory:
-        """Before the first token."""
+        """Returns the memory before the first token."""
         shape = self.shape
         states: Complex[Array, "blocks batch states"] = jnp.zeros((shape.blocks, examples, shape.states), jnp.complex64)
         blocks: Any = states
@@ -49,7 +51,7 @@ class Stream:
     def hidden(
         self, params: dict, memory: Memory, ids: Int[Array, "batch length"]
     ) -> tuple[Float[Array, "batch length width"], Memory]:
-        """As `Decoder.hidden`, of the tokens that follow those remembered."""
+        """Returns what `Decoder.hidden` does for the tokens that follow those remembered, and the memory after them."""
         position = memory["position"]
 
         def one_block(x: Array, both: tuple[dict, Any]) -> tuple[Array, Any]:
@@ -93,7 +95,8 @@ def continued(
     top_k: int,
     seed: int,
 ) -> Iterator[int]:
-    """At most `tokens` ids after the prompt, up to `end` (which is not yielded); as `sampling.continued` draws them."""
+    """Yields at most `tokens` ids after the prompt, up to `end` (which is not yielded), sampled as
+    `sampling.continued` does."""
     rows = min(known, stream.shape.vocab)
 
     @jax.jit
@@ -119,3 +122,17 @@ def continued(
         if token == end:
             return
         yield token
+
+
+def sample(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns text after a prompt: see `recipes.writing.write`."""
+    return write(trained, request, _of_task)
+
+
+def shown(trained: TrainedRun) -> list[dict[str, Any]]:
+    """Returns what a report shows of the model."""
+    return texts(trained, _of_task)
+
+
+def _of_task(task: Any, weights: dict, prompt: Sequence[int], *, length: int, **options: Any) -> Iterator[int]:
+    return continued(Stream(task.decoder, context=length), weights, prompt, **options)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from plimsoll.recipes.longcontext.positions import BY_POSITION
+from plimsoll.report.evaluation import evaluation_text
 from plimsoll.report.layout import UNKNOWN, columns
 from plimsoll.report.picture import BAR, INK, require_picture, written
 
@@ -12,8 +15,23 @@ BARS = 40
 """Characters of the longest."""
 
 
+def evaluation(answer: Mapping[str, Any]) -> str:
+    """Returns what `plimsoll evaluate` prints."""
+    means = {name: value for name, value in answer.items() if name != BY_POSITION}
+    return f"{evaluation_text(means)}\n\n{positions_table(answer[BY_POSITION])}"
+
+
+def evaluation_picture(answer: Mapping[str, Any], path: str) -> None:
+    """Draws the loss by position."""
+    positions_picture(answer[BY_POSITION], path)
+
+
 def positions_table(losses: Mapping[str, float]) -> str:
-    """`losses` are nats, by stretches of positions in their order, like "64 to 127"."""
+    """Returns a table of the loss by position.
+
+    Args:
+        losses: Nats by stretch of positions in their order, like "64 to 127".
+    """
     highest, before = max(losses.values(), default=0.0), None
     rows = []
     for stretch, loss in losses.items():
@@ -26,7 +44,7 @@ def positions_table(losses: Mapping[str, float]) -> str:
 
 
 def positions_picture(losses: Mapping[str, float], path: Path | str) -> Path:
-    """A step for each stretch, over a logarithmic axis of positions, into `path`: a .png or .svg."""
+    """Draws a step for each stretch, over a logarithmic axis of positions, into `path`: a .png or .svg."""
     path = require_picture(path)
     from matplotlib.figure import Figure
 

@@ -33,7 +33,7 @@ class LongTokens(NextToken):
         return super().leave(outer, x, _shifted(batch))
 
     def _by_position(self, weights: dict, batch: Batch) -> tuple[LossSum, Metrics]:
-        """`loss_from_64`: over the stretch of positions that begins there."""
+        """Returns the loss, and metrics like `loss_from_64` over the stretch of positions that begins there."""
         labels = batch["labels"]
         hidden = self.decoder.hidden(weights, batch["input_ids"])
         nats = chunked_nats(
@@ -52,7 +52,7 @@ class LongTokens(NextToken):
 
 
 def _shifted(batch: Batch) -> Batch:
-    """Every token and the one after it; int32 from here on. Rows that only fill up are not counted."""
+    """Returns every token and the one after it, as int32. Rows that only fill up a batch are not counted."""
     ids = batch["tokens"].astype(jnp.int32)
     labels = ids[:, 1:]
     if COUNTED in batch:

@@ -30,18 +30,18 @@ _being_imported: set[str] = set()
 
 
 def is_file_name(name: str) -> bool:
-    """Whether a recipe's name is that of a file: `my_recipe.py` or `my_recipe.py:large`."""
+    """Returns whether a recipe's name is that of a file: `my_recipe.py` or `my_recipe.py:large`."""
     return name.partition(":")[0].endswith(".py")
 
 
 def short_name(name: str) -> str:
-    """What a run of it is called: `my_recipe` or `my_recipe-large`."""
+    """Returns what a run of it is called: `my_recipe` or `my_recipe-large`."""
     path, _, inside = name.partition(":")
     return f"{Path(path).stem}-{inside}" if inside else Path(path).stem
 
 
 def load(name: str) -> Recipe:
-    """The recipe of that name: the one after the colon, the only one, or the one called `recipe`."""
+    """Returns the recipe of that name: the one after the colon, the only one, or the one called `recipe`."""
     file, _, inside = name.partition(":")
     path = _existing(Path(file).expanduser().absolute(), file)
     module = _import(path, sources(path))
@@ -55,7 +55,7 @@ def load(name: str) -> Recipe:
 
 
 def describe(recipe: Recipe) -> dict[str, Any]:
-    """Where the code of a recipe is: what `to_dict` says besides its fields."""
+    """Returns where the code of a recipe is: what `saved.to_dict` holds besides its fields."""
     module = _homes.get(type(recipe)) or sys.modules.get(type(recipe).__module__)
     file = getattr(module, "__file__", None)
     if module is None or file is None:
@@ -81,7 +81,11 @@ def describe(recipe: Recipe) -> dict[str, Any]:
 
 
 def from_saved(saved: Mapping[str, Any]) -> Recipe:
-    """What `Recipe.to_dict` wrote of a recipe from a file. Refused where the code is not what it was."""
+    """Returns the recipe from a file that `saved.to_dict` wrote.
+
+    Raises:
+        RecipeError: The code is not what it was.
+    """
     fields, was = saved.get("fields"), saved.get("sources")
     if not isinstance(fields, Mapping) or not isinstance(was, Mapping) or not isinstance(saved.get("file"), str):
         raise RecipeError(
@@ -104,9 +108,9 @@ def from_saved(saved: Mapping[str, Any]) -> Recipe:
 
 
 def sources(path: Path) -> dict[str, str]:
-    """The file and the modules beside it that it imports, anywhere in its code: name to SHA-256.
+    """Returns the SHA-256 of the file and of the modules next to it that it imports anywhere in its code, by name.
 
-    Found by reading, not by running. What it imports from elsewhere belongs to the environment.
+    They are found by reading, not by running. What it imports from elsewhere belongs to the environment.
     """
     finder = ModuleFinder(path=[str(path.parent)])
     with told_by_its_lines(f"{path.name} cannot be read as Python", path.parent):

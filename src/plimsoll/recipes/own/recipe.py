@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.levers.registry import LEVERS
 from plimsoll.optimizers.adamw import AdamW
-from plimsoll.recipes.base import Prepared, Recipe, Say
+from plimsoll.recipes.base import FROM_FILE, Prepared, Recipe, Say
 from plimsoll.recipes.own import files
 from plimsoll.recipes.own.user_code import failed, told_by_its_lines
 from plimsoll.types import COUNTED, Compute, Source, Task
@@ -67,7 +67,7 @@ class OwnRecipe(Recipe):
     """Draw the examples in another order every epoch; --no-shuffle keeps theirs."""
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """`init`, `loss` and `data` are called below; `optimizer` by whoever has the recipe, so it is guarded here."""
+        """Guards `optimizer`, which callers of the recipe use; `init`, `loss` and `data` are called below."""
         super().__init_subclass__(**options)
         if "honoured" in vars(cls):  # without this, its levers would be off and nobody would know
             raise RecipeError(f"{cls.__name__}.honoured is called `supported` now: rename it")
@@ -76,33 +76,33 @@ class OwnRecipe(Recipe):
 
     @abstractmethod
     def init(self, key: Any) -> Any:
-        """Parameters before the first step: any pytree of arrays, or {"trainable": ..., "frozen": ...}."""
+        """Returns the parameters before the first step: any pytree of arrays, or {"trainable": ..., "frozen": ...}."""
 
     @abstractmethod
     def loss(self, params: Any, batch: Any) -> Any:
-        """(total, weight[, metrics]): sums over the batch's examples, and what to divide them by.
+        """Returns (total, weight[, metrics]): sums over the batch's examples, and what to divide them by.
 
         May also take `keys`, `train` and `compute`: recipes/own/task.py.
         """
 
     @abstractmethod
     def data(self) -> Any:
-        """The examples to learn from: a dict of arrays, or anything with len() whose items are dicts of arrays.
+        """Returns the examples to learn from: a dict of arrays, or anything with len() whose items are dicts of arrays.
 
         Called in every process of the run: open what is large, do not read it.
         """
 
     def validation_data(self) -> Any:
-        """Examples that are never trained on, like `data`; None for none."""
+        """Returns examples that are never trained on, like `data`; None for none."""
         return None
 
     @abstractmethod
     def optimizer(self, steps: int) -> optax.GradientTransformation | AdamW:
-        """For a run of so many steps."""
+        """Returns the optimizer of a run of `steps`."""
 
     @property
     def called(self) -> str:
-        """The file's name, as far as it has one."""
+        """Name of the file, if there is one."""
         file = getattr(sys.modules.get(type(self).__module__), "__file__", None)
         return Path(file).name if file else type(self).__name__
 
@@ -172,7 +172,7 @@ class OwnRecipe(Recipe):
 
     @cached_property
     def _sets(self) -> tuple[ExampleSet, ExampleSet | None]:
-        """To learn from and to evaluate on: opened together, so that a rehearsal weighs both."""
+        """Examples to learn from and to evaluate on, opened together, so that a rehearsal weighs both."""
         with self._guard("data"):
             given = self.data()
         examples = _opened(given, called=f"the data of {self.called}", folder=self._home)
@@ -199,7 +199,7 @@ class OwnRecipe(Recipe):
 
     @property
     def _home(self) -> Path:
-        """Where the user's code lies."""
+        """Folder of the user's code."""
         file = getattr(sys.modules.get(type(self).__module__), "__file__", None)
         return Path(file).absolute().parent if file else Path.cwd()
 
@@ -215,7 +215,12 @@ class OwnRecipe(Recipe):
         require_sound(task, batch, called=self.called, seed=self.seed)
 
     def _keep_source(self, folder: Path) -> None:
-        """A copy of the code, to compare with: nothing is ever run from it."""
+        """Copies the file of the recipe into the run, to compare with: nothing is ever run from it.
+
+        A recipe of a package has a kind of its own, and its code is where packages are installed.
+        """
+        if self.kind != FROM_FILE:
+            return
         described = files.describe(self)
         beside = Path(described["file"]).parent
         for name in described["sources"]:
@@ -242,14 +247,14 @@ def recipe(
     supported: Sequence[str] = (),
     **fields: Any,
 ) -> OwnRecipe:
-    """A recipe of these functions, each as the method of `OwnRecipe` with its name, without `self`.
+    """Returns a recipe of these functions, each as the method of `OwnRecipe` with its name, without `self`.
 
     `supported` names the levers that the loss makes use of, from the `compute` it takes (precision, remat, loss_chunk),
     those of the optimizer (optimizer_bits, weight_bits, offload), where that is a `plimsoll.AdamW`, and frozen_bits,
     where it reads what is frozen through `plimsoll.widened`. Two more are for accelerators: remat_offload, where its
     blocks are made by `plimsoll.rematerialised(block, compute.remat)` and scanned, and frozen_offload, where dots with
-    stacks of frozen layers are `plimsoll.levers.frozen.frozen_dot` inside that scan.
-    `fields` are those of `OwnRecipe`: batch_size, steps or epochs, seed, ...; the command line overrides them.
+    stacks of frozen layers are `plimsoll.levers.frozen.frozen_dot` inside that scan. `fields` are those of `OwnRecipe`:
+    batch_size, steps or epochs, seed, ...; the command line overrides them.
     """
     given = {"init": init, "loss": loss, "data": data, "validation_data": validation_data or (lambda: None)}
     for name, function in given.items():

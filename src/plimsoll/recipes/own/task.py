@@ -29,7 +29,7 @@ Guard = Callable[[str], AbstractContextManager[None]]
 
 
 def wanted(loss: Callable[..., Any], *, called: str) -> tuple[str, ...]:
-    """Those of `MAY_TAKE` that a loss takes besides parameters and batch."""
+    """Returns those of `MAY_TAKE` that a loss takes besides parameters and batch."""
     parameters = list(inspect.signature(loss).parameters.values())
     named = [one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
     rest = [one for one in named[2:] if one.default is one.empty or one.name in MAY_TAKE]
@@ -77,7 +77,7 @@ class GivenTask:
         return loss, None, sums
 
     def _counted_sums(self, given: Any, batch: dict[str, Any], keys: Array, *, train: bool) -> Metrics:
-        """Example by example (the same sums), so that the rows that fill up a batch can be left out."""
+        """Returns the same sums example by example, so that rows that fill up a batch can be left out."""
         counted = batch.pop(COUNTED)
 
         def one(row: Batch, key: Array) -> Metrics:
@@ -100,7 +100,8 @@ class GivenTask:
 
     def _pair(self, name: str, pair: tuple[Any, Any]) -> LossSum:
         for part, value in zip(("total", "weight"), pair, strict=True):
-            if not _is_number(value) or jnp.shape(value) != ():
+            number = isinstance(value, bool | int | float | np.generic | np.ndarray | jax.Array)
+            if not number or jnp.shape(value) != ():
                 of = "" if name == "loss" else f" of {name!r}"
                 raise self._not_sums(f"its {part}{of} is {_described(value)}")
         return LossSum(*(jnp.asarray(value, jnp.float32) for value in pair))
@@ -141,10 +142,6 @@ def _is_split(params: Any) -> bool:
     return isinstance(params, dict) and params.keys() == {"trainable", "frozen"}
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, bool | int | float | np.generic | np.ndarray | jax.Array)
-
-
 def _described(value: Any) -> str:
     if isinstance(value, jax.Array | np.ndarray):
         return f"{value.dtype} of shape {value.shape}"
@@ -162,7 +159,7 @@ TOLERANCE = 1e-3
 
 
 def require_sound(task: GivenTask, batch: Batch, *, called: str, seed: int) -> None:
-    """On two examples: the loss and its gradient are finite, and the loss is a sum over examples.
+    """Requires on two examples that loss and gradient are finite, and that the loss is a sum over examples.
 
     Allocates one set of parameters and runs the model three times. A loss that is a mean, or that looks at the batch as
     a whole (batch norm, in-batch negatives), would be another loss with every split of the batch.

@@ -32,16 +32,7 @@ def told_by_its_lines(what: str, folder: Path) -> Iterator[None]:
 
 
 def failed(what: str, folder: Path, problem: BaseException) -> RecipeError:
-    """That `what` failed, with the lines below `folder` that led there."""
-    return RecipeError(_told(what, folder, problem))
-
-
-def is_users(path: Path, folder: Path) -> bool:
-    """Below `folder`, and not of an environment that lies there."""
-    return path.is_relative_to(folder) and not {"site-packages", "dist-packages"} & set(path.parts)
-
-
-def _told(what: str, folder: Path, problem: BaseException) -> str:
+    """Returns the refusal that `what` failed, with the lines below `folder` that led there."""
     message = " ".join(str(problem).split())
     message = message if len(message) <= _LONGEST else message[:_LONGEST] + " ..."
     lines = [f"{what}: {type(problem).__name__}{': ' * bool(message)}{message}"]
@@ -54,4 +45,9 @@ def _told(what: str, folder: Path, problem: BaseException) -> str:
     between = len(calls) - _FIRST - _LAST
     if between > 1:
         calls[_FIRST:-_LAST] = [f"  ... {between} calls between these"]
-    return "\n".join([*lines, *calls])
+    return RecipeError("\n".join([*lines, *calls]))
+
+
+def is_users(path: Path, folder: Path) -> bool:
+    """Returns whether a path is below `folder`, and not of an environment there."""
+    return path.is_relative_to(folder) and not {"site-packages", "dist-packages"} & set(path.parts)

@@ -15,10 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from plimsoll.data.progress import Spoken
 from plimsoll.errors import DataError
+from plimsoll.recipes.family import content_of
 from plimsoll.recipes.puzzles.arc_grids import CANVAS, NOTHING, VOCABULARY, Augmentation, Grid, drawn, placed
 from plimsoll.recipes.puzzles.arc_tasks import Task, find_subsets, tasks
-from plimsoll.recipes.puzzles.prepare_options import ArcSet
+from plimsoll.recipes.puzzles.prepare_options import ArcOptions, ArcSet
 from plimsoll.recipes.puzzles.vote_counts import key_of
 from plimsoll.recipes.puzzles.writer import Progress, PuzzleFolder, SplitFiles
 
@@ -29,6 +31,11 @@ _TASK = 41
 """Number of the random stream that a seed has for each task."""
 
 Pair = tuple[Grid, Grid]
+
+
+def make(options: ArcOptions) -> dict[str, Any]:
+    """Makes the folder of `plimsoll prepare arc`; progress goes to standard error."""
+    return build(content_of(options, ArcSet), Path(options.out), Spoken("tasks"))
 
 
 def build(options: ArcSet, out: Path, progress: Progress = lambda done, groups: None) -> dict[str, Any]:

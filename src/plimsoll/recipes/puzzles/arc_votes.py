@@ -1,6 +1,6 @@
 """Evaluating a run of ARC: the augmentations of every test input vote for its answer, in the same pass over the set.
 
-Part of the joint, in a process that imports JAX. `recipes/puzzles/vote_counts.py` counts and ranks.
+In a process that imports JAX. `recipes/puzzles/vote_counts.py` counts and ranks.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,20 +15,25 @@ import numpy as np
 
 from plimsoll.errors import DataError
 from plimsoll.levers.weight_bits import readable
-from plimsoll.recipes.base import Recipe
 from plimsoll.recipes.puzzles.act import RecursiveSolver
 from plimsoll.recipes.puzzles.act_answers import judged
 from plimsoll.recipes.puzzles.dataset import IDENTIFIERS, INPUTS
 from plimsoll.recipes.puzzles.recipe import Puzzles
 from plimsoll.recipes.puzzles.vote_counts import Votes, scored
-from plimsoll.types import COUNTED, LossSum, Task
+from plimsoll.types import COUNTED, LossSum, Task, TrainedRun
 
-TASKS = "test_puzzles.json"
-"""Beside the splits of a set of ARC: its tasks, as they were published."""
+
+def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the means over the test split; of a data set of ARC also what the votes give."""
+    recipe: Puzzles = trained.recipe
+    if not recipe.arc_tasks.is_file():
+        return trained.means()
+    poll = Poll(recipe, recipe.task(trained.plan.compute(jax.default_backend())))
+    return trained.means(evaluate=poll.evaluate) | poll.result()
 
 
 class Poll:
-    """Judges batches as the run's own evaluation does, and keeps their votes."""
+    """Evaluation of batches as the run's own, which also counts their votes."""
 
     def __init__(self, recipe: Puzzles, task: Task) -> None:
         assert isinstance(task, RecursiveSolver)
@@ -45,27 +49,20 @@ class Poll:
         return sums
 
     def result(self) -> dict[str, Any]:
-        """`pass@K` where answers are known, test inputs that nobody voted on, and the submission."""
-        found = scored(self.votes, self.tasks)
-        passed = {f"pass@{most}": share for most, share in found.pass_at.items()}
-        return {**passed, "tasks": len(self.tasks), "unanswered": found.unanswered, "submission": found.submission}
-
-
-def poll_for(recipe: Recipe, task: Task) -> Poll | None:
-    """None where the data set is not one of ARC."""
-    if not isinstance(recipe, Puzzles) or not (Path(recipe.data).expanduser() / TASKS).is_file():
-        return None
-    return Poll(recipe, task)
+        """Returns `pass@K` where answers are known, test inputs without a vote, and the submission."""
+        scores = scored(self.votes, self.tasks)
+        passed = {f"pass@{most}": share for most, share in scores.pass_at.items()}
+        return {**passed, "tasks": len(self.tasks), "unanswered": scores.unanswered, "submission": scores.submission}
 
 
 def _tasks(recipe: Puzzles) -> dict[str, Any]:
-    path = Path(recipe.data).expanduser() / TASKS
+    path = recipe.arc_tasks
     try:
-        found = json.loads(path.read_text("utf-8"))
-        for task in found.values():
+        tasks = json.loads(path.read_text("utf-8"))
+        for task in tasks.values():
             _ = [pair["input"] for pair in task["test"]]
     except (OSError, ValueError, AttributeError, TypeError, KeyError) as problem:
         raise DataError(
             f"{path} does not hold tasks of ARC ({type(problem).__name__}: {problem}): prepare the data set again"
         ) from None
-    return found
+    return tasks

@@ -14,11 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from plimsoll.data.progress import Spoken
 from plimsoll.errors import DataError
+from plimsoll.recipes.family import content_of
 from plimsoll.recipes.puzzles.dihedral import SYMMETRIES, dihedral
 from plimsoll.recipes.puzzles.held_out_rows import choose
 from plimsoll.recipes.puzzles.maze_paths import CHARACTERS, Maze, fault, new_maze, steps_to_spare
-from plimsoll.recipes.puzzles.prepare_options import MazeSet
+from plimsoll.recipes.puzzles.prepare_options import MazeOptions, MazeSet
 from plimsoll.recipes.puzzles.source_table import Row, Table, find_table
 from plimsoll.recipes.puzzles.writer import Progress, PuzzleFolder
 
@@ -31,6 +33,11 @@ _CHOICE, _MAZES = 31, 32
 class Pair(NamedTuple):
     question: Maze
     answer: Maze
+
+
+def make(options: MazeOptions) -> dict[str, Any]:
+    """Makes the folder of `plimsoll prepare maze`; progress goes to standard error."""
+    return build(content_of(options, MazeSet), Path(options.out), Spoken("puzzles"))
 
 
 def build(options: MazeSet, out: Path, progress: Progress = lambda done, groups: None) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from plimsoll.errors import DataError
+from plimsoll.recipes.base import Count
 
 ALL_4X4, HELD_OUT_4X4 = 288, 48
 """Complete grids of side 4, and how many of them are for testing if nothing else is said."""
@@ -26,11 +27,11 @@ class SudokuSet:
     difficulty: Literal["easy", "medium", "hard", "mixed"] = "mixed"
     """Of generated puzzles. easy: half the cells given, no guess needed; medium: no guess needed, and no given to
     spare; hard: a guess needed, and no given to spare; mixed: any number of givens with one solution."""
-    subsample_size: int | None = None
+    subsample_size: Count | None = None
     """Puzzles (of side 4: grids) to train on, chosen at random, or all where there are fewer; default 1,000."""
-    num_aug: int = 1000
+    num_aug: Count = 1000
     """Augmentations of each; of side 4: further puzzles of the same grid."""
-    test_size: int | None = None
+    test_size: Count | None = None
     """Puzzles (solution grids, where the source has no test split) to test on; default: the source's test split, or a
     tenth of the source and at most 1,000, or 1,000 generated ones, or of side 4 48 of the 288 grids."""
     seed: int = 42
@@ -80,9 +81,9 @@ class MazeSet:
     """Rows of a maze."""
     shortest: int = 110
     """Steps that the shortest path of a generated maze has at least."""
-    subsample_size: int = 1000
+    subsample_size: Count = 1000
     """Mazes to train on, or all where the source has fewer."""
-    test_size: int | None = None
+    test_size: Count | None = None
     """Mazes to test on; default: the source's test split, or a tenth of it, or 1,000 generated ones."""
     aug: bool = False
     """Train on the eight symmetries of each maze."""
@@ -106,7 +107,7 @@ class ArcSet:
     """Names of the subsets that are used, like training evaluation concept; default: all that are there."""
     test_set_name: str | None = None
     """The subset whose test pairs are to test on; default: evaluation2, or evaluation."""
-    num_aug: int = 1000
+    num_aug: Count = 1000
     """Augmentations of each task, at most."""
     seed: int = 42
     """Of every choice."""
@@ -124,3 +125,27 @@ def _require_counts(options: object, **least: int) -> None:
         value = getattr(options, name)
         if value is not None and value < smallest:
             raise DataError(f"--{name.replace('_', '-')} must be {smallest} or more, got {value:,}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SudokuOptions(SudokuSet):
+    """Options of `plimsoll prepare sudoku`."""
+
+    out: str
+    """The folder that is made."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MazeOptions(MazeSet):
+    """Options of `plimsoll prepare maze`."""
+
+    out: str
+    """The folder that is made."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArcOptions(ArcSet):
+    """Options of `plimsoll prepare arc`."""
+
+    out: str
+    """The folder that is made."""

@@ -1,21 +1,20 @@
-"""The puzzle that `plimsoll solve` is asked, and what is wrong with an answer. Part of the joint, without JAX: what
-cannot be solved is said at once."""
+"""The puzzle that is given to `plimsoll solve`, and what is wrong with an answer. Without JAX: what cannot be solved is
+refused at once."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from plimsoll.errors import DataError, RecipeError
-from plimsoll.recipes.base import Recipe
 from plimsoll.recipes.puzzles.dataset import IDENTIFIERS, INPUTS, LABELS, PuzzleSet
 from plimsoll.recipes.puzzles.maze_paths import GOAL, PATH, START, fault, steps_to_spare
 from plimsoll.recipes.puzzles.recipe import Puzzles
 from plimsoll.recipes.puzzles.sudoku_grids import solved, valid
 from plimsoll.recipes.puzzles.text import Form, Tokens, form_of, tokens_of
-from plimsoll.recipes.saved import name_of
 from plimsoll.types import IGNORED_LABEL
 
 TEST = "test:"
@@ -34,10 +33,14 @@ class Question:
     """IGNORED_LABEL where nothing is asked."""
 
 
-def question(recipe: Recipe, run: str, puzzle: str) -> Question:
-    """`puzzle`: its characters, a file with them, or `test:17`. Raises RecipeError for a run that solves no puzzles."""
+def request_of(recipe: Puzzles, run: str, puzzle: str) -> dict[str, Any]:
+    """Returns the fields of the `Question` for `solve.solve`: see `question`."""
+    return asdict(question(recipe, run, puzzle))
+
+
+def question(recipe: Puzzles, run: str, puzzle: str) -> Question:
+    """Returns what the network is given for a puzzle: its characters, a file with them, or `test:17`."""
     form = solvable(recipe, run)
-    assert isinstance(recipe, Puzzles)
     if puzzle.startswith(TEST):
         return _of_test_split(recipe.test_set, puzzle)
     if form.kind == "arc":
@@ -52,11 +55,12 @@ def question(recipe: Recipe, run: str, puzzle: str) -> Question:
     return Question(tokens.tolist())
 
 
-def solvable(recipe: Recipe, run: str) -> Form:
-    if not isinstance(recipe, Puzzles):
-        raise RecipeError(
-            f"{run} is a run of {name_of(recipe)}, which solves no puzzles: name a run of sudoku, maze or arc"
-        )
+def solvable(recipe: Puzzles, run: str) -> Form:
+    """Returns how the run's puzzles are written.
+
+    Raises:
+        RecipeError: They are of no form that is known.
+    """
     form = form_of(seq_len=recipe.seq_len, vocab_size=recipe.vocab_size)
     if form is None:
         raise RecipeError(

@@ -21,6 +21,7 @@ from plimsoll.optimizers.adam_atan2 import AdamATan2
 from plimsoll.optimizers.sign_sgd import SignSGD
 from plimsoll.recipes.base import Count, Prepared, Recipe, Say
 from plimsoll.recipes.puzzles.trm_shape import Positions, TRMShape, Variant
+from plimsoll.recipes.verbs import Shown, Verb
 from plimsoll.types import COUNTED, WHOLE, Compute, Source, Storage, Task
 from plimsoll.units import MIB
 
@@ -43,7 +44,21 @@ class Puzzles(Recipe):
 
     kind: ClassVar[str] = "puzzles"
     without_validation: ClassVar[str] = "its data set has no test split. Prepare one that has"
-    shown: ClassVar[tuple[str, ...]] = ("solve",)
+    verbs: ClassVar[Mapping[str, Verb]] = {
+        "evaluate": Verb(answer="plimsoll.recipes.puzzles.arc_votes:evaluate"),
+        "solve": Verb(
+            answer="plimsoll.recipes.puzzles.solve:solve",
+            ask="plimsoll.recipes.puzzles.question:request_of",
+            text="plimsoll.recipes.puzzles.solution_text:solution_text",
+        ),
+    }
+    shown: ClassVar[tuple[Shown, ...]] = (
+        Shown(
+            words="what it solves",
+            make="plimsoll.recipes.puzzles.solve:shown",
+            command="plimsoll solve {run} test:0",
+        ),
+    )
     supported: ClassVar[tuple[str, ...]] = ("precision", "remat", "offload")
 
     data: str = ""
@@ -128,7 +143,7 @@ class Puzzles(Recipe):
 
     @cached_property
     def shape(self) -> TRMShape:
-        """With a table for the data set, where one is named."""
+        """Shape of the model, with a table for the data set where one is named."""
         return self._shape(self.training_set.identifiers if self.data else self.identifiers)
 
     def _shape(self, identifiers: int) -> TRMShape:
@@ -173,6 +188,15 @@ class Puzzles(Recipe):
         return (
             (*super().supported_levers, "attention_chunk") if self.variant == "attention" else super().supported_levers
         )
+
+    @property
+    def evaluation_options(self) -> tuple[str, ...]:
+        return (*super().evaluation_options, *(("submission",) if self.arc_tasks.is_file() else ()))
+
+    @property
+    def arc_tasks(self) -> Path:
+        """Tasks of a data set of ARC, as they were published; other data sets have no such file beside their splits."""
+        return Path(self.data).expanduser() / "test_puzzles.json"
 
     @property
     def attention_chunks(self) -> tuple[int, ...]:
@@ -235,7 +259,7 @@ class Puzzles(Recipe):
         return with_tables(super().update_rule(steps, storage), self.sign_sgd.build(steps))
 
     def begin(self, params: Any) -> Any:
-        """With the weights of --init-from, where one is named."""
+        """Returns the parameters with the weights of --init-from, where one is named."""
         if self.init_from is None:
             return params
         from plimsoll.recipes.puzzles import published
@@ -289,7 +313,7 @@ class Puzzles(Recipe):
         return replace(self, data="", identifiers=prepared.facts["identifiers"])
 
     def _digests(self) -> dict[str, str]:
-        """Of the splits that are there."""
+        """Returns the digests of the splits that exist."""
         has_test = (Path(self.data).expanduser() / "test").is_dir()
         return {"train": self.training_set.digest()} | ({"test": self.test_set.digest()} if has_test else {})
 
@@ -341,7 +365,7 @@ class Puzzles(Recipe):
         }
 
     def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
-        """Without data, of batches alone."""
+        """Returns the bytes of the source; without data, those of batches alone."""
         batch = 4 * self.effective_batch * (2 * self.seq_len + 1)
         held = 2 * 4 * self.training_set.groups + self.training_set.held_bytes() if self.data else 0
         return {"data": READER_BYTES + held + (prefetch + BATCHES) * batch}

@@ -1,7 +1,7 @@
 """One puzzle, solved by what was trained: every supervision step of it, and whether the answer keeps the rules.
 
-Part of the joint, in a process that imports JAX. The parameters are those that an evaluation takes: the average of the
-weights, where one is kept.
+In a process that imports JAX. The parameters are those that an evaluation takes: the average of the weights, where one
+is kept.
 """
 
 from __future__ import annotations
@@ -16,10 +16,22 @@ import numpy as np
 from plimsoll.levers.weight_bits import readable
 from plimsoll.recipes.puzzles.act import RecursiveSolver
 from plimsoll.recipes.puzzles.act_answers import every_step
-from plimsoll.recipes.puzzles.question import is_right, longer_than_needed, solutions, solvable, why_wrong
+from plimsoll.recipes.puzzles.question import (
+    TEST,
+    is_right,
+    longer_than_needed,
+    request_of,
+    solutions,
+    solvable,
+    why_wrong,
+)
+from plimsoll.recipes.puzzles.solution_text import drawn_rows, said_of
 from plimsoll.recipes.puzzles.sudoku_grids import BOXES
 from plimsoll.recipes.puzzles.text import Form, Tokens, rows_of
 from plimsoll.types import TrainedRun
+
+SHOWN = 3
+"""Puzzles of the test split that a report shows."""
 
 
 def solve(trained: TrainedRun, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,6 +59,20 @@ def solve(trained: TrainedRun, asked: Mapping[str, Any]) -> dict[str, Any]:
         **_checked(inputs, tokens[-1], form),
         **({} if asked["labels"] is None else {"right": is_right(tokens[-1], np.array(asked["labels"]))}),
     }
+
+
+def shown(trained: TrainedRun) -> list[dict[str, Any]]:
+    """Returns the exhibit of a report: the first puzzles of the test split, before and after."""
+    recipe = trained.recipe
+    recipe.data_changed(trained.prepared)  # refuses another set
+    items = []
+    for number in range(SHOWN):
+        name = f"{TEST}{number}"
+        answer = solve(trained, request_of(recipe, trained.run, name))
+        before, after = (drawn_rows(answer[side], answer["box"]) for side in ("puzzle", "answer"))
+        items.append({"name": name, "before": before, "after": after, "said": said_of(answer)[:-1]})
+    caption = f"The first {SHOWN} of the test split, before and after, by the checkpoint of step {trained.step:,}."
+    return [{"kind": "grids", "title": "What it solves", "caption": caption, "items": items}]
 
 
 def _answers(trained: TrainedRun, inputs: Tokens, identifier: int) -> tuple[np.ndarray, np.ndarray]:

@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from plimsoll.data.progress import Spoken
+from plimsoll.recipes.family import content_of
 from plimsoll.recipes.puzzles.held_out_rows import choose
-from plimsoll.recipes.puzzles.prepare_options import SudokuSet
+from plimsoll.recipes.puzzles.prepare_options import SudokuOptions, SudokuSet
 from plimsoll.recipes.puzzles.source_table import Table, find_table
 from plimsoll.recipes.puzzles.sudoku_grids import Boards, all_grids, dug, random_grids
 from plimsoll.recipes.puzzles.sudoku_rows import Pairs, pairs, require_unique
@@ -28,6 +30,11 @@ TOGETHER = 256
 """Puzzles that are generated at a time."""
 _CHOICE, _GRIDS, _DIGGING, _GROUP = 21, 22, 23, 24
 """Numbers of the random streams of a seed."""
+
+
+def make(options: SudokuOptions) -> dict[str, Any]:
+    """Makes the folder of `plimsoll prepare sudoku`; progress goes to standard error."""
+    return build(content_of(options, SudokuSet), Path(options.out), Spoken("puzzles"))
 
 
 def build(options: SudokuSet, out: Path, progress: Progress = lambda done, groups: None) -> dict[str, Any]:

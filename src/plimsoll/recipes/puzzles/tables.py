@@ -1,10 +1,32 @@
-"""What `plimsoll inspect` prints of a set of puzzles. Pure: a description in, text out."""
+"""What `plimsoll prepare` and `plimsoll inspect` print of a set of puzzles. Pure: dictionaries in, text out."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from plimsoll.report.layout import columns, labelled
-from plimsoll.units import format_bytes
+from plimsoll.units import format_bytes, format_seconds
+
+REMARKS = {
+    "left_out": "left out, since the test split has them too",
+    "longer_paths": "answers whose path is not a shortest one",
+    "tasks_with_fewer_augmentations": "tasks that have fewer augmentations than were asked for",
+    "test_pairs_without_solution": "test pairs whose solution is not there: not trained on, and not scored",
+}
+"""Counts of `prepare` that are printed if they are not 0."""
+
+
+def prepared_text(found: Mapping[str, Any]) -> str:
+    """Returns what `plimsoll prepare sudoku`, `maze` or `arc` prints."""
+    time = f"{format_seconds(found['seconds'])} ({found['examples_per_second']:,.0f} examples/s)"
+    sizes = f"{found['examples']:,} examples of {found['seq_len']:,} tokens, {format_bytes(found['bytes'])}"
+    lines = [f"{found['path']}: {sizes}, in {time}"]
+    for name, use in (("train", "to train on"), ("test", "to test on")):
+        counts = found[name]
+        lines.append(
+            f"  {use}: {counts['groups']:,} groups, {counts['puzzles']:,} puzzles, {counts['examples']:,} examples"
+        )
+    lines += [f"  {words}: {found[name]:,}" for name, words in REMARKS.items() if found.get(name)]
+    return "\n".join(lines)
 
 
 def puzzles_table(found: Mapping[str, Any]) -> str:

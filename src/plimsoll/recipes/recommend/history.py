@@ -1,24 +1,26 @@
-"""The history that `plimsoll rank` is asked about: the file's own names of items, to ids. Part of the joint, no JAX."""
+"""The history that `plimsoll rank` is asked about: the file's own names of items, to ids. Without JAX."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
 
-from plimsoll.errors import DataError, RecipeError
-from plimsoll.recipes.base import Recipe
+from plimsoll.errors import DataError
 from plimsoll.recipes.recommend.catalogue import Catalogue
 from plimsoll.recipes.recommend.recipe import Recommend
-from plimsoll.recipes.saved import name_of
 
 
-def history_of(recipe: Recipe, run: str, text: str) -> list[int]:
-    """`text`: what the prepared file calls the items, oldest first, separated by commas."""
-    if not isinstance(recipe, Recommend):
-        raise RecipeError(
-            f"{run} is a run of {name_of(recipe)}, which ranks no items: name a run of recommend (`plimsoll runs` lists"
-            " those here)"
-        )
+def request_of(recipe: Recommend, run: str, text: str) -> dict[str, list[int]]:
+    """Returns the `history` for `rank.rank`, as ids of the data set.
+
+    Args:
+        recipe: Recipe of the run.
+        run: Folder of the run; not needed here.
+        text: Items by their names in the file that was prepared, oldest first, separated by commas.
+
+    Raises:
+        DataError: The data set has no item of such a name.
+    """
     catalogue = recipe.interactions.catalogue
     words = [word.strip() for word in text.split(",")]
     if not any(words):
@@ -33,7 +35,7 @@ def history_of(recipe: Recipe, run: str, text: str) -> list[int]:
         )
     if unknown := [word for word in words if word not in catalogue.ids]:
         raise DataError(_unknown(unknown, catalogue, recipe.data))
-    return [catalogue.ids[word] for word in words]
+    return {"history": [catalogue.ids[word] for word in words]}
 
 
 def _unknown(words: Sequence[str], catalogue: Catalogue, folder: str) -> str:

@@ -5,20 +5,21 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from plimsoll.errors import DataError
+from plimsoll.recipes.family import content_of
 from plimsoll.recipes.recommend.catalogue import named
 from plimsoll.recipes.recommend.clusters import clustered, default_clusters, require_clustering
 from plimsoll.recipes.recommend.embeddings import factorised, random_embeddings
 from plimsoll.recipes.recommend.formats import form_of, has_times, rows
 from plimsoll.recipes.recommend.interactions import LEAST_EVALUATED
 from plimsoll.recipes.recommend.log import collect, core, numbered, require_some, sorted_by_time, tied, without_repeats
-from plimsoll.recipes.recommend.prepare_options import RecommendSet
+from plimsoll.recipes.recommend.prepare_options import RecommendOptions, RecommendSet
 from plimsoll.recipes.recommend.writer import InteractionSet, require_free, write_interactions
 
 
@@ -83,13 +84,13 @@ def build(options: RecommendSet, out: Path, say: Callable[[str], None] = lambda 
     return {"path": str(out), **sizes, **speed, **description, "titles_file": None if titles is None else str(titles)}
 
 
-def answer(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the result of a request `{"made": the options, "out": the folder}`. Progress goes to standard error."""
+def make(options: RecommendOptions) -> dict[str, Any]:
+    """Makes the folder of `plimsoll prepare recommend`; progress goes to standard error."""
 
     def say(text: str) -> None:
         print(f"  {text}", file=sys.stderr, flush=True)
 
-    return build(RecommendSet(**asked["made"]), Path(asked["out"]), say)
+    return build(content_of(options, RecommendSet), Path(options.out), say)
 
 
 def _places(

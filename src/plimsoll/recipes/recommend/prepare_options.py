@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from plimsoll.errors import DataError
+from plimsoll.recipes.base import Count
 
 Form = Literal["movielens-csv", "movielens-dat", "pairs", "sequences", "csv"]
 Clustering = Literal["frequency", "kmeans", "spectral"]
@@ -43,7 +44,7 @@ class RecommendSet:
     items: str | None = None
     """Titles: a CSV file with a column title, or MovieLens' movies.dat; by default the movies.csv or movies.dat beside
     --interactions, where they are MovieLens'."""
-    clusters: int | None = None
+    clusters: Count | None = None
     """Of items, for a two-level softmax; default the square root of their number, rounded up."""
     clustering: Clustering = "kmeans"
     """kmeans and spectral put items together that the same users took; frequency deals them out in the order of how
@@ -78,3 +79,11 @@ class RecommendSet:
             raise DataError(f"--rating-column {self.rating_column} is for --min-rating, which is not given")
         if self.min_rating is not None and self.user_column is not None and self.rating_column is None:
             raise DataError(f"--min-rating {self.min_rating:g} needs --rating-column, the column that has the ratings")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecommendOptions(RecommendSet):
+    """Options of `plimsoll prepare recommend`."""
+
+    out: str
+    """The folder that is made."""

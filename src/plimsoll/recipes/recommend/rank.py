@@ -1,6 +1,6 @@
-"""A run of recommend put to use: where the right items stand among all, and what comes after a history.
+"""Ranks of the right items among all in a run of recommend, and what comes after a history.
 
-Part of the joint, in a process that imports JAX. Scores are of the whole catalogue, a block of users at a time.
+In a process that imports JAX. Scores are of the whole catalogue, a block of users at a time.
 """
 
 from __future__ import annotations
@@ -27,16 +27,21 @@ BLOCK_BYTES = 32 * MIB
 """Of scores at a time; a softmax of two levels holds a few times as many for a moment."""
 MOST_USERS = 256
 """Of a block: where a large model reads their histories, they are what counts."""
+SHOWN_USERS, SHOWN_ITEMS, SHOWN_HISTORY = 3, 5, 6
+"""Users in a report, items ranked for each, and items of their histories that are named."""
 
 Scorer = Callable[[np.ndarray], np.ndarray]
 """Histories (users, length), padded on the right, to the log-probabilities of all items (users, items + 1)."""
 
 
-def judged(trained: TrainedRun, *, keep_seen: bool, raw: bool = False) -> dict[str, Any]:
-    """Metrics of validation, if it was not learned from, and of test, and those of the baselines beside them.
+def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns metrics of validation, if it was not learned from, and of test, and those of the baselines beside them.
 
-    `raw` asks for those of the weights as they were trained besides those of their average."""
-    recipe = _recipe(trained)
+    Args:
+        trained: A run of recommend.
+        request: `keep_seen`; `raw` asks for the metrics of the weights as they were trained, too.
+    """
+    recipe, keep_seen = _recipe(trained), bool(request.get("keep_seen"))
     data = recipe.interactions
     if not len(data.evaluated):
         raise RunError(f"{trained.run} has no held-out set to evaluate on: {recipe.without_validation}")
@@ -48,12 +53,11 @@ def judged(trained: TrainedRun, *, keep_seen: bool, raw: bool = False) -> dict[s
         how: dict[str, Any] = {"users": users, "length": recipe.seq_len, "keep_seen": keep_seen}
         return {split: _ranked(score, data, split, **how) for split in splits}
 
-    found: dict[str, Any] = {"run": trained.run, "step": trained.step, "keep_seen": keep_seen}
-    found |= by(scorer(trained, users=users))
-    if raw:
-        found["raw"] = by(scorer(trained, users=users, average=False))
-    found["baselines"] = {split: Baselines(data, split).evaluate(keep_seen=keep_seen) for split in splits}
-    return found
+    answer: dict[str, Any] = {"keep_seen": keep_seen} | by(scorer(trained, users=users))
+    if request.get("raw"):
+        answer["raw"] = by(scorer(trained, users=users, average=False))
+    answer["baselines"] = {split: Baselines(data, split).evaluate(keep_seen=keep_seen) for split in splits}
+    return answer
 
 
 def scorer(trained: TrainedRun, *, users: int, average: bool = True) -> Scorer:
@@ -134,6 +138,39 @@ def next_of_users(trained: TrainedRun, *, users: int, top: int) -> list[dict[str
         }
         for row, target, place, of_user in zip(before, targets, places, scores, strict=True)
     ]
+
+
+def shown(trained: TrainedRun) -> list[dict[str, Any]]:
+    """Returns the exhibits of a report: what comes next for the first users of the test split."""
+    return [
+        {
+            "kind": "table",
+            "title": f"What comes next, user {number} of the test split",
+            "caption": f"After {_newest(user['history'])}. Really taken then: {_titled(user['taken'])}, which stands"
+            f" {user['place']:,}. of what was not taken before, by the checkpoint of step {user['step']:,}.",
+            "header": ["item", "place", "probability"],
+            "rows": [
+                [
+                    _titled(item) + (" (taken)" if item["id"] == user["taken"]["id"] else ""),
+                    str(place),
+                    f"{100 * item['probability']:.2f} %",
+                ]
+                for place, item in enumerate(user["items"], start=1)
+            ],
+        }
+        for number, user in enumerate(next_of_users(trained, users=SHOWN_USERS, top=SHOWN_ITEMS), start=1)
+    ]
+
+
+def _newest(history: list[dict[str, Any]]) -> str:
+    """Returns the newest items of a history, oldest first, and how many there are before them."""
+    earlier = len(history) - SHOWN_HISTORY
+    newest = ", ".join(map(_titled, history[-SHOWN_HISTORY:]))
+    return f"{earlier:,} more, {newest}" if earlier > 0 else newest
+
+
+def _titled(item: Mapping[str, Any]) -> str:
+    return item["title"] or item["original"]
 
 
 def _called(names: Any, item: int) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from plimsoll.models.pretrained.shape import KNOWN, PretrainedShape, read_shape
 from plimsoll.models.sizing import DecoderShape, inner_width
 from plimsoll.recipes.base import AdamWRecipe, Count, Prepared, Say
 from plimsoll.recipes.recommend.item_shape import ClusterVectors, ItemShape, Softmax
+from plimsoll.recipes.verbs import Shown, Verb
 from plimsoll.types import COUNTED, Compute, Source, Task
 from plimsoll.units import MIB
 
@@ -55,7 +56,18 @@ class Recommend(AdamWRecipe):
         " Prepare one from longer sequences, or leave these out"
     )
     best_by: ClassVar[str] = "ndcg@10"
-    shown: ClassVar[tuple[str, ...]] = ("rank",)
+    verbs: ClassVar[Mapping[str, Verb]] = {
+        "evaluate": Verb(
+            answer="plimsoll.recipes.recommend.rank:evaluate",
+            text="plimsoll.recipes.recommend.ranking_tables:recommendation_tables",
+        ),
+        "rank": Verb(
+            answer="plimsoll.recipes.recommend.rank:rank",
+            ask="plimsoll.recipes.recommend.history:request_of",
+            text="plimsoll.recipes.recommend.ranking_tables:ranking_text",
+        ),
+    }
+    shown: ClassVar[tuple[Shown, ...]] = (Shown(words="what it ranks", make="plimsoll.recipes.recommend.rank:shown"),)
     supported: ClassVar[tuple[str, ...]] = (
         "precision",
         "remat",
@@ -153,18 +165,22 @@ class Recommend(AdamWRecipe):
         return (*super().supported_levers, "frozen_bits") if self.is_frozen else super().supported_levers
 
     @property
+    def evaluation_options(self) -> tuple[str, ...]:
+        return (*super().evaluation_options, "keep_seen")
+
+    @property
     def attention_chunks(self) -> tuple[int, ...]:
         """Scores of fewer positions are small beside the rest (docs/log.md, "Attention in blocks")."""
         return (256,) if self.seq_len > 512 else ()
 
     @property
     def is_frozen(self) -> bool:
-        """Whether there is a pretrained model that stays as it is."""
+        """True if there is a pretrained model that stays as it is."""
         return self.pretrained != NONE and self.freeze
 
     @cached_property
     def interactions(self) -> Interactions:
-        """The folder, open."""
+        """The opened data set."""
         if not self.data:
             raise RecipeError(
                 "--data is missing: name a prepared folder. `plimsoll prepare recommend --interactions FILE --out"
@@ -182,7 +198,7 @@ class Recommend(AdamWRecipe):
 
     @cached_property
     def published(self) -> PretrainedShape | None:
-        """Of the pretrained model, where there is one."""
+        """Shape of the pretrained model, where there is one."""
         if self.pretrained == NONE:
             return None
         if self.pretrained in KNOWN:
@@ -205,7 +221,7 @@ class Recommend(AdamWRecipe):
 
     @cached_property
     def reader_shape(self) -> DecoderShape:
-        """Of the small transformer."""
+        """Shape of the small transformer."""
         width = self.width or self.item_width
         heads = self.heads or max(1, width // 32)
         return DecoderShape(vocab=1, width=width, layers=self.layers, heads=heads, inner=inner_width(width))
@@ -264,7 +280,7 @@ class Recommend(AdamWRecipe):
         return NextItem(self.shape, reader, compute)
 
     def begin(self, params: Any) -> Any:
-        """With the data's embeddings and clusters, and the pretrained weights."""
+        """Returns the parameters with the data's embeddings and clusters, and the pretrained weights."""
         from plimsoll.recipes.recommend.item_start import with_clusters, with_items, with_weights
 
         if (rows := self._embeddings()) is not None:
@@ -321,12 +337,13 @@ class Recommend(AdamWRecipe):
         )
 
     def _embeddings(self) -> Any:
-        """Of the data, where they are as wide as an item here."""
+        """Returns the embeddings of the data, where they are as wide as an item here."""
         there = self.interactions
         return there.embeddings() if there.about["embedding_size"] == self.item_width else None
 
     def _identity(self) -> dict[str, Any]:
-        """What tells one data set from another, wherever it lies, and one language model's shape from another."""
+        """Returns what distinguishes one data set from another, wherever it is kept, and one language model's shape
+        from another."""
         about = self.interactions.about
         names = ("users", "items", "interactions", "clusters", "catalogue", "clusters_sha256")
         identity = {name: about[name] for name in names} | {"sequences_sha256": self.interactions.sha256()}
@@ -374,7 +391,7 @@ class Recommend(AdamWRecipe):
         return dict(metrics)
 
     def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
-        """Without data, of batches alone."""
+        """Returns the bytes of the source; without data, those of batches alone."""
         batch = 4 * self.effective_batch * (self.seq_len + 1)
         held = self.rows.held_bytes() if self.data else 0
         return {"data": READER_BYTES + held + (prefetch + BATCHES) * batch}

@@ -11,7 +11,7 @@ from plimsoll.recipes.text.recipe import Text
 
 
 def code() -> Text:
-    """128 wide, 4 layers: 1.3M parameters, about three minutes on two cores."""
+    """Returns the recipe of the demo: 128 wide, 4 layers, 1.3M parameters, about three minutes on two cores."""
     return Text(
         dataset_id=STANDARD_LIBRARY,
         width=128,

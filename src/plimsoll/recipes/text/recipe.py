@@ -9,7 +9,7 @@ translates its commands.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,7 @@ from plimsoll.data import STANDARD_LIBRARY
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.models.sizing import DecoderShape, inner_width, sized
 from plimsoll.recipes.base import AdamWRecipe, Count, Prepared, Say
+from plimsoll.recipes.verbs import Shown, Verb
 from plimsoll.types import Compute, Source, Task
 
 if TYPE_CHECKING:
@@ -40,7 +41,13 @@ class Text(AdamWRecipe):
 
     kind: ClassVar[str] = "stories"
     rate_unit: ClassVar[str] = "tokens"
-    shown: ClassVar[tuple[str, ...]] = ("sample",)
+    verbs: ClassVar[Mapping[str, Verb]] = {
+        "sample": Verb(answer="plimsoll.recipes.text.sample:sample"),
+        "export": Verb(answer="plimsoll.recipes.text.export:export"),
+    }
+    shown: ClassVar[tuple[Shown, ...]] = (
+        Shown(words="what it writes", make="plimsoll.recipes.text.sample:shown", command="plimsoll sample {run}"),
+    )
     supported: ClassVar[tuple[str, ...]] = (
         "precision",
         "remat",
@@ -336,7 +343,8 @@ class Text(AdamWRecipe):
 
     @property
     def is_stream(self) -> bool:
-        """Read over the network: not counted, and its tokens are not all seen before training."""
+        """True for text that is read over the network: it is not counted, and its tokens are not all seen before
+        training."""
         return self.dataset_id != STANDARD_LIBRARY and not Path(self.dataset_id).expanduser().exists()
 
     def data_advice(self) -> str:

@@ -1,4 +1,4 @@
-"""A language model that was trained here as a Hugging Face folder, which `transformers` loads. Part of the joint.
+"""A language model that was trained here as a Hugging Face folder, which `transformers` loads.
 
 `models/decoder.py` is a Llama of the plainest kind, so its tensors only get their published names and are turned over.
 """
@@ -18,7 +18,6 @@ import numpy as np
 
 from plimsoll.data.text.tokenizer import TextTokenizer, load_tokenizer
 from plimsoll.errors import RecipeError
-from plimsoll.inference.trained import Trained
 from plimsoll.levers.weight_bits import readable
 from plimsoll.models.decoder import NORM_EPSILON, Decoder
 from plimsoll.models.language import NextToken
@@ -26,27 +25,26 @@ from plimsoll.models.pretrained.model import KERNELS, NORMS
 from plimsoll.models.pretrained.safetensors_folder import SINGLE
 from plimsoll.models.rotary import BASE
 from plimsoll.models.sizing import DecoderShape
-from plimsoll.recipes.saved import name_of
-from plimsoll.recipes.text.recipe import Text
-from plimsoll.runs.folder import replace_file
+from plimsoll.types import TrainedRun
 
 
-def export(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Writes the folder whole or not at all. `asked`: `run`, `step`, `out`."""
-    out = require_new(asked["out"])
-    trained = Trained(asked["run"], step=asked["step"])
-    is_text = isinstance(trained.recipe, Text)
-    task = trained.recipe.task(trained.plan.compute(jax.default_backend())) if is_text else None
-    if not (isinstance(task, NextToken) and isinstance(task.decoder, Decoder)):
-        raise RecipeError(
-            f"{trained.folder.path} is a run of {name_of(trained.recipe)}, whose model transformers does not know: only"
-            " language models in Llama's layout are exported, as stories and code train them"
-        )
-    tokenizer = load_tokenizer(trained.folder.path / "tokenizer.json")
+def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Writes the folder `request["out"]`, whole or not at all.
+
+    Raises:
+        RecipeError: It exists and is not empty.
+    """
+    out = Path(request["out"]).expanduser().absolute()
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise RecipeError(f"--out {request['out']} is there already: name a folder that is new or empty")
+    task = trained.recipe.task(trained.plan.compute(jax.default_backend()))
+    assert isinstance(task, NextToken)
+    assert isinstance(task.decoder, Decoder)
+    tokenizer = load_tokenizer(Path(trained.run).expanduser() / "tokenizer.json")
     length = trained.recipe.batch_spec(1)["input_ids"][0][1]
     tensors = published(readable(trained.params()["trainable"]), task.decoder.shape)
     out.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))  # ours alone, whatever lies there already
+    beside = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))  # a new name, whatever exists already
     try:
         beside.chmod(0o755)
         write(beside, tensors, config_of(task.decoder.shape, length, end=tokenizer.end_of_text), tokenizer)
@@ -57,28 +55,24 @@ def export(asked: Mapping[str, Any]) -> dict[str, Any]:
         shutil.rmtree(beside, ignore_errors=True)
     parameters = sum(tensor.size for tensor in tensors.values())
     size = sum(path.stat().st_size for path in out.iterdir())
-    return {"run": asked["run"], "step": trained.saved.step, "out": str(out), "parameters": parameters, "bytes": size}
-
-
-def require_new(name: str) -> Path:
-    out = Path(name).expanduser().absolute()
-    if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise RecipeError(f"--out {name} is there already: name a folder that is new or empty")
-    return out
+    return {"run": trained.run, "step": trained.step, "out": str(out), "parameters": parameters, "bytes": size}
 
 
 def published(params: Mapping[str, Any], shape: DecoderShape) -> dict[str, np.ndarray]:
-    """Every tensor by its published name, in float32, (out, in)."""
-    found = {"model.embed_tokens.weight": _float32(params["embedding"]), "model.norm.weight": _float32(params["norm"])}
+    """Returns every tensor by its published name, in float32, (out, in)."""
+    tensors = {
+        "model.embed_tokens.weight": _float32(params["embedding"]),
+        "model.norm.weight": _float32(params["norm"]),
+    }
     blocks = params["blocks"]
     for layer in range(shape.layers):
         for ours, theirs in KERNELS.items():
-            found[f"model.layers.{layer}.{theirs}.weight"] = _float32(blocks[ours]["kernel"][layer].T)
+            tensors[f"model.layers.{layer}.{theirs}.weight"] = _float32(blocks[ours]["kernel"][layer].T)
         for ours, theirs in NORMS.items():
-            found[f"model.layers.{layer}.{theirs}.weight"] = _float32(blocks[ours]["scale"][layer])
+            tensors[f"model.layers.{layer}.{theirs}.weight"] = _float32(blocks[ours]["scale"][layer])
     if not shape.tied:
-        found["lm_head.weight"] = _float32(params["head"].T)
-    return found
+        tensors["lm_head.weight"] = _float32(params["head"].T)
+    return tensors
 
 
 def _float32(array: Any) -> np.ndarray:
@@ -86,7 +80,10 @@ def _float32(array: Any) -> np.ndarray:
 
 
 def config_of(shape: DecoderShape, length: int, *, end: int) -> dict[str, Any]:
-    """As `transformers` writes it. A document begins after the end of the one before, so both are one token."""
+    """Returns the config.json of the model as `transformers` writes it.
+
+    A document begins after the end of the one before, so both are one token.
+    """
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -112,6 +109,7 @@ def config_of(shape: DecoderShape, length: int, *, end: int) -> dict[str, Any]:
 
 
 def write(folder: Path, tensors: Mapping[str, np.ndarray], config: Mapping[str, Any], tokenizer: TextTokenizer) -> None:
+    """Writes the files of the model into a folder that exists."""
     from safetensors.numpy import save_file
 
     save_file(dict(tensors), folder / SINGLE, metadata={"format": "pt"})  # transformers asks for the mark
@@ -129,4 +127,4 @@ def write(folder: Path, tensors: Mapping[str, np.ndarray], config: Mapping[str, 
         },
     }
     for name, content in settings.items():
-        replace_file(folder / name, json.dumps(content, indent=2) + "\n")
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n")

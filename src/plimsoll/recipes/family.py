@@ -1,0 +1,71 @@
+"""How a folder of recipes registers: one `Family` names its kinds, its presets, and its data sets.
+
+The built-in folders are listed in `recipes/registry.py`. A package of anybody's names its own `Family` in the entry
+point group `plimsoll.recipes` (docs/your-own.md), and is read by the same function. A family holds text only, so that
+listing recipes imports no recipe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+
+class Preset(NamedTuple):
+    """Name of one complete recipe: what makes it, and a line about it."""
+
+    make: str
+    """"module:function", called without arguments, or "module:Class"."""
+    purpose: str
+    """Line of `plimsoll recipes`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """Data set that `plimsoll prepare NAME` makes."""
+
+    purpose: str
+    """Line of `plimsoll prepare --help`. Neighbours with the same line share it."""
+    options: str
+    """"module:Class": a dataclass. Its fields are the options, and their docstrings the help; one of them is `out`."""
+    make: str
+    """`function(options) -> dict`: makes the data set, says on standard error what it does, and returns the answer."""
+    text: str
+    """`function(answer) -> str`: what is printed without --json."""
+    example: str
+    """A command, shown in `--help`."""
+    clause: str = "whose data is made"
+    """Where the data comes from, for the refusal of an unknown name. Names with the same clause stand together."""
+    own_process: bool = False
+    """Made in a process of its own, whose allocator keeps buffers of a few sizes (`environment.for_making`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspection:
+    """Form of data set that `plimsoll inspect` recognises."""
+
+    recognises: str
+    """`function(path) -> bool`."""
+    describe: str
+    """`function(path) -> dict`: what `inspect --json` prints."""
+    table: str
+    """`function(description) -> str`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """Folder, or package, of recipes: all that plimsoll is told of it."""
+
+    kinds: Mapping[str, str]
+    """Name in `recipe.json` to "module:Class": each class has that `kind`."""
+    presets: Mapping[str, Preset]
+    prepares: Mapping[str, Preparation] = field(default_factory=dict)
+    inspects: tuple[Inspection, ...] = ()
+
+
+def content_of(options: Any, kind: type[T]) -> T:
+    """Returns the part of the options that the content of a data set follows from: those that `kind` has."""
+    return kind(**{name.name: getattr(options, name.name) for name in fields(kind)})  # type: ignore[arg-type]

@@ -1,0 +1,66 @@
+"""What a recipe does with a trained model: a record for each command, and for each thing that a report shows.
+
+Functions are named as entry points are, "module:function", and imported where they are called. So the command line
+knows what a recipe supports without importing JAX, and a recipe does not import the code that imports it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+from plimsoll.errors import RecipeError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verb:
+    """Functions behind one command (`evaluate`, `sample`, `solve`, `rank`, `export`) for runs of a recipe."""
+
+    answer: str = ""
+    """`function(trained, request) -> dict`: what the command answers, in a process that imports JAX. `trained` is a
+    `types.TrainedRun`, and `request` holds the command's options. Empty: means over the held-out set (`evaluate`)."""
+    ask: str = ""
+    """`function(recipe, run, text) -> dict`: fields of the request, from what the user typed (a puzzle, a history). It
+    runs in the command's process without JAX, so that bad input is refused at once."""
+    text: str = ""
+    """`function(answer) -> str`: what the command prints without --json."""
+    picture: str = ""
+    """`function(answer, path)`: what `evaluate --picture` draws."""
+    picture_needs: str = ""
+    """Option of `evaluate` without which there is nothing to draw, like closed_loop; empty for none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """Part of a report that the trained model makes."""
+
+    words: str
+    """Its name in a sentence that says why it is missing, like "what it writes"."""
+    make: str
+    """`function(trained) -> list[dict]`: exhibits, as `report/page/exhibits.py` draws them."""
+    command: str = ""
+    """Command that the page recommends, with {run} for the run's folder; empty for none."""
+    takes_minutes: bool = False
+    """Made only if `plimsoll report --closed-loop` asks for it."""
+
+
+WITHOUT = {
+    "sample": "which writes no text",
+    "export": "whose model transformers does not know: only language models in Llama's layout are exported, as stories"
+    " and code train them",
+    "solve": "which solves no puzzles: name a run of sudoku, maze or arc",
+    "rank": "which ranks no items: name a run of recommend (`plimsoll runs` lists those here)",
+}
+"""Refusals of the commands, for runs of recipes that do not have the verb."""
+
+
+def resolved(reference: str) -> Any:
+    """Returns what a reference like "module:name" names. References stand in code and are never read from data."""
+    module, _, name = reference.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def lacking(verb: str, run: object, recipe: str) -> RecipeError:
+    """Returns the refusal of a command for a run of a recipe without that verb."""
+    return RecipeError(f"{run} is a run of {recipe}, {WITHOUT[verb]}")

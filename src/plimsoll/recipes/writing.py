@@ -1,0 +1,58 @@
+"""Text after a prompt, by the language model of a run: what the verb `sample` and a report share between recipes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from plimsoll.data.text.tokenizer import load_tokenizer
+from plimsoll.levers.weight_bits import readable
+from plimsoll.types import TrainedRun
+
+Continue = Callable[..., Iterator[int]]
+"""`(task, weights, prompt, *, length, known, end, tokens, temperature, top_k, seed)` to ids; `length` is a window's."""
+
+SHOWN_TOKENS, SHOWN_SEEDS = 160, (0, 1)
+"""Length and seeds of the texts in a report."""
+
+
+def write(trained: TrainedRun, request: Mapping[str, Any], continued: Continue) -> dict[str, Any]:
+    """Returns the request with the text that follows its prompt.
+
+    Args:
+        trained: A run whose folder has a tokenizer.json.
+        request: `prompt`, `tokens`, `temperature`, `top_k`, `seed`.
+        continued: Samples ids after the prompt's.
+    """
+    trained.recipe = trained.recipe.without_data(trained.prepared)
+    task = trained.recipe.task(trained.plan.compute(jax.default_backend()))
+    tokenizer = load_tokenizer(Path(trained.run).expanduser() / "tokenizer.json")
+    prompt = tokenizer.encode(request["prompt"]).tolist() or [tokenizer.end_of_text]
+    options = {name: request[name] for name in ("tokens", "temperature", "top_k", "seed")}
+    options |= {"end": tokenizer.end_of_text, "known": tokenizer.size, "length": trained.recipe.rate_per_example}
+    ids = list(continued(task, readable(trained.params()["trainable"]), prompt, **options))
+    return {
+        **request,
+        "step": trained.step,
+        "text": tokenizer.decode(ids),
+        "tokens": len(ids),
+        "ended": len(ids) < request["tokens"],
+    }
+
+
+def texts(trained: TrainedRun, continued: Continue) -> list[dict[str, Any]]:
+    """Returns the exhibit of a report: texts from the beginning of a document."""
+    request = {"prompt": "", "tokens": SHOWN_TOKENS, "temperature": 0.8, "top_k": 40}
+    answers = [write(trained, request | {"seed": seed}, continued) for seed in SHOWN_SEEDS]
+    return [
+        {
+            "kind": "texts",
+            "title": "What it writes",
+            "caption": f"From the beginning of a document, by the checkpoint of step {trained.step:,}: temperature 0.8,"
+            f" among the 40 likeliest tokens, seeds {' and '.join(map(str, SHOWN_SEEDS))}.",
+            "items": [{"prompt": "", "text": answer["text"]} for answer in answers],
+        }
+    ]

@@ -1,0 +1,158 @@
+"""Recipes of a package of somebody's: found by its entry point in every process, and never in the way of others."""
+
+import json
+import sys
+
+import pytest
+
+from commands import answer, plimsoll
+from plimsoll.errors import RecipeError
+from plimsoll.recipes.registry import BUILT_IN, FAMILIES, KINDS, PRESETS, installed, preset, presets, recipe_class
+from plimsoll.recipes.saved import from_dict, to_dict
+from recipe_packages import describe, installed_into
+
+PINNED = ["--micro-batch", 16, "--prefetch", 0, "--async-save", False, "--optimizer-bits", 32, "--weight-bits", 32]
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """A folder of packages that is on the path of this process, and of those that it starts."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+    before = {name: module for name, module in sys.modules.items() if name.startswith("plimsoll_waves")}
+    for name in before:  # another test's copy of the package
+        del sys.modules[name]
+    installed.cache_clear()
+    yield folder
+    installed.cache_clear()
+    for name in [name for name, module in sys.modules.items() if str(folder) in str(vars(module).get("__file__"))]:
+        del sys.modules[name]
+    sys.modules.update(before)
+
+
+@pytest.fixture
+def waves(site):
+    return installed_into(site)
+
+
+def test_a_package_is_trained_and_evaluated_in_processes_of_their_own(waves, tmp_path):
+    listed = {row["name"]: row["purpose"] for row in answer("recipes")["recipes"]}
+    assert {*PRESETS} <= {*listed}
+    assert listed["waves"] == "the frequency of a noisy wave"
+    assert answer("prepare", "waves", "--count", 200, "--out", tmp_path / "waves.npz")["examples"] == 200
+    assert "waves of 1.0 to 4.0 Hz" in plimsoll("inspect", tmp_path / "waves.npz").stdout
+    words = ["--file", tmp_path / "waves.npz", "--batch-size", 16, "--steps", 4, *PINNED]
+    done = plimsoll("train", "waves", *words, "--memory", "1GiB", "--run", tmp_path / "run", "--quiet")
+    assert done.returncode == 0, done.stderr
+    found = answer("evaluate", tmp_path / "run")
+    assert found["step"] == 4
+    assert found["loss"] > 0
+    assert [*found["error_by_frequency"]] == ["1 to 2 Hz", "2 to 3 Hz", "3 to 4 Hz"]
+    assert "mean error in Hz" in plimsoll("evaluate", tmp_path / "run").stdout
+    refused = plimsoll("solve", tmp_path / "run", "x")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "is a run of waves, which solves no puzzles" in refused.stderr
+
+
+@pytest.mark.parametrize("command", ["plan", "train"])
+def test_its_options_are_in_the_help(waves, command):
+    text = plimsoll(command, "waves-wide", "--help").stdout
+    assert "The .npz file that `plimsoll prepare waves` wrote." in text
+    assert "(default: 256)" in text
+    assert "waves-wide" in plimsoll(command, "--help").stdout
+
+
+def test_its_runs_are_opened_by_their_kind(waves):
+    saved = json.loads(json.dumps(to_dict(preset("waves-wide"))))
+    assert (saved["kind"], saved["fields"]["width"]) == ("waves", 256)
+    assert from_dict(saved) == preset("waves-wide")
+    code = saved["code"]
+    with (waves / "plimsoll_waves/data.py").open("a") as file:
+        file.write("# another code is another answer of the planner\n")
+    assert to_dict(preset("waves"))["code"] != code
+
+
+def test_a_run_of_a_package_that_is_gone_is_refused_by_its_kind(site):
+    with pytest.raises(RecipeError, match="of the kind 'waves', which this version does not know: stories, control"):
+        from_dict({"kind": "waves", "fields": {}})
+
+
+BROKEN = {
+    "fails": ("raise OSError('no licence')", "fails:FAMILY", "OSError: no licence"),
+    "exits": ("raise SystemExit(3)", "exits:FAMILY", "SystemExit: 3"),
+    "is-another": ("FAMILY = 3", "is_another:FAMILY", "is a int and no plimsoll.recipes.family.Family"),
+    "lacks": ("", "lacks:FAMILY", "AttributeError"),
+    "is-nowhere": ("", "is_nowhere_at_all:FAMILY", "ModuleNotFoundError"),
+    "takes": (
+        "from plimsoll.recipes.family import *\nFAMILY = Family(kinds={}, presets={'code': Preset('x:y', '')})",
+        "takes:FAMILY",
+        "takes (package takes 1) is left out: code is taken by another family",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_package_is_named_and_breaks_no_other(waves, name):
+    source, reference, why = BROKEN[name]
+    (waves / f"{name.replace('-', '_')}.py").write_text(source)
+    describe(waves, name, "1", "plimsoll.recipes", {name: reference})
+    (problem,) = installed().broken
+    assert problem.startswith(f"{name} (package {name} 1)")
+    assert why in problem
+    assert preset("waves").width == 64
+    assert preset("code").width == 128
+    with pytest.raises(RecipeError, match=f"there is no recipe called 'of-{name}'.*The recipe package {name}"):
+        preset(f"of-{name}")
+    with pytest.raises(RecipeError, match=f"of the kind 'of-{name}'.*The recipe package {name}"):
+        recipe_class(f"of-{name}")
+
+
+def test_recipes_names_a_broken_package_and_lists_the_rest(waves):
+    (waves / "fails.py").write_text(BROKEN["fails"][0])
+    describe(waves, "fails", "1", "plimsoll.recipes", {"fails": "fails:FAMILY"})
+    done = plimsoll("recipes")
+    assert done.returncode == 0
+    assert "The recipe package fails (package fails 1) cannot be loaded: OSError: no licence." in done.stdout
+    assert "  waves-wide " in done.stdout
+    assert [*answer("recipes")] == ["recipes", "broken"]
+
+
+FAMILY = """
+from plimsoll.recipes.family import Family, Preset
+FAMILY = Family(kinds={{"odd": "{cls}"}}, presets={{"odd": Preset("{make}", "odd")}})
+"""
+
+
+@pytest.mark.parametrize(
+    ("cls", "make", "why"),
+    [
+        ("odd:Odd", "nowhere_at_all:Odd", "the recipe odd is made by nowhere_at_all:Odd, which fails"),
+        (
+            "odd:Odd",
+            "plimsoll_waves.recipe:Waves",
+            "makes a Waves for the recipe odd: it must be of a class that its family registers",
+        ),
+        ("nowhere_at_all:Odd", "odd:Odd", "nowhere_at_all:Odd, which cannot be loaded: ModuleNotFoundError"),
+        ("plimsoll_waves.recipe:Waves", "odd:odd", "registered as the kind 'odd', and is no subclass"),
+    ],
+)
+def test_a_recipe_that_no_other_process_could_open_is_refused(site, cls, make, why):
+    package = "from plimsoll_waves.recipe import Waves\nclass Odd(Waves):\n    kind = 'odd'\nodd = Odd\n"
+    installed_into(site / "elsewhere")
+    (site / "odd.py").write_text(package)
+    (site / "odd_family.py").write_text(FAMILY.format(cls=cls, make=make))
+    (site / "elsewhere/plimsoll_waves").rename(site / "plimsoll_waves")
+    describe(site, "odd", "1", "plimsoll.recipes", {"odd": "odd_family:FAMILY"})
+    with pytest.raises(RecipeError, match=why):
+        preset("odd")
+
+
+def test_built_in_folders_register_as_a_package_does():
+    assert {*FAMILIES} == {*BUILT_IN}
+    for family in FAMILIES.values():
+        for kind, reference in family.kinds.items():
+            assert recipe_class(kind).kind == kind
+            assert reference.startswith("plimsoll.recipes.")
+    assert {preset(name).kind for name in PRESETS} == {*KINDS}
+    assert [*presets()][: len(PRESETS)] == [*PRESETS]
