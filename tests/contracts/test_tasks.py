@@ -23,7 +23,14 @@ def test_every_kind_and_preset_is_held_here():
     assert {make().kind for make in RECIPES.values()} == set(KINDS)
 
 
-@pytest.fixture(scope="module", params=[*RECIPES, *OWN])
+TWICE = ("recommend", "sudoku-attention")
+"""Recipes whose code is nearly that of another one: of recommend around a frozen model, of puzzles by an MLP."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=pytest.mark.slow if name in TWICE else ()) for name in [*RECIPES, *OWN]],
+)
 def recipe(request):
     return (RECIPES | OWN)[request.param]()
 
