@@ -132,10 +132,8 @@ def _without_levers():
 @pytest.mark.slow_except(
     "stories-loss_chunk",
     "stories-remat",
-    "stories-precision",
     "stories-optimizer_bits",
     "control-precision",
-    "longcontext-precision",
     "longcontext-remat",
     "recommend-gemma-2b-remat",
     "sudoku-mlp-precision",
