@@ -62,7 +62,6 @@ def aliases(step):
     "etth1-plain",
     "flax_linen-levers",
     "flax_nnx-levers",
-    "peptide_irt-plain",
     "plain_jax-levers",
 )
 @pytest.mark.parametrize("name", PLANS)

@@ -23,7 +23,7 @@ def test_every_kind_and_preset_is_held_here():
     assert {make().kind for make in RECIPES.values()} == set(KINDS)
 
 
-TWICE = ("recommend", "sudoku-attention", "peptide_irt", "flax_nnx")
+TWICE = ("recommend", "sudoku-attention", "peptide_irt", "flax_nnx", "flax_linen")
 """Recipes whose code is nearly that of another one: of recommend around a frozen model, of puzzles by an MLP, and among
 examples of one's own."""
 
