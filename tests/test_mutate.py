@@ -56,6 +56,7 @@ def test_a_mutation_changes_one_line(mutate):
         assert changed == [one.line], one
 
 
+@pytest.mark.slow
 def test_a_larger_draw_begins_with_the_smaller_and_another_seed_draws_others(mutate):
     groups = ["metrics", "levers"]
     few, many, others = (mutate.drawn(ROOT, groups, seed, count) for seed, count in ((1, 4), (1, 10), (2, 4)))

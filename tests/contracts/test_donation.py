@@ -56,23 +56,20 @@ def aliases(step):
     "stories-levers",
     "control-levers",
     "longcontext-levers",
-    "recommend-gemma-2b-levers",
+    "recommend-gemma-2b-plain",
     "sudoku-mlp-plain",
     "equinox_mlp-levers",
     "etth1-plain",
     "flax_linen-levers",
     "flax_nnx-levers",
-    "peptide_irt-plain",
     "plain_jax-levers",
-    "recommend-plain",
-    "sudoku-attention-plain",
 )
 @pytest.mark.parametrize("name", PLANS)
 def test_every_byte_of_the_state_is_donated(recipe, name):
     require_donated(recipe, PLANS[name])
 
 
-@pytest.mark.slow_except("{'precision': 'float16'}", "{'weight_bits': 16}")
+@pytest.mark.slow_except("{'weight_bits': 16}")
 @pytest.mark.parametrize(
     "form",
     [{"optimizer_bits": 8}, {"optimizer_bits": 8, "weight_bits": 24}, {"weight_bits": 16}, {"precision": "float16"}],

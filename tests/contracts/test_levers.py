@@ -121,20 +121,25 @@ def _as_optax_does():
         yield
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _without_levers():
+    """What most rows of stories compare with, compiled once and here: `step_bytes` keeps it."""
+    with jax.numpy_dtype_promotion("standard"):
+        step_bytes("stories", OFF, ())
+        step_bytes("stories", SMALL, tuple(WIDE.items()))
+        step_bytes("stories", LEVERS["attention_chunk"].off, tuple(LONG.items()))
+
+
 @pytest.mark.slow_except(
     "stories-loss_chunk",
     "stories-remat",
-    "stories-precision",
     "stories-optimizer_bits",
-    "control-precision",
-    "longcontext-precision",
     "longcontext-remat",
     "recommend-gemma-2b-remat",
-    "sudoku-mlp-precision",
-    "control-micro_batch",
+    "stories-micro_batch",
+    "stories-weight_bits",
     "stories-layerwise",
     "stories-attention_chunk",
-    "stories-weight_bits",
 )
 @pytest.mark.parametrize(("name", "lever"), supporting())
 def test_a_lever_that_is_on_saves_bytes_in_the_compiled_step(name, lever):

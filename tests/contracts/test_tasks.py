@@ -23,7 +23,15 @@ def test_every_kind_and_preset_is_held_here():
     assert {make().kind for make in RECIPES.values()} == set(KINDS)
 
 
-@pytest.fixture(scope="module", params=[*RECIPES, *OWN])
+TWICE = ("recommend", "sudoku-attention", "peptide_irt", "flax_nnx", "flax_linen")
+"""Recipes whose code is nearly that of another one: of recommend around a frozen model, of puzzles by an MLP, and among
+examples of one's own."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=pytest.mark.slow if name in TWICE else ()) for name in [*RECIPES, *OWN]],
+)
 def recipe(request):
     return (RECIPES | OWN)[request.param]()
 
@@ -123,7 +131,7 @@ def test_evaluation_is_the_same_twice(recipe, task, params):
     assert loss(batch, keys[0]) == loss(batch, keys[1])  # nothing is dropped, so nothing depends on the keys
 
 
-@pytest.mark.slow_except("equinox_mlp", "etth1", "flax_nnx", "plain_jax")
+@pytest.mark.slow_except("equinox_mlp", "etth1", "plain_jax")
 @pytest.mark.parametrize("name", OWN)
 def test_a_users_loss_learns_the_same_however_the_batch_is_split(name):
     recipe = OWN[name]()

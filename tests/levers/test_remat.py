@@ -59,7 +59,7 @@ def test_the_unrolled_step_keeps_no_more_than_the_scanned_one():
     assert needed("cpu") < needed("any")
 
 
-@pytest.mark.slow_except("dots", "block")
+@pytest.mark.slow_except("dots")
 @pytest.mark.parametrize("remat", REMATS)
 def test_what_is_recomputed_is_the_same(remat):
     shape = DecoderShape(vocab=32, width=32, layers=3, heads=1, inner=64)

@@ -7,7 +7,7 @@ import pytest
 from plimsoll import worker
 
 
-@pytest.mark.parametrize("verb", [*worker.ANSWERS, *worker.WORKSHOPS])
+@pytest.mark.parametrize("verb", [*worker.ANSWERS, *worker.COMPILERS])
 def test_every_verb_has_its_function(verb):
-    module, name = (worker.ANSWERS | worker.WORKSHOPS)[verb]
+    module, name = (worker.ANSWERS | worker.COMPILERS)[verb]
     assert callable(getattr(importlib.import_module(module), name))

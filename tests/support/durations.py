@@ -119,14 +119,16 @@ class Recorder:
         """Writes the record anew; where paths were named, only what was run changes in it."""
         tests = {name: round(seconds, 2) for name, seconds in self.tests.items()}
         fixtures = {name: round(seconds, 2) for name, seconds in self.fixtures.items()}
+        note = {}
         if self.config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
             before = read()
+            note = {"note": before["note"]} if "note" in before else {}
             before["tests"] |= dict.fromkeys(before["quickest"], 0.0)
             of_before = sum(before["tests"].get(name, 0.0) for name in tests)
             of_before += sum(before["fixtures"].get(name, 0.0) for name in fixtures)
             total = before["total"] - of_before + sum(tests.values()) + sum(fixtures.values())
             tests, fixtures = before["tests"] | tests, before["fixtures"] | fixtures
-        record = {
+        record = note | {
             "total": round(total, 1),
             "fixtures": {name: seconds for name, seconds in sorted(fixtures.items()) if seconds >= UNNOTICED},
             "tests": {name: seconds for name, seconds in sorted(tests.items()) if seconds >= UNNOTICED},

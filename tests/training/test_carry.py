@@ -89,6 +89,12 @@ def whole():
     return trained(1)
 
 
+@pytest.fixture(scope="module")
+def in_two():
+    """Trained with the batch in two micro-batches."""
+    return trained(2)
+
+
 def test_slots_really_halt_at_different_times(whole):
     halted = np.array([carry["halted"] for _, carry in whole[1]])
     assert halted.any()
@@ -96,9 +102,9 @@ def test_slots_really_halt_at_different_times(whole):
     assert len({tuple(carry["steps"]) for _, carry in whole[1]}) > 2
 
 
-@pytest.mark.slow
+@pytest.mark.slow_except("2-none")
 @pytest.mark.parametrize(("accumulation", "remat"), [(2, "none"), (4, "block")])
-def test_the_split_and_remat_change_nothing(accumulation, remat):
+def test_the_split_and_remat_change_nothing(whole, in_two, accumulation, remat):
     state, reports = trained(accumulation, remat)
     expected, expected_reports = trained(1)
     for name in ("params", "ema"):
@@ -129,9 +135,9 @@ def test_a_metric_that_a_step_had_nothing_of_is_left_out():
     assert all(np.isfinite(list(report.values())).all() for report, _ in trained(1)[1])
 
 
-def test_only_rows_that_were_read_have_moved():
-    before, after = (state["params"]["tables"]["puzzles"] for state in (init()(np.uint32(3)), trained(2)[0]))
-    read = {int(one) for _, carry in trained(2)[1] for one in carry["puzzle_identifiers"]}
+def test_only_rows_that_were_read_have_moved(in_two):
+    before, after = (state["params"]["tables"]["puzzles"] for state in (init()(np.uint32(3)), in_two[0]))
+    read = {int(one) for _, carry in in_two[1] for one in carry["puzzle_identifiers"]}
     moved = {int(row) for row in np.flatnonzero((np.asarray(before) != after).any(axis=1))}
     assert moved == read
     assert len(read) < SHAPE.identifiers

@@ -147,6 +147,7 @@ def becomes(process, what):
         assert time.monotonic() < deadline
 
 
+@pytest.mark.slow
 def test_a_run_over_its_budget_saves_plans_again_and_ends_at_the_same_losses(whole, kept, tmp_path, monkeypatch):
     """Terminated while it plans again, too: what was learned stands in the run, for the same command."""
     run, options = prepared(whole), uses(HOLDS, tmp_path, monkeypatch)
@@ -192,6 +193,7 @@ def test_a_run_over_its_budget_saves_plans_again_and_ends_at_the_same_losses(who
     assert losses(run) == pytest.approx(losses(kept), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_where_the_allocator_refuses_the_run_goes_on_from_its_last_checkpoint(whole, kept, tmp_path, monkeypatch):
     run = prepared(whole)
     ended = whole.run(run, *uses(TAKES_THE_ADDRESS_SPACE, tmp_path, monkeypatch))

@@ -66,7 +66,7 @@ def test_the_item_table_learns_through_the_frozen_model_alone(published, monkeyp
     assert (both["items"]["embedding"] != through["items"]["embedding"]).any()
 
 
-@pytest.mark.slow_except("16", "4")
+@pytest.mark.slow_except("32")
 @pytest.mark.parametrize("bits", STORABLE["frozen_bits"])
 def test_a_frozen_model_is_the_same_to_the_bit_after_training_and_nothing_is_kept_for_it(folder, bits):
     task, rule = task_of(published=True), build(AdamW(weight_decay=0.1, warmup_steps=0), 20)
