@@ -82,7 +82,7 @@ def test_a_file_of_arrow_with_offsets_beyond_its_end_is_refused(tmp_path):
     path.write_bytes(content.replace(offsets, np.array([0, 2**30, -5, 7, 2**31 - 1, 9, 1, 0], np.int32).tobytes()))
     (tmp_path / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data.arrow"}]}))
     with pytest.raises(DataError, match="damaged"):
-        list(open_documents(str(tmp_path)).read())
+        list(open_documents(str(tmp_path)).pieces())
 
 
 @pytest.mark.parametrize("state", [[], {"_data_files": 3}, {"_data_files": ["data.arrow"]}])

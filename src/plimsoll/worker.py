@@ -159,24 +159,34 @@ ANSWERS = {
 
 
 def _answer(verb: str) -> int:
-    """Reads the question from standard input, writes {"answer": ...} or {"refused": why, "exit_code": n}.
-
-    A verb that is not in `ANSWERS` is one of the run's recipe.
-    """
+    """Reads the request from standard input, writes {"answer": ...} or {"refused": why, "exit_code": n}."""
     from plimsoll.errors import PlimsollError
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # silently: whoever asked says it
-    asked = json.load(sys.stdin)
+    request = json.load(sys.stdin)
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)  # what libraries print is no part of the answer
-        module, name = ANSWERS.get(verb, ("plimsoll.inference.verbs", "answer"))
         try:
-            function = getattr(importlib.import_module(module), name)
-            reply = {"answer": function(asked) if verb in ANSWERS else function(verb, asked)}
+            reply = {"answer": answer(verb, request)}
         except PlimsollError as problem:
             reply = {"refused": str(problem), "exit_code": problem.exit_code}
         json.dump(reply, answers)
     return 0
+
+
+def answer(verb: str, request: dict[str, Any]) -> Any:
+    """Returns the answer to a request.
+
+    Args:
+        verb: Key of `ANSWERS`, or a verb of the run's recipe (`Recipe.verbs`).
+        request: What the verb's function takes.
+    """
+    if verb not in ANSWERS:
+        from plimsoll.inference import verbs
+
+        return verbs.answer(verb, request)
+    module, name = ANSWERS[verb]
+    return getattr(importlib.import_module(module), name)(request)
 
 
 if __name__ == "__main__":

@@ -115,7 +115,7 @@ def require_parsed(name, rest):
     elif name in USES:
         options = PRETRAINED if is_asked_for(rest) else USES
         parse(options[name], rest, program=f"plimsoll {name}")
-    elif name == "prepare" and rest[0] in preparations():
+    elif name == "prepare" and rest[0] in preparations() and rest[1:]:  # the bare name is a mention
         parse(options_of(preparations()[rest[0]]), rest[1:], program=f"plimsoll prepare {rest[0]}")
 
 

@@ -19,7 +19,7 @@ from plimsoll.levers import registry
 from plimsoll.levers.lever import CLASSES, NO_DEFAULT, Lever
 from plimsoll.planned import Plan
 from plimsoll.planner.candidates import combination, same_step
-from plimsoll.planner.child import _computed, plan_of
+from plimsoll.planner.child import _compiled_levers, plan_of
 from plimsoll.planner.combinations import combinations
 from plimsoll.planner.search import search
 from plimsoll.recipes.own.recipe import may_support
@@ -117,7 +117,7 @@ def test_a_plan_has_it_and_survives_json(toy):
     assert replace(pulled, micro_batch=2, accumulation=8).norms == "bfloat16"
     assert same_step(pulled) != same_step(plan())
     assert combination(pulled) != combination(plan())
-    assert plan_of(json.loads(json.dumps(_computed(pulled)))).norms == "bfloat16"
+    assert plan_of(json.loads(json.dumps(_compiled_levers(pulled)))).norms == "bfloat16"
 
 
 def test_older_plans_have_it_off_and_unknown_levers_are_refused(toy, tmp_path):

@@ -28,6 +28,7 @@ OF_TRAINING = (
     "overruns",
     "nan.txt",
     "wandb",
+    "mlflow",  # the file with its id
     "mlruns",
     "trackio",
 )
