@@ -327,7 +327,7 @@ from dataclasses import replace
 from plimsoll.planner.chips import chip
 from plimsoll.planner.topology import devices
 from plimsoll.recipes.registry import preset
-from plimsoll.training.spread import Spread
+from plimsoll.training.sharded import Sharded
 from plimsoll.planned import Plan
 from plimsoll.training.sharded import Sharded
 from plimsoll.levers.lora import LoRA

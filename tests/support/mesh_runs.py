@@ -16,12 +16,11 @@ import numpy as np
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_disable_most_optimizations", True)  # as in conftest.py
 
-from training.small_tasks import relative_distance  # noqa: E402
-
 from plimsoll.engine.program import lowered  # noqa: E402
 from plimsoll.levers import sharding  # noqa: E402
 from plimsoll.planned import Plan  # noqa: E402
 from plimsoll.training.program import compiled, held_bytes, tree_bytes  # noqa: E402
+from small_tasks import relative_distance  # noqa: E402
 from task_examples import OWN, RECIPES, random_batch  # noqa: E402
 
 sharding.SMALLEST_SPLIT = 256  # leaves of a test's size are split too
