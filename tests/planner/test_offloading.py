@@ -329,7 +329,6 @@ from plimsoll.planner.topology import devices
 from plimsoll.recipes.registry import preset
 from plimsoll.training.sharded import Sharded
 from plimsoll.planned import Plan
-from plimsoll.training.sharded import Sharded
 from plimsoll.levers.lora import LoRA
 layers, length, batch = map(int, sys.argv[2:])
 recipe = replace(preset("stories"), width=256, layers=layers, heads=4, vocab_size=512, seq_len=length, batch_size=batch)
