@@ -35,7 +35,7 @@ LOOSE = {
     "units": {"errors"},
     "types": set(),
     "planned": {"levers", "types"},
-    "worker": {"api", "engine", "planner", "processes", "recipes", "training", "errors"},
+    "worker": {"api", "engine", "inference", "planner", "processes", "recipes", "training", "errors"},
     "__init__": {"api", "data", "errors", "levers", "optimizers", "recipes", "runs"},
 }
 """The same of the modules that stand in no room."""
