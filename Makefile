@@ -28,8 +28,8 @@ demo: .venv/ready
 	@echo "  $(BIN)/plimsoll train stories --dataset-id my-text.txt --memory 1GiB --run runs/mine"
 	@echo "and see docs/first-hour.md for the rest"
 
-# `test` is for before every commit, `test-quick` for while one works. `test-all` is for CI: it is `test`, then what that
-# leaves out, and every property again with ten times the examples. CONTRIBUTING.md says what is left out, and why.
+# `test` is for before every commit, `test-quick` for while one works. `test-all` is `test`, then what that leaves
+# out, and every property again with ten times the examples. CONTRIBUTING.md says what is left out, and why.
 PYTEST := $(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist worksteal
 
 test: .venv/ready

@@ -66,7 +66,7 @@ class Module:
 
 
 class Table(NamedTuple):
-    """What tests/test_architecture.py allows: each room's imports from the ground up, and those of loose modules."""
+    """Table of tests/test_architecture.py: each room's imports from the ground up, and those of loose modules."""
 
     rooms: dict[str, set[str]]
     loose: dict[str, set[str]]
@@ -89,7 +89,7 @@ def modules() -> list[Module]:
 
 
 def arrows(house: Sequence[Module]) -> dict[str, set[str]]:
-    """Which modules each module imports, those of its own room included."""
+    """Returns the modules that each module imports, those of its own room included."""
     known = {module.name for module in house}
 
     def owner(name: str) -> str:
@@ -134,7 +134,7 @@ def floors(table: Table) -> list[list[str]]:
 
 
 def first_line(room: str) -> str:
-    """What a room, or a loose module, says of itself."""
+    """Returns the first line of a room's or loose module's docstring."""
     path = PACKAGE / room / "__init__.py"
     tree = ast.parse((path if path.exists() else PACKAGE / f"{room}.py").read_text("utf-8"))
     return (ast.get_docstring(tree) or "").partition("\n")[0]

@@ -195,7 +195,7 @@ def _last_name(function: ast.expr) -> str:
 
 
 def drawn(root: Path, groups: Sequence[str], seed: int, count: int) -> list[tuple[str, Mutation]]:
-    """As many of each group, in turn; of a group, each place is as likely as any other."""
+    """Returns as many of each group, in turn; of a group, each place is as likely as any other."""
     dice = random.Random(seed)
     piles = []
     for group in groups:
@@ -230,7 +230,7 @@ def tests_of(root: Path, group: str, file: str) -> list[str]:
 
 
 def _importing(paths: Iterable[Path], module: Path) -> list[Path]:
-    """Those of the files that import a module of the package, which is named by its path in it."""
+    """Returns those of the files that import a module of the package, which is named by its path in it."""
     package, name = ".".join(("plimsoll", *module.parent.parts)), module.stem
     forms = (rf"from {package}\.{name} import", rf"import {package}\.{name}\b", rf"from {package} import .*\b{name}\b")
     pattern = re.compile("|".join(forms))
@@ -298,7 +298,7 @@ class Copy:
 
 
 def outcome(copy: Copy, mutation: Mutation, tests: Iterable[str], seconds: float) -> dict[str, str]:
-    """What became of one mutation: `killed`, `survived`, or `too slow` where no test failed within its time."""
+    """Returns what became of one mutation: `killed`, `survived`, or `too slow` where no test failed within its time."""
     slow = []
     for test in tests:
         try:
