@@ -111,6 +111,7 @@ class Fuzz:
             "HOME": str(self.beside),
             "TMPDIR": str(folder / "cache"),
         }
+        tempfile.tempdir = str(folder / "cache")  # it looked at TMPDIR before
         os.chdir(self.beside)
         self.kind: Kind | None = KINDS.get(name)
         if self.kind is not None:

@@ -51,7 +51,8 @@ def command(words: str) -> Call:
 
 def without_planning() -> None:
     """Planning compiles, and training is another process: what comes before them is what reads a user's files."""
-    from plimsoll.api import train
+    import plimsoll.api.plan as planning
+    import plimsoll.api.train as training
     from plimsoll.errors import PlimsollError
     from plimsoll.processes import handover
 
@@ -62,7 +63,7 @@ def without_planning() -> None:
         os.close(ready.lock)
         raise PlimsollError(READ)
 
-    train.plan, handover.become = planned, become
+    planning.plan, training.plan, handover.become = planned, planned, become
 
 
 def _text(folder: Path) -> None:

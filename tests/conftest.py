@@ -2,6 +2,7 @@
 files if they are here; and which tests `make test` leaves to `make test-all`."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ settings.load_profile("usual")
 os.environ["PLIMSOLL_CALIBRATION"] = "off"  # but where it is the subject: what one test measured is none of another's
 os.environ["JAX_PLATFORMS"] = "cpu"  # before anything imports JAX, and for the processes that tests start
 
+COMPILED_BYTES = 2**30
+"""Largest size of .pytest_cache/d/compiled at which it is kept for the next test run."""
 STRICT = {"levers", "models", "training", "contracts", "optimizers"}
 """Folders whose tests run our own arrays: a silent upcast there is a memory bug. Elsewhere a module says
 `STRICT = True`."""
@@ -31,6 +34,10 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     if config.getoption("--record-durations"):
         config.pluginmanager.register(durations.Recorder(config))
+    if hasattr(config, "cache") and not hasattr(config, "workerinput"):
+        compiled = config.cache.mkdir("compiled")
+        if sum(file.stat().st_size for file in compiled.iterdir()) > COMPILED_BYTES:
+            shutil.rmtree(compiled)
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` looks at marks
@@ -48,13 +55,19 @@ def pytest_collection_modifyitems(config, items):
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _cache_of_this_test_run(tmp_path_factory):
-    """Compiled steps and answers of compilers: shared by the processes of this test run, and nothing of the user's."""
+def _cache_of_this_test_run(tmp_path_factory, request):
+    """Answers of compilers, shared by the processes of this test run, and nothing of the user's.
+
+    What tests compile in their own process is kept for the next test run, too: its key is the program itself, so that
+    changed code misses it. Not where CPU seconds are recorded, which are those of a fresh clone.
+    """
     import jax
 
     folder = base_folder(tmp_path_factory) / "cache"
     os.environ["PLIMSOLL_CACHE"] = str(folder)
-    jax.config.update("jax_compilation_cache_dir", str(folder / "compiled-by-tests"))
+    kept = hasattr(request.config, "cache") and not request.config.getoption("--record-durations")
+    compiled = request.config.cache.mkdir("compiled") if kept else folder / "compiled-by-tests"
+    jax.config.update("jax_compilation_cache_dir", str(compiled))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 

@@ -93,7 +93,7 @@ class OfOnePiece(Runs):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    return OfOnePiece(tmp_path_factory.mktemp("overflow"))
+    return OfOnePiece(tmp_path_factory, "one-piece")
 
 
 def prepared(whole):
