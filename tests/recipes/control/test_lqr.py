@@ -24,9 +24,14 @@ def radius(step):
 
 def test_there_are_thirty_five_of_at_most_twelve_states_and_six_inputs():
     assert len(FAMILIES) == 35
-    assert max(one.states for one in FAMILIES.values()) == MOST_STATES
-    assert max(one.inputs for one in FAMILIES.values()) == MOST_INPUTS
-    assert all(len(one.box) == one.states for one in FAMILIES.values())
+    assert max(family.states for family in FAMILIES.values()) == MOST_STATES
+    assert max(family.inputs for family in FAMILIES.values()) == MOST_INPUTS
+    for family in FAMILIES.values():
+        assert len(family.box) == family.states
+        assert [matrix.shape for matrix in family.matrices()] == [
+            (family.states, family.states),
+            (family.states, family.inputs),
+        ]
 
 
 @EVERY
