@@ -40,12 +40,12 @@ PLANS = (
     "code --memory 768MiB",
     f"{STORIES} --memory 700MiB",
     f"{STORIES} --memory 500MiB --numerics compressed",
-    "control --memory 600MiB",
-    "control --memory 500MiB --batch-size 512",
+    "control --data {control} --memory 600MiB",
+    "control --data {control} --memory 500MiB --batch-size 512",
     "sudoku-4x4 --memory 500MiB --width 64 --heads 2",
     "sudoku-6x6 --memory 600MiB --width 64 --heads 2 --numerics exact",
     "recommend-debug --memory 600MiB",
-    "longcontext --memory 700MiB --vocab-size 4096 --width 64 --layers 2 --seq-len 256",
+    "longcontext --memory 700MiB --vocab-size 4096 --width 64 --layers 2 --seq-len 512",
     "code --chip h200",
 )
 
@@ -114,9 +114,13 @@ def trained(source: Path, folder: Path, name: str, words: str, data: dict[str, P
 
 
 def planned(source: Path, folder: Path, words: str) -> dict[str, Any]:
+    """Returns the plan, or the error of a request that cannot be planned at all; that no plan fits is an answer."""
     done = command(source, folder / "plans", f"plan {words} --json", cwd=folder)
-    answer = json.loads(done.stdout) if done.stdout else {"refused": done.stderr}
-    return {name: answer.get(name) for name in ("fits", "plan", "components", "predicted_peak_bytes", "floor_bytes")}
+    answer = (
+        json.loads(done.stdout) if done.stdout else {"refused": done.stderr.strip() or f"ended with {done.returncode}"}
+    )
+    names = ("fits", "plan", "components", "predicted_peak_bytes", "floor_bytes", "refused")
+    return {name: answer.get(name) for name in names}
 
 
 def pinned(plan: dict[str, Any] | None) -> str:
@@ -139,7 +143,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("before", type=Path)
     parser.add_argument("after", type=Path)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="part of a run's name or a plan's words")
     parser.add_argument("--before-python", default=sys.executable)
     given = parser.parse_args()
     before, after = given.before.resolve(), given.after.resolve()
@@ -167,14 +171,21 @@ def main() -> None:
         for words in PLANS:
             if given.only not in words:
                 continue
-            one = planned(before, folders["before"], words)
-            two = planned(after, folders["after"], f"{words} {pinned(one['plan'])}")
-            same = without_weight(one) == without_weight(two)
+            filled = words.format(**data)
+            one = planned(before, folders["before"], filled)
+            two = planned(after, folders["after"], f"{filled} {pinned(one['plan'])}")
+            refused = [
+                f"{side}: {plan['refused']}" for side, plan in zip(folders, (one, two), strict=True) if plan["refused"]
+            ]
+            same = not refused and without_weight(one) == without_weight(two)
             different += not same
+            verdict = "same" if same else f"DIFFERENT {one} {two}"
+            if refused:  # nothing was compared, whether one side refused or both
+                verdict = f"REFUSED {'; '.join(refused)}"
             sizes = ", ".join(
                 f"{(side['predicted_peak_bytes'] or side['floor_bytes'] or 0) / 2**20:.1f}" for side in (one, two)
             )
-            print(f"| `{words}` | {'same' if same else f'DIFFERENT {one} {two}'} | {sizes} MiB |", flush=True)
+            print(f"| `{words}` | {verdict} | {sizes} MiB |", flush=True)
     print(f"\n{different} different")
     raise SystemExit(1 if different else 0)
 

@@ -5,9 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from plimsoll.recipes.control.lqr import LEAST_DAMPED, closed_loop, gain, held, radius
+from plimsoll.recipes.control.lqr import LEAST_DAMPED, gain, held, systems
 from plimsoll.recipes.control.systems import FAMILIES, MOST_INPUTS, MOST_STATES
-from plimsoll.recipes.control.variants import systems
 
 DT = 0.02
 EVERY = pytest.mark.parametrize("family", FAMILIES.values(), ids=list(FAMILIES))
@@ -15,15 +14,24 @@ EVERY = pytest.mark.parametrize("family", FAMILIES.values(), ids=list(FAMILIES))
 
 @pytest.fixture(scope="module")
 def checks(shared):
-    found = json.loads((shared / "golden/lqr_checks.json").read_text())
-    return {one["name"]: one for one in found}
+    rows = json.loads((shared / "golden/lqr_checks.json").read_text())
+    return {row["name"]: row for row in rows}
+
+
+def radius(step):
+    return np.abs(np.linalg.eigvals(step)).max()
 
 
 def test_there_are_thirty_five_of_at_most_twelve_states_and_six_inputs():
     assert len(FAMILIES) == 35
-    assert max(one.states for one in FAMILIES.values()) == MOST_STATES
-    assert max(one.inputs for one in FAMILIES.values()) == MOST_INPUTS
-    assert all(len(one.box) == one.states for one in FAMILIES.values())
+    assert max(family.states for family in FAMILIES.values()) == MOST_STATES
+    assert max(family.inputs for family in FAMILIES.values()) == MOST_INPUTS
+    for family in FAMILIES.values():
+        assert len(family.box) == family.states
+        assert [matrix.shape for matrix in family.matrices()] == [
+            (family.states, family.states),
+            (family.states, family.inputs),
+        ]
 
 
 @EVERY
@@ -71,7 +79,7 @@ def test_golden_gains_and_poles(family, checks):
 
 @EVERY
 def test_golden_closed_loops_step_as_exactly_as_they_should(family, checks):
-    step = closed_loop(*family.matrices(), gain(family), DT)
+    [step] = systems(names=[family.name], variants=1, uncertainty=0.0, dt=DT, seed=0)[0].steps
     assert radius(step) == pytest.approx(checks[family.name]["rho"], rel=1e-6)
     assert radius(step) < 1
 
@@ -91,12 +99,13 @@ def test_many_small_steps_are_one_large_step():
 
 def test_every_variant_is_stable_and_follows_from_the_seed():
     chosen = {"names": ["Acrobot", "CartPole"], "variants": 6, "dt": DT}
-    found = systems(uncertainty=0.2, seed=3, **chosen)
-    assert all(radius(step) < 1 for one in found for step in one.steps)
-    assert found[0].drawn_again > 0  # a quarter of its variants are not
+    first = systems(uncertainty=0.2, seed=3, **chosen)
+    assert all(radius(step) < 1 for system in first for step in system.steps)
+    assert first[0].drawn_again > 0  # a quarter of its variants are not
     again = systems(uncertainty=0.2, seed=3, **chosen)
     other = systems(uncertainty=0.2, seed=4, **chosen)
-    assert all(np.array_equal(one.steps, two.steps) for one, two in zip(found, again, strict=True))
-    assert not np.array_equal(found[1].steps, other[1].steps)
+    assert all(np.array_equal(one.steps, two.steps) for one, two in zip(first, again, strict=True))
+    assert not np.array_equal(first[1].steps, other[1].steps)
     nominal = systems(uncertainty=0.0, seed=3, **chosen)[1]
-    assert np.allclose(nominal.steps, closed_loop(*FAMILIES["CartPole"].matrices(), nominal.gain, DT))
+    ad, bd = held(*FAMILIES["CartPole"].matrices(), DT)
+    assert np.allclose(nominal.steps, ad - bd @ nominal.gain)

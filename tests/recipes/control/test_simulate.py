@@ -5,11 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plimsoll.recipes.control.prepare import code
-from plimsoll.recipes.control.simulate import journeys, judged, travelled
+from plimsoll.recipes.control.lqr import systems
+from plimsoll.recipes.control.simulate import compare_costs, journeys, simulate_journeys
 from plimsoll.recipes.control.systems import MOST_INPUTS, MOST_STATES
 from plimsoll.recipes.control.tables import journeys_table
-from plimsoll.recipes.control.variants import systems
 
 NAMES = ["CartPole", "MassSpringDamper", "DCMotor"]
 WINDOW, STEPS, DT = 8, 150, 0.02
@@ -18,17 +17,15 @@ WINDOW, STEPS, DT = 8, 150, 0.02
 @pytest.fixture(scope="module")
 def of():
     every = systems(variants=2, uncertainty=0.1, dt=DT, seed=0, names=NAMES)
-
-    def scales(name):
-        one = next(one for one in every if one.family.name == name)
-        inputs, states = one.gain.shape
-        return np.arange(1.0, states + 1), np.full(inputs, 3.0)
-
-    return journeys(every, variants=[1], starts=2, dt=DT, scales=scales, codes=code, seed=0)
+    scales = {}
+    for system in every:
+        inputs, states = system.gain.shape
+        scales[system.family.name] = np.arange(1.0, states + 1), np.full(inputs, 3.0)
+    return journeys(every, variants=[1], starts=2, dt=DT, scales=scales, seed=0)
 
 
 def drive(of, predict, noise=0.01):
-    return travelled(of, predict, window=WINDOW, steps=STEPS, dt=DT, noise=noise, seed=0)
+    return simulate_journeys(of, predict, window=WINDOW, steps=STEPS, dt=DT, noise=noise, seed=0)
 
 
 def optimal(of):
@@ -41,12 +38,12 @@ def optimal(of):
 
 
 def test_the_optimal_controller_in_its_own_place_costs_the_same(of):
-    found = drive(of, optimal(of))
-    assert np.allclose(found["cost"][0], found["cost"][1], rtol=1e-3)
-    assert np.allclose(found["final"][0], found["final"][1], rtol=1e-2, atol=1e-4)
-    told = judged(of, NAMES, found)
-    assert all(one["cost_ratio"] == pytest.approx(1, rel=1e-3) for one in told["families"].values())
-    assert told["at_least"] == {"excellent": 3, "good": 3, "acceptable": 3}
+    driven = drive(of, optimal(of))
+    assert np.allclose(driven["cost"][0], driven["cost"][1], rtol=1e-3)
+    assert np.allclose(driven["final"][0], driven["final"][1], rtol=1e-2, atol=1e-4)
+    costs = compare_costs(of, NAMES, driven)
+    assert all(family["cost_ratio"] == pytest.approx(1, rel=1e-3) for family in costs["families"].values())
+    assert costs["at_least"] == {"excellent": 3, "good": 3, "acceptable": 3}
 
 
 def test_what_is_seen_is_a_window_of_scaled_states_with_the_code(of):
@@ -65,10 +62,12 @@ def test_what_is_seen_is_a_window_of_scaled_states_with_the_code(of):
 
 
 def test_doing_nothing_loses_what_falls_over_and_not_what_stands(of):
-    told = judged(of, NAMES, drive(of, lambda inputs: np.zeros((len(of.family), MOST_INPUTS), np.float32)))
-    assert told["families"]["MassSpringDamper"]["lost"] == 0
-    assert told["families"]["CartPole"]["cost_ratio"] is None or told["families"]["CartPole"]["cost_ratio"] > 5
-    hopeless = judged(of, NAMES, drive(of, lambda inputs: np.full((len(of.family), MOST_INPUTS), 1e5, np.float32)))
+    costs = compare_costs(of, NAMES, drive(of, lambda inputs: np.zeros((len(of.family), MOST_INPUTS), np.float32)))
+    assert costs["families"]["MassSpringDamper"]["lost"] == 0
+    assert costs["families"]["CartPole"]["cost_ratio"] is None or costs["families"]["CartPole"]["cost_ratio"] > 5
+    hopeless = compare_costs(
+        of, NAMES, drive(of, lambda inputs: np.full((len(of.family), MOST_INPUTS), 1e5, np.float32))
+    )
     assert hopeless["families"]["CartPole"]["lost"] == 2
     assert hopeless["median_cost_ratio"] is None
     text = journeys_table({**hopeless, "seconds": 3.0, "held_out": True})

@@ -16,18 +16,17 @@ import numpy as np
 from plimsoll.data.hdf5.writer import MADE_WITH
 from plimsoll.errors import RecipeError
 from plimsoll.levers.weight_bits import readable
+from plimsoll.recipes.control.lqr import systems
 from plimsoll.recipes.control.model import Imitator
-from plimsoll.recipes.control.prepare import code
 from plimsoll.recipes.control.prepare_options import ControlSet
 from plimsoll.recipes.control.recipe import Control
-from plimsoll.recipes.control.simulate import journeys, judged, travelled
-from plimsoll.recipes.control.tables import cost_ratio, lost, variants_driven
-from plimsoll.recipes.control.variants import systems
+from plimsoll.recipes.control.simulate import compare_costs, journeys, simulate_journeys
+from plimsoll.recipes.control.tables import cost_ratio, variants_driven
 from plimsoll.types import TrainedRun
 
 SECONDS = 10.0
 VARIANTS, STARTS = 3, 4
-"""Of each system, and of each variant."""
+"""Variants of each system, and starts of each variant."""
 CHARTS = 4
 """Systems whose journeys a report draws."""
 
@@ -43,65 +42,59 @@ def closed_loop(trained: TrainedRun, *, seed: int = 0) -> dict[str, Any]:
     recipe: Control = trained.recipe
     task = recipe.task(trained.plan.compute(jax.default_backend()))
     assert isinstance(task, Imitator)
-    made = _made_with(recipe)
-    first = made.variants_used - made.held_out_variants if made.held_out_variants else 0
-    chosen = list(range(first, made.variants_used))[:VARIANTS]
-    every = systems(variants=made.variants_used, uncertainty=made.uncertainty, dt=made.dt, seed=made.seed)
-    rows = recipe.rows
-
-    def scales(family: str) -> tuple[np.ndarray, np.ndarray]:
+    rows, options = recipe.rows, _made_with(recipe)
+    first = options.variants_used - options.held_out_variants if options.held_out_variants else 0
+    variants = list(range(first, options.variants_used))[:VARIANTS]
+    every = systems(variants=options.variants_used, uncertainty=options.uncertainty, dt=options.dt, seed=options.seed)
+    scales = {}
+    for family, spread in zip(rows.families, rows.spreads, strict=True):
         states, controls = rows.largest(family)
-        spread = rows.spreads[rows.families.index(family)][: len(controls)]
-        return states, controls * spread
-
-    of = journeys(every, variants=chosen, starts=STARTS, dt=made.dt, scales=scales, codes=code, seed=seed)
+        scales[family] = states, controls * spread[: len(controls)]
+    starts = journeys(every, variants=variants, starts=STARTS, dt=options.dt, scales=scales, seed=seed)
     weights = readable(trained.params()["trainable"])
-    found = travelled(
-        of,
+    driven = simulate_journeys(
+        starts,
         lambda inputs: task.predicted(weights, inputs),
-        window=made.window,
-        steps=round(SECONDS / made.dt),
-        dt=made.dt,
-        noise=made.noise,
+        window=options.window,
+        steps=round(SECONDS / options.dt),
+        dt=options.dt,
+        noise=options.noise,
         seed=seed,
     )
-    names = [one.family.name for one in every]
-    shown = {name: found["norms"][:, :, int(np.argmax(of.family == number))] for number, name in enumerate(names)}
-    seconds = np.arange(found["norms"].shape[1]) * made.dt
+    names = [system.family.name for system in every]
+    seconds = np.arange(driven["norms"].shape[1]) * options.dt
+    norms: dict[str, Any] = {"time": seconds[::5].round(6).tolist()}
+    for number, name in enumerate(names):
+        optimal, learned = driven["norms"][:, ::5, int(np.argmax(starts.family == number))].tolist()
+        norms[name] = {"optimal": optimal, "learned": learned}
     return {
         "seconds": SECONDS,
-        "variants": chosen,
-        "held_out": bool(made.held_out_variants),
-        **judged(of, names, found),
-        "norms": {
-            "time": seconds[::5].round(6).tolist(),
-            **{
-                name: {"optimal": norms[0, ::5].tolist(), "learned": norms[1, ::5].tolist()}
-                for name, norms in shown.items()
-            },
-        },
+        "variants": variants,
+        "held_out": bool(options.held_out_variants),
+        **compare_costs(starts, names, driven),
+        "norms": norms,
     }
 
 
 def shown(trained: TrainedRun) -> list[dict[str, Any]]:
     """Returns the exhibits of a report: what driving costs, and the journeys of some systems from best to worst."""
     driven = closed_loop(trained)
-    families, norms = driven["families"], driven["norms"]
-    ranked = sorted(families, key=lambda name: families[name]["cost_ratio"] or float("inf"))
+    norms = driven["norms"]
+    ranked = sorted(driven["families"].items(), key=lambda item: item[1]["cost_ratio"] or float("inf"))
     chosen = [ranked[round(part * (len(ranked) - 1) / (CHARTS - 1))] for part in range(CHARTS)]
     charts = [
         {
             "kind": "curves",
             "title": f"Driving {name}",
             "caption": f"One journey of a system: see whether the learned controller brings its state to rest as the"
-            f" optimal one does. Its journeys cost {cost_ratio(families[name]['cost_ratio'])} (median).",
+            f" optimal one does. Its journeys cost {cost_ratio(family['cost_ratio'])} (median).",
             "x_label": "time, seconds",
             "y_label": "norm of the state",
             "x": norms["time"],
             "y": {"learned": norms[name]["learned"], "optimal": norms[name]["optimal"]},
             "may_be_logarithmic": True,
         }
-        for name in dict.fromkeys(chosen)
+        for name, family in dict(chosen).items()
     ]
     table = {
         "kind": "table",
@@ -109,17 +102,20 @@ def shown(trained: TrainedRun) -> list[dict[str, Any]]:
         "caption": f"Of {variants_driven(driven)}, {driven['seconds']:g} s each, by the checkpoint of step"
         f" {trained.step:,}: the median cost of a journey, as a multiple of the optimal controller's. The best first.",
         "header": ["system", "x optimal", "lost"],
-        "rows": [[name, cost_ratio(families[name]["cost_ratio"]), lost(families[name])] for name in ranked],
+        "rows": [
+            [name, cost_ratio(family["cost_ratio"]), f"{family['lost']} of {family['journeys']}"]
+            for name, family in ranked
+        ],
     }
     return [table, *charts]
 
 
 def _made_with(recipe: Control) -> ControlSet:
-    told = recipe.rows.attributes.get(MADE_WITH)
-    if told is None:
+    options = recipe.rows.attributes.get(MADE_WITH)
+    if options is None:
         raise RecipeError(
             f"{recipe.data} does not say which systems it was simulated with: --closed-loop needs a file of `plimsoll"
             " prepare control`"
         )
-    then, known = json.loads(str(told)), {field.name for field in dataclasses.fields(ControlSet)}
-    return ControlSet(**{name: value for name, value in then.items() if name in known})
+    known = {field.name for field in dataclasses.fields(ControlSet)}
+    return ControlSet(**{name: value for name, value in json.loads(str(options)).items() if name in known})

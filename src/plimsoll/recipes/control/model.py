@@ -8,6 +8,7 @@ is 1, whatever the family, so that families count alike.
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -38,12 +39,6 @@ class ImitatorShape:
     inner: int
     positions: int = 128
     dropout: float = 0.0
-
-    @property
-    def parameters(self) -> int:
-        d, f = self.width, self.inner
-        block = 4 * d * d + (d * f + f) + (f * d + d) + 4 * d
-        return (self.features + 1) * d + self.positions * d + self.layers * block + (d + 1) * self.outputs
 
 
 class Imitator:
@@ -83,8 +78,9 @@ class Imitator:
         self, weights: dict, inputs: Float[Array, "batch length features"], keys: Array | None = None
     ) -> Float[Array, "batch outputs"]:
         """Returns the controls in units of each family's spread. `keys`, one per example, turn dropout on."""
+        drop = partial(dropped, keys=keys, share=self.shape.dropout)
         x = self._dot(inputs, weights["enter"]) + weights["positions"][: inputs.shape[1]]
-        x = by_rows(self._dropped(x, keys, 0))
+        x = by_rows(drop(x, place=0))
         numbered = weights["blocks"]
         if keys is not None:
             layer = jnp.arange(self.shape.layers)
@@ -96,10 +92,15 @@ class Imitator:
 
         def apply(x: Array, block: Any) -> Array:
             block, number = block if keys is not None else (block, 0)
-            mixed = self._dropped(self._attended(x, block), keys, 2 * number + 1)
-            x = layer_norm(x + mixed, **block["attention_norm"])
+            heads = (*x.shape[:2], self.shape.heads, -1)
+            query, key, value = (
+                keep(self._dot(x, block[name])).reshape(heads).swapaxes(1, 2) for name in ("query", "key", "value")
+            )
+            mixed = causal_attention(query, key, value, compute=self.compute)
+            mixed = keep(self._dot(mixed.swapaxes(1, 2).reshape(x.shape), block["out"]))
+            x = layer_norm(x + drop(mixed, place=2 * number + 1), **block["attention_norm"])
             inner = self._dot(jax.nn.gelu(keep(self._dot(x, block["up"]))), block["down"])
-            return by_rows(layer_norm(x + self._dropped(inner, keys, 2 * number + 2), **block["feed_norm"]))
+            return by_rows(layer_norm(x + drop(inner, place=2 * number + 2), **block["feed_norm"]))
 
         x = scan_blocks(
             apply,
@@ -110,18 +111,6 @@ class Imitator:
             platform=self.compute.platform,
         )
         return self._dot(x[:, -1], weights["leave"])
-
-    def _attended(self, x: Array, block: dict) -> Array:
-        batch, length, width = x.shape
-
-        def heads(name: str) -> Array:
-            return keep(self._dot(x, block[name])).reshape(batch, length, self.shape.heads, -1).swapaxes(1, 2)
-
-        mixed = causal_attention(heads("query"), heads("key"), heads("value"), compute=self.compute)
-        return keep(self._dot(mixed.swapaxes(1, 2).reshape(batch, length, width), block["out"]))
-
-    def _dropped(self, x: Array, keys: Array | None, place: Any) -> Array:
-        return dropped(x, keys, place, share=self.shape.dropout)
 
     def _dot(self, x: Array, kernel: Any) -> Array:
         weights, bias = (kernel["kernel"], kernel["bias"]) if isinstance(kernel, dict) else (kernel, 0)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,9 +25,9 @@ from jaxtyping import Float
 from plimsoll.data.hdf5.writer import Column, GrowingFile, is_finished
 from plimsoll.data.progress import Spoken
 from plimsoll.errors import DataError, PlimsollError
-from plimsoll.recipes.control.prepare_options import Block, ControlOptions, ControlSet
+from plimsoll.recipes.control.lqr import systems
+from plimsoll.recipes.control.prepare_options import ROW_BYTES, Block, ControlOptions, ControlSet
 from plimsoll.recipes.control.systems import MOST_INPUTS, MOST_STATES
-from plimsoll.recipes.control.variants import systems
 from plimsoll.recipes.control.window_packing import packed_windows
 from plimsoll.recipes.family import content_of
 from plimsoll.units import format_bytes
@@ -49,66 +49,21 @@ MARK_SECONDS = 2.0
 
 Progress = Callable[[int, int], None]
 """Called with rows written, and rows in all."""
-
-
-def columns(options: ControlSet) -> dict[str, Column]:
-    """Returns the datasets of a set's file."""
-    encode = partial(packed_windows, states=MOST_STATES, code=STATES_OF_CODE)
-    return {
-        "input_sequences": Column((options.window, FEATURES), "float32", encode=encode),
-        "controls": Column((MOST_INPUTS,), "float32"),
-        "control_masks": Column((MOST_INPUTS,), "float32", fill=1.0),
-        "system_ids": Column((), "S50"),
-        "trajectory": Column((), "int64"),
-        "variant": Column((), "int32"),
-    }
+Simulation = tuple[Array, Array]
+"""Result of `simulated`, perhaps not yet computed."""
 
 
 def prepare(options: ControlSet, out: Path, progress: Progress = lambda done, rows: None) -> dict[str, Any]:
     """Writes the set, or what of it is missing, and returns what `prepare --json` prints."""
     started = time.perf_counter()
     made_with = dataclasses.asdict(options) | {"method": METHOD}
-    if is_finished(out, made_with):
-        progress(options.samples, options.samples)
-        return _summary(options, out, before=options.samples, seconds=0.0)
-    require_room(options, out)
-    compression = None if options.compression == "none" else options.compression
-    with GrowingFile(
-        out,
-        columns(options),
-        rows=options.samples,
-        made_with=made_with,
-        chunk_rows=options.chunk_rows,
-        compression=compression,
-    ) as file:
-        before = file.done
-        maker = Maker(options)
-        if not before:
-            maker.describe(file)
-        file.begin()
-        marked = time.perf_counter()
-        for rows in maker.chunks(before):
-            file.append(rows)
-            if time.perf_counter() - marked > MARK_SECONDS:
-                file.mark()
-                marked = time.perf_counter()
-                progress(file.done, options.samples)
-        file.finish()
-        progress(options.samples, options.samples)
-    again = {system.family.name: system.drawn_again for system in maker.systems if system.drawn_again}
-    seconds = time.perf_counter() - started
-    return _summary(options, out, before=before, seconds=seconds, rejected=maker.rejected, drawn_again=again)
-
-
-def _summary(
-    options: ControlSet,
-    out: Path,
-    *,
-    before: int,
-    seconds: float,
-    rejected: int = 0,
-    drawn_again: dict[str, int] | None = None,
-) -> dict[str, Any]:
+    before, seconds, maker = options.samples, 0.0, None
+    if not is_finished(out, made_with):
+        require_room(options, out)
+        before, maker = _write(options, out, made_with, progress)
+        seconds = time.perf_counter() - started
+    progress(options.samples, options.samples)
+    again = {system.family.name: system.drawn_again for system in maker.systems} if maker else {}
     return {
         "path": str(out),
         "examples": options.samples,
@@ -120,9 +75,46 @@ def _summary(
         "train_examples": options.train_rows,
         "variants": options.variants_used,
         "variants_held_out": options.held_out_variants,
-        "trajectories_drawn_again": rejected,
-        "variants_drawn_again": drawn_again or {},
+        "trajectories_drawn_again": maker.rejected if maker else 0,
+        "variants_drawn_again": {name: count for name, count in again.items() if count},
     }
+
+
+def _write(options: ControlSet, out: Path, made_with: dict[str, Any], progress: Progress) -> tuple[int, Maker]:
+    """Writes the rows that are missing; returns how many were there, and what made the others."""
+    columns = {
+        "input_sequences": Column(
+            (options.window, FEATURES),
+            "float32",
+            encode=partial(packed_windows, states=MOST_STATES, code=STATES_OF_CODE),
+        ),
+        "controls": Column((MOST_INPUTS,), "float32"),
+        "control_masks": Column((MOST_INPUTS,), "float32", fill=1.0),
+        "system_ids": Column((), "S50"),
+        "trajectory": Column((), "int64"),
+        "variant": Column((), "int32"),
+    }
+    with GrowingFile(
+        out,
+        columns,
+        rows=options.samples,
+        made_with=made_with,
+        chunk_rows=options.chunk_rows,
+        compression=None if options.compression == "none" else options.compression,
+    ) as file:
+        before, maker = file.done, Maker(options)
+        if not before:
+            maker.describe(file)
+        file.begin()
+        marked = time.perf_counter()
+        for rows in maker.chunks(before):
+            file.append(rows)
+            if time.perf_counter() - marked > MARK_SECONDS:
+                file.mark()
+                marked = time.perf_counter()
+                progress(file.done, options.samples)
+        file.finish()
+    return before, maker
 
 
 def require_room(options: ControlSet, out: Path) -> None:
@@ -130,15 +122,16 @@ def require_room(options: ControlSet, out: Path) -> None:
     folder = out.expanduser().absolute().parent
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder} for --out {out.name}: make it, or name another")
-    partial = out.with_name(f"{out.name}.partial")
-    written = partial.stat().st_blocks * 512 if partial.exists() else 0
-    needed = options.disk_bytes - written
+    unfinished = out.with_name(f"{out.name}.partial")
+    written = unfinished.stat().st_blocks * 512 if unfinished.exists() else 0
+    most = round(options.samples * ROW_BYTES[options.compression] * options.window / 32)
+    needed = most - written
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise DataError(
             f"{options.samples:,} windows take up to {format_bytes(needed)} with --compression {options.compression},"
             f" and {format_bytes(free)} are free at {folder}: ask for at most"
-            f" {options.samples * free // options.disk_bytes:,} --samples, or name another disk"
+            f" {options.samples * free // most:,} --samples, or name another disk"
         )
 
 
@@ -187,7 +180,7 @@ class Maker:
                 "variants": options.variants_used,
                 "variants_held_out": options.held_out_variants,
                 "seed": options.seed,
-                "total_trajectories_generated": options.trajectories,
+                "total_trajectories_generated": sum(1 for _ in options.blocks()) * len(self._room),
             }
         )
         arrays = {
@@ -232,7 +225,9 @@ class Maker:
         if pending:
             yield _joined(pending)
 
-    def _dispatched(self, number: int, variants: tuple[int, ...], attempt: int = 0, *, use: int = 1) -> list[Simulated]:
+    def _dispatched(
+        self, number: int, variants: tuple[int, ...], attempt: int = 0, *, use: int = 1
+    ) -> list[Simulation]:
         """Starts a simulation for each number of states: a trajectory of each of its families and variants."""
         random = np.random.Generator(np.random.SFC64([self.options.seed, use, number, attempt]))
         started = []
@@ -246,7 +241,7 @@ class Maker:
             started.append(simulated(steps.astype(np.float32), first, disturbances))
         return started
 
-    def _trajectories(self, block: Block, running: list[Simulated]) -> np.ndarray:
+    def _trajectories(self, block: Block, running: list[Simulation]) -> np.ndarray:
         """Returns (families x variants, time, features) in units of each family's largest, in room that is used again.
 
         Those that diverged are simulated again from another start.
@@ -255,12 +250,12 @@ class Maker:
         missing = np.ones(len(room), bool)
         for attempt in range(ATTEMPTS):
             batch = running if attempt == 0 else self._dispatched(block.number, block.variants, attempt)
-            for group, simulation in zip(self.groups, batch, strict=True):
+            for group, (states, largest) in zip(self.groups, batch, strict=True):
                 places = (np.array(group)[:, None] * together + np.arange(together)).ravel()
-                good = np.asarray(simulation.largest) < DIVERGED
+                good = np.asarray(largest) < DIVERGED
                 take = np.flatnonzero(missing[places] & good)
                 self.rejected += int(np.sum(missing[places] & ~good))
-                states = np.asarray(simulation.states)
+                states = np.asarray(states)
                 size = states.shape[1]
                 for column in take.tolist():
                     place = places[column]
@@ -298,13 +293,13 @@ class Maker:
         for number in range(-(-max(PILOTS, options.variants_used) // options.together)):
             lanes = [number * options.together + lane for lane in range(options.together)]
             batch = self._dispatched(number, tuple(lane % options.variants_used for lane in lanes), use=3)
-            for group, simulation in zip(self.groups, batch, strict=True):
-                largest, moved = np.asarray(simulation.largest), np.asarray(simulation.states)
-                for column in np.flatnonzero(largest < DIVERGED).tolist():
-                    row = group[column // options.together]
+            for group, (trajectories, largest) in zip(self.groups, batch, strict=True):
+                trajectories = np.asarray(trajectories)
+                for column in np.flatnonzero(np.asarray(largest) < DIVERGED).tolist():
+                    row, trajectory = group[column // options.together], trajectories[:, :, column]
                     inputs, size = self.systems[row].gain.shape
-                    control = moved[:, :, column] @ self.systems[row].gain.T.astype(np.float32)
-                    states[row, :size] = np.maximum(states[row, :size], np.abs(moved[:, :, column]).max(axis=0))
+                    control = trajectory @ self.systems[row].gain.T.astype(np.float32)
+                    states[row, :size] = np.maximum(states[row, :size], np.abs(trajectory).max(axis=0))
                     controls[row, :inputs] = np.maximum(controls[row, :inputs], np.abs(control).max(axis=0))
                     squares[row, :inputs] += np.mean(control**2, axis=0)
                     pilots[row] += 1
@@ -332,25 +327,20 @@ def code(inputs: int, states: int) -> list[int]:
     ]
 
 
-class Simulated(NamedTuple):
-    """Trajectories side by side, and the largest norm of each."""
-
-    states: Float[Array, "time states count"]
-    largest: Float[Array, " count"]
-    """Largest norm of a trajectory's states; not finite where it diverged."""
-
-
 @jax.jit
 def simulated(
     steps: Float[Array, "states states count"],
     first: Float[Array, "states count"],
     disturbances: Float[Array, "time states count"],
-) -> Simulated:
+) -> tuple[Float[Array, "time states count"], Float[Array, " count"]]:
     """Simulates closed loops by a scan over time; one disturbance is added after each step.
 
     The trajectories are the last axis, so that a step of small systems is a few long vector operations and not many
     small products. The matrices are made in float64 (`lqr.py`). NumPy samples the disturbances before: in the scan,
     JAX's counter-based generator took two thirds of the time (docs/log.md, "Windows of control").
+
+    Returns:
+        Trajectories side by side, and the largest norm of each, which is not finite where it diverged.
     """
 
     def step(carry: tuple[Array, Array], disturbance: Array) -> tuple[tuple[Array, Array], Array]:
@@ -360,7 +350,7 @@ def simulated(
         return (moved, jnp.where(squared <= largest, largest, squared)), state  # a NaN stays one
 
     (_, largest), states = jax.lax.scan(step, (first, jnp.zeros(first.shape[1])), disturbances)
-    return Simulated(states, jnp.sqrt(largest))
+    return states, jnp.sqrt(largest)
 
 
 def make(options: ControlOptions) -> dict[str, Any]:

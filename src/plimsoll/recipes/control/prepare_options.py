@@ -5,6 +5,7 @@ Imports neither JAX nor h5py: the command line takes its options from here.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,12 +35,12 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ControlSet:
-    """What the content of the file follows from."""
+    """Options that the content of the file follows from."""
 
     samples: Count = 1_000_000
     """Windows to make, like 1M or 100M."""
     seed: int = 42
-    """Of the systems' variants, the starts and the noise."""
+    """Seed of the systems' variants, the starts and the noise."""
     window: int = 32
     """States of a window."""
     stride: int = 21
@@ -47,24 +48,24 @@ class ControlSet:
     uncertainty: float = 0.2
     """Parameters of a variant lie within this share of the nominal ones."""
     noise: float = 0.01
-    """Standard deviation of what is added to every state after a step."""
+    """Standard deviation of the noise that is added to every state after a step."""
     horizon: float = 50.0
     """Seconds of a trajectory."""
     dt: float = 0.02
     """Seconds of a step."""
     variants: int | None = None
-    """Of each system; default 50, fewer for a small set."""
+    """Variants of each system; default 50, fewer for a small set."""
     held_out: float = 0.15
     """Share of the variants that are for validation: the last rows of the file."""
     chunk_rows: int = 512
     """Rows of a chunk of the file."""
     compression: Literal["lzf", "gzip", "none"] = "lzf"
-    """Of the chunks."""
+    """Compression of the chunks."""
 
     def __post_init__(self) -> None:
-        for name, least in (("samples", 1), ("window", 1), ("stride", 1), ("chunk_rows", 1)):
-            if getattr(self, name) < least:
-                raise DataError(f"--{name.replace('_', '-')} must be {least} or more, got {getattr(self, name)}")
+        for name in ("samples", "window", "stride", "chunk_rows"):
+            if getattr(self, name) < 1:
+                raise DataError(f"--{name.replace('_', '-')} must be 1 or more, got {getattr(self, name)}")
         for name in ("horizon", "dt"):
             if not 0 < getattr(self, name) < math.inf:
                 raise DataError(f"--{name} must be above 0 seconds, got {getattr(self, name):g}")
@@ -132,29 +133,13 @@ class ControlSet:
 
     def blocks(self) -> Iterator[Block]:
         """Yields the training variants in turn, then those held out."""
-        held_out = self.held_out_variants
-        training = self.variants_used - held_out
-        number = 0
-        for start, end, first, count in (
-            (0, self.train_rows, 0, training),
-            (self.train_rows, self.samples, training, held_out),
-        ):
-            row, turn = start, 0
+        training, row, number = self.variants_used - self.held_out_variants, 0, 0
+        for variants, end in ((range(training), self.train_rows), (range(training, self.variants_used), self.samples)):
+            turn = itertools.cycle(variants)
             while row < end:
                 stop = min(end, row + self.together * self.rows_of_one)
-                variants = tuple(first + (turn + lane) % count for lane in range(self.together))
-                yield Block(number, variants, row, stop)
-                row, number, turn = stop, number + 1, turn + self.together
-
-    @property
-    def trajectories(self) -> int:
-        """Trajectories that are simulated for the set."""
-        return sum(1 for _ in self.blocks()) * len(FAMILIES) * self.together
-
-    @property
-    def disk_bytes(self) -> int:
-        """At most."""
-        return round(self.samples * ROW_BYTES[self.compression] * self.window / 32)
+                yield Block(number, tuple(itertools.islice(turn, self.together)), row, stop)
+                row, number = stop, number + 1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,7 +58,7 @@ class Control(AdamWRecipe):
     data: str = ""
     """The HDF5 file that `plimsoll prepare control` wrote, or another with the same datasets."""
     split: Literal["variant", "trajectory", "none"] = "variant"
-    """What is held out for validation: variants of the systems, trajectories, or nothing."""
+    """Part that is held out for validation: variants of the systems, trajectories, or nothing."""
     validation_rows: Count = 20_000
     """Held-out windows to evaluate on, at most, from all over the held-out part."""
     mix_chunks: int = 16
@@ -67,13 +67,13 @@ class Control(AdamWRecipe):
     """Leave rows out that are not finite, and count them; otherwise they end the run."""
 
     width: int = 64
-    """Of the model, between the layers; a multiple of --heads."""
+    """Width of the model between its layers; a multiple of --heads."""
     heads: int = 4
-    """Of attention."""
+    """Heads of attention."""
     layers: int = 4
     """Blocks: attention and two dots."""
     inner: int | None = None
-    """Of the feed-forward; default 4 x --width."""
+    """Width of the feed-forward; default 4 x --width."""
     dropout: float = 0.0
     """The published recipe has 0.1; windows are many and the network is small."""
 
@@ -83,7 +83,7 @@ class Control(AdamWRecipe):
     warmup_steps: int = 500
     """Optimizer steps, not micro-batches."""
     weight_decay: float = 1e-4
-    """Of AdamW, per step, times the learning rate; on matrices and embeddings, not on norms."""
+    """Weight decay of AdamW, per step, times the learning rate; on matrices and embeddings, not on norms."""
     beta2: float = 0.99
     """Share of the second moment that a step keeps."""
 
@@ -91,16 +91,15 @@ class Control(AdamWRecipe):
         super().__post_init__()
         if self.data:  # a run is continued and evaluated from other folders, too
             object.__setattr__(self, "data", str(Path(self.data).expanduser().absolute()))
-        for name in ("width", "heads", "layers", "inner", "mix_chunks"):
+        least = {"width": 1, "heads": 1, "layers": 1, "inner": 1, "mix_chunks": 1, "validation_rows": 0}
+        for name, smallest in least.items():
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise RecipeError(f"--{name.replace('_', '-')} must be 1 or more, got {value}")
+            if value is not None and value < smallest:
+                raise RecipeError(f"--{name.replace('_', '-')} must be {smallest} or more, got {value}")
         if self.width % self.heads:
             raise RecipeError(f"--width {self.width} cannot be divided among --heads {self.heads}")
         if not 0 <= self.dropout < 1:
             raise RecipeError(f"--dropout must be from 0 to below 1, got {self.dropout:g}")
-        if self.validation_rows < 0:
-            raise RecipeError(f"--validation-rows must be 0 or more, got {self.validation_rows}")
 
     @cached_property
     def rows(self) -> ControlRows:
@@ -207,7 +206,9 @@ class Control(AdamWRecipe):
     def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
         rows = self.rows
         batches = (prefetch + BATCHES) * self.effective_batch * rows.example_bytes
-        return {"data": READER_BYTES + rows.mixing_bytes(self.mix_chunks) + batches}
+        # chunks in memory at most: those that are mixed, and one as it is read
+        chunks = rows.chunk_rows * ((self.mix_chunks + 1) * rows.example_bytes + rows.row_bytes)
+        return {"data": READER_BYTES + chunks + batches}
 
     def imports(self) -> tuple[str, ...]:
         return ("h5py",)

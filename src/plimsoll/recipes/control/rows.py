@@ -77,11 +77,6 @@ class ControlRows(Hdf5Rows):
         return names
 
     @cached_property
-    def _known(self) -> np.ndarray:
-        """Names of the families as the rows have them, sorted."""
-        return np.array([family.encode() for family in self.families], "S50")
-
-    @cached_property
     def spreads(self) -> np.ndarray:
         """Root mean square of each control in the file's units, (families, inputs); 1 for inputs a family has not."""
         spreads = np.ones((len(self.families), self.spec["controls"][0][0]), np.float32)
@@ -103,10 +98,6 @@ class ControlRows(Hdf5Rows):
         if state is None or control is None:
             raise DataError(f"{self.path} does not say the units of {family} (state_max, control_max)")
         return state, control
-
-    def mixing_bytes(self, mix: int) -> int:
-        """Returns the bytes of the chunks in memory at most: those that are mixed, and one as it is read."""
-        return self.chunk_rows * ((mix + 1) * self.example_bytes + self.row_bytes)
 
     @property
     def training_rows(self) -> int:
@@ -180,7 +171,7 @@ class ControlRows(Hdf5Rows):
         if self.split == "trajectory":
             mine = is_held_out(rows["trajectory"]) == held_out
             rows = {name: values[mine] for name, values in rows.items()}
-        known, names = self._known, rows["system"]
+        known, names = np.array([family.encode() for family in self.families], "S50"), rows["system"]
         family = np.minimum(np.searchsorted(known, names), len(known) - 1)
         strange = known[family] != names
         if strange.any():

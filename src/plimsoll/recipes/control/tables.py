@@ -1,4 +1,4 @@
-"""What is printed and drawn of control: a file that was made, a run that drives. Pure: dictionaries in, text out."""
+"""Text and pictures of control: a file that was prepared, a run that drives. Pure: dictionaries in, text out."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,43 +16,40 @@ def evaluation(answer: Mapping[str, Any]) -> str:
     return f"{means}\n\n{journeys_table(answer['closed_loop'])}" if "closed_loop" in answer else means
 
 
-def evaluation_picture(answer: Mapping[str, Any], path: str) -> None:
-    """Draws the journeys of `--closed-loop`."""
-    journeys_picture(answer["closed_loop"], path)
-
-
-def journeys_table(found: Mapping[str, Any]) -> str:
+def journeys_table(answer: Mapping[str, Any]) -> str:
+    """Returns the answer of `--closed-loop` with a row for each family."""
     header = ("family", "x optimal cost, median", "worst", "lost", "norm at the end", "optimal")
     rows = [
         (
             name,
-            cost_ratio(one["cost_ratio"]),
-            cost_ratio(one["worst_ratio"]),
-            lost(one),
-            f"{one['final_norm']:.3g}",
-            f"{one['final_norm_optimal']:.3g}",
+            cost_ratio(family["cost_ratio"]),
+            cost_ratio(family["worst_ratio"]),
+            f"{family['lost']} of {family['journeys']}",
+            f"{family['final_norm']:.3g}",
+            f"{family['final_norm_optimal']:.3g}",
         )
-        for name, one in found["families"].items()
+        for name, family in answer["families"].items()
     ]
     grades = "; ".join(
-        f"below {most:g} x ({grade}) {found['at_least'][grade]} of {len(rows)}"
-        for grade, most in found["grades"].items()
+        f"below {most:g} x ({grade}) {answer['at_least'][grade]} of {len(rows)}"
+        for grade, most in answer["grades"].items()
     )
     return "\n".join(
         [
-            f"driving {len(rows)} systems for {found['seconds']:g} s, {variants_driven(found)}: what a journey"
+            f"driving {len(rows)} systems for {answer['seconds']:g} s, {variants_driven(answer)}: what a journey"
             " costs, as a multiple of what it costs the optimal controller (1 x is as good)",
             *columns([header, *rows], align="lrrrrr"),
-            f"  families by their median: {grades}; the median of all {cost_ratio(found['median_cost_ratio'])}",
+            f"  families by their median: {grades}; the median of all {cost_ratio(answer['median_cost_ratio'])}",
         ]
     )
 
 
-def journeys_picture(found: Mapping[str, Any], path: str) -> None:
-    """The norm of the state over time, of one journey of each family: optimal and learned."""
+def evaluation_picture(answer: Mapping[str, Any], path: str) -> None:
+    """Draws the norm of the state over time, of one journey of each family: optimal and learned."""
     from matplotlib.figure import Figure
 
-    norms = found["norms"]
+    driven = answer["closed_loop"]
+    norms = driven["norms"]
     names = [name for name in norms if name != "time"]
     rows = -(-len(names) // PANELS_IN_A_ROW)
     figure = Figure(figsize=(3 * PANELS_IN_A_ROW, 1.8 * rows), layout="constrained")
@@ -60,7 +57,7 @@ def journeys_picture(found: Mapping[str, Any], path: str) -> None:
     for panel, name in zip(panels, names, strict=False):
         for which, style in (("optimal", "-"), ("learned", "--")):
             panel.semilogy(norms["time"], [max(value, 1e-6) for value in norms[name][which]], style, label=which, lw=1)
-        panel.set_title(f"{name}  {cost_ratio(found['families'][name]['cost_ratio'])}", fontsize=8)
+        panel.set_title(f"{name}  {cost_ratio(driven['families'][name]['cost_ratio'])}", fontsize=8)
         panel.tick_params(labelsize=6)
     for panel in panels[len(names) :]:
         panel.set_visible(False)
@@ -69,33 +66,28 @@ def journeys_picture(found: Mapping[str, Any], path: str) -> None:
     figure.savefig(path, dpi=110)
 
 
-def variants_driven(found: Mapping[str, Any]) -> str:
+def variants_driven(answer: Mapping[str, Any]) -> str:
     """Returns in words which variants of the systems were driven."""
-    return "held-out variants" if found["held_out"] else "variants that it was trained on"
-
-
-def lost(family: Mapping[str, Any]) -> str:
-    """Returns how many journeys of a family ran away."""
-    return f"{family['lost']} of {family['journeys']}"
+    return "held-out variants" if answer["held_out"] else "variants that it was trained on"
 
 
 def cost_ratio(value: float | None) -> str:
     return "lost" if value is None else f"{value:.2f} x"
 
 
-def prepared_text(found: Mapping[str, Any]) -> str:
+def prepared_text(answer: Mapping[str, Any]) -> str:
     """Returns what `plimsoll prepare control` prints."""
-    again = found["variants_drawn_again"]
-    if found["finished_before"]:
-        return f"{found['path']} is finished: {found['examples']:,} windows, {format_bytes(found['bytes'])}"
-    held_out = f"{found['variants_held_out']} of {found['variants']} variants of each system held out"
+    again = answer["variants_drawn_again"]
+    if answer["finished_before"]:
+        return f"{answer['path']} is finished: {answer['examples']:,} windows, {format_bytes(answer['bytes'])}"
+    held_out = f"{answer['variants_held_out']} of {answer['variants']} variants of each system held out"
     lines = [
-        f"{found['path']}: {found['examples']:,} windows, {format_bytes(found['bytes'])}, in"
-        f" {format_seconds(found['seconds'])} ({found['examples_per_second']:,.0f} windows/s)",
-        f"  to train on: {found['train_examples']:,}; {held_out}",
+        f"{answer['path']}: {answer['examples']:,} windows, {format_bytes(answer['bytes'])}, in"
+        f" {format_seconds(answer['seconds'])} ({answer['examples_per_second']:,.0f} windows/s)",
+        f"  to train on: {answer['train_examples']:,}; {held_out}",
     ]
-    if found["trajectories_drawn_again"]:
-        lines.append(f"  trajectories that ran away, and were simulated again: {found['trajectories_drawn_again']:,}")
+    if answer["trajectories_drawn_again"]:
+        lines.append(f"  trajectories that ran away, and were simulated again: {answer['trajectories_drawn_again']:,}")
     if again:
         words = ", ".join(f"{name} {count}" for name, count in again.items())
         lines.append(f"  variants that were unstable under the nominal gain, and drawn again: {words}")

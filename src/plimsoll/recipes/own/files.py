@@ -45,11 +45,11 @@ def load(name: str) -> Recipe:
     file, _, inside = name.partition(":")
     path = _existing(Path(file).expanduser().absolute(), file)
     module = _import(path, sources(path))
-    found = {key: value for key, value in vars(module).items() if isinstance(value, Recipe)}
-    chosen = inside or ("recipe" if len(found) != 1 else next(iter(found)))
-    if chosen not in found:
-        raise RecipeError(_no_such(file, inside, found, vars(module)))
-    recipe = found[chosen]
+    recipes = {key: value for key, value in vars(module).items() if isinstance(value, Recipe)}
+    chosen = inside or ("recipe" if len(recipes) != 1 else next(iter(recipes)))
+    if chosen not in recipes:
+        raise RecipeError(_no_such(file, inside, recipes, vars(module)))
+    recipe = recipes[chosen]
     _homes[type(recipe)] = module
     return recipe
 
@@ -74,8 +74,7 @@ def describe(recipe: Recipe) -> dict[str, Any]:
     if path in _being_imported:
         raise RecipeError(
             f"{file} plans or trains its own recipe while it is imported, and would so in every process that imports"
-            " it:"
-            ' put that under `if __name__ == "__main__":`'
+            ' it: put that under `if __name__ == "__main__":`'
         )
     return {"file": path, "name": names[0], "sources": sources(Path(path))}
 
@@ -115,8 +114,8 @@ def sources(path: Path) -> dict[str, str]:
     finder = ModuleFinder(path=[str(path.parent)])
     with told_by_its_lines(f"{path.name} cannot be read as Python", path.parent):
         finder.run_script(str(path))
-    found = (getattr(module, "__file__", None) for module in finder.modules.values())
-    files = {Path(file).absolute() for file in found if file}
+    imported = (getattr(module, "__file__", None) for module in finder.modules.values())
+    files = {Path(file).absolute() for file in imported if file}
     ours = sorted(file for file in {path, *files} if is_users(file, path.parent))
     return {str(file.relative_to(path.parent)): hashlib.sha256(file.read_bytes()).hexdigest() for file in ours}
 
@@ -157,13 +156,14 @@ def _import(path: Path, made_from: dict[str, str]) -> ModuleType:
     return module
 
 
-def _no_such(file: str, inside: str, found: Mapping[str, Recipe], names: Mapping[str, Any]) -> str:
-    there = f"it has {', '.join(found)}"
-    if found and inside:
-        return f"{file} has no recipe called {inside!r}: {there}. Name one of them, like {file}:{next(iter(found))}"
-    if found:
-        example = f"{file}:{next(iter(found))}"
-        return f"{file} has {len(found)} recipes and none is called `recipe`: name one, like {example}; {there}"
+def _no_such(file: str, inside: str, recipes: Mapping[str, Recipe], names: Mapping[str, Any]) -> str:
+    if recipes:
+        listed, example = ", ".join(recipes), f"{file}:{next(iter(recipes))}"
+        if inside:
+            return f"{file} has no recipe called {inside!r}: it has {listed}. Name one of them, like {example}"
+        return (
+            f"{file} has {len(recipes)} recipes and none is called `recipe`: name one, like {example}; it has {listed}"
+        )
     classes = [
         name
         for name, value in names.items()

@@ -72,7 +72,14 @@ class OwnRecipe(Recipe):
         if "honoured" in vars(cls):  # without this, its levers would be off and nobody would know
             raise RecipeError(f"{cls.__name__}.honoured is called `supported` now: rename it")
         if "optimizer" in vars(cls):
-            cls.optimizer = _guarded(cls.optimizer)
+            optimizer: Callable[..., Any] = cls.optimizer
+
+            @wraps(optimizer)
+            def guarded(self: OwnRecipe, steps: int) -> Any:
+                with self._guard("optimizer"):
+                    return optimizer(self, steps)
+
+            cls.optimizer = guarded
 
     @abstractmethod
     def init(self, key: Any) -> Any:
@@ -134,15 +141,20 @@ class OwnRecipe(Recipe):
         say(f"data: {description}; {steps:,} steps are {steps / per_epoch:.3g} epochs")
         if warning := examples.warning:
             say(warning)
-        self._require_sound(examples)
+        if count >= 2:
+            from plimsoll.recipes.own.task import require_sound
+
+            batch = next(iter(examples.counted(2)))
+            batch.pop(COUNTED)
+            require_sound(self.task(Compute()), batch, called=self.called, seed=self.seed)
         self._keep_source(folder)
         facts: dict[str, Any] = {"description": description, "examples": count}
-        facts |= {"validation_examples": len(held_out or ()), "files": [one.identity() for one in self._files]}
+        facts |= {"validation_examples": len(held_out or ()), "files": [file.identity() for file in self._files]}
         return Prepared(steps=steps, steps_per_epoch=per_epoch, facts=facts)
 
     def data_changed(self, prepared: Prepared) -> str | None:
         pairs = zip(self._files, prepared.facts.get("files", ()), strict=False)
-        return "; ".join(words for one, then in pairs if (words := one.require_same(then))) or None
+        return "; ".join(note for file, then in pairs if (note := file.require_same(then))) or None
 
     def data_advice(self) -> str:
         return "a smaller `mix` of plimsoll.Hdf5" if self._files else ""
@@ -173,14 +185,22 @@ class OwnRecipe(Recipe):
     @cached_property
     def _sets(self) -> tuple[ExampleSet, ExampleSet | None]:
         """Examples to learn from and to evaluate on, opened together, so that a rehearsal weighs both."""
-        with self._guard("data"):
-            given = self.data()
-        examples = _opened(given, called=f"the data of {self.called}", folder=self._home)
-        with self._guard("validation_data"):
-            given = self.validation_data()
-        if given is None:
-            return examples, None
-        held_out = _opened(given, called=f"the validation data of {self.called}", folder=self._home)
+        from plimsoll.data.examples import Examples, ExampleSet
+
+        sets: list[ExampleSet] = []
+        for name in ("data", "validation_data"):
+            with self._guard(name):
+                given = getattr(self, name)()
+            if given is None and sets:
+                return sets[0], None
+            if not isinstance(given, ExampleSet):
+                given = Examples(
+                    given,
+                    called=f"the {name.replace('_', ' ')} of {self.called}",
+                    told=lambda what, problem: failed(what, self._home, problem),
+                )
+            sets.append(given)
+        examples, held_out = sets
         if held_out.spec != examples.spec:
             raise DataError(
                 f"an example of {held_out.called} is {held_out.spec}, and of the training data {examples.spec}: the"
@@ -192,7 +212,7 @@ class OwnRecipe(Recipe):
     def _files(self) -> list[Hdf5]:
         from plimsoll.data.hdf5.columns import Hdf5
 
-        return [one for one in self._sets if isinstance(one, Hdf5)]
+        return [examples for examples in self._sets if isinstance(examples, Hdf5)]
 
     def _guard(self, what: str) -> AbstractContextManager[None]:
         return told_by_its_lines(f"{what} of {self.called} failed", self._home)
@@ -202,17 +222,6 @@ class OwnRecipe(Recipe):
         """Folder of the user's code."""
         file = getattr(sys.modules.get(type(self).__module__), "__file__", None)
         return Path(file).absolute().parent if file else Path.cwd()
-
-    def _require_sound(self, examples: ExampleSet) -> None:
-        from plimsoll.recipes.own.task import GivenTask, require_sound
-
-        if len(examples) < 2:
-            return
-        batch = next(iter(examples.counted(2)))
-        batch.pop(COUNTED)
-        task = self.task(Compute())
-        assert isinstance(task, GivenTask)
-        require_sound(task, batch, called=self.called, seed=self.seed)
 
     def _keep_source(self, folder: Path) -> None:
         """Copies the file of the recipe into the run, to compare with: nothing is ever run from it.
@@ -227,14 +236,6 @@ class OwnRecipe(Recipe):
             kept = folder / "source" / name
             kept.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(beside / name, kept)
-
-
-def _opened(given: Any, *, called: str, folder: Path) -> ExampleSet:
-    from plimsoll.data.examples import Examples, ExampleSet
-
-    if isinstance(given, ExampleSet):
-        return given
-    return Examples(given, called=called, told=lambda what, problem: failed(what, folder, problem))
 
 
 def recipe(
@@ -262,33 +263,22 @@ def recipe(
             raise RecipeError(f"plimsoll.recipe: {name} must be a function, got a {type(function).__name__}")
     if unknown := sorted(set(supported) - set(may_support())):
         raise RecipeError(f"plimsoll.recipe: supported may name {', '.join(may_support())}, got {', '.join(unknown)}")
-    made: dict[str, Any] = {name: staticmethod(function) for name, function in given.items()}
-    of_steps = _of_steps(optimizer)
-    made |= {"optimizer": lambda self, steps: of_steps(steps), "supported": tuple(supported)}
-    made["__module__"] = sys._getframe(1).f_globals["__name__"]  # whose file it is of
-    # A class of its own: fields can then be replaced, by the command line too, and the functions stay.
-    cls: type[OwnRecipe] = type("OwnRecipe", (OwnRecipe,), made)
-    try:
-        return cls(**fields)
-    except TypeError as problem:
-        raise RecipeError(f"plimsoll.recipe: {str(problem).removeprefix('OwnRecipe.__init__() ')}") from None
-
-
-def _guarded(optimizer: Callable[[Any, int], Any]) -> Any:
-    @wraps(optimizer)
-    def guarded(self: OwnRecipe, steps: int) -> Any:
-        with self._guard("optimizer"):
-            return optimizer(self, steps)
-
-    return guarded
-
-
-def _of_steps(optimizer: Any) -> Callable[[int], Any]:
-    if isinstance(optimizer, AdamW) or (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
-        return lambda steps: optimizer
-    if not callable(optimizer):
+    given_optimizer: Any = optimizer
+    is_built = isinstance(optimizer, AdamW) or (hasattr(optimizer, "init") and hasattr(optimizer, "update"))
+    if not is_built and not callable(optimizer):
         raise RecipeError(
             "plimsoll.recipe: optimizer must be an optax transformation, a plimsoll.AdamW, or a function of the run's"
             f" number of steps that returns one, got a {type(optimizer).__name__}"
         )
-    return optimizer
+    members: dict[str, Any] = {name: staticmethod(function) for name, function in given.items()}
+    members |= {
+        "optimizer": lambda self, steps: given_optimizer if is_built else given_optimizer(steps),
+        "supported": tuple(supported),
+        "__module__": sys._getframe(1).f_globals["__name__"],  # whose file it is of
+    }
+    # A class of its own: fields can then be replaced, by the command line too, and the functions stay.
+    cls: type[OwnRecipe] = type("OwnRecipe", (OwnRecipe,), members)
+    try:
+        return cls(**fields)
+    except TypeError as problem:
+        raise RecipeError(f"plimsoll.recipe: {str(problem).removeprefix('OwnRecipe.__init__() ')}") from None

@@ -17,28 +17,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import keystr, tree_leaves_with_path
 from jaxtyping import Array
 
 from plimsoll.errors import RecipeError
-from plimsoll.types import COUNTED, Batch, Compute, LossSum, Metrics, Params
+from plimsoll.types import COUNTED, Batch, Compute, LossSum, Metrics, Params, Task
 
 MAY_TAKE = ("keys", "train", "compute")
+"""Arguments that a loss may take besides parameters and batch."""
 
 Guard = Callable[[str], AbstractContextManager[None]]
 """Around a call of the user's code, which the string names: turns its exceptions into refusals."""
-
-
-def wanted(loss: Callable[..., Any], *, called: str) -> tuple[str, ...]:
-    """Returns those of `MAY_TAKE` that a loss takes besides parameters and batch."""
-    parameters = list(inspect.signature(loss).parameters.values())
-    named = [one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
-    rest = [one for one in named[2:] if one.default is one.empty or one.name in MAY_TAKE]
-    if len(named) < 2 or any(one.name not in MAY_TAKE for one in rest):
-        raise RecipeError(
-            f"the loss of {called} is loss({', '.join(one.name for one in parameters)}): it takes the parameters and"
-            f" the batch, and may take {', '.join(MAY_TAKE)} by these names"
-        )
-    return tuple(one.name for one in rest)
 
 
 class GivenTask:
@@ -54,9 +43,16 @@ class GivenTask:
         guard: Guard,
     ) -> None:
         self._init, self._loss, self._called, self._guard = init, loss, called, guard
-        takes = wanted(loss, called=called)
+        parameters = inspect.signature(loss).parameters
+        named = [p for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        takes = {p.name for p in named[2:] if p.default is p.empty or p.name in MAY_TAKE}
+        if len(named) < 2 or not takes <= {*MAY_TAKE}:
+            raise RecipeError(
+                f"the loss of {called} is loss({', '.join(parameters)}): it takes the parameters and the batch, and may"
+                f" take {', '.join(MAY_TAKE)} by these names"
+            )
         self._compute = {"compute": compute} if "compute" in takes else {}
-        self._takes = frozenset(takes) - {"compute"}
+        self._takes = takes - {"compute"}
 
     def init(self, key: Array) -> Params:
         with self._guard("init"):
@@ -69,26 +65,24 @@ class GivenTask:
         self, params: Params, carry: None, batch: Batch, keys: Array, *, train: bool
     ) -> tuple[LossSum, None, Metrics]:
         given = params if _is_split(params) else params["trainable"]
-        if COUNTED not in batch:
+        batch = dict(batch)
+        counted = batch.pop(COUNTED, None)
+        if counted is None:
             sums = self._sums(given, batch, keys, train=train)
-        else:
-            sums = self._counted_sums(given, dict(batch), keys, train=train)
+        else:  # the same sums example by example, so that rows that fill up a batch can be left out
+
+            def sums_of_row(row: Batch, key: Array) -> Metrics:
+                return self._sums(given, jax.tree.map(lambda leaf: leaf[None], row), key[None], train=train)
+
+            sums = jax.vmap(sums_of_row)(batch, keys)
+            sums = jax.tree.map(lambda values: jnp.sum(jnp.where(counted, values, 0.0)), sums)
         loss = sums.pop("loss")
         return loss, None, sums
 
-    def _counted_sums(self, given: Any, batch: dict[str, Any], keys: Array, *, train: bool) -> Metrics:
-        """Returns the same sums example by example, so that rows that fill up a batch can be left out."""
-        counted = batch.pop(COUNTED)
-
-        def one(row: Batch, key: Array) -> Metrics:
-            return self._sums(given, jax.tree.map(lambda leaf: leaf[None], row), key[None], train=train)
-
-        return jax.tree.map(lambda sums: jnp.sum(jnp.where(counted, sums, 0.0)), jax.vmap(one)(batch, keys))
-
     def _sums(self, given: Any, batch: Batch, keys: Array, *, train: bool) -> Metrics:
-        told = {name: value for name, value in {"keys": keys, "train": train}.items() if name in self._takes}
+        options = {name: value for name, value in {"keys": keys, "train": train}.items() if name in self._takes}
         with self._guard("loss"):
-            returned = self._loss(given, dict(batch), **told, **self._compute)
+            returned = self._loss(given, dict(batch), **options, **self._compute)
         if not isinstance(returned, tuple) or len(returned) not in (2, 3):
             raise self._not_sums(f"it returned {_described(returned)}")
         metrics = returned[2] if len(returned) == 3 else {}
@@ -96,42 +90,43 @@ class GivenTask:
             raise self._not_sums(f"its metrics are {_described(metrics)}, not a dict of name to (total, weight)")
         if "loss" in metrics:
             raise RecipeError(f"a metric of {self._called} is called 'loss', which is the loss itself: rename it")
-        return {name: self._pair(name, pair) for name, pair in {"loss": returned[:2], **metrics}.items()}
+        pairs = {"loss": returned[:2], **metrics}
+        for name, pair in pairs.items():
+            for part, value in zip(("total", "weight"), pair, strict=True):
+                number = isinstance(value, bool | int | float | np.generic | np.ndarray | jax.Array)
+                if not number or jnp.shape(value) != ():
+                    of = "" if name == "loss" else f" of {name!r}"
+                    raise self._not_sums(f"its {part}{of} is {_described(value)}")
+        return {name: LossSum(*(jnp.asarray(value, jnp.float32) for value in pair)) for name, pair in pairs.items()}
 
-    def _pair(self, name: str, pair: tuple[Any, Any]) -> LossSum:
-        for part, value in zip(("total", "weight"), pair, strict=True):
-            number = isinstance(value, bool | int | float | np.generic | np.ndarray | jax.Array)
-            if not number or jnp.shape(value) != ():
-                of = "" if name == "loss" else f" of {name!r}"
-                raise self._not_sums(f"its {part}{of} is {_described(value)}")
-        return LossSum(*(jnp.asarray(value, jnp.float32) for value in pair))
-
-    def _not_sums(self, found: str) -> RecipeError:
+    def _not_sums(self, what: str) -> RecipeError:
         return RecipeError(
             f"the loss of {self._called} must return two scalars, the sum over the examples of the batch and what it is"
-            f" to be divided by (their number, say); {found}. Take jnp.sum of it, not jnp.mean, and return"
+            f" to be divided by (their number, say); {what}. Take jnp.sum of it, not jnp.mean, and return"
             " (total, weight)"
         )
 
     def _require_arrays(self, params: Params) -> None:
-        leaves = jax.tree_util.tree_flatten_with_path(params["trainable"])[0]
-        frozen = jax.tree_util.tree_flatten_with_path(params.get("frozen", {}))[0]
-        for path, leaf in [*leaves, *frozen]:
+        leaves, frozen = (
+            [(keystr(path) or "its top", leaf) for path, leaf in tree_leaves_with_path(part)]
+            for part in (params["trainable"], params.get("frozen", {}))
+        )
+        for place, leaf in [*leaves, *frozen]:
             if not isinstance(leaf, jax.Array | np.ndarray | np.generic):
                 raise RecipeError(
-                    f"init of {self._called} returns {_described(leaf)} at {_place(path)}: only arrays are trained and"
+                    f"init of {self._called} returns {_described(leaf)} at {place}: only arrays are trained and"
                     " saved. Make a number one with jnp.float32(...); leave out of the tree what is no array (Equinox:"
                     " eqx.filter(model, eqx.is_inexact_array), and eqx.combine in the loss)"
                 )
             if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
                 raise RecipeError(
-                    f"init of {self._called} returns a PRNG key at {_place(path)}: take the keys that a loss gets"
+                    f"init of {self._called} returns a PRNG key at {place}: take the keys that a loss gets"
                     " (`keys`, one for each example), so that randomness does not depend on the plan"
                 )
-        for path, leaf in leaves:
+        for place, leaf in leaves:
             if not jnp.issubdtype(leaf.dtype, jnp.floating):
                 raise RecipeError(
-                    f"init of {self._called} returns {leaf.dtype} at {_place(path)}, which has no gradient: put what is"
+                    f"init of {self._called} returns {leaf.dtype} at {place}, which has no gradient: put what is"
                     ' not learned into "frozen", by returning {"trainable": ..., "frozen": ...}; the loss gets both'
                 )
         if not leaves:
@@ -150,15 +145,11 @@ def _described(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-def _place(path: tuple[Any, ...]) -> str:
-    return jax.tree_util.keystr(path) or "its top"
-
-
 TOLERANCE = 1e-3
 """Relative, between the loss of two examples and the sum of their losses: float32 sums in another order."""
 
 
-def require_sound(task: GivenTask, batch: Batch, *, called: str, seed: int) -> None:
+def require_sound(task: Task, batch: Batch, *, called: str, seed: int) -> None:
     """Requires on two examples that loss and gradient are finite, and that the loss is a sum over examples.
 
     Allocates one set of parameters and runs the model three times. A loss that is a mean, or that looks at the batch as

@@ -1,4 +1,4 @@
-"""What goes wrong in a user's code is told by its own lines: not by ours, not by those of libraries."""
+"""Errors in a user's code, told by its own lines: not by ours, not by those of libraries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plimsoll.errors import PlimsollError, RecipeError
 _LONGEST = 600
 """Characters of a library's message that are shown: JAX explains itself over pages."""
 _FIRST, _LAST = 3, 5
-"""Of the user's own calls; what is between them, mostly a recursion, is counted."""
+"""First and last of the user's own calls; those between them, mostly a recursion, are counted."""
 
 
 @contextlib.contextmanager

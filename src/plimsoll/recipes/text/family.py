@@ -12,7 +12,7 @@ FAMILY = Family(
             "a small language model on any text, streamed",
         ),
         "code": Preset(
-            "plimsoll.recipes.text.code:code",
+            "plimsoll.recipes.text.recipe:code",
             "the same on Python's own source: needs no data, the demo",
         ),
     },

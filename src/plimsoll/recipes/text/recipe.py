@@ -9,6 +9,7 @@ translates its commands.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,14 +24,14 @@ from plimsoll.recipes.verbs import Shown, Verb
 from plimsoll.types import Compute, Source, Task
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from plimsoll.data.text.documents import Documents
     from plimsoll.data.text.tokenizer import TextTokenizer
 
 DEFAULT_EPOCHS = 3.0
 TOKENIZER, VALIDATION = "tokenizer.json", "validation.npy"
 TARGET_PARAMS = 1_000_000
+DEFAULT_VOCABULARIES = (20_000_000, 4_096), (200_000_000, 32_768), (math.inf, 50_257)
+"""Sizes of a tokenizer that is trained here, each for models of fewer parameters than the number before it."""
 VOCABULARY = 257, 2**20
 """Smallest and largest of a tokenizer that is trained here."""
 
@@ -81,7 +82,7 @@ class Text(AdamWRecipe):
     tokenizer: str | None = None
     """A Hugging Face tokenizer.json; by default a byte-level BPE is trained on the beginning of the text."""
     vocab_size: Count | None = None
-    """Of the trained tokenizer; default 4,096 below 20M parameters, 32,768 below 200M, else 50,257."""
+    """Size of the trained tokenizer; default 4,096 below 20M parameters, 32,768 below 200M, else 50,257."""
     seq_len: int = 128
     """Tokens of a window."""
     stride: int | None = None
@@ -90,23 +91,21 @@ class Text(AdamWRecipe):
     target_params: Count = TARGET_PARAMS
     """Size of the model; --width, --layers and --heads say it exactly instead."""
     width: int | None = None
-    """Of the model, with --layers and --heads instead of --target-params; a multiple of --heads."""
+    """Width of the model, with --layers and --heads instead of --target-params; a multiple of --heads."""
     layers: int | None = None
     """Blocks; with --width and --heads."""
     heads: int | None = None
-    """Of attention; with --width and --layers."""
+    """Heads of attention; with --width and --layers."""
     tied: bool = True
     """The output layer uses the token embedding's weights."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("seq_len", "max_examples", "stride", "vocab_size", "width", "layers", "heads"):
+        least = dict.fromkeys(("seq_len", "max_examples", "stride", "vocab_size", "width", "layers", "heads"), 1)
+        for name, smallest in {**least, "shuffle_buffer_size": 0, "validation_tokens": 0}.items():
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise RecipeError(f"--{name.replace('_', '-')} must be 1 or more, got {value}")
-        for name in ("shuffle_buffer_size", "validation_tokens"):
-            if getattr(self, name) < 0:
-                raise RecipeError(f"--{name.replace('_', '-')} must be 0 or more, got {getattr(self, name)}")
+            if value is not None and value < smallest:
+                raise RecipeError(f"--{name.replace('_', '-')} must be {smallest} or more, got {value}")
         if not self.dataset_id.strip():
             raise RecipeError("--dataset-id is empty: name a file, a folder, or a Hugging Face id like org/name")
         if self.tokenizer is None and self.vocab_size is not None:
@@ -151,7 +150,12 @@ class Text(AdamWRecipe):
     def vocab(self) -> int:
         """Rows of the embedding: the given tokenizer's, or the size that the trained one is asked for."""
         if self.tokenizer is None:
-            return self.vocab_size or _default_vocabulary(self.target_params if not self.width else self._rough_size())
+            if self.vocab_size:
+                return self.vocab_size
+            parameters = self.target_params
+            if self.width and self.layers:
+                parameters = 12 * self.layers * self.width**2
+            return next(size for most, size in DEFAULT_VOCABULARIES if parameters < most)
         from plimsoll.data.text.tokenizer import tokenizer_vocab_size
 
         size = tokenizer_vocab_size(self.tokenizer)
@@ -184,6 +188,11 @@ class Text(AdamWRecipe):
         return NextToken(self.shape, compute)
 
     def prepare(self, folder: Path, say: Say) -> Prepared:
+        import numpy as np
+
+        from plimsoll.data.same_data import files_facts
+        from plimsoll.data.text.survey import collect_held_out
+
         if self.is_stream and self.steps is None and self.max_examples is None:
             raise RecipeError(
                 f"--dataset-id {self.dataset_id} is a stream that nobody has counted, and the run's length was given"
@@ -192,13 +201,12 @@ class Text(AdamWRecipe):
         documents = self._documents()
         say(f"data: {documents.describe()}")
         tokenizer = self._make_tokenizer(folder, documents, say)
-        held_out = self._keep_validation(folder, documents, tokenizer)
+        held_out = collect_held_out(documents, tokenizer, seq_len=self.seq_len, max_tokens=self.validation_tokens)
+        np.save(folder / VALIDATION, held_out, allow_pickle=False)
         if not len(held_out):
             say("validation: none, no document is held out of a set this small")
         facts: dict[str, Any] = {"description": documents.describe(), "validation_tokens": len(held_out)}
         if documents.paths is not None:
-            from plimsoll.data.same_data import files_facts
-
             facts["text"] = files_facts(documents.paths)
         if self.steps is not None and self.use_streaming:
             self._require_a_batch(documents, tokenizer)
@@ -206,11 +214,10 @@ class Text(AdamWRecipe):
         return self._counted(documents, tokenizer, facts, say)
 
     def training_data_changed(self, prepared: Prepared) -> str | None:
-        then = prepared.facts.get("text")
-        paths = self._documents().paths if then else None
-        if then and paths is not None:
-            from plimsoll.data.same_data import require_same_files
+        from plimsoll.data.same_data import require_same_files
 
+        then = prepared.facts.get("text")
+        if then and (paths := self._documents().paths) is not None:
             require_same_files(self.dataset_id, paths, then)
         return None
 
@@ -298,15 +305,6 @@ class Text(AdamWRecipe):
         tokenizer.save(folder / TOKENIZER)
         return tokenizer
 
-    def _keep_validation(self, folder: Path, documents: Documents, tokenizer: TextTokenizer) -> np.ndarray:
-        import numpy as np
-
-        from plimsoll.data.text.survey import collect_held_out
-
-        tokens = collect_held_out(documents, tokenizer, seq_len=self.seq_len, max_tokens=self.validation_tokens)
-        np.save(folder / VALIDATION, tokens, allow_pickle=False)
-        return tokens
-
     def _counted(self, documents: Documents, tokenizer: TextTokenizer, facts: dict[str, Any], say: Say) -> Prepared:
         from plimsoll.data.text.survey import survey
 
@@ -326,13 +324,14 @@ class Text(AdamWRecipe):
         """Reads no further than one batch."""
         from plimsoll.data.text.survey import count_windows
 
-        tokens = 0
+        tokens = windows = 0
         for piece in documents.pieces():
             if not piece.held_out:
                 tokens += len(tokenizer.encode_pieces([piece]))
-            if count_windows(tokens, seq_len=self.seq_len, stride=self.window_stride) >= self.effective_batch:
+            windows = count_windows(tokens, seq_len=self.seq_len, stride=self.window_stride)
+            if windows >= self.effective_batch:
                 return
-        raise self._too_little(tokens, count_windows(tokens, seq_len=self.seq_len, stride=self.window_stride))
+        raise self._too_little(tokens, windows)
 
     def _too_little(self, tokens: int, windows: int) -> DataError:
         return DataError(
@@ -353,13 +352,25 @@ class Text(AdamWRecipe):
     def imports(self) -> tuple[str, ...]:
         return ("datasets",) if self.is_stream else self._documents().imports()
 
-    def _rough_size(self) -> int:
-        assert self.width is not None
-        assert self.layers is not None
-        return 12 * self.layers * self.width**2
 
+def code() -> Text:
+    """Returns a recipe that learns to write Python, from the source files that came with Python itself: the demo.
 
-def _default_vocabulary(parameters: int) -> int:
-    if parameters < 20_000_000:
-        return 4_096
-    return 32_768 if parameters < 200_000_000 else 50_257
+    Nothing to download: the text is the standard library, found through `sysconfig`. 128 wide, 4 layers, 1.3M
+    parameters, about three minutes on two cores: docs/log.md, "The demo".
+    """
+    return Text(
+        dataset_id=STANDARD_LIBRARY,
+        width=128,
+        layers=4,
+        heads=4,
+        vocab_size=4_096,
+        batch_size=16,
+        gradient_accumulation_steps=4,
+        steps=600,
+        learning_rate=4e-3,
+        weight_decay=0.1,
+        beta2=0.99,
+        shuffle_buffer_size=24_000,
+        validation_tokens=50_000,
+    )
