@@ -63,13 +63,15 @@ class Seen(NamedTuple):
 
 
 def causal_attention(query: Heads, key: Heads, value: Heads, *, compute: Compute, window: int = 0) -> Heads:
-    """softmax(q k' / sqrt(width)) v over the positions up to one's own, or the last `window` of them; float32 in and
-    out."""
+    """Returns softmax(q k' / sqrt(width)) v over the positions up to one's own, or the last `window` of them.
+
+    float32 in and out.
+    """
     return _attention(query, key, value, compute=compute, causal=True, window=window)
 
 
 def attention(query: Heads, key: Heads, value: Heads, *, compute: Compute) -> Heads:
-    """The same over all positions."""
+    """Returns softmax(q k' / sqrt(width)) v over all positions; float32 in and out."""
     return _attention(query, key, value, compute=compute, causal=False)
 
 
@@ -92,7 +94,7 @@ def _attention(query: Heads, key: Heads, value: Heads, *, compute: Compute, caus
 
 
 def kernel(compute: Compute, *, length: int, width: int) -> Literal["cudnn", "splash"] | None:
-    """The chip's own attention, where there is one for these shapes.
+    """Returns the name of the chip's own attention kernel; None where it has none for these shapes.
 
     Not in float16, although cuDNN would take it: float16 is for cards without bfloat16 (compute capability below 8.0),
     and those have no such kernel, which the compiler does not say: the run would.
@@ -107,13 +109,16 @@ def kernel(compute: Compute, *, length: int, width: int) -> Literal["cudnn", "sp
 
 
 def chunked_attention_bytes(*, rows: int, length: int, width: int, chunk: int, operand_bytes: int) -> int:
-    """Of one layer: kept for the backward pass (query, key, value, result, logarithms), and a block's scores, twice."""
+    """Returns the bytes of one layer: what it keeps for the backward pass, and a block's scores, twice.
+
+    It keeps query, key, value, result and logarithms.
+    """
     kept = rows * length * (4 * width * operand_bytes + 4)
     return kept + 2 * 4 * rows * min(chunk, length) ** 2
 
 
 def query_blocks(length: int) -> list[tuple[int, int]]:
-    """Start and end of each block, together `length`: four, or fewer where they would be of less than 64 queries."""
+    """Returns start and end of each block of queries: four, or fewer where they would be of less than 64 queries."""
     rows = max(64, -(-length // 4))
     return [(start, min(start + rows, length)) for start in range(0, length, rows)]
 
@@ -200,7 +205,7 @@ _flash.defvjp(_flash_forward, _flash_backward)
 
 
 def _pairs(blocks: int, chunk: int, seen: Seen) -> tuple[Array, Array]:
-    """Block of queries, block of keys: all, or all that are not above the diagonal, or those of them in a window."""
+    """Returns pairs of blocks of queries and keys: all, or those not above the diagonal, or in the window."""
     if seen.window:  # from the diagonal outwards: what follows a block in which a query sees itself may be unseen
         firsts = [max(0, (i * chunk - seen.window + 1) // chunk) for i in range(blocks)]
         i, j = np.array([(i, j) for i in range(blocks) for j in range(i, firsts[i] - 1, -1)]).T
@@ -212,7 +217,7 @@ def _pairs(blocks: int, chunk: int, seen: Seen) -> tuple[Array, Array]:
 def _scores(
     query: Rows, key: Rows, pair: tuple[Array, Array], form: Form, seen: Seen
 ) -> Float[Array, "rows queries keys"]:
-    """-inf where a key is not seen. Every query sees a key in the first of its blocks."""
+    """Returns the scores, -inf where a key is not seen. Every query sees a key in the first of its blocks."""
     i, j = pair
     chunk = query.shape[1]
     places = jnp.arange(chunk, dtype=jnp.int32)
@@ -233,7 +238,7 @@ def _add(x: Array, block: Array, i: Array) -> Array:
 
 
 def _has_cudnn() -> bool:
-    """Whether JAX can ask for cuDNN's attention here: with its CUDA plug-in, on a card or to compile for one."""
+    """Returns whether JAX can ask for cuDNN's attention: with its CUDA plug-in, on a card or to compile for one."""
     return any(find_spec(name) is not None for name in ("jax_cuda13_plugin", "jax_cuda12_plugin"))
 
 

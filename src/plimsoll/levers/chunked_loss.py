@@ -73,7 +73,7 @@ def chunked_sum(
     lift: float = 1.0,
     skip: bool = False,
 ) -> Float[Array, ""]:
-    """`rule` summed over `chunk` tokens at a time, in the same way: for a loss that is no plain softmax.
+    """Returns the sum of `rule` over `chunk` tokens at a time, in the same way: for a loss that is no plain softmax.
 
     `fixed` is handed to it as it is: integers that it looks up. `skip` leaves out chunks in which no label is counted:
     worth it where most are not, and those that are come first.
@@ -89,7 +89,7 @@ def nats(logits: Float[Array, "tokens vocab"], labels: Int[Array, " tokens"]) ->
 
 
 def each_nats(logits: Float[Array, "tokens vocab"], labels: Int[Array, " tokens"]) -> Float[Array, " tokens"]:
-    """`-log p(label)` of each token, 0 where the label is `IGNORE`."""
+    """Returns `-log p(label)` of each token, 0 where the label is `IGNORE`."""
     counted = labels != IGNORE
     picked = jnp.take_along_axis(logits, jnp.where(counted, labels, 0)[:, None], axis=-1)[:, 0]
     return jnp.where(counted, jax.nn.logsumexp(logits, axis=-1) - picked, 0.0)
@@ -98,7 +98,7 @@ def each_nats(logits: Float[Array, "tokens vocab"], labels: Int[Array, " tokens"
 def chunked_nats(
     hidden: Float[Array, "tokens width"], weights: Any, labels: Int[Array, " tokens"], *, head: Head, chunk: int
 ) -> Float[Array, " tokens"]:
-    """`-log p(label)` of each token, 0 where it is `IGNORE`, `chunk` tokens at a time: to evaluate, not to learn."""
+    """Returns `-log p(label)` of each token, 0 where it is `IGNORE`, `chunk` at a time: to evaluate, not to learn."""
     tokens = labels.size
 
     def one_chunk(rows: tuple[Array, Array]) -> Array:
@@ -171,5 +171,5 @@ def _in_chunks(hidden: Array, labels: Array, chunk: int) -> tuple[Array, Array]:
 
 
 def logits_bytes(*, tokens: int, chunk: int, vocab: int) -> int:
-    """Float32 logits of a chunk and their gradient: what the planner expects before it has compiled."""
+    """Returns the bytes of a chunk's float32 logits and their gradient: an estimate, before compiling."""
     return 2 * 4 * (min(chunk, tokens) if chunk else tokens) * vocab

@@ -48,23 +48,23 @@ class Blocks(NamedTuple):
 
 
 def fits_blocks(size: int) -> bool:
-    """Whether a leaf of `size` elements can be encoded: it must be whole blocks."""
+    """Returns whether a leaf of `size` elements can be encoded: it must be whole blocks."""
     return size > 0 and size % BLOCK == 0
 
 
 def zeros(shape: tuple[int, ...]) -> Blocks:
-    """A moment before the first step: scale zero, so the codes do not matter."""
+    """Returns a moment before the first step: scale zero, so the codes do not matter."""
     codes = jnp.zeros(shape, jnp.uint8)
     return Blocks(codes, jnp.zeros(codes.size // BLOCK, jnp.float32))
 
 
 def moment_bytes(size: int) -> int:
-    """Of one encoded moment of `size` elements."""
+    """Returns the bytes of one encoded moment of `size` elements."""
     return size + 4 * (size // BLOCK)
 
 
 def encode_mean(mean: Float[Array, "blocks 64"]) -> tuple[UInt8[Array, "blocks 64"], Float[Array, " blocks"]]:
-    """Codes and scales of a first moment. What is not finite makes its block's scale not finite, and so shows."""
+    """Returns codes and scales of a first moment. What is not finite shows in its block's scale."""
     magnitude = jnp.abs(mean)
     scales, inverse = _scales(magnitude, steps=MEAN_STEPS)
     return _nearest(MEAN_ZERO + jnp.copysign(jnp.sqrt(magnitude * inverse), mean)), scales
@@ -78,7 +78,7 @@ def decode_mean(codes: UInt8[Array, "blocks 64"], scales: Float[Array, " blocks"
 def encode_root(
     root: Float[Array, "blocks 64"], random: UInt32[Array, "blocks 64"]
 ) -> tuple[UInt8[Array, "blocks 64"], Float[Array, " blocks"]]:
-    """Codes and scales of the square root of a second moment, which is what an update divides by; never negative.
+    """Returns codes and scales of the square root of a second moment, which an update divides by; never negative.
 
     Code 0 for zero alone: what is above it gets at least code 1, whose value is scale / 255^2. Rounded up or down by
     the low 16 bits of `random`; the module says why.
@@ -95,7 +95,7 @@ def decode_root(codes: UInt8[Array, "blocks 64"], scales: Float[Array, " blocks"
 
 
 def _scales(magnitude: Array, *, steps: int) -> tuple[Array, Array]:
-    """Each block's largest magnitude, and what its elements are multiplied by to lie between 0 and steps^2."""
+    """Returns each block's largest magnitude, and the factor that brings its elements between 0 and steps^2."""
     parts = magnitude.reshape(-1, BLOCK // LANES, LANES)  # whole vectors first: XLA for CPU goes along a row one by one
     largest = jnp.max(jnp.max(parts, axis=1), axis=-1)
     scales = jnp.where(largest == 0, 0.0, jnp.maximum(largest, SMALLEST_SCALE))
@@ -107,6 +107,6 @@ def _spread(scales: Array) -> Array:
 
 
 def _nearest(x: Array) -> Array:
-    """The nearest whole number, of 0 to 255: it stands in the last byte of x + 2^23. XLA's own conversion guards
+    """Returns the nearest whole number of 0 to 255, which is the last byte of x + 2^23. XLA's own conversion guards
     against what cannot be here, and costs a tenth of the update."""
     return jax.lax.bitcast_convert_type(x + jnp.float32(2**23), jnp.uint32).astype(jnp.uint8)

@@ -35,11 +35,11 @@ class Average:
     bits: EmaBits = 32
 
     def start(self, weights: Any) -> Any:
-        """Of weights of any shapes, in the form it is kept: float32, or uint16, the bits of bfloat16."""
+        """Returns the initial average of weights, as it is stored: float32, or uint16, the bits of bfloat16."""
         return jax.tree.map(lambda leaf: split(leaf)[0] if self._narrow(leaf) else leaf, _float32(weights))
 
     def after(self, kept: Any, weights: Any, step: Array) -> Any:
-        """The average with the weights after `step` (int32 scalar) in it. Donate `kept`."""
+        """Returns the average with the weights after `step` (int32 scalar) in it. Donate `kept`."""
         leaves, treedef = jax.tree.flatten(kept)
         changed = [
             self._leaf(old, new, random_key(step, -1 - number))  # other numbers than the weights' own rounding draws
@@ -63,5 +63,5 @@ class Average:
 
 
 def _float32(weights: Any) -> Any:
-    """Of weights in the form they are kept: what the forward pass reads, widened."""
+    """Returns stored weights as the forward pass reads them, in float32."""
     return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), readable(weights))

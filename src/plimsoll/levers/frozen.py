@@ -37,8 +37,10 @@ FrozenBits = Literal[32, 16, 8, 4]
 
 
 def nf4_levels() -> tuple[float, ...]:
-    """The 16 values of NF4: quantiles of N(0, 1) in equal steps of probability, 8 above zero and 7 below, scaled to
-    [-1, 1], and zero. Dettmers et al. 2023, equation 4; the outermost probability is the mean of 1 - 1/30 and 1 - 1/32.
+    """Returns the 16 values of NF4: zero, and quantiles of N(0, 1) scaled to [-1, 1].
+
+    They are in equal steps of probability, 8 above zero and 7 below; the outermost probability is the mean of 1 - 1/30
+    and 1 - 1/32. Dettmers et al. 2023, equation 4.
     """
     outermost = (2 - 1 / 30 - 1 / 32) / 2
     normal = NormalDist()
@@ -71,7 +73,7 @@ class Packed:
 
 
 def packed(kernel: Float[Array, "... rows cols"], bits: Literal[8, 4]) -> Packed:
-    """The nearest codes; a group of zeros stays zero."""
+    """Returns the kernel as the nearest codes; a group of zeros stays zero."""
     *lead, rows, cols = kernel.shape
     groups = -(-rows // GROUP)
     filled = jnp.pad(kernel.astype(jnp.float32), [(0, 0)] * len(lead) + [(0, groups * GROUP - rows), (0, 0)])
@@ -89,8 +91,9 @@ def packed(kernel: Float[Array, "... rows cols"], bits: Literal[8, 4]) -> Packed
 
 
 def widened(leaf: Any, dtype: Any = jnp.float32) -> Any:
-    """An array of (..., rows, cols) from a packed leaf, or one kept as the bits of bfloat16; an array as it is, in that
-    type. What is not a number stays what it is.
+    """Returns an array of (..., rows, cols) from a packed leaf, from the bits of bfloat16, or from an array as it is.
+
+    Integers keep their type.
 
     What lies in the host's memory is copied to the device: widen one layer at a time, inside the loop over them.
     """
@@ -110,7 +113,7 @@ def widened(leaf: Any, dtype: Any = jnp.float32) -> Any:
 
 
 def stored(tree: Any, bits: FrozenBits) -> Any:
-    """Every large floating-point leaf in so many bits; what cannot be packed in bfloat16."""
+    """Returns every large floating-point leaf in so many bits, and in bfloat16 what cannot be packed."""
 
     def one(path: Any, leaf: Array) -> Any:
         if bits == 32 or leaf.size < SMALLEST or not jnp.issubdtype(leaf.dtype, jnp.floating):
@@ -126,7 +129,7 @@ def stored(tree: Any, bits: FrozenBits) -> Any:
 def frozen_dot(
     x: Float[Array, "... rows inner"], kernel: Array | Packed, *, precision: Precision, platform: str
 ) -> Float[Array, "... rows cols"]:
-    """`x @ kernel`, float32 in and out, with a gradient for `x` alone."""
+    """Returns `x @ kernel`, float32 in and out, with a gradient for `x` alone."""
     rows = x.reshape(-1, x.shape[-1])
     product: Any = _frozen_product(rows, kernel, Form(precision, platform))
     return jnp.reshape(product, (*x.shape[:-1], kernel.shape[-1]))

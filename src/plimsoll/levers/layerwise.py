@@ -26,19 +26,19 @@ Weights = Callable[[Any], Any]
 
 
 def inputs_of_layers(task: Layered, hidden: Array, stacked: Any, readable: Weights) -> tuple[Array, Array]:
-    """What the last layer wrote, and what each had read, stacked."""
+    """Returns the output of the last layer, and the inputs of all layers, stacked."""
     return lax.scan(lambda x, layer: (task.block(readable(layer), x), x), hidden, stacked)
 
 
 def layer_gradient(
     task: Layered, stacked: Any, inputs: Array, number: Array, towards: Array, readable: Weights
 ) -> tuple[Any, Array]:
-    """Of layer `number`: the gradient of its weights, and of what it had read, from that of what it wrote."""
+    """Returns the gradients of the weights and of the input of layer `number`, from `towards`, that of its output."""
     weights, x = jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, number, keepdims=False), (stacked, inputs))
     _, pull = jax.vjp(task.block, readable(weights), x)
     return pull(towards)
 
 
 def gradient_bytes_saved(*, layers: int, layer_weights: int) -> int:
-    """Of a step's temporaries, at least: the float32 gradients of all layers but the one that is being updated."""
+    """Returns the bytes saved at least: the float32 gradients of all layers but the one being updated."""
     return 4 * (layers - 1) * layer_weights

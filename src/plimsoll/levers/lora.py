@@ -46,7 +46,7 @@ class Adapted:
 def linear(
     x: Float[Array, "... inner"], kernel: Any, *, precision: Precision, platform: str
 ) -> Float[Array, "... cols"]:
-    """`x @ kernel` whatever form the kernel has: an array, frozen in fewer bits, or adapted."""
+    """Returns `x @ kernel` whatever form the kernel has: an array, frozen in fewer bits, or adapted."""
     how: dict[str, Any] = {"precision": precision, "platform": platform}
     if isinstance(kernel, Adapted):
         beside = dot(dot(x, kernel.a, **how), kernel.b, **how)
@@ -104,7 +104,7 @@ class LoRA:
         return self.task.loss(whole, carry, batch, keys, train=train)
 
     def adapted(self, params: Params) -> Any:
-        """The base, with what is learned beside it."""
+        """Returns the base, with what is learned beside it."""
 
         def one(path: Any, leaf: Any) -> Any:
             beside = params["trainable"].get(spelt(path))
@@ -118,5 +118,5 @@ class LoRA:
 
 
 def spelt(path: Any) -> str:
-    """`blocks/query/kernel`."""
+    """Returns a path in the form `blocks/query/kernel`."""
     return "/".join(str(getattr(entry, "key", getattr(entry, "idx", getattr(entry, "name", entry)))) for entry in path)

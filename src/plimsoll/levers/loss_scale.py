@@ -39,14 +39,14 @@ def start() -> LossScale:
 
 
 def unscaled(gradient: Any, state: LossScale) -> tuple[Any, Bool[Array, ""]]:
-    """The gradient of the loss itself, for clipping and the optimizer, and whether all of it is finite."""
+    """Returns the gradient of the loss itself, for clipping and the optimizer, and whether all of it is finite."""
     gradient = jax.tree.map(lambda leaf: leaf / state.scale.astype(leaf.dtype), gradient)
     leaves = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(gradient)]
     return gradient, jnp.all(jnp.stack(leaves))
 
 
 def chosen(finite: Bool[Array, ""], new: Any, old: Any) -> Any:
-    """`new` where the step is taken, `old`, to the bit, where it is skipped."""
+    """Returns `new` where the step is taken, `old`, to the bit, where it is skipped."""
 
     def one(new: Any, old: Any) -> Any:
         return old if new is old else jnp.where(finite, new, old)  # what is frozen may lie on the host
@@ -55,7 +55,7 @@ def chosen(finite: Bool[Array, ""], new: Any, old: Any) -> Any:
 
 
 def adjusted(state: LossScale, finite: Bool[Array, ""]) -> LossScale:
-    """The scale of the next step."""
+    """Returns the state of the next step."""
     good = jnp.where(finite, state.good_steps + 1, 0)
     grows = good >= PATIENCE
     grown = jnp.where(grows, jnp.minimum(2 * state.scale, LARGEST), state.scale)

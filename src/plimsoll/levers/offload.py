@@ -47,7 +47,7 @@ on the last one of 50,257 rows, not of 50,304."""
 
 
 def memory_kinds(state: Any, offload: Offload) -> Any:
-    """DEVICE or HOST for every leaf of a state, of arrays or of shapes."""
+    """Returns DEVICE or HOST for every leaf of a state, of arrays or of shapes."""
 
     def kind(path: tuple, leaf: Any) -> str:
         return HOST if _part(path, leaf) in OFFLOADED[offload] else DEVICE
@@ -56,7 +56,7 @@ def memory_kinds(state: Any, offload: Offload) -> Any:
 
 
 def movable_bytes(state: Any, *, fsdp: int = 1) -> dict[str, int]:
-    """By the parts in `OFFLOADED`: one device's share of the leaves that lie on the host where their part does."""
+    """Returns the bytes of one device's share of each part in `OFFLOADED` that can be placed on the host."""
     found = dict.fromkeys(OFFLOADED["all"], 0)
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         if (part := _part(path, leaf)) is not None:
@@ -65,13 +65,13 @@ def movable_bytes(state: Any, *, fsdp: int = 1) -> dict[str, int]:
 
 
 def host_bytes(state: Any, offload: Offload) -> int:
-    """Of a state's leaves, those that lie on the host."""
+    """Returns the bytes of a state's leaves on the host."""
     movable = movable_bytes(state)
     return sum(movable[part] for part in OFFLOADED[offload])
 
 
 def _part(path: tuple, leaf: Any) -> str | None:
-    """The part of the state that a leaf may be moved with; None where it stays on the device.
+    """Returns the part of the state that a leaf may be moved with; None where it stays on the device.
 
     Of frozen weights, stacks of layers: other matrices are read whole, and would be on the device as a whole.
     """
@@ -84,7 +84,7 @@ def _part(path: tuple, leaf: Any) -> str | None:
 
 
 def placed(state: Any, offload: Offload, mesh: Mesh | AbstractMesh, specs: Any = None) -> Any:
-    """A sharding with its memory kind for every leaf; `specs` as `sharding.state_specs` makes them, else whole.
+    """Returns a sharding with its memory kind for every leaf; `specs` as `sharding.state_specs` makes them, else whole.
 
     On an abstract mesh (`mesh.abstract_mesh`, under `jax.set_mesh(mesh)`) the kinds survive where a compiler's device
     has no memories of its own to name: NVIDIA's, without a card.
@@ -99,12 +99,12 @@ def on_host(x: Any) -> bool:
 
 
 def fetched(tree: Any) -> Any:
-    """On the device, all of it."""
+    """Returns the tree with all of it on the device."""
     return jax.tree.map(lambda x: jax.device_put(x, jax.memory.Space.Device) if on_host(x) else x, tree)
 
 
 def over_host_pieces(change: Callable[[Any, Any], Any], changed: Any, read: Any, *, piece: int = PIECE) -> Any:
-    """`change(changed, read)` for an equal number of rows of all of them at a time, written over what it was made from.
+    """Applies `change(changed, read)` to an equal number of rows of all of them at a time, and writes over `changed`.
 
     `changed` and `read` are pytrees of arrays with the same first axis; `change` must not look beyond a row. It sees
     them on the device. What of `changed` lies on the host goes back there, and is never on the device as a whole.

@@ -38,7 +38,7 @@ def operand_bytes(precision: Precision) -> int:
 
 
 def rounded(x: Array, precision: Precision) -> Array:
-    """What a dot in this precision reads of an array, which may be a weight that is kept in bfloat16."""
+    """Returns what a dot in this precision reads of an array, which may be a weight that is kept in bfloat16."""
     return x.astype(ROUNDED.get(precision, jnp.float32))
 
 
@@ -49,7 +49,7 @@ def dot(
     precision: Precision,
     platform: str,
 ) -> Float[Array, "... rows cols"]:
-    """`x @ kernel`, float32 in and out; leading axes of `x` are rows."""
+    """Returns `x @ kernel`, float32 in and out; leading axes of `x` are rows."""
     rows = x.reshape(-1, x.shape[-1])
     return jnp.reshape(_product(rows, kernel, Form(precision, platform)), (*x.shape[:-1], kernel.shape[-1]))
 
@@ -61,7 +61,7 @@ def dot_rows(
     precision: Precision,
     platform: str,
 ) -> Float[Array, "... rows cols"]:
-    """`x @ table.T` without a transposed copy of the table: the output layer over tied embeddings."""
+    """Returns `x @ table.T` without a transposed copy of the table: the output layer over tied embeddings."""
     rows = x.reshape(-1, x.shape[-1])
     return jnp.reshape(_product_rows(rows, table, Form(precision, platform)), (*x.shape[:-1], table.shape[0]))
 
@@ -73,7 +73,7 @@ def dot_columns(
     precision: Precision,
     platform: str,
 ) -> Float[Array, "rows ..."]:
-    """`kernel.T @ x`: over the first axis of `x`, whose others are columns, so that none of it is turned over."""
+    """Returns `kernel.T @ x`: the first axis of `x` is summed over, and nothing is transposed."""
     columns = x.reshape(x.shape[0], -1)
     return jnp.reshape(_product_columns(kernel, columns, Form(precision, platform)), (-1, *x.shape[1:]))
 
@@ -85,7 +85,7 @@ def batched_dot(
     precision: Precision,
     platform: str,
 ) -> Float[Array, "batch rows cols"]:
-    """One dot per batch entry, float32 in and out."""
+    """Returns one dot per batch entry, float32 in and out."""
     return _product(a, b, Form(precision, platform))
 
 
@@ -96,7 +96,7 @@ def batched_dot_rows(
     precision: Precision,
     platform: str,
 ) -> Float[Array, "batch rows cols"]:
-    """`a @ b.T` per batch entry: attention's scores."""
+    """Returns `a @ b.T` per batch entry: attention's scores."""
     return _product_rows(a, b, Form(precision, platform))
 
 
@@ -147,7 +147,7 @@ def _product_backward(form: Form, kept, grad: Array):
 
 
 def _like(grad: Array, kept: Array) -> Array:
-    """A weight kept in bfloat16 has its gradient in it, too; of an activation `kept` is the rounded operand."""
+    """Returns a weight's gradient in the type that the weight is kept in; an activation's as it is."""
     return grad.astype(kept.dtype) if kept.ndim == 2 else grad
 
 

@@ -35,7 +35,7 @@ INPUT = "block input"
 
 
 def rematerialised(block: Callable[..., Array], remat: Remat) -> Callable[..., Array]:
-    """The same function, keeping for its backward pass only what `remat` says."""
+    """Returns the same function, keeping for its backward pass only what `remat` says."""
     if remat == "none":
         return block
     if remat == "offload":
@@ -59,14 +59,14 @@ def _offloaded(block: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def unrolls(*, layers: int, remat: Remat, platform: str) -> bool:
-    """Whether `scan_blocks` applies the layers one after another, without a scan."""
+    """Returns whether `scan_blocks` applies the layers one after another, without a scan."""
     return remat == "none" and platform == "cpu" and layers <= MOST_UNROLLED
 
 
 def scan_blocks(
     block: Callable[[Array, Any], Array], x: Array, stacked: Any, *, layers: int, remat: Remat, platform: str
 ) -> Array:
-    """`block(x, params)` for every layer of `stacked`: leaves with a leading axis of `layers`, or a list of layers."""
+    """Applies `block(x, params)` for every layer of `stacked`: a list, or leaves with a leading axis of layers."""
     if unrolls(layers=layers, remat=remat, platform=platform):
         for params in stacked if isinstance(stacked, list) else unstacked(stacked, layers):
             x = block(x, params)
@@ -77,7 +77,7 @@ def scan_blocks(
 
 
 def unstacked(stacked: Any, layers: int) -> list[Any]:
-    """The parameters of each layer, cut out of the stacked arrays."""
+    """Returns the parameters of each layer, cut out of the stacked arrays."""
     return [jax.tree.map(operator.itemgetter(layer), stacked) for layer in range(layers)]
 
 

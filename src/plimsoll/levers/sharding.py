@@ -26,12 +26,12 @@ SMALLEST_SPLIT = 2**16
 
 
 def mesh_of(devices: Sequence[Any], *, fsdp: int) -> Mesh:
-    """`fsdp` neighbours share one copy of the state."""
+    """Returns a mesh in which `fsdp` neighbours share one copy of the state."""
     return Mesh(np.asarray(devices).reshape(-1, fsdp), (DATA, FSDP))
 
 
 def leaf_spec(shape: Sequence[int], *, fsdp: int) -> PartitionSpec:
-    """The last axis that `fsdp` divides and that gives every device something; layers are stacked along the first."""
+    """Returns how a leaf is split: along the largest axis that `fsdp` divides, and a small leaf not at all."""
     if fsdp == 1 or int(np.prod(shape)) < SMALLEST_SPLIT:
         return PartitionSpec()
     axes = [axis for axis, size in enumerate(shape) if size % fsdp == 0]
@@ -42,7 +42,7 @@ def leaf_spec(shape: Sequence[int], *, fsdp: int) -> PartitionSpec:
 
 
 def state_specs(tree: Any, *, fsdp: int) -> Any:
-    """A PartitionSpec for every leaf, of arrays or of shapes; a state's carry is split by examples, as the batch is."""
+    """Returns a PartitionSpec for every leaf, of arrays or of shapes; a state's carry is split by examples."""
 
     def spec(path: tuple, leaf: Any) -> PartitionSpec:
         carried = bool(path) and getattr(path[0], "key", None) == CARRY
@@ -58,14 +58,14 @@ def shardings(mesh: Mesh, specs: Any) -> Any:
 
 
 def with_shardings(shapes: Any, placed: Any) -> Any:
-    """Shapes that say where they lie, to lower a function with."""
+    """Returns shapes with their shardings, to lower a function with."""
     return jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes, placed
     )
 
 
 def device_bytes(shapes: Any, *, fsdp: int) -> int:
-    """What one device holds of it; a carry is not looked for."""
+    """Returns the bytes that one device holds of a tree without a carry."""
 
     def one(leaf: Any) -> int:
         split = fsdp if FSDP in leaf_spec(leaf.shape, fsdp=fsdp) else 1
@@ -82,14 +82,16 @@ def by_rows(x: Array, *, axis: int = 0) -> Array:
 
 
 def rows_spec() -> PartitionSpec:
-    """How the first axis of what has examples lies where this is traced: split over all devices, or for `each_copy`
-    over those of one."""
+    """Returns how an axis of examples is split where this is traced: over all devices, or in `each_copy` over those of
+    one copy."""
     return PartitionSpec(FSDP) if DATA in jax.sharding.get_abstract_mesh().manual_axes else ROWS
 
 
 def each_copy(function: Callable[[Any, Any], tuple[Any, Any]], whole: Any, split: Any) -> tuple[Any, Any]:
-    """`function(whole, split)` for every copy of the state, with its own examples, which are the second axis of `split`
-    and of the second result; the first result is the same of all: what it needs of others, `over_copies` sums.
+    """Applies `function(whole, split)` in every copy of the state to its own examples.
+
+    They are the second axis of `split` and of the second result. The first result is the same of all copies: what it
+    needs of others, `over_copies` sums.
 
     So it is written, not found by the partitioner, that a loop over micro-batches sends nothing from copy to copy.
     """
@@ -110,13 +112,13 @@ def over_copies(tree: Any) -> Any:
 
 
 def copies() -> int:
-    """Of the state, each on `fsdp` devices."""
+    """Returns the number of copies of the state, each on `fsdp` devices."""
     return jax.sharding.get_abstract_mesh().shape[DATA] if in_mesh() else 1
 
 
 def in_micro_batches(x: Array, accumulation: int) -> Array:
-    """(examples, ...) to (micro-batches, examples, ...). In a mesh each takes some of every device's own examples, so
-    that none moves; whose turn an example has changes no sum."""
+    """Splits (examples, ...) into (micro-batches, examples, ...). In a mesh each takes some of every device's own
+    examples, so that none moves; whose turn an example has changes no sum."""
     if not in_mesh():
         return x.reshape(accumulation, -1, *x.shape[1:])
     of_devices = x.reshape(_devices(), accumulation, -1, *x.shape[1:])
@@ -124,7 +126,7 @@ def in_micro_batches(x: Array, accumulation: int) -> Array:
 
 
 def joined(x: Array) -> Array:
-    """The other way round."""
+    """Joins what `in_micro_batches` has split."""
     if not in_mesh():
         return x.reshape(-1, *x.shape[2:])
     of_devices = x.reshape(x.shape[0], _devices(), -1, *x.shape[2:])

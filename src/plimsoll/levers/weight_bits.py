@@ -31,7 +31,7 @@ GOLDEN = 0x9E37_79B9
 
 
 def split(weights: Float[Array, "..."]) -> tuple[UInt16[Array, "..."], Int8[Array, "..."]]:
-    """float32 to the bits of the nearest bfloat16, and the signed rest in 256ths of its step.
+    """Splits float32 into the bits of the nearest bfloat16, and the signed rest in 256ths of its step.
 
     The weight is rounded to 24 bits, ties to even. NaN stays NaN, and what is too large becomes infinite.
     """
@@ -44,23 +44,23 @@ def split(weights: Float[Array, "..."]) -> tuple[UInt16[Array, "..."], Int8[Arra
 
 
 def join(high: UInt16[Array, "..."], rest: Int8[Array, "..."]) -> Float[Array, "..."]:
-    """`split` the other way round: `split(join(high, rest))` is `(high, rest)`, to the bit."""
+    """Joins what `split` has split: `split(join(high, rest))` is `(high, rest)`, to the bit."""
     kept = (high.astype(jnp.uint32) << 8) + lax.bitcast_convert_type(rest.astype(jnp.int32), jnp.uint32)
     return lax.bitcast_convert_type(kept << 8, jnp.float32)
 
 
 def widen(high: UInt16[Array, "..."]) -> Float[Array, "..."]:
-    """The float32 of bfloat16 bits."""
+    """Returns the float32 of bfloat16 bits."""
     return lax.bitcast_convert_type(high.astype(jnp.uint32) << 16, jnp.float32)
 
 
 def round_at_random(weights: Float[Array, "..."], random: UInt32[Array, "..."]) -> UInt16[Array, "..."]:
-    """float32 to the bits of one of its two neighbours in bfloat16, each as likely as the weight is near to it."""
+    """Rounds float32 to the bits of a neighbour in bfloat16: the nearer one is the likelier one, in proportion."""
     return ((_bits(weights) + (random & jnp.uint32(0xFFFF))) >> 16).astype(jnp.uint16)
 
 
 def random_bits(key: UInt32[Array, ""], elements: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
-    """32 bits for every element of a leaf; another key, others. Wellons' lowbias32, a hash without measurable bias.
+    """Returns 32 bits for every element of a leaf. Wellons' lowbias32, a hash without measurable bias.
 
     https://nullprogram.com/blog/2018/07/31/
     """
@@ -68,12 +68,12 @@ def random_bits(key: UInt32[Array, ""], elements: UInt32[Array, "..."]) -> UInt3
 
 
 def random_key(step: Array, leaf: int) -> UInt32[Array, ""]:
-    """One key for each step and leaf."""
+    """Returns one key for each step and leaf."""
     return _hash(_hash(step.astype(jnp.uint32) + jnp.uint32(GOLDEN)) ^ jnp.uint32(leaf * GOLDEN % 2**32))
 
 
 def as_bits(weights: Array) -> UInt16[Array, "..."]:
-    """bfloat16 as its bits, in which XLA for CPU can update a part in place: a part of a bfloat16 array it cannot."""
+    """Returns bfloat16 as its bits, of which XLA for CPU can update a part in place; of a bfloat16 array it cannot."""
     return lax.bitcast_convert_type(weights, jnp.uint16)
 
 
@@ -82,7 +82,7 @@ def as_bfloat16(bits: UInt16[Array, "..."]) -> Array:
 
 
 def readable(tree: Any) -> Any:
-    """Weights as the forward pass reads them: what is kept as the bits of bfloat16 becomes that, the rest stays."""
+    """Returns weights as the forward pass reads them: the bits of bfloat16 as bfloat16, the rest as it is."""
     return jax.tree.map(lambda leaf: as_bfloat16(leaf) if leaf.dtype == jnp.uint16 else leaf, tree)
 
 
@@ -96,12 +96,12 @@ class InParts(NamedTuple):
 
 
 def parts_of(task: Any) -> tuple[str, ...]:
-    """What a task reads in parts."""
+    """Returns the entries of the weights that a task reads in parts."""
     return task.in_parts if isinstance(task, ReadsInParts) else ()
 
 
 def learned(stored: Any, in_parts: Sequence[str]) -> Any:
-    """What is differentiated: `stored` as the forward pass reads it, or zeros where it is read in parts.
+    """Returns what is differentiated: `stored` as the forward pass reads it, or zeros where it is read in parts.
 
     `in_parts` names what of `stored`, a dict, the task reads with `opened` and `rows` (`types.ReadsInParts`).
     """
@@ -115,7 +115,7 @@ def learned(stored: Any, in_parts: Sequence[str]) -> Any:
 
 
 def read(learned: Any, stored: Any, in_parts: Sequence[str]) -> Any:
-    """What a task is given: `learned`, with the bits beside what is read in parts."""
+    """Returns what a task is given: `learned`, with the bits beside what is read in parts."""
 
     def both(gradient: Array, bits: Array) -> Array | InParts:
         return InParts(bits, gradient) if bits.dtype == jnp.uint16 else gradient
@@ -128,7 +128,7 @@ def read(learned: Any, stored: Any, in_parts: Sequence[str]) -> Any:
 
 
 def opened(params: Any) -> Any:
-    """Of a tree that `read` has made, or of a layer of it: every leaf as the forward pass reads it."""
+    """Returns every leaf as the forward pass reads it, of a tree that `read` has made or of a layer of it."""
 
     def one(leaf: Any) -> Any:
         return _bfloat16(leaf.bits, leaf.gradient) if isinstance(leaf, InParts) else leaf
@@ -137,7 +137,7 @@ def opened(params: Any) -> Any:
 
 
 def rows(table: Any, ids: Int[Array, "..."]) -> Array:
-    """`table[ids]`, opened: float32 or bfloat16 of (..., width)."""
+    """Returns `table[ids]`, opened: float32 or bfloat16 of (..., width)."""
     return opened(jax.tree.map(lambda leaf: leaf[ids], table))
 
 
@@ -158,7 +158,7 @@ _bfloat16.defvjp(_forward, _backward)
 
 
 def _bits(weights: Array) -> Array:
-    """Of NaN, the one with zeros at the end: rounding up another would carry into its sign."""
+    """Returns the bits; of NaN always the one with zeros at the end: rounding up another would carry into its sign."""
     return jnp.where(weights == weights, lax.bitcast_convert_type(weights, jnp.uint32), jnp.uint32(NOT_A_NUMBER))
 
 
