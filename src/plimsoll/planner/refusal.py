@@ -23,9 +23,9 @@ def refusal(problem: Problem, static: Static, least: Candidate | None, failures:
             floor_bytes=None,
         )
     host = least.ledger.host
-    if host is not None and not host.fits and least.needed <= problem.budget_bytes:
+    if host is not None and not host.fits and least.ledger.needed_bytes <= problem.budget_bytes:
         return _of_the_host(problem, host)
-    floor, spare = least.needed, least.ledger.spare_bytes
+    floor, spare = least.ledger.needed_bytes, least.ledger.spare_bytes
     beside = f" and {format_bytes(spare)} to spare" if spare else ""
     text = (
         f"no plan for {problem.recipe} fits in {format_bytes(problem.budget_bytes)} on {problem.chip}\n"
@@ -49,7 +49,7 @@ def _of_the_host(problem: Problem, host: HostLedger) -> BudgetError:
 
 
 def _advice(problem: Problem, static: Static, least: Candidate) -> str:
-    over = least.needed - problem.budget_bytes
+    over = least.ledger.needed_bytes - problem.budget_bytes
     hints = []
     if least.ledger.phases.get("load", 0) > PROCESSES_DIFFER * problem.budget_bytes:
         return ""
