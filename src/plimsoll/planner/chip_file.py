@@ -45,8 +45,8 @@ class Chip:
     memory_bandwidth: float
     """Bytes per second of the device's memory."""
     link_bandwidth: float
-    """Bytes per second that a device sends to its neighbours, 0 where it is alone. In a chip file that of a GPU to any
-    other, and of a TPU that of one link, one way."""
+    """Bytes per second that a device sends to its neighbours, 0 where it is alone. As read from a file: of a GPU, its
+    rate to another; of a TPU, that of one link, one way."""
     host_link_bandwidth: float
     """Bytes per second between the device and its host's memory, one way; 0 where it is not known."""
     host_memory_bytes: int | None

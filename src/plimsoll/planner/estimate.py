@@ -1,4 +1,4 @@
-"""From what the compiler says to the peak of the run: a maximum over its phases, not a sum of everything.
+"""Peak of the run from what the compiler says: a maximum over its phases, not a sum of everything.
 
 Micro-batches between and beyond the compiled ones are interpolated: temporaries grow almost linearly.
 
@@ -18,14 +18,14 @@ from plimsoll.units import MIB
 SAVING_BYTES = 6 * MIB
 """Orbax at work on a state of any size: its library code, its threads (docs/log.md, "Saving")."""
 SLICES_BYTES = 14 * MIB
-"""What it writes in slices of 4 MiB, 8 MiB of them in flight; a smaller state has fewer."""
+"""Slices of 4 MiB that it writes, 8 MiB of them in flight; a smaller state has fewer."""
 RESTORE_BYTES = 8 * MIB
-"""What Orbax reads at a time; besides it a leaf is there twice, as read and as it goes to the device."""
+"""Bytes that Orbax reads at a time; besides them a leaf is held twice, as read and as it goes to the device."""
 RUNNING_BYTES = 16 * MIB
-"""What a running process adds to a rehearsed one: library code that comes back, thread stacks, logs, allocator
+"""Bytes that a running process adds to a rehearsed one: library code that comes back, thread stacks, logs, allocator
 rounding (docs/log.md, "Given back")."""
 STARTING_BYTES = 8 * MIB
-"""On top of that, of the first thing that runs: it brings back all of that code at once, and before it two processes
+"""Further bytes of the first thing that runs: it brings back all of that code at once, and before it two processes
 differ by some MiB (docs/log.md, "Over the budget at the start")."""
 SPARE_BYTES = 4 * MIB
 """Left free on a CPU: peaks of one plan differ by a few MiB from run to run, and grow by as much in a long one."""
@@ -34,7 +34,7 @@ LEARNED = "learned from runs"
 """The component for what earlier runs needed beyond their predictions."""
 
 LOADING_BYTES = 4 * MIB
-"""What two starts of the same process differ by."""
+"""Difference between two starts of the same process."""
 BATCHES_ON_DEVICE = 2
 """The one of the step that runs, and the one of the step that waits: at most two are in flight."""
 OF_STATE = {"optimizer": "optimizer", "ema": "ema", "frozen": "parameters"}

@@ -30,7 +30,7 @@ _ELEMENTWISE = """
 FUSED = frozenset(_ELEMENTWISE.split())
 """Done inside whoever reads the result."""
 READS_FUSED = FUSED | FREE | {"reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "argmax", "argmin"}
-"""Those that can do it."""
+"""Operations that compute fused operands while they read them."""
 
 
 def temporary_bytes(closed: Any) -> int:

@@ -16,7 +16,7 @@ from plimsoll.planner.types import Analysis, Problem
 from plimsoll.units import GIB
 
 Price = Callable[[Plan, Analysis, Problem], Ledger]
-"""Of an analysed step under a plan that differs in how it saves and reads."""
+"""Ledger of an analysed step under a plan that differs in how it saves and reads."""
 
 
 def other_budgets(

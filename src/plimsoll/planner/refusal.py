@@ -11,7 +11,7 @@ from plimsoll.planner.types import Problem, Static
 from plimsoll.units import GIB, MIB, format_bytes
 
 PROCESSES_DIFFER = 1.15
-"""By so much at most, whichever levers are on: none helps where the process alone is larger than its budget by more."""
+"""Ratio of the heaviest process to the lightest, whichever levers are on: above it none helps the process to fit."""
 
 
 def refusal(problem: Problem, static: Static, least: Candidate | None, failures: list[str]) -> BudgetError:

@@ -35,7 +35,7 @@ NEARLY = 1.15
 """A peak estimated at so much of the budget is compiled to be sure."""
 
 GRADIENT_BYTES = 4
-"""Of a parameter, whatever its own are."""
+"""Bytes of a parameter's gradient, whatever its own are."""
 CONFIRMED = 4
 """Plans compiled for themselves, at most, to find the smallest: each takes some seconds."""
 
@@ -43,11 +43,11 @@ Say = Callable[[str], None]
 Levers = Mapping[str, Any]
 """A combination: a value for every lever but those chosen by themselves."""
 NO_STEP = Analysis(argument_bytes=0, output_bytes=0, alias_bytes=0, temp_bytes=0, flops=0.0)
-"""To price a process that does not train."""
+"""Analysis of a process that does not train."""
 
 
 def search(problem: Problem, compiler: Compiler, say: Say) -> Planned:
-    """Raises BudgetError, with the floor and what would fit, if nothing does."""
+    """Returns the fastest plan that fits. Raises BudgetError, with the floor and what would fit, if none does."""
     try:
         try:
             return _Search(problem, compiler, say).run()
@@ -91,7 +91,7 @@ class _Search:
     def __init__(self, problem: Problem, compiler: Compiler, say: Say) -> None:
         self.problem, self.compiler, self.say = problem, compiler, say
         self.static_of: Callable[[int, Storage], Static] = cache(compiler.static)
-        """From the devices that share a copy of the state, and how it is stored."""
+        """Bytes of the state, from the number of devices that share a copy and how it is stored."""
         self.static = self.static_of(1, Storage())
         require_moved(problem, self.static)
         require_narrower(problem, partial(self.static_of, 1))

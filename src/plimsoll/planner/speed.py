@@ -42,10 +42,11 @@ def step_seconds(
 
 
 def host_bytes(plan: Plan, static: Static) -> float:
-    """Between a device and its host in one step: what is updated comes and goes once, and not at the same time; frozen
-    weights come for the forward and for the backward pass of every micro-batch.
+    """Returns the bytes between a device and its host in one step.
 
-    Nothing is taken to be hidden behind arithmetic: the update begins when the whole gradient is there.
+    What is updated comes and goes once, and not at the same time; frozen weights come for the forward and for the
+    backward pass of every micro-batch. Nothing is taken to be hidden behind arithmetic: the update begins when the
+    whole gradient is there.
     """
     moved = static.on_host(plan.offload)
     frozen = moved.pop("frozen", 0)

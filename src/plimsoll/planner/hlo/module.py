@@ -58,10 +58,6 @@ class Module:
         """Returns the computations that an instruction calls and that have a schedule."""
         return [called for called in self.instructions[instruction].called_computation_ids if called in self.schedule]
 
-    def parameters(self, computation: int) -> list[int]:
-        """Returns the parameters of a computation that has a schedule."""
-        return [each for each in self.schedule[computation] if self.instructions[each].opcode == "parameter"]
-
     def origin(self, value: Location) -> Origin:
         """Returns the operation that computed a value, with its line in the source."""
         identity, index = value
