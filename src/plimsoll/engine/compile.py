@@ -120,7 +120,7 @@ class LocalCompiler:
             alias_bytes=stats.alias_size_in_bytes,
             temp_bytes=stats.temp_size_in_bytes,
             flops=counted.flops,
-            dots=counted.count,
+            dots=counted.number,
             largest=tuple(largest),
         )
 

@@ -21,11 +21,9 @@ class Candidate:
     plan: Plan
     ledger: Ledger
     seconds: float
-    confirmed: bool
-    """Compiled, not interpolated."""
     analysis: Analysis | None = None
     bound: bool = False
-    """Of one compile alone, for a larger micro-batch: it may need less."""
+    """True of a micro-batch that was estimated from one compile alone: it may need less."""
     measured: bool = False
 
     @property

@@ -85,20 +85,18 @@ def require_narrower(problem: Problem, static_of: Callable[[Storage], Static]) -
             )
 
 
-def moves(static: Static, offload: Offload) -> bool:
-    """Returns whether every part that `offload` names has something that is worth moving."""
-    return all(static.movable.get(part, 0) for part in SUPPORTED_AS if part in OFFLOADED[offload])
+def unmovable(static: Static, offload: Offload) -> list[str]:
+    """Returns the parts of the state that `offload` names, and of which this model has nothing worth moving."""
+    return [part for part in SUPPORTED_AS if part in OFFLOADED[offload] and not static.movable.get(part)]
 
 
 def require_moved(problem: Problem, static: Static) -> None:
     """Raises RecipeError where what is pinned would move nothing."""
     pinned = problem.pins.get("offload", "none")
-    if moves(static, pinned):
-        return
-    empty = [part for part in SUPPORTED_AS if part in OFFLOADED[pinned] and not static.movable.get(part)]
-    words = " or ".join(OFFLOAD_WORDS[part] for part in empty)
-    raise RecipeError(
-        f"--offload {pinned} would change nothing: {problem.recipe} has no {words} large enough to be moved"
-        f"{' (of what is frozen, layers that are stacked along a first axis are)' if 'frozen' in empty else ''}. Leave"
-        " it out"
-    )
+    if empty := unmovable(static, pinned):
+        words = " or ".join(OFFLOAD_WORDS[part] for part in empty)
+        layers = " (of what is frozen, layers that are stacked along a first axis are)" if "frozen" in empty else ""
+        raise RecipeError(
+            f"--offload {pinned} would change nothing: {problem.recipe} has no {words} large enough to be"
+            f" moved{layers}. Leave it out"
+        )

@@ -18,7 +18,7 @@ class Dots(NamedTuple):
     """Floating-point operations; multiply and add count as two."""
     moved_bytes: float
     """Bytes that are read and written with no cache: operands and results, recomputed ones each time."""
-    count: float
+    number: float
 
 
 def dots(closed: Any) -> Dots:

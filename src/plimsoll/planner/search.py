@@ -18,7 +18,14 @@ from plimsoll.levers.registry import in_words
 from plimsoll.planned import Ledger, Plan, Planned
 from plimsoll.planner.candidates import NEAR, Candidate, alternative, kind, preferred, same_step, smaller
 from plimsoll.planner.clock import Clock
-from plimsoll.planner.combinations import combinations, micro_batches, moves, require_moved, require_narrower, storages
+from plimsoll.planner.combinations import (
+    combinations,
+    micro_batches,
+    require_moved,
+    require_narrower,
+    storages,
+    unmovable,
+)
 from plimsoll.planner.estimate import interpolated, ledger, sample
 from plimsoll.planner.other_budgets import other_budgets
 from plimsoll.planner.refusal import PROCESSES_DIFFER, refusal
@@ -99,7 +106,7 @@ class _Search:
         self.micros = micro_batches(problem)
         self.usual = storages(problem, self.rates)[0]
         every = combinations(problem, self.rates)
-        self.combinations = [levers for levers in every if moves(self.static, levers["offload"])]
+        self.combinations = [levers for levers in every if not unmovable(self.static, levers["offload"])]
         self.analyses: dict[Plan, Analysis] = {}
         self.failed: set[Plan] = set()
         self.too_large: set[Plan] = set()
@@ -228,7 +235,7 @@ class _Search:
         last = {levers["layerwise"]: levers for levers in self.combinations if self._may_fit(levers, candidates)}
         plans = [self._smallest(levers, self._micros(levers)[0]) for levers in last.values()]
         empty = self._price(plans[0], NO_STEP)
-        ends = (self._confirm(Candidate(plan, empty, 0.0, False)) for plan in plans)
+        ends = (self._confirm(Candidate(plan, empty, 0.0)) for plan in plans)
         return [end for end in ends if end is not None]
 
     def _chosen(self, candidates: list[Candidate], *, while_good: list[Candidate] | None = None) -> Planned | None:
@@ -257,7 +264,7 @@ class _Search:
         rehearsal = self.rehearsals.get(kind(candidate.plan))
         if rehearsal is None or candidate.analysis is None:
             return candidate
-        again = self._candidate(candidate.plan, candidate.analysis, confirmed=candidate.confirmed, rehearsal=rehearsal)
+        again = self._candidate(candidate.plan, candidate.analysis, rehearsal)
         return replace(candidate, plan=again.plan, ledger=again.ledger)
 
     def _least(self, candidates: list[Candidate]) -> Candidate | None:
@@ -305,7 +312,7 @@ class _Search:
 
     def _interpolated(self, compiled: Mapping[int, Analysis], levers: Levers, micro: int) -> Candidate:
         analysis = compiled.get(micro) or interpolated(micro, compiled)
-        candidate = self._candidate(self._plan(levers, micro), analysis, confirmed=micro in compiled)
+        candidate = self._candidate(self._plan(levers, micro), analysis)
         return replace(candidate, bound=len(compiled) == 1 and micro not in compiled)
 
     def _tried(self, levers: Levers, micro: int) -> Analysis | None:
@@ -339,9 +346,7 @@ class _Search:
             self.analyses[key] = self.compiler.analyse(key)
         return self.analyses[key]
 
-    def _candidate(
-        self, plan: Plan, analysis: Analysis, *, confirmed: bool, rehearsal: Rehearsal | None = None
-    ) -> Candidate:
+    def _candidate(self, plan: Plan, analysis: Analysis, rehearsal: Rehearsal | None = None) -> Candidate:
         """Returns the candidate, with synchronous saves and then a lower prefetch depth if it needs them to fit."""
         problem = self.problem
         rehearsal = rehearsal or self._any_rehearsal(plan)
@@ -358,10 +363,10 @@ class _Search:
             except DoesNotCompile as failure:
                 self.failures.append(str(failure))
                 self.rehearsals[kind(plan)] = rehearsal  # not tried again for every micro-batch
-            return self._candidate(plan, analysis, confirmed=confirmed)
+            return self._candidate(plan, analysis)
         shared = problem.devices // problem.hosts if problem.platform == "cpu" else 1  # its cores: no more of them
         seconds = step_seconds(plan, analysis, self._static(plan), self.rates, devices=problem.devices, sharing=shared)
-        return Candidate(plan, book, seconds, confirmed, analysis)
+        return Candidate(plan, book, seconds, analysis)
 
     def _price(
         self, plan: Plan, analysis: Analysis, problem: Problem | None = None, *, rehearsal: Rehearsal | None = None
@@ -390,7 +395,7 @@ class _Search:
         except DoesNotCompile as problem:
             self.failures.append(str(problem))
             return None
-        again = self._candidate(best.plan, analysis, confirmed=True, rehearsal=rehearsal)
+        again = self._candidate(best.plan, analysis, rehearsal)
         return replace(again, seconds=best.seconds if best.measured else again.seconds, measured=best.measured)
 
     def _plan(self, levers: Levers, micro: int) -> Plan:

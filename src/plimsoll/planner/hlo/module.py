@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
@@ -93,18 +92,15 @@ class Module:
     def _place(self, instruction: Any) -> str:
         """Returns `plimsoll/models/decoder.py:124`, the innermost line outside the libraries; empty for none."""
         metadata = instruction.metadata
-        frames = list(self._frames(metadata.stack_frame_id))
+        frames, identity = [], metadata.stack_frame_id
+        while identity:  # of the innermost frame, then of its callers; ids count from 1, 0 is none
+            frame = self._stack.stack_frames[identity - 1]
+            location = self._stack.file_locations[frame.file_location_id - 1]
+            frames.append((self._stack.file_names[location.file_name_id - 1], location.line))
+            identity = frame.parent_frame_id
         if not frames and metadata.source_line:  # one line, without the stack: older compilers
             frames = [(metadata.source_file, metadata.source_line)]
         return next((f"{_short(file)}:{line}" for file, line in frames if not _is_library(file)), "")
-
-    def _frames(self, identity: int) -> Iterator[tuple[str, int]]:
-        """Yields file and line of a frame and its callers, innermost first. Ids count from 1; 0 is none."""
-        while identity:
-            frame = self._stack.stack_frames[identity - 1]
-            location = self._stack.file_locations[frame.file_location_id - 1]
-            yield self._stack.file_names[location.file_name_id - 1], location.line
-            identity = frame.parent_frame_id
 
 
 def _is_library(file: str) -> bool:
