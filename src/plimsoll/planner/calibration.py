@@ -61,11 +61,6 @@ class Sample:
         """Returns measured minus computed bytes, of the phases that were measured."""
         return {phase: size - self.predicted[phase] for phase, size in self.measured.items() if phase in self.predicted}
 
-    @property
-    def error_bytes(self) -> int:
-        """Measured minus shown bytes, of the peaks."""
-        return max(self.measured.values()) - max(self.corrected.values())
-
 
 def is_on() -> bool:
     """Returns whether calibration is on, as it is by default."""
@@ -100,8 +95,11 @@ def corrections(samples: Sequence[Sample]) -> dict[str, Correction]:
 
 
 def error_band(samples: Sequence[Sample]) -> dict[str, int]:
-    """Returns `sessions`, and `median_bytes`, `lowest_bytes`, `highest_bytes` of their errors."""
-    errors = [sample.error_bytes for sample in samples]
+    """Returns `sessions`, and `median_bytes`, `lowest_bytes`, `highest_bytes` of their errors.
+
+    An error is the measured peak minus the one that was shown.
+    """
+    errors = [max(sample.measured.values()) - max(sample.corrected.values()) for sample in samples]
     if not errors:
         return {"sessions": 0}
     return {

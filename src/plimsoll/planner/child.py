@@ -12,6 +12,7 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import platform
 import subprocess
 import sys
 import tempfile
@@ -196,9 +197,6 @@ def processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        import platform
-
         return f"{count} cores of {platform.processor() or platform.machine()}"
-    fields = dict(line.split(":", 1) for line in reversed(lines) if ":" in line)
-    facts = {name.strip(): value.strip() for name, value in fields.items()}
-    return f"{count} cores of {facts.get('model name', 'an unknown processor')}"
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return f"{count} cores of {next(models, 'an unknown processor')}"
