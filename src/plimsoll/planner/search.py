@@ -118,9 +118,7 @@ class _Search:
 
     def run(self) -> Planned:
         alone = self.without_a_step()
-        if (
-            alone is not None and not alone.fits
-        ):  # process and state are too much already: compile the smallest, no more
+        if alone is not None and not alone.fits:  # by process and state: nothing but the smallest is compiled
             ends = self._ends([])
             if not any(candidate.ledger.fits for candidate in ends):
                 least = min(ends, key=lambda candidate: candidate.peak, default=None)

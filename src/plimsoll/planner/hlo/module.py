@@ -64,7 +64,8 @@ class Module:
         written = self._written(instruction)
         maker = instruction if written is None else self._maker(written)
         place = self._place(maker)
-        rank = 3 if not place else 2 if instruction.opcode in _CARRIES else 1 if written is None else 0
+        carried = 2 if instruction.opcode in _CARRIES else int(written is None)
+        rank = carried if place else 3
         name = maker.metadata.op_name  # JAX's name of the operation; else the compiler's
         words = [name.rsplit("/", 1)[-1] or maker.opcode]
         words += ["backward"] if "transpose(" in name else []
