@@ -51,7 +51,7 @@ class Plan:
     """Backward passes of a step that updates layer by layer and never holds the whole gradient; 0 for a step that
     does. Two where the recipe clips to a global norm: it must be known before the first update."""
     offload: Offload = "none"
-    """What lies in the host's memory beside an accelerator: the optimizer's state, frozen weights, or both."""
+    """Parts of the state in the host's memory beside an accelerator: the optimizer's, frozen weights, or both."""
     fsdp: int = 1
     """Devices that share one copy of the state; the batch is split over all of them either way."""
     devices: int = 1
@@ -167,9 +167,9 @@ class Ledger:
     phases: Mapping[str, int] = field(default_factory=dict)
     """Predicted peak of every phase."""
     host: HostLedger | None = None
-    """Of each host beside its accelerators; None where the host is the device."""
+    """Ledger of each host beside its accelerators; None where the host is the device."""
     learned: Mapping[str, int] = field(default_factory=dict)
-    """What of each phase was learned from earlier runs, and not computed; negative where they had needed less."""
+    """Bytes of each phase that were learned from earlier runs, not computed; negative where they had needed less."""
     spare_bytes: int = 0
     """Left free beside the predicted peak: what peaks of one plan differ by from run to run."""
 
@@ -206,7 +206,7 @@ class Scaled:
 
     devices: int
     sent_bytes: int
-    """By each device in a step, to the others."""
+    """Bytes that each device sends to the others in a step."""
     step_seconds: float
     efficiency: float
     """The time of one device over the time of all of them together."""
@@ -239,14 +239,14 @@ class Buffer:
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """What the planner found: the plan, the bytes it expects, how long a step takes, and what else it saw."""
+    """Result of a search: the plan, the bytes it expects, how long a step takes, and what else was seen."""
 
     plan: Plan
     ledger: Ledger
     recipe: str
     parameters: int
     step_seconds: float | None
-    """Of one optimizer step; None where the chip's rate is unknown."""
+    """Time of one optimizer step; None where the chip's rate is unknown."""
     step_seconds_source: Literal["measured", "roofline"]
     step_flops: float
     chip_flops: float
@@ -262,22 +262,22 @@ class Planned:
     other_budgets: tuple[OtherBudget, ...] = ()
     """A smaller one and a larger one."""
     largest_buffers: tuple[Buffer, ...] = ()
-    """Of the step's temporaries, the largest; empty where the compiler does not say."""
+    """The largest of the step's temporaries; empty where the compiler does not say."""
     left_out: tuple[str, ...] = ()
-    """What does not compile here, with the reason: plans like it were not considered."""
+    """Plans that do not compile here, with the reason: others like them were not considered."""
     scaling: tuple[Scaled, ...] = ()
-    """On 1 to 32 devices, where the chip's links have a rate."""
+    """The step on 1 to 32 devices, where the chip's links have a rate."""
     margin_bytes: int = 0
-    """Of the run's own overruns, in `ledger.learned`."""
+    """Margin for the run's own overruns, in `ledger.learned`."""
     error_band: Mapping[str, int] | None = None
-    """Of earlier predictions of this kind (planner/calibration.py); None where none are kept."""
+    """Errors of earlier predictions of this kind (planner/calibration.py); None where none are kept."""
     estimate_band: Mapping[str, Any] | None = None
-    """Of a plan that no compiler has seen (planner/calibration.py); None of one that was compiled."""
+    """Range of a plan that no compiler has seen (planner/calibration.py); None of one that was compiled."""
     disk: Mapping[str, int] = field(default_factory=dict)
     """Bytes of the checkpoints that the run keeps (training/disk.py)."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The object `plan --json` prints."""
+        """Returns the object that `plan --json` prints."""
         return {
             "fits": True,
             "recipe": self.recipe,
@@ -316,7 +316,7 @@ class Planned:
                 }
                 for other in self.alternatives
             ],
-            "scaling": [dataclasses.asdict(one) for one in self.scaling],
+            "scaling": [dataclasses.asdict(scaled) for scaled in self.scaling],
             "other_budgets": [
                 {
                     "budget_bytes": other.budget_bytes,

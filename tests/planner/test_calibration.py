@@ -110,7 +110,7 @@ learned_corrections = st.dictionaries(
 
 @given(learned_corrections, st.integers(0, GIB))
 def test_a_prediction_never_falls_below_what_is_exact_compiled_or_rehearsed(corrected, margin):
-    plain, found = priced(None), priced(Learned(corrections=corrected, margin_bytes=margin))
+    plain, found = priced(Learned()), priced(Learned(corrections=corrected, margin_bytes=margin))
     for phase, peak in plain.phases.items():
         allowance = LOADING_BYTES if phase == "load" else RUNNING_BYTES
         assert found.phases[phase] >= peak - allowance
@@ -130,7 +130,7 @@ def test_a_margin_is_no_less_than_itself_and_holds_where_a_plan_decides():
 
 def test_bytes_are_taken_away_only_from_what_is_no_larger_than_what_was_seen():
     """Small runs that needed less say nothing about a large one; had they needed more, they would."""
-    computed = priced(None).phases["train"]
+    computed = priced(Learned()).phases["train"]
     small, large = computed - 1, computed
     for more, seen, added in [(-9, small, 0), (-9, large, -9), (9, small, 9), (9, large, 9)]:
         learned = Learned(corrections={"train": Correction(more_bytes=more * MIB, seen_bytes=seen)})
@@ -138,7 +138,10 @@ def test_bytes_are_taken_away_only_from_what_is_no_larger_than_what_was_seen():
 
 
 def test_nothing_learned_changes_nothing():
-    assert priced(None) == priced(Learned())
+    nothing = priced(Learned())
+    assert nothing == ledger(plan(), problem(GIB), static=STATIC, analysis=analysis(50 * MIB), rehearsal=REHEARSAL)
+    assert nothing.learned == {}
+    assert LEARNED not in nothing.predicted
 
 
 def test_what_is_added_is_read_back_by_its_key_and_the_newest_are_kept(tmp_path):

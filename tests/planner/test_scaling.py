@@ -7,7 +7,7 @@ import pytest
 
 from plimsoll.planned import Plan
 from plimsoll.planner.chips import chip, rates
-from plimsoll.planner.scaling import scaling
+from plimsoll.planner.speed import scaling
 from plimsoll.planner.types import Analysis, Static
 
 PLAN = Plan(

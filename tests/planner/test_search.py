@@ -14,8 +14,7 @@ from planner_examples import PROCESS, STATIC, FakeCompiler, activation_bytes, an
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError
 from plimsoll.planned import Plan
 from plimsoll.planner.candidates import same_step
-from plimsoll.planner.estimate import RUNNING_BYTES, ledger
-from plimsoll.planner.interpolation import interpolated
+from plimsoll.planner.estimate import RUNNING_BYTES, interpolated, ledger
 from plimsoll.planner.search import NEAR, search
 from plimsoll.planner.speed import step_seconds
 from plimsoll.planner.types import DoesNotCompile, Rehearsal

@@ -26,7 +26,7 @@ from plimsoll.engine.program import lowered
 from plimsoll.levers import offload, sharding
 from plimsoll.planned import Plan
 from plimsoll.planner.child import plan_of
-from plimsoll.planner.flops import dot_flops, dots
+from plimsoll.planner.flops import dots
 from plimsoll.planner.hlo.buffers import largest_temporaries
 from plimsoll.planner.types import Analysis, Rates, Static
 from plimsoll.recipes.saved import from_dict
@@ -110,7 +110,7 @@ class LocalCompiler:
 
     def analyse(self, plan: Plan) -> Analysis:
         program_, jaxpr = self._step(plan)
-        compiled = program.compiled(program_)
+        compiled, counted = program.compiled(program_), dots(jaxpr)
         stats, largest = compiled.memory_analysis(), largest_temporaries(compiled)
         assert stats is not None
         memory.trim()
@@ -119,8 +119,8 @@ class LocalCompiler:
             output_bytes=stats.output_size_in_bytes,
             alias_bytes=stats.alias_size_in_bytes,
             temp_bytes=stats.temp_size_in_bytes,
-            flops=dot_flops(jaxpr),
-            dots=dots(jaxpr),
+            flops=counted.flops,
+            dots=counted.number,
             largest=tuple(largest),
         )
 

@@ -22,7 +22,7 @@ from plimsoll.levers import offload, sharding
 from plimsoll.planned import Plan
 from plimsoll.planner import chips, liveness, topology
 from plimsoll.planner.child import plan_of
-from plimsoll.planner.flops import dot_bytes, dot_flops
+from plimsoll.planner.flops import dot_flops, dots
 from plimsoll.planner.hlo.buffers import largest_temporaries
 from plimsoll.planner.types import Analysis, Rates
 from plimsoll.training import memory, program
@@ -66,7 +66,7 @@ class CrossCompiler(LocalCompiler):
             peak_bytes=stats.peak_memory_in_bytes - stats.host_argument_size_in_bytes - stats.host_temp_size_in_bytes,
             host_temp_bytes=stats.host_temp_size_in_bytes,
             flops=self._flops(plan),
-            moved_bytes=dot_bytes(jaxpr),
+            moved_bytes=dots(jaxpr).moved_bytes,
             largest=tuple(largest),
         )
 
@@ -138,7 +138,7 @@ class CrossCompiler(LocalCompiler):
             alias_bytes=held,
             temp_bytes=max(0, liveness.temporary_bytes(jaxpr) - split),
             flops=self._flops(plan),
-            moved_bytes=dot_bytes(jaxpr) * devices,
+            moved_bytes=dots(jaxpr).moved_bytes * devices,
             host_temp_bytes=liveness.kept_on_host_bytes(jaxpr),
             source="estimated",
         )

@@ -61,11 +61,6 @@ class Sample:
         """Returns measured minus computed bytes, of the phases that were measured."""
         return {phase: size - self.predicted[phase] for phase, size in self.measured.items() if phase in self.predicted}
 
-    @property
-    def error_bytes(self) -> int:
-        """Measured minus shown bytes, of the peaks."""
-        return max(self.measured.values()) - max(self.corrected.values())
-
 
 def is_on() -> bool:
     """Returns whether calibration is on, as it is by default."""
@@ -83,30 +78,28 @@ def key_of(kind: str, chip: str) -> str:
 
 def corrections(samples: Sequence[Sample]) -> dict[str, Correction]:
     """Returns the corrections by phase; none for a phase that fewer than ENOUGH sessions have measured."""
-    lacking: dict[str, list[int]] = {}
-    for sample in samples:
-        for phase, size in sample.lacking().items():
-            lacking.setdefault(phase, []).append(size)
     corrections = {}
-    for phase, sizes in sorted(lacking.items()):
-        seen = [sample.predicted[phase] for sample in samples if phase in sample.lacking()]
-        more = min(_correction(sizes), round(HIGHEST_SHARE * min(seen))) if len(sizes) >= ENOUGH else 0
+    for phase in sorted({phase for sample in samples for phase in sample.lacking()}):
+        sessions = [sample for sample in samples if phase in sample.lacking()]
+        if len(sessions) < ENOUGH:
+            continue
+        errors = sorted(sample.lacking()[phase] for sample in sessions)
+        predicted = [sample.predicted[phase] for sample in sessions]
+        more = errors[3 * (len(errors) - 1) // 4]  # upper quartile, of three the median: never the highest alone
+        if more <= 0:
+            more = min(0, errors[-1] + (errors[-1] - errors[0]))
+        more = min(more, round(HIGHEST_SHARE * min(predicted)))
         if more:
-            corrections[phase] = Correction(more_bytes=more, seen_bytes=max(seen))
+            corrections[phase] = Correction(more_bytes=more, seen_bytes=max(predicted))
     return corrections
 
 
-def _correction(lacking: Sequence[int]) -> int:
-    ordered = sorted(lacking)
-    quartile = ordered[3 * (len(ordered) - 1) // 4]  # of three the median: never the highest alone
-    if quartile > 0:
-        return quartile
-    return min(0, ordered[-1] + (ordered[-1] - ordered[0]))
-
-
 def error_band(samples: Sequence[Sample]) -> dict[str, int]:
-    """Returns `sessions`, and `median_bytes`, `lowest_bytes`, `highest_bytes` of their errors."""
-    errors = [sample.error_bytes for sample in samples]
+    """Returns `sessions`, and `median_bytes`, `lowest_bytes`, `highest_bytes` of their errors.
+
+    An error is the measured peak minus the one that was shown.
+    """
+    errors = [max(sample.measured.values()) - max(sample.corrected.values()) for sample in samples]
     if not errors:
         return {"sessions": 0}
     return {

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from plimsoll.levers import registry
 from plimsoll.levers.lever import CLASSES
 from plimsoll.planned import Alternative, Ledger, Plan
-from plimsoll.planner.types import Analysis
+from plimsoll.planner.types import Analysis, Problem
 from plimsoll.units import format_bytes
 
 NEAR = 1.05
@@ -20,27 +21,34 @@ class Candidate:
     plan: Plan
     ledger: Ledger
     seconds: float
-    confirmed: bool
-    """Compiled, not interpolated."""
     analysis: Analysis | None = None
     bound: bool = False
-    """Of one compile alone, for a larger micro-batch: it may need less."""
+    """True of a micro-batch that was estimated from one compile alone: it may need less."""
     measured: bool = False
 
     @property
     def peak(self) -> int:
         return self.ledger.predicted_peak_bytes
 
-    @property
-    def needed(self) -> int:
-        return self.ledger.needed_bytes
 
-    @property
-    def fits(self) -> bool:
-        return self.ledger.fits
+def preferred(candidates: Sequence[Candidate]) -> Candidate:
+    """Returns the one that touches the numbers least, then needs the fewest bytes, of those that count as fastest."""
+    fastest = min(candidate.seconds for candidate in candidates)
+    near = (candidate for candidate in candidates if candidate.seconds <= NEAR * fastest)
+    return min(near, key=lambda candidate: (CLASSES.index(candidate.plan.numerics), candidate.peak))
 
-    def preference(self) -> tuple[int, int]:
-        return CLASSES.index(self.plan.numerics), self.peak
+
+def smaller(plan: Plan, problem: Problem) -> Iterator[Plan]:
+    """Yields the plan with fewer and fewer bytes, by levers that change no compiled function.
+
+    First with synchronous saves unless saving is pinned, then with fewer batches made ready, too.
+    """
+    if plan.async_save and "async_save" not in plan.pinned:
+        plan = replace(plan, async_save=False)
+        yield plan
+    for depth in sorted(problem.host_bytes, reverse=True):
+        if depth < plan.prefetch:
+            yield replace(plan, prefetch=depth)
 
 
 def same_step(plan: Plan) -> Plan:

@@ -12,10 +12,12 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import platform
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -43,7 +45,6 @@ class Child:
         self._answers = answers
         self._process: subprocess.Popen[str] | None = None
         self._errors: IO[str] | None = None
-        self._gave_up = False
         self.compiles = 0
         self.doing = "compiling" if about.get("compiled", True) else "estimating"
 
@@ -51,7 +52,17 @@ class Child:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop()
+        process = self._process
+        if process is None:
+            return
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        self._close(process)
 
     def static(self, fsdp: int = 1, storage: Storage | None = None) -> Static:
         return Static(**self._cached("static", {"fsdp": fsdp, "storage": dataclasses.asdict(storage or Storage())}))
@@ -93,16 +104,25 @@ class Child:
         process = self._process or self._start()
         assert process.stdin is not None
         assert process.stdout is not None
+        begin = time.monotonic()
+        watchdog = threading.Timer(SECONDS_PER_ANSWER, process.kill)
+        watchdog.start()
         try:
             process.stdin.write(json.dumps({"verb": verb, **arguments}) + "\n")
             process.stdin.flush()
-            line = self._line(process)
+            line = process.stdout.readline()  # what libraries print goes to standard error
         except BrokenPipeError:
             line = ""
+        finally:
+            watchdog.cancel()
         if not line.endswith("\n"):  # it ended, or was killed, before it had answered
-            raise ChildDied(self._why_it_ended(process))
-        answer = _parsed(line)
-        if answer is None:
+            too_slow = time.monotonic() - begin >= SECONDS_PER_ANSWER
+            raise ChildDied(self._why_it_ended(process, too_slow=too_slow))
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict) or not answer.keys() & {"answer", "failed", "refused"}:
             process.kill()
             self._why_it_ended(process)
             raise DoesNotCompile(f"the compile process answered with {line.strip()[:300]!r}")
@@ -112,22 +132,7 @@ class Child:
             raise DoesNotCompile(answer["failed"])
         return answer["answer"]
 
-    def _line(self, process: subprocess.Popen[str]) -> str:
-        """Returns the next line, empty or cut short where the child ended. Libraries print to standard error."""
-        assert process.stdout is not None
-        watchdog = threading.Timer(SECONDS_PER_ANSWER, self._give_up, [process])
-        watchdog.start()
-        try:
-            return process.stdout.readline()
-        finally:
-            watchdog.cancel()
-
-    def _give_up(self, process: subprocess.Popen[str]) -> None:
-        self._gave_up = True
-        process.kill()
-
     def _start(self) -> subprocess.Popen[str]:
-        self._gave_up = False
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (closed when the child ends)
         self._process = subprocess.Popen(
             self._command,
@@ -139,10 +144,11 @@ class Child:
         )
         return self._process
 
-    def _why_it_ended(self, process: subprocess.Popen[str]) -> str:
+    def _why_it_ended(self, process: subprocess.Popen[str], *, too_slow: bool = False) -> str:
+        """Waits for the end of the process, and returns it in words with the last line of its standard error."""
         code = process.wait()
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-        if self._gave_up:
+        if too_slow:
             how = f"had no answer after {SECONDS_PER_ANSWER} s and was stopped"
         message = ""
         if self._errors is not None:
@@ -152,19 +158,6 @@ class Child:
         self._close(process)
         return f"the compile process {how}{message}"
 
-    def _stop(self) -> None:
-        process = self._process
-        if process is None:
-            return
-        assert process.stdin is not None
-        process.stdin.close()
-        try:
-            process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        self._close(process)
-
     def _close(self, process: subprocess.Popen[str]) -> None:
         """Closes the pipes: a search may outlive several children."""
         self._process = None
@@ -172,15 +165,6 @@ class Child:
             with contextlib.suppress(BrokenPipeError):  # a question nobody read
                 if stream is not None:
                     stream.close()
-
-
-def _parsed(line: str) -> dict[str, Any] | None:
-    """Returns an answer or a failure; None where a child writes anything else."""
-    try:
-        answer = json.loads(line)
-    except ValueError:
-        return None
-    return answer if isinstance(answer, dict) and answer.keys() & {"answer", "failed", "refused"} else None
 
 
 def _compiled_levers(plan: Plan) -> dict[str, Any]:
@@ -213,9 +197,6 @@ def processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        import platform
-
         return f"{count} cores of {platform.processor() or platform.machine()}"
-    fields = dict(line.split(":", 1) for line in reversed(lines) if ":" in line)
-    facts = {name.strip(): value.strip() for name, value in fields.items()}
-    return f"{count} cores of {facts.get('model name', 'an unknown processor')}"
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return f"{count} cores of {next(models, 'an unknown processor')}"

@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from plimsoll.errors import RecipeError
 
@@ -29,19 +29,32 @@ FIGURES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figures:
-    """Figures of one device; the words are those of `chips.Chip`."""
+class Chip:
+    """A device, or several of them that train together. Bytes and rates are of one device."""
 
-    platform: str
+    name: str
+    platform: Literal["cpu", "cuda", "tpu"]
+    devices: int
+    """Devices as JAX counts them."""
+    hosts: int
+    """Machines, a training process on each."""
     memory_bytes: int
+    """Memory that a run may use; the source says what was subtracted."""
     flops: Mapping[str, float]
+    """Precision to dense floating-point operations per second; a precision without units is absent."""
     memory_bandwidth: float
+    """Bytes per second of the device's memory."""
     link_bandwidth: float
-    """Rate to a neighbour; of a TPU, of one link, one way."""
+    """Bytes per second that a device sends to its neighbours, 0 where it is alone. As read from a file: of a GPU, its
+    rate to another; of a TPU, that of one link, one way."""
     host_link_bandwidth: float
+    """Bytes per second between the device and its host's memory, one way; 0 where it is not known."""
     host_memory_bytes: int | None
+    """Memory of each host; None where it depends on the machine the chip is in."""
     compiler: Mapping[str, Any]
+    """Options that `topology.devices` passes to the compiler."""
     sources: Mapping[str, str]
+    """Figure to its source."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +70,8 @@ class Slice:
 class Family:
     """TPU slices that differ in size alone. `sizes`: the number in the name to the slice."""
 
-    figures: Figures
+    device: Chip
+    """One of their devices; its name is the family's."""
     counts: str
     """Unit of the number in the name."""
     devices_per_chip: int
@@ -72,7 +86,8 @@ class Catalogue:
 
     architectures: Mapping[str, Mapping[str, int]]
     """CUDA compute capability to the limits of a multiprocessor."""
-    chips: Mapping[str, Figures]
+    chips: Mapping[str, Chip]
+    """GPUs, each alone."""
     families: Mapping[str, Family]
 
 
@@ -85,10 +100,11 @@ def read(path: Path, *, architectures: Mapping[str, Mapping[str, int]] | None = 
     except tomllib.TOMLDecodeError as problem:
         raise RecipeError(f"the chip file {path} is not TOML: {problem}") from None
     whole = _Table(document, str(path), "")
-    own = {name: _architecture(table) for name, table in whole.tables("architectures")}
+    limits = ("shared_memory_per_core", "shared_memory_per_block_optin", "threads_per_core_limit", "fpus_per_core")
+    own = {name: table.whole(dict.fromkeys(limits, count)) for name, table in whole.tables("architectures").items()}
     known = {**(architectures or {}), **own}
-    gpus = {name: _gpu(table, known) for name, table in whole.tables("chips")}
-    families = {name: _family(table) for name, table in whole.tables("families")}
+    gpus = {name: _gpu(name, table, known) for name, table in whole.tables("chips").items()}
+    families = {name: _family(name, table) for name, table in whole.tables("families").items()}
     whole.end()
     if "cpu" in gpus:
         raise RecipeError(
@@ -98,36 +114,28 @@ def read(path: Path, *, architectures: Mapping[str, Mapping[str, int]] | None = 
     return Catalogue(architectures=known, chips=gpus, families=families)
 
 
-def _architecture(table: _Table) -> dict[str, int]:
-    names = ("shared_memory_per_core", "shared_memory_per_block_optin", "threads_per_core_limit", "fpus_per_core")
-    limits = {name: table.take(name, count) for name in names}
-    table.end()
-    return limits
-
-
-def _gpu(table: _Table, architectures: Mapping[str, Mapping[str, int]]) -> Figures:
+def _gpu(name: str, table: _Table, architectures: Mapping[str, Mapping[str, int]]) -> Chip:
     table.take("platform", one_of("cuda"))
-    options = table.table("compiler")
-    compiler: dict[str, Any] = {"description": options.take("description", words)}
-    compiler["compute_capability"] = options.take("compute_capability", one_of(*architectures))
-    for name, kind in (
-        ("core_count", count),
-        ("clock_rate_ghz", rate),
-        ("l2_cache_size", count),
-        ("device_memory_size", count),
-    ):
-        compiler[name] = options.take(name, kind)
-    options.end()
+    compiler = table.table("compiler").whole(
+        {
+            "description": words,
+            "compute_capability": one_of(*architectures),
+            "core_count": count,
+            "clock_rate_ghz": rate,
+            "l2_cache_size": count,
+            "device_memory_size": count,
+        }
+    )
     compiler |= architectures[compiler["compute_capability"]]
-    figures = _figures(table, platform="cuda", compiler=compiler)
+    chip = _device(name, table, platform="cuda", compiler=compiler)
     table.end()
-    whole = compiler["device_memory_size"]
-    if figures.memory_bytes > whole:
-        raise table.refusal("memory_bytes", f"at most the {whole:,} of device_memory_size", figures.memory_bytes)
-    return figures
+    total = compiler["device_memory_size"]
+    if chip.memory_bytes > total:
+        raise table.refusal("memory_bytes", f"at most the {total:,} of device_memory_size", chip.memory_bytes)
+    return chip
 
 
-def _family(table: _Table) -> Family:
+def _family(name: str, table: _Table) -> Family:
     table.take("platform", one_of("tpu"))
     options = table.table("compiler")
     host = options.take("host", shape)
@@ -135,30 +143,25 @@ def _family(table: _Table) -> Family:
     if chip_config := options.take("chip_config_name", words, default=None):
         compiler["chip_config_name"] = chip_config
     options.end()
-    figures = _figures(table, platform="tpu", compiler=compiler)
-    family = Family(
-        figures=figures,
-        counts=table.take("counts", words),
-        devices_per_chip=table.take("devices_per_chip", count),
-        wraps_at=table.take("wraps_at", count),
-        sizes={
-            size: _slice(each, host=host, memory=figures.host_memory_bytes) for size, each in table.numbered("sizes")
-        },
-    )
+    device = _device(name, table, platform="tpu", compiler=compiler)
+    counts, devices_per_chip = table.take("counts", words), table.take("devices_per_chip", count)
+    wraps_at = table.take("wraps_at", count)
+    slices = table.tables("sizes")
+    if not slices or not all(key.isdigit() and int(key) > 0 for key in slices):
+        raise table.refusal("sizes", "a table from the number in the name to a slice", list(slices))
+    sizes = {
+        int(key): _slice(slices[key], host=host, memory=device.host_memory_bytes) for key in sorted(slices, key=int)
+    }
     table.end()
-    for size, each in family.sizes.items():
-        _require_links(table, family, size, chips=math.prod(each.topology))
-    return family
-
-
-def _require_links(table: _Table, family: Family, size: int, *, chips: int) -> None:
-    """Raises RecipeError where a step would send at an unknown rate: only links between chips are described."""
-    devices = chips * family.devices_per_chip
-    if chips > 1 and not family.figures.link_bandwidth:
-        raise table.refusal("link_bandwidth", f"{rate.__doc__}: size {size} has {devices} devices", None)
-    if chips == 1 < devices:
-        wanted = f"sizes of more than one chip: the link between its {devices} devices is not described"
-        raise table.refusal(f"sizes.{size}", wanted, "one chip")
+    for size, layout in sizes.items():  # only links between chips are described
+        chips = math.prod(layout.topology)
+        devices = chips * devices_per_chip
+        if chips > 1 and not device.link_bandwidth:
+            raise table.refusal("link_bandwidth", f"{rate.__doc__}: size {size} has {devices} devices", None)
+        if chips == 1 < devices:
+            wanted = f"sizes of more than one chip: the link between its {devices} devices is not described"
+            raise table.refusal(f"sizes.{size}", wanted, "one chip")
+    return Family(device=device, counts=counts, devices_per_chip=devices_per_chip, wraps_at=wraps_at, sizes=sizes)
 
 
 def _slice(table: _Table, *, host: tuple[int, ...], memory: int | None) -> Slice:
@@ -173,20 +176,23 @@ def _slice(table: _Table, *, host: tuple[int, ...], memory: int | None) -> Slice
     return size
 
 
-def _figures(table: _Table, *, platform: str, compiler: Mapping[str, Any]) -> Figures:
+def _device(name: str, table: _Table, *, platform: Literal["cuda", "tpu"], compiler: Mapping[str, Any]) -> Chip:
     rates = table.table("flops")
-    flops = {name: rates.take(name, rate, default=None) for name in PRECISIONS}
+    flops = {precision: rates.take(precision, rate, default=None) for precision in PRECISIONS}
     rates.end()
     if flops["float32"] is None:
         raise rates.refusal("float32", rate.__doc__ or "", None)
-    given = [name for name in FIGURES if name in table]
     sources = table.table("sources", default={})
-    named = {name: sources.take(name, words, default=f"the file {table.path}") for name in given}
+    given = [figure for figure in FIGURES if figure in table.given]
+    named = {figure: sources.take(figure, words, default=f"the file {table.path}") for figure in given}
     sources.end()
-    return Figures(
+    return Chip(
+        name=name,
         platform=platform,
+        devices=1,
+        hosts=1,
         memory_bytes=table.take("memory_bytes", count),
-        flops={name: rate for name, rate in flops.items() if rate is not None},
+        flops={precision: each for precision, each in flops.items() if each is not None},
         memory_bandwidth=table.take("memory_bandwidth", rate),
         link_bandwidth=table.take("link_bandwidth", rate, default=0.0),
         host_link_bandwidth=table.take("host_link_bandwidth", rate, default=0.0),
@@ -243,10 +249,7 @@ class _Table:
         if not isinstance(values, dict):
             raise RecipeError(f"the chip file {path}: [{where}] must be a table, got {values!r}")
         self._values, self._known = dict(values), list[str]()
-        self._given = frozenset(values)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._given
+        self.given = frozenset(values)
 
     def take(self, name: str, kind: Callable[[Any], Any], *, default: Any = _REQUIRED) -> Any:
         self._known.append(name)
@@ -258,22 +261,24 @@ class _Table:
         except ValueError:
             raise self.refusal(name, kind.__doc__ or "", value) from None
 
+    def whole(self, kinds: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
+        """Returns the fields of a table that has these and no others."""
+        fields = {name: self.take(name, kind) for name, kind in kinds.items()}
+        self.end()
+        return fields
+
     def table(self, name: str, *, default: Any = None) -> _Table:
         self._known.append(name)
-        return _Table(self._values.pop(name, default), self.path, self._inside(name))
+        where = f"{self._where}.{name}" if self._where else name
+        return _Table(self._values.pop(name, default), self.path, where)
 
-    def tables(self, name: str) -> list[tuple[str, _Table]]:
+    def tables(self, name: str) -> dict[str, _Table]:
         """Returns the tables in a table, by name; none where it is absent."""
         outer = self.table(name, default={})
-        return [(key, _Table(value, self.path, outer._inside(key))) for key, value in outer._values.items()]
-
-    def numbered(self, name: str) -> list[tuple[int, _Table]]:
-        tables = self.tables(name)
-        if not tables or not all(key.isdigit() and int(key) > 0 for key, _ in tables):
-            raise self.refusal(name, "a table from the number in the name to a slice", [key for key, _ in tables])
-        return sorted((int(key), table) for key, table in tables)
+        return {key: outer.table(key) for key in list(outer._values)}
 
     def end(self) -> None:
+        """Raises RecipeError where a field is left that nobody has taken."""
         for name in self._values:
             near = difflib.get_close_matches(name, self._known, n=1)
             hint = f": did you mean {near[0]}?" if near else f"; there are {', '.join(self._known)}"
@@ -284,6 +289,3 @@ class _Table:
         what = "and is missing" if got is None else f"got {got!r}"
         field = f"{name} of [{self._where}]"
         return RecipeError(f"the chip file {self.path}: {field} must be {wanted}, {what}; docs/chips.md has an example")
-
-    def _inside(self, name: str) -> str:
-        return f"{self._where}.{name}" if self._where else name

@@ -10,50 +10,20 @@ import difflib
 import math
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
 
 from platformdirs import user_config_path
 
 from plimsoll.errors import RecipeError
 from plimsoll.planner import chip_file, host
-from plimsoll.planner.chip_file import Catalogue, Family, Figures
+from plimsoll.planner.chip_file import Catalogue, Chip, Family
 from plimsoll.planner.types import Rates
 
 CATALOGUE = Path(__file__).with_name("chips.toml")
 GPUS_IN_A_MACHINE = (2, 4, 8)
 LOOP_SECONDS = 1e-4
 """Time of one more micro-batch on an accelerator, some tens of kernel launches. Assumed, not measured."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Chip:
-    """A device, or several of them that train together. Bytes and rates are of one device."""
-
-    name: str
-    platform: Literal["cpu", "cuda", "tpu"]
-    devices: int
-    """Devices as JAX counts them."""
-    hosts: int
-    """Machines, a training process on each."""
-    memory_bytes: int
-    """Memory that a run may use; the source says what was subtracted."""
-    flops: Mapping[str, float]
-    """Precision to dense floating-point operations per second; a precision without units is absent."""
-    memory_bandwidth: float
-    """Bytes per second of the device's memory."""
-    link_bandwidth: float
-    """Bytes per second that a device sends to its neighbours; 0 where it is alone."""
-    host_link_bandwidth: float
-    """Bytes per second between the device and its host's memory, one way; 0 where it is not known."""
-    host_memory_bytes: int | None
-    """Memory of each host; None where it depends on the machine the chip is in."""
-    compiler: Mapping[str, Any]
-    """Options that `topology.devices` passes to the compiler."""
-    sources: Mapping[str, str]
-    """Figure to its source."""
 
 
 def chip(name: str, file: Path | None = None) -> Chip:
@@ -67,15 +37,15 @@ def chip(name: str, file: Path | None = None) -> Chip:
         return _this_machine()
     known = _catalogue(file)
     if name in known.chips:
-        return _gpus(name, known.chips[name])
+        return _gpus(known.chips[name])
     family, _, size = name.rpartition("-")
     if family in known.families:
-        return _slice(family, known.families[family], size)
+        return _slice(known.families[family], size)
     if several := re.fullmatch(r"(\d+)x(.+)|(.+)x(\d+)", name):
         gpu, devices = several[2] or several[3], int(several[1] or several[4])
         if gpu in known.chips:
-            return _gpus(gpu, known.chips[gpu], devices=devices)
-    slices = [f"{family}-{size}" for family, figures in known.families.items() for size in figures.sizes]
+            return _gpus(known.chips[gpu], devices=devices)
+    slices = [f"{family}-{size}" for family, layout in known.families.items() for size in layout.sizes]
     near = difflib.get_close_matches(name.lower(), ["cpu", *known.chips, *slices], n=3)
     listed = "`plimsoll chips` lists them"
     hint = f"did you mean {' or '.join(near)}? {listed}" if near else listed
@@ -85,9 +55,8 @@ def chip(name: str, file: Path | None = None) -> Chip:
 def chips(file: Path | None = None) -> list[Chip]:
     """Returns this machine, every GPU alone, and every TPU slice."""
     known = _catalogue(file)
-    gpus = [_gpus(name, figures) for name, figures in known.chips.items()]
-    slices = [_slice(name, family, str(size)) for name, family in known.families.items() for size in family.sizes]
-    return [_this_machine(), *gpus, *slices]
+    slices = [_slice(family, str(size)) for family in known.families.values() for size in family.sizes]
+    return [_this_machine(), *map(_gpus, known.chips.values()), *slices]
 
 
 def rates(chip: Chip) -> Rates:
@@ -143,68 +112,47 @@ def _this_machine() -> Chip:
     )
 
 
-def _gpus(name: str, figures: Figures, *, devices: int = 1) -> Chip:
-    if devices != 1 and devices not in GPUS_IN_A_MACHINE:
-        offered = ", ".join(f"{name}x{count}" for count in GPUS_IN_A_MACHINE)
-        raise RecipeError(f"{name}x{devices} cannot be planned for: GPUs of one machine are counted as {offered}")
-    if devices > 1 and not figures.link_bandwidth:
+def _gpus(card: Chip, *, devices: int = 1) -> Chip:
+    """Returns several cards in one machine, or one alone, which sends nothing."""
+    name = f"{card.name}x{devices}"
+    if devices == 1:
+        return replace(card, link_bandwidth=0.0)
+    if devices not in GPUS_IN_A_MACHINE:
+        offered = ", ".join(f"{card.name}x{count}" for count in GPUS_IN_A_MACHINE)
+        raise RecipeError(f"{name} cannot be planned for: GPUs of one machine are counted as {offered}")
+    if not card.link_bandwidth:
         raise RecipeError(
-            f"{name}x{devices} cannot be planned for: [chips.{name}] of your chip file does not say how fast the cards"
+            f"{name} cannot be planned for: [chips.{card.name}] of your chip file does not say how fast the cards"
             " reach one another. Add link_bandwidth, bytes per second one way (docs/chips.md)"
         )
-    return Chip(
-        name=name if devices == 1 else f"{name}x{devices}",
-        platform="cuda",
-        devices=devices,
-        hosts=1,
-        memory_bytes=figures.memory_bytes,
-        flops=figures.flops,
-        memory_bandwidth=figures.memory_bandwidth,
-        link_bandwidth=figures.link_bandwidth if devices > 1 else 0.0,
-        host_link_bandwidth=figures.host_link_bandwidth,
-        host_memory_bytes=figures.host_memory_bytes,
-        compiler=figures.compiler,
-        sources=figures.sources,
-    )
+    return replace(card, name=name, devices=devices)
 
 
-def _slice(name: str, family: Family, size: str) -> Chip:
-    if not size.isdigit() or int(size) not in family.sizes:
-        raise RecipeError(_no_such_slice(name, family, size))
-    figures, layout = family.figures, family.sizes[int(size)]
+def _slice(family: Family, size: str) -> Chip:
+    device, sizes = family.device, list(family.sizes)
+    if not size.isdigit() or int(size) not in sizes:
+        near = min(sizes, key=lambda each: abs(each - int(size))) if size.isdigit() else sizes[0]
+        example = _slice(family, str(near))
+        hosts = "1 host" if example.hosts == 1 else f"{example.hosts} hosts"
+        raise RecipeError(
+            f"there is no topology {device.name}-{size}: the number counts {family.counts}, and slices come in"
+            f" {', '.join(map(str, sizes))}. The nearest is {example.name}, {example.devices} devices on {hosts}"
+        )
+    layout = family.sizes[int(size)]
     in_all, in_a_host = math.prod(layout.topology), math.prod(layout.host)
-    devices = in_all * family.devices_per_chip
     # Links of the chip that has fewest: at the edge of an axis that does not wrap around it has one neighbour there.
     wraps = all(axis % family.wraps_at == 0 for axis in layout.topology)
     links = sum(2 if wraps else 1 for axis in layout.topology if axis > 1)
-    compiler = dict(figures.compiler)
+    compiler = dict(device.compiler)
     generation = compiler.pop("generation")
-    return Chip(
-        name=f"{name}-{size}",
-        platform="tpu",
-        devices=devices,
+    compiler["topology_name"] = f"{generation}:{'x'.join(map(str, layout.topology))}"
+    compiler["chips_per_host_bounds"] = (*layout.host, 1, 1)[:3]
+    return replace(
+        device,
+        name=f"{device.name}-{size}",
+        devices=in_all * family.devices_per_chip,
         hosts=in_all // in_a_host,
-        memory_bytes=figures.memory_bytes,
-        flops=figures.flops,
-        memory_bandwidth=figures.memory_bandwidth,
-        link_bandwidth=links * figures.link_bandwidth / family.devices_per_chip,
-        host_link_bandwidth=figures.host_link_bandwidth,
+        link_bandwidth=links * device.link_bandwidth / family.devices_per_chip,
         host_memory_bytes=layout.host_memory_bytes,
-        compiler=compiler
-        | {
-            "topology_name": f"{generation}:{'x'.join(map(str, layout.topology))}",
-            "chips_per_host_bounds": (*layout.host, 1, 1)[:3],
-        },
-        sources=figures.sources,
-    )
-
-
-def _no_such_slice(name: str, family: Family, size: str) -> str:
-    sizes = list(family.sizes)
-    near = min(sizes, key=lambda each: abs(each - int(size))) if size.isdigit() else sizes[0]
-    example = _slice(name, family, str(near))
-    hosts = "1 host" if example.hosts == 1 else f"{example.hosts} hosts"
-    return (
-        f"there is no topology {name}-{size}: the number counts {family.counts}, and slices come in"
-        f" {', '.join(map(str, sizes))}. The nearest is {example.name}, {example.devices} devices on {hosts}"
+        compiler=compiler,
     )

@@ -41,13 +41,17 @@ class Clock:
 
     def _climbed(self, known: list[Candidate], fitting: list[Candidate]) -> list[Candidate]:
         """Returns `known` with the next larger and smaller micro-batch of the fastest, until both are known."""
-        best = min(known, key=lambda candidate: candidate.seconds)
-        neighbours = [near for near in _neighbours(best, fitting) if near.plan not in {each.plan for each in known}]
-        if not neighbours:
-            return known
-        again = self.timed([best, *neighbours])
-        others = [candidate for candidate in known if candidate.plan != best.plan]
-        return self._climbed([*others, *again], fitting) if again else known
+        while True:
+            best = min(known, key=lambda candidate: candidate.seconds)
+            alike = [candidate for candidate in fitting if combination(candidate.plan) == combination(best.plan)]
+            alike.sort(key=lambda candidate: candidate.plan.micro_batch)
+            at = [candidate.plan.micro_batch for candidate in alike].index(best.plan.micro_batch)
+            timed = {candidate.plan for candidate in known}
+            neighbours = [near for near in alike[max(0, at - 1) : at + 2] if near.plan not in timed]
+            again = self.timed([best, *neighbours]) if neighbours else []
+            if not again:
+                return known
+            known = [*(candidate for candidate in known if candidate.plan != best.plan), *again]
 
     def timed(self, candidates: list[Candidate]) -> list[Candidate]:
         """Times all of them in turn, or none."""
@@ -76,12 +80,3 @@ def _shortlist(fitting: list[Candidate]) -> list[Candidate]:
         largest = [max(group, key=lambda candidate: candidate.plan.micro_batch) for group in groups.values()]
         chosen = [*(group[0] for group in groups.values()), *largest]
     return [candidate for candidate in fitting if candidate in chosen]
-
-
-def _neighbours(best: Candidate, fitting: list[Candidate]) -> list[Candidate]:
-    """Returns plans of the same levers, with the next smaller and the next larger micro-batch."""
-    alike = [candidate for candidate in fitting if combination(candidate.plan) == combination(best.plan)]
-    alike.sort(key=lambda candidate: candidate.plan.micro_batch)
-    sizes = [candidate.plan.micro_batch for candidate in alike]
-    at = sizes.index(best.plan.micro_batch)
-    return alike[max(0, at - 1) : at] + alike[at + 1 : at + 2]

@@ -12,8 +12,9 @@ from typing import Any
 
 from plimsoll.errors import RecipeError
 from plimsoll.levers import registry
+from plimsoll.levers.records.offload import OFFLOAD_WORDS, OFFLOADED, SUPPORTED_AS
 from plimsoll.planner.types import Problem, Rates, Static
-from plimsoll.types import Storage
+from plimsoll.types import Offload, Storage
 
 
 def micro_batches(problem: Problem) -> list[int]:
@@ -82,3 +83,20 @@ def require_narrower(problem: Problem, static_of: Callable[[Storage], Static]) -
                 " kept in fewer bits. Norms, biases, leaves of less than 4,096 weights and those that are not whole"
                 " blocks of 64 stay in float32, and so does the state of embeddings. Leave it out"
             )
+
+
+def unmovable(static: Static, offload: Offload) -> list[str]:
+    """Returns the parts of the state that `offload` names, and of which this model has nothing worth moving."""
+    return [part for part in SUPPORTED_AS if part in OFFLOADED[offload] and not static.movable.get(part)]
+
+
+def require_moved(problem: Problem, static: Static) -> None:
+    """Raises RecipeError where what is pinned would move nothing."""
+    pinned = problem.pins.get("offload", "none")
+    if empty := unmovable(static, pinned):
+        words = " or ".join(OFFLOAD_WORDS[part] for part in empty)
+        layers = " (of what is frozen, layers that are stacked along a first axis are)" if "frozen" in empty else ""
+        raise RecipeError(
+            f"--offload {pinned} would change nothing: {problem.recipe} has no {words} large enough to be"
+            f" moved{layers}. Leave it out"
+        )

@@ -1,4 +1,6 @@
-"""From what the compiler says to the peak of the run: a maximum over its phases, not a sum of everything.
+"""Peak of the run from what the compiler says: a maximum over its phases, not a sum of everything.
+
+Micro-batches between and beyond the compiled ones are interpolated: temporaries grow almost linearly.
 
 On a CPU one resident set holds it all: the process (measured in a rehearsal), the state, the step's temporaries,
 what the loader holds, and what a save needs. Beside an accelerator there are two: the device's, and the host's.
@@ -7,6 +9,7 @@ what the loader holds, and what a save needs. Beside an accelerator there are tw
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from plimsoll.planned import HostLedger, Ledger, Plan
 from plimsoll.planner.types import Analysis, Problem, Rehearsal, Static
@@ -15,14 +18,14 @@ from plimsoll.units import MIB
 SAVING_BYTES = 6 * MIB
 """Orbax at work on a state of any size: its library code, its threads (docs/log.md, "Saving")."""
 SLICES_BYTES = 14 * MIB
-"""What it writes in slices of 4 MiB, 8 MiB of them in flight; a smaller state has fewer."""
+"""Slices of 4 MiB that it writes, 8 MiB of them in flight; a smaller state has fewer."""
 RESTORE_BYTES = 8 * MIB
-"""What Orbax reads at a time; besides it a leaf is there twice, as read and as it goes to the device."""
+"""Bytes that Orbax reads at a time; besides them a leaf is held twice, as read and as it goes to the device."""
 RUNNING_BYTES = 16 * MIB
-"""What a running process adds to a rehearsed one: library code that comes back, thread stacks, logs, allocator
+"""Bytes that a running process adds to a rehearsed one: library code that comes back, thread stacks, logs, allocator
 rounding (docs/log.md, "Given back")."""
 STARTING_BYTES = 8 * MIB
-"""On top of that, of the first thing that runs: it brings back all of that code at once, and before it two processes
+"""Further bytes of the first thing that runs: it brings back all of that code at once, and before it two processes
 differ by some MiB (docs/log.md, "Over the budget at the start")."""
 SPARE_BYTES = 4 * MIB
 """Left free on a CPU: peaks of one plan differ by a few MiB from run to run, and grow by as much in a long one."""
@@ -31,7 +34,7 @@ LEARNED = "learned from runs"
 """The component for what earlier runs needed beyond their predictions."""
 
 LOADING_BYTES = 4 * MIB
-"""What two starts of the same process differ by."""
+"""Difference between two starts of the same process."""
 BATCHES_ON_DEVICE = 2
 """The one of the step that runs, and the one of the step that waits: at most two are in flight."""
 OF_STATE = {"optimizer": "optimizer", "ema": "ema", "frozen": "parameters"}
@@ -49,12 +52,10 @@ def ledger(plan: Plan, problem: Problem, *, static: Static, analysis: Analysis, 
     else:
         phases = _device(plan, static, analysis, rehearsal)
         host = _host(plan, problem, static, analysis, rehearsal, data)
-    computed = _sums(phases)
-    if problem.learned is not None:
-        phases = {
-            name: _corrected(name, parts, problem.learned.of(name, computed[name])) for name, parts in phases.items()
-        }
-    peaks, dearest = _sums(phases), _dearest(phases)
+    computed = {name: sum(parts.values()) for name, parts in phases.items()}
+    phases = {name: _corrected(name, parts, problem.learned.of(name, computed[name])) for name, parts in phases.items()}
+    peaks = {name: sum(parts.values()) for name, parts in phases.items()}
+    dearest = max(peaks, key=peaks.__getitem__)
     return Ledger(
         budget_bytes=problem.budget_bytes,
         predicted=phases[dearest],
@@ -90,8 +91,11 @@ def _one_memory(
 
 
 def _corrected(phase: str, parts: Parts, more: int) -> Parts:
-    """What was learned is a part of its own. Where less was needed, only our own allowance gives way: never bytes
-    that are exact, compiled or rehearsed."""
+    """Returns the parts of a phase with what was learned, `more` bytes or fewer.
+
+    More is a part of its own. Where less was needed, only our own allowance gives way: never bytes that are exact,
+    compiled or rehearsed.
+    """
     if more >= 0:
         return parts | ({LEARNED: more} if more else {})
     allowance = LOADING_BYTES if phase == "load" else RUNNING_BYTES
@@ -129,7 +133,7 @@ def _host(
         "train": base | data | step,
         "save": base | data | save | (step if plan.async_save else {}),
     }
-    dearest = _dearest(phases)
+    dearest = max(phases, key=lambda name: sum(phases[name].values()))
     return HostLedger(budget_bytes=problem.host_budget_bytes, predicted=phases[dearest], phase=dearest)
 
 
@@ -146,10 +150,29 @@ def _state(static: Static) -> Parts:
     return state
 
 
-def _sums(phases: Mapping[str, Parts]) -> dict[str, int]:
-    return {name: sum(parts.values()) for name, parts in phases.items()}
+def sample(micros: list[int]) -> list[int]:
+    """Returns two micro-batches to compile: a small one, and one about four times as large."""
+    small = micros[min(1, len(micros) - 1)] if len(micros) > 2 else micros[0]
+    large = next((n for n in micros if n >= 4 * small), micros[-1])
+    return sorted({small, large})
 
 
-def _dearest(phases: Mapping[str, Parts]) -> str:
-    sums = _sums(phases)
-    return max(sums, key=lambda name: sums[name])
+def interpolated(micro: int, compiled: Mapping[int, Analysis]) -> Analysis:
+    """Returns the analysis by linear interpolation; below the smaller compiled one, never less than in proportion."""
+    smallest, largest = min(compiled), max(compiled)
+    low, high = compiled[smallest], compiled[largest]
+    if smallest == largest:
+        share = micro / smallest
+        return replace(
+            low,
+            temp_bytes=round(low.temp_bytes * max(1.0, share)),
+            host_temp_bytes=round(low.host_temp_bytes * share),
+        )
+    slope = (high.temp_bytes - low.temp_bytes) / (largest - smallest)
+    temp = max(low.temp_bytes + slope * (micro - smallest), low.temp_bytes * min(1.0, micro / smallest))
+    hosted = high.host_temp_bytes * micro / largest  # the inputs of blocks: so many for each example
+    # Of the whole step, linear in 1 / micro-batch: a constant part, and one per micro-batch.
+    offset, width = 1 / micro - 1 / smallest, 1 / largest - 1 / smallest
+    moved = low.moved_bytes + (high.moved_bytes - low.moved_bytes) * offset / width
+    dots = low.dots + (high.dots - low.dots) * offset / width
+    return replace(low, temp_bytes=round(temp), moved_bytes=moved, dots=dots, host_temp_bytes=round(hosted))

@@ -9,12 +9,13 @@ docs/chips.md says how far this is from what the compilers say.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 from jax.extend import core as jex
-from jax.interpreters import partial_eval
+
+from plimsoll.planner.flops import inner_jaxprs, live
 
 FREE = frozenset(
     {"reshape", "squeeze", "expand_dims", "broadcast_in_dim", "iota", "copy", "stop_gradient", "optimization_barrier"}
@@ -29,116 +30,82 @@ _ELEMENTWISE = """
 FUSED = frozenset(_ELEMENTWISE.split())
 """Done inside whoever reads the result."""
 READS_FUSED = FUSED | FREE | {"reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "argmax", "argmin"}
-"""Those that can do it."""
-
-Values = frozenset[Any]
+"""Operations that compute fused operands while they read them."""
 
 
 def temporary_bytes(closed: Any) -> int:
     """Returns the largest sum of intermediate values alive at once; arguments and results are not counted."""
-    live, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
-    return _Scope(live).peak()
+    return _peak(live(closed))
 
 
 def kept_on_host_bytes(closed: Any) -> int:
     """Returns the bytes that loops stack in the host's memory for the backward pass."""
-    live, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
-    return _stacked_on_host(live)
+    return _stacked_on_host(live(closed))
 
 
 def _stacked_on_host(jaxpr: Any) -> int:
     total = 0
     for equation in jaxpr.eqns:
         if equation.primitive.name == "scan":
-            total += sum(map(_host_bytes, equation.outvars[equation.params["num_carry"] :]))
-        total += sum(map(_stacked_on_host, _bodies(equation)))
+            stacked = equation.outvars[equation.params["num_carry"] :]
+            total += sum(_bytes(variable, on_host=True) for variable in stacked)
+        total += sum(map(_stacked_on_host, inner_jaxprs(equation)))
     return total
 
 
-class _Scope:
-    """One jaxpr: its own arguments and results belong to whoever calls it."""
-
-    def __init__(self, jaxpr: Any) -> None:
-        self.equations = jaxpr.eqns
-        self.results = set(_variables(jaxpr.outvars))
-        for equation in reversed(self.equations):  # what only has another shape there is that result
-            if equation.primitive.name in FREE and self.results.intersection(equation.outvars):
-                self.results.update(_variables(equation.invars))
-        self.made_from: dict[Any, Values] = {}
-        self.last_use: dict[Any, int] = {}
-        self._follow()
-
-    def _follow(self) -> None:
-        readers: dict[Any, list[str]] = {}
-        for equation in self.equations:
-            for variable in _variables(equation.invars):
-                readers.setdefault(variable, []).append(equation.primitive.name)
-        for at, equation in enumerate(self.equations):
-            sources = frozenset().union(*(self._sources(variable) for variable in _variables(equation.invars)))
-            for source in sources:
-                self.last_use[source] = at
-            for variable in equation.outvars:
-                if _virtual(equation, readers.get(variable, []), variable in self.results):
-                    self.made_from[variable] = sources
-
-    def _sources(self, variable: Any) -> Values:
-        """Returns the allocated values that a variable is made from."""
-        return self.made_from.get(variable, frozenset({variable}))
-
-    def peak(self) -> int:
-        alive: dict[Any, int] = {}
-        highest = 0
-        for at, equation in enumerate(self.equations):
-            inside = max((_Scope(inner).peak() for inner in _bodies(equation)), default=0)
-            made = {
-                variable: _bytes(variable)
-                for variable in equation.outvars
-                if variable not in self.made_from and variable not in self.results
-            }
-            dying = [value for value in alive if self.last_use.get(value, -1) <= at]
-            reused = sum(alive[value] for value in dying) if equation.primitive.name in ("scan", "while") else 0
-            highest = max(highest, sum(alive.values()) + max(0, sum(made.values()) - reused) + inside)
-            for value in dying:
-                del alive[value]
-            alive |= {variable: size for variable, size in made.items() if self.last_use.get(variable, -1) > at}
-        return highest
+def _peak(jaxpr: Any) -> int:
+    """Returns the largest sum alive at once in a jaxpr, whose arguments and results belong to whoever calls it."""
+    results = set(_variables(jaxpr.outvars))
+    for equation in reversed(jaxpr.eqns):  # what only has another shape there is that result
+        if equation.primitive.name in FREE and results.intersection(equation.outvars):
+            results.update(_variables(equation.invars))
+    made_from, last_use = _followed(jaxpr, results)
+    alive: dict[Any, int] = {}
+    highest = 0
+    for at, equation in enumerate(jaxpr.eqns):
+        inside = max(map(_peak, inner_jaxprs(equation)), default=0)
+        allocated = {
+            variable: _bytes(variable)
+            for variable in equation.outvars
+            if variable not in made_from and variable not in results
+        }
+        dying = [value for value in alive if last_use.get(value, -1) <= at]
+        reused = sum(alive[value] for value in dying) if equation.primitive.name in ("scan", "while") else 0
+        highest = max(highest, sum(alive.values()) + max(0, sum(allocated.values()) - reused) + inside)
+        for value in dying:
+            del alive[value]
+        alive |= {variable: size for variable, size in allocated.items() if last_use.get(variable, -1) > at}
+    return highest
 
 
-def _virtual(equation: Any, readers: Sequence[str], is_result: bool) -> bool:
-    name = equation.primitive.name
-    if name in FREE:
-        return True
-    return name in FUSED and not is_result and all(reader in READS_FUSED for reader in readers)
-
-
-def _bodies(equation: Any) -> list[Any]:
-    found = []
-    for value in equation.params.values():
-        for item in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(item, jex.ClosedJaxpr):
-                found.append(item.jaxpr)
-            elif isinstance(item, jex.Jaxpr):
-                found.append(item)
-    return found
+def _followed(jaxpr: Any, results: set[Any]) -> tuple[dict[Any, frozenset[Any]], dict[Any, int]]:
+    """Returns what each variable that is never allocated is made from, and the last use of each value that is."""
+    readers: dict[Any, set[str]] = {}
+    for equation in jaxpr.eqns:
+        for variable in _variables(equation.invars):
+            readers.setdefault(variable, set()).add(equation.primitive.name)
+    made_from: dict[Any, frozenset[Any]] = {}
+    last_use: dict[Any, int] = {}
+    for at, equation in enumerate(jaxpr.eqns):
+        name = equation.primitive.name
+        operands = (made_from.get(variable, {variable}) for variable in _variables(equation.invars))
+        sources = frozenset[Any]().union(*operands)
+        last_use |= dict.fromkeys(sources, at)
+        for variable in equation.outvars:
+            fused = name in FUSED and variable not in results and readers.get(variable, set()) <= READS_FUSED
+            if name in FREE or fused:
+                made_from[variable] = sources
+    return made_from, last_use
 
 
 def _variables(atoms: Iterable[Any]) -> list[Any]:
     return [atom for atom in atoms if not isinstance(atom, jex.Literal)]
 
 
-def _bytes(variable: Any) -> int:
-    return 0 if _on_host(variable) else _size(variable)
-
-
-def _host_bytes(variable: Any) -> int:
-    return _size(variable) if _on_host(variable) else 0
-
-
-def _on_host(variable: Any) -> bool:
-    return getattr(variable.aval, "memory_space", None) == jax.memory.Space.Host
-
-
-def _size(variable: Any) -> int:
+def _bytes(variable: Any, *, on_host: bool = False) -> int:
+    """Returns the bytes of a value in the device's memory, or in the host's; 0 of a value in the other one."""
     aval = variable.aval
     size = getattr(aval, "size", 0)
-    return int(size) * getattr(aval.dtype, "itemsize", 8) if size else 0
+    if not size or on_host != (getattr(aval, "memory_space", None) == jax.memory.Space.Host):
+        return 0
+    return int(size) * getattr(aval.dtype, "itemsize", 8)

@@ -11,7 +11,7 @@ from plimsoll.planner.types import Problem, Static
 from plimsoll.units import GIB, MIB, format_bytes
 
 PROCESSES_DIFFER = 1.15
-"""By so much at most, whichever levers are on: none helps where the process alone is larger than its budget by more."""
+"""Ratio of the heaviest process to the lightest, whichever levers are on: above it none helps the process to fit."""
 
 
 def refusal(problem: Problem, static: Static, least: Candidate | None, failures: list[str]) -> BudgetError:
@@ -22,34 +22,31 @@ def refusal(problem: Problem, static: Static, least: Candidate | None, failures:
             budget_bytes=problem.budget_bytes,
             floor_bytes=None,
         )
-    host = least.ledger.host
-    if host is not None and not host.fits and least.needed <= problem.budget_bytes:
-        return _of_the_host(problem, host)
-    floor, spare = least.needed, least.ledger.spare_bytes
-    beside = f" and {format_bytes(spare)} to spare" if spare else ""
-    text = (
-        f"no plan for {problem.recipe} fits in {format_bytes(problem.budget_bytes)} on {problem.chip}\n"
-        f"  smallest found: {format_bytes(floor)} = {_made_of(least.ledger)}{beside}\n"
-        f"  already used: micro-batch {least.plan.micro_batch}, {in_words(least.plan.levers)}\n"
-        f"  you could: --memory {_enough(floor)}{_advice(problem, static, least)}"
+    host, needed = least.ledger.host, least.ledger.needed_bytes
+    if host is not None and not host.fits and needed <= problem.budget_bytes:
+        assert host.budget_bytes is not None
+        budget, floor, option, rest = host.budget_bytes, host.predicted_peak_bytes, "--host-memory", ""
+        where = f"of a host's memory beside {problem.chip} (--host-memory)"
+        parts = _made_of(host)
+    else:
+        budget, floor, option, where = problem.budget_bytes, needed, "--memory", f"on {problem.chip}"
+        spare = least.ledger.spare_bytes
+        parts = _made_of(least.ledger) + (f" and {format_bytes(spare)} to spare" if spare else "")
+        parts += f"\n  already used: micro-batch {least.plan.micro_batch}, {in_words(least.plan.levers)}"
+        rest = _advice(problem, static, least)
+    enough = f"{-(-floor // MIB)}MiB" if floor < 64 * GIB else f"{-(-floor // GIB)}GiB"  # as the option takes it
+    return BudgetError(
+        f"no plan for {problem.recipe} fits in {format_bytes(budget)} {where}\n"
+        f"  smallest found: {format_bytes(floor)} = {parts}\n"
+        f"  you could: {option} {enough}{rest}",
+        budget_bytes=budget,
+        floor_bytes=floor,
     )
-    return BudgetError(text, budget_bytes=problem.budget_bytes, floor_bytes=floor)
-
-
-def _of_the_host(problem: Problem, host: HostLedger) -> BudgetError:
-    assert host.budget_bytes is not None
-    floor = host.predicted_peak_bytes
-    text = (
-        f"no plan for {problem.recipe} fits in {format_bytes(host.budget_bytes)} of a host's memory beside"
-        f" {problem.chip} (--host-memory)\n"
-        f"  smallest found: {format_bytes(floor)} = {_made_of(host)}\n"
-        f"  you could: --host-memory {_enough(floor)}"
-    )
-    return BudgetError(text, budget_bytes=host.budget_bytes, floor_bytes=floor)
 
 
 def _advice(problem: Problem, static: Static, least: Candidate) -> str:
-    over = least.needed - problem.budget_bytes
+    """Returns what else would help, as further parts of a sentence."""
+    over = least.ledger.needed_bytes - problem.budget_bytes
     hints = []
     if least.ledger.phases.get("load", 0) > PROCESSES_DIFFER * problem.budget_bytes:
         return ""
@@ -61,10 +58,9 @@ def _advice(problem: Problem, static: Static, least: Candidate) -> str:
         names = {support.name for lever in LEVERS.values() if lever.touches == numerics for support in lever.supports}
         if names & {*problem.supported}:
             hints.append(f"--numerics {numerics}")
-    of_text = problem.rate_unit == "tokens"
     if problem.data_advice and least.ledger.predicted.get("data", 0) > over:
         hints.append(problem.data_advice)
-    if of_text and least.ledger.predicted.get("step temporaries", 0) > over:
+    if problem.rate_unit == "tokens" and least.ledger.predicted.get("step temporaries", 0) > over:
         hints.append("a shorter --seq-len")
     if static.state_bytes > over:
         saved = 1 - over / static.state_bytes
@@ -76,8 +72,3 @@ def _made_of(ledger: Ledger | HostLedger) -> str:
     parts = sorted(ledger.predicted.items(), key=lambda item: -item[1])
     named = " + ".join(f"{name} {size / MIB:.0f}" for name, size in parts if size >= MIB)
     return f"{named} (MiB), in the phase '{ledger.phase}'"
-
-
-def _enough(floor: int) -> str:
-    """Returns a size as `--memory` takes it, rounded up."""
-    return f"{-(-floor // MIB)}MiB" if floor < 64 * GIB else f"{-(-floor // GIB)}GiB"

@@ -8,23 +8,28 @@ them (`fsdp`) only where that is too much.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 from plimsoll.errors import BudgetError, PlimsollError
 from plimsoll.levers.registry import in_words
-from plimsoll.planned import Ledger, Plan, Planned, Scaled
-from plimsoll.planner.candidates import NEAR, Candidate, alternative, kind, same_step
+from plimsoll.planned import Ledger, Plan, Planned
+from plimsoll.planner.candidates import NEAR, Candidate, alternative, kind, preferred, same_step, smaller
 from plimsoll.planner.clock import Clock
-from plimsoll.planner.combinations import combinations, micro_batches, require_narrower, storages
-from plimsoll.planner.estimate import ledger
-from plimsoll.planner.interpolation import interpolated, sample
-from plimsoll.planner.offloading import moves, require_moved
+from plimsoll.planner.combinations import (
+    combinations,
+    micro_batches,
+    require_moved,
+    require_narrower,
+    storages,
+    unmovable,
+)
+from plimsoll.planner.estimate import interpolated, ledger, sample
 from plimsoll.planner.other_budgets import other_budgets
 from plimsoll.planner.refusal import PROCESSES_DIFFER, refusal
-from plimsoll.planner.scaling import scaling
-from plimsoll.planner.speed import host_bytes, step_seconds
+from plimsoll.planner.speed import host_bytes, scaling, step_seconds
 from plimsoll.planner.types import Analysis, Compiler, DoesNotCompile, Problem, Rates, Rehearsal, Static
 from plimsoll.types import Storage
 from plimsoll.units import format_bytes, format_seconds
@@ -37,17 +42,19 @@ NEARLY = 1.15
 """A peak estimated at so much of the budget is compiled to be sure."""
 
 GRADIENT_BYTES = 4
-"""Of a parameter, whatever its own are."""
+"""Bytes of a parameter's gradient, whatever its own are."""
 CONFIRMED = 4
 """Plans compiled for themselves, at most, to find the smallest: each takes some seconds."""
 
 Say = Callable[[str], None]
+Levers = Mapping[str, Any]
+"""A combination: a value for every lever but those chosen by themselves."""
 NO_STEP = Analysis(argument_bytes=0, output_bytes=0, alias_bytes=0, temp_bytes=0, flops=0.0)
-"""To price a process that does not train."""
+"""Analysis of a process that does not train."""
 
 
 def search(problem: Problem, compiler: Compiler, say: Say) -> Planned:
-    """Raises BudgetError, with the floor and what would fit, if nothing does."""
+    """Returns the fastest plan that fits. Raises BudgetError, with the floor and what would fit, if none does."""
     try:
         try:
             return _Search(problem, compiler, say).run()
@@ -62,18 +69,20 @@ def search(problem: Problem, compiler: Compiler, say: Say) -> Planned:
 
 def _with_a_way_out(refused: BudgetError, problem: Problem, compiler: Compiler, say: Say) -> BudgetError:
     """Returns the refusal with the one pin that, set free, would make a plan fit, and the value it would have."""
-    ways = []
     pins = problem.pins if refused.floor_bytes is not None and problem.pinned_by is None else {}
-    if not pins or not _Search(replace(problem, pins={}, measure=False), compiler, say).may_hold_the_state():
+    if not pins:
         return refused
+    alone = _Search(replace(problem, pins={}, measure=False), compiler, say).without_a_step()
+    if alone is not None and alone.needed_bytes > PROCESSES_DIFFER * problem.budget_bytes:
+        return refused  # whichever levers are on
+    ways = []
     for pin in pins:
-        others = {name: value for name, value in problem.pins.items() if name != pin}
+        others = {name: value for name, value in pins.items() if name != pin}
         try:
             free = _Search(replace(problem, pins=others, measure=False), compiler, say).run()
         except BudgetError:
             continue
-        value = getattr(free.plan, pin)
-        ways.append((pin, value, free.ledger.needed_bytes))
+        ways.append((pin, getattr(free.plan, pin), free.ledger.needed_bytes))
     if not ways:
         return refused
     pin, value, peak = max(ways, key=lambda way: way[2])
@@ -88,13 +97,16 @@ def _with_a_way_out(refused: BudgetError, problem: Problem, compiler: Compiler, 
 class _Search:
     def __init__(self, problem: Problem, compiler: Compiler, say: Say) -> None:
         self.problem, self.compiler, self.say = problem, compiler, say
-        self.static: Static = compiler.static()
+        self.static_of: Callable[[int, Storage], Static] = cache(compiler.static)
+        """Bytes of the state, from the number of devices that share a copy and how it is stored."""
+        self.static = self.static_of(1, Storage())
         require_moved(problem, self.static)
-        self.statics: dict[tuple[int, Storage], Static] = {(1, Storage()): self.static}
-        require_narrower(problem, lambda storage: self._kept(1, storage))
+        require_narrower(problem, partial(self.static_of, 1))
         self.rates: Rates = compiler.rates()
         self.micros = micro_batches(problem)
         self.usual = storages(problem, self.rates)[0]
+        every = combinations(problem, self.rates)
+        self.combinations = [levers for levers in every if not unmovable(self.static, levers["offload"])]
         self.analyses: dict[Plan, Analysis] = {}
         self.failed: set[Plan] = set()
         self.too_large: set[Plan] = set()
@@ -105,48 +117,67 @@ class _Search:
         """The latest of each kind."""
 
     def run(self) -> Planned:
-        self._require_room_for_the_state()
-        found: list[Candidate] = []
+        alone = self.without_a_step()
+        if alone is not None and not alone.fits:  # by process and state: nothing but the smallest is compiled
+            ends = self._ends([])
+            if not any(candidate.ledger.fits for candidate in ends):
+                least = min(ends, key=lambda candidate: candidate.peak, default=None)
+                raise refusal(self.problem, self.static, least, self.failures)
+
+        candidates: list[Candidate] = []
         for tried in self._rounds():
-            other_precision = found and tried[0]["precision"] != found[0].plan.precision
-            if other_precision and (planned := self._chosen(found)):
+            other_precision = candidates and tried[0]["precision"] != candidates[0].plan.precision
+            if other_precision and (planned := self._chosen(candidates)):
                 return planned  # rounding would gain no time here, only bytes, and those are enough
-            before = len(found)
-            for combination in tried:
-                if self._is_worth_a_compile(combination, found):
-                    found += self._candidates(combination)
-            candidates = found[before:]
-            if self._good_enough(candidates) and (planned := self._chosen(found, while_good=candidates)):
+            before = len(candidates)
+            for levers in tried:
+                if self._is_worth_a_compile(levers, candidates):
+                    candidates += self._candidates(levers)
+            of_round = candidates[before:]
+            if self._good_enough(of_round) and (planned := self._chosen(candidates, while_good=of_round)):
                 return planned
-        if planned := self._chosen(found):
+        if planned := self._chosen(candidates):
             return planned
-        least = self._least(found)
-        if least is not None and least.fits:  # it had been estimated too high
-            return self._planned(least, [least], fitting=1, found=[*found, least])
-        sure = [one for one in (least, *self._ends(found)) if one is not None]
-        least = min(sure, key=lambda one: one.peak, default=None)
-        if least is not None and least.fits:  # what looked worse than it is
-            return self._planned(least, [least], fitting=1, found=[*found, least])
+
+        least = self._least(candidates)
+        if least is None or not least.ledger.fits:
+            smallest = [candidate for candidate in (least, *self._ends(candidates)) if candidate is not None]
+            least = min(smallest, key=lambda candidate: candidate.peak, default=None)
+        if least is not None and least.ledger.fits:  # it had been estimated too high
+            return self._planned(least, [least], fitting=1, candidates=[*candidates, least])
         raise refusal(self.problem, self.static, least, self.failures)
 
-    def _rounds(self) -> Iterable[list[Mapping[str, Any]]]:
+    def _rounds(self) -> Iterable[list[Levers]]:
         """Returns combinations in groups that are compiled together, for the clock to choose from: by loss chunk.
 
         By the rates a loss in chunks is never faster; on a CPU, whose cache holds a chunk, it may be by a fifth.
         """
-        rounds: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-        for combination in self._combinations():
-            timed = {"loss_chunk"} if self.problem.measure else set[str]()
-            key = tuple(value for lever, value in combination.items() if lever not in timed)
-            rounds.setdefault(key, []).append(combination)
+        rounds: dict[tuple[Any, ...], list[Levers]] = {}
+        timed = "loss_chunk" if self.problem.measure else None
+        for levers in self.combinations:
+            key = tuple(value for lever, value in levers.items() if lever != timed)
+            rounds.setdefault(key, []).append(levers)
         return rounds.values()
 
-    def _is_worth_a_compile(self, combination: Mapping[str, Any], found: list[Candidate]) -> bool:
-        return (
-            self._has_room(combination)
-            and not self._offload_is_slower(combination, found)
-            and self._may_fit(combination, found)
-        )
+    def _is_worth_a_compile(self, levers: Levers, candidates: list[Candidate]) -> bool:
+        if self._held(self._plan(levers, self.micros[0])) > self.problem.budget_bytes:
+            return False
+        fitting = [candidate.seconds for candidate in candidates if candidate.ledger.fits]
+        if levers["offload"] != "none" and fitting:  # can it beat what fits, if only its transfers slowed it down?
+            plan = self._plan(levers, self.micros[-1])
+            fetching = host_bytes(plan, self._static(plan)) / self.rates.host_link_bytes
+            if min(fitting) <= min(candidate.seconds for candidate in candidates) + fetching:
+                return False
+        return self._may_fit(levers, candidates)
+
+    def _may_fit(self, levers: Levers, candidates: list[Candidate]) -> bool:
+        """Returns whether an update layer by layer is worth a compile: it saves the bytes of one gradient."""
+        if not levers["layerwise"]:
+            return True
+        ordinary = self._plan({**levers, "layerwise": 0}, self.problem.effective_batch)
+        alike = [c.peak for c in candidates if same_step(c.plan) == same_step(ordinary) and not c.bound]
+        least = min(alike, default=0) - GRADIENT_BYTES * self._static(ordinary).parameters
+        return least <= NEARLY * self.problem.budget_bytes
 
     def _good_enough(self, candidates: list[Candidate]) -> bool:
         """Returns whether these levers fit without much loss: by the rates and, where plans are timed, by the clock.
@@ -154,8 +185,8 @@ class _Search:
         The rates know badly how slow a small micro-batch is; the next ones, which do not fit, show it.
         """
         fitting = self._fitting(candidates)
-        steps = {same_step(one.plan) for one in fitting}
-        beyond = [one for one in candidates if same_step(one.plan) not in steps]
+        steps = {same_step(candidate.plan) for candidate in fitting}
+        beyond = [candidate for candidate in candidates if same_step(candidate.plan) not in steps]
         if not fitting:
             return False
         fastest = min(candidate.seconds for candidate in candidates)
@@ -164,191 +195,133 @@ class _Search:
         if not self.problem.measure or not beyond:
             return True
         largest = max(fitting, key=lambda candidate: candidate.plan.micro_batch)
-        larger = [one for one in beyond if one.plan.micro_batch <= FOLLOWING * largest.plan.micro_batch]
-        larger = [one for one in larger or beyond if one.peak <= self.problem.available_bytes]  # to be timed here
+        larger = [each for each in beyond if each.plan.micro_batch <= FOLLOWING * largest.plan.micro_batch]
+        larger = [each for each in larger or beyond if each.peak <= self.problem.available_bytes]  # to be timed here
         ends = sorted(larger, key=lambda candidate: candidate.plan.micro_batch)
         timed = self.clock.timed([largest, *ends[:1], *ends[1:][-1:]]) if ends else []
-        return not timed or timed[0].seconds <= NEAR * min(one.seconds for one in timed)
+        return not timed or timed[0].seconds <= NEAR * min(candidate.seconds for candidate in timed)
 
-    def _combinations(self) -> Iterator[dict[str, Any]]:
-        """Yields combinations, without those whose offload would move nothing."""
-        found = combinations(self.problem, self.rates)
-        return (one for one in found if moves(self.static, one["offload"]))
-
-    def _has_room(self, combination: Mapping[str, Any]) -> bool:
-        """Returns whether a device holds its share of the state at all."""
-        return self._held(self._plan(combination, self.micros[0])) <= self.problem.budget_bytes
+    def _static(self, plan: Plan) -> Static:
+        return self.static_of(plan.fsdp, plan.storage)
 
     def _held(self, plan: Plan) -> int:
         """Returns the bytes of the state that a device holds."""
         static = self._static(plan)
         return static.state_bytes - static.host_bytes(plan.offload)
 
-    def _offload_is_slower(self, combination: Mapping[str, Any], found: list[Candidate]) -> bool:
-        """Returns whether a plan with offload cannot beat what fits, even if only its transfers slowed it down."""
-        fits = [candidate.seconds for candidate in found if candidate.fits]
-        if combination["offload"] == "none" or not fits:
-            return False
-        plan = self._plan(combination, self.micros[-1])
-        fetching = host_bytes(plan, self._static(plan)) / self.rates.host_link_bytes
-        return min(fits) <= min(candidate.seconds for candidate in found) + fetching
+    def _micros(self, levers: Levers) -> list[int]:
+        return [self.problem.effective_batch] if levers["layerwise"] else self.micros
 
-    def _may_fit(self, combination: Mapping[str, Any], found: list[Candidate]) -> bool:
-        """Returns whether an update layer by layer is worth a compile: it saves the bytes of one gradient."""
-        if not combination["layerwise"]:
-            return True
-        ordinary = self._plan({**combination, "layerwise": 0}, self.problem.effective_batch)
-        alike = [c.peak for c in found if same_step(c.plan) == same_step(ordinary) and not c.bound]
-        least = min(alike, default=0) - GRADIENT_BYTES * self._static(ordinary).parameters
-        return least <= NEARLY * self.problem.budget_bytes
-
-    def _micros(self, combination: Mapping[str, Any]) -> list[int]:
-        return [self.problem.effective_batch] if combination["layerwise"] else self.micros
-
-    def _static(self, plan: Plan) -> Static:
-        return self._kept(plan.fsdp, plan.storage)
-
-    def _kept(self, *key: Any) -> Static:
-        """Returns the bytes of the state for `key`: devices that share a copy, and how it is stored."""
-        if key not in self.statics:
-            self.statics[key] = self.compiler.static(*key)
-        return self.statics[key]
-
-    def may_hold_the_state(self) -> bool:
-        """Unless the process and its state, without a step, are clearly too much: a process's kinds differ by less."""
-        alone = self._without_a_step()
-        return alone is None or alone.needed_bytes <= PROCESSES_DIFFER * self.problem.budget_bytes
-
-    def _without_a_step(self) -> Ledger | None:
+    def without_a_step(self) -> Ledger | None:
         """Returns the ledger of a process with the smallest state and no step. None where that does not compile."""
-        possible = list(self._combinations())
-        first = sample(self._micros(possible[0]))[0]  # the one that is compiled next, too
+        first = sample(self._micros(self.combinations[0]))[0]  # the one that is compiled next, too
         try:
-            rehearsal = self._any_rehearsal(self._smallest(possible[0], first))
+            rehearsal = self._any_rehearsal(self._smallest(self.combinations[0], first))
         except DoesNotCompile as problem:
             self.failures.append(str(problem))
             return None
-        smallest = min((self._smallest(one, first) for one in possible), key=self._held)
-        return self._ledger(smallest, NO_STEP, rehearsal)
+        plans = [self._smallest(levers, first) for levers in self.combinations]
+        return self._price(min(plans, key=self._held), NO_STEP, rehearsal=rehearsal)
 
-    def _require_room_for_the_state(self) -> None:
-        """Raises BudgetError where process and state alone are too much, before anything more is compiled."""
-        alone = self._without_a_step()
-        if alone is None or alone.fits:
-            return
-        ends = self._ends([])
-        if not any(one.fits for one in ends):
-            least = min(ends, key=lambda one: one.peak, default=None)
-            raise refusal(self.problem, self.static, least, self.failures)
-
-    def _smallest(self, combination: Mapping[str, Any], micro: int) -> Plan:
+    def _smallest(self, levers: Levers, micro: int) -> Plan:
         """Returns the smallest variant of this plan: synchronous saves and the lowest prefetch depth."""
         least = {"async_save": self.problem.pins.get("async_save", False), "prefetch": min(self.problem.host_bytes)}
-        return replace(self._plan(combination, micro), **least)
+        return replace(self._plan(levers, micro), **least)
 
-    def _ends(self, found: list[Candidate]) -> list[Candidate]:
+    def _ends(self, candidates: list[Candidate]) -> list[Candidate]:
         """Returns the smallest plans, compiled: with a whole gradient, and with updates layer by layer."""
-        possible = [one for one in self._combinations() if self._may_fit(one, found)]
-        last = {one["layerwise"]: one for one in possible}
-        plans = [self._smallest(one, self._micros(one)[0]) for one in last.values()]
-        empty = self._ledger(plans[0], NO_STEP, self._any_rehearsal(plans[0]))
-        sure = (self._confirm(Candidate(plan, empty, 0.0, False)) for plan in plans)
-        return [one for one in sure if one is not None]
+        last = {levers["layerwise"]: levers for levers in self.combinations if self._may_fit(levers, candidates)}
+        plans = [self._smallest(levers, self._micros(levers)[0]) for levers in last.values()]
+        empty = self._price(plans[0], NO_STEP)
+        ends = (self._confirm(Candidate(plan, empty, 0.0)) for plan in plans)
+        return [end for end in ends if end is not None]
 
-    def _chosen(self, found: list[Candidate], *, while_good: list[Candidate] | None = None) -> Planned | None:
+    def _chosen(self, candidates: list[Candidate], *, while_good: list[Candidate] | None = None) -> Planned | None:
         """Confirms candidates from fastest to slowest and returns the first that still fits.
 
         Returns None if none does, or if `while_good` stopped being good enough, so that the search should continue.
         """
-        while fitting := self._fitting(found):
+        while fitting := self._fitting(candidates):
             ranked = self.clock.ranked(fitting) if self.problem.measure else fitting
-            best = self._best(ranked)
+            best = preferred(ranked)
             confirmed = self._confirm(best)
-            if confirmed is not None and confirmed.fits:
-                return self._planned(confirmed, ranked, fitting=len(fitting), found=found)
+            if confirmed is not None and confirmed.ledger.fits:
+                return self._planned(confirmed, ranked, fitting=len(fitting), candidates=candidates)
             self.too_large.add(same_step(best.plan))
             if while_good is not None and not self._good_enough(while_good):
                 return None
         return None
 
-    def _fitting(self, found: list[Candidate]) -> list[Candidate]:
+    def _fitting(self, candidates: list[Candidate]) -> list[Candidate]:
         """Returns the candidates that fit, the fastest first."""
-        untried = [self._repriced(one) for one in found if same_step(one.plan) not in self.too_large]
-        return sorted((one for one in untried if one.fits), key=lambda candidate: candidate.seconds)
+        untried = [self._repriced(each) for each in candidates if same_step(each.plan) not in self.too_large]
+        return sorted((each for each in untried if each.ledger.fits), key=lambda candidate: candidate.seconds)
 
     def _repriced(self, candidate: Candidate) -> Candidate:
         """Returns the candidate priced with the latest rehearsal of its kind."""
         rehearsal = self.rehearsals.get(kind(candidate.plan))
         if rehearsal is None or candidate.analysis is None:
             return candidate
-        again = self._candidate(candidate.plan, candidate.analysis, confirmed=candidate.confirmed, rehearsal=rehearsal)
+        again = self._candidate(candidate.plan, candidate.analysis, rehearsal)
         return replace(candidate, plan=again.plan, ledger=again.ledger)
 
-    def _least(self, found: list[Candidate]) -> Candidate | None:
+    def _least(self, candidates: list[Candidate]) -> Candidate | None:
         """Returns the smallest candidate, compiled for itself: a refusal promises that so much memory is enough."""
-        estimated, sure = list(found), []
+        estimated, sure = list(candidates), []
         while estimated and len(sure) < CONFIRMED:
-            estimated = sorted(map(self._repriced, estimated), key=lambda candidate: candidate.peak)
-            if any(candidate.peak <= estimated[0].peak - self._unsure(estimated[0].plan) for candidate in sure):
+            smallest, *estimated = sorted(map(self._repriced, estimated), key=lambda candidate: candidate.peak)
+            # Its process may be lighter than the one that was rehearsed instead, where its kind was not.
+            weights = [rehearsal.process_bytes for rehearsal in self.rehearsals.values()]
+            unsure = 0 if kind(smallest.plan) in self.rehearsals else max(weights) - min(weights)
+            if any(candidate.peak <= smallest.peak - unsure for candidate in sure):
                 break
-            confirmed = self._confirm(estimated.pop(0))
+            confirmed = self._confirm(smallest)
             sure += [] if confirmed is None else [confirmed]
         return min(sure, key=lambda candidate: candidate.peak, default=None)
 
-    def _unsure(self, plan: Plan) -> int:
-        """Returns the bytes by which its process may be lighter than the one that was rehearsed instead."""
-        weights = [rehearsal.process_bytes for rehearsal in self.rehearsals.values()]
-        return 0 if kind(plan) in self.rehearsals else max(weights) - min(weights)
-
-    def _candidates(self, combination: Mapping[str, Any]) -> list[Candidate]:
+    def _candidates(self, levers: Levers) -> list[Candidate]:
         """Returns a candidate for every micro-batch under these levers: two compiled, the others interpolated.
 
-        The larger is compiled only where the smaller fits: it could only say how far over the budget it is.
+        The larger is compiled only where the smaller fits: it could only say how far over the budget it is. Besides,
+        the first that narrowly misses the budget by interpolation is compiled: that is not so exact.
         """
         compiled: dict[int, Analysis] = {}
-        micros = self._micros(combination)
+        micros = self._micros(levers)
         for micro in sample(micros):
-            if analysis := self._tried(combination, micro):
+            if analysis := self._tried(levers, micro):
                 compiled[micro] = analysis
-                if not self._lying_on(compiled, combination, micro).fits:
+                if not self._interpolated(compiled, levers, micro).ledger.fits:
                     break
         smallest = micros[0]
-        if not compiled and smallest not in sample(micros) and (analysis := self._tried(combination, smallest)):
+        if not compiled and smallest not in sample(micros) and (analysis := self._tried(levers, smallest)):
             compiled[smallest] = analysis
         if not compiled:
             return []
-        candidates = {micro: self._lying_on(compiled, combination, micro) for micro in micros}
-        border = self._border(list(candidates.values()))
-        if border is None or not (analysis := self._tried(combination, border)):
+        candidates = {micro: self._interpolated(compiled, levers, micro) for micro in micros}
+        border = next((micro for micro in micros if not candidates[micro].ledger.fits), None)
+        if border is None or border in compiled or candidates[border].peak > NEARLY * self.problem.budget_bytes:
             return list(candidates.values())
-        if len(compiled) == 1:  # now there is a line
-            compiled[border] = analysis
-            return [self._lying_on(compiled, combination, micro) for micro in micros]
-        candidates[border] = self._lying_on({border: analysis}, combination, border)
+        if analysis := self._tried(levers, border):
+            if len(compiled) == 1:  # now there is a line
+                compiled[border] = analysis
+                return [self._interpolated(compiled, levers, micro) for micro in micros]
+            candidates[border] = self._interpolated({border: analysis}, levers, border)
         return list(candidates.values())
 
-    def _lying_on(self, compiled: Mapping[int, Analysis], combination: Mapping[str, Any], micro: int) -> Candidate:
+    def _interpolated(self, compiled: Mapping[int, Analysis], levers: Levers, micro: int) -> Candidate:
         analysis = compiled.get(micro) or interpolated(micro, compiled)
-        found = self._candidate(self._plan(combination, micro), analysis, confirmed=micro in compiled)
-        return replace(found, bound=len(compiled) == 1 and micro not in compiled)
+        candidate = self._candidate(self._plan(levers, micro), analysis)
+        return replace(candidate, bound=len(compiled) == 1 and micro not in compiled)
 
-    def _border(self, candidates: list[Candidate]) -> int | None:
-        """Returns the first micro-batch that narrowly misses the budget by interpolation, which is not that exact."""
-        beyond = [candidate for candidate in candidates if not candidate.fits]
-        first = min(beyond, key=lambda candidate: candidate.plan.micro_batch, default=None)
-        if first is None or first.confirmed or first.peak > NEARLY * self.problem.budget_bytes:
-            return None
-        return first.plan.micro_batch
-
-    def _tried(self, combination: Mapping[str, Any], micro: int) -> Analysis | None:
+    def _tried(self, levers: Levers, micro: int) -> Analysis | None:
         """Returns the analysis with the state stored most simply: fewer bits hardly change the temporaries.
 
         The chosen plan is compiled for itself.
         """
-        usual = self._plan({**combination, **self.usual}, micro)
-        if self._held(usual) <= self.problem.budget_bytes and (found := self._compiled(usual)):
-            return found
-        plan = self._plan(combination, micro)
+        usual = self._plan({**levers, **self.usual}, micro)
+        if self._held(usual) <= self.problem.budget_bytes and (analysis := self._compiled(usual)):
+            return analysis
+        plan = self._plan(levers, micro)
         return self._compiled(plan) if plan != usual else None
 
     def _compiled(self, plan: Plan) -> Analysis | None:
@@ -365,45 +338,40 @@ class _Search:
             self.failed.add(same_step(plan))
             return None
 
-    def _candidate(
-        self, plan: Plan, analysis: Analysis, *, confirmed: bool, rehearsal: Rehearsal | None = None
-    ) -> Candidate:
-        """Returns the candidate, with synchronous saves and then a lower prefetch depth if it needs them to fit."""
-        rehearsal = rehearsal or self._any_rehearsal(plan)
-        book = self._ledger(plan, analysis, rehearsal)
-        if not book.fits and "async_save" not in plan.pinned:
-            plan = replace(plan, async_save=False)
-            book = self._ledger(plan, analysis, rehearsal)
-        for fewer in sorted(self.problem.host_bytes, reverse=True):
-            if not book.fits and fewer < plan.prefetch:
-                plan = replace(plan, prefetch=fewer)
-                book = self._ledger(plan, analysis, rehearsal)
-        if not book.fits and kind(plan) not in self.rehearsals and self._fits_once_loaded(book):
-            try:
-                self._rehearse(plan)
-            except DoesNotCompile as problem:
-                self.failures.append(str(problem))
-                self.rehearsals[kind(plan)] = rehearsal  # not tried again for every micro-batch
-            return self._candidate(plan, analysis, confirmed=confirmed)
-        devices, problem = self.problem.devices, self.problem
-        shared = devices // problem.hosts if problem.platform == "cpu" else 1  # the cores of a CPU: no more of them
-        seconds = step_seconds(plan, analysis, self._static(plan), self.rates, devices=devices, sharing=shared)
-        return Candidate(plan, book, seconds, confirmed, analysis)
-
-    def _ledger(self, plan: Plan, analysis: Analysis, rehearsal: Rehearsal) -> Ledger:
-        return ledger(plan, self.problem, static=self._static(plan), analysis=analysis, rehearsal=rehearsal)
-
-    def _price(self, candidate: Candidate, plan: Plan, problem: Problem) -> Ledger:
-        """Returns the ledger of a candidate for another problem, saved and read as `plan` says, without a compile."""
-        assert candidate.analysis is not None
-        rehearsal = self._any_rehearsal(plan)
-        return ledger(plan, problem, static=self._static(plan), analysis=candidate.analysis, rehearsal=rehearsal)
-
     def _analyse(self, plan: Plan) -> Analysis:
         key = same_step(plan)
         if key not in self.analyses:
             self.analyses[key] = self.compiler.analyse(key)
         return self.analyses[key]
+
+    def _candidate(self, plan: Plan, analysis: Analysis, rehearsal: Rehearsal | None = None) -> Candidate:
+        """Returns the candidate, with synchronous saves and then a lower prefetch depth if it needs them to fit."""
+        problem = self.problem
+        rehearsal = rehearsal or self._any_rehearsal(plan)
+        book = self._price(plan, analysis, rehearsal=rehearsal)
+        for variant in smaller(plan, problem):
+            if book.fits:
+                break
+            plan, book = variant, self._price(variant, analysis, rehearsal=rehearsal)
+        running = max(peak for phase, peak in book.phases.items() if phase != "load") + book.spare_bytes
+        fits_once_loaded = book.host is None and running <= problem.budget_bytes
+        if not book.fits and fits_once_loaded and kind(plan) not in self.rehearsals:
+            try:
+                self._rehearse(plan)
+            except DoesNotCompile as failure:
+                self.failures.append(str(failure))
+                self.rehearsals[kind(plan)] = rehearsal  # not tried again for every micro-batch
+            return self._candidate(plan, analysis)
+        shared = problem.devices // problem.hosts if problem.platform == "cpu" else 1  # its cores: no more of them
+        seconds = step_seconds(plan, analysis, self._static(plan), self.rates, devices=problem.devices, sharing=shared)
+        return Candidate(plan, book, seconds, analysis)
+
+    def _price(
+        self, plan: Plan, analysis: Analysis, problem: Problem | None = None, *, rehearsal: Rehearsal | None = None
+    ) -> Ledger:
+        """Returns the ledger of a step that was analysed. By default for this problem, with any rehearsal there is."""
+        rehearsal = rehearsal or self._any_rehearsal(plan)
+        return ledger(plan, problem or self.problem, static=self._static(plan), analysis=analysis, rehearsal=rehearsal)
 
     def _any_rehearsal(self, plan: Plan) -> Rehearsal:
         """Returns the rehearsal of this kind of plan, or any: the process hardly depends on the plan."""
@@ -413,17 +381,8 @@ class _Search:
 
     def _rehearse(self, plan: Plan) -> Rehearsal:
         self.say("rehearsing the training process")
-        found = self.rehearsals[kind(plan)] = self.compiler.rehearse(plan)
-        return found
-
-    def _fits_once_loaded(self, book: Ledger) -> bool:
-        running = [peak for phase, peak in book.phases.items() if phase != "load"]
-        return book.host is None and max(running) + book.spare_bytes <= self.problem.budget_bytes
-
-    def _best(self, candidates: list[Candidate]) -> Candidate:
-        fastest = min(candidate.seconds for candidate in candidates)
-        near = [candidate for candidate in candidates if candidate.seconds <= NEAR * fastest]
-        return min(near, key=lambda candidate: candidate.preference())
+        rehearsal = self.rehearsals[kind(plan)] = self.compiler.rehearse(plan)
+        return rehearsal
 
     def _confirm(self, best: Candidate) -> Candidate | None:
         """Returns the candidate compiled and rehearsed for itself; None where it does not compile."""
@@ -434,10 +393,10 @@ class _Search:
         except DoesNotCompile as problem:
             self.failures.append(str(problem))
             return None
-        again = self._candidate(best.plan, analysis, confirmed=True, rehearsal=rehearsal)
+        again = self._candidate(best.plan, analysis, rehearsal)
         return replace(again, seconds=best.seconds if best.measured else again.seconds, measured=best.measured)
 
-    def _plan(self, combination: Mapping[str, Any], micro: int) -> Plan:
+    def _plan(self, levers: Levers, micro: int) -> Plan:
         pins = self.problem.pins
         return Plan.from_dict(
             {
@@ -448,20 +407,17 @@ class _Search:
                 "prefetch": pins.get("prefetch", max(self.problem.host_bytes)),
                 "async_save": pins.get("async_save", True),
                 "pinned": sorted(pins),
-                **combination,
+                **levers,
             }
         )
 
-    def _scaling(self, plan: Plan) -> tuple[Scaled, ...]:
-        """Returns the step on other numbers of accelerators; empty on a CPU, whose devices share what it has."""
-        if self.problem.platform == "cpu" or self.problem.devices == 1:
-            return ()
-        return scaling(plan, self._analyse(plan), self._static(plan), self.rates)
-
-    def _planned(self, chosen: Candidate, ranked: list[Candidate], *, fitting: int, found: list[Candidate]) -> Planned:
+    def _planned(
+        self, chosen: Candidate, ranked: list[Candidate], *, fitting: int, candidates: list[Candidate]
+    ) -> Planned:
         """Returns the result of the search. `ranked` are candidates that fit and whose times can be compared."""
-        problem = self.problem
+        problem, analysis = self.problem, self._analyse(chosen.plan)
         others = [c for c in ranked if replace(c.plan, async_save=True) != replace(chosen.plan, async_save=True)]
+        others.sort(key=lambda candidate: candidate.seconds)
         how = "timed here" if chosen.measured else "by the chip's rates"
         fastest = min(candidate.seconds for candidate in [chosen, *ranked])
         which = "the fastest" if chosen.seconds <= fastest else f"within {NEAR - 1:.0%} of the fastest, and smaller,"
@@ -469,6 +425,8 @@ class _Search:
             f"{which} of {fitting} plans that fit ({format_seconds(chosen.seconds)} a step, {how});"
             f" {problem.recipe} has a peak of {format_bytes(chosen.peak)} in the phase '{chosen.ledger.phase}'"
         )
+        several = problem.platform != "cpu" and problem.devices > 1  # those of a CPU share what it has
+        of_text = problem.rate_unit == "tokens"
         return Planned(
             plan=chosen.plan,
             ledger=chosen.ledger,
@@ -476,21 +434,17 @@ class _Search:
             parameters=self.static.parameters,
             step_seconds=chosen.seconds,
             step_seconds_source="measured" if chosen.measured else "roofline",
-            step_flops=self._analyse(chosen.plan).flops,
-            largest_buffers=self._analyse(chosen.plan).largest,
+            step_flops=analysis.flops,
+            largest_buffers=analysis.largest,
             chip_flops=self.rates.flops[chosen.plan.precision],
-            tokens_per_step=(
-                problem.effective_batch * problem.rate_per_example if problem.rate_unit == "tokens" else None
-            ),
+            tokens_per_step=problem.effective_batch * problem.rate_per_example if of_text else None,
             examples_per_step=problem.effective_batch,
-            scaling=self._scaling(chosen.plan),
+            scaling=scaling(chosen.plan, analysis, self._static(chosen.plan), self.rates) if several else (),
             compiles=self.compiler.compiles,
             left_out=tuple(dict.fromkeys(self.failures)),
             devices=problem.devices,
             hosts=problem.hosts,
             reason=reason,
-            other_budgets=other_budgets(problem, found, chosen, self._price),
-            alternatives=tuple(
-                alternative(candidate, chosen) for candidate in sorted(others, key=lambda c: c.seconds)[:3]
-            ),
+            other_budgets=other_budgets(problem, candidates, chosen, self._price),
+            alternatives=tuple(alternative(candidate, chosen) for candidate in others[:3]),
         )

@@ -8,13 +8,17 @@ What is moved is told by the temporaries on a CPU, whose cache holds most of a s
 of the dots on an accelerator: what is recomputed there is moved again, though it never is all there at once.
 """
 
-from plimsoll.planned import Plan
+from dataclasses import replace
+
+from plimsoll.planned import Plan, Scaled
 from plimsoll.planner.types import Analysis, Rates, Static
 
 MOVES_PER_BYTE = 3.0
 """A temporary is written in the forward pass, read in the backward pass, and its gradient written."""
 MOVES_PER_OPERAND = 1.5
 """Between two dots what the first wrote is read and written once more: norms, activations, softmax."""
+SCALED_TO = (1, 2, 4, 8, 16, 32)
+"""Numbers of devices for which a plan says what more of them would do."""
 
 
 def step_seconds(
@@ -38,10 +42,11 @@ def step_seconds(
 
 
 def host_bytes(plan: Plan, static: Static) -> float:
-    """Between a device and its host in one step: what is updated comes and goes once, and not at the same time; frozen
-    weights come for the forward and for the backward pass of every micro-batch.
+    """Returns the bytes between a device and its host in one step.
 
-    Nothing is taken to be hidden behind arithmetic: the update begins when the whole gradient is there.
+    What is updated comes and goes once, and not at the same time; frozen weights come for the forward and for the
+    backward pass of every micro-batch. Nothing is taken to be hidden behind arithmetic: the update begins when the
+    whole gradient is there.
     """
     moved = static.on_host(plan.offload)
     frozen = moved.pop("frozen", 0)
@@ -59,3 +64,30 @@ def sent_bytes(plan: Plan, static: Static, *, devices: int) -> float:
     gathered = 3 * shared * (plan.fsdp - 1) / plan.fsdp
     summed = 2 * static.parameter_bytes * (copies - 1) / copies
     return plan.accumulation * gathered + summed
+
+
+def scaling(plan: Plan, analysis: Analysis, static: Static, rates: Rates) -> tuple[Scaled, ...]:
+    """Returns the same step on each number of devices that divides the effective batch; empty without a link rate.
+
+    A device has fewer examples the more there are, never more than now, and sends as much. Not in it: that some of
+    what is sent hides behind arithmetic, and slower links between machines.
+    """
+    scaled: list[Scaled] = []
+    now = plan.micro_batch // plan.devices
+    for count in SCALED_TO if rates.link_bytes else ():
+        examples, rest = divmod(plan.effective_batch, count)
+        if rest:
+            continue
+        share = max(n for n in range(1, min(now, examples) + 1) if examples % n == 0)
+        fsdp = count if plan.fsdp > 1 else 1
+        spread = replace(plan, micro_batch=share * count, accumulation=examples // share, fsdp=fsdp, devices=count)
+        names = ("parameter_bytes", "optimizer_bytes", "ema_bytes")
+        held = replace(static, **{name: getattr(static, name) * plan.fsdp // fsdp for name in names})
+        temporaries = replace(analysis, temp_bytes=analysis.temp_bytes * share // now)
+        seconds = step_seconds(spread, temporaries, held, rates, devices=count)
+        alone = scaled[0].step_seconds if scaled else seconds
+        sent = int(sent_bytes(spread, held, devices=count))
+        scaled.append(
+            Scaled(devices=count, sent_bytes=sent, step_seconds=seconds, efficiency=alone / (count * seconds))
+        )
+    return tuple(scaled)

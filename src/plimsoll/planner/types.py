@@ -1,4 +1,4 @@
-"""What the planner asks, and what it is told. The answers come from a child process, as JSON."""
+"""Questions of the planner and their answers, which come from a child process as JSON."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ class Static:
     """Exact bytes of one device's share of the state, from shapes alone; `fsdp` and the storage change them."""
 
     parameters: int
-    """How many, trainable and frozen."""
+    """Number of weights, trainable and frozen."""
     parameter_bytes: int
     optimizer_bytes: int
     other_bytes: int
     """Step, RNG."""
     ema_bytes: int = 0
-    """Of the average of the weights."""
+    """Bytes of the average of the weights."""
     carry_bytes: int = 0
-    """Of what a task carries from step to step."""
+    """Bytes that a task carries from step to step."""
     largest_leaf_bytes: int
     batch_bytes: int = 0
     """One device's share of an effective batch."""
     whole_state_bytes: int = 0
-    """Of all devices that share one copy."""
+    """State of all devices that share one copy."""
     movable: Mapping[str, int] = field(default_factory=dict)
-    """What `offload` can put into the host's memory, by the parts in `OFFLOADED`. Frozen weights are in
+    """Bytes that `offload` can put into the host's memory, by the parts in `OFFLOADED`. Frozen weights are in
     `parameter_bytes`."""
 
     @property
@@ -49,26 +49,26 @@ class Static:
 
 @dataclass(frozen=True, kw_only=True)
 class Analysis:
-    """What the compiler says about the step of one plan, in bytes of one device."""
+    """Answer of the compiler about the step of one plan, in bytes of one device."""
 
     argument_bytes: int
     output_bytes: int
     alias_bytes: int
     temp_bytes: int
     flops: float
-    """Of the whole step on all devices, counted from its dots; rematerialisation included."""
+    """Operations of the whole step on all devices, counted from its dots; rematerialisation included."""
     moved_bytes: float = 0.0
-    """What the dots of the step read and write, on all devices; 0 on a CPU, where much of it stays in the cache."""
+    """Bytes that the dots of the step read and write, on all devices; 0 on a CPU, whose cache keeps much of them."""
     dots: float = 0.0
-    """How many it does, on a CPU: each costs something to start, however small it is. 0 on an accelerator."""
+    """Number of dots on a CPU: each costs something to start, however small it is. 0 on an accelerator."""
     peak_bytes: int = 0
-    """The compiler's own peak, where it says one that means something: on accelerators, arguments included, and not
-    what lies on the host."""
+    """The compiler's own peak, where it says one that means something: on accelerators, arguments included, without
+    the host's memory."""
     host_temp_bytes: int = 0
-    """What of its temporaries a step keeps in the host's memory."""
+    """Temporaries that a step keeps in the host's memory."""
     source: Literal["compiled", "estimated"] = "compiled"
     largest: tuple[Buffer, ...] = ()
-    """Of the temporaries, the largest."""
+    """The largest temporaries."""
 
     @property
     def beyond_state_bytes(self) -> int:
@@ -97,7 +97,7 @@ class Rehearsal:
 
 @dataclass(frozen=True, kw_only=True)
 class Rates:
-    """What the chip does, measured on it or from its data sheet."""
+    """Rates of a chip, measured on it or from its data sheet."""
 
     flops: Mapping[str, float]
     """Precision to floating-point operations per second in dots."""
@@ -106,10 +106,10 @@ class Rates:
     first_touch_bytes: float
     """Bytes per second of memory touched for the first time (page faults; on an accelerator, never the limit)."""
     loop_seconds: float
-    """What one more micro-batch costs besides its arithmetic."""
+    """Cost of one more micro-batch besides its arithmetic."""
     source: str
     dot_seconds: float = 0.0
-    """What a dot costs besides its arithmetic, with what stands around it."""
+    """Cost of a dot, and of the operations around it, besides its arithmetic."""
     link_bytes: float = 0.0
     """Bytes per second that a device sends to the others."""
     host_link_bytes: float = 0.0
@@ -121,7 +121,7 @@ class Compiler(Protocol):
 
     compiles: int
     doing: str
-    """What `analyse` does, for people: compiling, or estimating where there is no compiler."""
+    """Word for what `analyse` does: compiling, or estimating where there is no compiler."""
 
     def static(self, fsdp: int = 1, storage: Storage | None = None) -> Static: ...
     def analyse(self, plan: Plan) -> Analysis: ...
@@ -143,28 +143,31 @@ class ChildDied(DoesNotCompile):
 
 @dataclass(frozen=True, kw_only=True)
 class Correction:
-    """Of one phase's prediction, from runs of the kind (calibration.py)."""
+    """Correction of one phase's prediction, from earlier runs of the same kind (calibration.py)."""
 
     more_bytes: int
     """Negative where they had needed less."""
     seen_bytes: int
-    """The largest prediction it was learned from: of what is larger, nothing is taken away."""
+    """Largest prediction that it was learned from. A correction downwards is never applied to a larger one."""
+
+
+NO_CORRECTION = Correction(more_bytes=0, seen_bytes=0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Learned:
-    """What earlier runs have shown to be wrong with a prediction."""
+    """Errors of predictions that earlier runs have shown."""
 
     corrections: Mapping[str, Correction] = field(default_factory=dict)
-    """By phase."""
+    """Phase to its correction."""
     margin_bytes: int = 0
-    """From this very run, which went over its budget: of the phases in RUNNING, and no less than this."""
+    """Least correction of the phases in RUNNING, from this very run, which went over its budget."""
 
     def of(self, phase: str, computed_bytes: int) -> int:
         """Returns the bytes to add to what was computed for the phase."""
-        found = self.corrections.get(phase)
-        more = found.more_bytes if found is not None else 0
-        if found is not None and computed_bytes > found.seen_bytes:
+        correction = self.corrections.get(phase, NO_CORRECTION)
+        more = correction.more_bytes
+        if computed_bytes > correction.seen_bytes:
             more = max(0, more)
         return max(more, self.margin_bytes) if self.margin_bytes and phase in RUNNING else more
 
@@ -179,9 +182,9 @@ class Problem:
     devices: int = 1
     hosts: int = 1
     budget_bytes: int
-    """Of one device."""
+    """Budget of one device."""
     host_budget_bytes: int | None = None
-    """Of one host beside its accelerators; None for no limit."""
+    """Budget of one host beside its accelerators; None for no limit."""
     effective_batch: int
     rate_per_example: int
     rate_unit: str
@@ -190,20 +193,20 @@ class Problem:
     """Levers that the recipe's code makes use of (`Recipe.supported_levers`)."""
     loss_chunks: tuple[int, ...]
     loss_whole: bool = True
-    """Whether all logits at once are tried before those."""
+    """True where all logits at once are tried before those."""
     attention_chunks: tuple[int, ...] = ()
     layerwise: int = 0
     """Backward passes of a step that updates layer by layer; 0 where the recipe has no such step."""
     host_bytes: Mapping[int, Mapping[str, int]]
     """Prefetch depth to host components and their bytes."""
     data_advice: str = ""
-    """What makes those of the data less."""
+    """Advice that makes the bytes of the data less."""
     pins: Mapping[str, Any] = field(default_factory=dict)
     """Levers the user set."""
     pinned_by: str | None = None
-    """What they were taken from, where the user did not type them one by one: `--plan FILE`."""
+    """Source of the pins, where the user did not type them one by one: `--plan FILE`."""
     learned: Learned = field(default_factory=Learned)
     measure: bool = False
     """Time the best few on the chip at hand."""
     available_bytes: float = math.inf
-    """What a process that times plans may take here; more than the budget, to see what the budget costs."""
+    """Bytes that a process which times plans may take here; more than the budget, to see what the budget costs."""

@@ -11,7 +11,7 @@ alive at once, and `values.py` what shares its bytes; docs/chips.md says how nea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,23 +101,20 @@ def _union(places: Iterable[Place]) -> int:
 
 
 def _named(places: Iterable[Place], module: Module) -> list[Buffer]:
-    """Returns a buffer for each disjoint place, described by the value that explains most."""
+    """Returns a buffer for each place, largest first, described by the value that explains most.
+
+    Places that overlap a larger one are left out.
+    """
     buffers = []
-    for size, values in _disjoint(places):
-        origin = min(map(module.origin, values), key=lambda origin: origin.rank)
-        buffers.append(Buffer(bytes=size, shape=origin.shape, what=origin.what, place=origin.place))
-    return buffers
-
-
-def _disjoint(places: Iterable[Place]) -> Iterator[tuple[int, list[Location]]]:
-    """Yields size and values of the places, largest first, without those that overlap one before."""
     taken: dict[int, list[tuple[int, int]]] = {}
     for place in sorted(places, key=lambda place: (-place.size, place.allocation, place.offset)):
         start, end = place.offset, place.offset + place.size
         others = taken.setdefault(place.allocation, [])
         if all(end <= low or high <= start for low, high in others):
             others.append((start, end))
-            yield place.size, place.values
+            origin = min(map(module.origin, place.values), key=lambda origin: origin.rank)
+            buffers.append(Buffer(bytes=place.size, shape=origin.shape, what=origin.what, place=origin.place))
+    return buffers
 
 
 class Assignment:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
@@ -58,10 +57,6 @@ class Module:
         """Returns the computations that an instruction calls and that have a schedule."""
         return [called for called in self.instructions[instruction].called_computation_ids if called in self.schedule]
 
-    def parameters(self, computation: int) -> list[int]:
-        """Returns the parameters of a computation that has a schedule."""
-        return [each for each in self.schedule[computation] if self.instructions[each].opcode == "parameter"]
-
     def origin(self, value: Location) -> Origin:
         """Returns the operation that computed a value, with its line in the source."""
         identity, index = value
@@ -69,7 +64,8 @@ class Module:
         written = self._written(instruction)
         maker = instruction if written is None else self._maker(written)
         place = self._place(maker)
-        rank = 3 if not place else 2 if instruction.opcode in _CARRIES else 1 if written is None else 0
+        carried = 2 if instruction.opcode in _CARRIES else int(written is None)
+        rank = carried if place else 3
         name = maker.metadata.op_name  # JAX's name of the operation; else the compiler's
         words = [name.rsplit("/", 1)[-1] or maker.opcode]
         words += ["backward"] if "transpose(" in name else []
@@ -97,18 +93,15 @@ class Module:
     def _place(self, instruction: Any) -> str:
         """Returns `plimsoll/models/decoder.py:124`, the innermost line outside the libraries; empty for none."""
         metadata = instruction.metadata
-        frames = list(self._frames(metadata.stack_frame_id))
+        frames, identity = [], metadata.stack_frame_id
+        while identity:  # of the innermost frame, then of its callers; ids count from 1, 0 is none
+            frame = self._stack.stack_frames[identity - 1]
+            location = self._stack.file_locations[frame.file_location_id - 1]
+            frames.append((self._stack.file_names[location.file_name_id - 1], location.line))
+            identity = frame.parent_frame_id
         if not frames and metadata.source_line:  # one line, without the stack: older compilers
             frames = [(metadata.source_file, metadata.source_line)]
         return next((f"{_short(file)}:{line}" for file, line in frames if not _is_library(file)), "")
-
-    def _frames(self, identity: int) -> Iterator[tuple[str, int]]:
-        """Yields file and line of a frame and its callers, innermost first. Ids count from 1; 0 is none."""
-        while identity:
-            frame = self._stack.stack_frames[identity - 1]
-            location = self._stack.file_locations[frame.file_location_id - 1]
-            yield self._stack.file_names[location.file_name_id - 1], location.line
-            identity = frame.parent_frame_id
 
 
 def _is_library(file: str) -> bool:

@@ -109,9 +109,10 @@ class Values:
             for at, operand in enumerate(operands):
                 self._unite((identity, (0, at)), (operand, ()))
         for called, operands_of_call in arguments:
-            for parameter in self._module.parameters(called):
-                number = self._module.instructions[parameter].parameter_number
-                self._unite((parameter, ()), (operands_of_call[number], ()))
+            for parameter in self._module.schedule[called]:
+                instruction = self._module.instructions[parameter]
+                if instruction.opcode == "parameter":
+                    self._unite((parameter, ()), (operands_of_call[instruction.parameter_number], ()))
 
     def _fusion(self, identity: int, operands: Sequence[int]) -> None:
         """Unites the results that a fusion's computation updates in place with the operands that it updates."""
