@@ -23,7 +23,7 @@ def started(monkeypatch):
         commands.append(command[command.index("train") :])
         return codes.get(command[command.index("train") + 1], (0, False))
 
-    monkeypatch.setattr(several, "_watched", watched)
+    monkeypatch.setattr(several, "watched", watched)
     return commands, codes
 
 
@@ -63,15 +63,15 @@ def test_a_signal_is_handed_on_once_and_the_code_is_the_childs():
         "import signal as s, sys, time; s.signal(15, lambda *_: sys.exit(143)); print(1, flush=True); time.sleep(60)"
     )
     program = (
-        "import sys; from plimsoll.cli.train_several import _watched\n"
-        f"print(*_watched([sys.executable, '-c', {waits!r}]))"
+        "import sys; from plimsoll.processes.supervise import watched\n"
+        f"print(*watched([sys.executable, '-c', {waits!r}]))"
     )
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "1\n"  # the child is there, and listens
     process.send_signal(signal.SIGTERM)
     assert process.communicate(timeout=60)[0] == "143 True\n"
-    killed = several._watched([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
+    killed = several.watched([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
     assert killed == (137, False)
 
 

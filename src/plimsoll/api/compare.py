@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from plimsoll.api.plan import plan
 from plimsoll.errors import PlimsollError, RecipeError
@@ -79,42 +79,46 @@ def compared(
     recipe: Recipe,
     names: Sequence[str],
     *,
-    name: str,
     prices: Mapping[str, float],
-    memory: str | None = None,
     host_memory: str | None = None,
-    numerics: str = "mixed",
-    pins: Mapping[str, Any] | None = None,
-    say: Say = lambda text: None,
+    say: Say,
+    **options: Any,
 ) -> list[Beside]:
-    """Plans for the chips in `names`, in their order. A name that is no chip is refused before anything is planned."""
-    known = {chip: chips.chip(chip) for chip in names}
-    found = []
-    for chip, target in known.items():
-        say(f"planning for {chip}")
+    """Plans for the chips in `names`, in their order. A name that is no chip is refused before anything is planned.
+
+    Args:
+        recipe: The recipe.
+        names: Names of chips.
+        prices: Prices per hour, by the name of the chip.
+        host_memory: Budget of a host beside its accelerators; this machine has none if it is the chip.
+        say: Called with a message before each chip.
+        options: Of `plan`.
+    """
+    rows = []
+    for name, target in {name: chips.chip(name) for name in names}.items():
+        say(f"planning for {name}")
         here = target.platform == "cpu"
-        row: dict[str, Any] = {
-            "chip": chip,
-            "rate_unit": recipe.rate_unit,
-            "memory_bytes": None if here else target.memory_bytes,
-            "price_per_hour": prices.get(chip),
-        }
-        try:
-            planned = plan(
-                recipe,
-                name=name,
-                memory=memory,
-                host_memory=None if here else host_memory,
-                chip=chip,
-                numerics=numerics,
-                pins=pins,
-                say=say,
-            )
-            found.append(Beside(planned=planned, **row))
-        except PlimsollError as problem:
-            floor = getattr(problem, "floor_bytes", None)
-            found.append(Beside(why_not=str(problem).splitlines()[0], floor_bytes=floor, **row))
-    return found
+        host = None if here else host_memory
+        planned, why_not, floor_bytes = _planned(recipe, chip=name, host_memory=host, say=say, **options)
+        row = Beside(
+            chip=name,
+            rate_unit=recipe.rate_unit,
+            planned=planned,
+            why_not=why_not,
+            floor_bytes=floor_bytes,
+            memory_bytes=None if here else target.memory_bytes,
+            price_per_hour=prices.get(name),
+        )
+        rows.append(row)
+    return rows
+
+
+def _planned(recipe: Recipe, **options: Any) -> tuple[Planned | None, str, int | None]:
+    """Returns the plan; or None, why there is none in a line, and the smallest peak that was found."""
+    try:
+        return plan(recipe, **options), "", None
+    except PlimsollError as refusal:
+        return None, str(refusal).splitlines()[0], getattr(refusal, "floor_bytes", None)
 
 
 def chips_named(text: str) -> list[str]:
@@ -153,8 +157,7 @@ MACHINES: tuple[tuple[str, str, int | None], ...] = (
 )
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """A machine and its plan, or why there is none."""
 
     machine: str
@@ -172,17 +175,14 @@ class Setting:
         }
 
 
-def settings(
-    recipe: Recipe, *, name: str, numerics: str, pins: Mapping[str, Any], say: Say = lambda text: None
-) -> list[Setting]:
-    """Plans for each of the guide's machines. CPU step times are by the rates of this one."""
-    found = []
+def settings(recipe: Recipe, *, say: Say, **options: Any) -> list[Setting]:
+    """Plans for each of the guide's machines, with these options of `plan`. CPU step times are by the rates of this
+    one."""
+    rows = []
     for machine, chip, memory in MACHINES:
         say(f"planning for {machine}")
         budget = None if memory is None else memory - margin_bytes(memory)
-        try:
-            planned = plan(recipe, name=name, memory=budget, chip=chip, numerics=numerics, pins=pins, say=say)
-            found.append(Setting(machine, planned.ledger.budget_bytes, planned))
-        except PlimsollError as problem:
-            found.append(Setting(machine, budget, None, str(problem).splitlines()[0]))
-    return found
+        planned, why_not, _ = _planned(recipe, **options | {"memory": budget, "chip": chip, "say": say})
+        budget = budget if planned is None else planned.ledger.budget_bytes
+        rows.append(Setting(machine, budget, planned, why_not))
+    return rows

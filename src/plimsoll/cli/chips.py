@@ -46,8 +46,11 @@ def chips(arguments: list[str]) -> int:
     elif options.name and len(selected) == 1:
         print(_described(selected[0]))
     else:
-        rows = [_row(each.name, [each]) for each in selected] if options.name else _grouped(every)
-        print("\n".join([*_table(rows), "", *_compilers(state), "", *NOTES]))
+        groups: dict[str, list[Chip]] = {}
+        for each in selected:  # without a name, a line for each family of slices
+            in_family = not options.name and each.platform == "tpu"
+            groups.setdefault(f"{each.name.rpartition('-')[0]}-N" if in_family else each.name, []).append(each)
+        print("\n".join([*_table(groups), "", *_compilers(state), "", *NOTES]))
     return 0
 
 
@@ -59,38 +62,27 @@ NOTES = (
 """Lines below the table."""
 
 
-def _grouped(every: Sequence[Chip]) -> list[list[str]]:
-    """Returns a row per chip, and one per family of slices."""
-    groups: dict[str, list[Chip]] = {}
-    for each in every:
-        label = f"{each.name.rpartition('-')[0]}-N" if each.platform == "tpu" else each.name
-        groups.setdefault(label, []).append(each)
-    return [_row(label, group) for label, group in groups.items()]
-
-
-def _row(label: str, group: Sequence[Chip]) -> list[str]:
-    """Returns the row of a group, whose chips differ in their number of devices and hosts alone."""
+def _table(groups: Mapping[str, Sequence[Chip]]) -> list[str]:
+    """Returns a line per group, whose chips differ in their number of devices and hosts alone."""
     from plimsoll.planner.chip_file import PRECISIONS
+    from plimsoll.report.layout import columns
     from plimsoll.units import format_bytes
 
-    first = group[0]
-    devices, hosts = [each.devices for each in group], [each.hosts for each in group]
-    return [
-        label,
-        *(f"{min(n):,}" if min(n) == max(n) else f"{min(n):,} to {max(n):,}" for n in (devices, hosts)),
-        format_bytes(first.memory_bytes),
-        *(_tera(first.flops.get(precision)) for precision in PRECISIONS),
-        _giga(first.memory_bandwidth),
-        _giga(max(each.link_bandwidth for each in group)),
-    ]
-
-
-def _table(rows: list[list[str]]) -> list[str]:
-    from plimsoll.report.layout import columns
-
     units = ["", "", "", "of each", *["TFLOP/s"] * 4, "GB/s", "GB/s"]
-    header = ["chip", "devices", "hosts", "memory", "float32", "tf32", "bfloat16", "float16", "memory", "links"]
-    return columns([header, units, *rows], align="lrrrrrrrrr", indent=0)
+    rows = [["chip", "devices", "hosts", "memory", "float32", "tf32", "bfloat16", "float16", "memory", "links"], units]
+    for label, group in groups.items():
+        first = group[0]
+        devices, hosts = [each.devices for each in group], [each.hosts for each in group]
+        row = [
+            label,
+            *(f"{min(n):,}" if min(n) == max(n) else f"{min(n):,} to {max(n):,}" for n in (devices, hosts)),
+            format_bytes(first.memory_bytes),
+            *(_tera(first.flops.get(precision)) for precision in PRECISIONS),
+            _giga(first.memory_bandwidth),
+            _giga(max(each.link_bandwidth for each in group)),
+        ]
+        rows.append(row)
+    return columns(rows, align="lrrrrrrrrr", indent=0)
 
 
 def _tera(rate: float | None) -> str:

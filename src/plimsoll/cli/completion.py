@@ -6,6 +6,7 @@ Every command parses for itself, so that none waits for another; here they are p
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 from collections.abc import Mapping
 from functools import reduce
@@ -15,7 +16,8 @@ from typing import Annotated, Any
 import tyro
 from tyro import MISSING
 
-from plimsoll.cli import chips, doctor, ladder, look, options, prepare, report, use
+from plimsoll.cli import ladder, options, prepare
+from plimsoll.cli.main import COMMANDS
 from plimsoll.errors import RecipeError
 from plimsoll.recipes.registry import preset, presets
 
@@ -25,19 +27,11 @@ SHELLS = ("bash", "zsh")
 
 BY_RECIPE = {"plan": options.PlanOptions, "train": options.TrainOptions, "ladder": ladder.LadderOptions}
 OTHERS = {
-    "evaluate": use.EvaluateOptions,
-    "sample": use.SampleOptions,
-    "export": use.ExportOptions,
-    "solve": use.SolveOptions,
-    "rank": use.RankOptions,
-    "report": report.ReportOptions,
-    "inspect": look.InspectOptions,
-    "fingerprint": look.FingerprintOptions,
-    "runs": look.RunsOptions,
-    "recipes": look.RecipesOptions,
-    "chips": chips.ChipsOptions,
-    "doctor": doctor.DoctorOptions,
+    name: getattr(importlib.import_module(module), f"{name.capitalize()}Options")
+    for name, (module, _) in COMMANDS.items()
+    if name not in BY_RECIPE and name != "prepare"
 }
+"""Options of the other commands: of `plimsoll runs`, the class `RunsOptions` in the module of `runs`."""
 
 
 def completion(arguments: list[str]) -> int:

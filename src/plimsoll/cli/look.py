@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
-from plimsoll.cli.parse import Json, parse
+from plimsoll.cli.parse import Json, Run, parse
 from plimsoll.errors import PlimsollError, as_written
 from plimsoll.runs.folder import RunFolder
 from plimsoll.runs.remote import fetched
@@ -20,9 +20,7 @@ from plimsoll.runs.remote import fetched
 
 @dataclass(frozen=True, kw_only=True)
 class FingerprintOptions:
-    run: Annotated[
-        tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN", help="Folder of the run, or its address in a bucket.")
-    ]
+    run: Run
     json: Json = False
 
 
@@ -67,10 +65,10 @@ def fingerprint(arguments: list[str]) -> int:
     RunFolder(run).read("recipe.json")  # what is no run is said before JAX starts
     from plimsoll.processes.request import ask
 
-    found = ask("fingerprint", {"run": run})
-    for note in found["notes"]:
-        print(f"note: {note}; the newest whole one is of step {found['step']:,}", file=sys.stderr)
-    print(json.dumps(found) if options.json else f"{found['fingerprint']}  step {found['step']}")
+    answer = ask("fingerprint", {"run": run})
+    for note in answer["notes"]:
+        print(f"note: {note}; the newest whole one is of step {answer['step']:,}", file=sys.stderr)
+    print(json.dumps(answer) if options.json else f"{answer['fingerprint']}  step {answer['step']}")
     return 0
 
 
@@ -103,22 +101,20 @@ def runs(arguments: list[str]) -> int:
     folder = Path(options.folder).expanduser()
     if not folder.is_dir() and options.folder != "runs":
         raise PlimsollError(f"there is no folder {options.folder!r}: name one that has runs in it or below it")
-    found = [run_row(path, name=_short_name(path, folder)) for path in find_runs(folder)]
-    print(json.dumps({"runs": found}) if options.json else runs_table(found))
+    rows = []
+    for path in find_runs(folder):
+        rows.append(run_row(path, name=path.absolute().name if path == folder else str(path.relative_to(folder))))
+    print(json.dumps({"runs": rows}) if options.json else runs_table(rows))
     return 0
 
 
 def find_runs(folder: Path) -> Iterator[Path]:
-    """Folders with a recipe.json, sorted; runs are not looked for inside runs."""
+    """Yields folders with a recipe.json, sorted; runs are not looked for inside runs."""
     for path, below, files in os.walk(folder):
         if "recipe.json" in files:
             below.clear()
             yield Path(path)
         below.sort()
-
-
-def _short_name(path: Path, folder: Path) -> str:
-    return path.absolute().name if path == folder else str(path.relative_to(folder))
 
 
 def run_row(path: Path, *, name: str) -> dict[str, Any]:
@@ -163,40 +159,34 @@ def inspect(arguments: list[str]) -> int:
     run = fetched(options.path)
     if (Path(run).expanduser() / "recipe.json").is_file():
         with as_written(f"a file of {options.path}"):
-            found = describe_run(RunFolder(run))
-            print(json.dumps(found) if options.json else _run_text(found))
-        return 0
-    from plimsoll.data.hdf5.survey import is_hdf5
+            return _printed(describe_run(RunFolder(run)), _run_text, as_json=options.json)
     from plimsoll.recipes.registry import inspections
     from plimsoll.recipes.verbs import resolved
 
     for form in inspections():
         if resolved(form.recognises)(options.path):
             with as_written(options.path):
-                found = resolved(form.describe)(options.path)
-                print(json.dumps(found) if options.json else resolved(form.table)(found))
-            return 0
-    if is_hdf5(options.path):
-        return _inspect_hdf5(options)
-    from plimsoll.data.text.survey import describe_text
+                return _printed(resolved(form.describe)(options.path), resolved(form.table), as_json=options.json)
+    from plimsoll.data.hdf5 import survey
 
-    found = describe_text(_documents(options))
-    print(json.dumps(found) if options.json else _data_text(found))
-    return 0
-
-
-def _inspect_hdf5(options: InspectOptions) -> int:
-    from plimsoll.data.hdf5.survey import describe
-
-    found = describe(options.path)
-    if options.shuffle:
-        found["shuffle"] = _shuffle(options)
-    if options.json:
-        print(json.dumps(found))
-    else:
+    if survey.is_hdf5(options.path):
         from plimsoll.report.data_tables import hdf5_table
 
-        print(hdf5_table(found))
+        described = survey.describe(options.path)
+        if options.shuffle:
+            described["shuffle"] = _shuffle(options)
+        return _printed(described, hdf5_table, as_json=options.json)
+    from plimsoll.data.text.opening import open_documents
+    from plimsoll.data.text.survey import describe_text
+
+    documents = open_documents(
+        options.path, config=options.dataset_config, split=options.split, text_column=options.text_column
+    )
+    return _printed(describe_text(documents), _data_text, as_json=options.json)
+
+
+def _printed(described: dict[str, Any], table: Callable[[dict[str, Any]], str], *, as_json: bool) -> int:
+    print(json.dumps(described) if as_json else table(described))
     return 0
 
 
@@ -209,14 +199,6 @@ def _shuffle(options: InspectOptions) -> dict[str, Any]:
     rows, chunk_rows = widest(options.path)
     order = sampled_order(rows, chunk_rows=chunk_rows, mix=options.mix_chunks, seed=0)
     return shuffle_quality(order, batch_size=min(options.batch_size, rows), chunk_rows=chunk_rows)
-
-
-def _documents(options: InspectOptions) -> Any:
-    from plimsoll.data.text.opening import open_documents
-
-    return open_documents(
-        options.path, config=options.dataset_config, split=options.split, text_column=options.text_column
-    )
 
 
 def describe_run(folder: RunFolder) -> dict[str, Any]:
@@ -232,38 +214,43 @@ def describe_run(folder: RunFolder) -> dict[str, Any]:
     }
 
 
-def _run_text(found: Mapping[str, Any]) -> str:
+def _run_text(described: Mapping[str, Any]) -> str:
     from plimsoll.report import runs_table
     from plimsoll.report.layout import columns, labelled
 
-    options = [(f"  --{name.replace('_', '-')}", str(value)) for name, value in found["fields"].items()]
-    lines = [runs_table([found]), "", *labelled("recipe", f"{found['recipe']}, with"), *columns(options, align="ll")]
-    if found["data"] is not None:
-        lines += labelled("data", found["data"].get("description", "-"))
-    if found["plan"] is not None:
+    options = [(f"  --{name.replace('_', '-')}", str(value)) for name, value in described["fields"].items()]
+    lines = [
+        runs_table([described]),
+        "",
+        *labelled("recipe", f"{described['recipe']}, with"),
+        *columns(options, align="ll"),
+    ]
+    if described["data"] is not None:
+        lines += labelled("data", described["data"].get("description", "-"))
+    if described["plan"] is not None:
         from plimsoll.planned import Plan
         from plimsoll.report.tables import plan_words
 
-        lines += labelled("plan", plan_words(Plan.from_dict(found["plan"])))
-    lines += labelled("checkpoints", ", ".join(f"step {step:,}" for step in found["checkpoints"]) or "none")
+        lines += labelled("plan", plan_words(Plan.from_dict(described["plan"])))
+    lines += labelled("checkpoints", ", ".join(f"step {step:,}" for step in described["checkpoints"]) or "none")
     return "\n".join(lines)
 
 
-def _data_text(found: Mapping[str, Any]) -> str:
+def _data_text(described: Mapping[str, Any]) -> str:
     from plimsoll.report.layout import format_known_bytes, labelled
 
-    files = f"{found['files']:,} file{'s' * (found['files'] != 1)}"
-    read = f"{found['scanned_documents']:,} documents, {found['scanned_characters']:,} characters"
-    mean, longest = found["mean_characters"], found["longest_characters"]
+    files = f"{described['files']:,} file{'s' * (described['files'] != 1)}"
+    read = f"{described['scanned_documents']:,} documents, {described['scanned_characters']:,} characters"
+    mean, longest = described["mean_characters"], described["longest_characters"]
     lines = [
-        found["name"],
-        *labelled("data", found["description"]),
-        *labelled("on disk", f"{files}, {format_known_bytes(found['bytes'])}"),
-        *(labelled("columns", ", ".join(found["columns"])) if found["columns"] else []),
-        *labelled("read", f"{read}: {'all of it' if found['scan_complete'] else 'the beginning; there is more'}"),
-        *labelled("for validation", f"{found['scanned_held_out_documents']:,} of these documents"),
+        described["name"],
+        *labelled("data", described["description"]),
+        *labelled("on disk", f"{files}, {format_known_bytes(described['bytes'])}"),
+        *(labelled("columns", ", ".join(described["columns"])) if described["columns"] else []),
+        *labelled("read", f"{read}: {'all of it' if described['scan_complete'] else 'the beginning; there is more'}"),
+        *labelled("for validation", f"{described['scanned_held_out_documents']:,} of these documents"),
         *labelled("a document", f"{'-' if mean is None else f'{mean:,}'} characters on average, {longest:,} at most"),
     ]
-    for sample in found["samples"]:
+    for sample in described["samples"]:
         lines += labelled("begins", repr(sample if len(sample) < 160 else sample[:160] + "..."))
     return "\n".join(lines)

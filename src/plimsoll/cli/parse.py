@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 import tyro
 
 from plimsoll.cli.examples import example
-from plimsoll.errors import PlimsollError, RecipeError
+from plimsoll.errors import RecipeError
 from plimsoll.recipes.base import Recipe
 from plimsoll.units import parse_count
 
@@ -26,6 +26,10 @@ COLUMNS = 80
 
 Json = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help="Print one JSON object and nothing else.")]
 """`--json` of every command that has it."""
+Run = Annotated[
+    tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN", help="Folder of the run, or its address in a bucket.")
+]
+"""Run that a command looks at."""
 
 ALIASES: dict[str, list[str]] = {
     "--use-mixed-precision": ["--numerics", "mixed"],
@@ -46,10 +50,12 @@ def parse(
     `shown` is the example of its help, where it is not the program's own.
     """
     default: dict[str, Any] = {} if recipe is None else {"default": options(recipe=recipe)}  # type: ignore[call-arg]
-    words = _translated(arguments, _count_flags(type(recipe) if recipe is not None else options))
-    said = io.StringIO()
+    hints = get_type_hints(type(recipe) if recipe is not None else options, include_extras=True)
+    counts = {f"--{name.replace('_', '-')}" for name, hint in hints.items() if _is_count(hint)}
+    words = _translated(arguments, counts)
+    errors = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(errors):
             parsed = tyro.cli(
                 tyro.conf.OmitArgPrefixes[options],  # type: ignore[valid-type]
                 prog=program,
@@ -60,7 +66,7 @@ def parse(
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
-        raise RecipeError(_one_paragraph(said.getvalue(), program)) from None
+        raise RecipeError(_one_paragraph(errors.getvalue(), program)) from None
     # Sizes that contradict one another are said now, not by the compile child.
     getattr(getattr(parsed, "recipe", None), "shape", None)
     return parsed
@@ -119,26 +125,13 @@ def _translated(arguments: list[str], counts: set[str]) -> list[str]:
         else:  # a value may have an equals sign in it: `--prompt "x = 1"`
             words += ALIASES.get(word.replace("_", "-"), [word])
     for at, word in enumerate(words[:-1]):
-        if word.replace("_", "-") in counts and not words[at + 1].startswith("--"):
-            words[at + 1] = _count(word, words[at + 1])
+        count = words[at + 1]  # a negative one is for the recipe to refuse: it knows why
+        if word.replace("_", "-") in counts and re.fullmatch(r"--.*|-?[0-9]+|None", count, re.DOTALL) is None:
+            try:
+                words[at + 1] = str(parse_count(count))
+            except RecipeError as problem:
+                raise RecipeError(f"{word}: {problem}") from None
     return words
-
-
-def _count(flag: str, text: str) -> str:
-    if text.removeprefix("-").isdigit():
-        return text  # a negative one is for the recipe to refuse: it knows why
-    if text == "None":
-        return text
-    try:
-        return str(parse_count(text))
-    except RecipeError as problem:
-        raise RecipeError(f"{flag}: {problem}") from None
-
-
-def _count_flags(options: type[Any]) -> set[str]:
-    hints = get_type_hints(options, include_extras=True)
-    names = {field.name for field in dataclasses.fields(options)}
-    return {f"--{name.replace('_', '-')}" for name, hint in hints.items() if name in names and _is_count(hint)}
 
 
 def _is_count(hint: Any) -> bool:
@@ -156,36 +149,29 @@ def _one_paragraph(boxed: str, program: str) -> str:
     sections = [" ".join(part.split()) for part in re.split(r"[─-]{8,}", "\n".join(lines))]
     if not boxed.startswith("╭"):  # without UTF-8 there is no box, and the title has a rule of its own
         sections = sections[1:] or sections
-    found, rest = sections[0], " ".join(sections[1:])
+    problem, rest = sections[0], " ".join(sections[1:])
     more = f"`{program} --help` lists the options"
-    if said := re.match(r"Unrecognized options?: (.*)", found):
-        return _not_known(said[1], rest, more)
-    if said := re.match(r"Error parsing (--\S+): .*?(?:from \[|: )('[^']*'|\"[^\"]*\")", found):
-        kind = re.search(rf"{said[1]} (?:\{{None\}}\|)?(\w+)", rest)
-        return f"{said[1]} takes {_KINDS.get(kind[1] if kind else '', 'another kind of value')}, got {said[2]}; {more}"
-    if said := re.match(r"Missing value for argument '(\S+)'", found):
-        return f"{said[1].split('|')[0]} needs a value after it; {more}"
-    if said := re.match(r"invalid choice (.*) for argument '(\S+)'. Expected one of \((.*)\)", found):
-        choices = sorted(set(re.findall(r"'([^']*)'", said[3])) - {"None"})  # a set there: its order changes
-        return f"{said[2]} takes one of {', '.join(choices)}, got {said[1]}"
-    if said := re.match(r"Missing from (.*?): (--\S+ \S+|\S+) (?:The |An? )?(.*?)\.? \(required\)", found):
-        return f"{said[1]} needs {said[2].split()[0]}, the {said[3][0].lower()}{said[3][1:]}; {more}"
-    return f"{found}; {more}" if found else f"the options cannot be read; {more}"
+    if match := re.match(r"Unrecognized options?: (.*)", problem):
+        unknown = [word for word in match[1].split(", ") if word.startswith("-")]
+        if not unknown:
+            return f"nothing more is expected after the options and arguments given, got {match[1]!r}; {more}"
+        near = list(dict.fromkeys(re.findall(r"(?<!similar to )(--[a-z][a-z0-9-]+)(?= [A-Z{\[])", rest)))[:3]
+        hint = f": did you mean {' or '.join(near)}?" if near else ";"
+        return f"there is no option {' or '.join(unknown)}{hint} {more}"
+    if match := re.match(r"Error parsing (--\S+): .*?(?:from \[|: )('[^']*'|\"[^\"]*\")", problem):
+        kind = re.search(rf"{match[1]} (?:\{{None\}}\|)?(\w+)", rest)
+        wanted = {"INT": "a whole number", "FLOAT": "a number"}.get(kind[1] if kind else "", "another kind of value")
+        return f"{match[1]} takes {wanted}, got {match[2]}; {more}"
+    if match := re.match(r"Missing value for argument '(\S+)'", problem):
+        return f"{match[1].split('|')[0]} needs a value after it; {more}"
+    if match := re.match(r"invalid choice (.*) for argument '(\S+)'. Expected one of \((.*)\)", problem):
+        choices = sorted(set(re.findall(r"'([^']*)'", match[3])) - {"None"})  # a set there: its order changes
+        return f"{match[2]} takes one of {', '.join(choices)}, got {match[1]}"
+    if match := re.match(r"Missing from (.*?): (--\S+ \S+|\S+) (?:The |An? )?(.*?)\.? \(required\)", problem):
+        return f"{match[1]} needs {match[2].split()[0]}, the {match[3][0].lower()}{match[3][1:]}; {more}"
+    return f"{problem}; {more}" if problem else f"the options cannot be read; {more}"
 
 
-def _not_known(words: str, rest: str, more: str) -> str:
-    unknown = [word for word in words.split(", ") if word.startswith("-")]
-    if not unknown:
-        return f"nothing more is expected after the options and arguments given, got {words!r}; {more}"
-    near = list(dict.fromkeys(re.findall(r"(?<!similar to )(--[a-z][a-z0-9-]+)(?= [A-Z{\[])", rest)))[:3]
-    hint = f": did you mean {' or '.join(near)}?" if near else ";"
-    return f"there is no option {' or '.join(unknown)}{hint} {more}"
-
-
-def require_drawable(*, tokens: int, temperature: float, top_k: int) -> None:
-    if tokens < 1:
-        raise PlimsollError(f"--tokens must be 1 or more, got {tokens}")
-    if not 0 <= temperature < float("inf"):
-        raise PlimsollError(f"--temperature must be 0 or more, got {temperature:g}")
-    if top_k < 0:
-        raise PlimsollError(f"--top-k must be 0 or more, got {top_k}")
+def request_of(options: Any) -> dict[str, Any]:
+    """Returns the options as a request to a worker, in which --json means nothing."""
+    return {name: value for name, value in dataclasses.asdict(options).items() if name != "json"}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 from plimsoll.cli.parse import parse, take_recipe
 from plimsoll.errors import BudgetError, RecipeError
@@ -33,19 +35,9 @@ def plan(arguments: list[str]) -> int:
 
     if options.picture is not None:
         report.require_picture(options.picture)
+    here = {"chip": options.chip, "mesh": options.mesh, "measure": options.measure}
     try:
-        found = find_plan(
-            options.recipe,
-            name=short_name(name),
-            memory=options.memory,
-            host_memory=options.host_memory,
-            chip=options.chip,
-            mesh=options.mesh,
-            numerics=options.levers.numerics,
-            pins=options.levers.pins(),
-            measure=options.measure,
-            say=_progress,
-        )
+        planned = find_plan(options.recipe, **here, **_budgets_and_levers(name, options))
     except BudgetError as problem:
         if options.json:
             refusal = {
@@ -56,84 +48,59 @@ def plan(arguments: list[str]) -> int:
             }
             print(json.dumps(refusal))
         raise
-    print(json.dumps(found.to_dict()) if options.json else report.plan_table(found))
+    print(json.dumps(planned.to_dict()) if options.json else report.plan_table(planned))
     if options.buffers and not options.json:
-        print(f"\n{report.buffers_table(found)}")
+        print(f"\n{report.buffers_table(planned)}")
     if options.picture is not None:
-        report.plan_picture(found, options.picture)
+        report.plan_picture(planned, options.picture)
     return 0
 
 
 def _settings(name: str, options: PlanOptions) -> int:
+    of_one = ("compare", "memory", "host_memory", "chip", "mesh", "measure", "buffers", "picture")
+    _require_absent(options, of_one, "--settings plans for machines of its own", "--settings")
     from plimsoll import report
     from plimsoll.api.compare import settings
 
-    _require_alone(options)
-    found = settings(
-        options.recipe, name=name, numerics=options.levers.numerics, pins=options.levers.pins(), say=_progress
-    )
-    if options.json:
-        print(json.dumps([one.to_dict() for one in found]))
-    else:
-        rows = [(one.machine, one.budget_bytes, one.planned, one.why_not) for one in found]
-        print(report.settings_table(rows))
+    rows = settings(options.recipe, **_budgets_and_levers(name, options))
+    print(json.dumps([row.to_dict() for row in rows]) if options.json else report.settings_table(rows))
     return 0
 
 
 def _compare(name: str, options: PlanOptions) -> int:
     assert options.compare is not None
-    _require_several(options)
+    _require_absent(options, ("chip", "measure", "buffers"), "--compare plans for several chips", "--compare")
     from plimsoll import report
     from plimsoll.api.compare import chips_named, compared, prices_named
 
-    names = chips_named(options.compare)
-    prices = prices_named(options.price, names)
+    chips = chips_named(options.compare)
+    prices = prices_named(options.price, chips)
     if options.picture is not None:
         report.require_picture(options.picture)
-    found = compared(
-        options.recipe,
-        names,
-        name=short_name(name),
-        prices=prices,
-        memory=options.memory,
-        host_memory=options.host_memory,
-        numerics=options.levers.numerics,
-        pins=options.levers.pins(),
-        say=_progress,
-    )
-    print(json.dumps({"compared": [row.to_dict() for row in found]}) if options.json else report.compared_table(found))
+    rows = compared(options.recipe, chips, prices=prices, **_budgets_and_levers(name, options))
+    print(json.dumps({"compared": [row.to_dict() for row in rows]}) if options.json else report.compared_table(rows))
     if options.picture is not None:
-        report.compared_picture(found, options.picture)
-    return 0 if any(row.planned is not None for row in found) else 2
+        report.compared_picture(rows, options.picture)
+    return 0 if any(row.planned is not None for row in rows) else 2
 
 
-def _require_several(options: PlanOptions) -> None:
-    of_one = {"--chip": options.chip != "cpu", "--measure": options.measure, "--buffers": options.buffers}
-    if given := [flag for flag, there in of_one.items() if there]:
-        raise RecipeError(
-            f"--compare plans for several chips, and {', '.join(given)} asks for one: leave out {' and '.join(given)},"
-            " or --compare"
-        )
-
-
-def _require_alone(options: PlanOptions) -> None:
-    """Raises RecipeError where an option for one plan is given with --settings, which makes several."""
-    of_one = {
-        "--compare": options.compare is not None,
-        "--memory": options.memory is not None,
-        "--host-memory": options.host_memory is not None,
-        "--chip": options.chip != "cpu",
-        "--mesh": options.mesh is not None,
-        "--measure": options.measure,
-        "--buffers": options.buffers,
-        "--picture": options.picture is not None,
+def _budgets_and_levers(name: str, options: PlanOptions) -> dict[str, Any]:
+    """Returns the arguments of `api.plan.plan` that are the same for one chip and for several."""
+    return {
+        "name": short_name(name),
+        "memory": options.memory,
+        "host_memory": options.host_memory,
+        "numerics": options.levers.numerics,
+        "pins": options.levers.pins(),
+        "say": lambda text: print(f"  {text} ...", file=sys.stderr),
     }
-    if given := [flag for flag, there in of_one.items() if there]:
+
+
+def _require_absent(options: PlanOptions, of_one: Sequence[str], several: str, flag: str) -> None:
+    """Raises RecipeError where an option for one plan is given with one that makes several."""
+    defaults = {field.name: field.default for field in fields(options)}
+    given = [f"--{name.replace('_', '-')}" for name in of_one if getattr(options, name) != defaults[name]]
+    if given:
         raise RecipeError(
-            f"--settings plans for machines of its own, and {', '.join(given)} asks for one plan: leave out"
-            f" {' and '.join(given)}, or --settings"
+            f"{several}, and {', '.join(given)} asks for one plan: leave out {' and '.join(given)}, or {flag}"
         )
-
-
-def _progress(text: str) -> None:
-    print(f"  {text} ...", file=sys.stderr)

@@ -6,12 +6,13 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import tyro
 
 from plimsoll.cli.examples import EXAMPLES
-from plimsoll.cli.parse import Json, parse
+from plimsoll.cli.parse import Json, parse, request_of
 from plimsoll.errors import PlimsollError
 from plimsoll.processes import environment
 from plimsoll.processes.request import ask
@@ -52,35 +53,31 @@ def prepare(arguments: list[str]) -> int:
         return _rechunk(arguments[1:])
     known = preparations()
     if not what and words[:1] in (["-h"], ["--help"]):
-        print(_usage(known))
+        grouped = groupby(known, key=lambda name: known[name].purpose)
+        print(USAGE.format(sets="\n".join(f"  {', '.join(names):<27}  {purpose}" for purpose, names in grouped)))
         return 0
     if what not in known:
         raise PlimsollError(_unknown(what, known))
     preparation = known[what]
-    values = dataclasses.asdict(parse(options_of(preparation), words, program=f"plimsoll prepare {what}"))
-    as_json = values.pop("json")
+    options = parse(options_of(preparation), words, program=f"plimsoll prepare {what}")
+    values = request_of(options)
     if preparation.own_process:
         answer = ask("prepare", {"name": what, "options": values}, under=environment.for_making())
     else:
         answer = resolved(preparation.make)(resolved(preparation.options)(**values))
-    print(json.dumps(answer) if as_json else resolved(preparation.text)(answer))
+    print(json.dumps(answer) if options.json else resolved(preparation.text)(answer))
     return 0
 
 
 def every_options() -> dict[str, type]:
     """Returns the options of each data set, and of `rechunk`."""
-    return {name: options_of(one) for name, one in preparations().items()} | {"rechunk": RechunkOptions}
+    return {name: options_of(preparation) for name, preparation in preparations().items()} | {"rechunk": RechunkOptions}
 
 
 def options_of(preparation: Preparation) -> type:
     """Returns the options of a data set, with --json."""
     options, fields = resolved(preparation.options), [("json", Json, False)]
     return dataclasses.make_dataclass(options.__name__, fields, bases=(options,), frozen=True, kw_only=True)
-
-
-def _usage(known: dict[str, Preparation]) -> str:
-    grouped = groupby(known, key=lambda name: known[name].purpose)
-    return USAGE.format(sets="\n".join(f"  {', '.join(names):<27}  {purpose}" for purpose, names in grouped))
 
 
 def _unknown(what: str, known: dict[str, Preparation]) -> str:
@@ -91,7 +88,7 @@ def _unknown(what: str, known: dict[str, Preparation]) -> str:
     for clause, names in by_clause.items():
         *others, last = names
         parts.append(f"{', '.join(others)} or {last}, {clause}" if others else f"{last}, {clause}")
-    examples = [next(iter(family)).example for _, family in groupby(known.values(), key=lambda one: one.purpose)]
+    examples = [next(iter(family)).example for _, family in groupby(known.values(), key=attrgetter("purpose"))]
     quoted = ", ".join(f"`{text}`" for text in [*examples, EXAMPLES["prepare rechunk"]])
     return (
         f"plimsoll prepare needs to know what: {', '.join(parts)}, or rechunk, got {what or 'nothing'}"
@@ -100,13 +97,12 @@ def _unknown(what: str, known: dict[str, Preparation]) -> str:
 
 
 def _rechunk(words: list[str]) -> int:
-    request = dataclasses.asdict(parse(RechunkOptions, words, program="plimsoll prepare rechunk"))
-    as_json = request.pop("json")
-    answer: dict[str, Any] = ask("rechunk", request, under=environment.for_making())
+    options = parse(RechunkOptions, words, program="plimsoll prepare rechunk")
+    answer: dict[str, Any] = ask("rechunk", request_of(options), under=environment.for_making())
     text = (
         f"{answer['path']}: {answer['rows']:,} rows of {answer['datasets']} datasets in chunks of"
         f" {answer['chunk_rows']:,}, {format_bytes(answer['bytes'])} (before {format_bytes(answer['bytes_before'])}),"
         f" in {format_seconds(answer['seconds'])}"
     )
-    print(json.dumps(answer) if as_json else text)
+    print(json.dumps(answer) if options.json else text)
     return 0

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+import math
 import os
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
+from annotated_types import Ge, Interval
 
 from plimsoll.cli.examples import OF_PRETRAINED
-from plimsoll.cli.parse import Json, parse
+from plimsoll.cli.parse import Json, T, parse, request_of
 from plimsoll.errors import PlimsollError
 from plimsoll.processes.request import ask
-from plimsoll.units import format_bytes
+from plimsoll.units import format_bytes, require_bounds
 
 Folder = Annotated[
     str,
@@ -26,54 +27,64 @@ Bits = Annotated[
 ]
 
 
+Precision = Annotated[Literal["float32", "bfloat16"], tyro.conf.arg(help="Arithmetic of the dots.")]
+
+
 @dataclass(frozen=True, kw_only=True)
 class EvaluatePretrained:
     pretrained: Folder
     text: Annotated[
         str, tyro.conf.arg(metavar="FILE", help="A text, or anything that `plimsoll inspect` reads as one.")
     ]
-    seq_len: Annotated[int | None, "count"] = None
+    seq_len: Annotated[int | None, "count", Ge(1)] = None
     """Tokens of a window; each begins anew. Left out: what the model was made for, 2,048 at most."""
-    batch_size: Annotated[int, "count"] = 8
+    batch_size: Annotated[int, "count", Ge(1)] = 8
     """Windows at a time."""
     max_examples: Annotated[int | None, "count"] = None
     """Documents to read; all if left out."""
     text_column: str = "text"
     """Column of .jsonl, .parquet and hub data sets."""
     frozen_bits: Bits = None
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Arithmetic of the dots."""
+    precision: Precision = "float32"
     json: Json = False
 
     def __post_init__(self) -> None:
-        if self.seq_len is not None and self.seq_len < 1:
-            raise PlimsollError(f"--seq-len must be 1 or more, got {self.seq_len}")
-        if self.batch_size < 1:
-            raise PlimsollError(f"--batch-size must be 1 or more, got {self.batch_size}")
+        require_bounds(self, PlimsollError)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SamplePretrained:
-    pretrained: Folder
+class Writing:
+    """Options of a text that a model writes, whether it is a run's or a pretrained one."""
+
     prompt: str = ""
     """What the text begins with; empty: the beginning of a document."""
-    tokens: Annotated[int, "count"] = 200
+    tokens: Annotated[int, "count", Ge(1)] = 200
     """Tokens at most; the model may end its document earlier."""
-    temperature: float = 0.8
+    temperature: Annotated[float, Interval(ge=0, lt=math.inf)] = 0.8
     """Divides the logits: 0 takes the likeliest token every time, 1 is the model's own distribution."""
-    top_k: int = 40
+    top_k: Annotated[int, Ge(0)] = 40
     """Draw among so many likeliest tokens; 0 for all."""
     seed: int = 0
     """The same seed writes the same text."""
-    frozen_bits: Bits = None
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Arithmetic of the dots."""
-    json: Json = False
 
     def __post_init__(self) -> None:
-        from plimsoll.cli.parse import require_drawable
+        require_bounds(self, PlimsollError)
 
-        require_drawable(tokens=self.tokens, temperature=self.temperature, top_k=self.top_k)
+    def print_text(self, verb: str, request: dict[str, Any], *, as_json: bool) -> int:
+        """Asks a worker for the text, and prints it after its prompt. Returns the exit code."""
+        # A terminal that is not UTF-8 hands over half characters, which no tokenizer takes.
+        prompt = os.fsencode(self.prompt).decode("utf-8", "replace")
+        answer = ask(verb, request | {"prompt": prompt})
+        print(json.dumps(answer) if as_json else prompt + answer["text"])
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplePretrained(Writing):
+    pretrained: Folder
+    frozen_bits: Bits = None
+    precision: Precision = "float32"
+    json: Json = False
 
 
 def is_asked_for(arguments: list[str]) -> bool:
@@ -83,40 +94,27 @@ def is_asked_for(arguments: list[str]) -> bool:
 
 def evaluate(arguments: list[str]) -> int:
     """Prints the loss of a text."""
-    options = parse(
-        EvaluatePretrained, _help_last(arguments), program="plimsoll evaluate", shown=OF_PRETRAINED["evaluate"]
-    )
-    found = ask("evaluate_text", _question(options))
-    print(json.dumps(found) if options.json else _table(found))
+    options = _parsed(EvaluatePretrained, arguments, "evaluate")
+    answer = ask("evaluate_text", request_of(options))
+    lines = [
+        f"{answer['pretrained']} on {answer['text']}: {answer['documents']:,} documents, {answer['tokens']:,} tokens,"
+        f" windows of {answer['seq_len']:,}",
+        f"  loss           {answer['loss']:.4f} nats per token",
+        f"  perplexity     {answer['perplexity']:.4f}",
+        f"  bits_per_byte  {answer['bits_per_byte']:.4f}",
+        f"  peak           {format_bytes(answer['peak_resident_bytes'])} resident",
+    ]
+    print(json.dumps(answer) if options.json else "\n".join(lines))
     return 0
 
 
 def sample(arguments: list[str]) -> int:
     """Prints the prompt and what the model writes after it."""
-    options = parse(SamplePretrained, _help_last(arguments), program="plimsoll sample", shown=OF_PRETRAINED["sample"])
-    # A terminal that is not UTF-8 hands over half characters, which no tokenizer takes.
-    prompt = os.fsencode(options.prompt).decode("utf-8", "replace")
-    found = ask("sample_text", _question(options) | {"prompt": prompt})
-    print(json.dumps(found) if options.json else prompt + found["text"])
-    return 0
+    options = _parsed(SamplePretrained, arguments, "sample")
+    return options.print_text("sample_text", request_of(options), as_json=options.json)
 
 
-def _help_last(arguments: list[str]) -> list[str]:
-    """Returns --help alone where it stands among the arguments: in `--pretrained --help` it names no model."""
-    return ["--help"] if {"-h", "--help"} & set(arguments) else arguments
-
-
-def _question(options: EvaluatePretrained | SamplePretrained) -> dict:
-    return {name: value for name, value in dataclasses.asdict(options).items() if name != "json"}
-
-
-def _table(found: dict) -> str:
-    lines = [
-        f"{found['pretrained']} on {found['text']}: {found['documents']:,} documents, {found['tokens']:,} tokens,"
-        f" windows of {found['seq_len']:,}",
-        f"  loss           {found['loss']:.4f} nats per token",
-        f"  perplexity     {found['perplexity']:.4f}",
-        f"  bits_per_byte  {found['bits_per_byte']:.4f}",
-        f"  peak           {format_bytes(found['peak_resident_bytes'])} resident",
-    ]
-    return "\n".join(lines)
+def _parsed(options: type[T], arguments: list[str], command: str) -> T:
+    """Parses the options. In `--pretrained --help`, --help is no model's name: it stands alone where it is given."""
+    words = ["--help"] if {"-h", "--help"} & set(arguments) else arguments
+    return parse(options, words, program=f"plimsoll {command}", shown=OF_PRETRAINED[command])

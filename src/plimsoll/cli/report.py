@@ -37,7 +37,7 @@ class ReportOptions:
 def report(arguments: list[str]) -> int:
     """Writes the page and prints its path. Returns the exit code."""
     options = parse(ReportOptions, arguments, program="plimsoll report")
-    _require_one_question(options)
+    _require_one_page(options)
     out = _writable(options)
     from plimsoll.api import run_report
     from plimsoll.report.page.of_run import plan_page, run_page
@@ -69,7 +69,7 @@ def report(arguments: list[str]) -> int:
     return 0
 
 
-def _require_one_question(options: ReportOptions) -> None:
+def _require_one_page(options: ReportOptions) -> None:
     """Raises PlimsollError unless there is one page to make: of a plan, or of as many runs as have colours."""
     if bool(options.runs) == (options.plan is not None):
         which = "RUN and --plan ask for two pages" if options.runs else "there is nothing to show"

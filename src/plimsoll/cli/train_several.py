@@ -7,13 +7,14 @@ interruption stops the one that trains, which saves, and those after it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from plimsoll.cli.look import run_row
 from plimsoll.cli.options import TrainOptions
 from plimsoll.errors import RecipeError
-from plimsoll.processes.supervise import watched as _watched
+from plimsoll.processes.supervise import watched
+from plimsoll.recipes.base import Recipe
 from plimsoll.recipes.own.files import short_name
 from plimsoll.recipes.saved import is_saved_as
 from plimsoll.runs.folder import RunFolder
@@ -27,21 +28,30 @@ def train_several(names: Sequence[str], options: Mapping[str, TrainOptions], sha
     """Trains the recipes and returns the worst exit code. `shared` are the options of all, as typed."""
     folders = {name: Path(options[name].runs or "").expanduser() / short_name(name) for name in names}
     _require_apart(names, options, folders)
+    words, without_runs = iter(shared), []
+    for word in words:
+        if word == "--runs":
+            next(words, None)
+        elif not word.startswith("--runs="):
+            without_runs.append(word)
     codes = {}
     for number, name in enumerate(names, start=1):
         place = f"[{number}/{len(names)}] {name}"
-        if _is_finished(folders[name], options[name]):
+        if _is_finished(folders[name], options[name].recipe):
             print(f"{place}: finished, skipped ({folders[name]})", flush=True)
             continue
         print(f"{place}: {folders[name]}", flush=True)
-        command = [sys.executable, "-m", "plimsoll.cli.main", "train", name, *_for_one(shared), "--run"]
-        codes[name], interrupted = _watched([*command, str(folders[name])])
+        command = [sys.executable, "-m", "plimsoll.cli.main", "train", name, *without_runs, "--run"]
+        codes[name], interrupted = watched([*command, str(folders[name])])
         if codes[name]:
             print(f"{place}: ended with code {codes[name]}", file=sys.stderr, flush=True)
         if interrupted:
             print("interrupted: the same command goes on from here", file=sys.stderr)
             return codes[name]
-    _say_the_end(folders)
+    from plimsoll.report import runs_table
+
+    rows = [run_row(folder, name=folder.name) for folder in folders.values() if (folder / "recipe.json").is_file()]
+    print(f"\n{runs_table(rows)}" if rows else "no run was begun")
     return max(codes.values(), key=lambda code: (code not in KNOWN_CODES, code), default=0)
 
 
@@ -56,29 +66,12 @@ def _require_apart(names: Sequence[str], options: Mapping[str, TrainOptions], fo
             f"--runs {options[names[0]].runs} is an address, and --runs takes a folder: train one recipe at a time,"
             f" like `plimsoll train {names[0]} --run {options[names[0]].runs}/{names[0]}`"
         )
-    if any(one.run is not None for one in options.values()):
+    if any(each.run is not None for each in options.values()):
         raise RecipeError("--run names one run, and --runs the folder that several have theirs in: give one of them")
 
 
-def _is_finished(folder: Path, options: TrainOptions) -> bool:
+def _is_finished(folder: Path, recipe: Recipe) -> bool:
     """Returns whether the run is finished with this very recipe; another recipe is for `train` to refuse."""
     if not (folder / "recipe.json").is_file() or run_row(folder, name=folder.name)["state"] != "finished":
         return False
-    return is_saved_as(RunFolder(folder).read("recipe.json"), options.recipe)
-
-
-def _for_one(shared: Sequence[str]) -> Iterator[str]:
-    """Yields the options without --runs and its value."""
-    words = iter(shared)
-    for word in words:
-        if word == "--runs":
-            next(words, None)
-        elif not word.startswith("--runs="):
-            yield word
-
-
-def _say_the_end(folders: Mapping[str, Path]) -> None:
-    from plimsoll.report import runs_table
-
-    rows = [run_row(folder, name=folder.name) for folder in folders.values() if (folder / "recipe.json").is_file()]
-    print(f"\n{runs_table(rows)}" if rows else "no run was begun")
+    return is_saved_as(RunFolder(folder).read("recipe.json"), recipe)

@@ -6,18 +6,18 @@ answered, printed and drawn is the recipe's own (`recipes/verbs.py`).
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
+from annotated_types import Ge
 
 from plimsoll.cli import pretrained
-from plimsoll.cli.parse import Json, parse, require_drawable
+from plimsoll.cli.parse import Json, Run, parse, request_of
 from plimsoll.errors import PlimsollError
 from plimsoll.processes.request import ask
 from plimsoll.recipes.saved import class_of, from_dict, name_in
@@ -25,14 +25,15 @@ from plimsoll.recipes.verbs import Verb, lacking, resolved
 from plimsoll.report.evaluation import evaluation_text
 from plimsoll.runs.folder import RunFolder, replace_file
 from plimsoll.runs.remote import fetched
-from plimsoll.units import format_bytes
+from plimsoll.units import format_bytes, require_bounds
 
 RunOrPretrained = Annotated[
     tyro.conf.Positional[str],
     tyro.conf.arg(metavar="RUN", help="Folder of the run, or its address; or give --pretrained."),
 ]
-Run = Annotated[
-    tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN", help="Folder of the run, or its address in a bucket.")
+BestByLoss = Annotated[
+    str,
+    tyro.conf.arg(help="Checkpoint: a step's number, `last`, or `best` (lowest validation loss, else the last)."),
 ]
 
 
@@ -57,24 +58,10 @@ class EvaluateOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleOptions:
+class SampleOptions(pretrained.Writing):
     run: RunOrPretrained
-    prompt: str = ""
-    """What the text begins with; empty: the beginning of a document."""
-    tokens: int = 200
-    """Tokens at most; the model may end its document earlier."""
-    temperature: float = 0.8
-    """Divides the logits: 0 takes the likeliest token every time, 1 is the model's own distribution."""
-    top_k: int = 40
-    """Draw among so many likeliest tokens; 0 for all."""
-    seed: int = 0
-    """The same seed writes the same text."""
-    step: str = "best"
-    """Checkpoint: a step's number, `last`, or `best` (lowest validation loss, else the last)."""
+    step: BestByLoss = "best"
     json: Json = False
-
-    def __post_init__(self) -> None:
-        require_drawable(tokens=self.tokens, temperature=self.temperature, top_k=self.top_k)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +70,7 @@ class ExportOptions:
     out: Annotated[
         str, tyro.conf.arg(metavar="FOLDER", help="New or empty; config.json, model.safetensors, tokenizer.")
     ]
-    step: str = "best"
-    """Checkpoint: a step's number, `last`, or `best` (lowest validation loss, else the last)."""
+    step: BestByLoss = "best"
     json: Json = False
 
 
@@ -99,8 +85,7 @@ class SolveOptions:
             " '# SG'), a file with them, or test:17, an example of the run's test split, from 0.",
         ),
     ]
-    step: str = "best"
-    """Checkpoint: a step's number, `last`, or `best` (lowest validation loss, else the last)."""
+    step: BestByLoss = "best"
     json: Json = False
 
 
@@ -109,7 +94,7 @@ class RankOptions:
     run: Run
     history: str
     """Items that were taken, oldest first, separated by commas, as the file that was prepared calls them."""
-    top: int = 10
+    top: Annotated[int, Ge(1)] = 10
     """Items to name."""
     keep_seen: bool = False
     """Rank the history's own items, too."""
@@ -118,8 +103,7 @@ class RankOptions:
     json: Json = False
 
     def __post_init__(self) -> None:
-        if self.top < 1:
-            raise PlimsollError(f"--top must be 1 or more, got {self.top}")
+        require_bounds(self, PlimsollError)
 
 
 def evaluate(arguments: list[str]) -> int:
@@ -137,8 +121,12 @@ def evaluate(arguments: list[str]) -> int:
                 "--picture draws journeys, or the loss by position of a run of longcontext: give --closed-loop with it"
             )
         require_picture(options.picture)
-    if options.submission is not None:
-        _require_file(options.submission)
+    if options.submission is not None:  # refused now, and not at the end of an evaluation of hours
+        file = Path(options.submission).expanduser()
+        if file.is_dir() or not file.parent.is_dir() or not os.access(file.parent, os.W_OK):
+            raise PlimsollError(
+                f"--submission {options.submission} cannot be written: name a file in a folder that is there and yours"
+            )
     request = {name: getattr(options, name) for name in ("step", "closed_loop", "raw", "keep_seen")}
     answer = ask("evaluate", request | {"run": run, "submission": options.submission is not None})
     submission = answer.pop("submission", None)
@@ -151,33 +139,22 @@ def evaluate(arguments: list[str]) -> int:
     return 0
 
 
-def _require_file(name: str) -> None:
-    """Refuses a file that could not be written at the end of an evaluation of hours."""
-    path = Path(name).expanduser()
-    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise PlimsollError(f"--submission {name} cannot be written: name a file in a folder that is there and yours")
-
-
 def sample(arguments: list[str]) -> int:
     """Prints the prompt and what the model writes after it."""
     if pretrained.is_asked_for(arguments):
         return pretrained.sample(arguments)
     options = parse(SampleOptions, arguments, program="plimsoll sample")
     run = fetched(options.run)
-    _verb("sample", run, named=str(RunFolder(run).path))
-    # A terminal that is not UTF-8 hands over half characters, which no tokenizer takes.
-    prompt = os.fsencode(options.prompt).decode("utf-8", "replace")
-    answer = ask("sample", _request(options) | {"run": run, "prompt": prompt})
-    print(json.dumps(answer) if options.json else prompt + answer["text"])
-    return 0
+    _verb("sample", run)
+    return options.print_text("sample", request_of(options) | {"run": run}, as_json=options.json)
 
 
 def export(arguments: list[str]) -> int:
     """Prints where the Hugging Face folder of a language model is."""
     options = parse(ExportOptions, arguments, program="plimsoll export")
     run = fetched(options.run)
-    _verb("export", run, named=str(RunFolder(run).path))
-    answer = ask("export", _request(options) | {"run": run})
+    _verb("export", run)
+    answer = ask("export", request_of(options) | {"run": run})
     text = (
         f"{answer['out']}: {answer['parameters']:,} parameters of step {answer['step']:,}"
         f" ({format_bytes(answer['bytes'])}). `transformers` loads it, and so does `plimsoll sample --pretrained`"
@@ -201,22 +178,19 @@ def rank(arguments: list[str]) -> int:
 def _answer_typed(name: str, options: SolveOptions | RankOptions, typed: str) -> int:
     """Prints the answer to what was typed (a puzzle, a history), which the recipe reads before JAX starts."""
     run = fetched(options.run)
-    verb = _verb(name, run, named=run)
+    verb = _verb(name, run)
     recipe = from_dict(RunFolder(run).read("recipe.json"))
-    request = _request(options) | {"run": run} | resolved(verb.ask)(recipe, run, typed)
+    request = request_of(options) | {"run": run} | resolved(verb.ask)(recipe, run, typed)
     answer = ask(name, request)
     print(json.dumps(answer) if options.json else resolved(verb.text)(answer))
     return 0
 
 
-def _verb(name: str, run: str, *, named: str) -> Verb:
+def _verb(name: str, run: str) -> Verb:
     """Returns the verb of the run's recipe, or refuses a run of another recipe before JAX starts."""
-    saved = RunFolder(run).read("recipe.json")
+    folder = RunFolder(run)
+    saved = folder.read("recipe.json")
     verbs: Mapping[str, Verb] = class_of(saved).verbs
     if name not in verbs:
-        raise lacking(name, named, name_in(saved))
+        raise lacking(name, folder.path, name_in(saved))
     return verbs[name]
-
-
-def _request(options: Any) -> dict[str, Any]:
-    return {name: value for name, value in dataclasses.asdict(options).items() if name != "json"}

@@ -7,6 +7,7 @@ import dataclasses
 import os
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from plimsoll.processes import interruption
 
@@ -21,7 +22,7 @@ class Ready:
     """File descriptor of the run's lock, which the process inherits."""
 
 
-def become(ready: Ready) -> None:
+def become(ready: Ready) -> NoReturn:
     """Replaces this process by the training process. Does not return.
 
     Of the open files only the standard streams and the run's lock are inherited: a device or a port would stay taken.
