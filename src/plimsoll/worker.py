@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
     if verb == "rehearse":
         return _rehearse(json.loads(request[0]))
     if verb == "again":
-        from plimsoll.api.replan import plan_again
+        from plimsoll.api.train import plan_again
 
         return plan_again(json.loads(request[0]))
     if verb == "together":
@@ -67,7 +67,6 @@ def main(arguments: list[str]) -> int:
 
     command = [sys.executable, "-m", "plimsoll.worker", "again", json.dumps(again)]
     become(Ready(command, dict(os.environ), again["lock"]))
-    raise AssertionError("exec returned")
 
 
 def _train(options: dict[str, Any], interruption: Interruption) -> tuple[int, Mapping[str, Any] | None]:

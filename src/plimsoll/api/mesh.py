@@ -14,6 +14,7 @@ from typing import Any
 from plimsoll.errors import RecipeError
 from plimsoll.planner.chips import Chip
 from plimsoll.processes.environment import CPU_DEVICES, FORCED_DEVICES
+from plimsoll.recipes.base import Recipe
 from plimsoll.units import whole_number
 
 AXES = ("data", "fsdp")
@@ -35,8 +36,10 @@ class Mesh:
         return f"data={self.data},fsdp={self.fsdp}" if self.fsdp > 1 else f"data={self.data}"
 
 
-def parse_mesh(text: str) -> Mesh:
+def parse_mesh(text: str | None) -> Mesh | None:
     """Parses `data=8`, `data=4,fsdp=2` or `fsdp=8`; an axis that is not named is 1. Raises RecipeError otherwise."""
+    if text is None:
+        return None
     sizes: dict[str, int] = {}
     for part in text.split(","):
         name, _, size = part.strip().partition("=")
@@ -50,18 +53,6 @@ def parse_mesh(text: str) -> Mesh:
     return Mesh(sizes.get("data", 1), sizes.get("fsdp", 1))
 
 
-def with_mesh(pins: Mapping[str, Any], mesh: Mesh | None) -> dict[str, Any]:
-    """Returns the pinned levers with `fsdp` pinned as the mesh says. Raises RecipeError if they contradict it."""
-    if mesh is None:
-        return dict(pins)
-    pinned = pins.get("fsdp")
-    if pinned is not None and pinned != mesh.fsdp:
-        raise RecipeError(
-            f"--mesh {mesh} and --fsdp {pinned} contradict each other: a mesh says fsdp itself. Give one of them"
-        )
-    return {**pins, "fsdp": mesh.fsdp}
-
-
 def cpu_devices(environment: Mapping[str, str] = os.environ) -> int:
     """Returns the number of devices that JAX treats the CPU as in one process; 1 by default."""
     count = whole_number(environment.get(CPU_DEVICES, ""))
@@ -72,37 +63,56 @@ def cpu_devices(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def over_devices(
-    target: Chip, mesh: Mesh | None, *, examples: int, micro_batch: int | None = None, processes: int = 1
-) -> Chip:
-    """Returns `target` with the devices and hosts that a run uses.
+    target: Chip, recipe: Recipe, pins: Mapping[str, Any], mesh: str | None, *, processes: int = 1
+) -> tuple[Chip, dict[str, Any]]:
+    """Returns `target` with the devices and hosts that a run uses, and the pinned levers with `fsdp` as the mesh says.
 
     The devices of an accelerator are part of its name. Of a CPU the run uses those of `mesh`; without one, as many as
     get equal parts of a micro-batch.
 
     Args:
         target: Chip to train on.
-        mesh: Mesh that was requested.
-        examples: Examples of an effective batch.
-        micro_batch: Examples of a micro-batch, if that is pinned.
+        recipe: Recipe whose effective batch they share, unless a micro-batch is pinned.
+        pins: Levers that are pinned, to None those that are not.
+        mesh: Mesh that was requested, as text.
         processes: Number of processes that train together.
 
     Raises:
-        RecipeError: The devices are not here, or cannot get equal parts.
+        RecipeError: The devices are not here, cannot get equal parts, or the mesh contradicts a lever.
     """
-    if target.platform != "cpu":
-        if mesh is not None and mesh.devices != target.devices:
+    requested, pins = parse_mesh(mesh), {name: value for name, value in pins.items() if value is not None}
+    micro_batch = pins.get("micro_batch")
+    batch = recipe.effective_batch if micro_batch is None else micro_batch
+    if requested is not None and pins.setdefault("fsdp", requested.fsdp) != requested.fsdp:
+        raise RecipeError(
+            f"--mesh {requested} and --fsdp {pins['fsdp']} contradict each other: a mesh says fsdp itself. Give one of"
+            " them"
+        )
+    if target.platform == "cpu":
+        devices, hosts = _cpu_devices_of(requested, batch, processes), processes
+    else:
+        devices = target.devices
+        hosts = processes if target.platform == "cuda" and devices % processes == 0 else target.hosts  # of TPUs: named
+        if requested is not None and requested.devices != devices:
             raise RecipeError(
-                f"--mesh {mesh} is {mesh.devices} devices, and {target.name} has {target.devices}: name a mesh of as"
+                f"--mesh {requested} is {requested.devices} devices, and {target.name} has {devices}: name a mesh of as"
                 " many, or a chip of as many (`plimsoll chips`; h100x8 is eight of them in one machine)"
             )
-        _require_equal_parts(mesh, examples, micro_batch)
-        several = target.platform == "cuda" and target.devices % processes == 0  # a TPU's hosts are in its name
-        return replace(target, hosts=processes) if several else target
-    each, batch = cpu_devices(), examples if micro_batch is None else micro_batch
+    if requested is not None and batch % requested.devices:
+        what = "--batch-size x --gradient-accumulation-steps" if micro_batch is None else "--micro-batch"
+        raise RecipeError(
+            f"--mesh {requested} gives each of {devices} devices as many examples of a micro-batch, and {batch}"
+            f" examples ({what}) are no multiple of {devices}: take a multiple of it, or another mesh"
+        )
+    return replace(target, devices=devices, hosts=hosts), pins
+
+
+def _cpu_devices_of(mesh: Mesh | None, batch: int, processes: int) -> int:
+    """Returns how many devices the CPUs of all processes are treated as, at most as many as they are here."""
+    each = cpu_devices()
     here = each * processes
     if mesh is None:
-        devices = max((n for n in range(processes, here + 1, processes) if batch % n == 0), default=processes)
-        return replace(target, devices=devices, hosts=processes)
+        return max((n for n in range(processes, here + 1, processes) if batch % n == 0), default=processes)
     if mesh.devices > here:
         local = -(-mesh.devices // processes)
         where = f"{here} here" if processes == 1 else f"{here} in {processes} processes, {each} in each"
@@ -115,28 +125,15 @@ def over_devices(
             f"--mesh {mesh} is {mesh.devices} devices, which {processes} processes cannot have in equal parts: take a"
             f" multiple of {processes}"
         )
-    _require_equal_parts(mesh, examples, micro_batch)
-    return replace(target, devices=mesh.devices, hosts=processes)
+    return mesh.devices
 
 
-def _require_equal_parts(mesh: Mesh | None, examples: int, micro_batch: int | None) -> None:
-    """Raises RecipeError if the examples of a micro-batch are no multiple of the mesh's devices."""
-    batch = examples if micro_batch is None else micro_batch
-    if mesh is None or batch % mesh.devices == 0:
-        return
-    what = "--batch-size x --gradient-accumulation-steps" if micro_batch is None else "--micro-batch"
-    raise RecipeError(
-        f"--mesh {mesh} gives each of {mesh.devices} devices as many examples of a micro-batch, and {batch}"
-        f" examples ({what}) are no multiple of {mesh.devices}: take a multiple of it, or another mesh"
-    )
-
-
-def elsewhere(planned: Mapping[str, Any], mesh: Mesh | None, target: Chip, *, processes: int = 1) -> str | None:
+def elsewhere(planned: Mapping[str, Any], mesh: str | None, target: Chip, *, processes: int = 1) -> str | None:
     """Returns why a run's plan cannot be kept on the devices that are here now, in words; None if it can.
 
     Args:
         planned: The run's plan.json.
-        mesh: Mesh that is requested now.
+        mesh: Mesh that is requested now, as text.
         target: Chip to train on.
         processes: Number of processes that train together now.
     """
@@ -144,9 +141,9 @@ def elsewhere(planned: Mapping[str, Any], mesh: Mesh | None, target: Chip, *, pr
         return None
     plan = planned["plan"]
     devices, fsdp, hosts = plan.get("devices", 1), plan["fsdp"], planned.get("hosts", 1)
-    before = Mesh(devices // fsdp, fsdp)
-    if mesh is not None and mesh != before:
-        return f"was planned for a mesh of {before}, and --mesh says {mesh}"
+    before, requested = Mesh(devices // fsdp, fsdp), parse_mesh(mesh)
+    if requested not in (None, before):
+        return f"was planned for a mesh of {before}, and --mesh says {requested}"
     here = cpu_devices() * processes
     if devices <= here and hosts == processes:
         return None

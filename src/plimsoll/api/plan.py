@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from plimsoll.api import notebook
-from plimsoll.api.mesh import over_devices, parse_mesh, with_mesh
+from plimsoll.api.mesh import over_devices
 from plimsoll.api.pins import require_levers, require_supported
 from plimsoll.errors import RecipeError
 from plimsoll.levers.lever import CLASSES
@@ -33,9 +33,13 @@ from plimsoll.units import format_bytes, parse_bytes
 
 Say = Callable[[str], None]
 
-
 UNKNOWN_STEPS = 10_000
 """Length of the schedule where nobody has said or counted it: changes no byte."""
+
+
+def printing(*, quiet: bool) -> Say:
+    """Returns the function that prints messages at once, also into a file; nothing if `quiet`."""
+    return (lambda text: None) if quiet else (lambda text: print(text, flush=True))
 
 
 def plan(
@@ -66,57 +70,46 @@ def plan(
     Raises BudgetError, with the smallest peak found and what would fit, if nothing does.
     """
     name, recipe = named(recipe, name)
-    asked = None if mesh is None else parse_mesh(mesh)
-    pins = with_mesh({name: value for name, value in (pins or {}).items() if value is not None}, asked)
-    of_batch = {"examples": recipe.effective_batch, "micro_batch": pins.get("micro_batch")}
-    target = over_devices(chips.chip(chip), asked, **of_batch, processes=processes)
+    target, pins = over_devices(chips.chip(chip), recipe, pins or {}, mesh, processes=processes)
     if measure and target.platform != "cpu":
         raise RecipeError(f"--measure times plans on the chip at hand, and {chip} is not: leave it out")
+    samples = None
+    if calibration.is_on():
+        samples, unreadable = calibration.read(environment.cache_folder(), calibration.key_of(recipe.kind, chip))
+        if unreadable is not None:
+            say(unreadable)
     problem = _problem(
-        name,
         recipe,
-        prepared,
         target,
-        budget=budget_bytes(memory, target),
-        host_budget=_host_budget(host_memory, target),
+        prepared,
+        recipe=name,
+        budget_bytes=budget_bytes(memory, target),
+        host_budget_bytes=_host_budget(host_memory, target),
         numerics=numerics,
         pins=pins,
         pinned_by=pinned_by,
         measure=measure,
+        learned=Learned(corrections=calibration.corrections(samples or []), margin_bytes=margin_bytes),
     )
-    samples = _samples(recipe.kind, chip, say)
-    corrections = calibration.corrections(samples or [])
-    problem = dataclasses.replace(problem, learned=Learned(corrections=corrections, margin_bytes=margin_bytes))
-    steps = prepared.steps if prepared is not None else recipe.steps
-    about: dict[str, Any] = {"recipe": to_dict(recipe), "steps": steps or UNKNOWN_STEPS}
-    about |= {"devices": target.devices} if target.platform == "cpu" and target.devices > 1 else {}
+    steps = (recipe if prepared is None else prepared).steps or UNKNOWN_STEPS
+    about: dict[str, Any] = {"recipe": to_dict(recipe), "steps": steps}
     command, variables = _compile_process(target, about, say)
-    answers = environment.cache_folder() / "answers"
-    with Child(command, variables, about=about, answers=answers) as compiler:
-        found = search(problem, compiler, say)
+    with Child(command, variables, about=about, answers=environment.cache_folder() / "answers") as compiler:
+        planned = search(problem, compiler, say)
         return dataclasses.replace(
-            notebook.ShownPlan.of(found),
+            notebook.ShownPlan.of(planned),
             margin_bytes=margin_bytes,
             error_band=None if samples is None else calibration.error_band(samples),
-            estimate_band=estimate_band(found.ledger),
+            estimate_band=estimate_band(planned.ledger),
             disk=disk.needed(compiler.static().state_bytes),
         )
-
-
-def _samples(kind: str, chip: str, say: Say) -> list[calibration.Sample] | None:
-    """Returns what earlier sessions of this kind measured; None where that is not kept."""
-    if not calibration.is_on():
-        return None
-    samples, problem = calibration.read(environment.cache_folder(), calibration.key_of(kind, chip))
-    if problem is not None:
-        say(problem)
-    return samples
 
 
 def _compile_process(target: Chip, about: dict[str, Any], say: Say) -> tuple[list[str], dict[str, str]]:
     """Returns command and environment of the child for this chip; `about` gets what its answers depend on."""
     if target.platform == "cpu":
         command = [sys.executable, "-m", "plimsoll.worker", "compile"]
+        about |= {"devices": target.devices} if target.devices > 1 else {}
     else:
         python = toolchains.python_for(target.platform)
         if python is None:
@@ -162,45 +155,29 @@ def named(recipe: Recipe | str, name: str | None) -> tuple[str, Recipe]:
     return name or name_of(recipe), recipe
 
 
-def _problem(
-    name: str,
-    recipe: Recipe,
-    prepared: Prepared | None,
-    target: Chip,
-    *,
-    budget: int,
-    host_budget: int | None,
-    numerics: str,
-    pins: Mapping[str, Any],
-    pinned_by: str | None,
-    measure: bool,
-) -> Problem:
-    if numerics not in CLASSES:
-        raise RecipeError(f"--numerics {numerics} is not one of {', '.join(CLASSES)}")
+def _problem(described: Recipe, target: Chip, prepared: Prepared | None, **requested: Any) -> Problem:
+    """Returns what the search has to know: what was requested, and what the recipe, the chip and the data say."""
+    pins = requested["pins"]
+    if requested["numerics"] not in CLASSES:
+        raise RecipeError(f"--numerics {requested['numerics']} is not one of {', '.join(CLASSES)}")
     require_levers(pins)
-    require_supported(recipe, pins)
+    require_supported(described, pins)
     prefetches = [pins["prefetch"]] if "prefetch" in pins else PREFETCH
     return Problem(
-        recipe=name,
         chip=target.name,
         platform=target.platform,
         devices=target.devices,
         hosts=target.hosts,
-        budget_bytes=budget,
-        host_budget_bytes=host_budget,
-        effective_batch=recipe.effective_batch,
-        rate_per_example=recipe.rate_per_example,
-        rate_unit=recipe.rate_unit,
-        numerics=numerics,
-        supported=recipe.supported_levers,
-        loss_chunks=recipe.loss_chunks,
-        loss_whole=recipe.loss_whole,
-        attention_chunks=recipe.attention_chunks,
-        layerwise=recipe.layerwise_passes,
-        host_bytes={depth: recipe.host_bytes(prepared, prefetch=depth) for depth in prefetches},
-        data_advice=recipe.data_advice(),
-        pins=pins,
-        pinned_by=pinned_by,
-        measure=measure,
+        effective_batch=described.effective_batch,
+        rate_per_example=described.rate_per_example,
+        rate_unit=described.rate_unit,
+        supported=described.supported_levers,
+        loss_chunks=described.loss_chunks,
+        loss_whole=described.loss_whole,
+        attention_chunks=described.attention_chunks,
+        layerwise=described.layerwise_passes,
+        host_bytes={depth: described.host_bytes(prepared, prefetch=depth) for depth in prefetches},
+        data_advice=described.data_advice(),
         available_bytes=host.available_bytes(),
+        **requested,
     )

@@ -11,22 +11,24 @@ import dataclasses
 import difflib
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from plimsoll.api import accelerator, notebook
-from plimsoll.api.mesh import elsewhere, over_devices, parse_mesh, with_mesh
+from plimsoll.api.mesh import elsewhere, over_devices
 from plimsoll.api.pins import levers_of, require_levers
-from plimsoll.api.plan import Say, budget_bytes, named, plan
+from plimsoll.api.plan import Say, budget_bytes, named, plan, printing
 from plimsoll.engine.options import TrainOptions
 from plimsoll.errors import BudgetError, DataError, PlimsollError, RecipeError, RunError, StoppedError
 from plimsoll.levers.registry import LEVERS
 from plimsoll.planned import Plan
 from plimsoll.planner import chips
 from plimsoll.planner.chips import Chip
-from plimsoll.processes.handover import Ready
+from plimsoll.processes import interruption
+from plimsoll.processes.handover import Ready, become
 from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.recipes.saved import differences, from_dict, is_saved_as, name_of, to_dict
 from plimsoll.runs.folder import RunFolder
@@ -52,13 +54,19 @@ def prepare_run(
     lock = folder.lock() if lock is None else lock
     try:
         target = _target(folder, options)
-        _require_devices(target, recipe, options, processes)
+        devices = over_devices(target, recipe, options.pins, options.mesh, processes=processes)[0].devices
+        if options.debug_nans and devices > 1:
+            raise RecipeError(
+                "--debug-nans takes a step again, one operation at a time on one device, and this run has"
+                f" {devices}: add --mesh data=1, or leave it out"
+            )
         card = accelerator.card_for(target) if processes == 1 else None
         prepared = prepare_data(folder, recipe, say)
-        before = _planned_before(folder)
+        trained_by = folder.read("plan.json")["plan"] if folder.has("plan.json") and folder.saved_steps() else {}
         budget = _settle_plan(folder, recipe, options, prepared, target, say, processes)
-        devices = folder.read("plan.json")["plan"].get("devices", 1)
-        variables = accelerator.training_environment(target, card, budget, say, devices=devices // processes)
+        levers = folder.read("plan.json")["plan"]
+        local_devices = levers.get("devices", 1) // processes
+        variables = accelerator.training_environment(target, card, budget, say, devices=local_devices)
         note_session(folder)
     except BaseException:
         os.close(lock)
@@ -67,39 +75,26 @@ def prepare_run(
         **dataclasses.asdict(options),
         "run": str(folder.path),
         "budget_bytes": budget,
-        "notes": _planned_again(folder, before),
+        "notes": _notes_of_changes(folder, trained_by, levers),
         "lock": lock,
     }
     command = [sys.executable, "-m", "plimsoll.worker", "train", json.dumps(session)]
     return Ready(command, variables, lock)
 
 
-def _planned_before(folder: RunFolder) -> Mapping[str, Any]:
-    """Returns the plan of a run that has checkpoints; empty where a new plan changes nothing that was trained."""
-    return folder.read("plan.json")["plan"] if folder.has("plan.json") and folder.saved_steps() else {}
+def _notes_of_changes(folder: RunFolder, before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns a note where the plan has changed: from here on sums may come in another order.
 
-
-def _planned_again(folder: RunFolder, before: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns a note where the plan has changed: from here on sums may come in another order."""
-    now = folder.read("plan.json")["plan"]
-    changed = [name for name in now if before and name in before and name != "pinned" and before[name] != now[name]]
+    Args:
+        folder: The run.
+        before: Levers by which its checkpoints were trained; empty if it has none.
+        now: Levers of its plan.
+    """
+    changed = [name for name in now if name in before and name != "pinned" and before[name] != now[name]]
     if not changed:
         return ()
     words = ", ".join(f"{name.replace('_', ' ')} {now[name]} instead of {before[name]}" for name in changed)
     return (f"planned again after step {max(folder.saved_steps()):,}: {words}",)
-
-
-def _require_devices(target: Chip, recipe: Recipe, options: TrainOptions, processes: int) -> None:
-    """Raises RecipeError where the devices, the mesh and the options contradict one another."""
-    asked = None if options.mesh is None else parse_mesh(options.mesh)
-    with_mesh(options.pins, asked)
-    of_batch = {"examples": recipe.effective_batch, "micro_batch": options.pins.get("micro_batch")}
-    found = over_devices(target, asked, **of_batch, processes=processes)
-    if options.debug_nans and found.devices > 1:
-        raise RecipeError(
-            f"--debug-nans takes a step again, one operation at a time on one device, and this run has {found.devices}:"
-            " add --mesh data=1, or leave it out"
-        )
 
 
 def _target(folder: RunFolder, options: TrainOptions) -> Chip:
@@ -139,8 +134,7 @@ def prepare_data(folder: RunFolder, recipe: Recipe, say: Say) -> Prepared:
 
 
 def _require_same(folder: RunFolder, recipe: Recipe) -> None:
-    theirs = from_dict(folder.read("recipe.json"))
-    changed = differences(theirs, recipe)
+    changed = differences(from_dict(folder.read("recipe.json")), recipe)
     if changed:
         words = "; ".join(
             f"--{name.replace('_', '-')} is {before!r} there and {now!r} here"
@@ -155,28 +149,28 @@ def _require_same(folder: RunFolder, recipe: Recipe) -> None:
 def _settle_plan(
     folder: RunFolder, recipe: Recipe, options: TrainOptions, prepared: Prepared, target: Chip, say: Say, processes: int
 ) -> int:
-    """The budget in force. A started run keeps its plan, unless it went over its budget with it; --replan looks for
-    another, which continues it."""
+    """Returns the budget in force, with the plan in the folder.
+
+    A started run keeps its plan, unless it went over its budget with it; --replan looks for another, which continues
+    it.
+    """
     went_over = overruns.read(folder)
     margin = overruns.margin_bytes(went_over)
-    asked = None if options.mesh is None else parse_mesh(options.mesh)
     if folder.has("plan.json") and not options.replan:
         planned = folder.read("plan.json")
-        moved = elsewhere(planned, asked, target, processes=processes)
+        moved = elsewhere(planned, options.mesh, target, processes=processes)
         if moved is None and (options.keep_plan or margin <= planned.get("margin_bytes", 0)):
-            _say_what_is_kept(planned, options, say)
-            if planned.get("disk"):
-                disk.require_room(folder.checkpoints, planned["disk"])
-            advice = "add --replan to look for a smaller plan"
-            return _require_room(planned, options, target, f"the plan of {folder.path}", advice)
+            return _keep_plan(folder, planned, options, target, say)
         why = moved or f"went over its budget, and gets a margin of {format_bytes(margin)}"
         say(f"{folder.path} {why}: planning again")
         options = dataclasses.replace(options, memory=options.memory or planned["budget_bytes"])
-        if moved is not None and options.plan is None:  # the numbers stay what they are
-            options = dataclasses.replace(options, pins=_numbers(planned) | dict(options.pins))
+        if moved is not None and options.plan is None:  # the numbers stay: a checkpoint fits no other storage
+            touching = [name for name, lever in LEVERS.items() if lever.touches != "exact" and name in planned["plan"]]
+            pins = {name: planned["plan"][name] for name in touching} | dict(options.pins)
+            options = dataclasses.replace(options, pins=pins)
     pins = options.pins if options.plan is None else levers_of(options.plan, recipe, options.pins)
     try:
-        found = plan(
+        planned = plan(
             recipe,
             name=options.name,
             memory=options.memory,
@@ -194,48 +188,64 @@ def _settle_plan(
     except BudgetError as refusal:
         if not went_over:
             raise
-        raise StoppedError(_no_way_on(folder, went_over[-1], refusal)) from None
+        last = went_over[-1]
+        raise StoppedError(
+            f"{folder.path} went over its budget at step {last.step:,} ({last.words()}), and no plan leaves room for"
+            f" that: {refusal}\n  what was saved up to step {last.step:,} is whole: continue with a larger --memory, or"
+            " with --keep-plan to go on over the budget"
+        ) from None
     from plimsoll.report import plan_table
 
-    say(plan_table(found))
-    disk.require_room(folder.checkpoints, found.disk)
-    folder.write("plan.json", found.to_dict())
-    return found.ledger.budget_bytes
+    say(plan_table(planned))
+    disk.require_room(folder.checkpoints, planned.disk)
+    folder.write("plan.json", planned.to_dict())
+    return planned.ledger.budget_bytes
 
 
-def _numbers(planned: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the levers of a plan that touch the numbers: a checkpoint fits no other storage."""
-    touching = [name for name, lever in LEVERS.items() if lever.touches != "exact"]
-    return {name: planned["plan"][name] for name in touching if name in planned["plan"]}
-
-
-def _no_way_on(folder: RunFolder, last: overruns.Overrun, refusal: BudgetError) -> str:
-    return (
-        f"{folder.path} went over its budget at step {last.step:,} ({last.words()}), and no plan leaves room for that:"
-        f" {refusal}\n  what was saved up to step {last.step:,} is whole: continue with a larger --memory, or with"
-        " --keep-plan to go on over the budget"
-    )
-
-
-def _require_room(planned: Mapping[str, Any], options: TrainOptions, target: Chip, what: str, advice: str) -> int:
-    needed = planned["predicted_peak_bytes"]
-    budget = planned["budget_bytes"] if options.memory is None else budget_bytes(options.memory, target)
-    if needed > budget:
-        raise BudgetError(
-            f"{what} needs {format_bytes(needed)}, and --memory allows {format_bytes(budget)}: {advice}",
-            budget_bytes=budget,
-            floor_bytes=needed,
-        )
-    return budget
-
-
-def _say_what_is_kept(planned: Mapping[str, Any], options: TrainOptions, say: Say) -> None:
+def _keep_plan(folder: RunFolder, planned: Mapping[str, Any], options: TrainOptions, target: Chip, say: Say) -> int:
+    """Says which options a run's plan overrules, and returns the budget. Raises BudgetError if the plan needs more."""
     plan = Plan.from_dict(planned["plan"])
     other = [name for name, value in options.pins.items() if getattr(plan, name) != value]
     other += ["plan"] if options.plan is not None else []
     if other:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in other)
         say(f"this run has a plan and keeps it, {flags} notwithstanding: --replan looks for another")
+    if planned.get("disk"):
+        disk.require_room(folder.checkpoints, planned["disk"])
+    needed = planned["predicted_peak_bytes"]
+    budget = planned["budget_bytes"] if options.memory is None else budget_bytes(options.memory, target)
+    if needed > budget:
+        raise BudgetError(
+            f"the plan of {folder.path} needs {format_bytes(needed)}, and --memory allows {format_bytes(budget)}: add"
+            " --replan to look for a smaller plan",
+            budget_bytes=budget,
+            floor_bytes=needed,
+        )
+    return budget
+
+
+def plan_again(request: dict[str, Any]) -> int:
+    """Plans with the margin that the run has learned, and becomes the next process that trains.
+
+    `worker.py` starts it in a process of its own after a run went over its budget.
+    """
+
+    def stop(_number: int, _frame: Any) -> NoReturn:
+        print("terminated while planning again: what was saved is whole", flush=True)
+        raise SystemExit(143)
+
+    lock = request.pop("lock")
+    try:
+        signal.signal(signal.SIGTERM, stop)
+        interruption.release()
+        recipe = from_dict(RunFolder(request["run"]).read("recipe.json"))
+        become(prepare_run(recipe, TrainOptions(**request), printing(quiet=request["quiet"]), lock=lock))
+    except PlimsollError as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        return problem.exit_code
+    except KeyboardInterrupt:
+        print("interrupted while planning again: what was saved is whole", flush=True)
+        return 130
 
 
 def train(recipe: Recipe | str, *, say: Say = print, **options: Any) -> RunFolder:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
@@ -30,7 +30,7 @@ def train(arguments: list[str], *, here: str | None = None) -> int:
         name, options = _parsed(arguments)
         if options.runs is None:
             return _become(name, options if here is None else replace(options, run=here), arguments)
-        names, shared = [name], _without_preset(arguments)
+        names, shared = [name], take_recipe(arguments, command="train")[2]  # in either form of the name
     from plimsoll.cli.train_several import train_several
 
     each = {name: _parsed([name, *shared])[1] for name in names}  # all of them are read before the first one starts
@@ -47,33 +47,26 @@ def _parsed(arguments: list[str]) -> tuple[str, TrainOptions]:
     return name, parse(TrainOptions, rest, program=f"plimsoll train {name}", recipe=recipe)
 
 
-def _without_preset(arguments: list[str]) -> list[str]:
-    """Returns the options without the name of the recipe, in either form."""
-    return take_recipe(arguments, command="train")[2]
-
-
 def _become(name: str, options: TrainOptions, arguments: list[str]) -> int:
     from plimsoll.api import cluster
+    from plimsoll.api.plan import printing
     from plimsoll.api.train import prepare_run
     from plimsoll.processes.handover import become
 
-    given = options.named(short_name(name))
-    found = cluster.membership(options.coordinator, options.processes, options.process, chip=options.chip)
-    if found is not None:
-        return cluster.start(options.recipe, given, found)
+    given, say = options.named(short_name(name)), printing(quiet=options.quiet)
+    member = cluster.membership(options.coordinator, options.processes, options.process, chip=options.chip)
+    if member is not None:
+        return cluster.start(options.recipe, given, member)
     if is_address(options.run):
-        return _train_in_bucket(arguments, str(options.run), quiet=options.quiet)
-    quietly = (lambda text: None) if options.quiet else (lambda text: print(text, flush=True))
-    become(prepare_run(options.recipe, given, quietly))
-    raise AssertionError("exec returned")
+        return _train_in_bucket(arguments, str(options.run), say)
+    become(prepare_run(options.recipe, given, say))
 
 
-def _train_in_bucket(arguments: Sequence[str], address: str, *, quiet: bool) -> int:
+def _train_in_bucket(arguments: Sequence[str], address: str, say: Callable[[str], None]) -> int:
     """Returns the exit code of training; 3 where all was trained, and the bucket does not have it."""
     from plimsoll.processes.supervise import watched
     from plimsoll.runs.remote import BEHIND, mirrored, stop_training
 
-    say = (lambda text: None) if quiet else (lambda text: print(text, flush=True))
     with mirrored(address, say, lost=stop_training) as mirror:
         command = [sys.executable, "-m", "plimsoll.cli.main", "train-watched", str(os.getpid()), str(mirror.run)]
         code, _ = watched([*command, *arguments])
