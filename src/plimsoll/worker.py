@@ -18,7 +18,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
 from typing import Any
 
 from plimsoll.processes.interruption import Interruption, hold, release
@@ -39,6 +38,8 @@ def main(arguments: list[str]) -> int:
         return _host(json.loads(request[0]))
     if verb == "rehearse":
         return _rehearse(json.loads(request[0]))
+    if verb == "train":
+        return _train(json.loads(request[0]))
     if verb == "again":
         from plimsoll.api.train import plan_again
 
@@ -52,37 +53,33 @@ def main(arguments: list[str]) -> int:
             release()
             end_with(question["watched_by"])
             train_together(question, interruption)
-    if verb != "train":
-        return _answer(verb)
+    return _answer(verb)
+
+
+def _train(options: dict[str, Any]) -> int:
+    """Trains. Becomes the process that plans again if the run goes on with another plan, else returns the exit code."""
     with Interruption() as interruption:
         release()
-        code, again = _train(json.loads(request[0]), interruption)
-        if again is not None:
-            hold()
-    if again is None:
-        return code
+        from plimsoll.engine.session import train_here
+        from plimsoll.errors import PlimsollError
+
+        try:
+            ending = train_here(options, interruption)
+        except PlimsollError as problem:
+            print(f"error: {problem}", file=sys.stderr)
+            return problem.exit_code
+        except OSError as problem:  # mostly of a disk; checkpoints are whole
+            print(f"error: training stopped: {problem}. Run the same command again to continue", file=sys.stderr)
+            return 3
+        if ending.again is None:
+            return ending.code
+        hold()
     if interruption.signal is not None:  # after the loop had ended: everything is saved
         return 128 + interruption.signal
     from plimsoll.processes.handover import Ready, become
 
-    command = [sys.executable, "-m", "plimsoll.worker", "again", json.dumps(again)]
-    become(Ready(command, dict(os.environ), again["lock"]))
-
-
-def _train(options: dict[str, Any], interruption: Interruption) -> tuple[int, Mapping[str, Any] | None]:
-    """Returns the exit code, and what the process that plans again has to know if the run goes on with another plan."""
-    from plimsoll.engine.session import train_here
-    from plimsoll.errors import PlimsollError
-
-    try:
-        ending = train_here(options, interruption)
-    except PlimsollError as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        return problem.exit_code, None
-    except OSError as problem:  # mostly of a disk; checkpoints are whole
-        print(f"error: training stopped: {problem}. Run the same command again to continue", file=sys.stderr)
-        return 3, None
-    return ending.code, ending.again
+    command = [sys.executable, "-m", "plimsoll.worker", "again", json.dumps(ending.again)]
+    become(Ready(command, dict(os.environ), ending.again["lock"]))
 
 
 COMPILERS = {

@@ -216,7 +216,7 @@ def test_a_rung_takes_no_more_steps_than_the_recipe_has(world):
 @pytest.mark.parametrize(
     ("code", "said", "words"),
     [
-        (-9, "", "killed by signal 9: the machine may be out of memory"),
+        (137, "", "killed by signal 9: the machine may be out of memory"),
         (3, "a warning\nerror: step 2: the loss is nan\n  lower it", "step 2: the loss is nan\n  lower it"),
         (1, "Traceback\nValueError: no", "ended with code 1: ValueError: no"),
         (1, "", "ended with code 1: it said nothing"),

@@ -21,7 +21,7 @@ def started(monkeypatch):
 
     def watched(command):
         commands.append(command[command.index("train") :])
-        return codes.get(command[command.index("train") + 1], (0, False))
+        return codes.get(command[command.index("train") + 1], (0, None))
 
     monkeypatch.setattr(several, "watched", watched)
     return commands, codes
@@ -43,7 +43,7 @@ def test_each_gets_its_own_run_and_the_options_of_all(started, tmp_path):
 )
 def test_one_that_fails_stops_no_other_and_the_worst_code_is_returned(codes, worst, started, tmp_path, capsys):
     commands, ends = started
-    ends |= {name: (code, False) for name, code in codes.items()}
+    ends |= {name: (code, None) for name, code in codes.items()}
     assert main(["train", *TWO, "maze", "--runs", str(tmp_path)]) == worst
     assert len(commands) == 3
     said = capsys.readouterr().err
@@ -52,7 +52,7 @@ def test_one_that_fails_stops_no_other_and_the_worst_code_is_returned(codes, wor
 
 def test_an_interruption_stops_those_that_follow(started, tmp_path, capsys):
     commands, ends = started
-    ends["sudoku-4x4"] = 130, True
+    ends["sudoku-4x4"] = 130, signal.SIGINT
     assert main(["train", *TWO, "--runs", str(tmp_path)]) == 130
     assert len(commands) == 1
     assert "the same command goes on from here" in capsys.readouterr().err
@@ -70,9 +70,9 @@ def test_a_signal_is_handed_on_once_and_the_code_is_the_childs():
     assert process.stdout is not None
     assert process.stdout.readline() == "1\n"  # the child is there, and listens
     process.send_signal(signal.SIGTERM)
-    assert process.communicate(timeout=60)[0] == "143 True\n"
+    assert process.communicate(timeout=60)[0] == "143 15\n"
     killed = several.watched([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
-    assert killed == (137, False)
+    assert killed == (137, None)
 
 
 def test_a_finished_run_is_skipped_and_the_others_go_on(puzzle_command, puzzle_run, started, tmp_path, capsys):

@@ -103,7 +103,7 @@ KILLED = """
         (toolchains.folder("tpu").with_name("tpu.unfinished") / "bin").mkdir(parents=True, exist_ok=True)
         print("downloading", flush=True)
         time.sleep(600)
-    toolchains._run = toolchains._make = step
+    toolchains._run = step
     toolchains.install("tpu", lambda _: None)
 """
 

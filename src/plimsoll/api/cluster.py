@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -209,7 +209,7 @@ def _prepared(recipe: Recipe, options: Mapping[str, Any], board: Any, door: int 
     from plimsoll.runs.folder import RunFolder
     from plimsoll.training.distributed import processes
 
-    say = (lambda text: None) if options["quiet"] else (lambda text: print(text, flush=True))
+    say = train.printing(quiet=options["quiet"])
     try:
         options = options if door is None else {**options, "run": remote.folder_through(door)}
         ready = train.prepare_run(recipe, train.TrainOptions(**options), say, processes=processes())
@@ -226,18 +226,17 @@ def _prepared(recipe: Recipe, options: Mapping[str, Any], board: Any, door: int 
 
 def _require_alike(board: Any, question: Mapping[str, Any]) -> None:
     """Raises RunError in every process, with what differs between which of them."""
-
-    def differences(each: list[dict[str, Any]]) -> list[str]:
-        first = each[0]
-        return [
-            f"{name} is {facts.get(name)!r} on process {number} ({facts['host']}) and {first.get(name)!r} on process 0"
-            f" ({first['host']})"
-            for number, facts in enumerate(each)
-            for name in dict.fromkeys([*first, *facts])
-            if name != "host" and facts.get(name) != first.get(name)
-        ]
-
-    if different := _compared(board, "facts", _facts(question), differences):
+    each = _of_all(board, "facts", _facts(question))
+    first = each[0]
+    different = [
+        f"{name} is {facts.get(name)!r} on process {number} ({facts['host']}) and {first.get(name)!r} on process 0"
+        f" ({first['host']})"
+        for number, facts in enumerate(each)
+        for name in dict.fromkeys([*first, *facts])
+        if name != "host" and facts.get(name) != first.get(name)
+    ]
+    if different:
+        board.wait_until_read("facts")
         raise RunError(
             f"the processes of this run were not started alike: {'; '.join(different)}. Start all of them with the"
             " same command and the same code"
@@ -246,29 +245,24 @@ def _require_alike(board: Any, question: Mapping[str, Any]) -> None:
 
 def _require_same_data(board: Any, recipe: Recipe, folder: Path) -> None:
     """Raises RunError in every process, with those that read other data under the same name, or none."""
-    problem = None
+    refusal = None
     try:
         recipe.training_data_changed(Prepared(**json.loads((folder / "data.json").read_text())))
-    except PlimsollError as refusal:
-        problem = str(refusal)
+    except PlimsollError as problem:
+        refusal = str(problem)
+    each = _of_all(board, "data", refusal)
+    refusals = [f"process {number} says: {message}" for number, message in enumerate(each) if message]
+    if refusals:
+        board.wait_until_read("data")
+        raise RunError(f"the processes of this run do not read the same data. {'; '.join(refusals)}")
 
-    def refusals(each: list[str | None]) -> list[str]:
-        return [f"process {number} says: {message}" for number, message in enumerate(each) if message]
 
-    if different := _compared(board, "data", problem, refusals):
-        raise RunError(f"the processes of this run do not read the same data. {'; '.join(different)}")
-
-
-def _compared(board: Any, topic: str, mine: Any, compare: Callable[[list[Any]], list[str]]) -> list[str]:
-    """Returns what the first process finds by comparing a value of every process; the same in all of them."""
-    from plimsoll.training.distributed import is_first, process, processes
+def _of_all(board: Any, topic: str, mine: Any) -> list[Any]:
+    """Returns the values of all processes, in their order; waits for each of them."""
+    from plimsoll.training.distributed import process, processes
 
     board.write(f"{topic}-{process()}", mine)
-    if is_first():
-        board.write(f"{topic}-compared", compare([board.read(f"{topic}-{number}") for number in range(processes())]))
-    if different := board.read(f"{topic}-compared"):
-        board.wait_until_read(topic)
-    return different
+    return [board.read(f"{topic}-{number}") for number in range(processes())]
 
 
 def _facts(question: Mapping[str, Any]) -> dict[str, Any]:

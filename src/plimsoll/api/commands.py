@@ -32,16 +32,15 @@ def _preset_of(kind: str, name: str | None) -> str:
 
 
 def recipe_words(saved: Mapping[str, Any], name: str | None) -> list[str]:
-    """What follows `plimsoll train`: the recipe, and the options that make it this one."""
-    first = f"{saved['file']}:{saved['name']}" if is_from_file(saved) else _preset_of(saved["kind"], name)
-    return [first, *(word for field, value in chosen_fields(saved, name).items() for word in _option(field, value))]
-
-
-def _option(field: str, value: Any) -> list[str]:
-    flag = field.replace("_", "-")
-    if isinstance(value, bool):
-        return [f"--{flag}" if value else f"--no-{flag}"]
-    return [f"--{flag}", str(value)]
+    """Returns what follows `plimsoll train`: the recipe, and the options that make it this one."""
+    words = [f"{saved['file']}:{saved['name']}" if is_from_file(saved) else _preset_of(saved["kind"], name)]
+    for field, value in chosen_fields(saved, name).items():
+        flag = field.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            words += [f"--{flag}", str(value)]
+    return words
 
 
 def continue_command(folder: RunFolder, saved: Mapping[str, Any], planned: Mapping[str, Any]) -> str:

@@ -15,7 +15,6 @@ import signal
 import statistics
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,7 @@ from plimsoll.api.rungs import CLASSES, Rung, rungs
 from plimsoll.errors import PlimsollError, RecipeError, RunError
 from plimsoll.planned import Planned
 from plimsoll.planner.types import DoesNotCompile
-from plimsoll.processes import interruption
-from plimsoll.processes.handover import Ready
+from plimsoll.processes.supervise import watched
 from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.report import read_rows
 from plimsoll.runs.folder import RunFolder
@@ -40,7 +38,6 @@ STEPS = 12
 LEAST_STEPS = 3
 WITHOUT_LIMIT = 1024 * TIB
 """A budget in which every rung has a plan, so that what does not fit is predicted too."""
-BURIAL_SECONDS = 5
 PREPARED = ".prepared"
 STATE = ("parameters", "optimizer")
 """Components of the ledger that a checkpoint holds, and those that are not of every run."""
@@ -74,16 +71,15 @@ def climb(
         prepared = train.prepare_data(ready, recipe, say)
         if prepared.steps < LEAST_STEPS:
             raise RecipeError(f"a rung takes {LEAST_STEPS} steps or more, and {name} has {prepared.steps}")
-        found, left_out = rungs(recipe, chosen=chosen, numerics=numerics)
-        stops = _stops(min(steps, prepared.steps))
-        climbed = [_Climbed(rung, RunFolder(place / rung.name), recipe, name) for rung in found]
+        steps = min(steps, prepared.steps)
+        stops = [steps - max(1, steps // 3), steps]  # at which the two sessions end
+        ladder, left_out = rungs(recipe, chosen=chosen, numerics=numerics)
+        climbed = [_Climbed(rung, RunFolder(place / rung.name), recipe, name) for rung in ladder]
         for each in climbed:
             each.plan(prepared, limit, say)
         if all(each.planned is None for each in climbed):  # the recipe's mistake, and no lever's
             raise PlimsollError(climbed[0].failed)
-        _require_disk(place, climbed)
-        for each in climbed:
-            each.begin(ready.path)
+        _create_runs(place, climbed, ready.path)
         for stop in stops:
             for each in climbed:
                 each.session(stop, save_every=max(1, stops[0] // 2), say=say)
@@ -96,23 +92,18 @@ def climb(
         "rate_unit": recipe.rate_unit,
         "budget_bytes": limit,
         "stops": stops,
-        "rungs": [_without(row, "losses") for row in rows],
+        "rungs": rows,
         "left_out": left_out,
     }
 
 
-def _stops(steps: int) -> list[int]:
-    """Returns the step at which each session ends."""
-    return [steps - max(1, steps // 3), steps]
-
-
 @contextlib.contextmanager
-def _folder(named: Path | str | None) -> Iterator[Path]:
-    if named is None:
-        with tempfile.TemporaryDirectory(prefix="plimsoll-ladder-") as folder:
-            yield Path(folder)
+def _folder(folder: Path | str | None) -> Iterator[Path]:
+    if folder is None:
+        with tempfile.TemporaryDirectory(prefix="plimsoll-ladder-") as temporary:
+            yield Path(temporary)
         return
-    place = Path(named).expanduser().absolute()
+    place = Path(folder).expanduser().absolute()
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise RunError(f"--run {place} is there already: name a new folder for the runs of a ladder")
     try:
@@ -123,16 +114,22 @@ def _folder(named: Path | str | None) -> Iterator[Path]:
             place.rmdir()
 
 
-def _require_disk(place: Path, climbed: Sequence[_Climbed]) -> None:
-    """Raises RunError where the disk is too small for the checkpoints of all rungs, which exist at once."""
-    needed = sum(each.planned.disk["bytes"] for each in climbed if each.runs and each.planned is not None)
+def _create_runs(place: Path, climbed: Sequence[_Climbed], ready: Path) -> None:
+    """Creates the runs with their data and plans.
+
+    Raises RunError if the disk is too small for the checkpoints of all of them, which exist at once.
+    """
+    runs = [(each.folder, each.planned) for each in climbed if each.runs and each.planned is not None]
+    needed = sum(planned.disk["bytes"] for _, planned in runs)
     free = shutil.disk_usage(place).free
     if needed > free:
-        count = sum(each.runs for each in climbed)
         raise RunError(
-            f"the checkpoints of {count} rungs take {format_bytes(needed)}, and the disk at {place} has"
+            f"the checkpoints of {len(runs)} rungs take {format_bytes(needed)}, and the disk at {place} has"
             f" {format_bytes(free)} free: choose fewer --rungs, or a folder on another disk with --run"
         )
+    for folder, planned in runs:
+        shutil.copytree(ready, folder.path)
+        folder.write("plan.json", planned.to_dict())
 
 
 class _Climbed:
@@ -155,7 +152,7 @@ class _Climbed:
     def plan(self, prepared: Prepared, limit: int, say: Say) -> None:
         say(f"{self.rung.name}: planning")
         try:
-            found = plan(
+            planned = plan(
                 self.recipe,
                 name=self.name,
                 memory=WITHOUT_LIMIT,
@@ -166,16 +163,8 @@ class _Climbed:
         except (PlimsollError, DoesNotCompile) as problem:
             self._fail(problem, say)
             return
-        self.planned = dataclasses.replace(found, ledger=dataclasses.replace(found.ledger, budget_bytes=limit))
+        self.planned = dataclasses.replace(planned, ledger=dataclasses.replace(planned.ledger, budget_bytes=limit))
         self.over = not self.planned.ledger.fits
-
-    def begin(self, ready: Path) -> None:
-        """Creates the run with its data and plan, before its first step."""
-        if not self.runs:
-            return
-        assert self.planned is not None
-        shutil.copytree(ready, self.folder.path)
-        self.folder.write("plan.json", self.planned.to_dict())
 
     def session(self, stop: int, *, save_every: int, say: Say) -> None:
         if not self.runs:
@@ -197,8 +186,8 @@ class _Climbed:
             _train(self.recipe, options)
             taken = [row["step_seconds"] for step, row in self._steps().items() if step not in before]
             self.seconds.append(taken[1:] or taken)
-            found = self.folder.read("ledger.json")["components"].get("step temporaries", {})
-            self.temporaries += [found["measured"]] if found.get("measured") is not None else []
+            temporaries = self.folder.read("ledger.json")["components"].get("step temporaries", {}).get("measured")
+            self.temporaries += [] if temporaries is None else [temporaries]
         except (PlimsollError, OSError) as problem:
             self._fail(problem, say)
 
@@ -223,15 +212,11 @@ class _Climbed:
             "why_not": self.failed or None,
             "plan": None if planned is None else planned.plan.to_dict(),
             "predicted_peak_bytes": None if planned is None else planned.ledger.predicted_peak_bytes,
-            "measured_peak_bytes": None,
             "state_bytes": _state_bytes({} if planned is None else planned.ledger.predicted),
-            "temporary_bytes": None,
             "phase": None if planned is None else planned.ledger.phase,
-            "step_seconds": None,
             "session_step_seconds": [],
+            **dict.fromkeys(("measured_peak_bytes", "temporary_bytes", "step_seconds", "loss", "validation_loss")),
             f"{self.recipe.rate_unit}_per_second": None,
-            "loss": None,
-            "validation_loss": None,
         }
         return row if not self.runs else row | self._measured()
 
@@ -260,71 +245,41 @@ def _state_bytes(components: Mapping[str, int | None]) -> int | None:
 
 
 def _compare(rows: Sequence[dict[str, Any]]) -> None:
-    """Adds to each row how its steps and its losses compare with those of the first rung that was measured."""
-    first = next((row for row in rows if row["outcome"] == "measured"), None)
-    for row in rows:
+    """Says in each row how its steps and its losses compare with those of the first rung that was measured."""
+    losses = [row.pop("losses", {}) for row in rows]
+    first = next((at for at, row in enumerate(rows) if row["outcome"] == "measured"), None)
+    for row, own in zip(rows, losses, strict=True):
         row["step_ratio"] = row["loss_drift"] = None
         if first is not None and row["outcome"] == "measured":
-            row["step_ratio"] = row["step_seconds"] / first["step_seconds"]
-            row["loss_drift"] = max(
-                abs(row["losses"][step] - loss) / abs(loss) for step, loss in first["losses"].items() if loss
-            )
+            row["step_ratio"] = row["step_seconds"] / rows[first]["step_seconds"]
+            row["loss_drift"] = max(abs(own[step] - loss) / abs(loss) for step, loss in losses[first].items() if loss)
 
 
 def _train(recipe: Recipe, options: train.TrainOptions) -> None:
-    """Runs a session of the real training process. Raises PlimsollError with its message if it fails."""
+    """Runs a session of the real training process. Raises PlimsollError with its message if it fails.
+
+    A signal kills the session, and is raised again here: nothing of a ladder is left behind.
+    """
     ready = train.prepare_run(recipe, options, lambda text: None)
     try:
         with tempfile.TemporaryFile("w+") as errors:
-            code = _watched(ready, errors)
+            streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": errors}
+            code, received = watched(ready.command, ready.environment, kill=True, pass_fds=[ready.lock], **streams)
             errors.seek(0)
-            said = errors.read().strip()
+            words = errors.read().strip()
     finally:
         os.close(ready.lock)
+    if received is not None:
+        signal.raise_signal(received)
     if code:
-        raise PlimsollError(_last_words(code, said))
+        raise PlimsollError(_last_words(code, words))
 
 
-def _watched(ready: Ready, errors: Any) -> int:
-    """Returns the exit code. The process has a session of its own: Ctrl-C comes here first, and nothing is left."""
-    interruption.hold()  # a signal while the process is being started would leave it to itself
-    try:
-        process = subprocess.Popen(
-            ready.command,
-            env=ready.environment,
-            pass_fds=[ready.lock],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=errors,
-            start_new_session=True,
-        )
-    except BaseException:
-        interruption.release()
-        raise
-    try:
-        interruption.release()
-        return process.wait()
-    finally:
-        _end_all_of(process)
-
-
-def _end_all_of(leader: subprocess.Popen[bytes]) -> None:
-    """Kills it and all that it started; returns when they are gone, or the system is slow to bury its dead."""
-    deadline = time.monotonic() + BURIAL_SECONDS
-    with contextlib.suppress(ProcessLookupError):  # nobody is left
-        while time.monotonic() < deadline:
-            os.killpg(leader.pid, signal.SIGKILL)
-            leader.wait()
-            time.sleep(0.01)
-    leader.wait()
-
-
-def _last_words(code: int, said: str) -> str:
-    if code < 0:
-        return f"killed by signal {-code}: the machine may be out of memory (`plimsoll doctor` says what is available)"
-    _, error, words = said.rpartition("error: ")
-    return words if error else f"ended with code {code}: {(said.splitlines() or ['it said nothing'])[-1][:300]}"
-
-
-def _without(row: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name not in names}
+def _last_words(code: int, words: str) -> str:
+    _, error, reason = words.rpartition("error: ")
+    if error:
+        return reason
+    if code > 128:
+        advice = "the machine may be out of memory (`plimsoll doctor` says what is available)"
+        return f"killed by signal {code - 128}: {advice}"
+    return f"ended with code {code}: {(words.splitlines() or ['it said nothing'])[-1][:300]}"

@@ -11,8 +11,9 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from typing import Any
 
 from plimsoll.planned import Planned
 from plimsoll.report.progress import TOLD, TOLD_AS_JSON
@@ -57,7 +58,7 @@ def output() -> Show:
 
 
 def watched(command: list[str], environment: Mapping[str, str], *, lock: int, show: Show) -> int:
-    """Runs the training process, draws its progress, and returns its exit code.
+    """Runs the training process, draws its progress bar with the messages below it, and returns its exit code.
 
     An interrupt of the notebook is sent to the process, which then saves and ends.
 
@@ -67,49 +68,42 @@ def watched(command: list[str], environment: Mapping[str, str], *, lock: int, sh
         lock: File descriptor of the run's lock, which it inherits.
         show: Function that replaces the shown output.
     """
+    from plimsoll.report.page.notebook import bar_html
+
     process = subprocess.Popen(
         command,
         env={**environment, TOLD: TOLD_AS_JSON},
         pass_fds=[lock],
+        process_group=0,  # Jupyter interrupts the kernel's whole group, and a second signal would end it without saving
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
     )
     assert process.stdout is not None
-    bar = _Bar(show)
+    step, total, facts = 0, 0, ""
+    messages: list[str] = []
     while True:
         try:
-            bar.draw(process.stdout)
+            for line in process.stdout:
+                row = _logged(line)
+                if "message" in row:
+                    messages.append(row["message"])
+                else:
+                    step, total, facts = row["step"], row["total"], row["facts"]
+                show(bar_html(step, total, facts, messages, ended=False))
+            show(bar_html(step, total, facts, messages, ended=True))
             return process.wait()
         except KeyboardInterrupt:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGINT)
 
 
-class _Bar:
-    """Progress bar with the messages below it, drawn again after every line of output."""
-
-    def __init__(self, show: Show) -> None:
-        self._show = show
-        self._step, self._total, self._facts = 0, 0, ""
-        self._messages: list[str] = []
-
-    def draw(self, lines: Iterable[str]) -> None:
-        """Draws the output of the training process until it ends. What others print is shown as messages."""
-        from plimsoll.report.page.notebook import bar_html
-
-        for line in lines:
-            try:
-                logged = json.loads(line)
-            except ValueError:
-                logged = None
-            row = logged.get(TOLD) if isinstance(logged, dict) else None
-            if not isinstance(row, dict):
-                self._messages.append(line.rstrip("\n"))
-            elif "message" in row:
-                self._messages.append(row["message"])
-            else:
-                self._step, self._total, self._facts = row["step"], row["total"], row["facts"]
-            self._show(bar_html(self._step, self._total, self._facts, self._messages, ended=False))
-        self._show(bar_html(self._step, self._total, self._facts, self._messages, ended=True))
+def _logged(line: str) -> dict[str, Any]:
+    """Returns what the training process has logged in a line. What others print is a message."""
+    try:
+        logged = json.loads(line)
+    except ValueError:
+        logged = None
+    row = logged.get(TOLD) if isinstance(logged, dict) else None
+    return row if isinstance(row, dict) else {"message": line.rstrip("\n")}

@@ -12,6 +12,25 @@ from plimsoll.levers.registry import LEVERS, defaults
 from plimsoll.recipes.base import Recipe
 from plimsoll.recipes.saved import name_of
 
+PLAN_ADVICE = "write one with `plimsoll plan ... --json > plan.json`, or take a run's plan.json"
+
+
+def read_plan_file(path: str) -> dict[str, Any]:
+    """Returns the object in a plan file: the output of `plimsoll plan --json`, or a run's plan.json.
+
+    Raises:
+        RecipeError: The file cannot be read, is not a plan, or is one that did not fit.
+    """
+    try:
+        planned = json.loads(Path(path).expanduser().read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as problem:
+        raise RecipeError(f"--plan {path} cannot be read ({problem}): {PLAN_ADVICE}") from None
+    if not isinstance(planned, dict):
+        raise RecipeError(f"--plan {path} is not a plan: {PLAN_ADVICE}")
+    if planned.get("fits") is False:
+        raise RecipeError(f"--plan {path} is a refusal, nothing had fitted its budget: plan with a larger --memory")
+    return planned
+
 
 def levers_of(path: str, recipe: Recipe, pins: Mapping[str, Any]) -> dict[str, Any]:
     """Returns every lever as the plan file at `path` has it. Its bytes are predicted anew, for this recipe.
@@ -19,23 +38,16 @@ def levers_of(path: str, recipe: Recipe, pins: Mapping[str, Any]) -> dict[str, A
     Raises:
         RecipeError: The file is no plan, is of another batch, or contradicts `pins`.
     """
-    advice = "write one with `plimsoll plan ... --json > plan.json`, or take a run's plan.json"
-    try:
-        planned = json.loads(Path(path).read_text())
-    except (OSError, ValueError, RecursionError) as problem:
-        raise RecipeError(f"--plan {path} cannot be read ({problem}): {advice}") from None
-    if isinstance(planned, dict) and planned.get("fits") is False:
-        raise RecipeError(f"--plan {path} is a refusal, nothing had fitted its budget: plan with a larger --memory")
-    plan = planned.get("plan") if isinstance(planned, dict) else None
+    plan = read_plan_file(path).get("plan")
     older = defaults()
     if not isinstance(plan, dict) or not {*LEVERS, "accumulation"} <= plan.keys() | older.keys():
         names = ", ".join(name for name in LEVERS if name not in older)
-        raise RecipeError(f"--plan {path} is not a plan, it does not say {names}: {advice}")
+        raise RecipeError(f"--plan {path} is not a plan, it does not say {names}: {PLAN_ADVICE}")
     levers = older | {name: plan[name] for name in LEVERS if name in plan}
     micro, times = levers["micro_batch"], plan["accumulation"]
     wrong = [name for name, lever in LEVERS.items() if not lever.allows(levers[name])]
     if wrong:
-        raise RecipeError(f"--plan {path} says {wrong[0]} {levers[wrong[0]]!r}, which is no value of it: {advice}")
+        raise RecipeError(f"--plan {path} says {wrong[0]} {levers[wrong[0]]!r}, which is no value of it: {PLAN_ADVICE}")
     if micro * times != recipe.effective_batch:
         raise RecipeError(
             f"--plan {path} splits {micro * times} examples a step ({micro} x {times}), and the recipe's effective"

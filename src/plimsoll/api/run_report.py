@@ -6,13 +6,12 @@ too. What the model makes is computed in a process of its own, within the memory
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from plimsoll.api import commands
+from plimsoll.api.pins import PLAN_ADVICE, read_plan_file
 from plimsoll.errors import PlimsollError
 from plimsoll.planned import Plan
 from plimsoll.planner import host
@@ -63,7 +62,13 @@ def recorded(run: str, *, ask_model: bool = True, closed_loop: bool = False, say
         )
     left_out: list[str] = []
     usable = _commands(folder, recipe, planned, left_out)
-    why_not = _why_no_model(folder, data, ask_model)
+    why_not = None  # the model is not to be loaded
+    if not ask_model:
+        why_not = "it was not asked (--no-model)"
+    elif folder.is_trained_now():
+        why_not = "the run is training now, and would be held up: ask for the page again when it has ended"
+    elif data is None or not folder.saved_steps():
+        why_not = "the run has no checkpoint yet"
     shown = _shown(folder, recipe, data, last, left_out, why_not=why_not, closed_loop=closed_loop, say=say)
     rates = shown.get("learning_rate")
     left_out += _after_the_last_checkpoint(folder, columns)
@@ -172,17 +177,6 @@ def _shown(
         return {}
 
 
-def _why_no_model(folder: RunFolder, data: Facts | None, ask_model: bool) -> str | None:
-    """Returns why the model is not to be loaded; None if it is."""
-    if not ask_model:
-        return "it was not asked (--no-model)"
-    if folder.is_trained_now():
-        return "the run is training now, and would be held up: ask for the page again when it has ended"
-    if data is None or not folder.saved_steps():
-        return "the run has no checkpoint yet"
-    return None
-
-
 def _limit_bytes(folder: RunFolder) -> int:
     """Returns the larger of the run's budget and 1 GiB, at most the free memory less the usual margin."""
     free = host.available_bytes()
@@ -199,26 +193,17 @@ def plan_of_file(path: str) -> Facts:
     Raises:
         PlimsollError: The file cannot be read, is not a plan, or is one that did not fit.
     """
-    advice = "write one with `plimsoll plan ... --json > plan.json`, or take a run's plan.json"
-    try:
-        planned = json.loads(Path(path).expanduser().read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as problem:
-        raise PlimsollError(f"--plan {path} cannot be read ({problem}): {advice}") from None
-    if not isinstance(planned, Mapping):
-        raise PlimsollError(f"--plan {path} is not a plan: {advice}")
-    if planned.get("fits") is False:
-        raise PlimsollError(f"--plan {path} is a refusal, nothing had fitted its budget: plan with a larger --memory")
+    planned = read_plan_file(path)
     required = ("plan", "components", "budget_bytes", "predicted_peak_bytes", "parameters")
     missing = [name for name in required if name not in planned]
     if missing:
-        raise PlimsollError(f"--plan {path} is not a plan, it does not say {', '.join(missing)}: {advice}")
-    plans = [planned["plan"], *(other["plan"] for other in planned.get("alternatives", ()))]
+        raise PlimsollError(f"--plan {path} is not a plan, it does not say {', '.join(missing)}: {PLAN_ADVICE}")
     try:
-        for plan in plans:
+        for plan in [planned["plan"], *(other["plan"] for other in planned.get("alternatives", ()))]:
             Plan.from_dict(plan)
     except TypeError as problem:
         raise PlimsollError(
             f"--plan {path} has a plan that plimsoll {version()} cannot read ({problem}): it may be of a"
-            f" newer version. {advice[0].upper()}{advice[1:]}"
+            f" newer version. {PLAN_ADVICE[0].upper()}{PLAN_ADVICE[1:]}"
         ) from None
-    return dict(planned)
+    return planned

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 
@@ -31,6 +31,7 @@ def chips(arguments: list[str]) -> int:
     options = parse(ChipsOptions, arguments, program="plimsoll chips")
     from plimsoll.planner import chips as catalogue
     from plimsoll.processes import toolchains
+    from plimsoll.report.layout import labelled
 
     every = catalogue.chips()
     family = [each for each in every if each.platform == "tpu" and each.name.rpartition("-")[0] == options.name]
@@ -50,7 +51,12 @@ def chips(arguments: list[str]) -> int:
         for each in selected:  # without a name, a line for each family of slices
             in_family = not options.name and each.platform == "tpu"
             groups.setdefault(f"{each.name.rpartition('-')[0]}-N" if in_family else each.name, []).append(each)
-        print("\n".join([*_table(groups), "", *_compilers(state), "", *NOTES]))
+        compilers = []
+        for name, compiler in state.items():
+            how = f"`plimsoll chips --install {name}` makes it; until then plans for these chips are estimated"
+            text = f"{compiler['missing']}: {how}" if compiler["missing"] else f"installed in {compiler['folder']}"
+            compilers += labelled(f"{name} compiler", text, indent=0)
+        print("\n".join([*_table(groups), "", *compilers, "", *NOTES]))
     return 0
 
 
@@ -91,18 +97,6 @@ def _tera(rate: float | None) -> str:
 
 def _giga(rate: float) -> str:
     return f"{rate / 1e9:,.0f}" if rate else "-"
-
-
-def _compilers(state: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Returns lines that say which compilers are installed."""
-    from plimsoll.report.layout import labelled
-
-    lines = []
-    for name, compiler in state.items():
-        how = f"`plimsoll chips --install {name}` makes it; until then plans for these chips are estimated"
-        text = f"{compiler['missing']}: {how}" if compiler["missing"] else f"installed in {compiler['folder']}"
-        lines += labelled(f"{name} compiler", text, indent=0)
-    return lines
 
 
 def _described(chip: Chip) -> str:

@@ -38,10 +38,13 @@ def ladder(arguments: list[str]) -> int:
     from plimsoll import report
     from plimsoll.api.ladder import climb
 
+    def stop(_number: int, _frame: Any) -> NoReturn:
+        raise SystemExit(143)  # as at Ctrl-C: on the way out, every process and folder of the ladder goes too
+
     if options.picture is not None:
         report.require_picture(options.picture)
-    signal.signal(signal.SIGTERM, _stop)
-    found = climb(
+    signal.signal(signal.SIGTERM, stop)
+    result = climb(
         options.recipe,
         name=short_name(name),
         memory=options.memory,
@@ -49,19 +52,10 @@ def ladder(arguments: list[str]) -> int:
         numerics=options.numerics,
         steps=options.rung_steps,
         folder=options.run,
-        say=_progress,
+        say=lambda text: print(f"  {text} ...", file=sys.stderr),
     )
     if options.picture is not None:
-        report.ladder_picture(found, options.picture)
-    print(json.dumps(found) if options.json else report.ladder_table(found))
-    outcomes = {row["outcome"] for row in found["rungs"]}
+        report.ladder_picture(result, options.picture)
+    print(json.dumps(result) if options.json else report.ladder_table(result))
+    outcomes = {row["outcome"] for row in result["rungs"]}
     return 3 if "failed" in outcomes else 0 if "measured" in outcomes else 2
-
-
-def _stop(_number: int, _frame: Any) -> NoReturn:
-    """Exits as at Ctrl-C: on the way out, every process and folder of the ladder goes too."""
-    raise SystemExit(143)
-
-
-def _progress(text: str) -> None:
-    print(f"  {text} ...", file=sys.stderr)

@@ -45,9 +45,9 @@ def _with_options(levers: tuple[Lever, ...]) -> type[Levers]:
         (lever.name, Annotated[lever.type | None, tyro.conf.arg(help=lever.help)], field(default=None))
         for lever in levers
     ]
-    made = make_dataclass("Levers", options_of_levers, bases=(Levers,), frozen=True, kw_only=True)
-    made.__doc__ = Levers.__doc__
-    return made
+    kind = make_dataclass("Levers", options_of_levers, bases=(Levers,), frozen=True, kw_only=True)
+    kind.__doc__ = Levers.__doc__
+    return kind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +103,10 @@ class TrainOptions(options.TrainOptions):
 
     def named(self, name: str) -> options.TrainOptions:
         """Returns the options of the library, for a recipe that the user calls `name`."""
+        seconds = None
+        if self.max_minutes is not None:
+            bare = self.max_minutes.replace(".", "", 1).isdigit()
+            seconds = float(self.max_minutes) * 60 if bare else parse_seconds(self.max_minutes)
         shared = {each.name: getattr(self, each.name) for each in fields(options.TrainOptions)}
         return options.TrainOptions(
             **shared
@@ -111,13 +115,6 @@ class TrainOptions(options.TrainOptions):
                 "name": name,
                 "numerics": self.levers.numerics,
                 "pins": self.levers.pins(),
-                "max_seconds": _seconds(self.max_minutes),
+                "max_seconds": seconds,
             }
         )
-
-
-def _seconds(minutes: str | None) -> float | None:
-    if minutes is None:
-        return None
-    bare = minutes.replace(".", "", 1).isdigit()
-    return float(minutes) * 60 if bare else parse_seconds(minutes)

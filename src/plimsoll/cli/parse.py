@@ -140,9 +140,6 @@ def _is_count(hint: Any) -> bool:
     return any(_is_count(part) for part in get_args(hint)) if get_origin(hint) is not None else False
 
 
-_KINDS = {"INT": "a whole number", "FLOAT": "a number"}
-
-
 def _one_paragraph(boxed: str, program: str) -> str:
     """Returns tyro's error, which it draws in a box above help texts, in our words and on one line."""
     lines = [line.strip(" │") for line in boxed.splitlines() if not line.startswith(("╭", "╰"))]

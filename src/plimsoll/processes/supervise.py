@@ -16,9 +16,9 @@ PR_SET_PDEATHSIG = 1
 
 
 def watched(
-    command: Sequence[str], environment: Mapping[str, str] | None = None, *, pass_fds: Sequence[int] = ()
-) -> tuple[int, bool]:
-    """Runs a process to its end. Returns its exit code, and whether a signal was forwarded to it.
+    command: Sequence[str], environment: Mapping[str, str] | None = None, *, kill: bool = False, **options: Any
+) -> tuple[int, int | None]:
+    """Runs a process to its end. Returns its exit code, and the first signal that we got meanwhile, or None.
 
     It runs in a process group of its own: a terminal sends Ctrl-C to the whole group, and a training process that gets
     a second signal ends without saving.
@@ -26,27 +26,32 @@ def watched(
     Args:
         command: Program and arguments.
         environment: Its variables; ours if left out.
-        pass_fds: File descriptors that it inherits.
+        kill: Whether a signal kills it and all that it started; otherwise it is forwarded.
+        options: Other arguments of `subprocess.Popen`, such as its streams.
     """
     received: list[int] = []
     process: subprocess.Popen[bytes] | None = None
 
-    def forward(number: int, _frame: Any) -> None:
+    def forward(number: int, _frame: Any = None) -> None:
         received.append(number)
-        if process is not None:
-            with contextlib.suppress(ProcessLookupError):
+        if process is None or process.poll() is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            if kill:
+                os.killpg(process.pid, signal.SIGKILL)
+            else:
                 process.send_signal(number)
 
     before = {number: signal.signal(number, forward) for number in FORWARDED}
     try:
-        process = subprocess.Popen(command, env=environment, process_group=0, pass_fds=pass_fds)
+        process = subprocess.Popen(command, env=environment, process_group=0, **options)
         if received:  # while it was being started
-            process.send_signal(received[0])
+            forward(received[0])
         code = process.wait()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    return (128 - code if code < 0 else code), bool(received)
+    return (128 - code if code < 0 else code), (received[0] if received else None)
 
 
 def end_with(parent: int) -> None:

@@ -12,7 +12,6 @@ editable installs are missing), and is inherited by every child.
 from __future__ import annotations
 
 import ast
-import contextlib
 import fcntl
 import json
 import os
@@ -21,7 +20,7 @@ import shutil
 import site
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -148,11 +147,21 @@ def install(platform: Platform, say: Callable[[str], object]) -> Path:
         f" done, {format_bytes(kit.while_installing)} while it is made; removing that folder undoes it"
     )
     _require_room(platform)
-    with _alone(platform):
-        unfinished = place.with_name(f"{platform}.unfinished")
+    unfinished = place.with_name(f"{platform}.unfinished")
+    with place.with_name(f"{platform}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # two installations at once would write into one folder
+            raise PlimsollError(
+                f"another process is installing the compile environment for {platform} in {place.parent}: wait for it"
+            ) from None
         shutil.rmtree(unfinished, ignore_errors=True)
         try:
-            _make(unfinished)
+            _run([Path(sys.executable), "-m", "venv", str(unfinished)])
+            ours = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
+            real = dict.fromkeys(map(os.path.realpath, ours))  # a link (`current -> 1.2`) may lead elsewhere tomorrow
+            lines = [BORROWS.replace("PATH", repr(path)) + "\n" for path in real if Path(path).is_dir()]
+            (_packages(unfinished) / BORROWED).write_text("".join(lines))
             package = f"jax[{kit.extra}]=={metadata.version('jax')}"
             say(f"installing {package}")
             _run([_python(unfinished), "-m", "pip", "install", "--disable-pip-version-check", "--quiet", package])
@@ -193,29 +202,6 @@ def _require_room(platform: Platform) -> None:
             f"the compile environment for {platform} needs {format_bytes(needed)} of disk while it is made, and"
             f" {format_bytes(free)} are free at {root}: make room, or name another disk with PLIMSOLL_COMPILERS"
         )
-
-
-@contextlib.contextmanager
-def _alone(platform: Platform) -> Iterator[None]:
-    """Locks an environment for the block: two installations at once would write into one folder."""
-    root = folder(platform).parent
-    with (root / f"{platform}.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise PlimsollError(
-                f"another process is installing the compile environment for {platform} in {root}: wait for it"
-            ) from None
-        yield
-
-
-def _make(place: Path) -> None:
-    """Makes a virtual environment whose imports fall back to our packages, editable installs included."""
-    _run([Path(sys.executable), "-m", "venv", str(place)])
-    ours = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
-    real = dict.fromkeys(map(os.path.realpath, ours))  # a link (`current -> 1.2`) may lead elsewhere tomorrow
-    lines = [BORROWS.replace("PATH", repr(path)) + "\n" for path in real if Path(path).is_dir()]
-    (_packages(place) / BORROWED).write_text("".join(lines))
 
 
 def _run(command: list[Path | str], *, environment: dict[str, str] | None = None) -> None:
