@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, get_args, get_type_hints, runtime_checkable
 
 if TYPE_CHECKING:
     import jax
@@ -233,12 +233,7 @@ class Storage:
                 raise ValueError(f"{name} takes one of {allowed}, got {getattr(self, name)}")
 
 
-STORABLE: Mapping[str, tuple[int, ...]] = {
-    "optimizer_bits": get_args(OptimizerBits),
-    "weight_bits": get_args(WeightBits),
-    "frozen_bits": get_args(FrozenBits),
-    "ema_bits": get_args(EmaBits),
-}
+STORABLE: Mapping[str, tuple[int, ...]] = {name: get_args(hint) for name, hint in get_type_hints(Storage).items()}
 """Number of bits to the values it may have, from the largest."""
 
 WHOLE = Storage()

@@ -97,7 +97,7 @@ def test_every_command_has_its_example():
 def script():
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        assert completion(["--tyro-print-completion", "bash"]) == 0
+        assert completion(["bash"]) == 0
     return out.getvalue()
 
 
@@ -131,4 +131,4 @@ def test_completion_knows_every_command(script):
 @pytest.mark.parametrize("words", [[], ["tcsh"], ["bash", "more"]])
 def test_another_shell_is_refused(words):
     with pytest.raises(RecipeError, match="takes a shell, one of bash, zsh, got"):
-        completion(["--tyro-print-completion", *words])
+        completion(words)

@@ -75,6 +75,18 @@ def test_a_signal_is_handed_on_once_and_the_code_is_the_childs():
     assert killed == (137, None)
 
 
+def test_a_signal_that_is_ignored_stays_ignored():
+    """As SIGHUP under `nohup`: the watching process would hand it on, and the watched one end."""
+    says = "import signal; print(signal.getsignal(signal.SIGHUP))"
+    program = (
+        "import signal, sys; from plimsoll.processes.supervise import watched\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        f"watched([sys.executable, '-c', {says!r}])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() in ("Handlers.SIG_IGN", "1")
+
+
 def test_a_finished_run_is_skipped_and_the_others_go_on(puzzle_command, puzzle_run, started, tmp_path, capsys):
     command, _ = puzzle_command
     (tmp_path / "sudoku-4x4").symlink_to(puzzle_run)

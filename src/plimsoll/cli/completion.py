@@ -35,9 +35,9 @@ OTHERS = {
 
 
 def completion(arguments: list[str]) -> int:
-    """Prints the script of a shell."""
-    if len(arguments) != 2 or arguments[1] not in SHELLS:
-        got = " ".join(arguments[1:]) or "nothing"
+    """Prints the script of a shell, whose name is the one argument."""
+    if len(arguments) != 1 or arguments[0] not in SHELLS:
+        got = " ".join(arguments) or "nothing"
         raise RecipeError(f"{FLAG} takes a shell, one of {', '.join(SHELLS)}, got {got}")
     recipes = {}
     for name in presets():
@@ -51,7 +51,7 @@ def completion(arguments: list[str]) -> int:
     every = {name: (kind, MISSING) for name, kind in (by_recipe | prepared | OTHERS).items()}
     script = io.StringIO()
     with contextlib.redirect_stdout(script), contextlib.suppress(SystemExit):
-        tyro.cli(tyro.conf.OmitArgPrefixes[_either(every)], prog="plimsoll", args=arguments)
+        tyro.cli(tyro.conf.OmitArgPrefixes[_either(every)], prog="plimsoll", args=[FLAG, *arguments])
     # A help text of two lines would be offered as two completions (tyro 1.0.17): line breaks inside the texts go.
     for line in script.getvalue().splitlines():
         print(line.replace("\\n", " ") if line.startswith("COMPLETION_SPEC = ") else line)

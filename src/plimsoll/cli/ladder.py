@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
-from plimsoll.cli.parse import Json, parse, take_recipe
+from plimsoll.cli.parse import Json, parse_with_recipe
 from plimsoll.recipes.base import Recipe
 from plimsoll.recipes.own.files import short_name
 
@@ -33,8 +33,7 @@ class LadderOptions:
 
 def ladder(arguments: list[str]) -> int:
     """Trains a few steps on each rung and prints the measured table. 3 if a rung failed, 2 if none could be run."""
-    name, recipe, rest = take_recipe(arguments, command="ladder")
-    options = parse(LadderOptions, rest, program=f"plimsoll ladder {name}", recipe=recipe)
+    name, options = parse_with_recipe(LadderOptions, arguments, command="ladder")
     from plimsoll import report
     from plimsoll.api.ladder import climb
 

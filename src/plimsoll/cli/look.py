@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
-from plimsoll.cli.parse import Json, Run, parse
+from plimsoll.cli.parse import Json, Run, parse, print_answer
 from plimsoll.errors import PlimsollError, as_written
 from plimsoll.runs.folder import RunFolder
 from plimsoll.runs.remote import fetched
@@ -104,8 +104,7 @@ def runs(arguments: list[str]) -> int:
     rows = []
     for path in find_runs(folder):
         rows.append(run_row(path, name=path.absolute().name if path == folder else str(path.relative_to(folder))))
-    print(json.dumps({"runs": rows}) if options.json else runs_table(rows))
-    return 0
+    return print_answer(options, {"runs": rows}, lambda answer: runs_table(answer["runs"]))
 
 
 def find_runs(folder: Path) -> Iterator[Path]:
@@ -159,14 +158,14 @@ def inspect(arguments: list[str]) -> int:
     run = fetched(options.path)
     if (Path(run).expanduser() / "recipe.json").is_file():
         with as_written(f"a file of {options.path}"):
-            return _printed(describe_run(RunFolder(run)), _run_text, as_json=options.json)
+            return print_answer(options, describe_run(RunFolder(run)), _run_text)
     from plimsoll.recipes.registry import inspections
     from plimsoll.recipes.verbs import resolved
 
     for form in inspections():
         if resolved(form.recognises)(options.path):
             with as_written(options.path):
-                return _printed(resolved(form.describe)(options.path), resolved(form.table), as_json=options.json)
+                return print_answer(options, resolved(form.describe)(options.path), resolved(form.table))
     from plimsoll.data.hdf5 import survey
 
     if survey.is_hdf5(options.path):
@@ -175,19 +174,14 @@ def inspect(arguments: list[str]) -> int:
         described = survey.describe(options.path)
         if options.shuffle:
             described["shuffle"] = _shuffle(options)
-        return _printed(described, hdf5_table, as_json=options.json)
+        return print_answer(options, described, hdf5_table)
     from plimsoll.data.text.opening import open_documents
     from plimsoll.data.text.survey import describe_text
 
     documents = open_documents(
         options.path, config=options.dataset_config, split=options.split, text_column=options.text_column
     )
-    return _printed(describe_text(documents), _data_text, as_json=options.json)
-
-
-def _printed(described: dict[str, Any], table: Callable[[dict[str, Any]], str], *, as_json: bool) -> int:
-    print(json.dumps(described) if as_json else table(described))
-    return 0
+    return print_answer(options, describe_text(documents), _data_text)
 
 
 def _shuffle(options: InspectOptions) -> dict[str, Any]:

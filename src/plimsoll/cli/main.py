@@ -58,9 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"plimsoll {version()}")
         return 0
     name, *rest = arguments
-    if name == "--tyro-print-completion":
-        rest = arguments
-    elif name not in COMMANDS | HIDDEN:
+    if name not in COMMANDS | HIDDEN:
         near = difflib.get_close_matches(name, COMMANDS, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         print(f"error: there is no command {name!r}: there are {', '.join(COMMANDS)}{hint}", file=sys.stderr)

@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import json
 import re
 import textwrap
+from collections.abc import Callable
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
@@ -104,6 +106,12 @@ def take_recipe(arguments: list[str], *, command: str) -> tuple[str, Recipe, lis
     return words[0], _recipe(words[0]), words[1:]
 
 
+def parse_with_recipe(options: type[T], arguments: list[str], *, command: str) -> tuple[str, T]:
+    """Returns the recipe's name as it was typed, and an `options` with the recipe and the options after it."""
+    name, recipe, rest = take_recipe(arguments, command=command)
+    return name, parse(options, rest, program=f"plimsoll {command} {name}", recipe=recipe)
+
+
 def _recipe(name: str) -> Recipe:
     from plimsoll.recipes.own.files import is_file_name
     from plimsoll.recipes.registry import preset
@@ -172,3 +180,9 @@ def _one_paragraph(boxed: str, program: str) -> str:
 def request_of(options: Any) -> dict[str, Any]:
     """Returns the options as a request to a worker, in which --json means nothing."""
     return {name: value for name, value in dataclasses.asdict(options).items() if name != "json"}
+
+
+def print_answer(options: Any, answer: Any, text: Callable[[Any], str]) -> int:
+    """Prints an answer by `text`, or as JSON where `options` ask for that. Returns the exit code."""
+    print(json.dumps(answer) if options.json else text(answer))
+    return 0

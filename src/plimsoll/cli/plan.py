@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from plimsoll.cli.parse import parse, take_recipe
+from plimsoll.cli.parse import parse_with_recipe
 from plimsoll.errors import BudgetError, RecipeError
 from plimsoll.recipes.own.files import short_name
 
@@ -20,8 +20,7 @@ def plan(arguments: list[str]) -> int:
     """Prints the fastest plan that fits, with its predicted bytes. Allocates nothing."""
     from plimsoll.cli.options import PlanOptions
 
-    name, recipe, rest = take_recipe(arguments, command="plan")
-    options = parse(PlanOptions, rest, program=f"plimsoll plan {name}", recipe=recipe)
+    name, options = parse_with_recipe(PlanOptions, arguments, command="plan")
     if options.settings:
         return _settings(name, options)
     if options.compare is not None:

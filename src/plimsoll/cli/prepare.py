@@ -12,7 +12,7 @@ from typing import Any
 import tyro
 
 from plimsoll.cli.examples import EXAMPLES
-from plimsoll.cli.parse import Json, parse, request_of
+from plimsoll.cli.parse import Json, parse, print_answer, request_of
 from plimsoll.errors import PlimsollError
 from plimsoll.processes import environment
 from plimsoll.processes.request import ask
@@ -65,8 +65,7 @@ def prepare(arguments: list[str]) -> int:
         answer = ask("prepare", {"name": what, "options": values}, under=environment.for_making())
     else:
         answer = resolved(preparation.make)(resolved(preparation.options)(**values))
-    print(json.dumps(answer) if options.json else resolved(preparation.text)(answer))
-    return 0
+    return print_answer(options, answer, resolved(preparation.text))
 
 
 def every_options() -> dict[str, type]:

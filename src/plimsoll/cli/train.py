@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import takewhile
 
 from plimsoll.cli.options import TrainOptions
-from plimsoll.cli.parse import parse, take_recipe
+from plimsoll.cli.parse import parse_with_recipe, take_recipe
 from plimsoll.errors import RecipeError
 from plimsoll.recipes.own.files import short_name
 from plimsoll.runs.remote import is_address
@@ -27,24 +27,21 @@ def train(arguments: list[str], *, here: str | None = None) -> int:
     names = list(takewhile(lambda word: not word.startswith("-"), arguments))
     shared = arguments[len(names) :]
     if len(names) < 2:
-        name, options = _parsed(arguments)
+        name, options = parse_with_recipe(TrainOptions, arguments, command="train")
         if options.runs is None:
             return _become(name, options if here is None else replace(options, run=here), arguments)
         names, shared = [name], take_recipe(arguments, command="train")[2]  # in either form of the name
     from plimsoll.cli.train_several import train_several
 
-    each = {name: _parsed([name, *shared])[1] for name in names}  # all of them are read before the first one starts
+    each = {}
+    for name in names:  # all of them are read before the first one starts
+        _, each[name] = parse_with_recipe(TrainOptions, [name, *shared], command="train")
     if any(options.runs is None for options in each.values()):
         raise RecipeError(
             f"plimsoll train {' '.join(names)} names {len(names)} recipes: give --runs FOLDER, in which each gets its"
             " own run, or train one of them"
         )
     return train_several(names, each, shared)
-
-
-def _parsed(arguments: list[str]) -> tuple[str, TrainOptions]:
-    name, recipe, rest = take_recipe(arguments, command="train")
-    return name, parse(TrainOptions, rest, program=f"plimsoll train {name}", recipe=recipe)
 
 
 def _become(name: str, options: TrainOptions, arguments: list[str]) -> int:

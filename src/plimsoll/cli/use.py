@@ -17,7 +17,7 @@ import tyro
 from annotated_types import Ge
 
 from plimsoll.cli import pretrained
-from plimsoll.cli.parse import Json, Run, parse, request_of
+from plimsoll.cli.parse import Json, Run, parse, print_answer, request_of
 from plimsoll.errors import PlimsollError
 from plimsoll.processes.request import ask
 from plimsoll.recipes.saved import class_of, from_dict, name_in
@@ -134,9 +134,7 @@ def evaluate(arguments: list[str]) -> int:
         replace_file(Path(options.submission).expanduser(), json.dumps(submission) + "\n")
     if options.picture is not None:
         resolved(verb.picture)(answer, options.picture)
-    text = resolved(verb.text) if verb.text else evaluation_text
-    print(json.dumps(answer) if options.json else text(answer))
-    return 0
+    return print_answer(options, answer, resolved(verb.text) if verb.text else evaluation_text)
 
 
 def sample(arguments: list[str]) -> int:
@@ -181,9 +179,7 @@ def _answer_typed(name: str, options: SolveOptions | RankOptions, typed: str) ->
     verb = _verb(name, run)
     recipe = from_dict(RunFolder(run).read("recipe.json"))
     request = request_of(options) | {"run": run} | resolved(verb.ask)(recipe, run, typed)
-    answer = ask(name, request)
-    print(json.dumps(answer) if options.json else resolved(verb.text)(answer))
-    return 0
+    return print_answer(options, ask(name, request), resolved(verb.text))
 
 
 def _verb(name: str, run: str) -> Verb:

@@ -21,7 +21,7 @@ def watched(
     """Runs a process to its end. Returns its exit code, and the first signal that we got meanwhile, or None.
 
     It runs in a process group of its own: a terminal sends Ctrl-C to the whole group, and a training process that gets
-    a second signal ends without saving.
+    a second signal ends without saving. A signal that our parent ignores stays ignored, in both processes.
 
     Args:
         command: Program and arguments.
@@ -42,7 +42,8 @@ def watched(
             else:
                 process.send_signal(number)
 
-    before = {number: signal.signal(number, forward) for number in FORWARDED}
+    heard = [number for number in FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]  # `nohup` ignores one
+    before = {number: signal.signal(number, forward) for number in heard}
     try:
         process = subprocess.Popen(command, env=environment, process_group=0, **options)
         if received:  # while it was being started
