@@ -58,13 +58,13 @@ class Task(Protocol):
     """The model and its loss, as pure functions over pytrees."""
 
     def init(self, key: jax.Array) -> Params:
-        """`{"trainable": ..., "frozen": ..., "tables": ...}`; the last two may be absent (see `ReadsTables`)."""
+        """Returns `{"trainable": ..., "frozen": ..., "tables": ...}`; the last two may be absent (`ReadsTables`)."""
         ...
 
     def loss(
         self, params: Params, carry: Carry, batch: Batch, keys: jax.Array, *, train: bool
     ) -> tuple[LossSum, Carry, Metrics]:
-        """Sums over the micro-batch; `keys` holds one PRNG key per example."""
+        """Returns sums over the micro-batch; `keys` holds one PRNG key per example."""
         ...
 
 
@@ -77,11 +77,11 @@ class Unstacks(Protocol):
     """
 
     def unstack(self, trainable: Any) -> Any:
-        """The same weights as `loss` takes them too, in parts."""
+        """Returns the same weights as `loss` takes them too, in parts."""
         ...
 
     def stack(self, gradient: Any) -> Any:
-        """The other way round, for a gradient."""
+        """Returns a gradient whose parts are put together again."""
         ...
 
 
@@ -108,15 +108,15 @@ class Layered(Protocol):
     """Entry of the trainable dictionary whose leaves have a leading axis of layers; the others are `outer`."""
 
     def enter(self, outer: Any, batch: Batch) -> jax.Array:
-        """What the first layer reads."""
+        """Returns what the first layer reads."""
         ...
 
     def block(self, layer: Any, hidden: jax.Array) -> jax.Array:
-        """One layer: its weights, without the axis of layers, and what it reads to what the next one reads."""
+        """Returns what the next layer reads, from a layer's weights, without the axis of layers, and what it reads."""
         ...
 
     def leave(self, outer: Any, hidden: jax.Array, batch: Batch) -> tuple[LossSum, Metrics]:
-        """What the last layer wrote to the loss, summed over the batch."""
+        """Returns the loss of what the last layer wrote, summed over the batch."""
         ...
 
 
@@ -129,7 +129,7 @@ class Carries(Protocol):
     """
 
     def start(self, examples: int) -> Carry:
-        """The carry before the first step."""
+        """Returns the carry before the first step."""
         ...
 
 
@@ -143,7 +143,7 @@ class ReadsTables(Protocol):
     """
 
     def rows(self, carry: Carry, batch: Batch) -> Mapping[str, jax.Array]:
-        """Of every table, the int32 row that each example reads."""
+        """Returns the int32 row that each example reads, of every table."""
         ...
 
 

@@ -62,7 +62,7 @@ def recorded(run: str, *, ask_model: bool = True, closed_loop: bool = False, say
         )
     left_out: list[str] = []
     usable = _commands(folder, recipe, planned, left_out)
-    why_not = None  # the model is not to be loaded
+    why_not = None  # said where the model is not to be loaded
     if not ask_model:
         why_not = "it was not asked (--no-model)"
     elif folder.is_trained_now():

@@ -114,7 +114,15 @@ def prepare_data(folder: RunFolder, recipe: Recipe, say: Say) -> Prepared:
     A run has begun once it has a plan; until then a corrected recipe replaces what was refused.
     """
     if folder.has("plan.json"):
-        _require_same(folder, recipe)
+        if changed := differences(from_dict(folder.read("recipe.json")), recipe):
+            words = "; ".join(
+                f"--{name.replace('_', '-')} is {before!r} there and {now!r} here"
+                for name, (before, now) in changed.items()
+            )
+            raise RunError(
+                f"{folder.path} is a run of another recipe: {words}. Use the same options to continue it, or name"
+                " another --run"
+            )
         folder.require_sealed()
         prepared = Prepared(**folder.read("data.json"))
         if words := recipe.training_data_changed(prepared):
@@ -131,19 +139,6 @@ def prepare_data(folder: RunFolder, recipe: Recipe, say: Say) -> Prepared:
     folder.seal()
     folder.write("recipe.json", to_dict(recipe))
     return prepared
-
-
-def _require_same(folder: RunFolder, recipe: Recipe) -> None:
-    changed = differences(from_dict(folder.read("recipe.json")), recipe)
-    if changed:
-        words = "; ".join(
-            f"--{name.replace('_', '-')} is {before!r} there and {now!r} here"
-            for name, (before, now) in changed.items()
-        )
-        raise RunError(
-            f"{folder.path} is a run of another recipe: {words}. Use the same options to continue it, or name another"
-            " --run"
-        )
 
 
 def _settle_plan(

@@ -49,7 +49,7 @@ What was interrupted: the same command again."""
 def prepare(arguments: list[str]) -> int:
     """Makes a data set, or writes a file anew; progress goes to standard error."""
     what, words = (arguments[0], arguments[1:]) if arguments and not arguments[0].startswith("-") else ("", arguments)
-    if what == "rechunk" or arguments[:1] == ["--rechunk"]:
+    if what == "rechunk":
         return _rechunk(arguments[1:])
     known = preparations()
     if not what and words[:1] in (["-h"], ["--help"]):
