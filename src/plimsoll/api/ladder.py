@@ -27,7 +27,7 @@ from plimsoll.planned import Planned
 from plimsoll.planner.types import DoesNotCompile
 from plimsoll.processes.supervise import watched
 from plimsoll.recipes.base import Prepared, Recipe
-from plimsoll.report import read_rows
+from plimsoll.report.metrics import read_rows
 from plimsoll.runs.folder import RunFolder
 from plimsoll.units import TIB, format_bytes
 

@@ -32,7 +32,7 @@ class ShownPlan(Planned):
         return plan_html(self.to_dict())
 
     def __str__(self) -> str:
-        from plimsoll.report import plan_table
+        from plimsoll.report.tables import plan_table
 
         return plan_table(self)
 

@@ -45,7 +45,7 @@ def prepare_run(
 
     `lock` is the run's, where this process holds it already. `processes` train it together: each has devices.
     """
-    from plimsoll.report import require_tracker
+    from plimsoll.report.trackers import require_tracker
 
     require_tracker(options.tracker)
     require_levers(options.pins)
@@ -189,7 +189,7 @@ def _settle_plan(
             f" that: {refusal}\n  what was saved up to step {last.step:,} is whole: continue with a larger --memory, or"
             " with --keep-plan to go on over the budget"
         ) from None
-    from plimsoll.report import plan_table
+    from plimsoll.report.tables import plan_table
 
     say(plan_table(planned))
     disk.require_room(folder.checkpoints, planned.disk)

@@ -96,7 +96,7 @@ def recipes(arguments: list[str]) -> int:
 def runs(arguments: list[str]) -> int:
     """Prints a line per run."""
     options = parse(RunsOptions, arguments, program="plimsoll runs")
-    from plimsoll.report import runs_table
+    from plimsoll.report.tables import runs_table
 
     folder = Path(options.folder).expanduser()
     if not folder.is_dir() and options.folder != "runs":
@@ -117,7 +117,7 @@ def find_runs(folder: Path) -> Iterator[Path]:
 
 
 def run_row(path: Path, *, name: str) -> dict[str, Any]:
-    """Returns the row that `report.runs_table` prints. A file that cannot be read is the state of that run, and
+    """Returns the row that `runs_table` prints. A file that cannot be read is the state of that run, and
     refuses nothing."""
     row: dict[str, Any] = {"name": name, "path": str(path)}
     try:
@@ -128,7 +128,7 @@ def run_row(path: Path, *, name: str) -> dict[str, Any]:
 
 
 def _read_run(folder: RunFolder) -> dict[str, Any]:
-    from plimsoll.report import read_rows
+    from plimsoll.report.metrics import read_rows
 
     optional = {
         file: folder.read(file) if folder.has(file) else {} for file in ("data.json", "plan.json", "ledger.json")
@@ -209,8 +209,8 @@ def describe_run(folder: RunFolder) -> dict[str, Any]:
 
 
 def _run_text(described: Mapping[str, Any]) -> str:
-    from plimsoll.report import runs_table
     from plimsoll.report.layout import columns, labelled
+    from plimsoll.report.tables import runs_table
 
     options = [(f"  --{name.replace('_', '-')}", str(value)) for name, value in described["fields"].items()]
     lines = [

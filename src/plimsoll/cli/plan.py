@@ -29,11 +29,11 @@ def plan(arguments: list[str]) -> int:
         raise RecipeError(
             "--price is for --compare, which says what the same costs on several chips: add it, or leave it out"
         )
-    from plimsoll import report
     from plimsoll.api.plan import plan as find_plan
+    from plimsoll.report import picture, tables
 
     if options.picture is not None:
-        report.require_picture(options.picture)
+        picture.require_picture(options.picture)
     here = {"chip": options.chip, "mesh": options.mesh, "measure": options.measure}
     try:
         planned = find_plan(options.recipe, **here, **_budgets_and_levers(name, options))
@@ -47,39 +47,40 @@ def plan(arguments: list[str]) -> int:
             }
             print(json.dumps(refusal))
         raise
-    print(json.dumps(planned.to_dict()) if options.json else report.plan_table(planned))
+    print(json.dumps(planned.to_dict()) if options.json else tables.plan_table(planned))
     if options.buffers and not options.json:
-        print(f"\n{report.buffers_table(planned)}")
+        print(f"\n{tables.buffers_table(planned)}")
     if options.picture is not None:
-        report.plan_picture(planned, options.picture)
+        picture.plan_picture(planned, options.picture)
     return 0
 
 
 def _settings(name: str, options: PlanOptions) -> int:
     of_one = ("compare", "memory", "host_memory", "chip", "mesh", "measure", "buffers", "picture")
     _require_absent(options, of_one, "--settings plans for machines of its own", "--settings")
-    from plimsoll import report
     from plimsoll.api.compare import settings
+    from plimsoll.report.compared import settings_table
 
     rows = settings(options.recipe, **_budgets_and_levers(name, options))
-    print(json.dumps([row.to_dict() for row in rows]) if options.json else report.settings_table(rows))
+    print(json.dumps([row.to_dict() for row in rows]) if options.json else settings_table(rows))
     return 0
 
 
 def _compare(name: str, options: PlanOptions) -> int:
     assert options.compare is not None
     _require_absent(options, ("chip", "measure", "buffers"), "--compare plans for several chips", "--compare")
-    from plimsoll import report
     from plimsoll.api.compare import chips_named, compared, prices_named
+    from plimsoll.report.compared import compared_picture, compared_table
+    from plimsoll.report.picture import require_picture
 
     chips = chips_named(options.compare)
     prices = prices_named(options.price, chips)
     if options.picture is not None:
-        report.require_picture(options.picture)
+        require_picture(options.picture)
     rows = compared(options.recipe, chips, prices=prices, **_budgets_and_levers(name, options))
-    print(json.dumps({"compared": [row.to_dict() for row in rows]}) if options.json else report.compared_table(rows))
+    print(json.dumps({"compared": [row.to_dict() for row in rows]}) if options.json else compared_table(rows))
     if options.picture is not None:
-        report.compared_picture(rows, options.picture)
+        compared_picture(rows, options.picture)
     return 0 if any(row.planned is not None for row in rows) else 2
 
 

@@ -48,7 +48,7 @@ def train_several(names: Sequence[str], options: Mapping[str, TrainOptions], sha
         if interrupted:
             print("interrupted: the same command goes on from here", file=sys.stderr)
             return codes[name]
-    from plimsoll.report import runs_table
+    from plimsoll.report.tables import runs_table
 
     rows = [run_row(folder, name=folder.name) for folder in folders.values() if (folder / "recipe.json").is_file()]
     print(f"\n{runs_table(rows)}" if rows else "no run was begun")

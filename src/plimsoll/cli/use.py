@@ -114,7 +114,7 @@ def evaluate(arguments: list[str]) -> int:
     run = fetched(options.run)
     verb = class_of(RunFolder(run).read("recipe.json")).verbs.get("evaluate", Verb())
     if options.picture is not None:
-        from plimsoll.report import require_picture
+        from plimsoll.report.picture import require_picture
 
         if not options.closed_loop and (not verb.picture or verb.picture_needs):
             raise PlimsollError(
