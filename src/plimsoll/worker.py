@@ -165,7 +165,7 @@ def _answer(verb: str) -> int:
         try:
             reply = {"answer": answer(verb, request)}
         except PlimsollError as problem:
-            reply = {"refused": str(problem), "exit_code": problem.exit_code}
+            reply = problem.reply()
         json.dump(reply, answers)
     return 0
 

@@ -134,7 +134,7 @@ def chips_named(text: str) -> list[str]:
 def prices_named(text: str | None, names: Sequence[str]) -> dict[str, float]:
     """Returns prices per hour from text like `h200=3.5,rtx4090=0.4`, of chips that are compared."""
     prices: dict[str, float] = {}
-    for part in (text or "").split(",") if text else ():
+    for part in text.split(",") if text else ():
         chip, equals, value = (word.strip() for word in part.partition("="))
         try:
             price = float(value)

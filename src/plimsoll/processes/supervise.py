@@ -30,7 +30,7 @@ def watched(
         options: Other arguments of `subprocess.Popen`, such as its streams.
     """
     received: list[int] = []
-    process: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[Any] | None = None
 
     def forward(number: int, _frame: Any = None) -> None:
         received.append(number)
