@@ -96,7 +96,7 @@ def world(monkeypatch, tmp_path):
 
 def climbed(**options):
     chosen = options.pop("chosen", ["save", "micro-batch"])
-    found = ladder.climb(RECIPE, chosen=chosen, **{"memory": "2GiB", "steps": 6, **options})
+    found = ladder.climb(RECIPE, chosen=chosen, **{"name": "stories", "memory": "2GiB", "steps": 6, **options})
     return found, {row["name"]: row for row in found["rungs"]}
 
 
@@ -206,11 +206,11 @@ def test_too_few_steps_are_refused(world, steps):
     with pytest.raises(RecipeError, match="--rung-steps must be 3 or more"):
         climbed(steps=steps)
     with pytest.raises(RecipeError, match=f"a rung takes 3 steps or more, and stories has {steps}"):
-        ladder.climb(replace(RECIPE, steps=steps))
+        ladder.climb(replace(RECIPE, steps=steps), name="stories", steps=12)
 
 
 def test_a_rung_takes_no_more_steps_than_the_recipe_has(world):
-    assert ladder.climb(replace(RECIPE, steps=4), chosen=["save"], steps=12)["stops"] == [3, 4]
+    assert ladder.climb(replace(RECIPE, steps=4), name="stories", chosen=["save"], steps=12)["stops"] == [3, 4]
 
 
 @pytest.mark.parametrize(

@@ -95,19 +95,19 @@ def compared(
         options: Of `plan`.
     """
     rows = []
-    for name, target in {name: chips.chip(name) for name in names}.items():
-        say(f"planning for {name}")
+    for chip, target in {chip: chips.chip(chip) for chip in names}.items():
+        say(f"planning for {chip}")
         here = target.platform == "cpu"
         host = None if here else host_memory
-        planned, why_not, floor_bytes = _planned(recipe, chip=name, host_memory=host, say=say, **options)
+        planned, why_not, floor_bytes = _planned(recipe, chip=chip, host_memory=host, say=say, **options)
         row = Beside(
-            chip=name,
+            chip=chip,
             rate_unit=recipe.rate_unit,
             planned=planned,
             why_not=why_not,
             floor_bytes=floor_bytes,
             memory_bytes=None if here else target.memory_bytes,
-            price_per_hour=prices.get(name),
+            price_per_hour=prices.get(chip),
         )
         rows.append(row)
     return rows

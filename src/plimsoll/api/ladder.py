@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from plimsoll.api import train
-from plimsoll.api.plan import budget_bytes, named, plan
+from plimsoll.api.plan import budget_bytes, plan
 from plimsoll.api.rungs import CLASSES, Rung, rungs
 from plimsoll.errors import PlimsollError, RecipeError, RunError
 from plimsoll.planned import Planned
@@ -33,8 +33,6 @@ from plimsoll.units import TIB, format_bytes
 
 Say = Callable[[str], None]
 
-STEPS = 12
-"""Of a rung, a third of them after it was restored."""
 LEAST_STEPS = 3
 WITHOUT_LIMIT = 1024 * TIB
 """A budget in which every rung has a plan, so that what does not fit is predicted too."""
@@ -45,25 +43,33 @@ STATE_TOO = ("ema", "carry")
 
 
 def climb(
-    recipe: Recipe | str,
+    recipe: Recipe,
     *,
-    name: str | None = None,
-    memory: str | int | None = None,
+    name: str,
+    memory: str | None = None,
     chosen: Sequence[str] = (),
     numerics: str = CLASSES[-1],
-    steps: int = STEPS,
+    steps: int,
     folder: Path | str | None = None,
     say: Say = lambda text: None,
 ) -> dict[str, Any]:
     """Returns what `plimsoll ladder --json` prints: `rungs`, the plain one first, predicted and measured.
 
-    A rung predicted over `memory` (default: what is available, less a margin) is not run. `steps` are taken on each,
-    of the recipe's schedule. `folder`, new or empty, keeps the runs; without it they are gone afterwards.
-    A rung that fails is told in its row; RecipeError and DataError are raised for what no rung could be made of.
+    Args:
+        recipe: The recipe.
+        name: Name by which the user calls it.
+        memory: A rung predicted over it is not run; by default what is available, less a margin.
+        chosen: Names of rungs; by default all.
+        numerics: Class of the rungs, and of those that touch the numbers less.
+        steps: Steps on each rung, of the recipe's schedule, a third of them after it was restored.
+        folder: New or empty, keeps the runs; without it they are gone afterwards.
+        say: Called with messages about progress.
+
+    Raises:
+        RecipeError: No rung can be made of the recipe, or DataError of its data. A rung that fails is said in its row.
     """
     if steps < LEAST_STEPS:
         raise RecipeError(f"--rung-steps must be {LEAST_STEPS} or more, got {steps}: one has to come after the restore")
-    name, recipe = named(recipe, name)
     limit = budget_bytes(memory)
     with _folder(folder) as place:
         ready = RunFolder(place / PREPARED)

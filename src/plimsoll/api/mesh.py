@@ -92,7 +92,7 @@ def over_devices(
         devices, hosts = _cpu_devices_of(requested, batch, processes), processes
     else:
         devices = target.devices
-        hosts = processes if target.platform == "cuda" and devices % processes == 0 else target.hosts  # of TPUs: named
+        hosts = processes if target.platform == "cuda" and devices % processes == 0 else target.hosts  # a TPU's: named
         if requested is not None and requested.devices != devices:
             raise RecipeError(
                 f"--mesh {requested} is {requested.devices} devices, and {target.name} has {devices}: name a mesh of as"
@@ -108,7 +108,10 @@ def over_devices(
 
 
 def _cpu_devices_of(mesh: Mesh | None, batch: int, processes: int) -> int:
-    """Returns how many devices the CPUs of all processes are treated as, at most as many as they are here."""
+    """Returns how many devices a run uses, of those that the CPUs of all processes are treated as.
+
+    Raises RecipeError if they are fewer than the mesh has, or the processes cannot have equal parts of it.
+    """
     each = cpu_devices()
     here = each * processes
     if mesh is None:

@@ -91,8 +91,7 @@ def plan(
         measure=measure,
         learned=Learned(corrections=calibration.corrections(samples or []), margin_bytes=margin_bytes),
     )
-    steps = (recipe if prepared is None else prepared).steps or UNKNOWN_STEPS
-    about: dict[str, Any] = {"recipe": to_dict(recipe), "steps": steps}
+    about = {"recipe": to_dict(recipe), "steps": (prepared or recipe).steps or UNKNOWN_STEPS}
     command, variables = _compile_process(target, about, say)
     with Child(command, variables, about=about, answers=environment.cache_folder() / "answers") as compiler:
         planned = search(problem, compiler, say)
