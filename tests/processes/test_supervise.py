@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
 WATCHED = """
@@ -49,3 +50,24 @@ def test_what_begins_after_its_parents_end_does_not_begin(tmp_path):
     process = start(tmp_path / "done", other=1)
     process.wait(timeout=60)
     assert not (tmp_path / "done").exists()
+
+
+STARTS_ANOTHER = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'print(1, flush=True); input()'])"
+KILLS = f"""
+import subprocess, sys
+from plimsoll.processes.supervise import watched
+print(*watched([sys.executable, "-c", {STARTS_ANOTHER!r}], kill=True, stdin=subprocess.PIPE))
+"""
+
+
+def test_where_a_signal_kills_it_kills_all_that_was_started():
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen([sys.executable, "-c", KILLS], env=environment, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "1\n"  # by the process that the watched one has started
+    below = psutil.Process(process.pid).children(recursive=True)
+    assert len(below) == 2
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=60)[0] == "137 15\n"
+    _, alive = psutil.wait_procs(below, timeout=60)
+    assert [each for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []
