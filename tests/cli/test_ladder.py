@@ -13,7 +13,7 @@ import pytest
 
 from commands import plimsoll
 from plimsoll.cli.main import main
-from plimsoll.report import read_rows
+from plimsoll.report.metrics import read_rows
 from plimsoll.units import MIB
 
 TINY = shlex.split(

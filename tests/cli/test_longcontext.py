@@ -5,7 +5,7 @@ import shlex
 import pytest
 
 from commands import answer, called, plimsoll
-from plimsoll.report import read_rows
+from plimsoll.report.metrics import read_rows
 
 TRAIN = shlex.split(
     "--width 16 --layers 2 --states 4 --seq-len 64 --attention-every 2 --attention-window 16 --batch-size 4 --steps 6"

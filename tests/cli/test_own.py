@@ -14,7 +14,7 @@ import pytest
 from commands import answer, called, plimsoll
 from example_tables import TABLES, written
 from once import made_once
-from plimsoll.report import read_rows
+from plimsoll.report.metrics import read_rows
 from plimsoll.training.checkpoint import Checkpoints, fingerprint, loader_position, read_leaves
 
 EXAMPLES = Path(__file__).parents[2] / "docs/examples"

@@ -14,7 +14,7 @@ from plimsoll.recipes.puzzles.dataset import PuzzleSet
 from plimsoll.recipes.puzzles.question import question
 from plimsoll.recipes.puzzles.solution_text import solution_text
 from plimsoll.recipes.saved import from_dict
-from plimsoll.report import read_rows
+from plimsoll.report.metrics import read_rows
 
 
 def test_evaluating_says_what_training_logged_of_the_average(puzzle_run):

@@ -11,7 +11,7 @@ from commands import answer, called, plimsoll
 from plimsoll.cli import look, use
 from plimsoll.errors import CheckpointError
 from plimsoll.inference.trained import PARAMETERS, Trained, choose, newest_whole, whole
-from plimsoll.report import read_rows
+from plimsoll.report.metrics import read_rows
 from plimsoll.runs.folder import RunFolder
 from plimsoll.training.checkpoint import Saved, fingerprint, loader_position, read_leaves
 

@@ -9,18 +9,11 @@ from typing import Any, Protocol
 
 from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.recipes.saved import to_dict
-from plimsoll.report import (
-    Epoch,
-    LogFile,
-    MetricsLog,
-    Outcome,
-    epoch_summary,
-    final_summary,
-    ledger_table,
-    open_tracker,
-    overrun_words,
-)
+from plimsoll.report.metrics import LogFile, MetricsLog
 from plimsoll.report.progress import progress
+from plimsoll.report.summary import Epoch, Outcome, epoch_summary, final_summary
+from plimsoll.report.tables import ledger_table, overrun_words
+from plimsoll.report.trackers import open_tracker
 from plimsoll.runs.folder import RunFolder
 from plimsoll.training import allocator, memory
 from plimsoll.training.loop import Ended, Schedule, times
