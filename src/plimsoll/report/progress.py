@@ -48,21 +48,29 @@ def progress(
         clock: Seconds since any moment.
     """
     stream = stream or sys.stderr  # None if Python was started with standard error closed: nobody is looking
-    kind: type[Progress] = _Lines
-    if quiet or stream is None:
-        kind = Progress
-    elif os.environ.get(TOLD) == TOLD_AS_JSON:
-        kind = _Json
-    elif stream.isatty() and os.environ.get("TERM") != "dumb":
-        kind = _Bar
-    return kind(stream, total_steps, start_step=start_step, clock=clock)
+    as_json = os.environ.get(TOLD) == TOLD_AS_JSON
+    if stream is None or quiet or as_json or not stream.isatty() or os.environ.get("TERM") == "dumb":
+        return Progress(stream, total_steps, clock=clock, quiet=quiet, as_json=as_json and not quiet)
+    return _Bar(stream, total_steps, clock=clock, start_step=start_step)
 
 
 class Progress:
-    """Progress that shows important messages only; its subclasses show every step."""
+    """Progress as a line per update and message: of text, or of JSON for a program that draws it (a notebook).
 
-    def __init__(self, stream: TextIO | None, total_steps: int, *, start_step: int, clock: Callable[[], float]) -> None:
-        self.stream, self.total_steps, self.start_step, self.clock = stream, total_steps, start_step, clock
+    The caller decides how often that is (`--log-every`). With `quiet`, only important messages are shown.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO | None,
+        total_steps: int,
+        *,
+        clock: Callable[[], float],
+        quiet: bool = False,
+        as_json: bool = False,
+    ) -> None:
+        self.stream, self.total_steps, self.clock = stream, total_steps, clock
+        self.quiet, self.as_json = quiet, as_json
         self._start = clock()
         self._first: tuple[int, float] | None = None
 
@@ -76,7 +84,10 @@ class Progress:
         resident_bytes: int,
         device_bytes: int | None = None,
     ) -> None:
-        """Shows that `step` steps are done.
+        """Shows that `step` steps are done, with the time since the start of this process and the time left.
+
+        The time left is counted from the first update on, because the first steps also load and warm up. Evaluations
+        and saves between updates are included, and so are part of it. Steps of an earlier process are not counted.
 
         Args:
             step: Steps since the start of the run.
@@ -89,81 +100,54 @@ class Progress:
         facts = [f"loss {loss:.4f}", format_rate(rate, rate_unit), f"resident {format_bytes(resident_bytes)}"]
         if device_bytes is not None:
             facts.append(f"device {format_bytes(device_bytes)}")
-        elapsed, left = self._times(step)
-        self._show(step, facts, format_seconds(elapsed), UNKNOWN if left is None else format_seconds(left))
-
-    def _times(self, step: int) -> tuple[float, float | None]:
-        """Returns seconds since the start of this process, and seconds left, or None while that is unknown.
-
-        Counted from the first update on, because the first steps also load and warm up. Evaluations and saves between
-        updates are included, and so are part of the time left. Steps of an earlier process are not counted.
-        """
         now = self.clock()
         if self._first is None or step < self._first[0]:
             self._first = (step, now)
         first_step, first_time = self._first
+        left = UNKNOWN
         if step >= self.total_steps:
-            return now - self._start, 0.0
-        if step == first_step:
-            return now - self._start, None
-        return now - self._start, (now - first_time) / (step - first_step) * (self.total_steps - step)
+            left = format_seconds(0.0)
+        elif step > first_step:
+            left = format_seconds((now - first_time) / (step - first_step) * (self.total_steps - step))
+        self._show(step, facts, format_seconds(now - self._start), left)
 
     def _show(self, step: int, facts: list[str], elapsed: str, left: str) -> None:
-        pass
+        numbers = "  ".join([*facts, f"elapsed {elapsed}", f"left {left}"])
+        text = f"step {step:>{len(str(self.total_steps))}}/{self.total_steps}  {numbers}"
+        self._print(text, {"step": step, "total": self.total_steps, "facts": numbers}, important=False)
 
     def message(self, text: str, *, important: bool = False) -> None:
         """Prints a line, above the bar if there is one; with `quiet` only if it is `important`."""
-        if important:
-            self._print(text)
+        self._print(text, {"message": text}, important=important)
 
-    def _print(self, text: str) -> None:
-        self._try(lambda: print(text, file=self.stream, flush=True))
+    def _print(self, text: str, values: dict[str, object], *, important: bool) -> None:
+        if important or not self.quiet:
+            line = json.dumps({TOLD: values}) if self.as_json else text
+            self._try(print, line, file=self.stream, flush=True)
 
-    def _try(self, show: Callable[[], object]) -> None:
+    def _try(self, show: Callable[..., object], *arguments: object, **options: object) -> None:
         """Calls `show` until the stream refuses once."""
         if self.stream is None:
             return
         try:
-            show()
+            show(*arguments, **options)
         except (OSError, ValueError):  # ValueError: the stream is closed
             self.stream = None
 
     def close(self) -> None:
-        pass
-
-
-class _Lines(Progress):
-    """Progress as a line per update: the caller decides how often that is (`--log-every`)."""
-
-    def _show(self, step: int, facts: list[str], elapsed: str, left: str) -> None:
-        numbers = "  ".join([*facts, f"elapsed {elapsed}", f"left {left}"])
-        self._print(f"step {step:>{len(str(self.total_steps))}}/{self.total_steps}  {numbers}")
-
-    def message(self, text: str, *, important: bool = False) -> None:
-        self._print(text)
-
-
-class _Json(Progress):
-    """Progress as a line of JSON per update and message, for a program that draws it: a notebook."""
-
-    def _show(self, step: int, facts: list[str], elapsed: str, left: str) -> None:
-        numbers = "  ".join([*facts, f"elapsed {elapsed}", f"left {left}"])
-        self._print(json.dumps({TOLD: {"step": step, "total": self.total_steps, "facts": numbers}}))
-
-    def message(self, text: str, *, important: bool = False) -> None:
-        self._print(json.dumps({TOLD: {"message": text}}))
+        """Ends the bar, if there is one."""
 
 
 class _Bar(Progress):
     """Progress as one bar of a terminal, which is redrawn."""
 
-    def __init__(self, stream: TextIO | None, total_steps: int, *, start_step: int, clock: Callable[[], float]) -> None:
+    def __init__(self, stream: TextIO, total_steps: int, *, clock: Callable[[], float], start_step: int) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
         from rich.progress import Progress as RichProgress
         from rich.table import Column
 
-        super().__init__(stream, total_steps, start_step=start_step, clock=clock)
+        super().__init__(stream, total_steps, clock=clock)
 
         class PatientConsole(Console):
             def on_broken_pipe(self) -> None:
@@ -196,7 +180,7 @@ class _Bar(Progress):
             self._try(self._bar.refresh)
 
     def message(self, text: str, *, important: bool = False) -> None:
-        self._try(lambda: self._console.print(text, markup=False, soft_wrap=True))
+        self._try(self._console.print, text, markup=False, soft_wrap=True)
 
     def close(self) -> None:
         """Draws the last state and shows the cursor again, which the bar hides."""
