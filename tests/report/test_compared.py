@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from plimsoll.api.compare import Beside, chips_named, prices_named
+from plimsoll.api.compare import chips_named, prices_named
 from plimsoll.errors import PlimsollError, RecipeError
-from plimsoll.report.compared import compared_figure, compared_picture, compared_table
+from plimsoll.report.compared import Beside, compared_figure, compared_picture, compared_table
 from plimsoll.units import GIB, MIB
 from report_examples import PLANNED
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from plimsoll.api.plan import plan
@@ -17,62 +16,10 @@ from plimsoll.planned import Planned
 from plimsoll.planner import chips
 from plimsoll.planner.host import margin_bytes
 from plimsoll.recipes.base import Recipe
+from plimsoll.report.compared import Beside
 from plimsoll.units import GIB
 
 Say = Callable[[str], None]
-
-MANY = 1e9
-"""Tokens or examples, of which the price is said."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Beside:
-    """A chip and its plan, or why there is none."""
-
-    chip: str
-    rate_unit: str
-    planned: Planned | None = None
-    why_not: str = ""
-    floor_bytes: int | None = None
-    """Where nothing fits, the smallest peak that was found."""
-    memory_bytes: int | None = None
-    """Of one device that a run can use; None of this machine's, which depends on what else runs."""
-    price_per_hour: float | None = None
-    """Of all devices together, as the user gave it."""
-
-    @property
-    def left_bytes(self) -> int | None:
-        if self.planned is None:
-            return None
-        return self.planned.ledger.budget_bytes - self.planned.ledger.predicted_peak_bytes
-
-    @property
-    def rate(self) -> float | None:
-        """Returns tokens, or examples, per second."""
-        if self.planned is None or not self.planned.step_seconds:
-            return None
-        tokens = self.planned.tokens_per_step
-        return (self.planned.examples_per_step if tokens is None else tokens) / self.planned.step_seconds
-
-    @property
-    def price_of_many(self) -> float | None:
-        """Returns the price of a billion of them, at that rate."""
-        if self.price_per_hour is None or not self.rate:
-            return None
-        return self.price_per_hour * MANY / self.rate / 3600
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "chip": self.chip,
-            "fits": self.planned is not None,
-            "why_not": self.why_not or None,
-            "floor_bytes": self.floor_bytes,
-            "left_bytes": self.left_bytes,
-            f"{self.rate_unit}_per_second": self.rate,
-            "price_per_hour": self.price_per_hour,
-            f"price_of_a_billion_{self.rate_unit}": self.price_of_many,
-            "plan": None if self.planned is None else self.planned.to_dict(),
-        }
 
 
 def compared(

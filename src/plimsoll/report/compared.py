@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 from plimsoll.planned import Planned
 from plimsoll.report.layout import UNKNOWN, WIDTH, all_labelled, columns, format_known_bytes, format_rate, known
@@ -18,29 +19,59 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Row(Protocol):
-    """A chip and its plan, or the reason why there is none."""
+MANY = 1e9
+"""Tokens or examples, of which the price is said."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """A chip and its plan, or why there is none."""
+
+    chip: str
+    rate_unit: str
+    planned: Planned | None = None
+    why_not: str = ""
+    floor_bytes: int | None = None
+    """Smallest peak that was found, where nothing fits."""
+    memory_bytes: int | None = None
+    """Bytes of one device that a run can use; None for this machine, where it depends on what else runs."""
+    price_per_hour: float | None = None
+    """Price of all devices together, as the user gave it."""
 
     @property
-    def chip(self) -> str: ...
+    def left_bytes(self) -> int | None:
+        if self.planned is None:
+            return None
+        return self.planned.ledger.budget_bytes - self.planned.ledger.predicted_peak_bytes
+
     @property
-    def rate_unit(self) -> str: ...
+    def rate(self) -> float | None:
+        """Tokens, or examples, per second."""
+        if self.planned is None or not self.planned.step_seconds:
+            return None
+        tokens = self.planned.tokens_per_step
+        return (self.planned.examples_per_step if tokens is None else tokens) / self.planned.step_seconds
+
     @property
-    def planned(self) -> Planned | None: ...
-    @property
-    def why_not(self) -> str: ...
-    @property
-    def floor_bytes(self) -> int | None: ...
-    @property
-    def memory_bytes(self) -> int | None: ...
-    @property
-    def left_bytes(self) -> int | None: ...
-    @property
-    def rate(self) -> float | None: ...
-    @property
-    def price_per_hour(self) -> float | None: ...
-    @property
-    def price_of_many(self) -> float | None: ...
+    def price_of_many(self) -> float | None:
+        """Price of a billion of them, at that rate."""
+        if self.price_per_hour is None or not self.rate:
+            return None
+        return self.price_per_hour * MANY / self.rate / 3600
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns what `--json` prints."""
+        return {
+            "chip": self.chip,
+            "fits": self.planned is not None,
+            "why_not": self.why_not or None,
+            "floor_bytes": self.floor_bytes,
+            "left_bytes": self.left_bytes,
+            f"{self.rate_unit}_per_second": self.rate,
+            "price_per_hour": self.price_per_hour,
+            f"price_of_a_billion_{self.rate_unit}": self.price_of_many,
+            "plan": None if self.planned is None else self.planned.to_dict(),
+        }
 
 
 def settings_table(rows: Iterable[tuple[str, int | None, Planned | None, str]]) -> str:
@@ -68,7 +99,7 @@ def settings_table(rows: Iterable[tuple[str, int | None, Planned | None, str]]) 
                 f"{plan.loss_chunk:,}" if plan.loss_chunk else "off",
                 plan.precision,
                 format_bytes(planned.ledger.predicted_peak_bytes),
-                UNKNOWN if planned.step_seconds is None else format_seconds(planned.step_seconds),
+                known(planned.step_seconds, format_seconds),
             )
         )
         if (band := planned.estimate_band) is not None:
@@ -80,7 +111,7 @@ def settings_table(rows: Iterable[tuple[str, int | None, Planned | None, str]]) 
     return "\n".join([*title, *lines, *([""] if notes else []), *notes])
 
 
-def compared_table(rows: Sequence[Row]) -> str:
+def compared_table(rows: Sequence[Beside]) -> str:
     """Returns what `plimsoll plan --compare` prints: a line per chip, then its plan or why nothing fits."""
     unit = rows[0].rate_unit
     header = ["chip", "fits", "micro-batch", "step", f"{unit}/s", "peak", "left", "bytes"]
@@ -95,7 +126,7 @@ def compared_table(rows: Sequence[Row]) -> str:
             cells = [
                 "yes",
                 f"{planned.plan.micro_batch} x {planned.plan.accumulation}",
-                format_seconds(planned.step_seconds) if planned.step_seconds else UNKNOWN,
+                known(planned.step_seconds or None, format_seconds),
                 UNKNOWN if row.rate is None else format_rate(row.rate, "").removesuffix(" /s"),
                 format_bytes(planned.ledger.predicted_peak_bytes),
                 format_known_bytes(row.left_bytes),
@@ -120,7 +151,7 @@ def _title(plans: Sequence[Planned | None], where: str) -> list[str]:
     return [f"{first.recipe}: {size} parameters, effective batch {batch} {where}\n"]
 
 
-def _note(row: Row) -> str:
+def _note(row: Beside) -> str:
     """Returns the plan in words and how far an estimate may be off, or why there is no plan."""
     planned = row.planned
     if planned is None:
@@ -136,13 +167,13 @@ def _note(row: Row) -> str:
     return f"{text}. Estimated, no compiler was asked: its peak may lie between {lowest} and {highest}{beyond}"
 
 
-def compared_picture(rows: Sequence[Row], path: Path | str) -> Path:
+def compared_picture(rows: Sequence[Beside], path: Path | str) -> Path:
     """Draws the comparison into `path`, a .png or .svg, and returns the path."""
     path = require_picture(path)
     return written(compared_figure(rows), path)
 
 
-def compared_figure(rows: Sequence[Row]) -> Figure:
+def compared_figure(rows: Sequence[Beside]) -> Figure:
     """Returns a figure with two bars per chip: its memory with the plan's share of it, and its speed."""
     from matplotlib.figure import Figure
 
@@ -164,7 +195,7 @@ def compared_figure(rows: Sequence[Row]) -> Figure:
     return figure
 
 
-def _draw_memory(axes: Axes, rows: Sequence[Row]) -> None:
+def _draw_memory(axes: Axes, rows: Sequence[Beside]) -> None:
     """Draws each chip's budget as a wide bar, and what the plan (or the smallest one found) needs as a narrow one."""
     plans = [row.planned for row in rows]
     needed = [

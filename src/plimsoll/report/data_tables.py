@@ -4,11 +4,35 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from plimsoll.report.layout import UNKNOWN, all_labelled, columns, format_share, known, labelled
+from plimsoll.report.layout import UNKNOWN, Cells, all_labelled, columns, format_share, known, labelled, table
 from plimsoll.units import format_bytes
 
 SMALL = 64
 """Largest number of values of a dataset that is only counted if there are larger ones."""
+
+DATASETS: Cells = {
+    "dataset": ("l", lambda row: row["name"]),
+    "shape": ("l", lambda row: " x ".join(f"{size:,}" for size in row["shape"]) or "one value"),
+    "type": ("l", lambda row: row["dtype"]),
+    "chunk": ("r", lambda row: f"{row['chunks'][0]:,} rows" if row["chunks"] else UNKNOWN),
+    "packed": ("l", lambda row: row["compression"] or UNKNOWN),
+    "on disk": ("r", lambda row: format_bytes(row["stored_bytes"])),
+    "mean": ("r", lambda row: known(row.get("mean"), ".4g")),
+    "std": ("r", lambda row: known(row.get("std"), ".4g")),
+    "largest": ("r", lambda row: known(row.get("largest"), ".4g")),
+    "not finite": (
+        "r",
+        lambda row: f"{row['rows_read_not_finite']:,} of {row['rows_read']:,}" if "sampled_rows" in row else UNKNOWN,
+    ),
+}
+FAMILIES: Cells = {
+    "family": ("l", lambda row: row["name"]),
+    "rows sampled": ("r", lambda row: f"{row['sampled_rows']:,}"),
+    "inputs": ("r", lambda row: f"{row['inputs']:.0f}"),
+    "norm of the last state": ("r", lambda row: known(row["mean_norm"], ".4g")),
+    "control, rms": ("r", lambda row: known(row["control_rms"], ".4g")),
+    "not finite": ("r", lambda row: str(row["rows_not_finite"])),
+}
 
 
 def hdf5_table(file: Mapping[str, Any]) -> str:
@@ -18,19 +42,13 @@ def hdf5_table(file: Mapping[str, Any]) -> str:
     lines = [f"{file['path']}: {size}, {format_bytes(file['bytes'])} on disk", ""]
     shown = [dataset for dataset in file["datasets"] if math.prod(dataset["shape"]) > SMALL] or file["datasets"]
     if shown:
-        header = ("dataset", "shape", "type", "chunk", "packed", "on disk", "mean", "std", "largest", "not finite")
-        lines += columns([header, *map(_dataset, shown)], align="lllrlrrrrr")
+        lines += table(shown, DATASETS)
     else:
         lines.append("  no datasets: there is nothing to train on")
     if small := len(file["datasets"]) - len(shown):
         lines.append(f"  and {small} small datasets, of {SMALL} values or fewer (--json has them)")
     if file["families"]:
-        table = [("family", "rows sampled", "inputs", "norm of the last state", "control, rms", "not finite")]
-        for family in file["families"]:
-            numbers = (f"{family['sampled_rows']:,}", f"{family['inputs']:.0f}")
-            norms = (known(family["mean_norm"], ".4g"), known(family["control_rms"], ".4g"))
-            table.append((family["name"], *numbers, *norms, str(family["rows_not_finite"])))
-        lines += ["", *columns(table, align="lrrrrr")]
+        lines += ["", *table(file["families"], FAMILIES)]
     if file["attributes"]:
         attributes = [(name, str(value)) for name, value in file["attributes"].items()]
         lines += ["", *columns([("attribute", ""), *attributes], align="ll")]
@@ -44,20 +62,6 @@ def hdf5_table(file: Mapping[str, Any]) -> str:
         lines += ["", *labelled("shuffle", words)]
     lines += [f"warning: {warning}" for warning in file["warnings"]]
     return "\n".join(lines)
-
-
-def _dataset(dataset: Mapping[str, Any]) -> tuple[str, ...]:
-    sampled = "sampled_rows" in dataset
-    return (
-        dataset["name"],
-        " x ".join(f"{size:,}" for size in dataset["shape"]) or "one value",
-        dataset["dtype"],
-        f"{dataset['chunks'][0]:,} rows" if dataset["chunks"] else UNKNOWN,
-        dataset["compression"] or UNKNOWN,
-        format_bytes(dataset["stored_bytes"]),
-        *(known(dataset[name] if sampled else None, ".4g") for name in ("mean", "std", "largest")),
-        f"{dataset['rows_read_not_finite']:,} of {dataset['rows_read']:,}" if sampled else UNKNOWN,
-    )
 
 
 def packed_table(folder: Mapping[str, Any]) -> str:

@@ -5,7 +5,8 @@ An unknown value prints as `UNKNOWN`, never as zero.
 """
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from plimsoll.units import MIB, format_bytes
 
@@ -13,14 +14,20 @@ UNKNOWN = "-"
 WIDTH = 100
 
 
-def known(value: float | None, form: str) -> str:
-    """Returns `value` in the format `form`, like `,.2f`; `UNKNOWN` if it is None."""
-    return UNKNOWN if value is None else format(value, form)
+Cells = Mapping[str, tuple[str, Callable[[Any], str]]]
+"""Columns of a table by their titles: `l` (left) or `r` (right), and a function from a row to its text."""
 
 
-def format_share(part: float, whole: float) -> str:
-    """Returns `81.3 %`: the part of `whole`, or `UNKNOWN` if that is zero."""
-    return f"{100 * part / whole:.1f} %" if whole else UNKNOWN
+def known(value: float | None, form: str | Callable[[float], str]) -> str:
+    """Returns `value` in a format like `,.2f`, or as a function formats it; `UNKNOWN` if it is None."""
+    if value is None:
+        return UNKNOWN
+    return format(value, form) if isinstance(form, str) else form(value)
+
+
+def format_share(part: float | None, whole: float | None) -> str:
+    """Returns `81.3 %`: the part of `whole`, or `UNKNOWN` if one of them is unknown or the whole is zero."""
+    return UNKNOWN if part is None or not whole else f"{100 * part / whole:.1f} %"
 
 
 def format_rate(per_second: float, unit: str) -> str:
@@ -31,7 +38,7 @@ def format_rate(per_second: float, unit: str) -> str:
 
 def format_known_bytes(size: float | None) -> str:
     """Returns `3.1 GiB`, or `UNKNOWN` for None."""
-    return UNKNOWN if size is None else format_bytes(size)
+    return known(size, format_bytes)
 
 
 def format_mib_difference(measured: int | None, predicted: int | None) -> str:
@@ -64,6 +71,18 @@ def columns(rows: Sequence[Sequence[str]], *, align: str, indent: int = 2) -> li
         ]
         lines.append((" " * indent + "  ".join(cells)).rstrip())
     return lines
+
+
+def table(rows: Iterable[Any], cells: Cells, *, indent: int = 2) -> list[str]:
+    """Returns a line of titles, and a line per row.
+
+    Args:
+        rows: Values that the cells are made of.
+        cells: Columns, from the left.
+        indent: Spaces before the first column.
+    """
+    texts = [[text(row) for _, text in cells.values()] for row in rows]
+    return columns([list(cells), *texts], align="".join(side for side, _ in cells.values()), indent=indent)
 
 
 def labelled(label: str, text: str, *, width: int = 18, indent: int = 2) -> list[str]:

@@ -11,6 +11,7 @@ from plimsoll.levers.registry import LEVERS, in_words
 from plimsoll.planned import Plan, Planned
 from plimsoll.report.layout import (
     UNKNOWN,
+    Cells,
     all_labelled,
     columns,
     format_difference_share,
@@ -20,6 +21,7 @@ from plimsoll.report.layout import (
     format_share,
     known,
     labelled,
+    table,
 )
 from plimsoll.units import format_bytes, format_count, format_seconds
 
@@ -29,14 +31,19 @@ def plan_table(planned: Planned) -> str:
     ledger = planned.ledger
     peak, budget = ledger.predicted_peak_bytes, ledger.budget_bytes
     whose = "process" if planned.plan.chip == "cpu" else "device"  # the devices of a CPU share one memory
-    where = "" if planned.devices == 1 else f" x {planned.devices}, bytes of each {whose}"
+    where, devices = "", "1"
+    if planned.devices > 1:
+        where = f" x {planned.devices}, bytes of each {whose}"
+        fsdp, each = planned.plan.fsdp, planned.plan.micro_batch // planned.devices
+        state = "a whole copy of the state on each" if fsdp == 1 else f"the state split over {fsdp} of them"
+        devices = f"{planned.devices}: {each} examples of a micro-batch on each, {state}"
     lines = [
         f"plan for {planned.recipe} on {planned.plan.chip}{where}: "
         f"{format_bytes(peak)} of {format_bytes(budget)} ({format_share(peak, budget)} of the budget)",
         "",
         *labelled("parameters", format_count(planned.parameters)),
         *all_labelled(lever_rows(planned.plan).items()),
-        *labelled("devices", _devices(planned)),
+        *labelled("devices", devices),
         *labelled("pinned", ", ".join(planned.plan.pinned) or "nothing"),
         "",
         *_memory(planned),
@@ -67,14 +74,6 @@ def plan_words(plan: Plan) -> str:
     off = {name: lever.plain for name, lever in LEVERS.items() if name not in ("remat", "precision")}
     pulled = {name: value for name, value in plan.levers.items() if name not in off or value != off[name]}
     return f"micro-batch {plan.micro_batch} x {plan.accumulation}, {in_words(pulled)}"
-
-
-def _devices(planned: Planned) -> str:
-    devices, fsdp = planned.devices, planned.plan.fsdp
-    if devices == 1:
-        return "1"
-    state = "a whole copy of the state on each" if fsdp == 1 else f"the state split over {fsdp} of them"
-    return f"{devices}: {planned.plan.micro_batch // devices} examples of a micro-batch on each, {state}"
 
 
 def _memory(planned: Planned) -> list[str]:
@@ -150,13 +149,14 @@ def _times(planned: Planned) -> list[str]:
         lines = labelled("step", f"{seconds}: {', '.join(rates)}")
     if not planned.scaling:
         return lines
-    rows = [
-        (str(row.devices), format_bytes(row.sent_bytes), format_seconds(row.step_seconds), f"{row.efficiency:.0%}")
-        for row in planned.scaling
-    ]
-    header = ("devices", "each sends", "step", "efficiency")
+    cells: Cells = {
+        "devices": ("r", lambda row: str(row.devices)),
+        "each sends": ("r", lambda row: format_bytes(row.sent_bytes)),
+        "step": ("r", lambda row: format_seconds(row.step_seconds)),
+        "efficiency": ("r", lambda row: f"{row.efficiency:.0%}"),
+    }
     title = "the same step on other numbers of them, by the rates"
-    return [*lines, "", title, *columns([header, *rows], align="rrrr"), ""]
+    return [*lines, "", title, *table(planned.scaling, cells), ""]
 
 
 def buffers_table(planned: Planned) -> str:
@@ -174,17 +174,35 @@ def buffers_table(planned: Planned) -> str:
 
 
 def ledger_table(ledger: Mapping[str, Any]) -> str:
-    """Returns a run's `ledger.json` as a table: predicted, measured, and measured minus predicted."""
-    predicted, measured = ledger["predicted"], ledger["measured"]
+    """Returns a run's `ledger.json` as a table: predicted, measured, and measured minus predicted.
+
+    The first line says whether the measured peak stayed within the budget, which is the reader's question.
+    """
+    predicted, measured, budget = ledger["predicted"], ledger["measured"], ledger["budget_bytes"]
+    expected, peak = predicted["peak_bytes"], measured["peak_bytes"]
+    source = f"predicted {format_bytes(expected)}, {ledger['source']}, phase `{ledger['phase']}`"
+    verdict = f"peak not measured yet; budget {format_bytes(budget)} ({source})"
+    if peak is not None:
+        share = f"{format_share(peak, budget)} of the budget"
+        verdict = f"measured peak {format_bytes(peak)} of {format_bytes(budget)}, {share} ({source})"
+        if peak > budget:
+            verdict = f"OVER THE BUDGET by {format_bytes(peak - budget)}: {verdict}"
     before, after = predicted.get("phases", {}), measured.get("phases", {})
     components = sorted(ledger["components"].items(), key=lambda item: -item[1]["predicted"])
     rows = [(name, both["predicted"], both["measured"]) for name, both in components]
-    rows.append(("peak", predicted["peak_bytes"], measured["peak_bytes"]))
+    rows.append(("peak", expected, peak))
     phases = [(f"phase {name}", before.get(name), after.get(name)) for name in dict.fromkeys([*before, *after])]
-    header = ("", "predicted", "measured", "difference", "of predicted")
-    compared = [header, *(_compared(*row) for row in rows)]
-    compared += [("", "", "", "", ""), *(_compared(*row) for row in phases)] if phases else []
-    lines = [_verdict(ledger), "", *columns(compared, align="lrrrr")]
+    cells: Cells = {
+        "": ("l", lambda row: row[0]),
+        "predicted": ("r", lambda row: format_known_bytes(row[1])),
+        "measured": ("r", lambda row: format_known_bytes(row[2])),
+        "difference": ("r", lambda row: format_mib_difference(row[2], row[1])),
+        "of predicted": ("r", lambda row: format_difference_share(row[2], row[1])),
+    }
+    compared = table([*rows, *phases], cells)
+    if phases:
+        compared.insert(len(rows) + 1, "")
+    lines = [verdict, "", *compared]
     resumed = ledger.get("resumed_from_step")
     lines += [] if resumed is None else ["", *labelled("resumed from", f"step {resumed:,}")]
     lines += all_labelled(("went over", overrun_words(overrun)) for overrun in ledger.get("overruns", ()))
@@ -204,28 +222,6 @@ def overrun_words(overrun: Mapping[str, Any]) -> str:
     return f"at step {overrun['step']:,}: {measured} {what}; {predicted} predicted, budget {budget}"
 
 
-def _compared(name: str, predicted: int | None, measured: int | None) -> tuple[str, ...]:
-    return (
-        name,
-        format_known_bytes(predicted),
-        format_known_bytes(measured),
-        format_mib_difference(measured, predicted),
-        format_difference_share(measured, predicted),
-    )
-
-
-def _verdict(ledger: Mapping[str, Any]) -> str:
-    """Returns the first line: whether the measured peak stayed within the budget, which is the reader's question."""
-    budget, measured = ledger["budget_bytes"], ledger["measured"]["peak_bytes"]
-    predicted = f"predicted {format_bytes(ledger['predicted']['peak_bytes'])}, {ledger['source']}"
-    predicted += f", phase `{ledger['phase']}`"
-    if measured is None:
-        return f"peak not measured yet; budget {format_bytes(budget)} ({predicted})"
-    share = f"{format_share(measured, budget)} of the budget"
-    verdict = f"measured peak {format_bytes(measured)} of {format_bytes(budget)}, {share} ({predicted})"
-    return verdict if measured <= budget else f"OVER THE BUDGET by {format_bytes(measured - budget)}: {verdict}"
-
-
 def runs_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Returns what `plimsoll runs` prints: a line per run.
 
@@ -236,26 +232,18 @@ def runs_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """
     if not rows:
         return "no runs here"
-    header = ["run", "recipe", "step", "loss", "best validation", "peak", "budget", "used", "state"]
-    table, align = [header, *map(_run, rows)], "llrrrrrrl"
-    if any("exact_accuracy" in row for row in rows):
-        exact = [row.get("exact_accuracy") for row in rows]
-        cells = ["exact there", *(UNKNOWN if share is None else format_share(share, 1) for share in exact)]
-        table = [[*line[:5], cell, *line[5:]] for line, cell in zip(table, cells, strict=True)]
-        align = "llrrrrrrrl"
-    return "\n".join(columns(table, align=align, indent=0))
-
-
-def _run(row: Mapping[str, Any]) -> list[str]:
-    peak, budget = row.get("peak_bytes"), row.get("budget_bytes")
-    return [
-        row["name"],
-        row.get("recipe") or UNKNOWN,
-        f"{known(row.get('step'), ',')}/{known(row.get('steps'), ',')}",
-        known(row.get("loss"), ".4f"),
-        known(row.get("best_validation_loss"), ".4f"),
-        format_known_bytes(peak),
-        format_known_bytes(budget),
-        UNKNOWN if peak is None or not budget else format_share(peak, budget),
-        row.get("state") or UNKNOWN,
-    ]
+    cells: dict[str, Any] = {
+        "run": ("l", lambda row: row["name"]),
+        "recipe": ("l", lambda row: row.get("recipe") or UNKNOWN),
+        "step": ("r", lambda row: f"{known(row.get('step'), ',')}/{known(row.get('steps'), ',')}"),
+        "loss": ("r", lambda row: known(row.get("loss"), ".4f")),
+        "best validation": ("r", lambda row: known(row.get("best_validation_loss"), ".4f")),
+        "exact there": ("r", lambda row: format_share(row.get("exact_accuracy"), 1)),
+        "peak": ("r", lambda row: format_known_bytes(row.get("peak_bytes"))),
+        "budget": ("r", lambda row: format_known_bytes(row.get("budget_bytes"))),
+        "used": ("r", lambda row: format_share(row.get("peak_bytes"), row.get("budget_bytes"))),
+        "state": ("l", lambda row: row.get("state") or UNKNOWN),
+    }
+    if not any("exact_accuracy" in row for row in rows):
+        del cells["exact there"]
+    return "\n".join(table(rows, cells, indent=0))
