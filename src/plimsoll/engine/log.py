@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.recipes.saved import to_dict
-from plimsoll.report.metrics import LogFile, MetricsLog
+from plimsoll.report.metrics import LogFile, MetricsLog, read_rows
 from plimsoll.report.progress import progress
 from plimsoll.report.summary import Epoch, Outcome, epoch_summary, final_summary
 from plimsoll.report.tables import ledger_table, overrun_words
@@ -50,7 +50,7 @@ class SessionLog:
             open_tracker(name, folder.path, run_name=folder.path.name, config=config, start_step=first)
             for name in names
         ]
-        earlier = list(self.metrics.rows())
+        earlier = list(read_rows(folder.metrics))
         self.elapsed_before = max((row.get("elapsed_seconds", 0.0) for row in earlier), default=0.0)
         self.train_loss = _last(earlier, "loss") or 0.0
         self.validation_loss = _last(earlier, "validation_loss")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from plimsoll.planned import Planned
 from plimsoll.report.layout import UNKNOWN, WIDTH, all_labelled, columns, format_known_bytes, format_rate, known
-from plimsoll.report.picture import BAR, INK, LINE, ROOM, bar_axes, byte_axis, require_picture, written
+from plimsoll.report.picture import BAR, INK, LINE, ROOM, bar_axes, byte_axis, save_picture
 from plimsoll.report.tables import plan_words
 from plimsoll.units import format_bytes, format_count, format_seconds
 
@@ -169,8 +169,7 @@ def _note(row: Beside) -> str:
 
 def compared_picture(rows: Sequence[Beside], path: Path | str) -> Path:
     """Draws the comparison into `path`, a .png or .svg, and returns the path."""
-    path = require_picture(path)
-    return written(compared_figure(rows), path)
+    return save_picture(path, lambda: compared_figure(rows))
 
 
 def compared_figure(rows: Sequence[Beside]) -> Figure:

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plimsoll.report.layout import UNKNOWN, all_labelled, columns, format_rate, known, labelled
-from plimsoll.report.picture import BAR, INK, LINE, PEAK, ROOM, bar_axes, byte_axis, require_picture, written
+from plimsoll.report.layout import UNKNOWN, Cells, all_labelled, format_rate, known, labelled, table
+from plimsoll.report.picture import BAR, INK, LINE, PEAK, ROOM, bar_axes, byte_axis, save_picture
 from plimsoll.units import MIB, format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
@@ -21,21 +21,43 @@ CLASSES = {
     "mixed": "mixed: other arithmetic, float32 weights and sums",
     "compressed": "compressed: weights or optimizer state in fewer bits",
 }
-HEADER = ("rung", "predicted", "measured", "state", "temporaries", "step", "x first", "loss", "drift")
-
 Row = Mapping[str, Any]
+
+
+def _mebibytes(size: int | None) -> str:
+    """Returns the size in MiB whatever it is, so that a column can be compared by eye."""
+    return UNKNOWN if size is None else f"{size / MIB:,.1f} MiB"
+
+
+def _measured(row: Row) -> str:
+    if row["measured_peak_bytes"] is not None:
+        return _mebibytes(row["measured_peak_bytes"])
+    return "not run" if row["outcome"] == "predicted" else row["outcome"]
+
+
+CELLS: Cells = {
+    "rung": ("l", lambda row: row["name"]),
+    "predicted": ("r", lambda row: _mebibytes(row["predicted_peak_bytes"])),
+    "measured": ("r", _measured),
+    "state": ("r", lambda row: _mebibytes(row["state_bytes"])),
+    "temporaries": ("r", lambda row: _mebibytes(row["temporary_bytes"])),
+    "step": ("r", lambda row: known(row["step_seconds"], format_seconds)),
+    "x first": ("r", lambda row: known(row["step_ratio"], ".2f")),
+    "loss": ("r", lambda row: known(row["loss"], ".4f")),
+    "drift": ("r", lambda row: known(row["loss_drift"], ".1e") if row["loss_drift"] != 0 else "0"),
+}
 
 
 def ladder_table(ladder: Mapping[str, Any]) -> str:
     """Returns what `plimsoll ladder` prints: a line per rung, what each adds, what is left out, how it was measured."""
     rows: Sequence[Row] = ladder["rungs"]
-    header, *lines = columns([HEADER, *map(_cells, rows)], align="lrrrrrrrr")
-    table, numerics = [header], None
+    header, *lines = table(rows, CELLS)
+    grouped, numerics = [header], None
     for row, line in zip(rows, lines, strict=True):
         if row["numerics"] != numerics:
-            table.append(CLASSES[numerics := row["numerics"]])
-        table.append(line)
-    text = [_title(ladder), "", *table, "", "each rung keeps what the one before it had, and adds"]
+            grouped.append(CLASSES[numerics := row["numerics"]])
+        grouped.append(line)
+    text = [_title(ladder), "", *grouped, "", "each rung keeps what the one before it had, and adds"]
     text += all_labelled((row["name"], row["words"]) for row in rows)
     if ladder["left_out"]:
         text += ["left out", *all_labelled(ladder["left_out"].items())]
@@ -46,28 +68,6 @@ def _title(ladder: Mapping[str, Any]) -> str:
     count = ladder["parameters"]
     size = "" if count is None else f"{format_count(count)} parameters, "
     return f"ladder of {ladder['recipe']}: {size}effective batch {ladder['effective_batch']}"
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    def mebibytes(size: int | None) -> str:
-        """Returns the size in MiB whatever it is, so that a column can be compared by eye."""
-        return UNKNOWN if size is None else f"{size / MIB:,.1f} MiB"
-
-    measured = "not run" if row["outcome"] == "predicted" else row["outcome"]
-    if row["measured_peak_bytes"] is not None:
-        measured = mebibytes(row["measured_peak_bytes"])
-    seconds, drift = row["step_seconds"], row["loss_drift"]
-    return (
-        row["name"],
-        mebibytes(row["predicted_peak_bytes"]),
-        measured,
-        mebibytes(row["state_bytes"]),
-        mebibytes(row["temporary_bytes"]),
-        UNKNOWN if seconds is None else format_seconds(seconds),
-        known(row["step_ratio"], ".2f"),
-        known(row["loss"], ".4f"),
-        known(drift, ".1e") if drift != 0 else "0",
-    )
 
 
 def _notes(ladder: Mapping[str, Any]) -> list[str]:
@@ -103,8 +103,7 @@ def _notes(ladder: Mapping[str, Any]) -> list[str]:
 
 def ladder_picture(ladder: Mapping[str, Any], path: Path | str) -> Path:
     """Draws the rungs into `path`, a .png or .svg, and returns the path."""
-    path = require_picture(path)
-    return written(ladder_figure(ladder), path)
+    return save_picture(path, lambda: ladder_figure(ladder))
 
 
 def ladder_figure(ladder: Mapping[str, Any]) -> "Figure":

@@ -36,16 +36,9 @@ def encode_row(step: int, values: Mapping[str, Any]) -> str:
     return json.dumps(row | {MARKER: marked} if marked else row, allow_nan=False)
 
 
-def decode_row(line: str | bytes) -> dict[str, Any]:
-    """Returns the row of a line of JSON, with NaN and infinities restored."""
-    row = json.loads(line)
-    return row | {name: float(text) for name, text in row.pop(MARKER, {}).items()}
-
-
 def read_rows(path: Path | str) -> Iterator[dict[str, Any]]:
     """Yields the rows of a file. An incomplete last line is skipped; other damage raises RunError."""
-    for _, row in _lines_and_rows(Path(path)):
-        yield row
+    return (row for _, row in _lines_and_rows(Path(path)))
 
 
 class MetricsLog:
@@ -58,9 +51,6 @@ class MetricsLog:
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         self._file.write(encode_row(step, values).encode() + b"\n")
         self._file.flush()
-
-    def rows(self) -> Iterator[dict[str, Any]]:
-        return read_rows(self.path)
 
     def cut_after(self, step: int) -> int:
         """Removes the rows of later steps, which a resumed run writes again, and returns their number.
@@ -100,7 +90,8 @@ def _lines_and_rows(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
             if not line.endswith(b"\n"):
                 return
             try:
-                row = decode_row(line)
+                row = json.loads(line)
+                row |= {name: float(text) for name, text in row.pop(MARKER, {}).items()}
                 int(row["step"])
             except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
                 raise RunError(
@@ -139,21 +130,16 @@ class LogFile:
         self,
         path: Path | str,
         *,
-        tee: Callable[[str], None] | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """Opens the file for appending. `tee` is called with every message too."""
         # By line, so that a kill loses none; open as long as the run.
         self._file = open(path, "a", buffering=1, encoding="utf-8")  # noqa: SIM115
-        self._tee = tee
         self._now = now
 
     def write(self, text: str) -> None:
         """Appends a message. Its further lines are indented, so each line that starts with a time is a message."""
         time = self._now().strftime("%Y-%m-%d %H:%M:%SZ")
         self._file.write(f"{time}  " + text.rstrip().replace("\n", "\n" + " " * (len(time) + 2)) + "\n")
-        if self._tee is not None:
-            self._tee(text)
 
     def close(self) -> None:
         self._file.close()

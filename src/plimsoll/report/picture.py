@@ -13,7 +13,7 @@ A chart takes 6 ms and 5 KB there; matplotlib needs 150 ms and 16 KB, and a seco
 
 import importlib.util
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,18 +34,21 @@ INK, QUIET_INK, BAR, PEAK, ROOM, LINE = "#1f2933", "#66727f", "#4a7fb0", "#1f4e7
 
 def plan_picture(planned: Planned, path: Path | str) -> Path:
     """Draws the waterfall of `planned` into `path`, a .png or .svg, and returns the path."""
+    return save_picture(path, lambda: waterfall(planned))
+
+
+def save_picture(path: Path | str, draw: Callable[[], "Figure"]) -> Path:
+    """Saves the figure and returns the path. The same figure gives the same bytes: no date, no random ids in SVG.
+
+    Raises:
+        PlimsollError: There is no picture to be made there, as `require_picture` says, or the disk is full.
+    """
     path = require_picture(path)
     try:
-        figure = waterfall(planned)
+        figure = draw()
+        from matplotlib import rc_context
     except ImportError as error:
         raise _needs(path, f"cannot be imported here ({error})") from error
-    return written(figure, path)
-
-
-def written(figure: "Figure", path: Path) -> Path:
-    """Saves the figure and returns the path. The same figure gives the same bytes: no date, no random ids in SVG."""
-    from matplotlib import rc_context
-
     with rc_context({"svg.hashsalt": "plimsoll", "svg.fonttype": "none"}):
         try:
             figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)

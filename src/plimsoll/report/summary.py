@@ -70,28 +70,16 @@ def epoch_summary(epoch: Epoch) -> str:
 
 def final_summary(outcome: Outcome) -> str:
     """Returns losses, times and memory of a run as text."""
-    title = "Training complete" if outcome.finished else "Training stopped early; the same command continues it"
-    return "\n".join([title, RULE, *columns([*_results(outcome), *_times(outcome), *_peaks(outcome)], align="ll")])
-
-
-def _results(outcome: Outcome) -> list[tuple[str, str]]:
-    best = _loss(outcome.best_validation_loss)
+    best, total, epochs = _loss(outcome.best_validation_loss), outcome.total_seconds, outcome.epoch_seconds
     if outcome.best_validation_loss is not None and outcome.best_step is not None:
         best += f" at step {outcome.best_step:,}"
-    return [
+    rows = [
         ("Best Validation Loss:", best),
         ("Final Training Loss:", f"{outcome.train_loss:.6f}"),
         ("Final Validation Loss:", _loss(outcome.validation_loss)),
         ("Steps:", f"{outcome.steps:,}"),
-    ]
-
-
-def _times(outcome: Outcome) -> list[tuple[str, str]]:
-    total, epochs = outcome.total_seconds, outcome.epoch_seconds
-    average = f"{sum(epochs) / len(epochs) / 60:.2f} minutes" if epochs else "no whole epoch"
-    rows = [
         ("Total Training Time:", f"{total / 60:.2f} minutes ({total / 3600:.2f} hours)"),
-        ("Average Epoch Time:", average),
+        ("Average Epoch Time:", f"{sum(epochs) / len(epochs) / 60:.2f} minutes" if epochs else "no whole epoch"),
         ("Total Epochs:", str(len(epochs))),
     ]
     if outcome.waited_share is not None:
@@ -100,25 +88,16 @@ def _times(outcome: Outcome) -> list[tuple[str, str]]:
         rows.append(("Rows Left Out:", f"{outcome.rows_left_out:,} that are not finite"))
     if outcome.resumed_from_step is not None:
         rows.append(("Resumed From:", f"step {outcome.resumed_from_step:,}"))
-    return rows
-
-
-def _peaks(outcome: Outcome) -> list[tuple[str, str]]:
-    budget, measured = outcome.budget_bytes, outcome.measured_peak_bytes
-    rows = [
-        ("Device:", outcome.device),
-        ("Memory Budget:", format_bytes(budget)),
-        ("Predicted Peak:", _of_budget(outcome.predicted_peak_bytes, budget)),
-        ("Measured Peak:", "not measured" if measured is None else _of_budget(measured, budget)),
-    ]
+    budget, predicted, measured = outcome.budget_bytes, outcome.predicted_peak_bytes, outcome.measured_peak_bytes
+    rows += [("Device:", outcome.device), ("Memory Budget:", format_bytes(budget))]
+    for name, peak in (("Predicted Peak:", predicted), ("Measured Peak:", measured)):
+        text = "not measured" if peak is None else f"{format_bytes(peak)} ({format_share(peak, budget)} of the budget)"
+        rows.append((name, text))
     if measured is not None and measured > budget:
         rows.append(("Over The Budget By:", format_bytes(measured - budget)))
     rows += [("Went Over:", overrun) for overrun in outcome.overruns]
-    return rows
-
-
-def _of_budget(size: int, budget: int) -> str:
-    return f"{format_bytes(size)} ({format_share(size, budget)} of the budget)"
+    title = "Training complete" if outcome.finished else "Training stopped early; the same command continues it"
+    return "\n".join([title, RULE, *columns(rows, align="ll")])
 
 
 def _loss(loss: float | None) -> str:

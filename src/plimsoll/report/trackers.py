@@ -144,10 +144,11 @@ class WeightsAndBiases(_Service):
     def __init__(self, folder: Path, run_name: str, config: Mapping[str, Any], start_step: int) -> None:
         wandb = _import("wandb")
         online = os.environ.get("WANDB_MODE", "online") == "online"
-        run_id = _read_id(folder, "wandb")
+        kept = folder / "wandb-id.txt"
+        run_id = _read_id(kept)
         if run_id is None:
             run_id = uuid.uuid4().hex[:12]
-            _write_id(folder, "wandb", run_id)
+            kept.write_text(run_id + "\n")
         try:
             self._run = wandb.init(
                 project=os.environ.get("WANDB_PROJECT", PROJECT),
@@ -180,12 +181,13 @@ class MLflow(Tracker):
     def __init__(self, folder: Path, run_name: str, config: Mapping[str, Any], start_step: int) -> None:
         self._module = mlflow = _import("mlflow")
         mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT))
-        run_id = _read_id(folder, "mlflow") if start_step else None
+        kept = folder / "mlflow-id.txt"
+        run_id = _read_id(kept) if start_step else None
         if run_id is not None:
             mlflow.start_run(run_id=run_id)
             return
         run = mlflow.start_run(run_name=run_name)
-        _write_id(folder, "mlflow", run.info.run_id)
+        kept.write_text(run.info.run_id + "\n")
         mlflow.log_params(dict(config))  # once: MLflow refuses a second value for a parameter
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -233,11 +235,6 @@ def _not_installed(module: str, why: str) -> PlimsollError:
     )
 
 
-def _read_id(folder: Path, service: str) -> str | None:
-    """Returns the id of the run in that service, which is kept in the run folder; None for a new run."""
-    file = folder / f"{service}-id.txt"
+def _read_id(file: Path) -> str | None:
+    """Returns the id of the run in a service, which is kept in the run folder; None for a new run."""
     return file.read_text().strip() or None if file.exists() else None
-
-
-def _write_id(folder: Path, service: str, run_id: str) -> None:
-    (folder / f"{service}-id.txt").write_text(run_id + "\n")

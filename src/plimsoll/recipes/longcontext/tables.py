@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from plimsoll.recipes.longcontext.positions import BY_POSITION
 from plimsoll.report.evaluation import evaluation_text
 from plimsoll.report.layout import UNKNOWN, columns
-from plimsoll.report.picture import BAR, INK, require_picture, written
+from plimsoll.report.picture import BAR, INK, save_picture
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 BARS = 40
 """Characters of the longest."""
@@ -45,7 +48,11 @@ def positions_table(losses: Mapping[str, float]) -> str:
 
 def positions_picture(losses: Mapping[str, float], path: Path | str) -> Path:
     """Draws a step for each stretch, over a logarithmic axis of positions, into `path`: a .png or .svg."""
-    path = require_picture(path)
+    return save_picture(path, lambda: positions_figure(losses))
+
+
+def positions_figure(losses: Mapping[str, float]) -> Figure:
+    """Returns the figure with a step for each stretch."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.2), layout="constrained", facecolor="white")
@@ -58,4 +65,4 @@ def positions_picture(losses: Mapping[str, float], path: Path | str) -> Path:
     axes.set_ylabel("loss, nats per token", color=INK)
     axes.set_title("Does a token gain from what lies far before it?", loc="left", fontsize=11, color=INK)
     axes.grid(alpha=0.3)
-    return written(figure, path)
+    return figure
