@@ -64,7 +64,7 @@ def test_runs_of_other_units_have_no_common_throughput():
 
 
 def test_a_run_without_metrics_is_beside_the_others():
-    said = text_of(comparison_page([run(), other(columns={}, ledger=None)], made=""))
+    said = text_of(comparison_page([run(), other(columns={}, ledger={})], made=""))
     assert "training loss, last 1.0000 -" in said
 
 

@@ -89,13 +89,13 @@ def test_nan_is_said_and_marked():
 
 def test_a_run_that_only_saw_nan_has_a_page():
     all_nan = columns_of({"step": step, "loss": NAN, "elapsed_seconds": NAN} for step in range(5))
-    said = text_of(run_page(run(columns=all_nan, ledger=None), made=""))
+    said = text_of(run_page(run(columns=all_nan, ledger={}), made=""))
     assert "training loss, last nan" in said
     assert "Not a finite number: the training loss is in all of its 5 rows." in said
 
 
 def test_a_run_without_metrics_shows_its_plan():
-    said = text_of(run_page(run(columns={}, ledger=None, state="nothing saved"), made=""))
+    said = text_of(run_page(run(columns={}, ledger={}, state="nothing saved"), made=""))
     assert "nothing saved, no step logged" in said
     assert "No step was logged yet." in said
     assert "What each part took is measured when a session ends" in said
@@ -103,18 +103,18 @@ def test_a_run_without_metrics_shows_its_plan():
 
 
 def test_a_run_without_a_plan_shows_its_metrics():
-    said = text_of(run_page(run(planned=None, ledger=None), made=""))
+    said = text_of(run_page(run(planned={}, ledger={}), made=""))
     assert "This run has no plan yet." in said
     assert "Loss" in said
 
 
 def test_the_peak_of_a_run_without_a_ledger_is_the_highest_that_was_logged():
-    assert run(ledger=None).measured_peak_bytes == 310 * MIB
+    assert run(ledger={}).measured_peak_bytes == 310 * MIB
 
 
 def test_on_an_accelerator_its_own_memory_is_held_against_the_line():
     on_device = columns_of({**row, "device_bytes": 9e8, "peak_device_bytes": 1e9} for row in rows())
-    known = run(columns=on_device, ledger=None)
+    known = run(columns=on_device, ledger={})
     assert known.measured_peak_bytes == 1e9
     assert "memory of one device, as its allocator counts it" in text_of(run_page(known, made=""))
 

@@ -2,10 +2,27 @@
 
 import pytest
 
-from plimsoll.report.page.palette import DARK, DRAWN_ON, LIGHT, SERIES, TEXT_ON, contrast
+from plimsoll.report.page.palette import DARK, LIGHT, SERIES
 from plimsoll.report.page.style import STYLE
 
+TEXT_ON = [(ink, page) for ink in ("ink", "quiet", "line", *SERIES) for page in ("page", "panel")]
+"""Pairs of a text colour and its background."""
+DRAWN_ON = [(ink, "page") for ink in (*SERIES, "line")]
+"""Pairs of the colour of a line or bar and its background."""
+
 BOTH = pytest.mark.parametrize("colours", [LIGHT, DARK], ids=["light", "dark"])
+
+
+def contrast(one: str, other: str) -> float:
+    """Returns the contrast of two colours like `#1c5f9c`, from 1 to 21, as WCAG 2.2 defines it."""
+    lighter, darker = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def test_contrast_is_that_of_the_definition():

@@ -41,16 +41,6 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Level:
-    """A horizontal line, like the budget."""
-
-    name: str
-    y: float
-    is_line: bool = False
-    """True for the budget, which must not be crossed."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Chart:
     """Curves with everything that is written around them."""
 
@@ -62,7 +52,8 @@ class Chart:
     y_label: str
     """Name of the vertical axis with its unit."""
     lines: Sequence[Line]
-    levels: Sequence[Level] = ()
+    levels: Sequence[tuple[str, float]] = ()
+    """Names and values of horizontal lines that must not be crossed, like the budget."""
     from_zero: bool = False
     may_be_logarithmic: bool = False
     """True if the vertical axis is logarithmic once values span decades."""
@@ -113,44 +104,58 @@ def thinned(xs: Sequence[float], ys: Sequence[float], *, stretches: int = STRETC
 def figure(chart: Chart) -> Markup | None:
     """Returns the chart as a figure, or None if it has not a single finite point."""
     drawn = [(line, thinned(line.xs, line.ys)) for line in chart.lines]
-    points = [point for _, kept in drawn for point in kept.points]
-    if not points:
+    if not any(kept.pieces for _, kept in drawn):
         return None
-    x, y = _axes(chart, points)
-    crosses = [
-        element("text", "\N{MULTIPLICATION SIGN}", x=_x(x, at), y=TOP + 10, text_anchor="middle", class_="on line")
-        for _, kept in drawn
-        for at in kept.not_finite
-    ]
-    svg = element(
-        "svg",
-        _grid(x, y),
-        _fill(drawn[0][1], x, y) if chart.filled else None,
-        *(_curve(line, kept, x, y, at) for at, (line, kept) in enumerate(drawn)),
-        *(_level(level, y) for level in chart.levels),
-        *crosses,
-        viewBox=f"0 0 {WIDTH} {HEIGHT}",
-        role="img",
-        aria_label=f"{chart.title}. {_described(chart, drawn)}",
-    )
     lost = "".join(
         f" Of {line.name}, {kept.not_finite_count:,} of {len(line.ys):,} values are NaN or infinite, the first at"
         f" {kept.not_finite[0]:,.6g} ({chart.x_label}): see the crosses."
         for line, kept in drawn
         if kept.not_finite
     )
+    entries = []
+    for at, line in enumerate(chart.lines):
+        stroke = element("path", d="M0 5H26", class_=f"curve {SERIES[at]}", stroke_dasharray=_dashes(line, at))
+        swatch = element("svg", stroke, viewBox="0 0 26 10", width=26, height=10, aria_hidden="true")
+        entries.append(element("li", swatch, " ", shortened(line.name, most=80)))
     return element(
         "figure",
         element("h3", chart.title),
-        _legend(chart) if len(chart.lines) > 1 else None,
-        svg,
+        element("ul", *entries, class_="legend") if len(entries) > 1 else None,
+        _drawing(chart, drawn),
         element("figcaption", chart.caption, lost),
         _numbers(chart, drawn),
     )
 
 
+def _drawing(chart: Chart, drawn: Sequence[tuple[Line, Thinned]]) -> Markup:
+    """Returns the SVG: axes with their grid, the filled area, the curves, the levels, and crosses for lost values."""
+    x, y = _axes(chart, [point for _, kept in drawn for point in kept.points])
+    floor, right = HEIGHT - BOTTOM, WIDTH - RIGHT
+    parts = [_grid(x, y)]
+    for piece in drawn[0][1].pieces if chart.filled else ():
+        if len(piece) > 1:
+            area = f"{_path(piece, x, y)}V{floor}H{_x(x, piece[0][0]):g}Z"
+            parts.append(element("path", d=area, class_="fill"))
+    for at, (line, kept) in enumerate(drawn):
+        style = {"class_": f"curve {SERIES[at]}", "stroke_dasharray": _dashes(line, at)}
+        parts += [element("path", d=_path(piece, x, y), **style) for piece in kept.pieces if len(piece) > 1]
+        alone = [piece[0] for piece in kept.pieces if len(piece) == 1]
+        dots = kept.points if line.marked or len(kept.points) <= FEW else alone
+        dot = f"dot {SERIES[at]}"
+        parts += [element("circle", cx=_x(x, across), cy=_y(y, up), r=2.6, class_=dot) for across, up in dots]
+    for name, value in chart.levels:
+        height = _y(y, value)
+        parts.append(element("path", d=f"M{LEFT} {height}H{right}", class_="level line"))
+        parts.append(element("text", name, x=right - 4, y=height - 5, text_anchor="end", class_="on line"))
+    cross = {"y": TOP + 10, "text_anchor": "middle", "class_": "on line"}
+    for _, kept in drawn:
+        parts += [element("text", "\N{MULTIPLICATION SIGN}", x=_x(x, lost), **cross) for lost in kept.not_finite]
+    words = f"{chart.title}. {_described(chart, drawn)}"
+    return element("svg", *parts, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=words)
+
+
 def _axes(chart: Chart, points: Sequence[tuple[float, float]]) -> tuple[Axis, Axis]:
-    xs, ys = [x for x, _ in points], [y for _, y in points] + [level.y for level in chart.levels]
+    xs, ys = [x for x, _ in points], [y for _, y in points] + [value for _, value in chart.levels]
     steep = chart.may_be_logarithmic and spans_decades(ys)
     x = axis(chart.x_label, [*xs, *([0] if chart.x_from_zero else [])], room=0.0, logarithmic=chart.logarithmic_x)
     if chart.share and min(ys) >= 0 and max(ys) <= 1:
@@ -186,46 +191,12 @@ def _grid(x: Axis, y: Axis) -> Markup:
 
 
 def _path(points: Iterable[tuple[float, float]], x: Axis, y: Axis) -> str:
-    return "M" + "L".join(f"{_x(x, one):g} {_y(y, other):g}" for one, other in points)
+    return "M" + "L".join(f"{_x(x, across):g} {_y(y, up):g}" for across, up in points)
 
 
 def _dashes(line: Line, at: int) -> str | None:
     """Returns the dashes of the line at that number; None if it is so dense that dashes would look like gaps."""
     return DASHES[at] or None if len(line.xs) <= DENSE else None
-
-
-def _curve(line: Line, kept: Thinned, x: Axis, y: Axis, at: int) -> Markup:
-    style = {"class_": f"curve {SERIES[at]}", "stroke_dasharray": _dashes(line, at)}
-    parts = [element("path", d=_path(piece, x, y), **style) for piece in kept.pieces if len(piece) > 1]
-    alone = [piece[0] for piece in kept.pieces if len(piece) == 1]
-    dots = kept.points if line.marked or len(kept.points) <= FEW else alone
-    parts += [element("circle", cx=_x(x, one), cy=_y(y, two), r=2.6, class_=f"dot {SERIES[at]}") for one, two in dots]
-    return joined(*parts)
-
-
-def _fill(kept: Thinned, x: Axis, y: Axis) -> Markup:
-    floor = HEIGHT - BOTTOM
-    pieces = [piece for piece in kept.pieces if len(piece) > 1]
-    return joined(
-        *(element("path", d=f"{_path(piece, x, y)}V{floor}H{_x(x, piece[0][0]):g}Z", class_="fill") for piece in pieces)
-    )
-
-
-def _level(level: Level, y: Axis) -> Markup:
-    at, kind = _y(y, level.y), "line" if level.is_line else "quiet"
-    return joined(
-        element("path", d=f"M{LEFT} {at}H{WIDTH - RIGHT}", class_=f"level {kind}"),
-        element("text", level.name, x=WIDTH - RIGHT - 4, y=at - 5, text_anchor="end", class_=f"on {kind}"),
-    )
-
-
-def _legend(chart: Chart) -> Markup:
-    entries = []
-    for at, line in enumerate(chart.lines):
-        stroke = element("path", d="M0 5H26", class_=f"curve {SERIES[at]}", stroke_dasharray=_dashes(line, at))
-        swatch = element("svg", stroke, viewBox="0 0 26 10", width=26, height=10, aria_hidden="true")
-        entries.append(element("li", swatch, " ", shortened(line.name, most=80)))
-    return element("ul", *entries, class_="legend")
 
 
 def _described(chart: Chart, drawn: Sequence[tuple[Line, Thinned]]) -> str:
@@ -240,7 +211,7 @@ def _described(chart: Chart, drawn: Sequence[tuple[Line, Thinned]]) -> str:
                 f" {points[-1][0]:,.6g}; lowest {low[1]:,.4g} at {low[0]:,.6g}, highest {high[1]:,.4g} at"
                 f" {high[0]:,.6g}."
             )
-    sentences += [f"{level.name}: {level.y:,.6g}." for level in chart.levels]
+    sentences += [f"{name}: {value:,.6g}." for name, value in chart.levels]
     return " ".join(sentences)
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from plimsoll.report.layout import UNKNOWN, format_known_bytes
-from plimsoll.report.page.chart import Chart, Level, Line, figure
-from plimsoll.report.page.learning import clock
+from plimsoll.report.page.chart import Chart, Line, figure
+from plimsoll.report.page.learning import BYTES, TIMES, unit_of
 from plimsoll.report.page.markup import Markup, element, joined, scrolling, shortened, table
 from plimsoll.report.page.of_run import facts
 from plimsoll.report.page.plan_sections import plan_of
 from plimsoll.report.page.recorded import Recorded
 from plimsoll.report.page.shell import Section, page
 from plimsoll.report.tables import lever_rows
-from plimsoll.units import GIB, MIB, format_bytes
+from plimsoll.units import format_bytes
 
 MOST_FIELDS = 60
 """Differences that are listed."""
@@ -61,16 +61,16 @@ def _verdict(runs: Sequence[Recorded], names: Sequence[str]) -> str:
 def _outcomes(runs: Sequence[Recorded]) -> list[tuple[str, list[str]]]:
     """Returns the figures of all runs: state, losses, rates, and what each component was measured at."""
     rows = [(name, [dict(facts(run))[name] for run in runs]) for name, _ in facts(runs[0])]
-    components = [(run.ledger or {}).get("components", {}) for run in runs]
+    components = [run.ledger.get("components", {}) for run in runs]
     measured = [
         (f"of it {part}, measured", [format_known_bytes(sizes.get(part, {}).get("measured")) for sizes in components])
         for part in dict.fromkeys(name for sizes in components for name in sizes)
     ]
     return [
-        ("recipe", [str((run.planned or {}).get("recipe") or run.recipe.get("kind", UNKNOWN)) for run in runs]),
+        ("recipe", [str(run.planned.get("recipe") or run.recipe.get("kind", UNKNOWN)) for run in runs]),
         ("state", [run.state for run in runs]),
         *rows,
-        ("peak, predicted", [format_known_bytes(run.predicted_peak_bytes) for run in runs]),
+        ("peak, predicted", [format_known_bytes(run.planned.get("predicted_peak_bytes")) for run in runs]),
         *measured,
     ]
 
@@ -104,56 +104,51 @@ def _table(names: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], titl
 
 
 def _charts(runs: Sequence[Recorded], names: Sequence[str]) -> list[Markup]:
-    longest = max((run.elapsed_seconds or 0 for run in runs), default=0)
-    size, unit = clock(longest)
+    hours, clock = unit_of(max((run.elapsed_seconds or 0 for run in runs), default=0), TIMES)
     units = {run.rate_unit for run in runs} - {None}
     in_nats = "loss, nats" if units == {"tokens"} else "loss"
-    seen = "See which curve lies lower, and whether it falls further."
+    kind = "device" if all(run.on_device for run in runs) else "resident"
+    budgets = sorted({run.budget_bytes for run in runs if run.budget_bytes})
+    unit, unit_name = unit_of(max([*budgets, *(run.measured_peak_bytes or 0 for run in runs)], default=0), BYTES)
+    which = "the line" if len(budgets) == 1 else "a line"
 
-    def chart(title: str, caption: str, y_label: str, lines: list[Line], *, in_time: bool = False, **more: Any) -> Any:
-        label = f"time since the start, {unit}" if in_time else "optimizer step"
-        return figure(
-            Chart(
-                title=title, caption=caption, x_label=label, y_label=y_label, lines=lines, x_from_zero=in_time, **more
-            )
-        )
-
-    def lines(column: str, *, scale: float = 1.0, in_time: bool = False, marked: bool = False) -> list[Line]:
-        return [
+    def chart(
+        column: str, title: str, caption: str, y_label: str, *, in_time: bool = False, scale: float = 1.0, **more: Any
+    ) -> Markup | None:
+        """Returns a chart with a column of all runs that have it, by step or by time."""
+        lines = [
             Line(
                 name=name,
-                xs=[at / size for at in series.seconds] if in_time else series.steps,
+                xs=[at / hours for at in series.seconds] if in_time else series.steps,
                 ys=[value / scale for value in series.values],
-                marked=marked,
+                marked=column == "validation_loss",
             )
             for run, name in zip(runs, names, strict=True)
             if (series := run.columns.get(column)) is not None
         ]
+        x_label = f"time since the start, {clock}" if in_time else "optimizer step"
+        labels = {"title": title, "caption": caption, "x_label": x_label, "y_label": y_label}
+        return figure(Chart(**labels, lines=lines, x_from_zero=in_time, **more))
 
-    validation = lines("validation_loss", marked=True)
+    by_step = "By step. See which curve lies lower, and whether it falls further."
     earlier = "The same by the clock: a faster run is further to the left."
-    drawn = [
-        chart("Training loss", f"By step. {seen}", in_nats, lines("loss"), may_be_logarithmic=True),
-        chart("Validation loss", f"By step. {seen}", in_nats, validation, may_be_logarithmic=True),
-        chart("Loss in time", earlier, in_nats, lines("loss", in_time=True), in_time=True, may_be_logarithmic=True),
-        _memory(runs, chart, lines),
+    charts = [
+        chart("loss", "Training loss", by_step, in_nats, may_be_logarithmic=True),
+        chart("validation_loss", "Validation loss", by_step, in_nats, may_be_logarithmic=True),
+        chart("loss", "Loss in time", earlier, in_nats, in_time=True, may_be_logarithmic=True),
+        chart(
+            f"{kind}_bytes",
+            f"{kind.title()} memory",
+            "Each as it was logged; the red lines are the budgets.",
+            f"{kind} memory, {unit_name}",
+            in_time=True,
+            scale=unit,
+            levels=[(f"{which}: {format_bytes(size)}", size / unit) for size in budgets],
+            from_zero=True,
+        ),
     ]
     if len(units) == 1:
         rate = f"{next(iter(units))}_per_second"
         caption = "See which one is faster, and where it dips."
-        drawn.append(chart("Throughput", caption, rate.replace("_", " "), lines(rate), from_zero=True))
-    return [one for one in drawn if one is not None]
-
-
-def _memory(runs: Sequence[Recorded], chart: Callable[..., Any], lines: Callable[..., list[Line]]) -> Any:
-    kind = "device" if all(run.on_device for run in runs) else "resident"
-    budgets = {run.budget_bytes for run in runs if run.budget_bytes}
-    largest = max([*budgets, *(run.measured_peak_bytes or 0 for run in runs)], default=0)
-    unit, name = (GIB, "GiB") if largest >= 3 * GIB else (MIB, "MiB")
-    which = "the line" if len(budgets) == 1 else "a line"
-    levels = [Level(name=f"{which}: {format_bytes(size)}", y=size / unit, is_line=True) for size in sorted(budgets)]
-    caption = "Each as it was logged; the red lines are the budgets."
-    drawn = lines(f"{kind}_bytes", scale=unit, in_time=True)
-    return chart(
-        f"{kind.title()} memory", caption, f"{kind} memory, {name}", drawn, in_time=True, levels=levels, from_zero=True
-    )
+        charts.append(chart(rate, "Throughput", caption, rate.replace("_", " "), from_zero=True))
+    return [drawing for drawing in charts if drawing is not None]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from statistics import median
 
 from plimsoll.report.layout import format_rate, format_share
-from plimsoll.report.page.chart import Chart, Level, Line, figure
+from plimsoll.report.page.chart import Chart, Line, figure
 from plimsoll.report.page.markup import Markup, element, joined, scrolling, shortened, table
 from plimsoll.report.page.recorded import Column, Recorded
 from plimsoll.units import GIB, MIB, format_bytes, format_seconds
@@ -17,6 +17,8 @@ SLOW = 2.0
 """Factor over the median from which a step counts as a stall."""
 STALLS = 5
 """Number of stalls that are listed, the longest first."""
+BYTES = (GIB, "GiB"), (MIB, "MiB")
+TIMES = (3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds")
 WAITED = 0.05
 """Share of a run's time from which waiting for data gets a word of advice."""
 CHARTS_OF_METRICS = 4
@@ -28,11 +30,9 @@ METRICS_OF_LOOP = {
 """Columns of metrics that the training loop writes, which have charts of their own."""
 
 
-def clock(seconds: float) -> tuple[float, str]:
-    """Returns the unit for a time of that length, as its seconds and its name."""
-    return next(
-        ((size, name) for size, name in ((3600.0, "hours"), (60.0, "minutes")) if seconds > 3 * size), (1.0, "seconds")
-    )
+def unit_of(largest: float, units: Sequence[tuple[float, str]]) -> tuple[float, str]:
+    """Returns the first of the units, each a size with its name, of which there are three or more; else the last."""
+    return next((unit for unit in units if largest >= 3 * unit[0]), units[-1])
 
 
 def memory_under_the_line(run: Recorded) -> Markup | None:
@@ -43,8 +43,7 @@ def memory_under_the_line(run: Recorded) -> Markup | None:
         return None
     budget, measured = run.budget_bytes, run.measured_peak_bytes
     largest = max([*now.finite(), budget or 0, measured or 0], default=0)
-    unit, unit_name = (GIB, "GiB") if largest >= 3 * GIB else (MIB, "MiB")
-    size, size_name = clock(run.elapsed_seconds or 0)
+    (unit, unit_name), (size, size_name) = unit_of(largest, BYTES), unit_of(run.elapsed_seconds or 0, TIMES)
 
     def in_time(name: str, column: Column, values: Iterable[float]) -> Line:
         return Line(name=name, xs=[at / size for at in column.seconds], ys=[value / unit for value in values])
@@ -52,9 +51,7 @@ def memory_under_the_line(run: Recorded) -> Markup | None:
     lines = [in_time("when logged", now, now.values)]
     if peak is not None:  # of all processes of the run: each counts its own peak from zero
         lines.append(in_time("highest so far", peak, list(accumulate(peak.values, max, initial=-math.inf))[1:]))
-    levels = []
-    if budget:
-        levels.append(Level(name=f"the line: {format_bytes(budget)}", y=budget / unit, is_line=True))
+    levels = [(f"the line: {format_bytes(budget)}", budget / unit)] if budget else []
     what = "memory of one device, as its allocator counts it" if run.on_device else "the process's resident memory"
     over = "" if not budget or measured is None or measured <= budget else " It was crossed."
     return figure(
@@ -63,7 +60,7 @@ def memory_under_the_line(run: Recorded) -> Markup | None:
             caption=f"See how far {what} stays below the red line, the budget.{over} The upper curve is the highest"
             " so far, which also holds what happened between two rows of metrics.",
             x_label=f"time since the start, {size_name}",
-            y_label=f"{'device' if run.on_device else 'resident'} memory, {unit_name}",
+            y_label=f"{kind} memory, {unit_name}",
             lines=lines,
             levels=levels,
             x_from_zero=True,
@@ -89,15 +86,14 @@ def learning(run: Recorded) -> Markup:
     return joined(none, lost or None, element("div", *shown, class_="pair") if shown else None)
 
 
-def by_step(name: str, column: Column, *, marked: bool = False) -> Line:
-    """Returns a column as a curve over optimizer steps."""
-    return Line(name=name, xs=column.steps, ys=column.values, marked=marked)
+def _by_step(name: str, column: Column | None, *, marked: bool = False) -> list[Line]:
+    """Returns a column as a curve over optimizer steps; nothing if the run has no such column."""
+    return [Line(name=name, xs=column.steps, ys=column.values, marked=marked)] if column else []
 
 
 def _loss(run: Recorded) -> Markup | None:
     loss, validation = run.columns.get("loss"), run.columns.get("validation_loss")
-    lines = [by_step("training loss", loss)] if loss else []
-    lines += [by_step("validation loss", validation, marked=True)] if validation else []
+    lines = [*_by_step("training loss", loss), *_by_step("validation loss", validation, marked=True)]
     best = run.best()
     seen = f" Validation was best at step {best[0]:,}, with {best[1]:.4f}." if best else ""
     last = validation.last if validation else None
@@ -120,11 +116,12 @@ def _rate_of_learning(run: Recorded) -> Markup | None:
     if run.learning_rate is None:
         return None
     steps, rates = run.learning_rate
+    length = run.data.get("steps") or int(steps[-1])
     return figure(
         Chart(
             title="Learning rate",
-            caption=f"The recipe's schedule over the whole run of {run.steps or int(steps[-1]):,} steps; see where the"
-            f" warm-up ends. The run is at step {run.last_step or 0:,}.",
+            caption=f"The recipe's schedule over the whole run of {length:,} steps; see where the warm-up ends. The run"
+            f" is at step {run.last_step or 0:,}.",
             x_label="optimizer step",
             y_label="learning rate, per step",
             lines=[Line(name="learning rate", xs=steps, ys=rates)],
@@ -134,18 +131,10 @@ def _rate_of_learning(run: Recorded) -> Markup | None:
 
 
 def _metrics(run: Recorded) -> list[str]:
-    """Returns the most interesting of the other metrics. One of training and validation is named once."""
-    names = [name for name in run.columns if name not in METRICS_OF_LOOP and not name.startswith("validation_")]
-    names += [
-        short
-        for name in run.columns
-        if name not in METRICS_OF_LOOP and (short := name.removeprefix("validation_")) != name and short not in names
-    ]
-    curves = [
-        name
-        for name in names
-        if any(len(run.columns[key].values) > 1 for key in (name, f"validation_{name}") if key in run.columns)
-    ]
+    """Returns the most interesting of the other metrics, each once for training and validation."""
+    names = {name.removeprefix("validation_") for name in run.columns if name not in METRICS_OF_LOOP}
+    columns = {name: [run.columns.get(key) for key in (name, f"validation_{name}")] for name in names}
+    curves = [name for name in names if any(column and len(column.values) > 1 for column in columns[name])]
 
     def rank(name: str) -> tuple[int, str]:
         """Sorts accuracies first, norms later, and numbered parts, of which there may be dozens, last."""
@@ -157,8 +146,7 @@ def _metrics(run: Recorded) -> list[str]:
 
 def _metric(run: Recorded, name: str) -> Markup | None:
     training, validation = run.columns.get(name), run.columns.get(f"validation_{name}")
-    lines = [by_step("training", training)] if training else []
-    lines += [by_step("validation", validation, marked=True)] if validation else []
+    lines = [*_by_step("training", training), *_by_step("validation", validation, marked=True)]
     words = shortened(name.replace("_", " "), most=60)
     share = "accuracy" in name
     seen = "1 is perfect." if share else "A spike is a step that was unlike its neighbours."
@@ -189,7 +177,7 @@ def speed(run: Recorded) -> Markup:
             " work on the machine, or a stall.",
             x_label="optimizer step",
             y_label=f"{unit} per second",
-            lines=[by_step(str(unit), column)],
+            lines=_by_step(str(unit), column),
             from_zero=True,
         )
     )
@@ -197,8 +185,8 @@ def speed(run: Recorded) -> Markup:
 
 
 def _stalls(run: Recorded) -> list[Markup]:
-    steps = run.columns["step_seconds"]
     """Returns how even the steps were, the slowest ones, and the time that went into anything but steps."""
+    steps = run.columns["step_seconds"]
     parts = [element("h3", "Stalls")]
     finite = [(int(step), value) for step, value in zip(steps.steps, steps.values, strict=True) if math.isfinite(value)]
     if not finite:

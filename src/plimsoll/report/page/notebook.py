@@ -42,7 +42,7 @@ def plan_html(planned: Mapping[str, Any]) -> str:
     return _piece(
         element("h3", title),
         line_picture(planned),
-        where_the_bytes_go(planned, None),
+        where_the_bytes_go(planned, {}),
         element("h3", "The plan"),
         the_plan(planned),
     )

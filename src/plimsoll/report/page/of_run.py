@@ -36,9 +36,7 @@ def plan_page(planned: Mapping[str, Any], *, name: str, made: str) -> str:
     share = f"{format_bytes(peak)} of {format_bytes(budget)}, {format_share(peak, budget)} of the budget"
     verdict = element("p", f"A plan that was never run: it expects {share}.", class_="verdict")
     sections = [
-        Section(
-            "The line", element("div", line_picture(planned), where_the_bytes_go(planned, None), class_="pair wide")
-        ),
+        Section("The line", element("div", line_picture(planned), where_the_bytes_go(planned, {}), class_="pair wide")),
         Section("The plan", the_plan(planned)),
     ]
     title = f"{planned.get('recipe') or 'a plan'} on {planned['plan']['chip']}"
@@ -47,9 +45,10 @@ def plan_page(planned: Mapping[str, Any], *, name: str, made: str) -> str:
 
 def _verdict(run: Recorded) -> Markup:
     """Returns whether the peak stayed within the budget, which is the reader's first question, and the run's state."""
-    peak, budget, predicted = run.measured_peak_bytes, run.budget_bytes, run.predicted_peak_bytes
-    recipe = (run.planned or {}).get("recipe") or run.recipe.get("kind") or UNKNOWN
-    of = f" of {run.steps:,}" if run.steps else ""
+    peak, budget, predicted = run.measured_peak_bytes, run.budget_bytes, run.planned.get("predicted_peak_bytes")
+    recipe = run.planned.get("recipe") or run.recipe.get("kind") or UNKNOWN
+    steps = run.data.get("steps")
+    of = f" of {steps:,}" if steps else ""
     progress = f"step {run.last_step:,}{of}" if run.last_step is not None else "no step logged"
     progress = f"{run.state}{of}" if run.state.startswith("stopped") else f"{run.state}, {progress}"
     state = element("p", f"{recipe}: {progress}.", class_="quiet")
@@ -85,11 +84,11 @@ def facts(run: Recorded) -> list[tuple[str, str]]:
 
 
 def _facts_of_plan(run: Recorded) -> list[tuple[str, str]]:
-    planned = run.planned or {}
+    planned = run.planned
     seconds, tokens = planned.get("step_seconds"), planned.get("tokens_per_step")
     rate, unit = (tokens, "tokens") if tokens else (planned.get("examples_per_step"), "examples")
     return [
-        ("peak, predicted", used_of(run.predicted_peak_bytes, run.budget_bytes)),
+        ("peak, predicted", used_of(run.planned.get("predicted_peak_bytes"), run.budget_bytes)),
         ("bytes", str(planned.get("source", UNKNOWN))),
         ("a step, predicted", format_seconds(seconds) if seconds else UNKNOWN),
         ("throughput, predicted", format_rate(rate / seconds, unit) if seconds and rate else UNKNOWN),
@@ -101,12 +100,12 @@ def _facts_of_plan(run: Recorded) -> list[tuple[str, str]]:
 def _the_line(run: Recorded) -> Markup:
     """Returns the memory chart, the table of components, and the overruns and notes of the ledger."""
     chart = learning.memory_under_the_line(run) or element("p", "No row of metrics says how much memory was used yet.")
-    if run.planned is None:
+    if not run.planned:
         return chart
-    notes = [element("li", overrun_words(overrun)) for overrun in (run.ledger or {}).get("overruns", ())]
-    notes += [element("li", shortened(note)) for note in (run.ledger or {}).get("notes", ())]
+    notes = [element("li", overrun_words(overrun)) for overrun in run.ledger.get("overruns", ())]
+    notes += [element("li", shortened(note)) for note in run.ledger.get("notes", ())]
     missing = None
-    if run.ledger is None:
+    if not run.ledger:
         missing = element("p", "What each part took is measured when a session ends (ledger.json), and none has yet.")
     bytes_of = element("div", where_the_bytes_go(run.planned, run.ledger), missing)
     return joined(
@@ -138,9 +137,9 @@ def _again(run: Recorded) -> Markup:
         if command:
             commands += [element("h3", title), element("pre", shortened(command, most=4000), class_="wrapped")]
     fields = run.recipe.get("fields") or {}
-    rows = [("run", run.path), ("chip", (run.planned or {}).get("plan", {}).get("chip", UNKNOWN))]
+    rows = [("run", run.path), ("chip", run.planned.get("plan", {}).get("chip", UNKNOWN))]
     rows += [("seed", str(fields.get("seed", UNKNOWN)))]
-    rows += [("data", str(((run.data or {}).get("facts") or {}).get("description", UNKNOWN)))]
+    rows += [("data", str((run.data.get("facts") or {}).get("description", UNKNOWN)))]
     rows += [(name.replace("_", " "), str(value)) for name, value in run.chosen.items()]
     last = run.sessions[-1] if run.sessions else None
     if last is None:

@@ -38,24 +38,7 @@ SERIES = ("one", "two", "three", "four", "five", "six")
 DASHES = ("", "7 4", "2 3", "9 3 2 3", "12 5", "5 2")
 """Dashes of the lines of a chart, in the order of `SERIES`."""
 
-TEXT_ON = [(ink, page) for ink in ("ink", "quiet", "line", *SERIES) for page in ("page", "panel")]
-"""Pairs of a text colour and its background."""
-DRAWN_ON = [(ink, "page") for ink in (*SERIES, "line")]
-"""Pairs of the colour of a line or bar and its background."""
-
 
 def variables(colours: dict[str, str]) -> str:
     """Returns the colours as CSS variables."""
     return " ".join(f"--{name}: {value};" for name, value in colours.items())
-
-
-def contrast(one: str, other: str) -> float:
-    """Returns the contrast of two colours like `#1c5f9c`, from 1 to 21, as WCAG 2.2 defines it."""
-    lighter, darker = sorted((_luminance(one), _luminance(other)), reverse=True)
-    return (lighter + 0.05) / (darker + 0.05)
-
-
-def _luminance(colour: str) -> float:
-    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

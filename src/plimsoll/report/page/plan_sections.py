@@ -49,12 +49,12 @@ def line_picture(planned: Facts) -> Markup:
     )
 
 
-def where_the_bytes_go(planned: Facts, ledger: Facts | None) -> Markup:
-    """Returns a table of the components: predicted and, if the run has a ledger, measured."""
+def where_the_bytes_go(planned: Facts, ledger: Facts) -> Markup:
+    """Returns a table of the components and of the phases: predicted and, unless `ledger` is empty, measured."""
     both = ledger["components"] if ledger else {name: {"predicted": of} for name, of in planned["components"].items()}
     rows = sorted(both.items(), key=lambda item: -(item[1].get("predicted") or 0))
-    peak = planned["predicted_peak_bytes"] if ledger is None else ledger["predicted"]["peak_bytes"]
-    measured = None if ledger is None else ledger["measured"]["peak_bytes"]
+    peak = ledger["predicted"]["peak_bytes"] if ledger else planned["predicted_peak_bytes"]
+    measured = ledger["measured"]["peak_bytes"] if ledger else None
     largest = max((part.get(which) or 0 for _, part in rows for which in ("predicted", "measured")), default=1) or 1
     body = [*rows, ("peak", {"predicted": peak, "measured": measured})]
     cells = []
@@ -92,10 +92,10 @@ def _bar(predicted: int | None, measured: int | None, largest: int, has_ledger: 
     )
 
 
-def _phases(planned: Facts, ledger: Facts | None) -> Markup | None:
+def _phases(planned: Facts, ledger: Facts) -> Markup | None:
     """Returns a folded table of the peak of each phase, predicted and measured."""
     before = planned.get("phases") or {}
-    after = ((ledger or {}).get("measured") or {}).get("phases") or {}
+    after = (ledger.get("measured") or {}).get("phases") or {}
     if not before:
         return None
     rows = []

@@ -66,10 +66,10 @@ class Recorded:
     """One of `finished`, `training now`, `stopped at step 120`, `nothing saved`."""
     recipe: Facts
     """Content of recipe.json."""
-    planned: Facts | None = None
-    """Content of plan.json."""
-    data: Facts | None = None
-    ledger: Facts | None = None
+    planned: Facts = field(default_factory=dict)
+    """Content of plan.json; this, `data` and `ledger` are empty as long as there is no such file."""
+    data: Facts = field(default_factory=dict)
+    ledger: Facts = field(default_factory=dict)
     sessions: Sequence[Facts] = ()
     """Time, versions and machine of each start."""
     columns: Columns = field(default_factory=dict)
@@ -90,12 +90,7 @@ class Recorded:
     @property
     def budget_bytes(self) -> int | None:
         """Budget of one device, or of the process on a CPU."""
-        return (self.ledger or {}).get("budget_bytes") or (self.planned or {}).get("budget_bytes")
-
-    @property
-    def predicted_peak_bytes(self) -> int | None:
-        """Peak that the plan predicts."""
-        return (self.planned or {}).get("predicted_peak_bytes")
+        return self.ledger.get("budget_bytes") or self.planned.get("budget_bytes")
 
     @property
     def on_device(self) -> bool:
@@ -105,16 +100,10 @@ class Recorded:
     @property
     def measured_peak_bytes(self) -> float | None:
         """Peak of all processes of the run, from its ledger; before there is one, the highest that was logged."""
-        measured = ((self.ledger or {}).get("measured") or {}).get("peak_bytes")
+        measured = (self.ledger.get("measured") or {}).get("peak_bytes")
         if measured is not None:
             return measured
-        column = self.columns.get("peak_device_bytes" if self.on_device else "peak_resident_bytes")
-        return max(column.finite(), default=None) if column else None
-
-    @property
-    def steps(self) -> int | None:
-        """Steps of the whole run, as planned."""
-        return (self.data or {}).get("steps")
+        return self._highest("peak_device_bytes" if self.on_device else "peak_resident_bytes")
 
     @property
     def last_step(self) -> int | None:
@@ -125,7 +114,10 @@ class Recorded:
     @property
     def elapsed_seconds(self) -> float | None:
         """Training time of the whole run so far."""
-        column = self.columns.get("elapsed_seconds")
+        return self._highest("elapsed_seconds")
+
+    def _highest(self, name: str) -> float | None:
+        column = self.columns.get(name)
         return max(column.finite(), default=None) if column else None
 
     @property
