@@ -25,35 +25,32 @@ from plimsoll.report.layout import (
 )
 from plimsoll.units import format_bytes, format_count, format_seconds
 
+SCALING: Cells = {
+    "devices": ("r", lambda row: str(row.devices)),
+    "each sends": ("r", lambda row: format_bytes(row.sent_bytes)),
+    "step": ("r", lambda row: format_seconds(row.step_seconds)),
+    "efficiency": ("r", lambda row: f"{row.efficiency:.0%}"),
+}
+
 
 def plan_table(planned: Planned) -> str:
     """Returns the text of `plimsoll plan`: levers, bytes, time, the reason for the choice and the alternatives."""
-    ledger = planned.ledger
-    peak, budget = ledger.predicted_peak_bytes, ledger.budget_bytes
+    facts, peak, budget = planned.to_dict(), planned.ledger.predicted_peak_bytes, planned.ledger.budget_bytes
     whose = "process" if planned.plan.chip == "cpu" else "device"  # the devices of a CPU share one memory
-    where, devices = "", "1"
-    if planned.devices > 1:
-        where = f" x {planned.devices}, bytes of each {whose}"
-        fsdp, each = planned.plan.fsdp, planned.plan.micro_batch // planned.devices
-        state = "a whole copy of the state on each" if fsdp == 1 else f"the state split over {fsdp} of them"
-        devices = f"{planned.devices}: {each} examples of a micro-batch on each, {state}"
+    where = "" if planned.devices == 1 else f" x {planned.devices}, bytes of each {whose}"
     lines = [
         f"plan for {planned.recipe} on {planned.plan.chip}{where}: "
         f"{format_bytes(peak)} of {format_bytes(budget)} ({format_share(peak, budget)} of the budget)",
         "",
-        *labelled("parameters", format_count(planned.parameters)),
-        *all_labelled(lever_rows(planned.plan).items()),
-        *labelled("devices", devices),
-        *labelled("pinned", ", ".join(planned.plan.pinned) or "nothing"),
+        *all_labelled(chosen_rows(facts)),
         "",
         *_memory(planned),
-        *_uncertainty(planned),
+        *all_labelled(expected_rows(facts)),
     ]
-    if planned.disk:
-        size, count, total = (planned.disk[name] for name in ("checkpoint_bytes", "kept_at_once", "bytes"))
-        text = f"{format_bytes(total)} for {count} checkpoints of {format_bytes(size)} at once"
-        lines += labelled("disk", text)
-    lines += [*_times(planned), *labelled("why", planned.reason)]
+    if planned.scaling:
+        title = "the same step on other numbers of them, by the rates"
+        lines += ["", title, *table(planned.scaling, SCALING), ""]
+    lines += labelled("why", planned.reason)
     lines += all_labelled(("does not compile", text) for text in planned.left_out)
     for rank, other in enumerate(planned.alternatives):
         seconds = "time unknown" if other.step_seconds is None else format_seconds(other.step_seconds)
@@ -61,6 +58,61 @@ def plan_table(planned: Planned) -> str:
         lines += labelled("runner-up" if rank == 0 else "", f"{plan_words(other.plan)}: {price}")
         lines += labelled("", other.reason)
     return "\n".join(lines)
+
+
+def chosen_rows(planned: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns what was chosen, from `Planned.to_dict()` or a run's `plan.json`: a name and words for each row."""
+    plan, devices = Plan.from_dict(planned["plan"]), planned.get("devices", 1)
+    spread = "1"
+    if devices > 1:
+        state = "a whole copy of the state on each"
+        state = state if plan.fsdp == 1 else f"the state split over {plan.fsdp} of them"
+        spread = f"{devices}: {plan.micro_batch // devices} examples of a micro-batch on each, {state}"
+    return [
+        ("parameters", format_count(planned["parameters"])),
+        *lever_rows(plan).items(),
+        ("devices", spread),
+        ("pinned", ", ".join(plan.pinned) or "nothing"),
+    ]
+
+
+def expected_rows(planned: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns how far predictions may be off, the disk and the time of a step, from the same as `chosen_rows`.
+
+    A plan.json of an earlier version may lack any of it.
+    """
+    rows = []
+    if band := planned.get("estimate_band"):
+        less, more = (f"{100 * abs(band[end]):.0f} %" for end in ("lowest", "highest"))
+        lowest, highest = band["lowest_peak_bytes"], band["highest_peak_bytes"]
+        beyond = highest - planned["budget_bytes"]
+        text = (
+            f"no compiler was asked. Of {band['plans']} plans that were shown to one, it took from {less} less to"
+            f" {more} more temporaries than estimated (docs/chips.md): a peak from {format_bytes(lowest)} to"
+            f" {format_bytes(highest)}"
+        )
+        text += f", which is {format_bytes(beyond)} over the budget" if beyond > 0 else ""
+        rows.append(("estimated", text))
+    if margin := planned.get("margin_bytes"):
+        rows.append(("margin", f"{format_bytes(margin)}: this run went over its budget before"))
+    if (earlier := planned.get("error_band")) and earlier["sessions"]:
+        lowest, highest, median = (
+            format_mib_difference(earlier[f"{name}_bytes"], 0) for name in ("lowest", "highest", "median")
+        )
+        sessions = f"{earlier['sessions']} session{'s' * (earlier['sessions'] != 1)}"
+        text = f"{lowest.removesuffix(' MiB')} .. {highest} over {sessions}, median {median} (measured minus predicted)"
+        rows.append(("error band", text))
+    elif earlier:
+        rows.append(("error band", "no run of this kind seen yet"))
+    if disk := planned.get("disk"):
+        size, count, total = (disk[name] for name in ("checkpoint_bytes", "kept_at_once", "bytes"))
+        rows.append(("disk", f"{format_bytes(total)} for {count} checkpoints of {format_bytes(size)} at once"))
+    text = "time unknown: no rates for this chip (`plimsoll plan --measure` times it)"
+    if seconds := planned.get("step_seconds"):
+        counts = {unit: planned.get(f"{unit}_per_step") for unit in ("tokens", "examples")}
+        rates = ", ".join(format_rate(count / seconds, unit) for unit, count in counts.items() if count)
+        text = f"{format_seconds(seconds)} ({planned.get('step_seconds_source', UNKNOWN)}): {rates}"
+    return [*rows, ("step", text)]
 
 
 def lever_rows(plan: Plan) -> dict[str, str]:
@@ -107,56 +159,6 @@ def _components(predicted: Mapping[str, int], peak: int) -> list[str]:
     largest_first = sorted(predicted.items(), key=lambda item: -item[1])
     rows = [(name, format_bytes(size), format_share(size, peak)) for name, size in [*largest_first, ("peak", peak)]]
     return columns(rows, align="lrr")
-
-
-def _uncertainty(planned: Planned) -> list[str]:
-    """Returns how far estimates and earlier predictions were off, and the margin that this run's overruns added."""
-    band, earlier, lines = planned.estimate_band, planned.error_band, []
-    if band is not None:
-        less, more = (f"{100 * abs(band[end]):.0f} %" for end in ("lowest", "highest"))
-        lowest, highest = band["lowest_peak_bytes"], band["highest_peak_bytes"]
-        beyond = highest - planned.ledger.budget_bytes
-        text = (
-            f"no compiler was asked. Of {band['plans']} plans that were shown to one, it took from {less} less to"
-            f" {more} more temporaries than estimated (docs/chips.md): a peak from {format_bytes(lowest)} to"
-            f" {format_bytes(highest)}"
-        )
-        text += f", which is {format_bytes(beyond)} over the budget" if beyond > 0 else ""
-        lines += labelled("estimated", text)
-    if planned.margin_bytes:
-        lines += labelled("margin", f"{format_bytes(planned.margin_bytes)}: this run went over its budget before")
-    if earlier is not None and not earlier["sessions"]:
-        lines += labelled("error band", "no run of this kind seen yet")
-    elif earlier is not None:
-        lowest, highest, median = (
-            format_mib_difference(earlier[f"{name}_bytes"], 0) for name in ("lowest", "highest", "median")
-        )
-        sessions = f"{earlier['sessions']} session{'s' * (earlier['sessions'] != 1)}"
-        text = f"{lowest.removesuffix(' MiB')} .. {highest} over {sessions}, median {median} (measured minus predicted)"
-        lines += labelled("error band", text)
-    return lines
-
-
-def _times(planned: Planned) -> list[str]:
-    """Returns the predicted time of a step, and of the same step on other numbers of devices."""
-    if planned.step_seconds is None:
-        lines = labelled("step", "time unknown: no rates for this chip (`plimsoll plan --measure` times it)")
-    else:
-        rates = [format_rate(planned.examples_per_step / planned.step_seconds, "examples")]
-        if planned.tokens_per_step is not None:
-            rates.insert(0, format_rate(planned.tokens_per_step / planned.step_seconds, "tokens"))
-        seconds = f"{format_seconds(planned.step_seconds)} ({planned.step_seconds_source})"
-        lines = labelled("step", f"{seconds}: {', '.join(rates)}")
-    if not planned.scaling:
-        return lines
-    cells: Cells = {
-        "devices": ("r", lambda row: str(row.devices)),
-        "each sends": ("r", lambda row: format_bytes(row.sent_bytes)),
-        "step": ("r", lambda row: format_seconds(row.step_seconds)),
-        "efficiency": ("r", lambda row: f"{row.efficiency:.0%}"),
-    }
-    title = "the same step on other numbers of them, by the rates"
-    return [*lines, "", title, *table(planned.scaling, cells), ""]
 
 
 def buffers_table(planned: Planned) -> str:

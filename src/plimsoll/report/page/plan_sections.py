@@ -10,13 +10,11 @@ from plimsoll.report.layout import (
     UNKNOWN,
     format_difference_share,
     format_known_bytes,
-    format_mib_difference,
-    format_rate,
     format_share,
 )
 from plimsoll.report.page.markup import Markup, element, joined, scrolling, shortened, table
-from plimsoll.report.tables import lever_rows, plan_words
-from plimsoll.units import format_bytes, format_count, format_seconds
+from plimsoll.report.tables import chosen_rows, expected_rows, plan_words
+from plimsoll.units import format_bytes, format_seconds
 
 Facts = Mapping[str, Any]
 
@@ -65,11 +63,12 @@ def where_the_bytes_go(planned: Facts, ledger: Facts) -> Markup:
             row += [format_known_bytes(sizes[1]), format_difference_share(sizes[1], sizes[0])]
         cells.append([*row, _bar(*sizes, largest, bool(ledger)) if at < len(rows) else None])
     phase, source = planned.get("phase", UNKNOWN), planned.get("source", UNKNOWN)
+    each = " of one device" if planned.get("devices", 1) > 1 else ""
     legend = "The outline is what was predicted, the bar what was measured." if ledger else "All of it is predicted."
     bytes_table = table(
         cells,
         header=["component", "predicted", *(["measured", "difference"] if ledger else []), ""],
-        caption=f"Bytes at the predicted peak, in the phase {phase} ({source}). {legend}",
+        caption=f"Bytes{each} at the predicted peak, in the phase {phase} ({source}). {legend}",
         total=True,
     )
     return joined(scrolling(bytes_table, name="Where the bytes go"), _phases(planned, ledger))
@@ -114,10 +113,14 @@ def _phases(planned: Facts, ledger: Facts) -> Markup | None:
 
 def the_plan(planned: Facts) -> Markup:
     """Returns the levers, the alternatives, what other budgets would change, and what does not compile."""
-    levers = [
-        joined(element("dt", name), element("dd", shortened(text)))
-        for name, text in [*_levers(planned), *_uncertainty(planned)]
-    ]
+    rows = chosen_rows(planned)
+    if host := planned.get("host"):
+        peak, limit = host["predicted_peak_bytes"], host.get("budget_bytes")
+        rows.append(("each host", used_of(peak, limit) if limit else f"{format_bytes(peak)}, no limit was given"))
+    rows += expected_rows(planned)
+    levers = [joined(element("dt", name), element("dd", shortened(text))) for name, text in rows]
+    failures = [element("li", shortened(text)) for text in planned.get("left_out") or ()]
+    more = f" (the first 8 of {len(failures)})" if len(failures) > 8 else ""
     return joined(
         element("p", f"Chosen because it is {planned['reason']}.") if planned.get("reason") else None,
         element(
@@ -126,40 +129,9 @@ def the_plan(planned: Facts) -> Markup:
             element("div", _alternatives(planned), _other_budgets(planned), class_="beside"),
             class_="pair wide",
         ),
-        _failures(planned),
+        joined(element("h3", f"What does not compile here{more}"), element("ul", *failures[:8])) if failures else None,
         _buffers(planned),
     )
-
-
-def _levers(planned: Facts) -> list[tuple[str, str]]:
-    rows = [("parameters", format_count(planned["parameters"])), *lever_rows(plan_of(planned)).items()]
-    devices, seconds = planned.get("devices", 1), planned.get("step_seconds")
-    rows.append(("devices", f"{devices:,}; all bytes are of one of them" if devices > 1 else "1"))
-    rows.append(("pinned", ", ".join(planned["plan"].get("pinned") or ()) or "nothing"))
-    if seconds:
-        measured = planned.get("step_seconds_source") == "measured"
-        how = "timed on this machine before the run" if measured else "by the chip's rates, not timed"
-        counts = {unit: planned.get(f"{unit}_per_step") for unit in ("tokens", "examples")}
-        rates = ", ".join(format_rate(count / seconds, unit) for unit, count in counts.items() if count)
-        rows.append(("a step takes", f"{format_seconds(seconds)}, {how}" + (f": {rates}" if rates else "")))
-    if host := planned.get("host"):
-        peak, limit = host["predicted_peak_bytes"], host.get("budget_bytes")
-        rows.append(("each host", used_of(peak, limit) if limit else f"{format_bytes(peak)}, no limit was given"))
-    if disk := planned.get("disk"):
-        rows.append(("disk", f"{format_bytes(disk['bytes'])} for {disk['kept_at_once']} checkpoints at once"))
-    return rows
-
-
-def _uncertainty(planned: Facts) -> list[tuple[str, str]]:
-    rows = []
-    if band := planned.get("estimate_band"):
-        lowest, highest = (format_bytes(band[f"{end}_peak_bytes"]) for end in ("lowest", "highest"))
-        rows.append(("estimated", f"no compiler was asked; its peak may lie between {lowest} and {highest}"))
-    if (band := planned.get("error_band")) and band.get("sessions"):
-        ends = f"{format_mib_difference(band['lowest_bytes'], 0)} to {format_mib_difference(band['highest_bytes'], 0)}"
-        text = f"{ends} over {band['sessions']} sessions of this kind (measured minus predicted)"
-        rows.append(("earlier predictions", text))
-    return rows
 
 
 def _alternatives(planned: Facts) -> Markup:
@@ -219,15 +191,6 @@ def _effect(other: Facts, plan: Facts, *, more: bool) -> str:
     if differences:
         return f"the same step; {' and '.join(differences)}."
     return "buys nothing, the same plan." if more else "the same plan."
-
-
-def _failures(planned: Facts) -> Markup | None:
-    left_out = planned.get("left_out") or ()
-    if not left_out:
-        return None
-    items = [element("li", shortened(text)) for text in left_out[:8]]
-    more = f" (the first 8 of {len(left_out)})" if len(left_out) > 8 else ""
-    return joined(element("h3", f"What does not compile here{more}"), element("ul", *items))
 
 
 def _buffers(planned: Facts) -> Markup | None:
