@@ -221,7 +221,7 @@ def test_the_name_of_a_script_is_shown_and_not_run():
 
 
 def test_a_plan_that_was_never_run_has_a_page():
-    said = text_of(plan_page(PLANNED.to_dict(), name="plan.json", made=""))
+    said = text_of(plan_page(PLANNED.to_dict(), made=""))
     assert "A plan that was never run: it expects 1.5 GiB of 2.0 GiB, 75.0 % of the budget." in said
     assert "stories-small on cpu" in said
     assert "All of it is predicted." in said

@@ -45,7 +45,7 @@ def report(arguments: list[str]) -> int:
     footer = run_report.made_by()
     if options.plan is not None:
         with as_written(options.plan):
-            page = plan_page(run_report.plan_of_file(options.plan), name=Path(options.plan).name, made=footer)
+            page = plan_page(run_report.plan_of_file(options.plan), made=footer)
     elif len(options.runs) == 1:
         with as_written(f"a file of {options.runs[0]}"):
             recorded = run_report.recorded(

@@ -12,7 +12,7 @@ from plimsoll.report.page.markup import Markup, element, joined, scrolling, shor
 from plimsoll.report.page.of_run import facts
 from plimsoll.report.page.plan_sections import plan_of
 from plimsoll.report.page.recorded import Recorded
-from plimsoll.report.page.shell import Section, page
+from plimsoll.report.page.shell import page
 from plimsoll.report.tables import lever_rows
 from plimsoll.units import format_bytes
 
@@ -24,9 +24,9 @@ def comparison_page(runs: Sequence[Recorded], *, made: str) -> str:
     """Returns the page of several runs. `made` is its last line."""
     names = names_of(runs)
     sections = [
-        Section("What came of it", _table(names, _outcomes(runs), "Outcomes")),
-        Section("Side by side", element("div", *_charts(runs, names), class_="pair")),
-        Section("What was asked", _differences(runs, names)),
+        ("What came of it", _table(names, _outcomes(runs), "Outcomes")),
+        ("Side by side", element("div", *_charts(runs, names), class_="pair")),
+        ("What was asked", _differences(runs, names)),
     ]
     verdict = element("p", _verdict(runs, names), class_="verdict")
     return page(title=" and ".join(names), verdict=verdict, facts=[], sections=sections, made=made)

@@ -6,41 +6,56 @@ from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
-from plimsoll.report.layout import UNKNOWN, format_rate, format_share
+from plimsoll.report.layout import UNKNOWN, format_rate, format_share, known
 from plimsoll.report.page import exhibits, learning
 from plimsoll.report.page.markup import Markup, element, joined, shortened
 from plimsoll.report.page.plan_sections import line_picture, the_plan, used_of, where_the_bytes_go
 from plimsoll.report.page.recorded import Recorded
-from plimsoll.report.page.shell import Section, page
+from plimsoll.report.page.shell import page
 from plimsoll.report.tables import overrun_words
 from plimsoll.units import MIB, format_bytes, format_count, format_seconds
 
 
 def run_page(run: Recorded, *, made: str) -> str:
     """Returns the page of a run. `made` is its last line."""
+    examples = [html for exhibit in run.exhibits if (html := exhibits.drawn(exhibit)) is not None]
+    missing = [element("li", shortened(text)) for text in run.left_out]
+    makes = [
+        element("div", *examples, class_="pair") if examples else None,
+        joined(element("h3", "Left out"), element("ul", *missing)) if missing else None,
+    ]
     sections = [
-        Section("The line", _the_line(run)),
-        Section("What it learned", joined(learning.learning(run), learning.other_metrics(run))),
-        *([Section("What it makes", examples)] if (examples := _makes(run)) is not None else []),
-        Section("How fast", learning.speed(run)),
-        Section("The plan", the_plan(run.planned) if run.planned else element("p", "This run has no plan yet.")),
-        Section("Again", _again(run)),
+        ("The line", _the_line(run)),
+        ("What it learned", joined(learning.learning(run), learning.other_metrics(run))),
+        *([("What it makes", joined(*makes))] if examples or missing else []),
+        ("How fast", learning.speed(run)),
+        ("The plan", the_plan(run.planned) if run.planned else element("p", "This run has no plan yet.")),
+        ("Again", _again(run)),
     ]
     return page(title=run.name, verdict=_verdict(run), facts=facts(run), sections=sections, made=made)
 
 
-def plan_page(planned: Mapping[str, Any], *, name: str, made: str) -> str:
+def plan_page(planned: Mapping[str, Any], *, made: str) -> str:
     """Returns the page of a plan, from what `plimsoll plan --json` printed. `made` is its last line."""
     peak, budget = planned["predicted_peak_bytes"], planned["budget_bytes"]
-    known = Recorded(name=name, path="", state="never run", recipe={}, planned=planned)
     share = f"{format_bytes(peak)} of {format_bytes(budget)}, {format_share(peak, budget)} of the budget"
-    verdict = element("p", f"A plan that was never run: it expects {share}.", class_="verdict")
-    sections = [
-        Section("The line", element("div", line_picture(planned), where_the_bytes_go(planned, {}), class_="pair wide")),
-        Section("The plan", the_plan(planned)),
-    ]
-    title = f"{planned.get('recipe') or 'a plan'} on {planned['plan']['chip']}"
-    return page(title=title, verdict=verdict, facts=_facts_of_plan(known), sections=sections, made=made)
+    seconds, tokens = planned.get("step_seconds"), planned.get("tokens_per_step")
+    rate, unit = (tokens, "tokens") if tokens else (planned.get("examples_per_step"), "examples")
+    bytes_of = element("div", line_picture(planned), where_the_bytes_go(planned, {}), class_="pair wide")
+    return page(
+        title=f"{planned.get('recipe') or 'a plan'} on {planned['plan']['chip']}",
+        verdict=element("p", f"A plan that was never run: it expects {share}.", class_="verdict"),
+        facts=[
+            ("peak, predicted", used_of(peak, budget)),
+            ("bytes", str(planned.get("source", UNKNOWN))),
+            ("a step, predicted", known(seconds, format_seconds)),
+            ("throughput, predicted", format_rate(rate / seconds, unit) if seconds and rate else UNKNOWN),
+            ("parameters", format_count(planned["parameters"])),
+            ("devices", f"{planned.get('devices', 1):,}"),
+        ],
+        sections=[("The line", bytes_of), ("The plan", the_plan(planned))],
+        made=made,
+    )
 
 
 def _verdict(run: Recorded) -> Markup:
@@ -78,22 +93,8 @@ def facts(run: Recorded) -> list[tuple[str, str]]:
         ("training loss, last", UNKNOWN if loss is None or loss.last is None else f"{loss.last:.4f}"),
         ("validation loss, best", f"{best[1]:.4f} at step {best[0]:,}" if best else "no validation yet"),
         ("throughput, median", format_rate(usual, str(unit)) if usual else UNKNOWN),
-        ("time", format_seconds(run.elapsed_seconds) if run.elapsed_seconds else UNKNOWN),
+        ("time", known(run.elapsed_seconds or None, format_seconds)),
         ("parameters", format_count(run.planned["parameters"]) if run.planned else UNKNOWN),
-    ]
-
-
-def _facts_of_plan(run: Recorded) -> list[tuple[str, str]]:
-    planned = run.planned
-    seconds, tokens = planned.get("step_seconds"), planned.get("tokens_per_step")
-    rate, unit = (tokens, "tokens") if tokens else (planned.get("examples_per_step"), "examples")
-    return [
-        ("peak, predicted", used_of(run.planned.get("predicted_peak_bytes"), run.budget_bytes)),
-        ("bytes", str(planned.get("source", UNKNOWN))),
-        ("a step, predicted", format_seconds(seconds) if seconds else UNKNOWN),
-        ("throughput, predicted", format_rate(rate / seconds, unit) if seconds and rate else UNKNOWN),
-        ("parameters", format_count(planned["parameters"])),
-        ("devices", f"{planned.get('devices', 1):,}"),
     ]
 
 
@@ -111,18 +112,6 @@ def _the_line(run: Recorded) -> Markup:
     return joined(
         element("div", chart, bytes_of, class_="pair wide"),
         joined(element("h3", "Where it went over, and what was noted"), element("ul", *notes)) if notes else None,
-    )
-
-
-def _makes(run: Recorded) -> Markup | None:
-    """Returns the recipe's examples, and why others are missing; None if there is neither."""
-    shown = [html for exhibit in run.exhibits if (html := exhibits.drawn(exhibit)) is not None]
-    missing = [element("li", shortened(text)) for text in run.left_out]
-    if not shown and not missing:
-        return None
-    return joined(
-        element("div", *shown, class_="pair") if shown else None,
-        joined(element("h3", "Left out"), element("ul", *missing)) if missing else None,
     )
 
 

@@ -73,8 +73,6 @@ class Recorded:
     sessions: Sequence[Facts] = ()
     """Time, versions and machine of each start."""
     columns: Columns = field(default_factory=dict)
-    evaluations: Sequence[Facts] = ()
-    """Rows of metrics that an evaluation wrote; at least the first and the last."""
     chosen: Facts = field(default_factory=dict)
     """Options of the recipe that differ from the preset's."""
     continue_command: str | None = None

@@ -6,7 +6,6 @@ It loads nothing: there is no script, font or picture from elsewhere, and its Co
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from plimsoll.report.page.markup import Markup, element, joined
 from plimsoll.report.page.style import STYLE
@@ -14,16 +13,13 @@ from plimsoll.report.page.style import STYLE
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
-@dataclass(frozen=True)
-class Section:
-    """Part of a page with a heading."""
-
-    title: str
-    content: Markup
-
-
 def page(
-    *, title: str, verdict: Markup, facts: Sequence[tuple[str, str]], sections: Sequence[Section], made: str
+    *,
+    title: str,
+    verdict: Markup,
+    facts: Sequence[tuple[str, str]],
+    sections: Sequence[tuple[str, Markup]],
+    made: str,
 ) -> str:
     """Returns a whole document.
 
@@ -31,7 +27,7 @@ def page(
         title: Heading and name of the page.
         verdict: What the reader wants to know first.
         facts: Names and values of the figures at the top.
-        sections: Parts of the page, in order.
+        sections: Parts of the page, in order, each with its heading.
         made: Last line: when and by which version the page was made.
     """
     head = element(
@@ -43,10 +39,7 @@ def page(
         element("title", f"{title} - plimsoll"),
         element("style", Markup(STYLE)),
     )
-    parts = [
-        element("section", element("h2", section.title), section.content, aria_label=section.title)
-        for section in sections
-    ]
+    parts = [element("section", element("h2", heading), content, aria_label=heading) for heading, content in sections]
     body = element(
         "body",
         element("a", "To the content", href="#content", class_="skip"),
