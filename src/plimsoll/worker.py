@@ -178,9 +178,9 @@ def answer(verb: str, request: dict[str, Any]) -> Any:
         request: What the verb's function takes.
     """
     if verb not in ANSWERS:
-        from plimsoll.inference import verbs
+        from plimsoll.inference import trained
 
-        return verbs.answer(verb, request)
+        return trained.answer(verb, request)
     module, name = ANSWERS[verb]
     return getattr(importlib.import_module(module), name)(request)
 

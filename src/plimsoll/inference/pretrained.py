@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -40,7 +39,8 @@ class _Opened(NamedTuple):
     params: dict
     tokenizer: TextTokenizer
     begin: int
-    """The token that stands before a text."""
+    """Token that stands before a text: what the tokenizer puts there, else what the configuration names, else what
+    ends a document."""
 
 
 def evaluate_text(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,18 +107,10 @@ def sample_text(request: Mapping[str, Any]) -> dict[str, Any]:
     options = {name: request[name] for name in ("tokens", "temperature", "seed")}
     length = min(length, model.shape.positions)
     ids = list(continued(next_token, opened.params, prompt, length=length, end=tokenizer.end_of_text, **options))
-    return {
-        **request,
-        "text": _after(tokenizer, prompt, ids),
-        "tokens": len(ids),
-        "ended": len(ids) < request["tokens"],
-    }
-
-
-def _after(tokenizer: TextTokenizer, prompt: list[int], ids: list[int]) -> str:
-    """Returns the text that the ids add to the prompt. Decoded alone, a Llama's ids lose the space they begin with."""
+    # What the ids add to the prompt: decoded alone, a Llama's ids lose the space they begin with.
     before, whole = tokenizer.decode(prompt), tokenizer.decode([*prompt, *ids])
-    return whole.removeprefix(before) if whole.startswith(before) else tokenizer.decode(ids)
+    text = whole.removeprefix(before) if whole.startswith(before) else tokenizer.decode(ids)
+    return {**request, "text": text, "tokens": len(ids), "ended": len(ids) < request["tokens"]}
 
 
 def _opened(request: Mapping[str, Any]) -> _Opened:
@@ -131,15 +123,11 @@ def _opened(request: Mapping[str, Any]) -> _Opened:
             f"the tokenizer.json of {folder} has ids up to {tokenizer.size - 1:,}, and the model {shape.vocab:,} rows"
             " for them: they belong to different models. Copy the folder again"
         )
+    begin = tokenizer.beginning()
+    if begin is None:
+        begin = json.loads((folder / "config.json").read_text("utf-8")).get("bos_token_id")
+    if not isinstance(begin, int) or not 0 <= begin < tokenizer.size:
+        begin = tokenizer.end_of_text
     compute = Compute(precision=request["precision"], platform=jax.default_backend())
     params = load(folder, shape, bits=request["frozen_bits"])
-    return _Opened(Pretrained(shape, compute), jax.block_until_ready(params), tokenizer, _begin(folder, tokenizer))
-
-
-def _begin(folder: Path, tokenizer: TextTokenizer) -> int:
-    """Returns the token that stands before a text: what the tokenizer puts there, else what the configuration names,
-    else what ends a document."""
-    token = tokenizer.beginning()
-    if token is None:
-        token = json.loads((folder / "config.json").read_text("utf-8")).get("bos_token_id")
-    return token if isinstance(token, int) and 0 <= token < tokenizer.size else tokenizer.end_of_text
+    return _Opened(Pretrained(shape, compute), jax.block_until_ready(params), tokenizer, begin)

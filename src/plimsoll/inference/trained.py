@@ -15,7 +15,8 @@ from plimsoll.engine.program import lowered
 from plimsoll.errors import CheckpointError, RunError
 from plimsoll.planned import Plan
 from plimsoll.recipes.base import Prepared
-from plimsoll.recipes.saved import from_dict
+from plimsoll.recipes.saved import from_dict, name_of
+from plimsoll.recipes.verbs import lacking, resolved
 from plimsoll.runs.folder import RunFolder
 from plimsoll.training.checkpoint import Checkpoints, Saved, damage, load_part
 from plimsoll.training.loop import summed
@@ -61,8 +62,11 @@ class Trained:
             RunError: There is no held-out set.
         """
         recipe, counted = self.recipe, 0.0
-        if evaluate is None:
-            evaluate = self._own_evaluation() if average else jax.jit(make_evaluate(self._task()))
+        if evaluate is None and average:  # the executable that evaluated while the run trained, for one device
+            alone = dataclasses.replace(self.plan, devices=1, fsdp=1)
+            evaluate = compiled(lowered(recipe, alone, steps=self.prepared.steps).evaluate)
+        elif evaluate is None:
+            evaluate = jax.jit(make_evaluate(self._task()))
 
         def evaluate_and_count(params: Any, batch: Mapping[str, Any]) -> Mapping[str, LossSum]:
             nonlocal counted
@@ -80,18 +84,33 @@ class Trained:
         unit = "tokens" if recipe.rate_unit == "tokens" else "weight"  # a user's loss may count anything
         return {**means, unit: round(counted)}
 
-    def _own_evaluation(self) -> Evaluate:
-        """Returns the executable that evaluated while the run trained, for one device."""
-        alone = dataclasses.replace(self.plan, devices=1, fsdp=1)
-        return compiled(lowered(self.recipe, alone, steps=self.prepared.steps).evaluate)
-
     def _task(self) -> Task:
         return self.recipe.task(self.plan.compute(jax.default_backend()))
 
 
+def answer(verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what the run's recipe answers to a command that only some recipes support (`recipes/verbs.py`).
+
+    Args:
+        verb: Name in `Recipe.verbs`.
+        request: `run`, `step`, and the options of the command.
+
+    Raises:
+        RecipeError: The run's recipe has no such verb.
+    """
+    trained = Trained(request["run"], step=request["step"])
+    if verb not in trained.recipe.verbs:
+        raise lacking(verb, trained.folder.path, name_of(trained.recipe))
+    return resolved(trained.recipe.verbs[verb].answer)(trained, request)
+
+
+def _checkpoints(folder: RunFolder) -> Checkpoints:
+    return Checkpoints(folder.checkpoints, in_background=False)
+
+
 def choose(folder: RunFolder, step: str) -> Saved:
     """Returns the checkpoint of that step, the `last` one, or the `best` one: the last if nothing was evaluated."""
-    checkpoints = Checkpoints(folder.checkpoints, in_background=False)
+    checkpoints = _checkpoints(folder)
     by_step = {saved.step: saved for saved in checkpoints.all()}
     if not by_step:
         raise CheckpointError(
@@ -113,7 +132,7 @@ def whole(folder: RunFolder, step: str) -> Saved:
     saved = choose(folder, step)
     problem = damage(saved)
     if problem is not None:
-        others = [f"--step {other.step}" for other in _all(folder) if other.step != saved.step]
+        others = [f"--step {other.step}" for other in _checkpoints(folder).all() if other.step != saved.step]
         instead = f"use {' or '.join(others)}, or train" if others else "train"
         raise CheckpointError(
             f"checkpoint {saved.step} of {folder.path} is damaged ({problem}): {instead} again, which sets it aside"
@@ -125,13 +144,9 @@ def newest_whole(folder: RunFolder) -> tuple[Saved, list[str]]:
     """Returns the newest checkpoint that passes its checksums, and a note about each newer one that does not."""
     choose(folder, "last")  # refuses a run without any
     notes = []
-    for saved in _all(folder):
+    for saved in _checkpoints(folder).all():
         problem = damage(saved)
         if problem is None:
             return saved, notes
         notes.append(f"checkpoint {saved.step} is damaged ({problem})")
     raise CheckpointError(f"no checkpoint of {folder.path} is whole: {'; '.join(notes)}. Train again to start anew")
-
-
-def _all(folder: RunFolder) -> list[Saved]:
-    return Checkpoints(folder.checkpoints, in_background=False).all()
