@@ -22,7 +22,7 @@ from plimsoll.errors import PlimsollError
 from plimsoll.processes.request import ask
 from plimsoll.recipes.saved import class_of, from_dict, name_in
 from plimsoll.recipes.verbs import Verb, lacking, resolved
-from plimsoll.report.evaluation import evaluation_text
+from plimsoll.report.summary import evaluation_text
 from plimsoll.runs.folder import RunFolder, replace_file
 from plimsoll.runs.remote import fetched
 from plimsoll.units import format_bytes, require_bounds

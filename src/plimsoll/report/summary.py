@@ -1,10 +1,12 @@
-"""Summaries that are printed at the end of an epoch and at the end of a run.
+"""Summaries that are printed at the end of an epoch, of a run and of an evaluation.
 
 Times are in minutes, with seconds or hours in brackets, as users of the guides expect. Losses have six
 decimals, so that two runs can be compared by eye. A number that was not measured is reported as missing.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from plimsoll.report.layout import columns, format_share
 from plimsoll.units import format_bytes
@@ -98,6 +100,20 @@ def final_summary(outcome: Outcome) -> str:
     rows += [("Went Over:", overrun) for overrun in outcome.overruns]
     title = "Training complete" if outcome.finished else "Training stopped early; the same command continues it"
     return "\n".join([title, RULE, *columns(rows, align="ll")])
+
+
+def evaluation_text(answer: Mapping[str, Any]) -> str:
+    """Returns what `plimsoll evaluate` prints: a line for each metric, and for each part of one that is a mapping."""
+    metrics = {name: value for name, value in answer.items() if name not in ("run", "step", "note")}
+    width = max((len(name) for name, value in metrics.items() if not isinstance(value, Mapping)), default=0) + 2
+    lines = [f"{answer['run']} at step {answer['step']:,}, on its held-out set"]
+    lines += [answer["note"]] if answer.get("note") else []
+    for name, value in metrics.items():
+        if isinstance(value, Mapping):
+            lines += ["", f"  {name}", *(f"    {part:<28}{number:8.4f}" for part, number in value.items())]
+        else:
+            lines.append(f"  {name:<{width}}{f'{value:,}' if isinstance(value, int) else f'{value:.4f}'}")
+    return "\n".join(lines)
 
 
 def _loss(loss: float | None) -> str:

@@ -27,6 +27,8 @@ from plimsoll.units import format_seconds
 OBJECT = "mirror-lease.json"
 LEASE_SECONDS = 300
 BEAT_SECONDS = 60
+FIELDS = {"token": str, "host": str, "pid": int, "home": str, "time": float, "released": bool}
+"""Fields of the object with their types; `passing` lists the objects that may be on no list."""
 _OBJECT_NAME = re.compile(r"[^/].*\.[0-9a-f]{16}", re.DOTALL)
 
 
@@ -128,14 +130,6 @@ class Lease:
             passing = list(held["passing"])
             if not all(_OBJECT_NAME.fullmatch(name) and ".." not in name.split("/") for name in passing):
                 return None
-            return {
-                "token": str(held["token"]),
-                "host": str(held["host"]),
-                "pid": int(held["pid"]),
-                "home": str(held["home"]),
-                "time": float(held["time"]),
-                "released": bool(held["released"]),
-                "passing": passing,
-            }
+            return {name: kind(held[name]) for name, kind in FIELDS.items()} | {"passing": passing}
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError):
             return None

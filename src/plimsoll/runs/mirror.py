@@ -49,8 +49,9 @@ class Index:
 
     @classmethod
     def from_json(cls, saved: Any, *, where: str) -> Index:
-        """Checks a list that was read from `where`, which the RunError names where it is not as we write it."""
+        """Returns a list from its JSON, as bytes or read. Raises RunError, which names `where`, if it is not ours."""
         try:
+            saved = json.loads(saved) if isinstance(saved, bytes) else saved
             if saved["format"] != FORMAT:
                 raise ValueError(f"format {saved['format']!r}")
             files = {}
@@ -64,7 +65,7 @@ class Index:
                     raise ValueError(f"no SHA-256: {checksum[:80]!r}")
                 files[name] = Content(int(content["bytes"]), checksum)
             return cls(files, str(saved["generation"]), str(saved["host"]))
-        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as problem:
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as problem:
             raise RunError(
                 f"{where}/{INDEX} is not as plimsoll writes it ({type(problem).__name__}: {problem}): put a copy of it"
                 " back, or name another --run"
@@ -107,8 +108,8 @@ class Mirror:
 
         A folder that was trained further than it was sent, while the address was continued elsewhere, is set aside.
         """
-        remote = self._read_index()
-        if remote is None:
+        listed = self.store.read(INDEX)
+        if listed is None:
             if self.store.read("recipe.json") is not None:
                 raise RunError(
                     f"{self.store.address} holds a run folder that was copied there, and no {INDEX}: copy it back into"
@@ -116,6 +117,7 @@ class Mirror:
                 )
             self._keep(NOTHING)
             return []
+        remote = Index.from_json(listed, where=self.store.address)
         local, ours = contents(self.run, self._seen), (self._held, self._written or self._held)
         sent_here = remote.generation in [index.generation for index in ours]
         if (sent_here and local) or local == remote.files:  # the address was not continued elsewhere
@@ -175,15 +177,6 @@ class Mirror:
     def is_behind(self) -> bool:
         """Returns whether the run folder has anything that was never sent."""
         return contents(self.run, self._seen) != self._held.files
-
-    def _read_index(self) -> Index | None:
-        raw = self.store.read(INDEX)
-        try:
-            return None if raw is None else Index.from_json(json.loads(raw), where=self.store.address)
-        except (ValueError, RecursionError) as problem:
-            raise RunError(
-                f"{self.store.address}/{INDEX} is no JSON ({problem}): put a copy of it back, or name another --run"
-            ) from None
 
     def _fetch(self, remote: Index, local: Files, aside: Path | None) -> tuple[int, list[str]]:
         """Fetches a run into a new folder, which then replaces the run folder; that becomes `aside`, or is removed.

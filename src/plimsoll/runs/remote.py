@@ -83,13 +83,8 @@ def _warn(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def fetched(run: str, say: Say = _warn) -> str:
-    """Returns the folder of a run, for a command that reads it. If `run` is an address, it is fetched before.
-
-    Args:
-        run: Folder or address.
-        say: Called with messages about what is fetched.
-    """
+def fetched(run: str) -> str:
+    """Returns the folder of a run, for a command that reads it. If `run` is an address, it is fetched before."""
     if not is_address(run):
         return run
     place = Place.of(run)
@@ -97,7 +92,7 @@ def fetched(run: str, say: Say = _warn) -> str:
     with place.held() as ours:
         if ours and not RunFolder(place.run).is_trained_now():
             for message in Mirror(store, place.home, place.run).bring():
-                say(message)
+                _warn(message)
         elif not place.run.exists():
             raise RunError(f"{run} is just being fetched by another process on this machine: try again when it is here")
     if not (place.run / "recipe.json").exists():

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from plimsoll.report.evaluation import evaluation_text
 from plimsoll.report.layout import columns
+from plimsoll.report.summary import evaluation_text
 from plimsoll.units import format_bytes, format_seconds
 
 PANELS_IN_A_ROW = 5

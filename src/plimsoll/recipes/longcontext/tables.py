@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plimsoll.recipes.longcontext.positions import BY_POSITION
-from plimsoll.report.evaluation import evaluation_text
 from plimsoll.report.layout import UNKNOWN, columns
 from plimsoll.report.picture import BAR, INK, save_picture
+from plimsoll.report.summary import evaluation_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

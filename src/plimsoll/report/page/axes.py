@@ -35,7 +35,14 @@ class Axis:
             powers = [factor * 10.0**exponent for exponent in exponents[::every] for factor in factors]
             values = [value for value in powers if self.low <= value <= self.high] or [self.low]
             return [(value, _number(value, step=value)) for value in values]
-        values = _round_numbers(self.low, self.high, most)
+        # Multiples of 1, 2 or 5 times a power of ten.
+        raw = (self.high / most) - (self.low / most)
+        if not raw > 0 or not math.isfinite(raw):
+            return [(self.low, _number(self.low, step=abs(self.high - self.low)))]
+        power = 10.0 ** math.floor(math.log10(raw))
+        step = next((factor * power for factor in (1, 2, 5) if factor * power >= raw * 0.999), 10 * power)
+        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        values = [number * step for number in range(first, last + 1)] or [self.low]
         step = abs(values[1] - values[0]) if len(values) > 1 else abs(self.high - self.low)
         return [(value, _number(value, step=step)) for value in values]
 
@@ -73,17 +80,6 @@ def _tame(value: float) -> float:
 def spans_decades(values: Sequence[float]) -> bool:
     """Returns whether a logarithmic axis shows more: all are above zero, and the largest is 30 times the smallest."""
     return bool(values) and min(values) > 0 and max(values) > 30 * min(values)
-
-
-def _round_numbers(low: float, high: float, most: int) -> list[float]:
-    """Returns multiples of 1, 2 or 5 times a power of ten."""
-    raw = (high / most) - (low / most)
-    if not raw > 0 or not math.isfinite(raw):
-        return [low]
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next((factor * power for factor in (1, 2, 5) if factor * power >= raw * 0.999), 10 * power)
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [number * step for number in range(first, last + 1)] or [low]
 
 
 def _number(value: float, *, step: float) -> str:

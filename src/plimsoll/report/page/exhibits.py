@@ -25,8 +25,16 @@ Exhibit = Mapping[str, Any]
 
 def drawn(exhibit: Exhibit) -> Markup | None:
     """Returns the exhibit as HTML; None for an unknown kind, and for a curve without a finite point."""
-    draw = {"texts": _texts, "grids": _grids, "curves": _curves, "table": _table}.get(exhibit["kind"])
-    return draw(exhibit) if draw else None
+    if exhibit["kind"] == "curves":
+        lines = [Line(name=name, xs=exhibit["x"], ys=ys) for name, ys in list(exhibit["y"].items())[: len(SERIES)]]
+        words = {name: exhibit[name] for name in ("title", "caption", "x_label", "y_label")}
+        logarithmic, may_be = (bool(exhibit.get(name)) for name in ("logarithmic", "may_be_logarithmic"))
+        return figure(Chart(**words, lines=lines, logarithmic_x=logarithmic, may_be_logarithmic=may_be))
+    draw = {"texts": _texts, "grids": _grids, "table": _table}.get(exhibit["kind"])
+    if draw is None:
+        return None
+    title, caption = (shortened(exhibit[name]) for name in ("title", "caption"))
+    return element("figure", element("h3", title), draw(exhibit), element("figcaption", caption), class_="whole")
 
 
 def _texts(exhibit: Exhibit) -> Markup:
@@ -42,7 +50,7 @@ def _texts(exhibit: Exhibit) -> Markup:
         )
         for number, item in enumerate(exhibit["items"][:MOST_ITEMS], start=1)
     ]
-    return _framed(exhibit, element("div", *items, class_="pair"))
+    return element("div", *items, class_="pair")
 
 
 def _grids(exhibit: Exhibit) -> Markup:
@@ -59,22 +67,7 @@ def _grids(exhibit: Exhibit) -> Markup:
                 element("p", "; ".join(shortened(line) for line in item["said"]), class_="quiet"),
             )
         )
-    return _framed(exhibit, element("div", *items, class_="grids"))
-
-
-def _curves(exhibit: Exhibit) -> Markup | None:
-    lines = [Line(name=name, xs=exhibit["x"], ys=ys) for name, ys in list(exhibit["y"].items())[: len(SERIES)]]
-    return figure(
-        Chart(
-            title=exhibit["title"],
-            caption=exhibit["caption"],
-            x_label=exhibit["x_label"],
-            y_label=exhibit["y_label"],
-            lines=lines,
-            logarithmic_x=bool(exhibit.get("logarithmic")),
-            may_be_logarithmic=bool(exhibit.get("may_be_logarithmic")),
-        )
-    )
+    return element("div", *items, class_="grids")
 
 
 def _table(exhibit: Exhibit) -> Markup:
@@ -84,9 +77,4 @@ def _table(exhibit: Exhibit) -> Markup:
     size = -(-len(rows) // pieces) or 1
     header = [shortened(title) for title in exhibit["header"]]
     tables = [table(rows[start : start + size], header=header) for start in range(0, len(rows), size)]
-    return _framed(exhibit, scrolling(*tables, name=shortened(exhibit["title"]), class_="scroll grids"))
-
-
-def _framed(exhibit: Exhibit, *content: Markup) -> Markup:
-    title, caption = (shortened(exhibit[name]) for name in ("title", "caption"))
-    return element("figure", element("h3", title), *content, element("figcaption", caption), class_="whole")
+    return scrolling(*tables, name=shortened(exhibit["title"]), class_="scroll grids")

@@ -73,27 +73,26 @@ def table(
         class_: Class of the table.
     """
 
-    def class_of(at: int) -> str | None:
-        return "words" if at in words else None
-
-    lines = []
-    for row in rows:
-        cells = [
-            element("th", cell, scope="row") if names and at == 0 else element("td", cell, class_=class_of(at))
+    kinds = dict.fromkeys(words, "words")
+    body = [
+        [
+            element("th", cell, scope="row") if names and at == 0 else element("td", cell, class_=kinds.get(at))
             for at, cell in enumerate(row)
         ]
-        lines.append(cells)
+        for row in rows
+    ]
     titles = [
-        element("th", title, scope="col", class_=class_of(at)) if title else element("td")
+        element("th", title, scope="col", class_=kinds.get(at)) if title else element("td")
         for at, title in enumerate(header)
     ]
-    last = len(lines) - 1 if total else None
-    body = [element("tr", *cells, class_="sum" if at == last else None) for at, cells in enumerate(lines)]
+    lines = [element("tr", *cells) for cells in body]
+    if total:
+        lines[-1] = element("tr", *body[-1], class_="sum")
     return element(
         "table",
         None if caption is None else element("caption", caption),
         element("thead", element("tr", *titles)) if header else None,
-        element("tbody", *body),
+        element("tbody", *lines),
         class_=class_,
     )
 
