@@ -27,7 +27,7 @@ def other(**changes):
 
 def test_the_verdict_names_who_learned_more_and_who_took_less():
     better = columns_of({**row, "validation_loss": 1.5} for row in rows(80))
-    said = text_of(comparison_page([run(), other(columns=better)], made=""))
+    said = text_of(comparison_page([run(), other(columns=better)], footer=""))
     assert (
         "The lowest validation loss is that of smaller, 1.5000; the least memory was taken by smaller, 900.0 MiB."
         in said
@@ -36,21 +36,21 @@ def test_the_verdict_names_who_learned_more_and_who_took_less():
 
 def test_runs_that_came_out_the_same_are_said_to():
     assert "2 runs that differ neither in memory nor in validation loss" in text_of(
-        comparison_page([run()] * 2, made="")
+        comparison_page([run()] * 2, footer="")
     )
 
 
 def test_only_what_differs_is_listed():
-    said = text_of(comparison_page([run(), other()], made=""))
+    said = text_of(comparison_page([run(), other()], footer=""))
     assert "--seed 42 43" in said
     assert "rematerialisation block none" in said
     asked = said.partition("What was asked")[2]
     assert "loss chunk" not in asked
-    assert "Nothing: recipe, plan and versions are the same." in text_of(comparison_page([run(), run()], made=""))
+    assert "Nothing: recipe, plan and versions are the same." in text_of(comparison_page([run(), run()], footer=""))
 
 
 def test_curves_of_all_runs_share_one_chart():
-    page = comparison_page([run(), other(), other(name="third")], made="")
+    page = comparison_page([run(), other(), other(name="third")], footer="")
     for title in ("Training loss", "Validation loss", "Resident memory", "Throughput"):
         assert f'aria-label="{title}. ' in page
     loss = page.partition('aria-label="Training loss. ')[2].partition("</svg>")[0]
@@ -60,11 +60,11 @@ def test_curves_of_all_runs_share_one_chart():
 
 def test_runs_of_other_units_have_no_common_throughput():
     examples = columns_of({name.replace("tokens", "examples"): value for name, value in row.items()} for row in rows())
-    assert "Throughput. " not in comparison_page([run(), other(columns=examples)], made="")
+    assert "Throughput. " not in comparison_page([run(), other(columns=examples)], footer="")
 
 
 def test_a_run_without_metrics_is_beside_the_others():
-    said = text_of(comparison_page([run(), other(columns={}, ledger={})], made=""))
+    said = text_of(comparison_page([run(), other(columns={}, ledger={})], footer=""))
     assert "training loss, last 1.0000 -" in said
 
 
@@ -81,11 +81,11 @@ def test_names_tell_runs_apart(names, paths, expected):
 
 
 def test_every_budget_is_a_line():
-    page = comparison_page([run(), other(ledger=LEDGER | {"budget_bytes": 4 * GIB})], made="")
+    page = comparison_page([run(), other(ledger=LEDGER | {"budget_bytes": 4 * GIB})], footer="")
     assert "a line: 2.0 GiB" in page
     assert "a line: 4.0 GiB" in page
 
 
 def test_what_runs_are_called_is_escaped():
-    page = comparison_page([run(name="<script>"), other()], made="")
+    page = comparison_page([run(name="<script>"), other()], footer="")
     assert "<script" not in page

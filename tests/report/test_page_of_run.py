@@ -16,18 +16,18 @@ from report_examples import LEDGER, PLANNED
 
 
 def test_the_first_thing_said_is_whether_the_line_held():
-    said = text_of(run_page(run(), made=""))
+    said = text_of(run_page(run(), footer=""))
     assert "Under the line: 1.4 GiB of 2.0 GiB at its peak, 70.3 % of the budget." in said
     assert "That is 6.2 % less than the 1.5 GiB that were predicted." in said
 
 
 def test_a_run_over_its_line_says_by_how_much():
     over = LEDGER | {"measured": {"peak_bytes": 3 * GIB, "phases": {}}}
-    assert "Over the line by 1.0 GiB" in text_of(run_page(run(ledger=over), made=""))
+    assert "Over the line by 1.0 GiB" in text_of(run_page(run(ledger=over), footer=""))
 
 
 def test_every_component_stands_predicted_beside_measured():
-    said = text_of(run_page(run(), made=""))
+    said = text_of(run_page(run(), footer=""))
     assert "process 384.0 MiB 390.0 MiB +1.6 %" in said
     assert "activations 1.0 GiB - -" in said
 
@@ -39,7 +39,7 @@ def test_the_plan_says_why_what_came_second_and_what_other_memory_would_buy():
         {"budget_bytes": GIB, "plan": None, "predicted_peak_bytes": None, "step_ratio": None},
         {"budget_bytes": 3 * GIB, "plan": faster, "predicted_peak_bytes": 2500 * MIB, "step_ratio": 0.8},
     ]
-    said = text_of(run_page(run(planned=planned), made=""))
+    said = text_of(run_page(run(planned=planned), footer=""))
     assert "Chosen because it is the fastest of 12 plans that fit" in said
     assert "micro-batch 8 x 8, remat dots, loss chunk 1024, bfloat16 1.7 GiB 560 ms slower by more than 5 %" in said
     assert "1.0 GiB less (1.0 GiB): none of the plans that were looked at fits." in said
@@ -56,7 +56,7 @@ def test_the_same_plan_for_more_memory_buys_nothing():
         same | {"budget_bytes": GIB, "plan": planned["plan"] | {"prefetch": 0}},
         same | {"budget_bytes": 3 * GIB, "plan": planned["plan"] | {"pinned": []}},
     ]
-    said = text_of(run_page(run(planned=planned), made=""))
+    said = text_of(run_page(run(planned=planned), footer=""))
     assert "1.0 GiB less (1.0 GiB): the same step; 0 batches made ready." in said
     assert "1.0 GiB more (3.0 GiB): buys nothing, the same plan." in said
 
@@ -64,12 +64,12 @@ def test_the_same_plan_for_more_memory_buys_nothing():
 def test_a_plan_of_an_older_version_says_that_it_did_not_keep_them():
     planned = PLANNED.to_dict()
     del planned["other_budgets"]
-    assert "made by a version that did not keep it" in text_of(run_page(run(planned=planned), made=""))
+    assert "made by a version that did not keep it" in text_of(run_page(run(planned=planned), footer=""))
 
 
 def test_stalls_are_listed_with_their_steps():
     slow = columns_of(rows(step_seconds={17: 4.0}))
-    said = text_of(run_page(run(columns=slow), made=""))
+    said = text_of(run_page(run(columns=slow), footer=""))
     assert "1 of 40 rows took more than 2 times as long a step" in said
     assert "17 4.0 s" in said
 
@@ -77,25 +77,25 @@ def test_stalls_are_listed_with_their_steps():
 def test_waiting_for_data_comes_with_advice_only_where_it_is_much():
     much = columns_of(rows(data_seconds=dict.fromkeys(range(1, 41), 0.2)))
     assert "waited for data 40.0 % of the time of its steps. A deeper --prefetch" in text_of(
-        run_page(run(columns=much), made="")
+        run_page(run(columns=much), footer="")
     )
-    assert "A deeper --prefetch" not in text_of(run_page(run(), made=""))
+    assert "A deeper --prefetch" not in text_of(run_page(run(), footer=""))
 
 
 def test_nan_is_said_and_marked():
-    said = text_of(run_page(run(columns=columns_of(rows(loss={9: NAN, 30: NAN}))), made=""))
+    said = text_of(run_page(run(columns=columns_of(rows(loss={9: NAN, 30: NAN}))), footer=""))
     assert "Of training loss, 2 of 40 values are NaN or infinite, the first at 9 (optimizer step)" in said
 
 
 def test_a_run_that_only_saw_nan_has_a_page():
     all_nan = columns_of({"step": step, "loss": NAN, "elapsed_seconds": NAN} for step in range(5))
-    said = text_of(run_page(run(columns=all_nan, ledger={}), made=""))
+    said = text_of(run_page(run(columns=all_nan, ledger={}), footer=""))
     assert "training loss, last nan" in said
     assert "Not a finite number: the training loss is in all of its 5 rows." in said
 
 
 def test_a_run_without_metrics_shows_its_plan():
-    said = text_of(run_page(run(columns={}, ledger={}, state="nothing saved"), made=""))
+    said = text_of(run_page(run(columns={}, ledger={}, state="nothing saved"), footer=""))
     assert "nothing saved, no step logged" in said
     assert "No step was logged yet." in said
     assert "What each part took is measured when a session ends" in said
@@ -103,7 +103,7 @@ def test_a_run_without_metrics_shows_its_plan():
 
 
 def test_a_run_without_a_plan_shows_its_metrics():
-    said = text_of(run_page(run(planned={}, ledger={}), made=""))
+    said = text_of(run_page(run(planned={}, ledger={}), footer=""))
     assert "This run has no plan yet." in said
     assert "Loss" in said
 
@@ -116,11 +116,11 @@ def test_on_an_accelerator_its_own_memory_is_held_against_the_line():
     on_device = columns_of({**row, "device_bytes": 9e8, "peak_device_bytes": 1e9} for row in rows())
     known = run(columns=on_device, ledger={})
     assert known.measured_peak_bytes == 1e9
-    assert "memory of one device, as its allocator counts it" in text_of(run_page(known, made=""))
+    assert "memory of one device, as its allocator counts it" in text_of(run_page(known, footer=""))
 
 
 def test_commands_versions_commit_and_seed_are_there():
-    said = text_of(run_page(run(), made="made by a test"))
+    said = text_of(run_page(run(), footer="made by a test"))
     for word in ("Continues it plimsoll train stories", "--plan runs/stories/plan.json", "commit 0123abc", "seed 42",
                  "jax 0.10.2", "made by a test"):  # fmt: skip
         assert word in said
@@ -150,7 +150,7 @@ EXHIBITS = (
 
 
 def test_what_the_recipe_makes_is_shown_and_what_is_unknown_is_left_out():
-    page = run_page(run(exhibits=EXHIBITS, left_out=["what it drives: no file"]), made="")
+    page = run_page(run(exhibits=EXHIBITS, left_out=["what it drives: no file"]), footer="")
     said = text_of(page)
     assert "Once upon" in said
     assert 'aria-label="test:0, the answer: 1 2\n2 1"' in page
@@ -160,13 +160,13 @@ def test_what_the_recipe_makes_is_shown_and_what_is_unknown_is_left_out():
 
 
 def test_the_page_asks_nothing_of_any_other_place():
-    page = run_page(run(exhibits=EXHIBITS), made="")
+    page = run_page(run(exhibits=EXHIBITS), footer="")
     assert not re.search(r"<(script|link|img|iframe|object|embed)|(src|srcset|href)=\"(?!#)|url\(|@import", page)
     assert "default-src &#x27;none&#x27;" in page
 
 
 def test_charts_are_named_and_described_for_those_who_hear_them():
-    tags = Seen(run_page(run(), made="")).tags
+    tags = Seen(run_page(run(), footer="")).tags
     drawn = [dict(attributes) for tag, attributes in tags if tag == "svg"]
     assert all("aria-label" in one or one.get("aria-hidden") == "true" for one in drawn)
     named = [one["aria-label"] for one in drawn if "aria-label" in one]
@@ -175,12 +175,12 @@ def test_charts_are_named_and_described_for_those_who_hear_them():
 
 @pytest.mark.parametrize("label", ["resident memory, MiB", "time since the start, seconds", "optimizer step"])
 def test_axes_carry_their_units(label):
-    assert label in text_of(run_page(run(), made=""))
+    assert label in text_of(run_page(run(), footer=""))
 
 
 def test_a_run_of_100_000_rows_fits_into_a_small_page():
     long = run(columns=columns_of(rows(100_000)))
-    assert len(run_page(long, made="").encode()) < 300_000
+    assert len(run_page(long, footer="").encode()) < 300_000
 
 
 def structure(page):
@@ -208,20 +208,20 @@ def test_no_text_from_a_run_becomes_markup(said):
                 chosen={"prompt": word},
                 recipe={"kind": word, "fields": {"seed": word}},
             ),
-            made=word,
+            footer=word,
         )
 
     assert structure(page(said or "x")) == structure(page("x"))
 
 
 def test_the_name_of_a_script_is_shown_and_not_run():
-    page = run_page(run(name="<script>alert(1)</script>"), made="")
+    page = run_page(run(name="<script>alert(1)</script>"), footer="")
     assert "<script" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
 
 
 def test_a_plan_that_was_never_run_has_a_page():
-    said = text_of(plan_page(PLANNED.to_dict(), made=""))
+    said = text_of(plan_page(PLANNED.to_dict(), footer=""))
     assert "A plan that was never run: it expects 1.5 GiB of 2.0 GiB, 75.0 % of the budget." in said
     assert "stories-small on cpu" in said
     assert "All of it is predicted." in said
@@ -231,8 +231,8 @@ def test_a_plan_that_was_never_run_has_a_page():
 def test_a_long_table_stands_in_pieces_side_by_side():
     rows = [[f"system {number}", str(number)] for number in range(30)]
     long = {"kind": "table", "title": "Systems", "caption": "", "header": ["a", "b"], "rows": rows}
-    page = run_page(run(exhibits=[long]), made="").partition('aria-label="Systems"')[2].partition("</figure>")[0]
+    page = run_page(run(exhibits=[long]), footer="").partition('aria-label="Systems"')[2].partition("</figure>")[0]
     assert page.count("<table>") == 3
     assert page.count("system ") == 30
-    empty = run_page(run(exhibits=[long | {"rows": []}]), made="")
+    empty = run_page(run(exhibits=[long | {"rows": []}]), footer="")
     assert 'aria-label="Systems"' in empty

@@ -45,7 +45,7 @@ def report(arguments: list[str]) -> int:
     footer = run_report.made_by()
     if options.plan is not None:
         with as_written(options.plan):
-            page = plan_page(run_report.plan_of_file(options.plan), made=footer)
+            page = plan_page(run_report.plan_of_file(options.plan), footer=footer)
     elif len(options.runs) == 1:
         with as_written(f"a file of {options.runs[0]}"):
             recorded = run_report.recorded(
@@ -54,13 +54,13 @@ def report(arguments: list[str]) -> int:
                 closed_loop=options.closed_loop,
                 say=lambda text: print(f"  {text} ...", file=sys.stderr),
             )
-            page = run_page(recorded, made=footer)
+            page = run_page(recorded, footer=footer)
     else:
         from plimsoll.report.page.compared import comparison_page
 
         with as_written(f"a file of {' or '.join(options.runs)}"):
             runs = [run_report.recorded(fetched(run), ask_model=False) for run in options.runs]
-            page = comparison_page(runs, made=footer)
+            page = comparison_page(runs, footer=footer)
     try:
         out.write_text(page, encoding="utf-8")
     except OSError as problem:

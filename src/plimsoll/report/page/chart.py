@@ -47,11 +47,11 @@ class Chart:
     title: str
     caption: str
     """Text below the chart: what to look for."""
-    x_label: str
-    """Name of the horizontal axis with its unit."""
     y_label: str
     """Name of the vertical axis with its unit."""
     lines: Sequence[Line]
+    x_label: str = "optimizer step"
+    """Name of the horizontal axis with its unit."""
     levels: Sequence[tuple[str, float]] = ()
     """Names and values of horizontal lines that must not be crossed, like the budget."""
     from_zero: bool = False
@@ -63,6 +63,31 @@ class Chart:
     """True if values are shares, so that the axis goes from 0 to 1."""
     filled: bool = False
     """True if the area below the first line is filled, to show how much of a level is used."""
+
+    def figure(self) -> Markup | None:
+        """Returns the chart as a figure, or None if it has not a single finite point."""
+        curves = [(line, thinned(line.xs, line.ys)) for line in self.lines]
+        if not any(kept.pieces for _, kept in curves):
+            return None
+        lost = "".join(
+            f" Of {line.name}, {kept.not_finite_count:,} of {len(line.ys):,} values are NaN or infinite, the first at"
+            f" {kept.not_finite[0]:,.6g} ({self.x_label}): see the crosses."
+            for line, kept in curves
+            if kept.not_finite
+        )
+        entries = []
+        for at, line in enumerate(self.lines):
+            stroke = element("path", d="M0 5H26", class_=f"curve {SERIES[at]}", stroke_dasharray=_dashes(line, at))
+            swatch = element("svg", stroke, viewBox="0 0 26 10", width=26, height=10, aria_hidden="true")
+            entries.append(element("li", swatch, " ", shortened(line.name, most=80)))
+        return element(
+            "figure",
+            element("h3", self.title),
+            element("ul", *entries, class_="legend") if len(entries) > 1 else None,
+            _drawing(self, curves),
+            element("figcaption", self.caption, lost),
+            _numbers(self, curves),
+        )
 
 
 @dataclass(frozen=True)
@@ -101,42 +126,16 @@ def thinned(xs: Sequence[float], ys: Sequence[float], *, stretches: int = STRETC
     return Thinned(tuple(tuple(piece) for piece in pieces if piece), tuple(bad), count)
 
 
-def figure(chart: Chart) -> Markup | None:
-    """Returns the chart as a figure, or None if it has not a single finite point."""
-    drawn = [(line, thinned(line.xs, line.ys)) for line in chart.lines]
-    if not any(kept.pieces for _, kept in drawn):
-        return None
-    lost = "".join(
-        f" Of {line.name}, {kept.not_finite_count:,} of {len(line.ys):,} values are NaN or infinite, the first at"
-        f" {kept.not_finite[0]:,.6g} ({chart.x_label}): see the crosses."
-        for line, kept in drawn
-        if kept.not_finite
-    )
-    entries = []
-    for at, line in enumerate(chart.lines):
-        stroke = element("path", d="M0 5H26", class_=f"curve {SERIES[at]}", stroke_dasharray=_dashes(line, at))
-        swatch = element("svg", stroke, viewBox="0 0 26 10", width=26, height=10, aria_hidden="true")
-        entries.append(element("li", swatch, " ", shortened(line.name, most=80)))
-    return element(
-        "figure",
-        element("h3", chart.title),
-        element("ul", *entries, class_="legend") if len(entries) > 1 else None,
-        _drawing(chart, drawn),
-        element("figcaption", chart.caption, lost),
-        _numbers(chart, drawn),
-    )
-
-
-def _drawing(chart: Chart, drawn: Sequence[tuple[Line, Thinned]]) -> Markup:
+def _drawing(chart: Chart, curves: Sequence[tuple[Line, Thinned]]) -> Markup:
     """Returns the SVG: axes with their grid, the filled area, the curves, the levels, and crosses for lost values."""
-    x, y = _axes(chart, [point for _, kept in drawn for point in kept.points])
+    x, y = _axes(chart, [point for _, kept in curves for point in kept.points])
     floor, right = HEIGHT - BOTTOM, WIDTH - RIGHT
     parts = [_grid(x, y)]
-    for piece in drawn[0][1].pieces if chart.filled else ():
+    for piece in curves[0][1].pieces if chart.filled else ():
         if len(piece) > 1:
             area = f"{_path(piece, x, y)}V{floor}H{_x(x, piece[0][0]):g}Z"
             parts.append(element("path", d=area, class_="fill"))
-    for at, (line, kept) in enumerate(drawn):
+    for at, (line, kept) in enumerate(curves):
         style = {"class_": f"curve {SERIES[at]}", "stroke_dasharray": _dashes(line, at)}
         parts += [element("path", d=_path(piece, x, y), **style) for piece in kept.pieces if len(piece) > 1]
         alone = [piece[0] for piece in kept.pieces if len(piece) == 1]
@@ -148,9 +147,9 @@ def _drawing(chart: Chart, drawn: Sequence[tuple[Line, Thinned]]) -> Markup:
         parts.append(element("path", d=f"M{LEFT} {height}H{right}", class_="level line"))
         parts.append(element("text", name, x=right - 4, y=height - 5, text_anchor="end", class_="on line"))
     cross = {"y": TOP + 10, "text_anchor": "middle", "class_": "on line"}
-    for _, kept in drawn:
+    for _, kept in curves:
         parts += [element("text", "\N{MULTIPLICATION SIGN}", x=_x(x, lost), **cross) for lost in kept.not_finite]
-    words = f"{chart.title}. {_described(chart, drawn)}"
+    words = f"{chart.title}. {_described(chart, curves)}"
     return element("svg", *parts, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=words)
 
 
@@ -199,10 +198,10 @@ def _dashes(line: Line, at: int) -> str | None:
     return DASHES[at] or None if len(line.xs) <= DENSE else None
 
 
-def _described(chart: Chart, drawn: Sequence[tuple[Line, Thinned]]) -> str:
+def _described(chart: Chart, curves: Sequence[tuple[Line, Thinned]]) -> str:
     """Returns the chart in words, for screen readers: both ends, the lowest and the highest point of each line."""
     sentences = [f"{chart.y_label} over {chart.x_label}."]
-    for line, kept in drawn:
+    for line, kept in curves:
         points = kept.points
         if points:
             low, high = min(points, key=lambda point: point[1]), max(points, key=lambda point: point[1])
@@ -215,10 +214,10 @@ def _described(chart: Chart, drawn: Sequence[tuple[Line, Thinned]]) -> str:
     return " ".join(sentences)
 
 
-def _numbers(chart: Chart, drawn: Sequence[tuple[Line, Thinned]]) -> Markup:
+def _numbers(chart: Chart, curves: Sequence[tuple[Line, Thinned]]) -> Markup:
     """Returns a folded table of some of the points that are drawn, the first and the last among them."""
     tables = []
-    for line, kept in drawn:
+    for line, kept in curves:
         points = kept.points
         if not points:
             continue

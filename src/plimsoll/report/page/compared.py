@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from plimsoll.planned import Plan
 from plimsoll.report.layout import UNKNOWN, format_known_bytes
-from plimsoll.report.page.chart import Chart, Line, figure
+from plimsoll.report.page.chart import Chart, Line
 from plimsoll.report.page.learning import BYTES, TIMES, unit_of
 from plimsoll.report.page.markup import Markup, element, joined, scrolling, shortened, table
 from plimsoll.report.page.of_run import facts
-from plimsoll.report.page.plan_sections import plan_of
 from plimsoll.report.page.recorded import Recorded
 from plimsoll.report.page.shell import page
 from plimsoll.report.tables import lever_rows
@@ -20,8 +20,8 @@ MOST_FIELDS = 60
 """Differences that are listed."""
 
 
-def comparison_page(runs: Sequence[Recorded], *, made: str) -> str:
-    """Returns the page of several runs. `made` is its last line."""
+def comparison_page(runs: Sequence[Recorded], *, footer: str) -> str:
+    """Returns the page of several runs. `footer` is its last line."""
     names = names_of(runs)
     sections = [
         ("What came of it", _table(names, _outcomes(runs), "Outcomes")),
@@ -29,7 +29,7 @@ def comparison_page(runs: Sequence[Recorded], *, made: str) -> str:
         ("What was asked", _differences(runs, names)),
     ]
     verdict = element("p", _verdict(runs, names), class_="verdict")
-    return page(title=" and ".join(names), verdict=verdict, facts=[], sections=sections, made=made)
+    return page(title=" and ".join(names), verdict=verdict, facts=[], sections=sections, footer=footer)
 
 
 def names_of(runs: Sequence[Recorded]) -> list[str]:
@@ -79,7 +79,7 @@ def _differences(runs: Sequence[Recorded], names: Sequence[str]) -> Markup:
     """Returns a table of options, levers and versions that differ; two runs agree in most of them."""
     fields = [run.recipe.get("fields") or {} for run in runs]
     rows = [(f"--{name.replace('_', '-')}", values) for name, values in _differing(fields)]
-    levers = [lever_rows(plan_of(run.planned)) if run.planned else {} for run in runs]
+    levers = [lever_rows(Plan.from_dict(run.planned["plan"])) if run.planned else {} for run in runs]
     rows += _differing(levers)
     last = [run.sessions[-1] if run.sessions else {} for run in runs]
     rows += [(name, values) for name, values in _differing(last) if name != "started"]
@@ -128,7 +128,7 @@ def _charts(runs: Sequence[Recorded], names: Sequence[str]) -> list[Markup]:
         ]
         x_label = f"time since the start, {clock}" if in_time else "optimizer step"
         labels = {"title": title, "caption": caption, "x_label": x_label, "y_label": y_label}
-        return figure(Chart(**labels, lines=lines, x_from_zero=in_time, **more))
+        return Chart(**labels, lines=lines, x_from_zero=in_time, **more).figure()
 
     by_step = "By step. See which curve lies lower, and whether it falls further."
     earlier = "The same by the clock: a faster run is further to the left."

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from plimsoll.report.page.chart import Chart, Line, figure
+from plimsoll.report.page.chart import Chart, Line
 from plimsoll.report.page.markup import Markup, element, scrolling, shortened, table
 from plimsoll.report.page.palette import SERIES
 
@@ -23,13 +23,13 @@ MOST_PIECES, ROWS_OF_A_PIECE = 3, 12
 Exhibit = Mapping[str, Any]
 
 
-def drawn(exhibit: Exhibit) -> Markup | None:
+def exhibit_html(exhibit: Exhibit) -> Markup | None:
     """Returns the exhibit as HTML; None for an unknown kind, and for a curve without a finite point."""
     if exhibit["kind"] == "curves":
         lines = [Line(name=name, xs=exhibit["x"], ys=ys) for name, ys in list(exhibit["y"].items())[: len(SERIES)]]
         words = {name: exhibit[name] for name in ("title", "caption", "x_label", "y_label")}
         logarithmic, may_be = (bool(exhibit.get(name)) for name in ("logarithmic", "may_be_logarithmic"))
-        return figure(Chart(**words, lines=lines, logarithmic_x=logarithmic, may_be_logarithmic=may_be))
+        return Chart(**words, lines=lines, logarithmic_x=logarithmic, may_be_logarithmic=may_be).figure()
     draw = {"texts": _texts, "grids": _grids, "table": _table}.get(exhibit["kind"])
     if draw is None:
         return None

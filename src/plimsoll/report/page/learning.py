@@ -8,7 +8,7 @@ from itertools import accumulate
 from statistics import median
 
 from plimsoll.report.layout import format_rate, format_share
-from plimsoll.report.page.chart import Chart, Line, figure
+from plimsoll.report.page.chart import Chart, Line
 from plimsoll.report.page.markup import Markup, element, joined, scrolling, shortened, table
 from plimsoll.report.page.recorded import Column, Recorded
 from plimsoll.units import GIB, MIB, format_bytes, format_seconds
@@ -54,20 +54,18 @@ def memory_under_the_line(run: Recorded) -> Markup | None:
     levels = [(f"the line: {format_bytes(budget)}", budget / unit)] if budget else []
     what = "memory of one device, as its allocator counts it" if run.on_device else "the process's resident memory"
     over = "" if not budget or measured is None or measured <= budget else " It was crossed."
-    return figure(
-        Chart(
-            title="Memory under the line",
-            caption=f"See how far {what} stays below the red line, the budget.{over} The upper curve is the highest"
-            " so far, which also holds what happened between two rows of metrics.",
-            x_label=f"time since the start, {size_name}",
-            y_label=f"{kind} memory, {unit_name}",
-            lines=lines,
-            levels=levels,
-            x_from_zero=True,
-            from_zero=True,
-            filled=True,
-        )
-    )
+    return Chart(
+        title="Memory under the line",
+        caption=f"See how far {what} stays below the red line, the budget.{over} The upper curve is the highest"
+        " so far, which also holds what happened between two rows of metrics.",
+        x_label=f"time since the start, {size_name}",
+        y_label=f"{kind} memory, {unit_name}",
+        lines=lines,
+        levels=levels,
+        x_from_zero=True,
+        from_zero=True,
+        filled=True,
+    ).figure()
 
 
 def learning(run: Recorded) -> Markup:
@@ -100,16 +98,13 @@ def _loss(run: Recorded) -> Markup | None:
     rose = best and last is not None and math.isfinite(last) and last > best[1] + 0.02 * abs(best[1])
     later = " It has risen since." if rose else ""
     falls = "both curves still fall" if len(lines) > 1 else "it still falls"
-    return figure(
-        Chart(
-            title="Loss",
-            caption=f"See whether {falls} at the end.{seen}{later}",
-            x_label="optimizer step",
-            y_label="loss, nats" if run.rate_unit == "tokens" else "loss",
-            lines=lines,
-            may_be_logarithmic=True,
-        )
-    )
+    return Chart(
+        title="Loss",
+        caption=f"See whether {falls} at the end.{seen}{later}",
+        y_label="loss, nats" if run.rate_unit == "tokens" else "loss",
+        lines=lines,
+        may_be_logarithmic=True,
+    ).figure()
 
 
 def _rate_of_learning(run: Recorded) -> Markup | None:
@@ -117,17 +112,14 @@ def _rate_of_learning(run: Recorded) -> Markup | None:
         return None
     steps, rates = run.learning_rate
     length = run.data.get("steps") or int(steps[-1])
-    return figure(
-        Chart(
-            title="Learning rate",
-            caption=f"The recipe's schedule over the whole run of {length:,} steps; see where the warm-up ends. The run"
-            f" is at step {run.last_step or 0:,}.",
-            x_label="optimizer step",
-            y_label="learning rate, per step",
-            lines=[Line(name="learning rate", xs=steps, ys=rates)],
-            from_zero=True,
-        )
-    )
+    return Chart(
+        title="Learning rate",
+        caption=f"The recipe's schedule over the whole run of {length:,} steps; see where the warm-up ends. The run"
+        f" is at step {run.last_step or 0:,}.",
+        y_label="learning rate, per step",
+        lines=[Line(name="learning rate", xs=steps, ys=rates)],
+        from_zero=True,
+    ).figure()
 
 
 def _metrics(run: Recorded) -> list[str]:
@@ -150,17 +142,14 @@ def _metric(run: Recorded, name: str) -> Markup | None:
     words = shortened(name.replace("_", " "), most=60)
     share = "accuracy" in name
     seen = "1 is perfect." if share else "A spike is a step that was unlike its neighbours."
-    return figure(
-        Chart(
-            title=words[:1].upper() + words[1:],
-            caption=f"Its mean over a step{' and over the held-out set' if validation else ''}. {seen}",
-            x_label="optimizer step",
-            y_label=f"{words}, a share from 0 to 1" if share else f"{words}, as the recipe reports it",
-            lines=lines,
-            may_be_logarithmic=not share,
-            share=share,
-        )
-    )
+    return Chart(
+        title=words[:1].upper() + words[1:],
+        caption=f"Its mean over a step{' and over the held-out set' if validation else ''}. {seen}",
+        y_label=f"{words}, a share from 0 to 1" if share else f"{words}, as the recipe reports it",
+        lines=lines,
+        may_be_logarithmic=not share,
+        share=share,
+    ).figure()
 
 
 def speed(run: Recorded) -> Markup:
@@ -170,17 +159,14 @@ def speed(run: Recorded) -> Markup:
     if column is None:
         return element("p", "No step was timed yet.")
     usual = median(column.finite() or [0.0])
-    chart = figure(
-        Chart(
-            title="Throughput",
-            caption=f"Half of the rows of metrics have at least {format_rate(usual, str(unit))}. See the dips: other"
-            " work on the machine, or a stall.",
-            x_label="optimizer step",
-            y_label=f"{unit} per second",
-            lines=_by_step(str(unit), column),
-            from_zero=True,
-        )
-    )
+    chart = Chart(
+        title="Throughput",
+        caption=f"Half of the rows of metrics have at least {format_rate(usual, str(unit))}. See the dips: other"
+        " work on the machine, or a stall.",
+        y_label=f"{unit} per second",
+        lines=_by_step(str(unit), column),
+        from_zero=True,
+    ).figure()
     return element("div", chart, element("div", *_stalls(run), class_="beside"), class_="pair")
 
 

@@ -7,7 +7,8 @@ from statistics import median
 from typing import Any
 
 from plimsoll.report.layout import UNKNOWN, format_rate, format_share, known
-from plimsoll.report.page import exhibits, learning
+from plimsoll.report.page import learning
+from plimsoll.report.page.exhibits import exhibit_html
 from plimsoll.report.page.markup import Markup, element, joined, shortened
 from plimsoll.report.page.plan_sections import line_picture, the_plan, used_of, where_the_bytes_go
 from plimsoll.report.page.recorded import Recorded
@@ -16,9 +17,9 @@ from plimsoll.report.tables import overrun_words
 from plimsoll.units import MIB, format_bytes, format_count, format_seconds
 
 
-def run_page(run: Recorded, *, made: str) -> str:
-    """Returns the page of a run. `made` is its last line."""
-    examples = [html for exhibit in run.exhibits if (html := exhibits.drawn(exhibit)) is not None]
+def run_page(run: Recorded, *, footer: str) -> str:
+    """Returns the page of a run. `footer` is its last line."""
+    examples = [html for exhibit in run.exhibits if (html := exhibit_html(exhibit)) is not None]
     missing = [element("li", shortened(text)) for text in run.left_out]
     makes = [
         element("div", *examples, class_="pair") if examples else None,
@@ -32,11 +33,11 @@ def run_page(run: Recorded, *, made: str) -> str:
         ("The plan", the_plan(run.planned) if run.planned else element("p", "This run has no plan yet.")),
         ("Again", _again(run)),
     ]
-    return page(title=run.name, verdict=_verdict(run), facts=facts(run), sections=sections, made=made)
+    return page(title=run.name, verdict=_verdict(run), facts=facts(run), sections=sections, footer=footer)
 
 
-def plan_page(planned: Mapping[str, Any], *, made: str) -> str:
-    """Returns the page of a plan, from what `plimsoll plan --json` printed. `made` is its last line."""
+def plan_page(planned: Mapping[str, Any], *, footer: str) -> str:
+    """Returns the page of a plan, from what `plimsoll plan --json` printed. `footer` is its last line."""
     peak, budget = planned["predicted_peak_bytes"], planned["budget_bytes"]
     share = f"{format_bytes(peak)} of {format_bytes(budget)}, {format_share(peak, budget)} of the budget"
     seconds, tokens = planned.get("step_seconds"), planned.get("tokens_per_step")
@@ -54,7 +55,7 @@ def plan_page(planned: Mapping[str, Any], *, made: str) -> str:
             ("devices", f"{planned.get('devices', 1):,}"),
         ],
         sections=[("The line", bytes_of), ("The plan", the_plan(planned))],
-        made=made,
+        footer=footer,
     )
 
 

@@ -21,11 +21,6 @@ Facts = Mapping[str, Any]
 BAR_WIDTH = 100
 
 
-def plan_of(planned: Facts) -> Plan:
-    """Returns the plan of a `plan.json`."""
-    return Plan.from_dict(planned["plan"])
-
-
 def line_picture(planned: Facts) -> Markup:
     """Returns a picture of the predicted peak and the budget, to scale."""
     peak, budget = planned["predicted_peak_bytes"], planned["budget_bytes"]
@@ -141,7 +136,7 @@ def _alternatives(planned: Facts) -> Markup:
         return element("p", "No other plan that was looked at fits the budget: there is no runner-up.")
     rows = [
         (
-            plan_words(plan_of(other)),
+            plan_words(Plan.from_dict(other["plan"])),
             format_known_bytes(other.get("predicted_peak_bytes")),
             format_seconds(other["step_seconds"]) if other.get("step_seconds") else UNKNOWN,
             shortened(other.get("reason", "")),
@@ -182,7 +177,7 @@ def _effect(other: Facts, plan: Facts, *, more: bool) -> str:
         share = abs(1 / ratio - 1) if ratio < 1 else ratio - 1
         pace = f"{share:.0%} {'faster' if ratio < 1 else 'slower'}" if round(share, 2) else "as fast"
         peak = format_bytes(other["predicted_peak_bytes"])
-        return f"{plan_words(plan_of(other))}, {pace} by the rates, with a peak of {peak}."
+        return f"{plan_words(Plan.from_dict(changed))}, {pace} by the rates, with a peak of {peak}."
     differences = []
     if changed["async_save"] != plan["async_save"]:
         differences.append("saves beside training" if changed["async_save"] else "training waits for saves")

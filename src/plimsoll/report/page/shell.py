@@ -19,7 +19,7 @@ def page(
     verdict: Markup,
     facts: Sequence[tuple[str, str]],
     sections: Sequence[tuple[str, Markup]],
-    made: str,
+    footer: str,
 ) -> str:
     """Returns a whole document.
 
@@ -28,7 +28,7 @@ def page(
         verdict: What the reader wants to know first.
         facts: Names and values of the figures at the top.
         sections: Parts of the page, in order, each with its heading.
-        made: Last line: when and by which version the page was made.
+        footer: Last line: when and by which version the page was made.
     """
     head = element(
         "head",
@@ -54,6 +54,6 @@ def page(
             ),
         ),
         element("main", *parts, id="content", tabindex="-1"),
-        element("footer", element("p", made)),
+        element("footer", element("p", footer)),
     )
     return joined(Markup("<!doctype html>\n"), element("html", head, body, lang="en"), "\n")
