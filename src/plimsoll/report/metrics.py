@@ -15,6 +15,7 @@ a power cut may lose the last seconds, which a resumed run writes again.
 
 import json
 import math
+import mmap
 import os
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -103,19 +104,12 @@ def _lines_and_rows(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
 
 
 def _drop_torn_line(path: Path) -> None:
-    """Cuts off what follows the last newline. Reads backwards in blocks: the file may be long, and memory is scarce."""
+    """Cuts off what follows the last newline. The file is mapped, not read: it may be long, and memory is scarce."""
     if not path.exists() or not (size := path.stat().st_size):
         return
     with open(path, "r+b") as file:
-        end = size
-        while end > 0:
-            start = max(0, end - 4096)
-            file.seek(start)
-            newline = file.read(end - start).rfind(b"\n")
-            if newline >= 0:
-                end = start + newline + 1
-                break
-            end = start
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            end = content.rfind(b"\n") + 1
         if end < size:
             file.truncate(end)
 

@@ -224,6 +224,6 @@ def _numbers(chart: Chart, curves: Sequence[tuple[Line, Thinned]]) -> Markup:
         chosen = sorted({round(part * (len(points) - 1) / (ROWS - 1)) for part in range(ROWS)})
         rows = [(f"{points[at][0]:,.6g}", f"{points[at][1]:,.5g}") for at in chosen]
         caption = f"{shortened(line.name, most=80)}: {len(chosen)} of {len(line.xs):,} points"
-        tables.append(table(rows, header=(chart.x_label, chart.y_label), caption=caption, class_="numbers"))
+        tables.append(table(rows, header=(chart.x_label, chart.y_label), caption=caption))
     inside = scrolling(*tables, name=f"Numbers: {chart.title}")
     return element("details", element("summary", "The numbers"), inside)

@@ -59,7 +59,6 @@ def table(
     names: bool = True,
     words: Collection[int] = (),
     total: bool = False,
-    class_: str | None = None,
 ) -> Markup:
     """Returns a table.
 
@@ -70,7 +69,6 @@ def table(
         names: Whether the first cell of a row names it, and so is a header cell.
         words: Numbers of the columns that hold text, which may wrap, instead of numbers.
         total: Whether the last row is the sum of the others.
-        class_: Class of the table.
     """
 
     kinds = dict.fromkeys(words, "words")
@@ -93,7 +91,6 @@ def table(
         None if caption is None else element("caption", caption),
         element("thead", element("tr", *titles)) if header else None,
         element("tbody", *lines),
-        class_=class_,
     )
 
 

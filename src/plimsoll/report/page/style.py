@@ -37,8 +37,7 @@ svg text.label {{ font-size: 12.5px; fill: var(--ink); }}
 svg text.on.line {{ fill: var(--line); font-weight: 600; }}
 .grid {{ stroke: var(--rule); fill: none; }}
 .curve {{ fill: none; stroke-width: 1.6; stroke-linejoin: round; }}
-.level {{ fill: none; stroke-width: 1; stroke: var(--quiet); stroke-dasharray: 3 4; }}
-.level.line {{ stroke: var(--line); stroke-width: 2.2; stroke-dasharray: none; }}
+.level.line {{ fill: none; stroke: var(--line); stroke-width: 2.2; }}
 .fill {{ fill: var(--faint); opacity: .55; }}
 {_SERIES}
 .legend {{ list-style: none; margin: 0 0 4px; padding: 0; display: flex; flex-wrap: wrap; gap: 2px 16px; }}
