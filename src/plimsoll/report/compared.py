@@ -196,27 +196,24 @@ def compared_figure(rows: Sequence[Beside]) -> Figure:
 
 def _draw_memory(axes: Axes, rows: Sequence[Beside]) -> None:
     """Draws each chip's budget as a wide bar, and what the plan (or the smallest one found) needs as a narrow one."""
-    plans = [row.planned for row in rows]
-    needed = [
-        row.floor_bytes or 0 if planned is None else planned.ledger.predicted_peak_bytes
-        for row, planned in zip(rows, plans, strict=True)
+    sizes = [
+        (row.floor_bytes or 0, row.memory_bytes or 0)
+        if row.planned is None
+        else (row.planned.ledger.predicted_peak_bytes, row.planned.ledger.budget_bytes)
+        for row in rows
     ]
-    budgets = [
-        row.memory_bytes if planned is None else planned.ledger.budget_bytes
-        for row, planned in zip(rows, plans, strict=True)
-    ]
-    largest = max([*needed, *(budget or 0 for budget in budgets), 1])
+    largest = max(1, *(size for pair in sizes for size in pair))
     unit, unit_name = byte_axis(largest)
-    for at, (planned, size, budget) in enumerate(zip(plans, needed, budgets, strict=True)):
-        fits = planned is not None
-        axes.barh(at, (budget or 0) / unit, height=0.6, color=ROOM, zorder=2)
+    for at, (row, (size, budget)) in enumerate(zip(rows, sizes, strict=True)):
+        fits = row.planned is not None
+        axes.barh(at, budget / unit, height=0.6, color=ROOM, zorder=2)
         colour, edge = (BAR, BAR) if fits else ("white", LINE)
         axes.barh(at, size / unit, height=0.34, color=colour, edgecolor=edge, zorder=3)
         if budget:
             axes.plot([budget / unit] * 2, [at - 0.36, at + 0.36], color=LINE, linewidth=1.6, zorder=4)
         text = format_bytes(size) if size else "unknown"
         text = text if fits else f"{text}: does not fit"
-        end = (max(size, budget or 0) + 0.01 * largest) / unit
+        end = (max(size, budget) + 0.01 * largest) / unit
         axes.text(end, at, f" {text}", va="center", fontsize=8, color=INK)
     axes.set_xlim(0, 1.45 * largest / unit)
     axes.set_title("what the plan takes; red is the budget", loc="left", fontsize=10, color=INK)

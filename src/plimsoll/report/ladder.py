@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plimsoll.report.layout import UNKNOWN, Cells, all_labelled, format_rate, known, labelled, table
+from plimsoll.report.layout import UNKNOWN, Cells, all_labelled, format_rate, known, table
 from plimsoll.report.picture import BAR, INK, LINE, PEAK, ROOM, bar_axes, byte_axis, save_picture
 from plimsoll.units import MIB, format_bytes, format_count, format_seconds
 
@@ -77,28 +77,25 @@ def _notes(ladder: Mapping[str, Any]) -> list[str]:
     sessions = [row["session_step_seconds"] for row in ladder["rungs"]]
     noise = [max(pair) / min(pair) - 1 for pair in sessions if len(pair) > 1]
     apart = f"; here a rung's two medians lay up to {max(noise):.0%} apart" if noise else ""
-    lines = labelled(
-        "peak",
-        f"of the whole process, the larger of two: steps 1 to {first} with an evaluation and a save halfway and at the"
-        f" end, and one that restores and goes on to step {last}",
-    )
-    lines += labelled(
-        "step",
-        f"median; the sessions of all rungs were taken in turn, and on a shared machine times vary{apart}",
-    )
-    lines += labelled(
-        "drift", "largest difference of a step's training loss from that of the first rung that was run, as a share"
-    )
     budget = ladder["budget_bytes"]
+    notes = [
+        (
+            "peak",
+            f"of the whole process, the larger of two: steps 1 to {first} with an evaluation and a save halfway and at"
+            f" the end, and one that restores and goes on to step {last}",
+        ),
+        ("step", f"median; the sessions of all rungs were taken in turn, and on a shared machine times vary{apart}"),
+        ("drift", "largest difference of a step's training loss from that of the first rung that was run, as a share"),
+    ]
     for row in ladder["rungs"]:
         if row["outcome"] == "predicted":
             over = f"predicted over the {format_bytes(budget)} that it may use, so it was not run"
-            lines += labelled(row["name"], over)
+            notes.append((row["name"], over))
         elif row["outcome"] == "failed":
-            lines += labelled(row["name"], f"failed: {row['why_not']}")
+            notes.append((row["name"], f"failed: {row['why_not']}"))
         elif row["measured_peak_bytes"] > budget:
-            lines += labelled(row["name"], f"over the {format_bytes(budget)} that it may use")
-    return lines
+            notes.append((row["name"], f"over the {format_bytes(budget)} that it may use"))
+    return all_labelled(notes)
 
 
 def ladder_picture(ladder: Mapping[str, Any], path: Path | str) -> Path:
