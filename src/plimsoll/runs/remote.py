@@ -104,7 +104,7 @@ class Mirrored:
     """A run that is trained in the folder `run` and sent to `address`. The block of `mirrored` gets it."""
 
     def __init__(self, address: str, place: Place, say: Say, lost: Callable[[], None]) -> None:
-        self.address, self.place, self.run = address, place, place.run
+        self.address, self.run = address, place.run
         self.behind: str | None = None
         """Reason why the address does not have all that was trained; None if it does."""
         self._say, self._on_loss = say, lost
