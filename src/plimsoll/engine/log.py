@@ -166,7 +166,7 @@ class SessionLog:
                 self._tracker_failed(tracker, f"given up at step {done:,}", problem)
 
     def _tracker_failed(self, tracker: Any, what: str, problem: Exception) -> None:
-        self.say(f"tracker {type(tracker).__name__} is {what}: {type(problem).__name__}: {problem}", important=True)
+        self.say(f"tracker {tracker.name} is {what}: {type(problem).__name__}: {problem}", important=True)
 
     def _end_epoch(self, number: int) -> None:
         now = time.monotonic()

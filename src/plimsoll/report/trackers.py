@@ -12,6 +12,8 @@ A resumed run keeps its identity: a service's id is saved in the run folder. Ten
 number, so that it hides what a killed process wrote after the checkpoint.
 """
 
+from __future__ import annotations
+
 import contextlib
 import importlib
 import importlib.util
@@ -21,7 +23,8 @@ import socket
 import struct
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,22 +34,20 @@ from plimsoll.errors import PlimsollError
 PROJECT = "plimsoll"
 
 
+@dataclass(frozen=True)
 class Tracker:
-    """Destination of a run's metrics. This one drops everything: `--tracker none`."""
+    """Destination of a run's metrics, by functions of its package."""
 
-    def __init__(self, folder: Path, run_name: str, config: Mapping[str, Any], start_step: int) -> None:
-        pass
-
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Sends the values of a step."""
-
-    def close(self) -> None:
-        """Ends the run in the service, or closes the file."""
+    name: str
+    log: Callable[[int, Mapping[str, float]], object]
+    """Sends the values of a step."""
+    close: Callable[[], object]
+    """Ends the run in the service."""
 
 
 def open_tracker(
     name: str, folder: Path | str, *, run_name: str, config: Mapping[str, Any], start_step: int = 0
-) -> Tracker:
+) -> Tracker | TensorBoard:
     """Starts or resumes the tracker of a run.
 
     Args:
@@ -68,13 +69,15 @@ FLUSH_SECONDS = 10
 """Time between flushes: most that a kill loses of the events. metrics.jsonl loses nothing."""
 
 
-class TensorBoard(Tracker):
+class TensorBoard:
     """Event files in the run folder, for `tensorboard --logdir runs/`.
 
     They are written in the training loop's own thread. tensorboardX has a writer with a thread and a queue of ten: on a
     full disk, or if the clock is set back by weeks, that thread dies, and the eleventh value blocks for ever
     (docs/log.md, "Torture"). Here such an error is raised from `log`, and nothing blocks.
     """
+
+    name = "TensorBoard"
 
     def __init__(self, folder: Path, run_name: str, config: Mapping[str, Any], start_step: int) -> None:
         from tensorboardX.summary import text
@@ -126,83 +129,65 @@ class TensorBoard(Tracker):
             self._file.close()
 
 
-class _Service(Tracker):
-    """Tracker whose package has a run object with `log` and `finish`."""
-
-    _run: Any
-
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        self._run.log(dict(values), step=step)
-
-    def close(self) -> None:
-        self._run.finish()
-
-
-class WeightsAndBiases(_Service):
-    """Tracker for wandb, with its own variables: WANDB_MODE (`offline`, `disabled`), WANDB_PROJECT and others."""
-
-    def __init__(self, folder: Path, run_name: str, config: Mapping[str, Any], start_step: int) -> None:
-        wandb = _import("wandb")
-        online = os.environ.get("WANDB_MODE", "online") == "online"
-        kept = folder / "wandb-id.txt"
-        run_id = _read_id(kept)
-        if run_id is None:
-            run_id = uuid.uuid4().hex[:12]
-            kept.write_text(run_id + "\n")
-        try:
-            self._run = wandb.init(
-                project=os.environ.get("WANDB_PROJECT", PROJECT),
-                name=run_name,
-                dir=str(folder),
-                config=dict(config),
-                id=run_id,
-                resume="allow" if online else None,  # offline there is no server to ask
-                settings=wandb.Settings(console="off", silent=True),  # our output is ours, and in log.txt
-            )
-        except wandb.Error as error:
-            raise PlimsollError(
-                f"--tracker wandb cannot start: {str(error).rstrip('. ')}. Run `wandb login` first, or set "
-                "WANDB_MODE=offline and send the run later with `wandb sync`"
-            ) from error
+def _weights_and_biases(folder: Path, run_name: str, config: Mapping[str, Any], start_step: int) -> Tracker:
+    """Returns a tracker for wandb, with its variables: WANDB_MODE (`offline`, `disabled`), WANDB_PROJECT and others."""
+    wandb = _import("wandb")
+    online = os.environ.get("WANDB_MODE", "online") == "online"
+    kept = folder / "wandb-id.txt"
+    run_id = _read_id(kept)
+    if run_id is None:
+        run_id = uuid.uuid4().hex[:12]
+        kept.write_text(run_id + "\n")
+    try:
+        run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            name=run_name,
+            dir=str(folder),
+            config=dict(config),
+            id=run_id,
+            resume="allow" if online else None,  # offline there is no server to ask
+            settings=wandb.Settings(console="off", silent=True),  # our output is ours, and in log.txt
+        )
+    except wandb.Error as error:
+        raise PlimsollError(
+            f"--tracker wandb cannot start: {str(error).rstrip('. ')}. Run `wandb login` first, or set "
+            "WANDB_MODE=offline and send the run later with `wandb sync`"
+        ) from error
+    return Tracker("WeightsAndBiases", lambda step, values: run.log(dict(values), step=step), run.finish)
 
 
-class Trackio(_Service):
-    """Tracker for trackio, local unless its own TRACKIO_DIR and TRACKIO_SPACE_ID say otherwise."""
-
-    def __init__(self, folder: Path, run_name: str, config: Mapping[str, Any], start_step: int) -> None:
-        trackio = _import("trackio")
-        # The run itself, not trackio.log: that looks the run up per thread.
-        self._run = trackio.init(project=PROJECT, name=run_name, config=dict(config), resume="allow")
+def _trackio(folder: Path, run_name: str, config: Mapping[str, Any], start_step: int) -> Tracker:
+    """Returns a tracker for trackio, local unless its own TRACKIO_DIR and TRACKIO_SPACE_ID say otherwise."""
+    # The run itself, not trackio.log: that looks the run up per thread.
+    run = _import("trackio").init(project=PROJECT, name=run_name, config=dict(config), resume="allow")
+    return Tracker("Trackio", lambda step, values: run.log(dict(values), step=step), run.finish)
 
 
-class MLflow(Tracker):
-    """Tracker for MLflow, with its own variables: MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME."""
-
-    def __init__(self, folder: Path, run_name: str, config: Mapping[str, Any], start_step: int) -> None:
-        self._module = mlflow = _import("mlflow")
-        mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT))
-        kept = folder / "mlflow-id.txt"
-        run_id = _read_id(kept) if start_step else None
-        if run_id is not None:
-            mlflow.start_run(run_id=run_id)
-            return
+def _mlflow(folder: Path, run_name: str, config: Mapping[str, Any], start_step: int) -> Tracker:
+    """Returns a tracker for MLflow, with its own variables: MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME."""
+    mlflow = _import("mlflow")
+    mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT))
+    kept = folder / "mlflow-id.txt"
+    run_id = _read_id(kept) if start_step else None
+    if run_id is not None:
+        mlflow.start_run(run_id=run_id)
+    else:
         run = mlflow.start_run(run_name=run_name)
         kept.write_text(run.info.run_id + "\n")
         mlflow.log_params(dict(config))  # once: MLflow refuses a second value for a parameter
-
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        self._module.log_metrics(dict(values), step=step)
-
-    def close(self) -> None:
-        self._module.end_run()
+    return Tracker("MLflow", lambda step, values: mlflow.log_metrics(dict(values), step=step), mlflow.end_run)
 
 
-TRACKERS: dict[str, type[Tracker]] = {
+def _nothing(folder: Path, run_name: str, config: Mapping[str, Any], start_step: int) -> Tracker:
+    return Tracker("none", lambda step, values: None, lambda: None)
+
+
+TRACKERS: dict[str, Callable[[Path, str, Mapping[str, Any], int], Tracker | TensorBoard]] = {
     "tensorboard": TensorBoard,
-    "wandb": WeightsAndBiases,
-    "trackio": Trackio,
-    "mlflow": MLflow,
-    "none": Tracker,
+    "wandb": _weights_and_biases,
+    "trackio": _trackio,
+    "mlflow": _mlflow,
+    "none": _nothing,
 }
 
 
