@@ -128,7 +128,14 @@ def thinned(xs: Sequence[float], ys: Sequence[float], *, stretches: int = STRETC
 
 def _drawing(chart: Chart, curves: Sequence[tuple[Line, Thinned]]) -> Markup:
     """Returns the SVG: axes with their grid, the filled area, the curves, the levels, and crosses for lost values."""
-    x, y = _axes(chart, [point for _, kept in curves for point in kept.points])
+    points = [point for _, kept in curves for point in kept.points]
+    xs, ys = [at for at, _ in points], [value for _, value in [*points, *chart.levels]]
+    steep = chart.may_be_logarithmic and spans_decades(ys)
+    x = axis(chart.x_label, [*xs, *([0] if chart.x_from_zero else [])], room=0.0, logarithmic=chart.logarithmic_x)
+    label = f"{chart.y_label} (logarithmic)" if steep else chart.y_label
+    y = axis(label, ys, from_zero=chart.from_zero, logarithmic=steep, room=0.06)
+    if chart.share and min(ys) >= 0 and max(ys) <= 1:
+        y = Axis(chart.y_label, 0.0, 1.0)
     floor, right = HEIGHT - BOTTOM, WIDTH - RIGHT
     parts = [_grid(x, y)]
     for piece in curves[0][1].pieces if chart.filled else ():
@@ -151,16 +158,6 @@ def _drawing(chart: Chart, curves: Sequence[tuple[Line, Thinned]]) -> Markup:
         parts += [element("text", "\N{MULTIPLICATION SIGN}", x=_x(x, lost), **cross) for lost in kept.not_finite]
     words = f"{chart.title}. {_described(chart, curves)}"
     return element("svg", *parts, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=words)
-
-
-def _axes(chart: Chart, points: Sequence[tuple[float, float]]) -> tuple[Axis, Axis]:
-    xs, ys = [x for x, _ in points], [y for _, y in points] + [value for _, value in chart.levels]
-    steep = chart.may_be_logarithmic and spans_decades(ys)
-    x = axis(chart.x_label, [*xs, *([0] if chart.x_from_zero else [])], room=0.0, logarithmic=chart.logarithmic_x)
-    if chart.share and min(ys) >= 0 and max(ys) <= 1:
-        return x, Axis(chart.y_label, 0.0, 1.0)
-    label = f"{chart.y_label} (logarithmic)" if steep else chart.y_label
-    return x, axis(label, ys, from_zero=chart.from_zero, logarithmic=steep, room=0.06)
 
 
 def _x(x: Axis, value: float) -> float:

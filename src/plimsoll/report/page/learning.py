@@ -45,12 +45,13 @@ def memory_under_the_line(run: Recorded) -> Markup | None:
     largest = max([*now.finite(), budget or 0, measured or 0], default=0)
     (unit, unit_name), (size, size_name) = unit_of(largest, BYTES), unit_of(run.elapsed_seconds or 0, TIMES)
 
-    def in_time(name: str, column: Column, values: Iterable[float]) -> Line:
-        return Line(name=name, xs=[at / size for at in column.seconds], ys=[value / unit for value in values])
-
-    lines = [in_time("when logged", now, now.values)]
+    curves: list[tuple[str, Column, Iterable[float]]] = [("when logged", now, now.values)]
     if peak is not None:  # of all processes of the run: each counts its own peak from zero
-        lines.append(in_time("highest so far", peak, list(accumulate(peak.values, max, initial=-math.inf))[1:]))
+        curves.append(("highest so far", peak, list(accumulate(peak.values, max, initial=-math.inf))[1:]))
+    lines = [
+        Line(name=name, xs=[at / size for at in column.seconds], ys=[value / unit for value in values])
+        for name, column, values in curves
+    ]
     levels = [(f"the line: {format_bytes(budget)}", budget / unit)] if budget else []
     what = "memory of one device, as its allocator counts it" if run.on_device else "the process's resident memory"
     over = "" if not budget or measured is None or measured <= budget else " It was crossed."
@@ -77,7 +78,7 @@ def learning(run: Recorded) -> Markup:
     lost = " and ".join(
         f"the {name} loss is in all of its {len(column.values):,} rows"
         for name, column in columns.items()
-        if column and column.values and not column.finite()
+        if column and not column.finite()
     )
     if lost:
         lost = element("p", f"Not a finite number: {lost}. There is no curve of it. `--debug-nans` finds the first.")
@@ -94,7 +95,7 @@ def _loss(run: Recorded) -> Markup | None:
     lines = [*_by_step("training loss", loss), *_by_step("validation loss", validation, marked=True)]
     best = run.best()
     seen = f" Validation was best at step {best[0]:,}, with {best[1]:.4f}." if best else ""
-    last = validation.last if validation else None
+    last = validation.values[-1] if validation else None
     rose = best and last is not None and math.isfinite(last) and last > best[1] + 0.02 * abs(best[1])
     later = " It has risen since." if rose else ""
     falls = "both curves still fall" if len(lines) > 1 else "it still falls"
@@ -209,5 +210,5 @@ def other_metrics(run: Recorded) -> Markup | None:
     if not names:
         return None
     title = "Last values of all metrics"
-    values = table([(shortened(name, most=80), f"{run.columns[name].last:.5g}") for name in names[:80]])
+    values = table([(shortened(name, most=80), f"{run.columns[name].values[-1]:.5g}") for name in names[:80]])
     return joined(element("details", element("summary", title), scrolling(values, name=title)))

@@ -31,6 +31,7 @@ STYLE = f"""
 .plimsoll progress {{ width: 100%; accent-color: var(--one); }}
 .plimsoll pre {{ font-size: .85em; background: var(--panel); padding: 8px; overflow-x: auto; }}
 """
+STYLE_ELEMENT = element("style", Markup(STYLE))
 
 
 def plan_html(planned: Mapping[str, Any]) -> str:
@@ -39,12 +40,15 @@ def plan_html(planned: Mapping[str, Any]) -> str:
     title = (
         f"{planned['recipe']} on {planned['plan']['chip']}: {format_bytes(peak)} of {format_bytes(budget)}, predicted"
     )
-    return _piece(
+    return element(
+        "div",
+        STYLE_ELEMENT,
         element("h3", title),
         line_picture(planned),
         where_the_bytes_go(planned, {}),
         element("h3", "The plan"),
         the_plan(planned),
+        class_="plimsoll",
     )
 
 
@@ -53,13 +57,12 @@ def bar_html(step: int, total: int, facts: str, messages: Sequence[str], *, ende
     bar = element("progress", value=step, max=max(total, 1), aria_label="steps of the run")
     texts = [shortened(message, most=4000) for message in messages]
     unfolded = element("details", element("summary", "all that was said"), element("pre", "\n".join(texts)))
-    return _piece(
+    return element(
+        "div",
+        STYLE_ELEMENT,
         bar,
         element("p", f"step {step:,} of {total:,}  {facts}"),
         element("pre", texts[-1]) if texts else None,
         unfolded if ended else None,
+        class_="plimsoll",
     )
-
-
-def _piece(*content: Markup | None) -> str:
-    return element("div", element("style", Markup(STYLE)), *content, class_="plimsoll")

@@ -91,7 +91,7 @@ def facts(run: Recorded) -> list[tuple[str, str]]:
     usual = median(rate.finite()) if rate and rate.finite() else None
     return [
         ("peak, measured", used_of(run.measured_peak_bytes, run.budget_bytes)),
-        ("training loss, last", UNKNOWN if loss is None or loss.last is None else f"{loss.last:.4f}"),
+        ("training loss, last", f"{loss.values[-1]:.4f}" if loss else UNKNOWN),
         ("validation loss, best", f"{best[1]:.4f} at step {best[0]:,}" if best else "no validation yet"),
         ("throughput, median", format_rate(usual, str(unit)) if usual else UNKNOWN),
         ("time", known(run.elapsed_seconds or None, format_seconds)),

@@ -19,7 +19,7 @@ MOST_METRICS = 400
 
 @dataclass
 class Column:
-    """Values of a metric, in the rows that have it."""
+    """Values of a metric, in the rows that have it: at least one."""
 
     steps: array[float] = field(default_factory=lambda: array("d"))
     seconds: array[float] = field(default_factory=lambda: array("d"))
@@ -29,11 +29,6 @@ class Column:
     def finite(self) -> list[float]:
         """Returns the values without NaN and infinities."""
         return [value for value in self.values if math.isfinite(value)]
-
-    @property
-    def last(self) -> float | None:
-        """Last value."""
-        return self.values[-1] if self.values else None
 
 
 Columns = dict[str, Column]
@@ -107,7 +102,7 @@ class Recorded:
     def last_step(self) -> int | None:
         """Last step whose loss was logged."""
         column = self.columns.get("loss")
-        return int(column.steps[-1]) if column and column.steps else None
+        return int(column.steps[-1]) if column else None
 
     @property
     def elapsed_seconds(self) -> float | None:
