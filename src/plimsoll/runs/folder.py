@@ -119,17 +119,12 @@ class RunFolder:
     def is_trained_now(self) -> bool:
         """Returns whether a process trains there. The lock is tried, without writing to it, and released at once."""
         try:
-            descriptor = os.open(self.path / ".lock", os.O_RDONLY)
-        except OSError:  # no lock file, or one that we may not read: a process that trains there cannot be noticed
-            return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            with open(self.path / ".lock", "rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
-        except OSError:  # a file system without locks
+        except OSError:  # no lock file, one that we may not read, or no locks: who trains there cannot be noticed
             return False
-        finally:
-            os.close(descriptor)
         return False
 
     def state(self, steps: int | None) -> str:

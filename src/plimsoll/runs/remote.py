@@ -66,17 +66,13 @@ class Place:
         Yields False if another process has the lock.
         """
         self.home.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.home / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            yield False
-            return
-        try:
-            yield True
-        finally:
-            os.close(descriptor)
+        with open(self.home / "lock", "ab") as file:
+            ours = True
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                ours = False
+            yield ours
 
 
 def _warn(text: str) -> None:
