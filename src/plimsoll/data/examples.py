@@ -12,9 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-import grain
 import numpy as np
-from grain.experimental import ThreadPrefetchIterDataset
 
 from plimsoll.data.batch_source import BatchSource
 from plimsoll.data.permuted import Permuted
@@ -104,10 +102,7 @@ class Examples(Sequence[Example]):
     def loader(self, *, batch_size: int, seed: int, shuffle: bool = True, prefetch: int = 2) -> BatchSource:
         """Returns batches without end, none dropped: one may hold the end of an epoch and the start of the next."""
         order = Permuted(self, size={"examples": len(self)}, seed=seed if shuffle else None)
-        batches: grain.IterDataset = order.batch(batch_size, drop_remainder=True, batch_fn=_stacked)
-        if prefetch:
-            batches = ThreadPrefetchIterDataset(batches, prefetch_buffer_size=prefetch)
-        return BatchSource(batches)
+        return BatchSource(order.batch(batch_size, drop_remainder=True, batch_fn=_stacked), prefetch=prefetch)
 
     def counted(self, batch_size: int) -> Iterator[Example]:
         """Yields every example once, in order. Copies fill the last batch, and `COUNTED` excludes them."""

@@ -25,7 +25,7 @@ from plimsoll.data.disk import read_json
 from plimsoll.data.loader_bytes import RUN_BYTES, RUNS_MIXED
 from plimsoll.data.text.survey import count_windows
 from plimsoll.data.token_table import loaded
-from plimsoll.errors import DataError, RecipeError
+from plimsoll.errors import DataError
 from plimsoll.units import KIB
 
 FORMAT = 1
@@ -157,14 +157,6 @@ def packed_bytes(*, seq_len: int, batch_size: int, prefetch: int, itemsize: int)
 def run_windows(seq_len: int, itemsize: int) -> int:
     """Returns how many neighbouring windows are read at once."""
     return max(1, RUN_BYTES // (seq_len * itemsize))
-
-
-def require_sizes(**sizes: int) -> None:
-    """Raises RecipeError where an option is too small; the names are those of the options."""
-    for name, value in sizes.items():
-        least = 0 if name in ("prefetch", "workers", "seed") else 1
-        if value < least:
-            raise RecipeError(f"--{name.replace('_', '-')} must be {least} or more, got {value}")
 
 
 def _meta(folder: Path) -> dict[str, Any]:
