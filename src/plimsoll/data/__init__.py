@@ -13,3 +13,9 @@ def require_sizes(**sizes: int | None) -> None:
         least = 0 if name in _MAY_BE_ZERO else 1
         if value is not None and value < least:
             raise RecipeError(f"--{name.replace('_', '-')} must be {least} or more, got {value}")
+
+
+def in_short(problem: Exception, *, kind: bool = False) -> str:
+    """Returns the beginning of an error's text on one line, after its class where that says more (`kind`)."""
+    text = " ".join((f"{type(problem).__name__}: {problem}" if kind else str(problem)).split())
+    return text if len(text) <= 200 else text[:200] + "..."

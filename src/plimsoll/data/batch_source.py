@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import grain
@@ -65,6 +65,31 @@ class _Walker(grain.DatasetIterator):
                     " new run"
                 )
         self._at, self._items = {name: state[name] for name in self._of.start}, None
+
+
+class Permuted(Positioned):
+    """Items that can be indexed, in a permutation of all of them for each epoch; in their own order without a `seed`.
+
+    Without end, or `epochs` of them. A permutation is computed index by index: to keep it would take 8 bytes an item.
+    """
+
+    start: ClassVar = {"epoch": 0, "index": 0}
+
+    def __init__(
+        self, items: Sequence[Any], *, size: Mapping[str, int], seed: int | None, epochs: int | None = None
+    ) -> None:
+        super().__init__(size=size)
+        self.items, self.epochs = items, epochs
+        order = grain.MapDataset.range(len(items))
+        self.order = (order if seed is None else order.shuffle(seed=seed % 2**31)).repeat()
+
+    def walk(self, at: dict[str, Any]) -> Iterator[Any]:
+        count = len(self.items)
+        while self.epochs is None or at["epoch"] < self.epochs:
+            item = self.items[int(self.order[at["epoch"] * count + at["index"]] or 0)]
+            epochs, at["index"] = divmod(at["index"] + 1, count)
+            at["epoch"] += epochs
+            yield item
 
 
 class BatchSource:

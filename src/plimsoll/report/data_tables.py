@@ -61,7 +61,7 @@ def _dataset(dataset: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def packed_table(folder: Mapping[str, Any]) -> str:
-    """Returns the description of a packed folder, as `data.packed.survey.describe_packed` gives it, as text."""
+    """Returns the description of a packed folder, as `data.packed.packed.describe_packed` gives it, as text."""
     documents, held_out = folder["document_tokens"], folder["validation_tokens"]
     share = format_share(held_out, folder["tokens"] + held_out)
     rows = [

@@ -16,6 +16,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from plimsoll.data import in_short
 from plimsoll.errors import DataError
 from plimsoll.units import MIB, format_bytes, format_seconds
 
@@ -125,8 +126,14 @@ class Hdf5Rows:
 
     def identity(self) -> dict[str, Any]:
         """Returns what `require_same` compares, as JSON."""
-        status = self.path.stat()
-        return {"bytes": status.st_size, "modified_ns": status.st_mtime_ns, "sha256": self._digest()}
+        status, digest = self.path.stat(), hashlib.sha256()
+        for name, value in sorted(self.attributes.items()):
+            digest.update(f"{name} {np.asarray(value).tolist()!r}\n".encode())
+        digest.update(f"{self._count} {sorted(self.row_spec.items())!r}\n".encode())
+        for begin, end in self.spread_spans(DIGESTED_CHUNKS):
+            for name, values in sorted(self.read(begin, end).items()):
+                digest.update(name.encode() + np.ascontiguousarray(values).tobytes())
+        return {"bytes": status.st_size, "modified_ns": status.st_mtime_ns, "sha256": digest.hexdigest()}
 
     def require_same(self, then: Mapping[str, Any]) -> str | None:
         """Compares the file with its `identity` at the start of the run.
@@ -144,7 +151,7 @@ class Hdf5Rows:
         status = self.path.stat()
         if (status.st_size, status.st_mtime_ns) == (then["bytes"], then["modified_ns"]):
             return None
-        if self._digest() != then["sha256"]:
+        if self.identity()["sha256"] != then["sha256"]:
             raise DataError(
                 f"{self.path} changed since the run began: it has {len(self):,} rows and {status.st_size:,} bytes (then"
                 f" {then['bytes']:,}), and other attributes, shapes or rows. Put the old file back to go on, or start a"
@@ -155,16 +162,6 @@ class Hdf5Rows:
             " chunks of its rows are what they were"
         )
 
-    def _digest(self) -> str:
-        digest = hashlib.sha256()
-        for name, value in sorted(self.attributes.items()):
-            digest.update(f"{name} {np.asarray(value).tolist()!r}\n".encode())
-        digest.update(f"{self._count} {sorted(self.row_spec.items())!r}\n".encode())
-        for begin, end in self.spread_spans(DIGESTED_CHUNKS):
-            for name, values in sorted(self.read(begin, end).items()):
-                digest.update(name.encode() + np.ascontiguousarray(values).tobytes())
-        return digest.hexdigest()
-
 
 @contextmanager
 def damage_as_error(path: Path) -> Iterator[None]:
@@ -172,8 +169,7 @@ def damage_as_error(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError, LookupError, ValueError, TypeError, OverflowError, MemoryError) as problem:
-        reason = " ".join(str(problem).split())[:160]
-        raise DataError(f"{path} is damaged ({reason}): copy it again, or make it anew") from problem
+        raise DataError(f"{path} is damaged ({in_short(problem)}): copy it again, or make it anew") from problem
 
 
 def opened(path: Path) -> h5py.File:

@@ -23,6 +23,8 @@ ENOUGH_CHUNKS = 8
 """Chunks of the file that a well-mixed batch holds rows of."""
 SLOW_CHUNK_SECONDS = 0.02
 """A chunk that takes longer makes reading row by row slow."""
+FIGURES = {"mean": np.mean, "std": np.std, "least": np.min, "largest": np.max, "zeros": lambda x: np.mean(x == 0)}
+"""Figures of the finite values that were sampled, by the names they have in the description."""
 SUFFIXES = (".h5", ".hdf5", ".hdf")
 
 
@@ -76,11 +78,7 @@ def _dataset(dataset: h5py.Dataset, random: np.random.Generator) -> dict[str, An
         "sampled_rows": len(rows),
         "rows_read": read,
         "rows_read_not_finite": bad,
-        "mean": float(finite.mean()) if finite.size else None,
-        "std": float(finite.std()) if finite.size else None,
-        "least": float(finite.min()) if finite.size else None,
-        "largest": float(finite.max()) if finite.size else None,
-        "zeros": float(np.mean(finite == 0)) if finite.size else None,
+        **{name: float(figure(finite)) if finite.size else None for name, figure in FIGURES.items()},
         "chunk_seconds": seconds,
     }
     if bad:

@@ -14,12 +14,11 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 import numpy as np
 
-from plimsoll.data.disk import free_bytes, is_full, locked, other_options
+from plimsoll.data.disk import free_bytes, other_options, writing
 from plimsoll.data.packed.packed import DOCUMENTS, FORMAT, META, TOKENIZER, TOKENS, VALIDATION, WIDEST
 from plimsoll.data.text.documents import Piece
 from plimsoll.data.text.tokenizer import TextTokenizer, load_tokenizer
@@ -59,29 +58,17 @@ class TextFolder:
 
     def __enter__(self) -> TextFolder:
         self.out.parent.mkdir(parents=True, exist_ok=True)
-        self._lock, self._files = locked(self.out), contextlib.ExitStack()
-        try:
+        with contextlib.ExitStack() as stack:
+            self._files = stack.enter_context(writing(self.out, self._full))
             self._progress = self._continued() if self.out.exists() else None
             self.out.mkdir(exist_ok=True)
-        except BaseException:
-            self._lock.close()
-            raise
+            self.kept_tokenizer = load_tokenizer(self.out) if self._progress is not None else None
+            """The tokenizer of a folder that is continued; None for a new one."""
+            self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, _: TracebackType | None
-    ) -> None:
-        with contextlib.suppress(OSError):  # of a full disk: what was marked is good
-            self._files.close()
-        with contextlib.suppress(OSError):
-            self._lock.close()
-        if isinstance(problem, OSError) and is_full(problem):
-            raise StoppedError(self._full()) from None
-
-    @property
-    def kept_tokenizer(self) -> TextTokenizer | None:
-        """The tokenizer of a folder that is continued; None for a new one."""
-        return load_tokenizer(self.out) if self._progress is not None else None
+    def __exit__(self, *problem: Any) -> None:
+        self._stack.__exit__(*problem)
 
     def begin(self, tokenizer: TextTokenizer) -> None:
         """Opens the files: new ones, or what is good of those that are there."""

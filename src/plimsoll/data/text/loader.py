@@ -20,8 +20,7 @@ import numpy as np
 from grain.experimental import WindowShuffleIterDataset
 
 from plimsoll.data import require_sizes
-from plimsoll.data.batch_source import BatchSource
-from plimsoll.data.permuted import Permuted
+from plimsoll.data.batch_source import BatchSource, Permuted
 from plimsoll.data.text.documents import Documents
 from plimsoll.data.text.tokenizer import TextTokenizer
 from plimsoll.data.text.windows import TokenWindows, token_blocks
