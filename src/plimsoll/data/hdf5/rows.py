@@ -44,7 +44,7 @@ class Hdf5Rows:
             for name, place in columns.items():
                 dataset = self._file.get(place)
                 if not isinstance(dataset, h5py.Dataset):
-                    names = ", ".join(dataset_names(self._file)) or "none"
+                    names = ", ".join(map(name_of, datasets_in(self._file))) or "none"
                     raise DataError(f"{self.path} has no dataset {place!r}: it has {names}")
                 if not dataset.shape:
                     raise DataError(f"{place} of {self.path} is a single value: its first axis should count the rows")
@@ -219,20 +219,23 @@ def row_bytes_of(dataset: h5py.Dataset) -> int:
     return int(np.prod(dataset.shape[1:], dtype=np.int64)) * dataset.dtype.itemsize
 
 
-def dataset_names(file: h5py.File) -> list[str]:
-    """Returns the names of all datasets, those in groups too."""
-    names: list[str] = []
-    file.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
-    return names
+def datasets_in(file: h5py.File) -> list[h5py.Dataset]:
+    """Returns all datasets, those in groups too."""
+    datasets: list[h5py.Dataset] = []
+    file.visititems(lambda _, item: datasets.append(item) if isinstance(item, h5py.Dataset) else None)
+    return datasets
+
+
+def name_of(dataset: h5py.Dataset) -> str:
+    """Returns the name of a dataset as users write it."""
+    return str(dataset.name).removeprefix("/")
 
 
 def widest(path: str | Path) -> tuple[int, int]:
     """Returns the rows of the dataset with the most and widest rows, and the rows of a chunk of it."""
     path = Path(path).expanduser()
     with damage_as_error(path), opened(path) as file:
-        datasets = [
-            item for item in map(file.get, dataset_names(file)) if isinstance(item, h5py.Dataset) and item.shape
-        ]
+        datasets = [dataset for dataset in datasets_in(file) if dataset.shape]
         if not datasets:
             raise DataError(f"{path} has no dataset with rows")
         dataset = max(datasets, key=lambda item: (item.shape[0], row_bytes_of(item)))

@@ -81,8 +81,10 @@ class TextFolder:
             tokenizer.save(self.out / TOKENIZER)
             (self.out / CONFIG).write_text(json.dumps({"eos_token": tokenizer.end_of_text_token}), "utf-8")
         self._sha256 = hashlib.sha256((self.out / TOKENIZER).read_bytes()).hexdigest()
-        self._tokens, self._validation = self._opened(TOKENS), self._opened(VALIDATION)
-        self._starts = self._opened(DOCUMENTS)
+        itemsize = self._on_disk.itemsize
+        self._tokens = self._opened(TOKENS, self.counts.tokens * itemsize)
+        self._validation = self._opened(VALIDATION, self.counts.validation_tokens * itemsize)
+        self._starts = self._opened(DOCUMENTS, _HEADER + self.counts.documents * 8)
         if self._progress is None:
             self._write_header()
             self.mark()
@@ -167,13 +169,8 @@ class TextFolder:
         require_same(self.out, then, self.made_with)
         return progress
 
-    def _opened(self, name: str) -> IO[bytes]:
-        itemsize = self._on_disk.itemsize
-        good = {
-            TOKENS: self.counts.tokens * itemsize,
-            VALIDATION: self.counts.validation_tokens * itemsize,
-            DOCUMENTS: _HEADER + self.counts.documents * 8,
-        }[name]
+    def _opened(self, name: str, good: int) -> IO[bytes]:
+        """Opens a new file, or an old one whose first `good` bytes were marked."""
         path = self.out / name
         if self._progress is None:
             return self._files.enter_context(open(path, "wb"))

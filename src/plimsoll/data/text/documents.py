@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import InitVar, dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 from plimsoll.data.hub import HubStream
@@ -46,6 +45,11 @@ class Documents:
 
     def __post_init__(self, contents: str) -> None:
         self._sizes = [file.size() for file in self.files]
+        self.bytes = None if None in self._sizes else sum(size or 0 for size in self._sizes)
+        """Bytes on disk, compressed as they are; None for a stream."""
+        paths = [file.path for file in self.files if isinstance(file, File)]
+        self.paths = paths if len(paths) == len(self.files) else None
+        """Paths of the files; None for a stream."""
         self._digest = hashlib.blake2b(contents.encode(), digest_size=4).hexdigest()
 
     def imports(self) -> tuple[str, ...]:
@@ -63,17 +67,6 @@ class Documents:
         rows = [file.rows() for file in self.files[:1000]]
         known = None if None in rows or len(self.files) > len(rows) else sum(row or 0 for row in rows)
         return min((count for count in (known, self.max_examples) if count is not None), default=None)
-
-    @property
-    def bytes(self) -> int | None:
-        """Bytes on disk, compressed as they are; None for a stream."""
-        return None if None in self._sizes else sum(size or 0 for size in self._sizes)
-
-    @property
-    def paths(self) -> list[Path] | None:
-        """Paths of the files; None for a stream."""
-        paths = [file.path for file in self.files if isinstance(file, File)]
-        return paths if len(paths) == len(self.files) else None
 
     def pieces(self, position: dict | None = None) -> Iterator[Piece]:
         """Yields pieces from the beginning, or from after the piece whose position it is.
