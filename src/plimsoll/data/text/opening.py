@@ -103,7 +103,7 @@ def python_sources(*, max_examples: int | None = None) -> Documents:
 
 def _saved(path: Path, split: str, column: str) -> list[File] | None:
     """Returns the arrow files of `save_to_disk`; None if the folder was not made by it."""
-    damaged = "The data set is damaged: save or copy it again"
+    damaged = "The data set is damaged. Save or copy it again."
 
     def listed(name: str, file: Path) -> list:
         content = read_json(file, absent=f"there is no {file}. {damaged}", again=damaged)
