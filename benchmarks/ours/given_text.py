@@ -76,7 +76,8 @@ class GivenText(Text):
 
     def source(self, folder: Path, *, prefetch: int) -> TextLoader:
         windows = OrderedWindows(np.load(folder / TOKENS), np.load(folder / ORDER), seq_len=self.seq_len)
-        return TextLoader(batched(windows, batch_size=self.effective_batch, seq_len=self.seq_len, prefetch=prefetch))
+        batches = batched(windows, batch_size=self.effective_batch, seq_len=self.seq_len)
+        return TextLoader(batches, prefetch=prefetch)
 
     def validation(self, folder: Path, *, examples: int) -> tuple:
         return ()  # neither side evaluates

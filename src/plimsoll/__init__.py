@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from plimsoll.api.plan import plan as plan
     from plimsoll.api.train import train as train
     from plimsoll.data.hdf5.columns import Hdf5 as Hdf5
-    from plimsoll.data.text.guide_estimate import estimate_memory_usage as estimate_memory_usage
+    from plimsoll.data.loader_bytes import estimate_memory_usage as estimate_memory_usage
     from plimsoll.errors import BudgetError as BudgetError
     from plimsoll.errors import CheckpointError as CheckpointError
     from plimsoll.errors import DataError as DataError
@@ -41,7 +41,7 @@ _MODULES = {
     "train": "api.train",
     "loader": "api.loader",
     "preset": "recipes.registry",
-    "estimate_memory_usage": "data.text.guide_estimate",
+    "estimate_memory_usage": "data.loader_bytes",
     "recipe": "recipes.own.recipe",
     "AdamW": "optimizers.adamw",
     "widened": "levers.frozen",

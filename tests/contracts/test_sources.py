@@ -17,8 +17,7 @@ from plimsoll.data.examples import Examples
 from plimsoll.data.hdf5.rows import Hdf5Rows
 from plimsoll.data.hdf5.shuffled import mixed_loader
 from plimsoll.data.packed.windows import packed_loader
-from plimsoll.data.text.loader import text_loader
-from plimsoll.data.text.memory_loader import memory_loader
+from plimsoll.data.text.loader import memory_loader, text_loader
 from plimsoll.data.text.opening import open_documents, python_sources
 from plimsoll.data.text.tokenizer import train_byte_bpe
 from plimsoll.recipes.puzzles.dataset import PuzzleSet

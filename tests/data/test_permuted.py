@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from plimsoll.data.permuted import Permuted
+from plimsoll.data.batch_source import Permuted
 from plimsoll.errors import DataError
 
 COUNT = 5

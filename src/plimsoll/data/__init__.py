@@ -1,4 +1,21 @@
 """Sources of examples: files to documents to tokens to batches, in NumPy, with positions that are JSON."""
 
+from plimsoll.errors import RecipeError
+
 STANDARD_LIBRARY = "python:standard-library"
 """The `--dataset-id` of the Python source that every machine with Python has."""
+_MAY_BE_ZERO = ("prefetch", "seed", "shuffle_buffer_size", "workers")
+
+
+def require_sizes(**sizes: int | None) -> None:
+    """Raises RecipeError where a source's option is too small; the names are those of the options, None is left out."""
+    for name, value in sizes.items():
+        least = 0 if name in _MAY_BE_ZERO else 1
+        if value is not None and value < least:
+            raise RecipeError(f"--{name.replace('_', '-')} must be {least} or more, got {value}")
+
+
+def in_short(problem: Exception, *, kind: bool = False) -> str:
+    """Returns the beginning of an error's text on one line, after its class where that says more (`kind`)."""
+    text = " ".join((f"{type(problem).__name__}: {problem}" if kind else str(problem)).split())
+    return text if len(text) <= 200 else text[:200] + "..."

@@ -1,15 +1,95 @@
-"""A Grain data set of batches as a `types.Source`: the position of the consumer in JSON, a thread that ends."""
+"""Data sets of batches with positions in JSON, and the `types.Source` that reads one: a thread that ends."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import grain
 import numpy as np
+from grain.experimental import ThreadPrefetchIterDataset
 
 from plimsoll.errors import DataError
+
+
+class Positioned(grain.IterDataset):
+    """Items that `walk` yields. Their position is a few values of JSON, which `walk` keeps up to date."""
+
+    start: ClassVar[Mapping[str, Any]] = {"epoch": 0, "group": 0, "row": 0}
+    """The position before the first item."""
+    words: ClassVar[Mapping[str, str]] = {}
+    """Names of `size` as a refusal writes them, where they are not words themselves."""
+
+    def __init__(self, *, size: Mapping[str, int], name: str = "the data set") -> None:
+        """Keeps the sizes that identify the data, like {"tokens": 4096}: they are saved with every position.
+
+        A position that was saved with other ones is refused; `name` is what the refusal calls the data.
+        """
+        super().__init__()
+        self.size, self.name = dict(size), name
+
+    @abstractmethod
+    def walk(self, at: dict[str, Any]) -> Iterator[Any]:
+        """Yields the items after the position `at`, which is the position after an item when that is yielded."""
+
+    def __iter__(self) -> grain.DatasetIterator:
+        return _Walker(self)
+
+
+class _Walker(grain.DatasetIterator):
+    def __init__(self, of: Positioned) -> None:
+        super().__init__()
+        self._of, self._at = of, dict(of.start)
+        self._items: Iterator[Any] | None = None
+
+    def __next__(self) -> Any:
+        self._assert_not_closed()
+        self._items = self._items or self._of.walk(self._at)
+        try:
+            return next(self._items)
+        except BaseException:  # a generator that has raised would only end: the next call begins another one
+            self._items = None
+            raise
+
+    def get_state(self) -> dict[str, Any]:
+        return self._at | self._of.size
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        for unit, count in self._of.size.items():
+            if state[unit] != count:
+                raise DataError(
+                    f"the data position was saved for {state[unit]:,} {self._of.words.get(unit, unit)}, and"
+                    f" {self._of.name} has {count:,}: it changed, or an option did. Put the old one back, or start a"
+                    " new run"
+                )
+        self._at, self._items = {name: state[name] for name in self._of.start}, None
+
+
+class Permuted(Positioned):
+    """Items that can be indexed, in a permutation of all of them for each epoch; in their own order without a `seed`.
+
+    Without end, or `epochs` of them. A permutation is computed index by index: to keep it would take 8 bytes an item.
+    """
+
+    start: ClassVar = {"epoch": 0, "index": 0}
+
+    def __init__(
+        self, items: Sequence[Any], *, size: Mapping[str, int], seed: int | None, epochs: int | None = None
+    ) -> None:
+        super().__init__(size=size)
+        self.items, self.epochs = items, epochs
+        order = grain.MapDataset.range(len(items))
+        self.order = (order if seed is None else order.shuffle(seed=seed % 2**31)).repeat()
+
+    def walk(self, at: dict[str, Any]) -> Iterator[Any]:
+        count = len(self.items)
+        while self.epochs is None or at["epoch"] < self.epochs:
+            item = self.items[int(self.order[at["epoch"] * count + at["index"]] or 0)]
+            epochs, at["index"] = divmod(at["index"] + 1, count)
+            at["epoch"] += epochs
+            yield item
 
 
 class BatchSource:
@@ -18,10 +98,14 @@ class BatchSource:
     other_kind: ClassVar[str] = "shuffled and not differ"
     """Kinds of loaders whose positions differ, for the refusal of the wrong one."""
 
-    def __init__(self, batches: grain.IterDataset) -> None:
+    def __init__(self, batches: grain.IterDataset, *, prefetch: int = 0) -> None:
+        """Starts at the first batch. `prefetch`: batches that a thread makes ready; 0 for no thread."""
+        if prefetch:
+            batches = ThreadPrefetchIterDataset(batches, prefetch_buffer_size=prefetch)
         self._held = [iter(batches)]
         # A prefetch thread alive at interpreter exit can abort the process; a finalizer runs before that.
-        self._finalizer = weakref.finalize(self, _close, self._held)
+        # Grain closes again when the iterator is deleted, and fails if its modules are gone: let go of it then.
+        self._finalizer = weakref.finalize(self, lambda held: held.pop().close(), self._held)
         self._last_state: dict[str, Any] | None = None
 
     def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
@@ -54,8 +138,3 @@ class BatchSource:
         if self._held:
             self._last_state = self.state()
         self._finalizer()
-
-
-def _close(held: list[grain.DatasetIterator]) -> None:
-    # Grain closes again when the iterator is deleted, and fails if its modules are gone: let go of it now.
-    held.pop().close()

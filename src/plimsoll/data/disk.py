@@ -6,12 +6,13 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from plimsoll.errors import DataError
+from plimsoll.data import in_short
+from plimsoll.errors import DataError, StoppedError
 
 
 def read_json(path: Path, *, absent: str, again: str) -> Any:
@@ -26,8 +27,7 @@ def read_json(path: Path, *, absent: str, again: str) -> Any:
     except FileNotFoundError:
         raise DataError(absent) from None
     except (OSError, ValueError, RecursionError) as problem:
-        reason = " ".join(str(problem).split())[:160]
-        raise DataError(f"{path} cannot be read as JSON ({reason}). {again}") from None
+        raise DataError(f"{path} cannot be read as JSON ({in_short(problem)}). {again}") from None
 
 
 def locked(path: Path) -> ExitStack:
@@ -48,6 +48,25 @@ def locked(path: Path) -> ExitStack:
     held.callback(lock.close)
     held.callback(place.unlink, missing_ok=True)  # first: nobody may lock a file that is about to be removed
     return held
+
+
+@contextmanager
+def writing(path: Path, full: Callable[[], str]) -> Iterator[ExitStack]:
+    """Holds the lock beside `path`, and yields a stack for open files, which is closed before the lock is given back.
+
+    A full disk, which may end any write, is a StoppedError of the words of `full`: what was marked is good.
+    """
+    lock, files = locked(path), ExitStack()
+    try:
+        yield files
+    except OSError as problem:
+        if is_full(problem):
+            raise StoppedError(full()) from None
+        raise
+    finally:
+        for stack in (files, lock):
+            with suppress(OSError, RuntimeError):
+                stack.close()
 
 
 def other_options(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:

@@ -9,15 +9,13 @@ as everywhere in JAX; whole numbers that do not fit are refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from typing import Any
 
-import grain
 import numpy as np
-from grain.experimental import ThreadPrefetchIterDataset
 
-from plimsoll.data.batch_source import BatchSource
-from plimsoll.data.permuted import Permuted
+from plimsoll.data.batch_source import BatchSource, Permuted
 from plimsoll.errors import DataError, PlimsollError
 from plimsoll.types import COUNTED
 
@@ -26,38 +24,33 @@ Example = dict[str, np.ndarray]
 _NARROW = {"float64": np.float32, "complex128": np.complex64, "int64": np.int32, "uint64": np.uint32}
 
 
-@runtime_checkable
-class ExampleSet(Protocol):
+class ExampleSet(Sized):
     """Examples of one shape each: arrays and sequences (below), or an HDF5 file (`hdf5.columns.Hdf5`)."""
 
     called: str
+    """The name by which a refusal calls it."""
+    spec: Mapping[str, tuple[tuple[int, ...], str]]
+    """Name to the shape and dtype of one example."""
 
-    @property
-    def spec(self) -> Mapping[str, tuple[tuple[int, ...], str]]:
-        """Name to the shape and dtype of one example."""
-        ...
-
-    def __len__(self) -> int: ...
-
+    @abstractmethod
     def loader(self, *, batch_size: int, seed: int, shuffle: bool, prefetch: int) -> BatchSource:
-        """Returns batches without end."""
-        ...
+        """Returns batches without end, none dropped: one may hold the end of an epoch and the start of the next."""
 
+    @abstractmethod
     def counted(self, batch_size: int) -> Iterator[Example]:
-        """Yields batches with every example once."""
-        ...
+        """Yields every example once, in order. Copies fill the last batch, and `COUNTED` excludes them."""
+
+    @abstractmethod
+    def held_bytes(self, *, training: bool) -> int:
+        """Returns the bytes that reading it adds to the process, which a rehearsal that only opens it does not see."""
 
     @property
     def warning(self) -> str | None:
         """Sentence that is logged before the examples are read; None for none."""
-        ...
-
-    def held_bytes(self, *, training: bool) -> int:
-        """Returns the bytes that reading it adds to the process, which a rehearsal that only opens it does not see."""
-        ...
+        return None
 
 
-class Examples(Sequence[Example]):
+class Examples(ExampleSet, Sequence[Example]):
     """Examples with one shape and dtype for each name."""
 
     def __init__(self, given: Any, *, called: str, told: Callable[[str, Exception], Exception] | None = None) -> None:
@@ -70,17 +63,17 @@ class Examples(Sequence[Example]):
         """
         self.called = called
         self._told = told
-        self._rows = _Rows(given, called) if isinstance(given, Mapping) else given
-        if not hasattr(self._rows, "__len__") or not hasattr(self._rows, "__getitem__"):
+        self._given = given
+        self._arrays = _arrays(given, called) if isinstance(given, Mapping) else {}
+        if not hasattr(given, "__len__") or not hasattr(given, "__getitem__"):
             raise DataError(
                 f"{called} is a {type(given).__name__}, which has no len() and no [index]: a run that was killed could"
                 " not find its place in it. Give a dict of arrays, a list of examples, or an object with both"
             )
-        self._count = len(self._rows)
+        self._count = len(next(iter(self._arrays.values()), given))
         if not self._count:
             raise DataError(f"{called} is empty: it has no example to learn from")
         self.spec = {name: (value.shape, value.dtype.name) for name, value in self._read(0).items()}
-        """Name to the shape and dtype of one example."""
 
     def __len__(self) -> int:
         return self._count
@@ -102,15 +95,10 @@ class Examples(Sequence[Example]):
         return example
 
     def loader(self, *, batch_size: int, seed: int, shuffle: bool = True, prefetch: int = 2) -> BatchSource:
-        """Returns batches without end, none dropped: one may hold the end of an epoch and the start of the next."""
         order = Permuted(self, size={"examples": len(self)}, seed=seed if shuffle else None)
-        batches: grain.IterDataset = order.batch(batch_size, drop_remainder=True, batch_fn=_stacked)
-        if prefetch:
-            batches = ThreadPrefetchIterDataset(batches, prefetch_buffer_size=prefetch)
-        return BatchSource(batches)
+        return BatchSource(order.batch(batch_size, drop_remainder=True, batch_fn=_stacked), prefetch=prefetch)
 
     def counted(self, batch_size: int) -> Iterator[Example]:
-        """Yields every example once, in order. Copies fill the last batch, and `COUNTED` excludes them."""
         for first in range(0, len(self), batch_size):
             rows = [self[index] for index in range(first, min(first + batch_size, len(self)))]
             counted = np.arange(batch_size) < len(rows)
@@ -119,7 +107,8 @@ class Examples(Sequence[Example]):
 
     def _read(self, index: int) -> Example:
         try:
-            example = self._rows[index]
+            arrays = self._arrays
+            example = {name: rows[index] for name, rows in arrays.items()} if arrays else self._given[index]
         except PlimsollError:
             raise
         except Exception as problem:
@@ -138,33 +127,22 @@ class Examples(Sequence[Example]):
             for name, value in example.items()
         }
 
-    warning: str | None = None
-
     def held_bytes(self, *, training: bool) -> int:
         """Returns the bytes of arrays on disk: training brings them into the resident set, a rehearsal does not."""
-        arrays = self._rows.arrays.values() if isinstance(self._rows, _Rows) else ()
-        return sum(array.nbytes for array in arrays if isinstance(array, np.memmap))
+        return sum(array.nbytes for array in self._arrays.values() if isinstance(array, np.memmap))
 
 
-class _Rows(Sequence[dict[str, Any]]):
-    """A sequence of the rows of arrays of one length."""
-
-    def __init__(self, arrays: Mapping[str, Any], called: str) -> None:
-        self.arrays = {name: np.asanyarray(value) for name, value in arrays.items()}  # a memory map stays one
-        lengths = {name: len(value) if value.ndim else None for name, value in self.arrays.items()}
-        if len(set(lengths.values())) != 1 or None in lengths.values():
-            words = ", ".join(f"{name} {'no rows' if size is None else f'{size:,}'}" for name, size in lengths.items())
-            raise DataError(
-                f"{called} is a dict of arrays of unequal lengths ({words or 'it has none'}): their first axis counts"
-                " the examples"
-            )
-        self._count = next(iter(lengths.values())) or 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, index: Any) -> Any:
-        return {name: value[index] for name, value in self.arrays.items()}
+def _arrays(given: Mapping[str, Any], called: str) -> dict[str, np.ndarray]:
+    """Returns arrays of one length."""
+    arrays = {name: np.asanyarray(value) for name, value in given.items()}  # a memory map stays one
+    lengths = {name: len(value) if value.ndim else None for name, value in arrays.items()}
+    if len(set(lengths.values())) != 1 or None in lengths.values():
+        words = ", ".join(f"{name} {'no rows' if size is None else f'{size:,}'}" for name, size in lengths.items())
+        raise DataError(
+            f"{called} is a dict of arrays of unequal lengths ({words or 'it has none'}): their first axis counts"
+            " the examples"
+        )
+    return arrays
 
 
 def narrowed(value: Any, words: str) -> np.ndarray:

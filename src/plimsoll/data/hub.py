@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from plimsoll.data import in_short
 from plimsoll.data.text.formats import no_column, record_parts, text_of
 from plimsoll.data.text.pieces import Part
 from plimsoll.errors import DataError, PlimsollError
@@ -90,12 +91,11 @@ class HubStream:
             raise self._unreadable(problem) from problem
 
     def _unreadable(self, problem: Exception) -> DataError:
-        reason = _in_short(problem)
         config = f", config {self.config!r}" if self.config else ""
         return DataError(
-            f"split {self.split!r} of data set {self.name}{config} cannot be streamed ({reason}). Check the "
-            "id, --dataset-config and --split, and that huggingface.co can be reached; a copy on this "
-            "machine can be named by its path."
+            f"split {self.split!r} of data set {self.name}{config} cannot be streamed"
+            f" ({in_short(problem, kind=True)}). Check the id, --dataset-config and --split, and that huggingface.co"
+            " can be reached; a copy on this machine can be named by its path."
         )
 
 
@@ -116,11 +116,6 @@ def model_folder(name: str) -> Path:
     except Exception as problem:  # of the network, of rights, or of a name: a dozen classes
         raise DataError(
             f"--pretrained {name} is no folder here, and as a model of the Hugging Face hub it cannot be had"
-            f" ({_in_short(problem)}). Check the id, whether its licence was accepted, and that huggingface.co can be"
-            " reached; a copy on this machine can be named by its folder"
+            f" ({in_short(problem, kind=True)}). Check the id, whether its licence was accepted, and that"
+            " huggingface.co can be reached; a copy on this machine can be named by its folder"
         ) from problem
-
-
-def _in_short(problem: Exception) -> str:
-    reason = " ".join(f"{type(problem).__name__}: {problem}".split())
-    return reason if len(reason) <= 200 else reason[:200] + "..."

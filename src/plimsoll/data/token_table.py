@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int, Int32
 
+from plimsoll.data import in_short
 from plimsoll.errors import DataError
 from plimsoll.units import MIB
 
@@ -36,7 +37,7 @@ def loaded(path: Path, *, mapped: bool = False, kinds: str = "iu") -> np.ndarray
         values = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
     except NOT_READ as problem:
         raise DataError(
-            f"{path} is no array of numbers that can be read ({' '.join(str(problem).split())}): it was cut off, or"
+            f"{path} is no array of numbers that can be read ({in_short(problem)}): it was cut off, or"
             " holds Python objects, which are never loaded. Prepare the data set again"
         ) from None
     if not isinstance(values, np.ndarray) or values.dtype.kind not in kinds:

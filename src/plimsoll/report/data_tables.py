@@ -65,7 +65,7 @@ def hdf5_table(file: Mapping[str, Any]) -> str:
 
 
 def packed_table(folder: Mapping[str, Any]) -> str:
-    """Returns the description of a packed folder, as `data.packed.survey.describe_packed` gives it, as text."""
+    """Returns the description of a packed folder, as `data.packed.packed.describe_packed` gives it, as text."""
     documents, held_out = folder["document_tokens"], folder["validation_tokens"]
     share = format_share(held_out, folder["tokens"] + held_out)
     rows = [

@@ -153,9 +153,9 @@ def test_a_position_of_another_file_or_window_is_refused(folder, tmp_path):
     loader = packed_loader(folder, seq_len=8, batch_size=4, seed=1, prefetch=0)
     state = loader.state()
     other = write_packed(tmp_path / "other", np.arange(900) % 256)
-    with pytest.raises(DataError, match=r"saved with 1,000 tokens, and .* with 900"):
+    with pytest.raises(DataError, match=r"saved for 1,000 tokens, and .*other has 900"):
         packed_loader(other, seq_len=8, batch_size=4, seed=1, prefetch=0).restore(state)
-    with pytest.raises(DataError, match=r"saved with 8 seq_len, and .* with 9"):
+    with pytest.raises(DataError, match=r"saved for 8 tokens of a window \(--seq-len\), and .*packed has 9"):
         packed_loader(folder, seq_len=9, batch_size=4, seed=1, prefetch=0).restore(state)
 
 

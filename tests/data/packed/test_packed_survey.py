@@ -7,7 +7,7 @@ import pytest
 
 from packed_files import write_packed
 from plimsoll.cli.main import main
-from plimsoll.data.packed import survey
+from plimsoll.data.packed import packed
 
 
 def typed(capsys, *words, code=0):
@@ -49,7 +49,7 @@ def test_it_is_told_in_words(folder, capsys):
 
 @pytest.mark.parametrize("slice", [1, 2, 3, 7])
 def test_lengths_do_not_depend_on_how_many_starts_are_read_at_a_time(folder, slice, monkeypatch, capsys):
-    monkeypatch.setattr(survey, "SLICE", slice)
+    monkeypatch.setattr(packed, "SLICE", slice)
     found = json.loads(typed(capsys, folder, "--json"))
     assert found["document_tokens"] == {"shortest": 1, "mean": 5.0, "longest": 11}
 

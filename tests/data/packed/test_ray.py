@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from plimsoll.data.packed import ray_encoding
+from plimsoll.data.packed import encoding
 from plimsoll.data.packed.options import TextSet
 from plimsoll.data.packed.prepare import build
 from plimsoll.errors import PlimsollError
@@ -41,7 +41,7 @@ def test_without_the_package_it_is_named(made, tmp_path):
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "127.0.0.1:port", "127.0.0.1:99999"])
 def test_an_address_where_nobody_answers_is_refused_at_once(made, tmp_path, monkeypatch, address):
-    monkeypatch.setattr(ray_encoding, "_imported", lambda: None)  # whether or not it is installed
+    monkeypatch.setattr(encoding, "_imported", lambda: None)  # whether or not it is installed
     with pytest.raises(PlimsollError, match=r"no Ray cluster answers there .*ray start --head.*--ray local"):
         build(made, tmp_path / "packed", ray=address)
     assert not (tmp_path / "packed").exists()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from plimsoll.data.batch_source import BatchSource
-from plimsoll.data.examples import Example, narrowed
+from plimsoll.data.examples import Example, ExampleSet, narrowed
 from plimsoll.data.hdf5.rows import Hdf5Rows, Rows
 from plimsoll.data.hdf5.shuffled import MIX, in_order, mixed_loader
 from plimsoll.errors import DataError
@@ -24,11 +24,8 @@ READER_BYTES = 10 * MIB
 "The reader's share")."""
 
 
-class Hdf5:
+class Hdf5(ExampleSet):
     """Datasets of one length, one example a row. 64-bit numbers become 32-bit ones."""
-
-    called: str
-    """The name by which a refusal calls it."""
 
     def __init__(
         self,
@@ -66,13 +63,11 @@ class Hdf5:
             )
         none = self._narrowed(self._rows.read(0, 0))
         self.spec = {name: (values.shape[1:], values.dtype.name) for name, values in none.items()}
-        """Name to the shape and dtype of one example."""
 
     def __len__(self) -> int:
         return self._end - self._begin
 
     def loader(self, *, batch_size: int, seed: int, shuffle: bool, prefetch: int) -> BatchSource:
-        """Returns batches without end."""
         return mixed_loader(
             self._rows,
             batch_size=batch_size,
@@ -86,7 +81,6 @@ class Hdf5:
         )
 
     def counted(self, batch_size: int) -> Iterator[Example]:
-        """Yields every row once, in the order of the file. Copies fill the last batch, and `COUNTED` excludes them."""
         first, count, span = self._rows.spans(self._begin, self._end)
         spans = [(max(self._begin, at * span), min(self._end, (at + 1) * span)) for at in range(first, first + count)]
         batches = in_order(self._rows, spans, batch_size=batch_size, derive=self._narrowed, skip_bad=self._skip_bad)

@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 
 from plimsoll.data.disk import free_bytes
-from plimsoll.data.hdf5.rows import dataset_names, opened, row_bytes_of
+from plimsoll.data.hdf5.rows import datasets_in, opened, row_bytes_of
 from plimsoll.data.hdf5.writer import LEAST_FREE
 from plimsoll.data.progress import Spoken
 from plimsoll.errors import DataError, StoppedError
@@ -82,8 +82,7 @@ def rechunk(
 
 def _copy(source: h5py.File, file: h5py.File, partial: Path, chunk_rows: int, progress: Progress) -> tuple[int, int]:
     """Copies everything, and returns the rows of the longest datasets and the number of these."""
-    shapes = [source[name].shape for name in dataset_names(source)]  # pyright: ignore[reportAttributeAccessIssue]
-    rows = max((shape[0] for shape in shapes if shape), default=0)
+    rows = max((dataset.shape[0] for dataset in datasets_in(source) if dataset.shape), default=0)
     if not rows:
         raise DataError(f"{source.filename} has no dataset with rows")
     large: list[tuple[str, h5py.Dataset, h5py.Dataset]] = []

@@ -16,6 +16,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from plimsoll.data import in_short
 from plimsoll.errors import DataError
 from plimsoll.units import MIB, format_bytes, format_seconds
 
@@ -43,7 +44,7 @@ class Hdf5Rows:
             for name, place in columns.items():
                 dataset = self._file.get(place)
                 if not isinstance(dataset, h5py.Dataset):
-                    names = ", ".join(dataset_names(self._file)) or "none"
+                    names = ", ".join(map(name_of, datasets_in(self._file))) or "none"
                     raise DataError(f"{self.path} has no dataset {place!r}: it has {names}")
                 if not dataset.shape:
                     raise DataError(f"{place} of {self.path} is a single value: its first axis should count the rows")
@@ -125,8 +126,14 @@ class Hdf5Rows:
 
     def identity(self) -> dict[str, Any]:
         """Returns what `require_same` compares, as JSON."""
-        status = self.path.stat()
-        return {"bytes": status.st_size, "modified_ns": status.st_mtime_ns, "sha256": self._digest()}
+        status, digest = self.path.stat(), hashlib.sha256()
+        for name, value in sorted(self.attributes.items()):
+            digest.update(f"{name} {np.asarray(value).tolist()!r}\n".encode())
+        digest.update(f"{self._count} {sorted(self.row_spec.items())!r}\n".encode())
+        for begin, end in self.spread_spans(DIGESTED_CHUNKS):
+            for name, values in sorted(self.read(begin, end).items()):
+                digest.update(name.encode() + np.ascontiguousarray(values).tobytes())
+        return {"bytes": status.st_size, "modified_ns": status.st_mtime_ns, "sha256": digest.hexdigest()}
 
     def require_same(self, then: Mapping[str, Any]) -> str | None:
         """Compares the file with its `identity` at the start of the run.
@@ -144,7 +151,7 @@ class Hdf5Rows:
         status = self.path.stat()
         if (status.st_size, status.st_mtime_ns) == (then["bytes"], then["modified_ns"]):
             return None
-        if self._digest() != then["sha256"]:
+        if self.identity()["sha256"] != then["sha256"]:
             raise DataError(
                 f"{self.path} changed since the run began: it has {len(self):,} rows and {status.st_size:,} bytes (then"
                 f" {then['bytes']:,}), and other attributes, shapes or rows. Put the old file back to go on, or start a"
@@ -155,16 +162,6 @@ class Hdf5Rows:
             " chunks of its rows are what they were"
         )
 
-    def _digest(self) -> str:
-        digest = hashlib.sha256()
-        for name, value in sorted(self.attributes.items()):
-            digest.update(f"{name} {np.asarray(value).tolist()!r}\n".encode())
-        digest.update(f"{self._count} {sorted(self.row_spec.items())!r}\n".encode())
-        for begin, end in self.spread_spans(DIGESTED_CHUNKS):
-            for name, values in sorted(self.read(begin, end).items()):
-                digest.update(name.encode() + np.ascontiguousarray(values).tobytes())
-        return digest.hexdigest()
-
 
 @contextmanager
 def damage_as_error(path: Path) -> Iterator[None]:
@@ -172,8 +169,7 @@ def damage_as_error(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError, LookupError, ValueError, TypeError, OverflowError, MemoryError) as problem:
-        reason = " ".join(str(problem).split())[:160]
-        raise DataError(f"{path} is damaged ({reason}): copy it again, or make it anew") from problem
+        raise DataError(f"{path} is damaged ({in_short(problem)}): copy it again, or make it anew") from problem
 
 
 def opened(path: Path) -> h5py.File:
@@ -223,20 +219,23 @@ def row_bytes_of(dataset: h5py.Dataset) -> int:
     return int(np.prod(dataset.shape[1:], dtype=np.int64)) * dataset.dtype.itemsize
 
 
-def dataset_names(file: h5py.File) -> list[str]:
-    """Returns the names of all datasets, those in groups too."""
-    names: list[str] = []
-    file.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
-    return names
+def datasets_in(file: h5py.File) -> list[h5py.Dataset]:
+    """Returns all datasets, those in groups too."""
+    datasets: list[h5py.Dataset] = []
+    file.visititems(lambda _, item: datasets.append(item) if isinstance(item, h5py.Dataset) else None)
+    return datasets
+
+
+def name_of(dataset: h5py.Dataset) -> str:
+    """Returns the name of a dataset as users write it."""
+    return str(dataset.name).removeprefix("/")
 
 
 def widest(path: str | Path) -> tuple[int, int]:
     """Returns the rows of the dataset with the most and widest rows, and the rows of a chunk of it."""
     path = Path(path).expanduser()
     with damage_as_error(path), opened(path) as file:
-        datasets = [
-            item for item in map(file.get, dataset_names(file)) if isinstance(item, h5py.Dataset) and item.shape
-        ]
+        datasets = [dataset for dataset in datasets_in(file) if dataset.shape]
         if not datasets:
             raise DataError(f"{path} has no dataset with rows")
         dataset = max(datasets, key=lambda item: (item.shape[0], row_bytes_of(item)))

@@ -8,15 +8,14 @@ The position is three numbers: epoch, group of chunks, row in the group.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
-import grain
 import numpy as np
-from grain.experimental import ThreadPrefetchIterDataset
 
-from plimsoll.data.batch_source import BatchSource
+from plimsoll.data import require_sizes
+from plimsoll.data.batch_source import BatchSource, Positioned
 from plimsoll.data.hdf5.rows import Hdf5Rows, Rows, not_finite
-from plimsoll.errors import DataError, RecipeError
+from plimsoll.errors import DataError
 from plimsoll.units import GIB
 
 MIX = 16
@@ -28,17 +27,11 @@ Derive = Callable[[Rows], Rows]
 """From the rows of a chunk as they were read to those that are trained on; fewer, where some are left out."""
 
 
-class Group(NamedTuple):
-    """Chunks that are shuffled together: `order` counts the rows that are there, of `rows` that have room for more."""
-
-    rows: Rows
-    order: np.ndarray
-    skipped: int
-    """Rows that were left out because they are not finite."""
-
-
-class MixedChunks(grain.IterDataset):
+class MixedChunks(Positioned):
     """Batches without end of the rows from `rows[0]` to before `rows[1]`."""
+
+    start: ClassVar = {"epoch": 0, "group": 0, "row": 0, "skipped": 0}
+    words: ClassVar = {"span": "rows in a chunk", "mix": "chunks mixed"}
 
     def __init__(
         self,
@@ -52,9 +45,7 @@ class MixedChunks(grain.IterDataset):
         derive: Derive = lambda rows: rows,
         skip_bad: bool = False,
     ) -> None:
-        super().__init__()
-        if mix < 1:
-            raise RecipeError(f"--mix-chunks must be 1 or more, got {mix}")
+        require_sizes(mix_chunks=mix)
         self.source, self.batch_size, self.together = source, batch_size, mix
         self.begin, self.end = rows or (0, len(source))
         if self.end <= self.begin:
@@ -63,19 +54,18 @@ class MixedChunks(grain.IterDataset):
         self.groups = -(-self.count // mix)
         """Groups of an epoch."""
         self.order_seed, self.shuffled, self.derive, self.skip_bad = seed, shuffle, derive, skip_bad
+        super().__init__(size={"rows": self.end - self.begin, "span": self.span, "mix": mix}, name=str(source.path))
 
-    def order(self, epoch: int) -> np.ndarray:
-        """Returns the spans as one epoch reads them."""
-        order = order_of_chunks(self.count, self.order_seed, epoch) if self.shuffled else np.arange(self.count)
-        return self.first + order
-
-    def group(self, epoch: int, number: int, order: np.ndarray, room: Rows) -> Group:
-        """Reads a group into `room`, the arrays of the group before.
+    def fill(self, room: Rows, epoch: int, group: int, spans: np.ndarray) -> tuple[np.ndarray, int]:
+        """Reads a group's spans into `room`, which holds the group before.
 
         A second group in memory at the same time would be most of what the loader takes.
+
+        Returns:
+            The order of the rows that were read, and how many were left out because they are not finite.
         """
         count = skipped = 0
-        for span in order[number * self.together : (number + 1) * self.together].tolist():
+        for span in spans.tolist():
             begin, end = max(self.begin, span * self.span), min(self.end, (span + 1) * self.span)
             finite, bad = _finite(self.source, begin, end, self.skip_bad)
             rows, skipped = self.derive(finite), skipped + bad
@@ -86,68 +76,36 @@ class MixedChunks(grain.IterDataset):
             for name, values in rows.items():
                 room[name][count : count + added] = values
             count += added
-        within = order_within(count, self.order_seed, epoch, number) if self.shuffled else np.arange(count)
-        return Group(room, within, skipped)
+        return order_within(count, self.order_seed, epoch, group) if self.shuffled else np.arange(count), skipped
 
-    def __iter__(self) -> grain.DatasetIterator:
-        return _MixedIterator(self)
-
-
-class _MixedIterator(grain.DatasetIterator):
-    def __init__(self, chunks: MixedChunks) -> None:
-        super().__init__()
-        self._chunks = chunks
-        self._epoch = self._number = self._row = self._skipped = 0
-        self._group: Group | None = None
-        self._room: Rows = {}
-        self._order: tuple[int, np.ndarray] = (-1, np.empty(0, np.int32))
-        """An epoch, and its order of the spans."""
-        self._empty = 0
-        """Groups since the last row: an epoch of them means that there is none."""
-
-    def __next__(self) -> Rows:
-        self._assert_not_closed()
-        wanted, parts, chunks = self._chunks.batch_size, [], self._chunks
-        while wanted:
-            if self._group is None:
-                if self._order[0] != self._epoch:
-                    self._order = self._epoch, chunks.order(self._epoch)
-                self._group = chunks.group(self._epoch, self._number, self._order[1], self._room)
-            group = self._group
-            take = group.order[self._row : self._row + wanted]
-            if len(take):
-                parts.append({name: values[take] for name, values in group.rows.items()})
-                wanted, self._row, self._empty = wanted - len(take), self._row + len(take), 0
-            if self._row >= len(group.order):
-                self._group, self._row, self._number = None, 0, self._number + 1
-                self._skipped, self._empty = self._skipped + group.skipped, self._empty + 1
-                if self._empty > chunks.groups:
-                    raise DataError(f"{chunks.source.path} has no row to train on: all of an epoch were left out")
-                if self._number >= chunks.groups:
-                    self._epoch, self._number = self._epoch + 1, 0
-        if len(parts) == 1:
-            return parts[0]
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-    def get_state(self) -> dict[str, Any]:
-        chunks = self._chunks
-        place = {"epoch": self._epoch, "group": self._number, "row": self._row, "skipped": self._skipped}
-        return place | {"rows": chunks.end - chunks.begin, "span": chunks.span, "mix": chunks.together}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        chunks = self._chunks
-        for name, now, what in (
-            ("rows", chunks.end - chunks.begin, "rows"),
-            ("span", chunks.span, "rows in a chunk"),
-            ("mix", chunks.together, "chunks mixed"),
-        ):
-            if state[name] != now:
-                raise DataError(
-                    f"the data position was saved with {state[name]:,} {what}, and now there are {now:,}: put the old"
-                    " data back, or start a new run"
-                )
-        self._epoch, self._number, self._row = state["epoch"], state["group"], state["row"]
-        self._skipped, self._group = state["skipped"], None
+    def walk(self, at: dict[str, Any]) -> Iterator[Rows]:
+        room: Rows = {}
+        spans, of_epoch = np.arange(self.count), -1
+        order, skipped, empty = None, 0, 0
+        while True:
+            parts, wanted = [], self.batch_size
+            while wanted:
+                if order is None:
+                    if self.shuffled and of_epoch != at["epoch"]:
+                        of_epoch = at["epoch"]
+                        spans = order_of_chunks(self.count, self.order_seed, of_epoch)
+                    chosen = spans[at["group"] * self.together : (at["group"] + 1) * self.together]
+                    order, skipped = self.fill(room, at["epoch"], at["group"], self.first + chosen)
+                take = order[at["row"] : at["row"] + wanted]
+                if len(take):
+                    parts.append({name: values[take] for name, values in room.items()})
+                    wanted, at["row"], empty = wanted - len(take), at["row"] + len(take), 0
+                if at["row"] >= len(order):
+                    order, empty = None, empty + 1
+                    if empty > self.groups:
+                        raise DataError(f"{self.source.path} has no row to train on: all of an epoch were left out")
+                    at["row"], at["group"], at["skipped"] = 0, at["group"] + 1, at["skipped"] + skipped
+                    if at["group"] >= self.groups:
+                        at["epoch"], at["group"] = at["epoch"] + 1, 0
+            if len(parts) == 1:
+                yield parts[0]
+            else:
+                yield {name: np.concatenate([part[name] for part in parts]) for name in room}
 
 
 def order_of_chunks(count: int, seed: int, epoch: int) -> np.ndarray:
@@ -161,11 +119,8 @@ def order_within(count: int, seed: int, epoch: int, group: int) -> np.ndarray:
 
 
 def mixed_loader(source: Hdf5Rows, *, prefetch: int, **options: Any) -> BatchSource:
-    """Builds a loader of `MixedChunks` that makes `prefetch` batches ready in a thread."""
-    batches: grain.IterDataset = MixedChunks(source, **options)
-    if prefetch:
-        batches = ThreadPrefetchIterDataset(batches, prefetch_buffer_size=prefetch)
-    return BatchSource(batches)
+    """Builds a loader of `MixedChunks`; `prefetch` as in `BatchSource`."""
+    return BatchSource(MixedChunks(source, **options), prefetch=prefetch)
 
 
 def in_order(

@@ -13,7 +13,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from plimsoll.data.hdf5.rows import DONE, damage_as_error, dataset_names, not_finite, opened, row_bytes_of
+from plimsoll.data.hdf5.rows import DONE, damage_as_error, datasets_in, name_of, not_finite, opened, row_bytes_of
 
 SAMPLED_ROWS, SAMPLED_CHUNKS = 200, 8
 LARGEST_READ = 64 * 2**20
@@ -23,6 +23,8 @@ ENOUGH_CHUNKS = 8
 """Chunks of the file that a well-mixed batch holds rows of."""
 SLOW_CHUNK_SECONDS = 0.02
 """A chunk that takes longer makes reading row by row slow."""
+FIGURES = {"mean": np.mean, "std": np.std, "least": np.min, "largest": np.max, "zeros": lambda x: np.mean(x == 0)}
+"""Figures of the finite values that were sampled, by the names they have in the description."""
 SUFFIXES = (".h5", ".hdf5", ".hdf")
 
 
@@ -36,7 +38,7 @@ def describe(path: str | Path, *, seed: int = 0) -> dict[str, Any]:
     """Returns attributes, datasets and sampled figures, as JSON."""
     path = Path(path).expanduser()
     with damage_as_error(path), opened(path) as file:
-        datasets = [item for item in map(file.get, dataset_names(file)) if isinstance(item, h5py.Dataset)]
+        datasets = datasets_in(file)
         random = np.random.default_rng(seed)
         families = _families(datasets)
         described = [_dataset(dataset, random) for dataset in datasets]
@@ -56,7 +58,7 @@ def describe(path: str | Path, *, seed: int = 0) -> dict[str, Any]:
 
 def _dataset(dataset: h5py.Dataset, random: np.random.Generator) -> dict[str, Any]:
     row: dict[str, Any] = {
-        "name": str(dataset.name).removeprefix("/"),
+        "name": name_of(dataset),
         "shape": list(dataset.shape),
         "dtype": str(dataset.dtype),
         "chunks": list(dataset.chunks) if dataset.chunks else None,
@@ -76,11 +78,7 @@ def _dataset(dataset: h5py.Dataset, random: np.random.Generator) -> dict[str, An
         "sampled_rows": len(rows),
         "rows_read": read,
         "rows_read_not_finite": bad,
-        "mean": float(finite.mean()) if finite.size else None,
-        "std": float(finite.std()) if finite.size else None,
-        "least": float(finite.min()) if finite.size else None,
-        "largest": float(finite.max()) if finite.size else None,
-        "zeros": float(np.mean(finite == 0)) if finite.size else None,
+        **{name: float(figure(finite)) if finite.size else None for name, figure in FIGURES.items()},
         "chunk_seconds": seconds,
     }
     if bad:
@@ -125,7 +123,7 @@ def _sampled(dataset: h5py.Dataset, random: np.random.Generator) -> tuple[np.nda
 
 def _families(datasets: list[h5py.Dataset]) -> list[dict[str, Any]]:
     """Returns figures of each family, from a sample of rows, where `prepare control` made the file; else nothing."""
-    named = {str(dataset.name).removeprefix("/"): dataset for dataset in datasets}
+    named = {name_of(dataset): dataset for dataset in datasets}
     if not {"system_ids", "input_sequences", "controls", "control_masks"} <= named.keys():
         return []
     ids, inputs, controls, masks = (

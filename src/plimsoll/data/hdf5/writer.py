@@ -15,13 +15,12 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, cast
 
 import h5py
 import numpy as np
 
-from plimsoll.data.disk import free_bytes, is_full, locked, other_options
+from plimsoll.data.disk import free_bytes, other_options, writing
 from plimsoll.data.hdf5.compression import Encode, compressed, library, threads
 from plimsoll.data.hdf5.rows import opened
 from plimsoll.errors import DataError, StoppedError
@@ -71,27 +70,19 @@ class GrowingFile:
     def __enter__(self) -> GrowingFile:
         if self.path.exists():
             raise DataError(f"{self.path} is there already: name another --out, or remove it")
-        self._lock = locked(self.path)
-        try:
-            self.file = self._reopened() if self.partial.exists() else self._created()
+        with contextlib.ExitStack() as stack:
+            files = stack.enter_context(writing(self.path, self._full))
+            self.file = self._opened()
             """The file, for attributes and small arrays before the first row."""
+            files.callback(self.file.close)
+            files.callback(self._pool.shutdown, wait=True, cancel_futures=True)
             self._datasets = {name: cast(h5py.Dataset, self.file[name]) for name in self.columns}
             self.done = self._at = int(np.asarray(self.file.attrs[DONE]))
-        except BaseException:
-            self._lock.close()
-            raise
+            self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, _: TracebackType | None
-    ) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
-        with contextlib.suppress(OSError, RuntimeError):  # a full disk: what was marked is good
-            self.file.close()
-        with contextlib.suppress(OSError):
-            self._lock.close()
-        if isinstance(problem, OSError) and is_full(problem):
-            raise StoppedError(self._full()) from None
+    def __exit__(self, *problem: Any) -> None:
+        self._stack.__exit__(*problem)
 
     def begin(self) -> None:
         """Enters single-writer mode: from here on rows are written, and no attribute or array is added."""
@@ -149,24 +140,24 @@ class GrowingFile:
             " continue"
         )
 
-    def _created(self) -> h5py.File:
-        unfinished = self.partial.with_suffix(".new")
-        with h5py.File(unfinished, "w", libver="latest") as file:
-            for name, column in self.columns.items():
-                file.create_dataset(
-                    name,
-                    (self.rows, *column.shape),
-                    column.dtype,
-                    chunks=(min(self._chunk_rows, self.rows), *column.shape),
-                    compression=self._compression,
-                    fletcher32=True,  # LZF decompresses what is damaged to something else, without an error
-                    fillvalue=column.fill,
-                )
-            file.attrs[DONE], file.attrs[MADE_WITH] = 0, self._made_with
-        unfinished.replace(self.partial)
-        return h5py.File(self.partial, "r+", libver="latest")
-
-    def _reopened(self) -> h5py.File:
+    def _opened(self) -> h5py.File:
+        """Opens the file where a killed process left it, or a new one."""
+        if not self.partial.exists():
+            unfinished = self.partial.with_suffix(".new")
+            with h5py.File(unfinished, "w", libver="latest") as file:
+                for name, column in self.columns.items():
+                    file.create_dataset(
+                        name,
+                        (self.rows, *column.shape),
+                        column.dtype,
+                        chunks=(min(self._chunk_rows, self.rows), *column.shape),
+                        compression=self._compression,
+                        fletcher32=True,  # LZF decompresses what is damaged to something else, without an error
+                        fillvalue=column.fill,
+                    )
+                file.attrs[DONE], file.attrs[MADE_WITH] = 0, self._made_with
+            unfinished.replace(self.partial)
+            return h5py.File(self.partial, "r+", libver="latest")
         try:
             file = reopened(self.partial)
         except OSError as problem:

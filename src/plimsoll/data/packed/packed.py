@@ -14,8 +14,9 @@ memory.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from plimsoll.data.disk import read_json
 from plimsoll.data.loader_bytes import RUN_BYTES, RUNS_MIXED
 from plimsoll.data.text.survey import count_windows
 from plimsoll.data.token_table import loaded
-from plimsoll.errors import DataError, RecipeError
+from plimsoll.errors import DataError
 from plimsoll.units import KIB
 
 FORMAT = 1
@@ -35,6 +36,11 @@ WIDEST = {"uint16": 2**16, "uint32": 2**31}
 """Types of an id, and the largest vocabulary of each: JAX indexes with int32."""
 SAMPLES, SAMPLE_BYTES = 64, 4 * KIB
 """Places of the file whose ids are checked when it is opened, and bytes of each."""
+
+SLICE = 2**18
+"""Starts of documents that are read at a time, where all of them are."""
+SHOWN, WORDS = 3, 40
+"""Documents whose beginnings are shown, and tokens of each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +62,8 @@ class Packed:
     """Description of what was packed."""
     tokenizer_sha256: str | None = None
     """Digest of tokenizer.json, which may be exchanged by mistake; None for a folder that was made by hand."""
+    about: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """All of meta.json: a folder that was made by hand may leave out the rest."""
 
     @property
     def on_disk(self) -> np.dtype:
@@ -102,7 +110,7 @@ def open_packed(folder: str | Path) -> Packed:
         DataError: It is none, not finished, cut short, or has ids outside of its vocabulary or another's tokenizer.
     """
     folder = Path(folder).expanduser()
-    packed = _described(folder, _meta(folder))
+    packed = _described(folder)
     for name in (TOKENS, VALIDATION):
         path, tokens = folder / name, packed.length(name)
         if not path.is_file():
@@ -159,16 +167,11 @@ def run_windows(seq_len: int, itemsize: int) -> int:
     return max(1, RUN_BYTES // (seq_len * itemsize))
 
 
-def require_sizes(**sizes: int) -> None:
-    """Raises RecipeError where an option is too small; the names are those of the options."""
-    for name, value in sizes.items():
-        least = 0 if name in ("prefetch", "workers", "seed") else 1
-        if value < least:
-            raise RecipeError(f"--{name.replace('_', '-')} must be {least} or more, got {value}")
+def _described(folder: Path) -> Packed:
+    """Reads meta.json; a field that was typed by hand or cut short is refused by its name.
 
-
-def _meta(folder: Path) -> dict[str, Any]:
-    """Returns what meta.json holds. Where there is none, the DataError says how far the folder is from being one."""
+    Where there is none, the DataError says how far the folder is from being a packed one.
+    """
     absent = (
         f"{folder} is no packed folder: it has no {META}. `plimsoll prepare longcontext --dataset-id TEXT --out"
         " packed/` makes one of a text"
@@ -185,11 +188,6 @@ def _meta(folder: Path) -> dict[str, Any]:
         raise DataError(
             f"{folder / META} holds a {type(meta).__name__}, not an object: it is damaged. Prepare it again"
         )
-    return meta
-
-
-def _described(folder: Path, meta: dict[str, Any]) -> Packed:
-    """Builds the description from meta.json; a field that was typed by hand or cut short is refused by its name."""
 
     def wrong(name: str, expected: str) -> DataError:
         given = repr(meta.get(name))
@@ -222,4 +220,49 @@ def _described(folder: Path, meta: dict[str, Any]) -> Packed:
         documents=whole("documents", 1, tokens),
         source=meta["source"],
         tokenizer_sha256=meta.get("tokenizer_sha256"),
+        about=meta,
     )
+
+
+def describe_packed(folder: Path | str) -> dict[str, Any]:
+    """Returns what `plimsoll inspect` prints. Refuses what is not whole, as a run would.
+
+    Ids are read in `SAMPLES` places; the lengths are those of all documents, a slice of their starts at a time.
+    """
+    from plimsoll.data.text.tokenizer import load_tokenizer
+
+    packed = open_packed(folder)
+    tokenizer = load_tokenizer(packed.folder)
+    seen = np.unique(np.concatenate([ids for _, ids in sampled(packed, TOKENS)]))
+    all_tokens, characters = packed.tokens + packed.validation_tokens, packed.about.get("characters")
+    starts, shortest, longest = packed.starts(), packed.tokens, 0
+    ends = [*starts[: SHOWN + 1].tolist(), packed.tokens]
+    shown = [(first, min(end - first, WORDS)) for first, end in pairwise(ends)][:SHOWN]
+    for first in range(0, len(starts), SLICE):
+        end = [packed.tokens] if first + SLICE >= len(starts) else []
+        lengths = np.diff(starts[first : first + SLICE + 1], append=end)
+        shortest, longest = min(shortest, int(lengths.min())), max(longest, int(lengths.max()))
+    return {
+        "path": str(packed.folder),
+        "bytes": sum(path.stat().st_size for path in packed.folder.iterdir() if path.is_file()),
+        "source": packed.source,
+        "tokens": packed.tokens,
+        "documents": packed.documents,
+        "validation_tokens": packed.validation_tokens,
+        "validation_documents": packed.about.get("validation_documents"),
+        "held_out_share": packed.validation_tokens / all_tokens,
+        "document_tokens": {
+            "shortest": shortest,
+            "mean": packed.tokens / packed.documents,
+            "longest": longest,
+        },
+        "dtype": packed.dtype,
+        "vocab_size": packed.vocab_size,
+        "tokenizer_vocab_size": tokenizer.size,
+        "end_of_text": packed.end_of_text,
+        "characters_per_token": characters / all_tokens if isinstance(characters, int) else None,
+        "sampled_tokens": sum(len(ids) for name in (TOKENS, VALIDATION) for _, ids in sampled(packed, name)),
+        "sampled_different_ids": len(seen),
+        "sampled_largest_id": int(seen[-1]),
+        "samples": [tokenizer.decode(packed.read(TOKENS, first, count)) for first, count in shown],
+    }

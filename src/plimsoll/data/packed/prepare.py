@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import os
 import time
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from plimsoll.data.disk import free_bytes
-from plimsoll.data.packed.encoding import Encoder, encoded, in_threads
+from plimsoll.data.packed.encoding import Encoder, encoded, in_threads, on_ray, require_reachable
 from plimsoll.data.packed.options import DEFAULT_VOCABULARY, TextSet
 from plimsoll.data.packed.packed import META, TOKENS, WIDEST, open_packed
 from plimsoll.data.packed.writer import PROGRESS, TextFolder, require_same
@@ -60,8 +59,6 @@ def build(
     if is_finished(out, made_with):
         return _summary(out, tokens_before=None, seconds=0.0)
     if ray is not None:
-        from plimsoll.data.packed.ray_encoding import require_reachable
-
         require_reachable(ray)
     documents = open_documents(
         options.dataset_id,
@@ -86,8 +83,6 @@ def build(
         if ray is None:
             encoding = in_threads(tokenizer, workers=workers)
         else:
-            from plimsoll.data.packed.ray_encoding import on_ray
-
             encoding = on_ray(tokenizer, address=ray, workers=workers)
         with encoding as encoder:
             _fill(folder, documents, encoder, progress)
@@ -111,8 +106,7 @@ def is_finished(out: Path, made_with: dict[str, Any]) -> bool:
     """Tells whether the folder is whole and made with these options. DataError where it was made with others."""
     if not (out / META).is_file():
         return False
-    open_packed(out)
-    require_same(out, json.loads((out / META).read_text("utf-8")).get("made_with") or {}, made_with)
+    require_same(out, open_packed(out).about.get("made_with") or {}, made_with)
     (out / PROGRESS).unlink(missing_ok=True)
     return True
 
@@ -185,18 +179,17 @@ class Extent:
 
 def _summary(out: Path, *, tokens_before: int | None, seconds: float) -> dict[str, Any]:
     packed = open_packed(out)
-    meta = json.loads((out / META).read_text("utf-8"))
     added = 0 if tokens_before is None else packed.tokens - tokens_before
     return {
         "path": str(out),
-        "examples": packed.documents + meta["validation_documents"],
+        "examples": packed.documents + packed.about["validation_documents"],
         "tokens": packed.tokens,
         "tokens_before": packed.tokens if tokens_before is None else tokens_before,
         "finished_before": tokens_before is None,
         "validation_tokens": packed.validation_tokens,
         "documents": packed.documents,
-        "validation_documents": meta["validation_documents"],
-        "characters": meta["characters"],
+        "validation_documents": packed.about["validation_documents"],
+        "characters": packed.about["characters"],
         "vocab_size": packed.vocab_size,
         "dtype": packed.dtype,
         "seconds": seconds,

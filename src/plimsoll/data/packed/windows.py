@@ -16,32 +16,32 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-import grain
 import numpy as np
-from grain.experimental import ThreadPrefetchIterDataset
 
-from plimsoll.data.batch_source import BatchSource
+from plimsoll.data import require_sizes
+from plimsoll.data.batch_source import BatchSource, Positioned
 from plimsoll.data.loader_bytes import RUNS_MIXED
-from plimsoll.data.packed.packed import TOKENS, VALIDATION, Packed, open_packed, require_sizes, run_windows
+from plimsoll.data.packed.packed import TOKENS, VALIDATION, Packed, open_packed, run_windows
 from plimsoll.data.text.survey import count_windows
 from plimsoll.errors import DataError
 from plimsoll.types import COUNTED
 
 
-class PackedWindows(grain.IterDataset):
+class PackedWindows(Positioned):
     """Batches without end of `(batch_size, seq_len + 1)` ids; no window is dropped between epochs."""
 
+    words: ClassVar = {"seq_len": "tokens of a window (--seq-len)"}
+
     def __init__(self, packed: Packed, *, seq_len: int, batch_size: int, seed: int, workers: int = 0) -> None:
-        super().__init__()
-        require_sizes(seq_len=seq_len, batch_size=batch_size, seed=seed, workers=workers)
         self.count = packed.windows(seq_len)
         if not self.count:
             raise DataError(
                 f"{packed.folder} has {packed.tokens:,} tokens, fewer than the {seq_len + 1:,} of one window: use a"
                 " smaller --seq-len, or pack more text"
             )
+        super().__init__(size={"tokens": packed.tokens, "seq_len": seq_len}, name=str(packed.folder))
         self.packed, self.seq_len, self.batch_size = packed, seq_len, batch_size
         self.order_seed, self.workers = seed, workers
         self.run = run_windows(seq_len, packed.on_disk.itemsize)
@@ -50,24 +50,8 @@ class PackedWindows(grain.IterDataset):
         self.checked = packed.vocab_size <= np.iinfo(packed.on_disk).max
         """Whether ids are checked: one can be outside of the vocabulary."""
 
-    def order(self, epoch: int) -> np.ndarray:
-        """Returns an epoch's order of the runs: 4 bytes for each 64 KiB of the file, held for an epoch."""
-        return np.random.default_rng([self.order_seed, 7, epoch]).permutation(np.arange(self.runs, dtype=np.int32))
-
-    def order_within(self, epoch: int, number: int, runs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the order of the windows of these runs: index of the run among them, and of the window in it."""
-        sizes = np.minimum(self.run, self.count - runs.astype(np.int64) * self.run)
-        windows = np.flatnonzero(np.arange(self.run) < sizes[:, None])
-        return np.divmod(np.random.default_rng([self.order_seed, 6, epoch, number]).permutation(windows), self.run)
-
-    def read(self, runs: np.ndarray) -> np.ndarray:
-        """Returns windows that are runs of their own."""
-        windows = np.empty((len(runs), self.seq_len + 1), self.packed.on_disk)
-        self.fill(windows, runs)
-        return windows
-
-    def fill(self, room: np.ndarray, runs: np.ndarray) -> None:
-        """Reads the runs into the rows of `room`."""
+    def fill(self, room: np.ndarray, runs: np.ndarray) -> np.ndarray:
+        """Reads the runs into the rows of `room`, and returns it."""
         path = self.packed.folder / TOKENS
 
         def read(place: np.ndarray, run: int) -> None:
@@ -85,81 +69,46 @@ class PackedWindows(grain.IterDataset):
             else:
                 for place, run in zip(room, runs.tolist(), strict=False):
                     read(place, run)
+        return room
 
-    def __iter__(self) -> grain.DatasetIterator:
-        return _Iterator(self)
+    def mixed(self, epoch: int, group: int, runs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the order of the windows of these runs: index of the run among them, and of the window in it."""
+        sizes = np.minimum(self.run, self.count - runs.astype(np.int64) * self.run)
+        windows = np.flatnonzero(np.arange(self.run) < sizes[:, None])
+        return np.divmod(np.random.default_rng([self.order_seed, 6, epoch, group]).permutation(windows), self.run)
 
-
-class _Iterator(grain.DatasetIterator):
-    def __init__(self, of: PackedWindows) -> None:
-        super().__init__()
-        self._of = of
-        self._epoch = self._number = self._row = 0
-        self._runs: tuple[int, np.ndarray] = (-1, np.empty(0, np.int32))
-        """An epoch, and its order of the runs."""
-        self._order: tuple[np.ndarray, np.ndarray] | None = None
-        """Order of the windows in the room; None where they have to be read."""
-        self._windows: np.ndarray | None = None
-        """Windows of the room, run by run; None where a run is one window, which is read into the batch."""
-        if of.run > 1:
-            self._room = np.empty((min(RUNS_MIXED, of.runs), of.run * of.seq_len + 1), of.packed.on_disk)
-            windows = np.lib.stride_tricks.sliding_window_view(self._room, of.seq_len + 1, axis=1)
-            self._windows = windows[:, :: of.seq_len]
-
-    def __next__(self) -> dict[str, np.ndarray]:
-        self._assert_not_closed()
-        parts = list(self._parts(self._of.batch_size))
-        tokens = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return {"tokens": tokens.astype(self._of.packed.dtype, copy=False)}
-
-    def _parts(self, wanted: int) -> Iterator[np.ndarray]:
-        """Yields windows until there are as many as wanted, out of as many groups as it takes."""
-        while wanted:
-            runs, within = self._mixed()
-            take = slice(self._row, self._row + wanted)
-            part = self._of.read(runs[take]) if self._windows is None else self._windows[runs[take], within[take]]
-            wanted, self._row = wanted - len(part), self._row + len(part)
-            yield part
-            if self._row == len(runs):
-                self._order, self._row, self._number = None, 0, self._number + 1
-                if self._number == self._of.groups:
-                    self._epoch, self._number = self._epoch + 1, 0
-
-    def _mixed(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the order of the group's windows, and reads them into the room where it is new."""
-        if self._order is None:
-            if self._runs[0] != self._epoch:
-                self._runs = self._epoch, self._of.order(self._epoch)
-            runs = self._runs[1][self._number * RUNS_MIXED : (self._number + 1) * RUNS_MIXED]
-            of_group, within = self._of.order_within(self._epoch, self._number, runs)
-            if self._windows is None:
-                of_group = runs[of_group]
-            else:
-                self._of.fill(self._room, runs)
-            self._order = of_group, within
-        return self._order
-
-    def get_state(self) -> dict[str, Any]:
-        of = self._of
-        place = {"epoch": self._epoch, "group": self._number, "row": self._row}
-        return place | {"tokens": of.packed.tokens, "seq_len": of.seq_len}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        for name, now in (("tokens", self._of.packed.tokens), ("seq_len", self._of.seq_len)):
-            if state[name] != now:
-                raise DataError(
-                    f"the data position was saved with {state[name]:,} {name}, and {self._of.packed.folder} is read"
-                    f" with {now:,}: put the old folder back, or start a new run"
-                )
-        self._epoch, self._number, self._row = state["epoch"], state["group"], state["row"]
-        self._order = None
-
-
-def loader(packed: Packed, *, prefetch: int, **how: Any) -> BatchSource:
-    """Builds a loader of `PackedWindows` that makes `prefetch` batches ready in a thread."""
-    require_sizes(prefetch=prefetch)
-    batches: grain.IterDataset = PackedWindows(packed, **how)
-    return BatchSource(ThreadPrefetchIterDataset(batches, prefetch_buffer_size=prefetch) if prefetch else batches)
+    def walk(self, at: dict[str, Any]) -> Iterator[dict[str, np.ndarray]]:
+        length, on_disk = self.seq_len + 1, self.packed.on_disk
+        room = windows = None  # a run that is one window is read into the batch; others here, and their windows mixed
+        if self.run > 1:
+            room = np.empty((min(RUNS_MIXED, self.runs), self.run * self.seq_len + 1), on_disk)
+            windows = np.lib.stride_tricks.sliding_window_view(room, length, axis=1)[:, :: self.seq_len]
+        order, of_epoch = np.empty(0, np.int32), -1  # of the runs: 4 bytes for each 64 KiB of the file
+        runs, mixed = order, None
+        while True:
+            parts, wanted = [], self.batch_size
+            while wanted:
+                if mixed is None:
+                    if of_epoch != at["epoch"]:
+                        of_epoch = at["epoch"]
+                        random = np.random.default_rng([self.order_seed, 7, of_epoch])
+                        order = random.permutation(np.arange(self.runs, dtype=np.int32))
+                    runs = order[at["group"] * RUNS_MIXED : (at["group"] + 1) * RUNS_MIXED]
+                    mixed = self.mixed(of_epoch, at["group"], runs)
+                    if room is not None:
+                        self.fill(room, runs)
+                run, within = (numbers[at["row"] : at["row"] + wanted] for numbers in mixed)
+                if windows is None:
+                    parts.append(self.fill(np.empty((len(run), length), on_disk), runs[run]))
+                else:
+                    parts.append(windows[run, within])
+                wanted, at["row"] = wanted - len(run), at["row"] + len(run)
+                if at["row"] == len(mixed[0]):
+                    mixed, at["row"], at["group"] = None, 0, at["group"] + 1
+                    if at["group"] == self.groups:
+                        at["epoch"], at["group"] = at["epoch"] + 1, 0
+            tokens = parts[0] if len(parts) == 1 else np.concatenate(parts)
+            yield {"tokens": tokens.astype(self.packed.dtype, copy=False)}
 
 
 def packed_loader(
@@ -170,8 +119,9 @@ def packed_loader(
     An epoch has each window once, in another order than the one before; a batch may hold the end of one epoch and the
     start of the next. `workers`: threads that read at the same time, which a disk with a long way to it repays.
     """
-    packed = open_packed(folder)
-    return loader(packed, seq_len=seq_len, batch_size=batch_size, seed=seed, prefetch=prefetch, workers=workers)
+    require_sizes(seq_len=seq_len, batch_size=batch_size, seed=seed, prefetch=prefetch, workers=workers)
+    windows = PackedWindows(open_packed(folder), seq_len=seq_len, batch_size=batch_size, seed=seed, workers=workers)
+    return BatchSource(windows, prefetch=prefetch)
 
 
 def packed_validation(folder: str | Path, *, seq_len: int, batch_size: int) -> Iterator[dict[str, np.ndarray]]:

@@ -14,12 +14,11 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 import numpy as np
 
-from plimsoll.data.disk import free_bytes, is_full, locked, other_options
+from plimsoll.data.disk import free_bytes, other_options, writing
 from plimsoll.data.packed.packed import DOCUMENTS, FORMAT, META, TOKENIZER, TOKENS, VALIDATION, WIDEST
 from plimsoll.data.text.documents import Piece
 from plimsoll.data.text.tokenizer import TextTokenizer, load_tokenizer
@@ -59,29 +58,17 @@ class TextFolder:
 
     def __enter__(self) -> TextFolder:
         self.out.parent.mkdir(parents=True, exist_ok=True)
-        self._lock, self._files = locked(self.out), contextlib.ExitStack()
-        try:
+        with contextlib.ExitStack() as stack:
+            self._files = stack.enter_context(writing(self.out, self._full))
             self._progress = self._continued() if self.out.exists() else None
             self.out.mkdir(exist_ok=True)
-        except BaseException:
-            self._lock.close()
-            raise
+            self.kept_tokenizer = load_tokenizer(self.out) if self._progress is not None else None
+            """The tokenizer of a folder that is continued; None for a new one."""
+            self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, _: TracebackType | None
-    ) -> None:
-        with contextlib.suppress(OSError):  # of a full disk: what was marked is good
-            self._files.close()
-        with contextlib.suppress(OSError):
-            self._lock.close()
-        if isinstance(problem, OSError) and is_full(problem):
-            raise StoppedError(self._full()) from None
-
-    @property
-    def kept_tokenizer(self) -> TextTokenizer | None:
-        """The tokenizer of a folder that is continued; None for a new one."""
-        return load_tokenizer(self.out) if self._progress is not None else None
+    def __exit__(self, *problem: Any) -> None:
+        self._stack.__exit__(*problem)
 
     def begin(self, tokenizer: TextTokenizer) -> None:
         """Opens the files: new ones, or what is good of those that are there."""
@@ -94,8 +81,10 @@ class TextFolder:
             tokenizer.save(self.out / TOKENIZER)
             (self.out / CONFIG).write_text(json.dumps({"eos_token": tokenizer.end_of_text_token}), "utf-8")
         self._sha256 = hashlib.sha256((self.out / TOKENIZER).read_bytes()).hexdigest()
-        self._tokens, self._validation = self._opened(TOKENS), self._opened(VALIDATION)
-        self._starts = self._opened(DOCUMENTS)
+        itemsize = self._on_disk.itemsize
+        self._tokens = self._opened(TOKENS, self.counts.tokens * itemsize)
+        self._validation = self._opened(VALIDATION, self.counts.validation_tokens * itemsize)
+        self._starts = self._opened(DOCUMENTS, _HEADER + self.counts.documents * 8)
         if self._progress is None:
             self._write_header()
             self.mark()
@@ -180,13 +169,8 @@ class TextFolder:
         require_same(self.out, then, self.made_with)
         return progress
 
-    def _opened(self, name: str) -> IO[bytes]:
-        itemsize = self._on_disk.itemsize
-        good = {
-            TOKENS: self.counts.tokens * itemsize,
-            VALIDATION: self.counts.validation_tokens * itemsize,
-            DOCUMENTS: _HEADER + self.counts.documents * 8,
-        }[name]
+    def _opened(self, name: str, good: int) -> IO[bytes]:
+        """Opens a new file, or an old one whose first `good` bytes were marked."""
         path = self.out / name
         if self._progress is None:
             return self._files.enter_context(open(path, "wb"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from dataclasses import InitVar, dataclass
 from typing import NamedTuple
 
 from plimsoll.data.hub import HubStream
@@ -32,23 +32,24 @@ class Piece(NamedTuple):
     """The document is for validation; training skips it."""
 
 
+@dataclass(eq=False)
 class Documents:
     """The documents of a data set, in its own order. Holds no file open between reads."""
 
-    def __init__(
-        self,
-        files: Sequence[File | HubStream],
-        *,
-        name: str,
-        description: str,
-        contents: str,
-        max_examples: int | None = None,
-    ) -> None:
-        self.files = files
-        self.name = name
-        self._description = description
-        self._max_examples = max_examples
-        self._sizes = [file.size() for file in files]
+    files: Sequence[File | HubStream]
+    name: str
+    description: str
+    contents: InitVar[str]
+    """What tells these files from others, for a position in them: names and sizes."""
+    max_examples: int | None = None
+
+    def __post_init__(self, contents: str) -> None:
+        self._sizes = [file.size() for file in self.files]
+        self.bytes = None if None in self._sizes else sum(size or 0 for size in self._sizes)
+        """Bytes on disk, compressed as they are; None for a stream."""
+        paths = [file.path for file in self.files if isinstance(file, File)]
+        self.paths = paths if len(paths) == len(self.files) else None
+        """Paths of the files; None for a stream."""
         self._digest = hashlib.blake2b(contents.encode(), digest_size=4).hexdigest()
 
     def imports(self) -> tuple[str, ...]:
@@ -57,26 +58,15 @@ class Documents:
 
     def describe(self) -> str:
         """Returns one line: files, format, and how they were split into documents."""
-        limit = f", the first {self._max_examples:,} documents" if self._max_examples is not None else ""
-        return self._description + limit
+        limit = f", the first {self.max_examples:,} documents" if self.max_examples is not None else ""
+        return self.description + limit
 
     @property
     def count_hint(self) -> int | None:
         """Number of documents at most, where the files say so without being read; None elsewhere."""
         rows = [file.rows() for file in self.files[:1000]]
         known = None if None in rows or len(self.files) > len(rows) else sum(row or 0 for row in rows)
-        return min((count for count in (known, self._max_examples) if count is not None), default=None)
-
-    @property
-    def bytes(self) -> int | None:
-        """Bytes on disk, compressed as they are; None for a stream."""
-        return None if None in self._sizes else sum(size or 0 for size in self._sizes)
-
-    @property
-    def paths(self) -> list[Path] | None:
-        """Paths of the files; None for a stream."""
-        paths = [file.path for file in self.files if isinstance(file, File)]
-        return paths if len(paths) == len(self.files) else None
+        return min((count for count in (known, self.max_examples) if count is not None), default=None)
 
     def pieces(self, position: dict | None = None) -> Iterator[Piece]:
         """Yields pieces from the beginning, or from after the piece whose position it is.
@@ -92,7 +82,7 @@ class Documents:
             )
         first, documents, held_out = position["file"], position["documents"], position["held_out"]
         for index in range(first, len(self.files)):
-            if held_out is None and documents == self._max_examples:
+            if held_out is None and documents == self.max_examples:
                 return
             for part in self.files[index].read(position["at"] if index == first else {}):
                 if held_out is None:
@@ -101,25 +91,22 @@ class Documents:
                 here = {"of": self._digest, "file": index, "at": part.at, "documents": documents}
                 yield Piece(part.text, here | {"held_out": None if part.last else held_out}, part.last, held_out)
                 held_out = None if part.last else held_out
-                if part.last and documents == self._max_examples:
+                if part.last and documents == self.max_examples:
                     return
-            self._require_unchanged(index)
+            file, before = self.files[index], self._sizes[index]
+            try:
+                now = file.size()
+            except OSError:
+                now = "none any more"
+            if now != before:
+                raise DataError(
+                    f"{file.name} changed while it was being read: it had {before} bytes when it was opened, and has"
+                    f" {now}. Put the old file back, and run the same command again"
+                )
         if not documents:
             raise DataError(
                 f"{self.name} holds no documents ({self.describe()}): nothing but white space. "
                 "Name a data set with text in it."
-            )
-
-    def _require_unchanged(self, index: int) -> None:
-        file, before = self.files[index], self._sizes[index]
-        try:
-            now = file.size()
-        except OSError:
-            now = "none any more"
-        if now != before:
-            raise DataError(
-                f"{file.name} changed while it was being read: it had {before} bytes when it was opened, and has {now}."
-                " Put the old file back, and run the same command again"
             )
 
 
@@ -127,8 +114,3 @@ def is_held_out(text: str) -> bool:
     """Decides by its text whether a document is for validation; a long one by its first piece, all of it alike."""
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") < HELD_OUT_SHARE * 2**64
-
-
-def contents_of(files: Sequence[File], root: Path) -> str:
-    """Returns names and sizes, by which a position of other files is recognised."""
-    return "\n".join(f"{file.path.relative_to(root)} {file.path.stat().st_size}" for file in files)

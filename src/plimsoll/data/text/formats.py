@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from plimsoll.data.text.pieces import WHOLE, Part, cut_string, how_to_split, not_text, split_bytes
-from plimsoll.data.text.streams import open_bytes, uncompressed_suffix
+from plimsoll.data import in_short
+from plimsoll.data.text.pieces import WHOLE, Part, cut_string, not_text, split_file
+from plimsoll.data.text.streams import COMPRESSED, open_bytes
 from plimsoll.errors import DataError
 from plimsoll.units import MIB, format_bytes
 
@@ -45,7 +46,7 @@ class File:
             return _read_table(self, at)
         if self.format == "jsonl":
             return _read_jsonl(self, at)
-        return _read_text(self, {"how": WHOLE} | at if self.format == "whole" else at)
+        return split_file(self.path, at, how=WHOLE if self.format == "whole" else None)
 
     def rows(self) -> int | None:
         """Returns the number of documents, where the file says so without being read."""
@@ -72,12 +73,6 @@ class File:
         with open_bytes(self.path) as reader:
             line = reader.readline(LONGEST_LINE + 1)
         return list(_record_of_line(line, self, 1, 0)) if line.strip() else []
-
-
-def _read_text(file: File, at: dict) -> Iterator[Part]:
-    offset, inside, how = at.get("offset", 0), at.get("inside", False), at.get("how")
-    with open_bytes(file.path, offset) as reader:
-        yield from split_bytes(reader, name=file.name, how=how, offset=offset, inside=inside)
 
 
 def _read_jsonl(file: File, at: dict) -> Iterator[Part]:
@@ -165,25 +160,34 @@ def _table(file: File) -> Iterator[Any]:
             with pyarrow.OSFile(file.name) as stream:
                 yield pyarrow.ipc.open_stream(stream)
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError, OverflowError) as problem:
-        reason = " ".join(str(problem).split())[:160]
         raise DataError(
-            f"{file.path} is not a readable {file.path.suffix} file ({reason}): it is damaged, truncated or of another "
-            "format. Copy or download it again."
+            f"{file.path} is not a readable {file.path.suffix} file ({in_short(problem)}): it is damaged, truncated or"
+            " of another format. Copy or download it again."
         ) from problem
 
 
 def _read_table(file: File, at: dict) -> Iterator[Part]:
     """Yields the documents of a parquet or arrow file; a place is a row group or batch, and a row in it."""
+    import pyarrow.types as kinds
+
     with _table(file) as table:
-        _require_text_column(file, table.schema_arrow if file.format == "parquet" else table.schema)
+        schema = table.schema_arrow if file.format == "parquet" else table.schema
+        if file.column not in schema.names:
+            raise no_column(file.name, file.column, schema.names)
+        kind = schema.field(file.column).type
+        kind = kind.value_type if kinds.is_dictionary(kind) else kind
+        if not (kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind)):
+            raise DataError(
+                f"column {file.column!r} of {file.name} holds {kind}, not text; its columns are: "
+                f"{', '.join(f'{field.name} ({field.type})' for field in schema)}. Choose one with --text-column."
+            )
         for group, columns in _groups(file, table, at.get("group", 0)):
             begin = at if at.get("group") == group else {}
             first, inside, row = begin.get("row", 0), begin.get("inside", 0), 0
             for column in columns:
                 for index in range(max(first - row, 0), len(column)):
-                    place, text = {"group": group}, column[index].as_py()
-                    here, after = place | {"row": row + index}, place | {"row": row + index + 1}
-                    yield from record_parts(text, inside, here, after)
+                    here, after = ({"group": group, "row": row + index + done} for done in (0, 1))
+                    yield from record_parts(column[index].as_py(), inside, here, after)
                     inside = 0
                 row += len(column)
 
@@ -201,30 +205,9 @@ def _groups(file: File, table: Any, first: int) -> Iterator[tuple[int, Iterable[
                 yield group, [batch.column(table.schema.get_field_index(file.column))]
 
 
-def _require_text_column(file: File, schema: Any) -> None:
-    import pyarrow.types as kinds
-
-    if file.column not in schema.names:
-        raise no_column(file.name, file.column, schema.names)
-    kind = schema.field(file.column).type
-    kind = kind.value_type if kinds.is_dictionary(kind) else kind
-    if not (kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind)):
-        raise DataError(
-            f"column {file.column!r} of {file.name} holds {kind}, not text; its columns are: "
-            f"{', '.join(f'{field.name} ({field.type})' for field in schema)}. Choose one with --text-column."
-        )
-
-
 def format_of(path: Path) -> str | None:
-    """Returns a file's format by its name; None for a file that is not read."""
-    return _BINARY_SUFFIXES.get(path.suffix.lower()) or _SUFFIXES.get(uncompressed_suffix(path))
-
-
-def splitting_of(file: File) -> str:
-    """Returns in words where the documents of a file end."""
-    if file.format == "whole":
-        return WHOLE
-    if file.format != "text":
-        return "one row, one document" if file.format in ("parquet", "arrow") else "one line, one document"
-    with open_bytes(file.path) as reader:
-        return how_to_split(reader.read(MIB))
+    """Returns a file's format by its name, that of a compressed file without `.gz` or `.zst`; None: it is not read."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] in COMPRESSED:
+        return _SUFFIXES.get(suffixes[-2] if len(suffixes) > 1 else "")
+    return (_SUFFIXES | _BINARY_SUFFIXES).get(suffixes[-1]) if suffixes else None

@@ -3,32 +3,30 @@
 Streamed (`text_loader`), memory holds the shuffle buffer and the prefetched batches, and nothing of the data
 set (loader_bytes.py). Grain shuffles, batches and prefetches; a batch that was prefetched and not yet taken is
 read again after `restore`.
+
+With `--no-streaming` (`memory_loader`) the tokens are read once into one array, and windows of all of it are sampled at
+random: 2 bytes a token (4 for vocabularies above 65,536), no shuffle buffer. Use it where the tokens fit into the
+budget.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import Any, cast
 
 import grain
 import numpy as np
-from grain.experimental import ThreadPrefetchIterDataset, WindowShuffleIterDataset
+from grain.experimental import WindowShuffleIterDataset
 
-from plimsoll.data.batch_source import BatchSource
+from plimsoll.data import require_sizes
+from plimsoll.data.batch_source import BatchSource, Permuted
 from plimsoll.data.text.documents import Documents
 from plimsoll.data.text.tokenizer import TextTokenizer
-from plimsoll.data.text.windows import TokenWindows
-from plimsoll.errors import DataError, RecipeError
+from plimsoll.data.text.windows import TokenWindows, token_blocks
+from plimsoll.errors import DataError
 from plimsoll.types import IGNORE
-
-
-def make_batch(windows: Sequence[np.ndarray], *, batch_size: int, seq_len: int) -> dict[str, np.ndarray]:
-    """Builds a batch of the full shape: rows that the end of the data leaves empty have labels IGNORE."""
-    inputs = np.zeros((batch_size, seq_len), np.int32)
-    labels = np.full((batch_size, seq_len), IGNORE, np.int32)
-    for row, window in enumerate(windows):
-        inputs[row], labels[row] = window[:-1], window[1:]
-    return {"input_ids": inputs, "labels": labels}
+from plimsoll.units import MIB
 
 
 class TextLoader(BatchSource):
@@ -36,10 +34,20 @@ class TextLoader(BatchSource):
 
     other_kind = "a stream and --no-streaming differ, and so do shuffled and not"
 
-    def __init__(self, batches: grain.IterDataset, *, held_bytes: int = 0) -> None:
-        super().__init__(batches)
-        self.held_bytes = held_bytes
-        """Bytes of tokens that stay in memory; 0 for a stream."""
+
+def make_batch(windows: Sequence[np.ndarray], *, batch_size: int, seq_len: int) -> dict[str, np.ndarray]:
+    """Builds a batch of the full shape: what the windows leave empty, at the end of the data, has labels IGNORE."""
+    inputs = np.zeros((batch_size, seq_len), np.int32)
+    labels = np.full((batch_size, seq_len), IGNORE, np.int32)
+    for row, window in enumerate(windows):
+        inputs[row, : len(window) - 1], labels[row, : len(window) - 1] = window[:-1], window[1:]
+    return {"input_ids": inputs, "labels": labels}
+
+
+def batched(windows: grain.IterDataset, *, batch_size: int, seq_len: int) -> grain.IterDataset:
+    """Builds batches of windows."""
+    build = partial(make_batch, batch_size=batch_size, seq_len=seq_len)
+    return windows.batch(batch_size, drop_remainder=False, batch_fn=build)
 
 
 def text_loader(
@@ -59,25 +67,54 @@ def text_loader(
 
     `shuffle_buffer_size` is in windows, 0 or 1 for none; `prefetch` in batches.
     """
-    if batch_size < 1:
-        raise RecipeError(f"--batch-size must be 1 or more, got {batch_size}")
-    counts = {"shuffle-buffer-size": shuffle_buffer_size, "prefetch": prefetch, "seed": seed}
-    for name, value in counts.items():
-        if value < 0:
-            raise RecipeError(f"--{name} must be 0 or more, got {value}")
+    require_sizes(batch_size=batch_size, shuffle_buffer_size=shuffle_buffer_size, prefetch=prefetch, seed=seed)
     windows: grain.IterDataset = TokenWindows(
         documents, tokenizer, seq_len=seq_len, stride=stride, epochs=epochs, held_out=held_out
     )
     if shuffle_buffer_size > 1:
         windows = WindowShuffleIterDataset(windows, window_size=shuffle_buffer_size, seed=seed % 2**31)
-    return TextLoader(batched(windows, batch_size=batch_size, seq_len=seq_len, prefetch=prefetch))
+    return TextLoader(batched(windows, batch_size=batch_size, seq_len=seq_len), prefetch=prefetch)
 
 
-def batched(windows: grain.IterDataset, *, batch_size: int, seq_len: int, prefetch: int) -> grain.IterDataset:
-    """Builds batches of windows, `prefetch` of them made ready in a thread."""
-    build = partial(make_batch, batch_size=batch_size, seq_len=seq_len)
-    batches = windows.batch(batch_size, drop_remainder=False, batch_fn=build)
-    return ThreadPrefetchIterDataset(batches, prefetch_buffer_size=prefetch) if prefetch else batches
+def load_tokens(documents: Documents, tokenizer: TextTokenizer, *, held_out: bool | None = False) -> np.ndarray:
+    """Returns one array of the ids, in `tokenizer.dtype`. It grows in place: its peak is its size and an eighth."""
+    tokens = np.empty(MIB // tokenizer.dtype.itemsize, tokenizer.dtype)
+    count = 0
+    for block in token_blocks(documents, tokenizer, held_out=held_out):
+        needed = count + len(block.ids)
+        if needed > len(tokens):
+            tokens.resize(max(needed, len(tokens) + len(tokens) // 8), refcheck=False)
+        tokens[count:needed] = block.ids
+        count = needed
+    tokens.resize(count, refcheck=False)
+    return tokens
+
+
+def memory_loader(
+    documents: Documents,
+    tokenizer: TextTokenizer,
+    *,
+    seq_len: int,
+    batch_size: int,
+    stride: int | None = None,
+    shuffle: bool = True,
+    seed: int = 42,
+    prefetch: int = 2,
+    epochs: int | None = None,
+    held_out: bool | None = False,
+) -> TextLoader:
+    """Builds a loader whose every epoch is one permutation of all windows, another for every epoch."""
+    require_sizes(seq_len=seq_len, stride=stride, batch_size=batch_size)
+    tokens = load_tokens(documents, tokenizer, held_out=held_out)
+    if len(tokens) <= seq_len:
+        raise DataError(
+            f"the data set has {len(tokens)} tokens, fewer than the {seq_len + 1} of one window: use a smaller"
+            " --seq-len, or more text."
+        )
+    windows = np.lib.stride_tricks.sliding_window_view(tokens, seq_len + 1)[:: stride or seq_len]  # views, no copies
+    items = cast(Sequence[Any], windows)
+    order = Permuted(items, size={"tokens": len(tokens)}, seed=seed if shuffle else None, epochs=epochs)
+    return TextLoader(batched(order, batch_size=batch_size, seq_len=seq_len), prefetch=prefetch)
 
 
 def windows_from_array(tokens: np.ndarray, *, seq_len: int, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
@@ -89,10 +126,5 @@ def windows_from_array(tokens: np.ndarray, *, seq_len: int, batch_size: int) -> 
         )
     starts = range(0, len(tokens) - 1, seq_len)
     for first in range(0, len(starts), batch_size):
-        inputs = np.zeros((batch_size, seq_len), np.int32)
-        labels = np.full((batch_size, seq_len), IGNORE, np.int32)
-        for row, start in enumerate(starts[first : first + batch_size]):
-            label = tokens[start + 1 : start + 1 + seq_len]
-            labels[row, : len(label)] = label
-            inputs[row, : len(label)] = tokens[start : start + len(label)]
-        yield {"input_ids": inputs, "labels": labels}
+        windows = [tokens[start : start + seq_len + 1] for start in starts[first : first + batch_size]]
+        yield make_batch(windows, batch_size=batch_size, seq_len=seq_len)

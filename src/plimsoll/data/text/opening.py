@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import re
 import sysconfig
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from plimsoll.data import STANDARD_LIBRARY
+from plimsoll.data.disk import read_json
 from plimsoll.data.hub import HubStream, looks_like_hub_id
-from plimsoll.data.text.documents import Documents, contents_of
-from plimsoll.data.text.formats import KNOWN, File, format_of, splitting_of
+from plimsoll.data.text.documents import Documents
+from plimsoll.data.text.formats import KNOWN, File, format_of
+from plimsoll.data.text.pieces import how_to_split
+from plimsoll.data.text.streams import open_bytes
 from plimsoll.errors import DataError, RecipeError
-from plimsoll.units import format_bytes
+from plimsoll.units import MIB, format_bytes
 
 _NOT_SOURCES = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 _OTHER_SPLIT = re.compile(r"(^|[-_. ])(test|validation|valid|val|dev|eval)([-_. ]|$)", re.IGNORECASE)
@@ -56,14 +60,15 @@ def open_documents(
             "a Hugging Face data set, which looks like org/name. Check the path."
         )
     if files is None:
-        return _streamed(str(dataset_id), config, split, text_column, max_examples)  # knows its files' splits
-    return Documents(
-        files,
-        name=dataset_id,
-        description=_describe(files),
-        contents=contents_of(files, path),
-        max_examples=max_examples,
-    )
+        stream = HubStream(name=dataset_id, config=config, split=split, column=text_column)
+        return _streamed(stream, max_examples)  # it knows its files' splits
+    return _documents(files, path, name=dataset_id, description=_description(files), max_examples=max_examples)
+
+
+def _documents(files: list[File], root: Path, **options: Any) -> Documents:
+    """Returns the documents of files; their names and sizes tell a position in other files."""
+    contents = "\n".join(f"{file.path.relative_to(root)} {file.size()}" for file in files)
+    return Documents(files, contents=contents, **options)
 
 
 def python_sources(*, max_examples: int | None = None) -> Documents:
@@ -77,41 +82,44 @@ def python_sources(*, max_examples: int | None = None) -> Documents:
     for folder, subfolders, names in os.walk(root):
         subfolders[:] = set(subfolders) - _NOT_SOURCES  # not entered: site-packages holds most of the files
         paths += [Path(folder, name) for name in names if name.endswith(".py")]
-    files = [File(path=path, format="whole") for path in sorted(paths) if _is_text(path)]
+    files = []
+    for path in sorted(paths):
+        with contextlib.suppress(UnicodeDecodeError, OSError):
+            if "\0" not in path.read_bytes().decode("utf-8"):
+                files.append(File(path=path, format="whole"))
     if not files:
         raise DataError(
             f"the standard library of this Python has no source files in {root}: it was installed without "
             "them. Name a data set with --dataset-id."
         )
     size = format_bytes(sum(file.size() for file in files))
-    return Documents(
-        files,
-        name="the Python standard library",
-        description=f"{len(files)} Python source files, {size}; documents: one file, one document; "
-        f"{len(paths) - len(files)} files skipped that are not UTF-8",
-        contents=contents_of(files, root),
-        max_examples=max_examples,
+    description = (
+        f"{len(files)} Python source files, {size}; documents: one file, one document; {len(paths) - len(files)} files"
+        " skipped that are not UTF-8"
     )
-
-
-def _is_text(path: Path) -> bool:
-    try:
-        return "\0" not in path.read_bytes().decode("utf-8")
-    except (UnicodeDecodeError, OSError):
-        return False
+    name = "the Python standard library"
+    return _documents(files, root, name=name, description=description, max_examples=max_examples)
 
 
 def _saved(path: Path, split: str, column: str) -> list[File] | None:
     """Returns the arrow files of `save_to_disk`; None if the folder was not made by it."""
+    damaged = "The data set is damaged. Save or copy it again."
+
+    def listed(name: str, file: Path) -> list:
+        content = read_json(file, absent=f"there is no {file}. {damaged}", again=damaged)
+        values = content.get(name, []) if isinstance(content, dict) else None
+        if not isinstance(values, list):
+            raise DataError(f"{file} has no list of {name}. {damaged}")
+        return values
+
     if (path / "dataset_dict.json").is_file():
-        splits = [str(name) for name in _listed(path / "dataset_dict.json", "splits")]
+        splits = [str(name) for name in listed("splits", path / "dataset_dict.json")]
         if split not in splits:
-            names = ", ".join(splits)
-            raise DataError(f"{path} has no split {split!r}; it has: {names}. Choose one with --split.")
+            raise DataError(f"{path} has no split {split!r}; it has: {', '.join(splits)}. Choose one with --split.")
         path = path / split
     if not (path / "state.json").is_file():
         return None
-    entries = _listed(path / "state.json", "_data_files")
+    entries = listed("_data_files", path / "state.json")
     names = [str(entry["filename"]) for entry in entries if isinstance(entry, dict) and "filename" in entry]
     missing = [name for name in names if not (path / name).is_file()]
     if missing or not names:
@@ -120,18 +128,6 @@ def _saved(path: Path, split: str, column: str) -> list[File] | None:
             f"({', '.join(missing[:3])}). Copy the folder again."
         )
     return [File(path=path / name, format="arrow", column=column) for name in names]
-
-
-def _listed(path: Path, name: str) -> list:
-    """Returns a list out of a JSON file that `datasets` wrote."""
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except (ValueError, RecursionError) as problem:
-        raise DataError(f"{path} is not JSON ({problem}): the data set is damaged. Save or copy it again.") from problem
-    listed = content.get(name, []) if isinstance(content, dict) else None
-    if not isinstance(listed, list):
-        raise DataError(f"{path} has no list of {name}: the data set is damaged. Save or copy it again.")
-    return listed
 
 
 def _folder(path: Path, config: str | None, split: str, column: str) -> list[File] | None:
@@ -156,42 +152,33 @@ def _folder(path: Path, config: str | None, split: str, column: str) -> list[Fil
     raise DataError(f"no file in {path} is read as text: it holds {kinds}. What is read: {KNOWN}.")
 
 
-def _streamed(name: str, config: str | None, split: str, column: str, max_examples: int | None) -> Documents:
-    stream = HubStream(name=name, config=config, split=split, column=column)
+def _streamed(stream: HubStream, max_examples: int | None) -> Documents:
     stream.open()  # a wrong id, split or column is refused now and not in the middle of a run
-    which = f"{name}, split {split}" + (f", config {config}" if config else "")
-    return Documents(
-        [stream],
-        name=name,
-        description=f"{which}: streamed through datasets, one row (of a .txt, a line), one document{_left_out(stream)}",
-        contents=which,
-        max_examples=max_examples,
-    )
-
-
-def _left_out(stream: HubStream) -> str:
-    """Returns in words which files of a local folder are not of this split; empty where all are."""
+    which = f"{stream.name}, split {stream.split}" + (f", config {stream.config}" if stream.config else "")
+    description = f"{which}: streamed through datasets, one row (of a .txt, a line), one document"
     root = Path(stream.name).expanduser()
-    if not root.is_dir():
-        return ""
-    read = {Path(file).resolve() for file in stream.files()}
-    every = [path for path in sorted(root.rglob("*")) if format_of(path) is not None and path.is_file()]
-    others = [str(path.relative_to(root)) for path in every if path.resolve() not in read]
-    if not read or not others:
-        return ""
-    shown = ", ".join(others[:5]) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
-    return f"; its file names tell splits apart, and {len(others)} of {len(every)} files are not of this one: {shown}"
+    if root.is_dir() and (read := {Path(file).resolve() for file in stream.files()}):
+        every = [path for path in sorted(root.rglob("*")) if format_of(path) is not None and path.is_file()]
+        others = [str(path.relative_to(root)) for path in every if path.resolve() not in read]
+        if others:
+            shown = ", ".join(others[:5]) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
+            description += (
+                f"; its file names tell splits apart, and {len(others)} of {len(every)} files are not of this one:"
+                f" {shown}"
+            )
+    return Documents([stream], name=stream.name, description=description, contents=which, max_examples=max_examples)
 
 
-def _describe(files: list[File]) -> str:
+def _description(files: list[File]) -> str:
     """Returns one line: formats, size, and where documents end."""
     formats = Counter(file.format for file in files)
-    size = format_bytes(sum(file.path.stat().st_size for file in files))
+    size = format_bytes(sum(file.size() for file in files))
     kinds = " + ".join(f"{n} {format} file{'s' * (n > 1)}" for format, n in sorted(formats.items()))
     ways = []
-    for format in sorted(formats):
-        of_format = [file for file in files if file.format == format]
-        way = splitting_of(of_format[0])
-        several = format == "text" and len(of_format) > 1
-        ways.append(way + " (the first file; each decides for itself)" * several)
+    for format, count in sorted(formats.items()):
+        if format != "text":
+            ways.append("one line, one document" if format == "jsonl" else "one row, one document")
+            continue
+        with open_bytes(next(file.path for file in files if file.format == format)) as reader:
+            ways.append(how_to_split(reader.read(MIB)) + " (the first file; each decides for itself)" * (count > 1))
     return f"{kinds}, {size}; documents: {'; '.join(dict.fromkeys(ways))}"

@@ -6,8 +6,10 @@ The cut is after the last line break of the piece, else after its last space, el
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from plimsoll.data.text.streams import open_bytes
 from plimsoll.errors import DataError
 from plimsoll.units import KIB, MIB
 
@@ -52,65 +54,58 @@ def cut_string(text: str, start: int = 0) -> Iterator[tuple[str, int]]:
     yield text[start:], len(text)
 
 
-def split_bytes(reader: BinaryIO, *, name: str, how: str | None, offset: int, inside: bool) -> Iterator[Part]:
-    """Yields the documents of a text stream in pieces.
+def split_file(path: Path, at: dict, *, how: str | None = None) -> Iterator[Part]:
+    """Yields the documents of a text file in pieces, from a place on.
 
-    White space around a document is dropped, and a document of nothing else is none.
-
-    Args:
-        reader: The stream, which stands at `offset`.
-        name: What a refusal calls it.
-        how: One of MARKERS, BLANK_LINES, WHOLE; None lets the first MiB of the stream decide, at offset 0.
-        offset: Bytes of the stream before.
-        inside: Whether the first pieces of a document were read before.
+    White space around a document is dropped, and a document of nothing else is none. A place is the `offset` in bytes,
+    whether the first pieces of a document are before it (`inside`), and `how` documents end: MARKERS, BLANK_LINES or
+    WHOLE, which the first MiB decides where neither the place nor the argument says it.
     """
+    offset, inside, how = at.get("offset", 0), at.get("inside", False), at.get("how", how)
     buffer = bytearray()
-    ended = False
-
-    def fill(size: int) -> None:
-        nonlocal ended
-        while len(buffer) < size and not ended:
-            more = reader.read(_READ)
-            ended = not more
-            buffer.extend(more)
-
-    if how is None:
-        fill(MIB)
-        how = how_to_split(bytes(buffer))
-    while True:
-        fill(PIECE + _LONGEST_SEPARATOR)
-        if not buffer:
-            if inside:  # the document ended with the piece before
-                yield Part("", {"offset": offset, "inside": False, "how": how}, True)
-            return
-        separator = _SEPARATORS[how].search(buffer, 0, PIECE + _LONGEST_SEPARATOR)
-        if separator and separator.start() <= PIECE:
-            end, after, last = separator.start(), separator.end(), True
-        elif ended and len(buffer) <= PIECE:
-            end, after, last = len(buffer), len(buffer), True
-        else:
-            end = (buffer.rfind(b"\n", 0, PIECE) + 1) or (buffer.rfind(b" ", 0, PIECE) + 1) or PIECE
-            while end > PIECE - 4 and buffer[end] & 0xC0 == 0x80:  # not inside a character
-                end -= 1
-            after, last = end, False
-        text = _decode(bytes(buffer[:end]), name, offset)
-        del buffer[:after]
-        offset += after
-        text = text if inside else _BLANK_START.sub("", text)
-        text = text.rstrip() if last else text
-        if inside or text.strip():
-            inside = not last
-            yield Part(text, {"offset": offset, "inside": inside, "how": how}, last)
+    with open_bytes(path, offset) as reader:
+        if how is None:
+            _fill(buffer, reader, MIB)
+            how = how_to_split(bytes(buffer))
+        while True:
+            ended = _fill(buffer, reader, PIECE + _LONGEST_SEPARATOR)
+            if not buffer:
+                if inside:  # the document ended with the piece before
+                    yield Part("", {"offset": offset, "inside": False, "how": how}, True)
+                return
+            separator = _SEPARATORS[how].search(buffer, 0, PIECE + _LONGEST_SEPARATOR)
+            if separator and separator.start() <= PIECE:
+                end, after, last = separator.start(), separator.end(), True
+            elif ended and len(buffer) <= PIECE:
+                end, after, last = len(buffer), len(buffer), True
+            else:
+                end = (buffer.rfind(b"\n", 0, PIECE) + 1) or (buffer.rfind(b" ", 0, PIECE) + 1) or PIECE
+                while end > PIECE - 4 and buffer[end] & 0xC0 == 0x80:  # not inside a character
+                    end -= 1
+                after, last = end, False
+            try:
+                text = buffer[:end].decode("utf-8")
+            except UnicodeDecodeError as problem:
+                raise not_text(str(path), offset + problem.start) from problem
+            if "\0" in text:
+                raise not_text(str(path), offset + buffer.index(b"\0"))
+            del buffer[:after]
+            offset += after
+            text = text if inside else _BLANK_START.sub("", text)
+            text = text.rstrip() if last else text
+            if inside or text.strip():
+                inside = not last
+                yield Part(text, {"offset": offset, "inside": inside, "how": how}, last)
 
 
-def _decode(piece: bytes, name: str, offset: int) -> str:
-    try:
-        text = piece.decode("utf-8")
-    except UnicodeDecodeError as problem:
-        raise not_text(name, offset + problem.start) from problem
-    if "\0" in text:
-        raise not_text(name, offset + piece.index(b"\0"))
-    return text
+def _fill(buffer: bytearray, reader: BinaryIO, size: int) -> bool:
+    """Reads until the buffer has `size` bytes; tells whether the stream ended before."""
+    while len(buffer) < size:
+        more = reader.read(_READ)
+        if not more:
+            return True
+        buffer.extend(more)
+    return False
 
 
 def not_text(name: str, offset: int) -> DataError:

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from plimsoll.errors import DataError
 from plimsoll.units import KIB, MIB
@@ -20,22 +20,28 @@ COMPRESSED = (".gz", ".zst")
 _ZST_INPUT = 4 * KIB  # compressed bytes at a time: text that shrinks 1000-fold still expands to 4 MiB
 
 
-def uncompressed_suffix(path: Path) -> str:
-    """Returns the suffix in lower case without that of a compression: `.jsonl` for `a.jsonl` and `a.jsonl.gz`."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in COMPRESSED:
-        suffixes.pop()
-    return suffixes[-1] if suffixes else ""
-
-
 @contextmanager
 def open_bytes(path: Path, offset: int = 0) -> Iterator[BinaryIO]:
     """Opens a buffered reader that stands at `offset`; what goes wrong while it is read becomes a `DataError`."""
     import zstandard
 
+    suffix, left = path.suffix.lower(), offset
     try:
         with path.open("rb") as file:
-            yield _reader(file, path, offset)
+            if suffix not in COMPRESSED:
+                file.seek(offset)
+                yield file
+                return
+            reader = gzip.GzipFile(fileobj=file) if suffix == ".gz" else io.BufferedReader(_Zstd(file))
+            while left:
+                skipped = len(reader.read(min(left, MIB)))
+                if not skipped:
+                    raise DataError(
+                        f"{path} is {left} bytes shorter than the saved position: it changed since. Start a new run,"
+                        " or put the old file back."
+                    )
+                left -= skipped
+            yield cast(BinaryIO, reader)
     except EOFError as problem:
         raise DataError(
             f"{path} ends before its compressed data does: the file is truncated. Copy or download it again."
@@ -47,23 +53,6 @@ def open_bytes(path: Path, offset: int = 0) -> Iterator[BinaryIO]:
         ) from problem
     except OSError as problem:
         raise DataError(f"{path} cannot be read: {problem.strerror or problem}.") from problem
-
-
-def _reader(file: BinaryIO, path: Path, offset: int) -> BinaryIO:
-    suffix = path.suffix.lower()
-    if suffix not in COMPRESSED:
-        file.seek(offset)
-        return file
-    reader = gzip.GzipFile(fileobj=file) if suffix == ".gz" else io.BufferedReader(_Zstd(file))
-    while offset:
-        skipped = len(reader.read(min(offset, MIB)))
-        if not skipped:
-            raise DataError(
-                f"{path} is {offset} bytes shorter than the saved position: it changed since. "
-                "Start a new run, or put the old file back."
-            )
-        offset -= skipped
-    return reader  # pyright: ignore[reportReturnType]
 
 
 class _Zstd(io.RawIOBase):

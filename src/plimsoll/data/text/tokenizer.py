@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from plimsoll.data import in_short
 from plimsoll.data.text.pieces import END_OF_TEXT, cut_string
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.units import MIB, format_bytes
@@ -59,10 +60,6 @@ class TextTokenizer:
         without = self._tokenizer.encode("a", add_special_tokens=False).ids
         before = len(with_it) - len(without)
         return with_it[0] if before and with_it[before:] == without else None
-
-    def text_of(self, token: int) -> str:
-        """Returns one token as the vocabulary spells it."""
-        return self._tokenizer.id_to_token(token) or ""
 
     def encode(self, text: str) -> np.ndarray:
         """Returns int32 ids. A text longer than 64 KiB is encoded in the pieces in which documents are read."""
@@ -161,8 +158,9 @@ def _tokenizer_file(path: str | Path) -> Path:
 
 
 def _unreadable(file: Path, problem: Exception) -> DataError:
-    reason = " ".join(f"{problem}".split())[:160]
-    return DataError(f"{file} is not a tokenizer of the tokenizers library ({reason}). Name its tokenizer.json.")
+    return DataError(
+        f"{file} is not a tokenizer of the tokenizers library ({in_short(problem)}). Name its tokenizer.json."
+    )
 
 
 def train_byte_bpe(documents: Documents, vocab_size: int, *, sample_bytes: int = 8 * MIB) -> TextTokenizer:

@@ -53,7 +53,7 @@ FAMILY = Family(
     inspects=(
         Inspection(
             recognises="plimsoll.data.packed.packed:is_packed",
-            describe="plimsoll.data.packed.survey:describe_packed",
+            describe="plimsoll.data.packed.packed:describe_packed",
             table="plimsoll.report.data_tables:packed_table",
         ),
     ),

@@ -15,8 +15,7 @@ import numpy as np
 from grain.experimental import ThreadPrefetchIterDataset
 from jaxtyping import Int32, Int64
 
-from plimsoll.data.batch_source import BatchSource
-from plimsoll.data.permuted import Permuted
+from plimsoll.data.batch_source import BatchSource, Permuted
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.recipes.recommend.interactions import HeldOut, Interactions
 

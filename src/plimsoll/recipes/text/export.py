@@ -114,7 +114,7 @@ def write(folder: Path, tensors: Mapping[str, np.ndarray], config: Mapping[str, 
 
     save_file(dict(tensors), folder / SINGLE, metadata={"format": "pt"})  # transformers asks for the mark
     tokenizer.save(folder / "tokenizer.json")
-    end = tokenizer.text_of(tokenizer.end_of_text)
+    end = tokenizer.end_of_text_token
     settings = {
         "config.json": config,
         "generation_config.json": {name: config[name] for name in ("bos_token_id", "eos_token_id")},

@@ -222,8 +222,7 @@ class Text(AdamWRecipe):
         return None
 
     def source(self, folder: Path, *, prefetch: int) -> Source:
-        from plimsoll.data.text.loader import text_loader
-        from plimsoll.data.text.memory_loader import memory_loader
+        from plimsoll.data.text.loader import memory_loader, text_loader
         from plimsoll.data.text.tokenizer import load_tokenizer
 
         options: dict[str, Any] = {
