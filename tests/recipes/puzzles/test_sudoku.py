@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from hypotheses import examples
 from plimsoll.errors import DataError
 from plimsoll.recipes.puzzles.dataset import IGNORED_LABEL, PuzzleSet
-from plimsoll.recipes.puzzles.prepare_options import SudokuSet
-from plimsoll.recipes.puzzles.sudoku import build
+from plimsoll.recipes.puzzles.prepare_options import SudokuOptions
+from plimsoll.recipes.puzzles.sudoku import make
 from plimsoll.recipes.puzzles.sudoku_grids import (
     BOXES,
     all_grids,
@@ -26,7 +26,6 @@ from plimsoll.recipes.puzzles.sudoku_grids import (
     digits,
     dug,
     in_boxes,
-    out_of_boxes,
     random_grids,
     solved,
     valid,
@@ -84,7 +83,7 @@ def may_stand(grid, row, col):
 @pytest.mark.parametrize("side", sorted(BOXES))
 def test_boards_seen_as_boxes_come_back(side):
     boards = np.random.default_rng(0).integers(0, side, (3, side, side))
-    np.testing.assert_array_equal(out_of_boxes(in_boxes(boards)), boards)
+    np.testing.assert_array_equal(in_boxes(in_boxes(boards)), boards)
     tall, wide = BOXES[side]
     np.testing.assert_array_equal(in_boxes(boards)[1, 0], boards[1, :tall, :wide].ravel())
 
@@ -231,7 +230,7 @@ def boards_of(folder, split):
 
 
 def made(tmp_path, name="set", **how):
-    return build(SudokuSet(**how), tmp_path / name)
+    return make(SudokuOptions(**how, out=str(tmp_path / name)))
 
 
 def test_of_4x4_every_grid_is_to_train_or_to_test_on(tmp_path):
@@ -440,14 +439,14 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
 
 KILLED = """
 import sys
-from pathlib import Path
-from plimsoll.recipes.puzzles import sudoku
-from plimsoll.recipes.puzzles.prepare_options import SudokuSet
-def said(done, groups):
+from plimsoll.recipes.puzzles import sudoku, writer
+from plimsoll.recipes.puzzles.prepare_options import SudokuOptions
+def wait_halfway(done, of):
     if done == 100:
         print("halfway", flush=True)
         sys.stdin.read()
-sudoku.build(SudokuSet(size=4, num_aug=3), Path(sys.argv[1]), said)
+writer.Spoken = lambda what: wait_halfway
+sudoku.make(SudokuOptions(size=4, num_aug=3, out=sys.argv[1]))
 """
 
 
@@ -460,7 +459,7 @@ def test_what_a_killed_process_left_does_not_load_and_is_cleared_away(tmp_path):
         with pytest.raises(DataError, match="another process is writing"):
             made(tmp_path, size=4, num_aug=3)
         process.send_signal(signal.SIGKILL)
-    assert [path.name for path in tmp_path.iterdir()] == ["set.partial"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["set.lock", "set.partial"]
     with pytest.raises(DataError, match=r"no dataset\.json"):
         PuzzleSet(tmp_path / "set.partial", "train")
     answer = made(tmp_path, size=4, num_aug=3)

@@ -28,6 +28,7 @@ from plimsoll.types import COUNTED, IGNORED_LABEL
 SPLITS = ("train", "test")
 INPUTS, LABELS, IDENTIFIERS = "inputs", "labels", "puzzle_identifiers"
 """Names of the arrays of a batch."""
+NAMES = "identifiers.json"
 
 LOOKED_AT = 64
 """Number of examples, spread over a split, that are hashed to distinguish it from another."""
@@ -129,11 +130,11 @@ class PuzzleSet:
 
     def names(self) -> list[str]:
         """Returns the name of each identifier; that of an augmented ARC puzzle describes its augmentation."""
-        names = _json(self.folder / "identifiers.json")
+        names = _json(self.folder / NAMES)
         if not isinstance(names, list) or len(names) != self.identifiers:
             count = len(names) if isinstance(names, list) else "no list of"
             raise DataError(
-                f"{self.folder / 'identifiers.json'} has {count} names, and dataset.json says {self.identifiers:,}"
+                f"{self.folder / NAMES} has {count} names, and dataset.json says {self.identifiers:,}"
                 " (num_puzzle_identifiers): prepare the data set again"
             )
         return names

@@ -51,7 +51,8 @@ def choose(
         if test_size is not None and test_size > there:
             raise DataError(f"--test-size {test_size:,} is more than {what}: ask for fewer, or leave it out")
 
-    if table.has_test:
+    has_test = "test" in table.files
+    if has_test:
         held_out = marks("test")
         require(len(held_out), f"the {len(held_out):,} rows of {table.files['test']}")
         to_test = _some(np.ones(len(held_out), bool), len(held_out) if test_size is None else test_size, random)
@@ -67,8 +68,8 @@ def choose(
         held_out = random.choice(each, count, replace=False)
         to_test = np.isin(known, held_out)
     free = ~np.isin(known, held_out)
-    left_out = int((~free).sum()) if table.has_test else 0
-    return Choice(_some(free, train_size, random), to_test, "test" if table.has_test else "train", held_out, left_out)
+    left_out = int((~free).sum()) if has_test else 0
+    return Choice(_some(free, train_size, random), to_test, "test" if has_test else "train", held_out, left_out)
 
 
 def _some(among: np.ndarray, count: int, random: np.random.Generator) -> np.ndarray:

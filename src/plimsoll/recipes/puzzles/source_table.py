@@ -6,16 +6,19 @@ Rows are streamed, as often as they are needed, and not kept in memory.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+import math
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import UInt8
 
 from plimsoll.data.hub import looks_like_hub_id
 from plimsoll.errors import DataError
 from plimsoll.recipes.puzzles.dataset import SPLITS
 
-COLUMNS = ("question", "answer")
 TOGETHER = 4096
 """Rows of a part."""
 
@@ -32,10 +35,7 @@ class Table:
     """Table with a file per split."""
 
     files: dict[str, Path]
-
-    @property
-    def has_test(self) -> bool:
-        return "test" in self.files
+    """A train split, and perhaps a test split."""
 
     def parts(self, split: str) -> Iterator[list[Row]]:
         """Yields all rows, up to 4,096 at a time; numbers of rows begin with 1."""
@@ -71,7 +71,14 @@ def _csv_rows(path: Path) -> Iterator[Row]:
     with open(path, newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file)
         try:
-            _require_columns(path, list(reader.fieldnames or []))
+            header = list(reader.fieldnames or [])
+            if not {"question", "answer"} <= set(header):
+                begins = ",".join(header)
+                what = f"begins with {begins[:60] + '...' if len(begins) > 60 else begins!r}" if header else "is empty"
+                raise DataError(
+                    f"{path} has no header with the columns question and answer: it {what}. Put"
+                    " source,question,answer,rating on its first line"
+                )
             for number, row in enumerate(reader, 1):
                 place = f"{path}, row {number:,} (line {reader.line_num:,})"
                 question, answer = row["question"], row["answer"]
@@ -83,17 +90,6 @@ def _csv_rows(path: Path) -> Iterator[Row]:
                 f"{path} is no CSV file that can be read, after line {reader.line_num:,}: {problem}. Save it as text"
                 " in UTF-8"
             ) from None
-
-
-def _require_columns(path: Path, header: list[str]) -> None:
-    if set(COLUMNS) <= set(header):
-        return
-    begins = ",".join(header)
-    what = f"begins with {begins[:60] + '...' if len(begins) > 60 else begins!r}" if header else "is empty"
-    raise DataError(
-        f"{path} has no header with the columns question and answer: it {what}. Put source,question,answer,rating on"
-        " its first line"
-    )
 
 
 def _downloaded(name: str) -> dict[str, Path]:
@@ -115,3 +111,36 @@ def _downloaded(name: str) -> dict[str, Path]:
                 " huggingface.co can be reached; a CSV file on this machine can be named by its path"
             ) from problem
     return files
+
+
+def cells(
+    row: Row,
+    field: Literal["question", "answer"],
+    codes: Mapping[str, int],
+    *,
+    side: int,
+    sides: Container[int],
+    written: str,
+) -> UInt8[np.ndarray, "side side"]:
+    """Returns the codes of the characters of a square, which is written row after row.
+
+    Args:
+        row: Row of a table.
+        field: Column of it.
+        codes: Code of each character.
+        side: Rows of the square; another length is refused.
+        sides: Numbers of rows that --size takes, one of which may be the right one.
+        written: How such a square is written, for the refusal of a character without a code.
+    """
+    text = row.question if field == "question" else row.answer
+    if len(text) != side**2:
+        other = math.isqrt(len(text))
+        hint = f"; with --size {other} it would be one of {other}x{other}"
+        raise DataError(
+            f"{row.place}: the {field} has {len(text)} characters, and one of {side}x{side} has"
+            f" {side**2}{hint if other**2 == len(text) and other in sides else ''}"
+        )
+    for number, character in enumerate(text, 1):
+        if character not in codes:
+            raise DataError(f"{row.place}: character {number} of the {field} is {character!r}, and {written}")
+    return np.array([codes[character] for character in text], np.uint8).reshape(side, side)
