@@ -48,8 +48,8 @@ class Puzzles(Recipe):
         "evaluate": Verb(answer="plimsoll.recipes.puzzles.arc_votes:evaluate"),
         "solve": Verb(
             answer="plimsoll.recipes.puzzles.solve:solve",
-            ask="plimsoll.recipes.puzzles.question:request_of",
-            text="plimsoll.recipes.puzzles.solution_text:solution_text",
+            ask="plimsoll.recipes.puzzles.question:question",
+            text="plimsoll.recipes.puzzles.text:solution_text",
         ),
     }
     shown: ClassVar[tuple[Shown, ...]] = (
