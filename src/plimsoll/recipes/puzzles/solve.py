@@ -7,7 +7,6 @@ is kept.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import jax
@@ -15,11 +14,10 @@ import numpy as np
 
 from plimsoll.levers.weight_bits import readable
 from plimsoll.recipes.puzzles.act import RecursiveSolver
-from plimsoll.recipes.puzzles.act_answers import every_step
 from plimsoll.recipes.puzzles.question import TEST, question, solvable, verdict
 from plimsoll.recipes.puzzles.sudoku_grids import BOXES
 from plimsoll.recipes.puzzles.text import drawn_rows, rows_of, verdict_lines
-from plimsoll.types import TrainedRun
+from plimsoll.types import IGNORED_LABEL, TrainedRun
 
 SHOWN = 3
 """Puzzles of the test split that a report shows."""
@@ -38,8 +36,12 @@ def solve(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     assert isinstance(task, RecursiveSolver)
     params = trained.params()
     inputs = np.array(request["inputs"], np.int32)
-    batch = {"inputs": inputs[None], "puzzle_identifiers": np.array([request["identifier"]], np.int32)}
-    answers = jax.jit(partial(every_step, task))(params | {"trainable": readable(params["trainable"])}, batch)
+    batch = {
+        "inputs": inputs[None],
+        "labels": np.full_like(inputs, IGNORED_LABEL)[None],
+        "puzzle_identifiers": np.array([request["identifier"]], np.int32),
+    }
+    answers = jax.jit(task.every_step)(params | {"trainable": readable(params["trainable"])}, batch)
     last, logits = np.asarray(answers.tokens[-1, 0]), np.asarray(answers.halt_logits[:, 0], np.float64)
     halting = np.flatnonzero(logits > 0)
     labels = None if request["labels"] is None else np.array(request["labels"])
