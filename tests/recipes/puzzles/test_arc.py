@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from plimsoll.errors import DataError
 from plimsoll.recipes.puzzles.arc import make, unique
-from plimsoll.recipes.puzzles.arc_grids import EDGE, NOTHING, cropped, drawn, placed, read_name
+from plimsoll.recipes.puzzles.arc_grids import EDGE, NOTHING, cropped, placed, random_augmentation, read_name
 from plimsoll.recipes.puzzles.arc_tasks import find_subsets, tasks
 from plimsoll.recipes.puzzles.dataset import IGNORED_LABEL, PuzzleSet
 from plimsoll.recipes.puzzles.prepare_options import ArcOptions
@@ -74,7 +74,7 @@ def test_what_is_cropped_is_the_largest_coloured_rectangle_at_the_corner(seed, s
 
 @given(grid=grids(12), seed=st.integers(0, 10**6))
 def test_an_augmentation_is_undone_by_what_its_name_says(grid, seed):
-    made = drawn(np.random.default_rng(seed))
+    made = random_augmentation(np.random.default_rng(seed))
     assert made.colours[0] == 0
     assert sorted(made.colours.tolist()) == list(range(10))
     name = made.named("a|task")

@@ -30,7 +30,7 @@ from plimsoll.recipes.puzzles.sudoku_grids import (
     solved,
     valid,
 )
-from plimsoll.recipes.puzzles.sudoku_symmetry import applied, augmented, drawn, fingerprints
+from plimsoll.recipes.puzzles.sudoku_symmetry import applied, augmented, fingerprints, random_symmetries
 
 PUZZLE = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
 ANSWER = "534678912672195348198342567859761423426853791713924856961537284287419635345286179"
@@ -181,7 +181,7 @@ def test_an_augmented_puzzle_has_the_augmented_solution_and_no_other(side, seed)
     random = np.random.default_rng(seed)
     grids = random_grids(1, side, random)
     puzzles, _ = dug(grids, "mixed", random)
-    by = drawn(7, side, random)
+    by = random_symmetries(7, side, random)
     changed, answers = applied(puzzles[0], by), applied(grids[0], by)
     assert valid(answers).all()
     found = solved(changed)
@@ -192,7 +192,7 @@ def test_an_augmented_puzzle_has_the_augmented_solution_and_no_other(side, seed)
 
 def test_all_symmetries_that_the_page_counts_are_drawn():
     """Of 4x4: 4! digits, 2 transposes, 2^3 orders of rows and 2^3 of columns; of 9x9 1.22e12."""
-    by = drawn(60_000, 4, np.random.default_rng(0))
+    by = random_symmetries(60_000, 4, np.random.default_rng(0))
     together = np.concatenate([by.digits, by.rows, by.cols, by.transposed[:, None]], axis=1)
     assert len(np.unique(together, axis=0)) == factorial(4) * 2 * 8 * 8
     assert factorial(9) * 2 * 6**8 == pytest.approx(1.22e12, rel=0.01)

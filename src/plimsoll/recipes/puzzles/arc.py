@@ -17,7 +17,15 @@ import numpy as np
 
 from plimsoll.data.progress import Spoken
 from plimsoll.errors import DataError
-from plimsoll.recipes.puzzles.arc_grids import CANVAS, NOTHING, VOCABULARY, Augmentation, Grid, drawn, placed
+from plimsoll.recipes.puzzles.arc_grids import (
+    CANVAS,
+    NOTHING,
+    VOCABULARY,
+    Augmentation,
+    Grid,
+    placed,
+    random_augmentation,
+)
 from plimsoll.recipes.puzzles.arc_tasks import Task, find_subsets, tasks
 from plimsoll.recipes.puzzles.prepare_options import ArcOptions
 from plimsoll.recipes.puzzles.vote_counts import key_of
@@ -95,7 +103,7 @@ def unique(task: Task, count: int, random: np.random.Generator) -> list[Augmenta
     for _ in range(TRIES * count):
         if len(augmentations) > count:
             break
-        augmentation = drawn(random)
+        augmentation = random_augmentation(random)
         if (mark := _mark(task, augmentation)) not in seen:
             seen.add(mark)
             augmentations.append(augmentation)

@@ -7,10 +7,10 @@ maze are off by default, although the paper says 8 augmentations.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from itertools import islice
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -19,9 +19,10 @@ from plimsoll.recipes.puzzles.dihedral import SYMMETRIES, dihedral
 from plimsoll.recipes.puzzles.held_out_rows import choose
 from plimsoll.recipes.puzzles.maze_paths import CHARACTERS, Maze, fault, new_maze, steps_to_spare
 from plimsoll.recipes.puzzles.prepare_options import MazeOptions
-from plimsoll.recipes.puzzles.source_table import Table, cells, find_table
-from plimsoll.recipes.puzzles.writer import Group, write_boards
+from plimsoll.recipes.puzzles.source_table import Table, cells, find_table, rows_of
+from plimsoll.recipes.puzzles.writer import Group, Split, write_boards
 
+VOCABULARY = 1 + len(CHARACTERS)
 TRIES = 500
 """Random draws before giving up on a maze with a path that is long enough."""
 _CHOICE, _MAZES = 31, 32
@@ -41,7 +42,10 @@ def make(options: MazeOptions) -> dict[str, Any]:
         _group(options, "test" if number < tests else "train", *maze)
         for number, maze in enumerate(islice(mazes, tests + trains))
     )
-    return _written(options, groups, trains=trains, tests=tests) | {"left_out": 0, "longer_paths": 0}
+    answer = write_boards(
+        options, groups, vocab_size=VOCABULARY, trains=trains, tests=tests, copies=SYMMETRIES if options.aug else 1
+    )
+    return answer | {"left_out": 0, "longer_paths": 0}
 
 
 def _from_table(options: MazeOptions, source: str) -> dict[str, Any]:
@@ -53,28 +57,30 @@ def _from_table(options: MazeOptions, source: str) -> dict[str, Any]:
     random = np.random.default_rng([options.seed, _CHOICE])
     choice = choose(table, marks, train_size=options.subsample_size, test_size=options.test_size, random=random)
     tests, trains = int(choice.to_test.sum()), int(choice.to_train.sum())
+    uses: tuple[tuple[Split, str, np.ndarray], ...] = (
+        ("test", choice.test_split, choice.to_test),
+        ("train", "train", choice.to_train),
+    )
     longer = 0
 
     def groups() -> Iterator[Group]:
         nonlocal longer
-        for use, split, which in (("test", choice.test_split, choice.to_test), ("train", "train", choice.to_train)):
-            for maze, wanted in zip(_mazes(table, split, options.size), which, strict=True):
+        for split, source_split, which in uses:
+            for maze, wanted in zip(_mazes(table, source_split, options.size), which, strict=True):
                 if wanted:
                     longer += steps_to_spare(*maze) > 0
-                    yield _group(options, use, *maze)
+                    yield _group(options, split, *maze)
 
-    answer = _written(options, groups(), trains=trains, tests=tests)
+    answer = write_boards(
+        options, groups(), vocab_size=VOCABULARY, trains=trains, tests=tests, copies=SYMMETRIES if options.aug else 1
+    )
     return answer | {"left_out": choice.left_out, "longer_paths": longer}
 
 
-def _written(options: MazeOptions, groups: Iterable[Group], *, trains: int, tests: int) -> dict[str, Any]:
-    puzzles = trains * (SYMMETRIES if options.aug else 1) + tests
-    return write_boards(options, groups, count=trains + tests, puzzles=puzzles, vocab_size=1 + len(CHARACTERS))
-
-
-def _group(options: MazeOptions, split: Literal["train", "test"], question: Maze, answer: Maze) -> Group:
+def _group(options: MazeOptions, split: Split, question: Maze, answer: Maze) -> Group:
     views = range(SYMMETRIES if options.aug and split == "train" else 1)
-    return split, *(np.stack([dihedral(grid, which) for which in views]) for grid in (question, answer))
+    questions, answers = (np.stack([dihedral(grid, which) for which in views]) for grid in (question, answer))
+    return split, questions, answers
 
 
 def _new_mazes(options: MazeOptions) -> Iterator[tuple[Maze, Maze]]:
@@ -107,9 +113,8 @@ def _mazes(table: Table, split: str, size: int) -> Iterator[tuple[Maze, Maze]]:
     codes = {character: token for token, character in enumerate(CHARACTERS, 1)}
     written = f"a maze is written with {CHARACTERS!r} (wall, free, start, goal, path)"
     maze_of = partial(cells, codes=codes, side=size, sides=range(5, 1000), written=written)
-    for rows in table.parts(split):
-        for row in rows:
-            maze = maze_of(row, "question"), maze_of(row, "answer")
-            if wrong := fault(*maze):
-                raise DataError(f"{row.place}: {wrong}. Leave the row out, or mend it")
-            yield maze
+    for row in rows_of(table[split]):
+        maze = maze_of(row, "question"), maze_of(row, "answer")
+        if wrong := fault(*maze):
+            raise DataError(f"{row.place}: {wrong}. Leave the row out, or mend it")
+        yield maze

@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -19,9 +18,6 @@ from plimsoll.data.hub import looks_like_hub_id
 from plimsoll.errors import DataError
 from plimsoll.recipes.puzzles.dataset import SPLITS
 
-TOGETHER = 4096
-"""Rows of a part."""
-
 
 class Row(NamedTuple):
     place: str
@@ -30,44 +26,30 @@ class Row(NamedTuple):
     answer: str
 
 
-@dataclass(frozen=True)
-class Table:
-    """Table with a file per split."""
-
-    files: dict[str, Path]
-    """A train split, and perhaps a test split."""
-
-    def parts(self, split: str) -> Iterator[list[Row]]:
-        """Yields all rows, up to 4,096 at a time; numbers of rows begin with 1."""
-        part: list[Row] = []
-        for row in _csv_rows(self.files[split]):
-            part.append(row)
-            if len(part) == TOGETHER:
-                yield part
-                part = []
-        if part:
-            yield part
+Table = dict[str, Path]
+"""CSV file of each split: train, and perhaps test."""
 
 
 def find_table(source: str) -> Table:
     """Returns the table that `--source` names."""
     path = Path(source).expanduser()
     if path.is_file():
-        return Table({"train": path})
+        return {"train": path}
     if path.is_dir():
         files = {name: file for name in SPLITS if (file := path / f"{name}.csv").is_file()}
         if "train" not in files:
             raise DataError(f"--source {source} is a folder without a train.csv: name a CSV file, or put it there")
-        return Table(files)
+        return files
     if source.endswith(".csv") or not looks_like_hub_id(source):
         raise DataError(
             f"--source {source} is neither a file nor a folder that is there, nor a Hugging Face id like"
             " sapientinc/sudoku-extreme"
         )
-    return Table(_downloaded(source))
+    return _downloaded(source)
 
 
-def _csv_rows(path: Path) -> Iterator[Row]:
+def rows_of(path: Path) -> Iterator[Row]:
+    """Yields all rows of a file; their numbers begin with 1."""
     with open(path, newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file)
         try:
@@ -92,7 +74,7 @@ def _csv_rows(path: Path) -> Iterator[Row]:
             ) from None
 
 
-def _downloaded(name: str) -> dict[str, Path]:
+def _downloaded(name: str) -> Table:
     """Returns the CSV files themselves: a reader that guesses types would take an answer of 81 digits for a number."""
     import huggingface_hub
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError

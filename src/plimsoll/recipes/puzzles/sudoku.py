@@ -18,7 +18,7 @@ from jaxtyping import UInt8
 from plimsoll.errors import DataError
 from plimsoll.recipes.puzzles.held_out_rows import choose
 from plimsoll.recipes.puzzles.prepare_options import SudokuOptions
-from plimsoll.recipes.puzzles.source_table import Table, cells, find_table
+from plimsoll.recipes.puzzles.source_table import Table, cells, find_table, rows_of
 from plimsoll.recipes.puzzles.sudoku_grids import BLANK, BOXES, Boards, all_grids, dug, random_grids, solved, valid
 from plimsoll.recipes.puzzles.sudoku_symmetry import augmented, fingerprints
 from plimsoll.recipes.puzzles.writer import Group, write_boards
@@ -27,6 +27,8 @@ TEST_PUZZLES_4X4 = 20
 """Test puzzles of each grid that is held out."""
 TOGETHER = 256
 """Puzzles that are generated at a time."""
+ROWS_TOGETHER = 4096
+"""Rows of a table that are checked at a time."""
 _CHOICE, _GRIDS, _DIGGING, _GROUP = 21, 22, 23, 24
 """Numbers of the random streams of a seed."""
 
@@ -58,7 +60,8 @@ def _from_table(options: SudokuOptions, source: str) -> dict[str, Any]:
             yield "test", puzzle[None] + 1, solution[None] + 1
         yield from _augmented(options, _picked(table, "train", choice.to_train, options.size), choice.held_out)
 
-    return _written(options, groups(), trains=trains, tests=tests, left_out=choice.left_out)
+    counts = {"trains": trains, "tests": tests, "copies": 1 + options.num_aug}
+    return write_boards(options, groups(), vocab_size=options.size + 2, **counts) | {"left_out": choice.left_out}
 
 
 def _generated(options: SudokuOptions) -> dict[str, Any]:
@@ -72,7 +75,8 @@ def _generated(options: SudokuOptions) -> dict[str, Any]:
             yield "test", puzzle[None] + 1, solution[None] + 1
         yield from _augmented(options, islice(new, options.train_size), held_out)
 
-    return _written(options, groups(), trains=options.train_size, tests=options.held_out_grids)
+    counts = {"trains": options.train_size, "tests": options.held_out_grids, "copies": 1 + options.num_aug}
+    return write_boards(options, groups(), vocab_size=options.size + 2, **counts) | {"left_out": 0}
 
 
 def _all_of_4x4(options: SudokuOptions) -> dict[str, Any]:
@@ -90,22 +94,9 @@ def _all_of_4x4(options: SudokuOptions) -> dict[str, Any]:
             puzzles, _ = dug(solutions, options.difficulty, np.random.default_rng([options.seed, _DIGGING, number]))
             yield "test" if test else "train", puzzles + 1, solutions + 1
 
-    trains, tests = options.train_size, options.held_out_grids
-    return _written(options, groups(), trains=trains, tests=tests, each_test=TEST_PUZZLES_4X4)
-
-
-def _written(
-    options: SudokuOptions,
-    groups: Iterable[Group],
-    *,
-    trains: int,
-    tests: int,
-    each_test: int = 1,
-    left_out: int = 0,
-) -> dict[str, Any]:
-    puzzles = trains * (1 + options.num_aug) + tests * each_test
-    answer = write_boards(options, groups, count=trains + tests, puzzles=puzzles, vocab_size=options.size + 2)
-    return answer | {"left_out": left_out}
+    counts = {"trains": options.train_size, "tests": options.held_out_grids, "copies": 1 + options.num_aug}
+    answer = write_boards(options, groups(), vocab_size=4 + 2, **counts, test_copies=TEST_PUZZLES_4X4)
+    return answer | {"left_out": 0}
 
 
 def _augmented(options: SudokuOptions, pairs: Iterable[Pair], held_out: np.ndarray) -> Iterator[Group]:
@@ -139,7 +130,8 @@ def _parts(table: Table, split: str, *, side: int) -> Iterator[tuple[Boards, Boa
     board = f"a board of {side}x{side} has the digits 1 to {side}"
     blanks = f"{board}, and {' or '.join(map(repr, BLANK))} for a blank"
     board_of = partial(cells, side=side, sides=BOXES)
-    for rows in table.parts(split):
+    remaining = rows_of(table[split])
+    while rows := list(islice(remaining, ROWS_TOGETHER)):
         puzzles = np.stack([board_of(row, "question", with_blanks, written=blanks) for row in rows])
         solutions = np.stack([board_of(row, "answer", digits, written=board) for row in rows])
         places = [row.place for row in rows]

@@ -26,7 +26,8 @@ from plimsoll.recipes.puzzles.dataset import IDENTIFIERS, INPUTS, LABELS, NAMES,
 from plimsoll.recipes.puzzles.prepare_options import ArcOptions, MazeOptions, SudokuOptions
 from plimsoll.units import format_bytes
 
-Group = tuple[Literal["train", "test"], np.ndarray, np.ndarray]
+Split = Literal["train", "test"]
+Group = tuple[Split, np.ndarray, np.ndarray]
 """Split, questions and answers of a group whose puzzles have one example each: tokens, (puzzles, side, side)."""
 
 BLANK = "<blank>"
@@ -201,24 +202,33 @@ def puzzle_folder(out: str, *, seq_len: int, vocab_size: int, needed_bytes: int)
 
 
 def write_boards(
-    options: SudokuOptions | MazeOptions, groups: Iterable[Group], *, count: int, puzzles: int, vocab_size: int
+    options: SudokuOptions | MazeOptions,
+    groups: Iterable[Group],
+    *,
+    vocab_size: int,
+    trains: int,
+    tests: int,
+    copies: int,
+    test_copies: int = 1,
 ) -> dict[str, Any]:
     """Writes a set whose puzzles have no identifiers, and returns what `PuzzleFolder.finish` does.
 
     Args:
         options: Options with the folder's name, `out`.
         groups: Groups in the order in which they are written, made while they are.
-        count: Number of groups, for the lines on standard error.
-        puzzles: Largest number of puzzles.
         vocab_size: Tokens, with that of padding.
+        trains: Groups to train on.
+        tests: Groups to test on.
+        copies: Puzzles of a group to train on, at most.
+        test_copies: Puzzles of a group to test on.
     """
     cells, progress = options.size**2, Spoken("puzzles")
-    needed = puzzles * (2 * cells + ROW_BYTES) + FIXED_BYTES
+    needed = (trains * copies + tests * test_copies) * (2 * cells + ROW_BYTES) + FIXED_BYTES
     with puzzle_folder(options.out, seq_len=cells, vocab_size=vocab_size, needed_bytes=needed) as folder:
         for number, (split, inputs, labels) in enumerate(groups, 1):
             rows = len(inputs)
             one_each, blank = np.ones(rows, np.int32), np.zeros(rows, np.int32)
             tokens = (inputs.reshape(rows, cells), labels.reshape(rows, cells))
             folder.splits[split].add_group(*tokens, sizes=one_each, identifiers=blank)
-            progress(number, count)
+            progress(number, trains + tests)
         return folder.finish(options)
