@@ -114,7 +114,8 @@ def _mazes(table: Table, split: str, size: int) -> Iterator[tuple[Maze, Maze]]:
     written = f"a maze is written with {CHARACTERS!r} (wall, free, start, goal, path)"
     maze_of = partial(cells, codes=codes, side=size, sides=range(5, 1000), written=written)
     for row in rows_of(table[split]):
-        maze = maze_of(row, "question"), maze_of(row, "answer")
-        if wrong := fault(*maze):
+        flat = np.frombuffer(maze_of(row, "question") + maze_of(row, "answer"), np.uint8)
+        question, answer = flat.reshape(2, size, size)
+        if wrong := fault(question, answer):
             raise DataError(f"{row.place}: {wrong}. Leave the row out, or mend it")
-        yield maze
+        yield question, answer

@@ -11,9 +11,6 @@ from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import numpy as np
-from jaxtyping import UInt8
-
 from plimsoll.data.hub import looks_like_hub_id
 from plimsoll.errors import DataError
 from plimsoll.recipes.puzzles.dataset import SPLITS
@@ -103,8 +100,8 @@ def cells(
     side: int,
     sides: Container[int],
     written: str,
-) -> UInt8[np.ndarray, "side side"]:
-    """Returns the codes of the characters of a square, which is written row after row.
+) -> bytes:
+    """Returns the codes of the characters of a square, which is written row after row, a byte each.
 
     Args:
         row: Row of a table.
@@ -122,7 +119,7 @@ def cells(
             f"{row.place}: the {field} has {len(text)} characters, and one of {side}x{side} has"
             f" {side**2}{hint if other**2 == len(text) and other in sides else ''}"
         )
-    for number, character in enumerate(text, 1):
-        if character not in codes:
-            raise DataError(f"{row.place}: character {number} of the {field} is {character!r}, and {written}")
-    return np.array([codes[character] for character in text], np.uint8).reshape(side, side)
+    if unknown := set(text) - codes.keys():
+        number = min(text.index(character) for character in unknown)
+        raise DataError(f"{row.place}: character {number + 1} of the {field} is {text[number]!r}, and {written}")
+    return bytes([codes[character] for character in text])

@@ -132,8 +132,9 @@ def _parts(table: Table, split: str, *, side: int) -> Iterator[tuple[Boards, Boa
     board_of = partial(cells, side=side, sides=BOXES)
     remaining = rows_of(table[split])
     while rows := list(islice(remaining, ROWS_TOGETHER)):
-        puzzles = np.stack([board_of(row, "question", with_blanks, written=blanks) for row in rows])
-        solutions = np.stack([board_of(row, "answer", digits, written=board) for row in rows])
+        questions = b"".join(board_of(row, "question", with_blanks, written=blanks) for row in rows)
+        answers = b"".join(board_of(row, "answer", digits, written=board) for row in rows)
+        puzzles, solutions = (np.frombuffer(text, np.uint8).reshape(-1, side, side) for text in (questions, answers))
         places = [row.place for row in rows]
         agree = ((puzzles == 0) | (puzzles == solutions)).all((1, 2))
         for at in np.flatnonzero(~(agree & valid(solutions)))[:1]:
