@@ -43,7 +43,6 @@ GROUPS = {
         "recipes/recommend/rank.py",
         "recipes/recommend/baselines.py",
         "recipes/puzzles/act.py",
-        "recipes/puzzles/act_answers.py",
         "recipes/puzzles/arc_votes.py",
         "recipes/puzzles/vote_counts.py",
         "recipes/control/closed_loop.py",

@@ -1,6 +1,5 @@
 """`plimsoll solve` and `evaluate` of a run of puzzles that was trained a moment ago."""
 
-import dataclasses
 import json
 import shutil
 
@@ -12,7 +11,7 @@ from once import made_once
 from plimsoll.cli.main import main
 from plimsoll.recipes.puzzles.dataset import PuzzleSet
 from plimsoll.recipes.puzzles.question import question
-from plimsoll.recipes.puzzles.solution_text import solution_text
+from plimsoll.recipes.puzzles.text import solution_text
 from plimsoll.recipes.saved import from_dict
 from plimsoll.report.metrics import read_rows
 
@@ -58,7 +57,7 @@ def typed_answer(puzzle_run):
 def test_what_is_typed_and_what_stands_in_a_file_is_the_same_question(puzzle_run, typed_answer, tmp_path):
     (tmp_path / "puzzle.txt").write_text("12 ..\n.. 12\n\n2. ..\n.. ..\n")
     recipe = from_dict(json.loads((puzzle_run / "recipe.json").read_text()))
-    typed, written = (dataclasses.asdict(question(recipe, "RUN", one)) for one in (TYPED, str(tmp_path / "puzzle.txt")))
+    typed, written = (question(recipe, "RUN", source) for source in (TYPED, str(tmp_path / "puzzle.txt")))
     assert typed == written
     assert typed_answer["puzzle"] == ["12..", "..12", "2...", "...."]
     assert "right" not in typed_answer

@@ -21,7 +21,7 @@ from plimsoll.data.text.loader import memory_loader, text_loader
 from plimsoll.data.text.opening import open_documents, python_sources
 from plimsoll.data.text.tokenizer import train_byte_bpe
 from plimsoll.recipes.puzzles.dataset import PuzzleSet
-from plimsoll.recipes.puzzles.sampler import puzzle_loader
+from plimsoll.recipes.puzzles.sampler import PuzzleLoader
 from plimsoll.recipes.recommend.interactions import Interactions
 from plimsoll.recipes.recommend.rows import TrainingRows, interaction_loader
 from puzzle_files import write_split
@@ -125,7 +125,7 @@ def make_from_puzzles(folder):
     """Puzzles of one to three examples; three batches are an iteration."""
     write_split(folder / "train", groups=[[1, 2], [3], [1, 1, 2]], seq_len=24)
     puzzles = PuzzleSet(folder, "train")
-    return lambda: puzzle_loader(puzzles, batch_size=4, seed=7, epochs_per_iteration=3, prefetch=2)
+    return lambda: PuzzleLoader(puzzles, batch_size=4, seed=7, epochs_per_iteration=3, prefetch=2)
 
 
 def make_from_packed(folder):

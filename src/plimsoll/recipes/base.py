@@ -85,12 +85,15 @@ class Recipe(ABC):
 
     @property
     def layerwise_passes(self) -> int:
-        """Of a step that updates layer by layer, where `supported` says that the task has one (`types.Layered`): two
-        under a clip to a global norm, which must be known before the first update. 0 for an optimizer that has none."""
-        made = self.optimizer(1) if {"layerwise", "remat"} <= {*self.supported} else None
-        if not isinstance(made, AdamW):
+        """Passes over the layers of a step that updates layer by layer; 0 for an optimizer that has no such step.
+
+        `supported` says that the task has one (`types.Layered`). Two under a clip to a global norm, which must be known
+        before the first update.
+        """
+        optimizer = self.optimizer(1) if {"layerwise", "remat"} <= {*self.supported} else None
+        if not isinstance(optimizer, AdamW):
             return 0
-        return 1 if made.clip_norm is None else 2
+        return 1 if optimizer.clip_norm is None else 2
 
     best_by: ClassVar[str] = "loss"
     """Metric of an evaluation by which a checkpoint is the best: the lowest loss, or the most of anything else."""
@@ -161,32 +164,29 @@ class Recipe(ABC):
 
     @abstractmethod
     def optimizer(self, steps: int) -> optax.GradientTransformation | AdamW:
-        """Of a run of so many steps. Settings of AdamW may keep their state in fewer bits."""
+        """Returns the optimizer of a run of so many steps. Settings of AdamW may keep their state in fewer bits."""
 
     def update_rule(self, steps: int, storage: Storage = WHOLE) -> optax.GradientTransformation:
         """Returns the optimizer with weights and state kept as `storage` says, and with the average of the weights
         where the recipe keeps one."""
-        rule = self._rule(self.optimizer(steps), steps, storage)
+        optimizer = self.optimizer(steps)
+        if isinstance(optimizer, AdamW):
+            from plimsoll.optimizers.build import build
+
+            rule = build(optimizer, steps, storage)
+        elif (storage.optimizer_bits, storage.weight_bits) == (32, 32):
+            rule = optimizer
+        else:
+            raise RecipeError(
+                f"--optimizer-bits {storage.optimizer_bits} --weight-bits {storage.weight_bits} need an optimizer that"
+                f" has such a form, and that of this recipe is a {type(optimizer).__name__}: return"
+                " plimsoll.AdamW(...), or leave both at 32"
+            )
         if not self.ema_decay:
             return rule
         from plimsoll.optimizers.in_place import averaging
 
         return averaging(rule, decay=self.ema_decay, bits=storage.ema_bits)
-
-    def _rule(
-        self, made: optax.GradientTransformation | AdamW, steps: int, storage: Storage
-    ) -> optax.GradientTransformation:
-        if isinstance(made, AdamW):
-            from plimsoll.optimizers.build import build
-
-            return build(made, steps, storage)
-        if (storage.optimizer_bits, storage.weight_bits) != (32, 32):
-            raise RecipeError(
-                f"--optimizer-bits {storage.optimizer_bits} --weight-bits {storage.weight_bits} need an optimizer that"
-                f" has such a form, and that of this recipe is a {type(made).__name__}: return plimsoll.AdamW(...), or"
-                " leave both at 32"
-            )
-        return made
 
     def begin(self, params: Any) -> Any:
         """Returns the parameters that a run starts from, given those that were initialised for it: the same, or
@@ -210,11 +210,11 @@ class Recipe(ABC):
 
     @abstractmethod
     def source(self, folder: Path, *, prefetch: int) -> Source:
-        """Batches of `effective_batch` examples, from the beginning."""
+        """Returns batches of `effective_batch` examples, from the beginning."""
 
     @abstractmethod
     def validation(self, folder: Path, *, examples: int) -> Iterable[dict[str, Any]]:
-        """Batches of `examples` that are never trained on; empty where there are none."""
+        """Returns batches of `examples` that are never trained on; empty where there are none."""
 
     def reported(self, metrics: Mapping[str, float]) -> dict[str, Any]:
         """Returns what `evaluate` reports of the means over the held-out set."""
@@ -235,8 +235,8 @@ class Recipe(ABC):
     def schedule(self, steps: int) -> Callable[[Any], Any] | None:
         """Returns the function from a step's number to its learning rate, in a run of `steps`; None if there is
         none."""
-        made = self.optimizer(steps)
-        return made.schedule(steps) if isinstance(made, AdamW) else None
+        optimizer = self.optimizer(steps)
+        return optimizer.schedule(steps) if isinstance(optimizer, AdamW) else None
 
     @abstractmethod
     def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:

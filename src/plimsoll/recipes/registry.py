@@ -145,17 +145,17 @@ def preset(name: str) -> Recipe:
     """Returns the recipe of that name or file, complete, to be changed with `dataclasses.replace`."""
     if files.is_file_name(name):
         return files.load(name)
-    found = PRESETS if name in PRESETS else presets()
-    if name not in found:
-        near = difflib.get_close_matches(name, found, n=3, cutoff=0.4)
+    known = PRESETS if name in PRESETS else presets()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
         raise RecipeError(
-            f"there is no recipe called {name!r}: `plimsoll recipes` lists {', '.join(found)}, and a file of your own"
+            f"there is no recipe called {name!r}: `plimsoll recipes` lists {', '.join(known)}, and a file of your own"
             f" is named like my_recipe.py{broken_packages()}.{hint}"
         )
     if name in PRESETS:
         return resolved(PRESETS[name].make)()
-    return _of_package(name, found[name].make)
+    return _of_package(name, known[name].make)
 
 
 def _of_package(name: str, make: str) -> Recipe:

@@ -33,10 +33,7 @@ def to_dict(recipe: Recipe) -> dict[str, Any]:
 
 def name_of(recipe: Recipe) -> str:
     """Returns what to call a recipe that the user has not named: its kind, or the name of its file."""
-    if recipe.kind != FROM_FILE:
-        return recipe.kind
-    place = files.describe(recipe)
-    return _name_in_file(place["file"], place["name"])
+    return recipe.kind if recipe.kind != FROM_FILE else name_in({"kind": FROM_FILE, **files.describe(recipe)})
 
 
 def class_of(saved: Mapping[str, Any]) -> type[Recipe]:
@@ -77,11 +74,8 @@ def name_in(saved: Mapping[str, Any]) -> str:
     """Returns what to call the recipe of a run: its kind, or the name of its file."""
     if not is_from_file(saved):
         return saved["kind"]
-    return _name_in_file(str(saved.get("file")), str(saved.get("name")))
-
-
-def _name_in_file(file: str, name: str) -> str:
-    return files.short_name(file + ("" if name == "recipe" else f":{name}"))
+    name = "" if saved.get("name") == "recipe" else f":{saved.get('name')}"
+    return files.short_name(f"{saved.get('file')}{name}")
 
 
 def chosen_fields(saved: Mapping[str, Any], base: Recipe | None = None) -> dict[str, Any]:
@@ -94,16 +88,16 @@ def chosen_fields(saved: Mapping[str, Any], base: Recipe | None = None) -> dict[
     return {name: value for name, value in dataclasses.asdict(recipe).items() if value != before[name]}
 
 
-def differences(one: Recipe, other: Recipe) -> dict[str, tuple[Any, Any]]:
+def differences(first: Recipe, other: Recipe) -> dict[str, tuple[Any, Any]]:
     """Returns the fields that differ, each with its two values."""
-    if one.kind != other.kind:
-        return {"kind": (one.kind, other.kind)}
-    if one.kind == FROM_FILE:
-        there, here = files.describe(one), files.describe(other)
-        elsewhere = {name: (there[name], here[name]) for name in ("file", "name") if there[name] != here[name]}
-        if elsewhere:
-            return elsewhere
-    left, right = dataclasses.asdict(one), dataclasses.asdict(other)
+    if first.kind != other.kind:
+        return {"kind": (first.kind, other.kind)}
+    if first.kind == FROM_FILE:
+        left, right = files.describe(first), files.describe(other)
+        places = {name: (left[name], right[name]) for name in ("file", "name") if left[name] != right[name]}
+        if places:
+            return places
+    left, right = dataclasses.asdict(first), dataclasses.asdict(other)
     return {name: (left[name], right[name]) for name in left if left[name] != right[name]}
 
 

@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plimsoll.recipes.puzzles.act import Halting, RecursiveSolver
-from plimsoll.recipes.puzzles.act_answers import every_step, judged
+from plimsoll.recipes.puzzles.act import Answers, Halting, RecursiveSolver
 from plimsoll.recipes.puzzles.trm_shape import TRMShape
 from plimsoll.types import COUNTED, IGNORED_LABEL, Compute
 
@@ -49,8 +48,9 @@ def case(request):
 def test_the_sums_are_those_of_an_evaluation(case):
     task, params, batch = case
     loss, _, metrics = jax.jit(lambda params, batch: task.loss(params, None, batch, None, train=False))(params, batch)
-    sums, answers = jax.jit(lambda params, batch: judged(task, params, batch))(params, batch)
-    jax.tree.map(np.testing.assert_array_equal, sums, metrics | {"loss": loss})
+    *sums, logits, q = jax.jit(task.evaluated)(params, batch)
+    answers = Answers.likeliest(logits, q)
+    jax.tree.map(np.testing.assert_array_equal, sums, [loss, metrics])
     wanted = np.asarray(batch["labels"]) != IGNORED_LABEL
     right = (np.asarray(answers.tokens) == np.asarray(batch["labels"])) & wanted
     share = (right.sum(1) / wanted.sum(1))[np.asarray(batch[COUNTED])]
@@ -59,8 +59,8 @@ def test_the_sums_are_those_of_an_evaluation(case):
 
 def test_the_last_of_all_steps_is_the_answer_that_is_judged(case):
     task, params, batch = case
-    steps = every_step(task, params, batch)
-    _, answers = judged(task, params, batch)
+    steps = task.every_step(params, batch)
+    answers = Answers.likeliest(*task.evaluated(params, batch)[2:])
     assert steps.tokens.shape == (4, BATCH, LENGTH)
     np.testing.assert_array_equal(steps.tokens[-1], answers.tokens)
     np.testing.assert_allclose(steps.halt_logits[-1], answers.halt_logits, rtol=1e-5, atol=1e-6)
@@ -69,6 +69,7 @@ def test_the_last_of_all_steps_is_the_answer_that_is_judged(case):
 
 def test_the_answer_depends_on_the_row_of_the_puzzle(case):
     task, params, batch = case
-    other = judged(task, params, batch | {"puzzle_identifiers": jnp.array([1, 1, 2, 1, 0])})[1]
-    same = np.asarray(other.halt_logits) == np.asarray(judged(task, params, batch)[1].halt_logits)
+    *_, other_q = task.evaluated(params, batch | {"puzzle_identifiers": jnp.array([1, 1, 2, 1, 0])})
+    *_, q = task.evaluated(params, batch)
+    same = np.asarray(other_q) == np.asarray(q)
     assert same.tolist() == [False, True, True, True, True]

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll.errors import DataError
-from plimsoll.recipes.puzzles.arc import build, unique
-from plimsoll.recipes.puzzles.arc_grids import EDGE, NOTHING, cropped, drawn, placed, read_name
+from plimsoll.recipes.puzzles.arc import make, unique
+from plimsoll.recipes.puzzles.arc_grids import EDGE, NOTHING, cropped, placed, random_augmentation, read_name
 from plimsoll.recipes.puzzles.arc_tasks import find_subsets, tasks
 from plimsoll.recipes.puzzles.dataset import IGNORED_LABEL, PuzzleSet
-from plimsoll.recipes.puzzles.prepare_options import ArcSet
+from plimsoll.recipes.puzzles.prepare_options import ArcOptions
 
 
 @st.composite
@@ -74,7 +74,7 @@ def test_what_is_cropped_is_the_largest_coloured_rectangle_at_the_corner(seed, s
 
 @given(grid=grids(12), seed=st.integers(0, 10**6))
 def test_an_augmentation_is_undone_by_what_its_name_says(grid, seed):
-    made = drawn(np.random.default_rng(seed))
+    made = random_augmentation(np.random.default_rng(seed))
     assert made.colours[0] == 0
     assert sorted(made.colours.tolist()) == list(range(10))
     name = made.named("a|task")
@@ -143,7 +143,7 @@ def test_pairs_go_where_the_page_says(tmp_path, form):
             write_kaggle(tmp_path / "arc", subset, **them)
         else:
             write_tasks(tmp_path / "arc" / subset, **them)
-    answer = build(ArcSet(source=str(tmp_path / "arc"), num_aug=5), tmp_path / "set")
+    answer = make(ArcOptions(source=str(tmp_path / "arc"), num_aug=5, out=str(tmp_path / "set")))
     assert (answer["tasks"], answer["test_tasks"], answer["test_set"]) == (3, 1, "evaluation")
     assert answer["train"] == {"groups": 3, "puzzles": 18, "examples": 6 * (3 + 3 + 2)}
     assert answer["test"] == {"groups": 1, "puzzles": 6, "examples": 6}
@@ -168,8 +168,7 @@ def test_of_the_examples_of_a_puzzle_one_stays_at_the_corner_and_the_others_move
     folder = tmp_path_factory.mktemp("arc")
     write_tasks(folder / "arc", t=TINY)
     write_tasks(folder / "arc/evaluation", u=other(TINY, 8))
-    source = ArcSet(source=str(folder / "arc"), num_aug=3, seed=seed)
-    build(source, folder / "set")
+    make(ArcOptions(source=str(folder / "arc"), num_aug=3, seed=seed, out=str(folder / "set")))
     train = PuzzleSet(folder / "set", "train")
     names = train.names()
     batch = train.batch(np.arange(train.examples))
@@ -189,21 +188,21 @@ def test_of_the_examples_of_a_puzzle_one_stays_at_the_corner_and_the_others_move
 
 def test_the_shared_tasks_make_the_sizes_that_their_files_say(tmp_path, shared):
     """400 tasks with 1,302 demonstration and 416 test pairs."""
-    answer = build(ArcSet(source=str(shared / "data/puzzles/arc1_training"), num_aug=1), tmp_path / "set")
+    answer = make(ArcOptions(source=str(shared / "data/puzzles/arc1_training"), num_aug=1, out=str(tmp_path / "set")))
     assert (answer["tasks"], answer["test_set"]) == (400, "arc1_training")
     assert answer["train"] == {"groups": 400, "puzzles": 800, "examples": 2 * 1302}
     assert answer["test"] == {"groups": 400, "puzzles": 800, "examples": 2 * 416}
     assert answer["identifiers"] == 801
     for split in ("train", "test"):
         PuzzleSet(tmp_path / "set", split).check()
-    plain = build(ArcSet(source=str(shared / "data/puzzles/arc1_training"), num_aug=0), tmp_path / "plain")
+    plain = make(ArcOptions(source=str(shared / "data/puzzles/arc1_training"), num_aug=0, out=str(tmp_path / "plain")))
     assert plain["train"] == {"groups": 400, "puzzles": 400, "examples": 1302}
 
 
 def test_the_same_seed_makes_the_same_files(tmp_path):
     write_tasks(tmp_path / "arc", t=TINY)
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        build(ArcSet(source=str(tmp_path / "arc"), num_aug=4, seed=seed), tmp_path / name)
+        make(ArcOptions(source=str(tmp_path / "arc"), num_aug=4, seed=seed, out=str(tmp_path / name)))
     first, same, another = ((tmp_path / name / "train/all__inputs.npy").read_bytes() for name in "abc")
     assert first == same != another
     assert (tmp_path / "a/identifiers.json").read_text() == (tmp_path / "b/identifiers.json").read_text()
@@ -212,7 +211,7 @@ def test_the_same_seed_makes_the_same_files(tmp_path):
 def test_solutions_that_nobody_has_published_are_counted_and_not_learned(tmp_path):
     write_kaggle(tmp_path / "arc", "training", solutions=False, a=TINY)
     write_kaggle(tmp_path / "arc", "evaluation", solutions=False, b=other(TINY, 8))
-    answer = build(ArcSet(source=str(tmp_path / "arc"), num_aug=0), tmp_path / "set")
+    answer = make(ArcOptions(source=str(tmp_path / "arc"), num_aug=0, out=str(tmp_path / "set")))
     assert answer["train"]["examples"] == 4
     assert answer["test"]["examples"] == 1
     assert answer["test_pairs_without_solution"] == 2
@@ -247,14 +246,14 @@ def test_a_bad_task_is_refused_with_its_file_and_pair(tmp_path, case):
     task, said = BAD[case]
     write_tasks(tmp_path / "arc", t=task)
     with pytest.raises(DataError, match=said):
-        build(ArcSet(source=str(tmp_path / "arc"), num_aug=0), tmp_path / "set")
+        make(ArcOptions(source=str(tmp_path / "arc"), num_aug=0, out=str(tmp_path / "set")))
     assert not (tmp_path / "set").exists()
 
 
 def test_sources_that_say_too_little_are_refused(tmp_path):
     def refused(said, **how):
         with pytest.raises(DataError, match=said):
-            build(ArcSet(**{"source": str(tmp_path / "arc"), "num_aug": 0, **how}), tmp_path / "set")
+            make(ArcOptions(**{"source": str(tmp_path / "arc"), "num_aug": 0, "out": str(tmp_path / "set"), **how}))
 
     refused("is no folder")
     (tmp_path / "arc").mkdir()

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll.recipes.puzzles.arc_grids import drawn, placed
+from plimsoll.recipes.puzzles.arc_grids import placed, random_augmentation
 from plimsoll.recipes.puzzles.vote_counts import Votes, grid_of, key_of, scored
 
 ASKED = np.array([[1, 2], [3, 0]], np.uint8)
@@ -22,7 +22,7 @@ def add(votes, predicted, probability, *, asked=ASKED, task="t", seed=None):
     if seed is None:
         name, given, found = task, asked, predicted
     else:
-        made = drawn(np.random.default_rng(seed))
+        made = random_augmentation(np.random.default_rng(seed))
         name, given, found = made.named(task), made.applied(asked), made.applied(predicted)
     votes.add([name], placed(given)[None], placed(found)[None], np.array([logit(probability)], np.float32))
 
@@ -73,7 +73,7 @@ def test_neither_the_order_nor_the_batches_change_the_ranking(order, split):
     ]
     together = Votes()
     for part in (order[:split], order[split:]):
-        made = [drawn(np.random.default_rng(number)) for number in part]
+        made = [random_augmentation(np.random.default_rng(number)) for number in part]
         together.add(
             [by.named("t") for by in made],
             np.array([placed(by.applied(ASKED)) for by in made]).reshape(-1, 900),

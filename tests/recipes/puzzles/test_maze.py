@@ -9,7 +9,7 @@ from hypotheses import examples
 from plimsoll.errors import DataError
 from plimsoll.recipes.puzzles.dataset import IGNORED_LABEL, PuzzleSet
 from plimsoll.recipes.puzzles.dihedral import INVERSE, SYMMETRIES, dihedral, undone
-from plimsoll.recipes.puzzles.maze import build, mark
+from plimsoll.recipes.puzzles.maze import make, mark
 from plimsoll.recipes.puzzles.maze_paths import (
     CHARACTERS,
     GOAL,
@@ -21,7 +21,7 @@ from plimsoll.recipes.puzzles.maze_paths import (
     steps_to_spare,
     walked,
 )
-from plimsoll.recipes.puzzles.prepare_options import MazeSet
+from plimsoll.recipes.puzzles.prepare_options import MazeOptions
 
 SMALL = {"size": 10, "shortest": 10, "subsample_size": 30, "test_size": 20}
 QUESTION = "#####" + "#S  #" + "# # #" + "#  G#" + "#####"
@@ -123,7 +123,7 @@ def test_a_generated_maze_has_one_shortest_path_long_enough_under_every_symmetry
 
 @pytest.mark.parametrize("aug", [False, True])
 def test_a_generated_set_has_what_was_asked_for(tmp_path, aug):
-    answer = build(MazeSet(**SMALL, aug=aug), tmp_path / "set")
+    answer = make(MazeOptions(**SMALL, aug=aug, out=str(tmp_path / "set")))
     copies = 8 if aug else 1
     assert answer["train"] == {"groups": 30, "puzzles": 30 * copies, "examples": 30 * copies}
     assert answer["test"] == {"groups": 20, "puzzles": 20, "examples": 20}
@@ -142,15 +142,15 @@ def test_a_generated_set_has_what_was_asked_for(tmp_path, aug):
 
 
 def test_the_published_sizes_are_the_defaults(tmp_path):
-    made = MazeSet()
+    made = MazeOptions(out="set")
     assert (made.size, made.subsample_size, made.aug) == (30, 1000, False)
-    answer = build(MazeSet(subsample_size=3, test_size=2), tmp_path / "set")
+    answer = make(MazeOptions(subsample_size=3, test_size=2, out=str(tmp_path / "set")))
     assert (answer["seq_len"], answer["vocab_size"]) == (900, 6)
 
 
 def test_the_same_seed_makes_the_same_mazes(tmp_path):
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        build(MazeSet(**SMALL, seed=seed), tmp_path / name)
+        make(MazeOptions(**SMALL, seed=seed, out=str(tmp_path / name)))
     first, same, other = ((tmp_path / name / "train/all__inputs.npy").read_bytes() for name in "abc")
     assert first == same != other
 
@@ -158,7 +158,7 @@ def test_the_same_seed_makes_the_same_mazes(tmp_path):
 def test_a_table_is_read_in_the_published_characters(tmp_path):
     rows = some_mazes(12)
     source = write_csv(tmp_path / "mazes.csv", rows)
-    answer = build(MazeSet(source=str(source), size=10, test_size=2), tmp_path / "set")
+    answer = make(MazeOptions(source=str(source), size=10, test_size=2, out=str(tmp_path / "set")))
     assert (answer["train"]["groups"], answer["test"]["groups"], answer["longer_paths"]) == (10, 2, 0)
     texts = []
     for split in ("train", "test"):
@@ -173,7 +173,7 @@ def test_a_maze_that_is_tested_on_is_not_trained_on_turned_around(tmp_path):
     turned = tuple(as_text(dihedral(maze(text), 5)) for text in rows[0])
     write_csv(tmp_path / "train.csv", [*rows[1:], turned])
     write_csv(tmp_path / "test.csv", rows[:1])
-    answer = build(MazeSet(source=str(tmp_path), size=10), tmp_path / "set")
+    answer = make(MazeOptions(source=str(tmp_path), size=10, out=str(tmp_path / "set")))
     assert (answer["train"]["groups"], answer["test"]["groups"], answer["left_out"]) == (5, 1, 1)
 
 
@@ -185,7 +185,7 @@ def test_answers_that_are_not_shortest_are_counted(tmp_path):
     assert fault(maze(open_space), maze(longer)) is None
     assert steps_to_spare(maze(open_space), maze(longer)) == 2
     source = write_csv(tmp_path / "a.csv", [(open_space, longer), (QUESTION, ANSWER)])
-    answer = build(MazeSet(source=str(source), size=5, test_size=1), tmp_path / "set")
+    answer = make(MazeOptions(source=str(source), size=5, test_size=1, out=str(tmp_path / "set")))
     assert answer["longer_paths"] == 1
 
 
@@ -206,7 +206,7 @@ def test_a_bad_row_is_refused_with_its_number(tmp_path, case):
     row, said = BAD[case]
     source = write_csv(tmp_path / "a.csv", [row, (QUESTION, ANSWER)])
     with pytest.raises(DataError, match=said):
-        build(MazeSet(source=str(source), size=5, test_size=1), tmp_path / "set")
+        make(MazeOptions(source=str(source), size=5, test_size=1, out=str(tmp_path / "set")))
     assert not (tmp_path / "set").exists()
 
 
@@ -220,4 +220,4 @@ def test_a_bad_row_is_refused_with_its_number(tmp_path, case):
 )
 def test_what_cannot_be_made_is_refused(tmp_path, how, said):
     with pytest.raises(DataError, match=said):
-        build(MazeSet(**how), tmp_path / "set")
+        make(MazeOptions(**how, out=str(tmp_path / "set")))

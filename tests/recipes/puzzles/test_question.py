@@ -12,7 +12,7 @@ from plimsoll.cli.use import solve
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.recipes.puzzles.arc_grids import placed
 from plimsoll.recipes.puzzles.maze_paths import new_maze
-from plimsoll.recipes.puzzles.question import is_right, longer_than_needed, question, solutions, why_wrong
+from plimsoll.recipes.puzzles.question import question, verdict
 from plimsoll.recipes.puzzles.sudoku_grids import BOXES, random_grids
 from plimsoll.recipes.puzzles.text import Form, form_of, rows_of, tokens_of
 from plimsoll.recipes.registry import PRESETS, preset
@@ -79,23 +79,23 @@ def test_one_digit_more_or_less_is_no_solution(side, seed, at):
     form, solution = Form("sudoku", side), 1 + grid(seed, side).ravel()
     at %= side**2
     asked = np.where(np.arange(side**2) == at, 1, solution)
-    assert why_wrong(asked, solution, form) is None
+    assert verdict(asked, solution, form)["valid"]
     other = solution.copy()
     other[at] = 2 if solution[at] != 2 else 3
-    assert why_wrong(asked, other, form) == "a row, a column or a box has a digit twice"
-    assert why_wrong(asked, asked, form) == "1 cells have no digit"
-    assert why_wrong(solution, other, form) == "1 of the digits that were given are changed"
+    assert verdict(asked, other, form)["why_not"] == "a row, a column or a box has a digit twice"
+    assert verdict(asked, asked, form)["why_not"] == "1 cells have no digit"
+    assert verdict(solution, other, form)["why_not"] == "1 of the digits that were given are changed"
 
 
 def test_a_path_is_held_to_the_maze():
     asked = tokens(SQUARE)
-    assert why_wrong(asked, tokens(WALKED), MAZE) is None
-    assert longer_than_needed(asked, tokens(WALKED), MAZE) == 0
-    assert "does not lead" in why_wrong(asked, tokens([*SQUARE[:2], "# #o#", *SQUARE[3:]]), MAZE)
-    assert "another maze" in why_wrong(asked, tokens([WALKED[0], "#Soo ", *WALKED[2:]]), MAZE)
+    assert verdict(asked, tokens(WALKED), MAZE)["valid"]
+    assert verdict(asked, tokens(WALKED), MAZE)["longer_than_needed"] == 0
+    assert "does not lead" in verdict(asked, tokens([*SQUARE[:2], "# #o#", *SQUARE[3:]]), MAZE)["why_not"]
+    assert "another maze" in verdict(asked, tokens([WALKED[0], "#Soo ", *WALKED[2:]]), MAZE)["why_not"]
     around = tokens(["#####", "#S  #", "#o# #", "#ooG#", "#####"])
-    assert why_wrong(asked, around, MAZE) is None
-    assert longer_than_needed(asked, tokens(["#####", "#Soo#", "#o#o#", "#ooG#", "#####"]), MAZE) == 3
+    assert verdict(asked, around, MAZE)["valid"]
+    assert verdict(asked, tokens(["#####", "#Soo#", "#o#o#", "#ooG#", "#####"]), MAZE)["longer_than_needed"] == 3
 
 
 @given(seed=st.integers(0, 200))
@@ -103,14 +103,18 @@ def test_the_path_of_a_generated_maze_is_valid_and_shortest(seed):
     found = new_maze(9, shortest=4, random=np.random.default_rng(seed))
     if found is not None:
         asked, answer = (one.ravel() for one in found)
-        assert why_wrong(asked, answer, Form("maze", 9)) is None
-        assert longer_than_needed(asked, answer, Form("maze", 9)) == 0
+        assert verdict(asked, answer, Form("maze", 9))["valid"]
+        assert verdict(asked, answer, Form("maze", 9))["longer_than_needed"] == 0
         np.testing.assert_array_equal(tokens(rows_of(asked, Form("maze", 9)), Form("maze", 9)), asked)
 
 
 def test_labels_that_are_ignored_may_be_anything():
-    assert is_right(np.array([1, 2, 3]), np.array([1, IGNORED_LABEL, 3]))
-    assert not is_right(np.array([1, 2, 3]), np.array([2, IGNORED_LABEL, 3]))
+    nothing, answer = np.zeros(900, int), np.full(900, 3)
+    labels = np.where(np.arange(900) == 1, IGNORED_LABEL, answer)
+    assert verdict(nothing, answer, ARC, labels=labels) == {"right": True}
+    labels[0] = 2
+    assert verdict(nothing, answer, ARC, labels=labels) == {"right": False}
+    assert verdict(nothing, answer, ARC) == {}
 
 
 REFUSED = {
@@ -133,16 +137,19 @@ def test_what_is_no_puzzle_is_refused(case):
 
 
 def test_a_sudoku_with_several_solutions_is_asked_and_known_for_it():
-    four = Form("sudoku", 4)
-    assert solutions(tokens_of("." * 16, four, source="it"), four) == 2
-    assert solutions(tokens_of("12343412214343.1", four, source="it"), four) == 1
+    answer = tokens_of("1234341221434321", FOUR, source="it")
+    for puzzle, several in (("." * 16, True), ("12343412214343.1", False)):
+        asked = tokens_of(puzzle, FOUR, source="it")
+        assert question(preset("sudoku-4x4"), "runs/x", puzzle)["inputs"] == asked.tolist()
+        known = verdict(asked, answer, FOUR)
+        assert known == {"valid": True, "why_not": None, "several_solutions": several}
 
 
 def test_a_file_is_read_and_named_in_what_it_is_refused_for(tmp_path):
     path = tmp_path / "puzzle.txt"
     path.write_text("12 ..\n.. 12\n\n.. ..\n.. ..\n")
     found = question(preset("sudoku-4x4"), "runs/x", str(path))
-    assert (found.inputs[:8], found.identifier, found.labels) == ([2, 3, 1, 1, 1, 1, 2, 3], 0, None)
+    assert (found["inputs"][:8], found["identifier"], found["labels"]) == ([2, 3, 1, 1, 1, 1, 2, 3], 0, None)
     spoiled = {
         b"12": f"{path} has 2 cells",
         b"\xff": f"{path} cannot be read as text",
@@ -158,14 +165,14 @@ def test_a_file_is_read_and_named_in_what_it_is_refused_for(tmp_path):
 def test_a_maze_has_one_start_and_one_goal_and_no_path():
     recipe = replace(preset("maze"), seq_len=25)
     for rows, said in (
-        ([*SQUARE[:3], "#  S#", SQUARE[4]], "has no solution: it has 2 cells S, and a maze has one"),
-        ([*SQUARE[:3], "#   #", SQUARE[4]], "it has 0 cells G"),
-        (WALKED, "it has cells of a path (o), which are for the answer"),
+        ([*SQUARE[:3], "#  S#", SQUARE[4]], "has no solution: it has 2 cells for the start S, and a maze has one"),
+        ([*SQUARE[:3], "#   #", SQUARE[4]], "it has 0 cells for the goal G"),
+        (WALKED, "it has cells of the path (o), which are for the answer"),
     ):
         with pytest.raises(DataError) as refused:
             question(recipe, "runs/x", "\n".join(rows))
         assert said in str(refused.value)
-    assert question(recipe, "runs/x", "\n".join(SQUARE)).inputs == tokens(SQUARE).tolist()
+    assert question(recipe, "runs/x", "\n".join(SQUARE))["inputs"] == tokens(SQUARE).tolist()
 
 
 def test_an_example_of_the_test_split_comes_with_its_answer_and_identifier(tmp_path):
@@ -173,9 +180,9 @@ def test_an_example_of_the_test_split_comes_with_its_answer_and_identifier(tmp_p
         arrays = write_split(tmp_path / split, groups=[[2, 1]], seq_len=16, vocab_size=6, identifiers=4)
     recipe = replace(preset("sudoku-4x4"), data=str(tmp_path), identifiers=4)
     found = question(recipe, "runs/x", "test:2")
-    assert found.inputs == arrays["inputs"][2].tolist()
-    assert found.identifier == arrays["puzzle_identifiers"][1]
-    assert found.labels == [label or IGNORED_LABEL for label in arrays["labels"][2].tolist()]
+    assert found["inputs"] == arrays["inputs"][2].tolist()
+    assert found["identifier"] == arrays["puzzle_identifiers"][1]
+    assert found["labels"] == [label or IGNORED_LABEL for label in arrays["labels"][2].tolist()]
     for number in ("3", "-1", "x", ""):
         with pytest.raises(DataError, match=rf"no example '{number}' in .*: it has 3, so name one of test:0 to test:2"):
             question(recipe, "runs/x", f"test:{number}")

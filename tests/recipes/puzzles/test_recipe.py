@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from plimsoll.errors import DataError, RecipeError
-from plimsoll.recipes.puzzles.recipe import Puzzles
+from plimsoll.recipes.puzzles.recipe import BATCHES, READER_BYTES, Puzzles
 from plimsoll.recipes.registry import preset
 from plimsoll.types import COUNTED
 from puzzle_files import write_split
@@ -88,6 +88,13 @@ def test_so_many_test_examples_count(folder, most, counted):
     for batch in batches:
         spec = recipe.evaluation_spec(3)
         assert {name: (rows.shape, str(rows.dtype)) for name, rows in batch.items()} == spec
+
+
+def test_what_a_loader_holds_is_stated(folder):
+    recipe = small(folder)
+    offsets = 4 * (20 + 1) + 4 * (10 + 1) + 4 * 20
+    batches = (2 + BATCHES) * 4 * 4 * (6 + 6 + 1)
+    assert recipe.host_bytes(None, prefetch=2) == {"data": READER_BYTES + offsets + 2 * 4 * 10 + batches}
 
 
 def test_without_a_test_split_nothing_is_evaluated(tmp_path):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.recipes.puzzles.dataset import PuzzleSet
-from plimsoll.recipes.puzzles.sampler import PuzzleDraws, batches_per_iteration, puzzle_loader
+from plimsoll.recipes.puzzles.sampler import PuzzleDraws, PuzzleLoader, batches_per_iteration
 from puzzle_files import write_split
 
 
@@ -37,7 +37,7 @@ def take(source, count):
 
 def drawn(puzzles, count, *, batch_size=5, seed=3, epochs=4, prefetch=0):
     how = {"batch_size": batch_size, "seed": seed, "epochs_per_iteration": epochs}
-    return take(puzzle_loader(puzzles, prefetch=prefetch, **how), count)
+    return take(PuzzleLoader(puzzles, prefetch=prefetch, **how), count)
 
 
 sizes = st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=4), min_size=1, max_size=6)
@@ -82,10 +82,10 @@ def test_an_epoch_has_one_puzzle_of_every_group(folders, groups, iteration, epoc
 def test_the_run_goes_on_exactly_from_any_position(folders, groups, position, seed):
     puzzles = make_set(folders(), groups)
     how = {"batch_size": 3, "seed": seed, "epochs_per_iteration": 5}
-    undisturbed = take(puzzle_loader(puzzles, prefetch=0, **how), position + 6)
-    stopped = puzzle_loader(puzzles, prefetch=0, **how)
+    undisturbed = take(PuzzleLoader(puzzles, prefetch=0, **how), position + 6)
+    stopped = PuzzleLoader(puzzles, prefetch=0, **how)
     list(itertools.islice(stopped, position))
-    resumed = puzzle_loader(puzzles, prefetch=0, **how)
+    resumed = PuzzleLoader(puzzles, prefetch=0, **how)
     resumed.restore(json.loads(json.dumps(stopped.state())))
     np.testing.assert_array_equal(take(resumed, 6), undisturbed[position:])
 
@@ -134,20 +134,13 @@ def test_the_published_run_has_its_published_number_of_steps(tmp_path):
     assert batches_per_iteration(single, batch_size=768, epochs_per_iteration=5000) == 6510
     assert batches_per_iteration(single, batch_size=768, epochs_per_iteration=50_000) == 65_104
     draws = PuzzleDraws(single, batch_size=768, seed=0, epochs_per_iteration=5000)
-    assert draws.held_bytes() == 2 * 4 * 1000 + 2 * 4 * 1001 + 4 * 1000  # not one order for each of 5,000 epochs
+    assert single.held_bytes() == 2 * 4 * 1000 + 2 * 4 * 1001 + 4 * 1000  # not one order for each of 5,000 epochs
     batches = iter(draws)
     batches.set_state({"iteration": 0, "batch": 6509, "group": 6509 * 768, "puzzles": 1000, "examples": 1000})
     next(batches)
     assert batches.get_state()["iteration"] == 0
     next(batches)
     assert (batches.get_state()["iteration"], batches.get_state()["batch"]) == (1, 1)
-
-
-def test_what_a_loader_holds_is_stated(puzzles):
-    loader = puzzle_loader(puzzles, batch_size=5, seed=0, epochs_per_iteration=4, prefetch=2)
-    offsets = 4 * (5 + 1) + 4 * (12 + 1) + 4 * 12
-    assert loader.held_bytes() == 2 * 4 * 5 + offsets + 3 * 5 * 4 * (6 + 6 + 1)
-    loader.close()
 
 
 @pytest.mark.parametrize(
@@ -165,10 +158,10 @@ def test_what_would_never_fill_a_batch_is_refused(puzzles, how, said):
 
 
 def test_the_position_in_another_set_is_refused(puzzles, tmp_path):
-    loader = puzzle_loader(puzzles, batch_size=2, seed=0, epochs_per_iteration=4, prefetch=0)
+    loader = PuzzleLoader(puzzles, batch_size=2, seed=0, epochs_per_iteration=4, prefetch=0)
     state = loader.state()
     loader.close()
-    other = puzzle_loader(make_set(tmp_path, [[2, 2]]), batch_size=2, seed=0, epochs_per_iteration=4, prefetch=0)
+    other = PuzzleLoader(make_set(tmp_path, [[2, 2]]), batch_size=2, seed=0, epochs_per_iteration=4, prefetch=0)
     with pytest.raises(DataError, match="saved for 12 puzzles, and the data set has 2"):
         other.restore(state)
     with pytest.raises(DataError, match="another kind of loader"):

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from hypotheses import examples
 from plimsoll.errors import DataError
 from plimsoll.recipes.puzzles.dataset import IGNORED_LABEL, PuzzleSet
-from plimsoll.recipes.puzzles.prepare_options import SudokuSet
-from plimsoll.recipes.puzzles.sudoku import build
+from plimsoll.recipes.puzzles.prepare_options import SudokuOptions
+from plimsoll.recipes.puzzles.sudoku import make
 from plimsoll.recipes.puzzles.sudoku_grids import (
     BOXES,
     all_grids,
@@ -26,12 +26,11 @@ from plimsoll.recipes.puzzles.sudoku_grids import (
     digits,
     dug,
     in_boxes,
-    out_of_boxes,
     random_grids,
     solved,
     valid,
 )
-from plimsoll.recipes.puzzles.sudoku_symmetry import applied, augmented, drawn, fingerprints
+from plimsoll.recipes.puzzles.sudoku_symmetry import applied, augmented, fingerprints, random_symmetries
 
 PUZZLE = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
 ANSWER = "534678912672195348198342567859761423426853791713924856961537284287419635345286179"
@@ -84,7 +83,7 @@ def may_stand(grid, row, col):
 @pytest.mark.parametrize("side", sorted(BOXES))
 def test_boards_seen_as_boxes_come_back(side):
     boards = np.random.default_rng(0).integers(0, side, (3, side, side))
-    np.testing.assert_array_equal(out_of_boxes(in_boxes(boards)), boards)
+    np.testing.assert_array_equal(in_boxes(in_boxes(boards)), boards)
     tall, wide = BOXES[side]
     np.testing.assert_array_equal(in_boxes(boards)[1, 0], boards[1, :tall, :wide].ravel())
 
@@ -182,7 +181,7 @@ def test_an_augmented_puzzle_has_the_augmented_solution_and_no_other(side, seed)
     random = np.random.default_rng(seed)
     grids = random_grids(1, side, random)
     puzzles, _ = dug(grids, "mixed", random)
-    by = drawn(7, side, random)
+    by = random_symmetries(7, side, random)
     changed, answers = applied(puzzles[0], by), applied(grids[0], by)
     assert valid(answers).all()
     found = solved(changed)
@@ -193,7 +192,7 @@ def test_an_augmented_puzzle_has_the_augmented_solution_and_no_other(side, seed)
 
 def test_all_symmetries_that_the_page_counts_are_drawn():
     """Of 4x4: 4! digits, 2 transposes, 2^3 orders of rows and 2^3 of columns; of 9x9 1.22e12."""
-    by = drawn(60_000, 4, np.random.default_rng(0))
+    by = random_symmetries(60_000, 4, np.random.default_rng(0))
     together = np.concatenate([by.digits, by.rows, by.cols, by.transposed[:, None]], axis=1)
     assert len(np.unique(together, axis=0)) == factorial(4) * 2 * 8 * 8
     assert factorial(9) * 2 * 6**8 == pytest.approx(1.22e12, rel=0.01)
@@ -231,7 +230,7 @@ def boards_of(folder, split):
 
 
 def made(tmp_path, name="set", **how):
-    return build(SudokuSet(**how), tmp_path / name)
+    return make(SudokuOptions(**how, out=str(tmp_path / name)))
 
 
 def test_of_4x4_every_grid_is_to_train_or_to_test_on(tmp_path):
@@ -440,14 +439,14 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
 
 KILLED = """
 import sys
-from pathlib import Path
-from plimsoll.recipes.puzzles import sudoku
-from plimsoll.recipes.puzzles.prepare_options import SudokuSet
-def said(done, groups):
+from plimsoll.recipes.puzzles import sudoku, writer
+from plimsoll.recipes.puzzles.prepare_options import SudokuOptions
+def wait_halfway(done, of):
     if done == 100:
         print("halfway", flush=True)
         sys.stdin.read()
-sudoku.build(SudokuSet(size=4, num_aug=3), Path(sys.argv[1]), said)
+writer.Spoken = lambda what: wait_halfway
+sudoku.make(SudokuOptions(size=4, num_aug=3, out=sys.argv[1]))
 """
 
 
@@ -460,7 +459,7 @@ def test_what_a_killed_process_left_does_not_load_and_is_cleared_away(tmp_path):
         with pytest.raises(DataError, match="another process is writing"):
             made(tmp_path, size=4, num_aug=3)
         process.send_signal(signal.SIGKILL)
-    assert [path.name for path in tmp_path.iterdir()] == ["set.partial"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["set.lock", "set.partial"]
     with pytest.raises(DataError, match=r"no dataset\.json"):
         PuzzleSet(tmp_path / "set.partial", "train")
     answer = made(tmp_path, size=4, num_aug=3)

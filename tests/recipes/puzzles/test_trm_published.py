@@ -6,7 +6,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from plimsoll.errors import DataError
-from plimsoll.recipes.puzzles.published import TABLE, names, placed, read, require_file
+from plimsoll.recipes.puzzles.published import TABLE, names, placed, read
 from trm_golden import VARIANTS, Golden, distance
 
 STRICT = True
@@ -66,7 +66,7 @@ def test_a_pickle_is_refused_with_the_way_to_convert_it(tmp_path):
     path = tmp_path / "step_65100.pt"
     path.write_bytes(b"\x80\x02")
     with pytest.raises(DataError) as refused:
-        require_file(path)
+        read(path)
     assert "safetensors.torch" in str(refused.value)
     assert "is not loaded" in str(refused.value)
 

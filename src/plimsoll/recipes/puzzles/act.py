@@ -12,7 +12,7 @@ against "all tokens right" (https://arxiv.org/abs/2510.04871; the published code
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +42,19 @@ class Halting:
     """Largest number of supervision steps of a puzzle; in evaluation every puzzle takes as many."""
     exploration: float = 0.1
     """Share of slots, per step, that stay for a random number of steps even if they would halt earlier."""
+
+
+class Answers(NamedTuple):
+    """Predictions for a batch, with an axis of steps in front if every step was kept."""
+
+    tokens: Int[Array, "*steps batch length"]
+    """Most likely tokens, int32."""
+    halt_logits: Float[Array, "*steps batch"]
+    """Logits of halting; a positive one means that the answer is more likely right than wrong."""
+
+    @classmethod
+    def likeliest(cls, logits: Float[Array, "batch length vocab"], halt_logits: Float[Array, " batch"]) -> Answers:
+        return cls(jnp.argmax(logits, axis=-1).astype(jnp.int32), halt_logits)
 
 
 class RecursiveSolver:
@@ -96,17 +109,10 @@ class RecursiveSolver:
         Metrics count the slots that halted in this step, and have a weight of 0 if none did. `params["rows"]` holds the
         rows that `rows` names, if they were gathered before. Without a carry all slots are empty.
         """
-        fresh = self.start(len(batch["labels"])) if carry is None else carry
-        rows = (
-            params["rows"][PUZZLES] if "rows" in params else params["tables"][PUZZLES][self.rows(carry, batch)[PUZZLES]]
-        )
-        state = self._refilled(params["frozen"], fresh, batch)
-        x = self.network.embedded(params["trainable"], state["inputs"], rows)
         if not train:
-            logits, q = self.after_all_steps(params["trainable"], state["high"], state["low"], x)
-            counted = batch.get(COUNTED, jnp.ones(len(q), bool))
-            loss, metrics = self.judged(logits, q, state["labels"], counted)
+            loss, metrics, *_ = self.evaluated(params, batch, carry)
             return loss, None, metrics
+        state, x = self._filled(params, batch, carry)
         weights = params["trainable"]
         high, low = self.network.recursed(weights, state["high"], state["low"], x, learns=True)
         logits, q = self.network.answered(weights, high)
@@ -117,16 +123,54 @@ class RecursiveSolver:
         loss, metrics = _scored(logits, q, state["labels"], steps, halted=halted, counted=everybody)
         return loss, jax.lax.stop_gradient(after), metrics
 
-    def _refilled(self, frozen: dict[str, Array], carry: Carry, batch: Batch) -> Carry:
-        """Returns the carry with the batch's examples, at their first step, in the slots that have halted."""
-        halted = carry["halted"]
+    def evaluated(
+        self, params: Params, batch: Batch, carry: Carry | None = None
+    ) -> tuple[LossSum, Metrics, Float[Array, "batch length vocab"], Float[Array, " batch"]]:
+        """Returns the loss and the metrics of an evaluation, summed over examples that are counted.
+
+        Then the logits of the tokens and of halting (`Answers.likeliest`), after the last step: every puzzle takes all.
+        """
+        state, x = self._filled(params, batch, carry)
+        weights = params["trainable"]
+
+        def step(latents: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], None]:
+            return self.network.recursed(weights, *latents, x, learns=False), None
+
+        (high, _), _ = jax.lax.scan(step, (state["high"], state["low"]), length=self.halting.max_steps)
+        logits, q = self.network.answered(weights, high)
+        counted = batch.get(COUNTED, jnp.ones(len(q), bool))
+        steps = jnp.full(len(q), self.halting.max_steps, jnp.int32)
+        loss, metrics = _scored(logits, q, state["labels"], steps, halted=counted, counted=counted)
+        return loss, metrics, logits, q
+
+    def every_step(self, params: Params, batch: Batch) -> Answers:
+        """Returns the answers after each step, (steps, batch, ...), as `evaluated` takes them."""
+        state, x = self._filled(params, batch, None)
+        weights = params["trainable"]
+
+        def step(latents: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Answers]:
+            latents = self.network.recursed(weights, *latents, x, learns=False)
+            return latents, Answers.likeliest(*self.network.answered(weights, latents[0]))
+
+        return jax.lax.scan(step, (state["high"], state["low"]), length=self.halting.max_steps)[1]
+
+    def _filled(self, params: Params, batch: Batch, carry: Carry | None) -> tuple[Carry, Array]:
+        """Returns the carry with the batch's examples in the slots that have halted, at their first step, and what its
+        slots add to each update of the low latent."""
+        slots = self.start(len(batch["labels"])) if carry is None else carry
+        if "rows" in params:
+            rows = params["rows"][PUZZLES]
+        else:
+            rows = params["tables"][PUZZLES][self.rows(carry, batch)[PUZZLES]]
+        halted = slots["halted"]
 
         def new(value: Array, old: Array) -> Array:
             return jnp.where(halted.reshape(-1, *[1] * (old.ndim - 1)), value.astype(old.dtype), old)
 
-        data = {name: new(batch[name], carry[name]) for name in DATA}
-        latents = {name: new(frozen[name][None, None, :], carry[name]) for name in ("high", "low")}
-        return carry | data | latents | {"steps": new(jnp.zeros_like(carry["steps"]), carry["steps"])}
+        data = {name: new(batch[name], slots[name]) for name in DATA}
+        latents = {name: new(params["frozen"][name][None, None, :], slots[name]) for name in ("high", "low")}
+        state = slots | data | latents | {"steps": new(jnp.zeros_like(slots["steps"]), slots["steps"])}
+        return state, self.network.embedded(params["trainable"], state["inputs"], rows)
 
     def _halts(self, q: Float[Array, " batch"], steps: Int[Array, " batch"], keys: Array) -> Bool[Array, " batch"]:
         """Returns which slots halt after this step. Exploration can only delay that, and the last step always halts."""
@@ -141,20 +185,6 @@ class RecursiveSolver:
             return jnp.where(jax.random.bernoulli(explores, self.halting.exploration), delayed, 0)
 
         return wants & (steps >= jax.vmap(delay)(keys))
-
-    def after_all_steps(self, weights: Any, high: Array, low: Array, x: Array) -> tuple[Array, Array]:
-        """Returns the logits of the tokens and of halting after the last step, which no slot halts before."""
-
-        def step(latents: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], None]:
-            return self.network.recursed(weights, *latents, x, learns=False), None
-
-        (high, _), _ = jax.lax.scan(step, (high, low), length=self.halting.max_steps)
-        return self.network.answered(weights, high)
-
-    def judged(self, logits: Array, q: Array, labels: Array, counted: Bool[Array, " batch"]) -> tuple[LossSum, Metrics]:
-        """Returns loss and metrics of an evaluation, summed over the slots that are `counted`."""
-        steps = jnp.full(len(q), self.halting.max_steps, jnp.int32)
-        return _scored(logits, q, labels, steps, halted=counted, counted=counted)
 
 
 def _scored(

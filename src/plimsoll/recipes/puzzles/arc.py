@@ -7,9 +7,9 @@ Format and augmentation: build_arc_dataset.py of Tiny Recursive Models, https://
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,25 @@ import numpy as np
 
 from plimsoll.data.progress import Spoken
 from plimsoll.errors import DataError
-from plimsoll.recipes.family import content_of
-from plimsoll.recipes.puzzles.arc_grids import CANVAS, NOTHING, VOCABULARY, Augmentation, Grid, drawn, placed
+from plimsoll.recipes.puzzles.arc_grids import (
+    CANVAS,
+    NOTHING,
+    VOCABULARY,
+    Augmentation,
+    Grid,
+    placed,
+    random_augmentation,
+)
 from plimsoll.recipes.puzzles.arc_tasks import Task, find_subsets, tasks
-from plimsoll.recipes.puzzles.prepare_options import ArcOptions, ArcSet
+from plimsoll.recipes.puzzles.prepare_options import ArcOptions
 from plimsoll.recipes.puzzles.vote_counts import key_of
-from plimsoll.recipes.puzzles.writer import Progress, PuzzleFolder, SplitFiles
+from plimsoll.recipes.puzzles.writer import FIXED_BYTES, PuzzleFolder, SplitFiles, puzzle_folder
 
 TRIES = 5
 """Random draws per requested augmentation: a task with few colours and much symmetry has fewer different ones."""
 TEST_SETS = ("evaluation2", "evaluation")
+NAME_BYTES = 80
+"""Bytes of the name of an augmentation, at most."""
 _TASK = 41
 """Number of the random stream that a seed has for each task."""
 
@@ -35,16 +44,14 @@ Pair = tuple[Grid, Grid]
 
 def make(options: ArcOptions) -> dict[str, Any]:
     """Makes the folder of `plimsoll prepare arc`; progress goes to standard error."""
-    return build(content_of(options, ArcSet), Path(options.out), Spoken("tasks"))
-
-
-def build(options: ArcSet, out: Path, progress: Progress = lambda done, groups: None) -> dict[str, Any]:
-    """Writes the folder `out` and returns what `prepare --json` prints."""
-    source = Path(options.source).expanduser()
-    subsets = _subsets(options, source)
-    test_set = _test_set(options, subsets)
+    source, progress = Path(options.source).expanduser(), Spoken("tasks")
+    subsets = find_subsets(source)
+    if missing := [name for name in options.subsets if name not in subsets]:
+        raise DataError(f"{source} has the subsets {', '.join(subsets)}, and --subsets asks for {', '.join(missing)}")
+    subsets = {name: subsets[name] for name in options.subsets or subsets}
+    test_set = _test_set(options.test_set_name, subsets)
     names: dict[str, str] = {}
-    count = pairs = 0
+    pairs = 0
     for subset, files in subsets.items():  # all of it is read, and so checked, before the first row is written
         for task in tasks(files):
             if task.name in names:
@@ -52,26 +59,25 @@ def build(options: ArcSet, out: Path, progress: Progress = lambda done, groups: 
                     f"task {task.name} is in {names[task.name]} and in {subset} of {source}: its identifier must say"
                     " which is meant. Choose with --subsets"
                 )
-            names[task.name], count, pairs = subset, count + 1, pairs + len(task.train) + len(task.test)
-    needed = (1 + options.num_aug) * (pairs * 2 * CANVAS**2 + count * 80) + 4096
-    few = unknown = number = 0
+            names[task.name], pairs = subset, pairs + len(task.train) + len(task.test)
+    needed = (1 + options.num_aug) * (pairs * 2 * CANVAS**2 + len(names) * NAME_BYTES) + FIXED_BYTES
+    few = unknown = 0
     tests: dict[str, Any] = {}
-    with PuzzleFolder(out, seq_len=CANVAS**2, vocab_size=VOCABULARY, needed_bytes=needed) as folder:
-        for subset, files in subsets.items():
-            for task in tasks(files):
-                random = np.random.default_rng([options.seed, _TASK, number])
-                augmentations = unique(task, options.num_aug, random)
-                _add(folder, task, augmentations, to_test=subset == test_set, random=random)
-                if subset == test_set:
-                    tests[task.name] = task.as_published
-                few += len(augmentations) <= options.num_aug
-                unknown += sum(output is None for _, output in task.test)
-                number += 1
-                progress(number, count)
-        folder.write("test_puzzles.json", tests)
-        result = folder.finish(dataclasses.asdict(options))
-    return result | {
-        "tasks": count,
+    with puzzle_folder(options.out, seq_len=CANVAS**2, vocab_size=VOCABULARY, needed_bytes=needed) as folder:
+        for number, task in enumerate(task for files in subsets.values() for task in tasks(files)):
+            random = np.random.default_rng([options.seed, _TASK, number])
+            augmentations = unique(task, options.num_aug, random)
+            to_test = names[task.name] == test_set
+            _add(folder, task, augmentations, to_test=to_test, random=random)
+            if to_test:
+                tests[task.name] = task.as_published
+            few += len(augmentations) <= options.num_aug
+            unknown += sum(output is None for _, output in task.test)
+            progress(number + 1, len(names))
+        (folder.partial / "test_puzzles.json").write_text(json.dumps(tests), "utf-8")
+        answer = folder.finish(options)
+    return answer | {
+        "tasks": len(names),
         "test_tasks": len(tests),
         "test_set": test_set,
         "tasks_with_fewer_augmentations": few,
@@ -79,21 +85,12 @@ def build(options: ArcSet, out: Path, progress: Progress = lambda done, groups: 
     }
 
 
-def _subsets(options: ArcSet, source: Path) -> dict[str, list[Path]]:
-    subsets = find_subsets(source)
-    missing = [name for name in options.subsets if name not in subsets]
-    if missing:
-        raise DataError(f"{source} has the subsets {', '.join(subsets)}, and --subsets asks for {', '.join(missing)}")
-    return {name: subsets[name] for name in options.subsets or subsets}
-
-
-def _test_set(options: ArcSet, subsets: dict[str, list[Path]]) -> str:
-    wanted = (
-        (options.test_set_name,) if options.test_set_name else (*TEST_SETS, *(subsets if len(subsets) == 1 else ()))
-    )
-    for name in wanted:
-        if name in subsets:
-            return name
+def _test_set(name: str | None, subsets: Mapping[str, Any]) -> str:
+    """Returns the subset whose test pairs are tested on: the one that was named, or a usual one, or the only one."""
+    wanted = (name,) if name else (*TEST_SETS, *(subsets if len(subsets) == 1 else ()))
+    for candidate in wanted:
+        if candidate in subsets:
+            return candidate
     raise DataError(
         f"none of the subsets {', '.join(subsets)} is {' or '.join(wanted)}: --test-set-name says whose test pairs are"
         " to test on"
@@ -106,7 +103,7 @@ def unique(task: Task, count: int, random: np.random.Generator) -> list[Augmenta
     for _ in range(TRIES * count):
         if len(augmentations) > count:
             break
-        augmentation = drawn(random)
+        augmentation = random_augmentation(random)
         if (mark := _mark(task, augmentation)) not in seen:
             seen.add(mark)
             augmentations.append(augmentation)
@@ -127,11 +124,11 @@ def _add(
     identifiers = np.array([folder.name(name) for name in named], np.int32)
     known = [(question, answer) for question, answer in task.test if answer is not None]
     learned = task.train if to_test else task.train + known
-    _add_group(folder.train, learned, augmentations, identifiers, random=random)
+    _add_group(folder.splits["train"], learned, augmentations, identifiers, random=random)
     if to_test:
         nothing = np.zeros((1, 1), np.uint8)  # as the published builder has it, where nobody knows the answer
         questions = [(grid, nothing if answer is None else answer) for grid, answer in task.test]
-        _add_group(folder.test, questions, augmentations, identifiers, random=None)
+        _add_group(folder.splits["test"], questions, augmentations, identifiers, random=None)
 
 
 def _add_group(

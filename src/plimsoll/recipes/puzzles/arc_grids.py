@@ -65,7 +65,7 @@ class Augmentation(NamedTuple):
 NOTHING = Augmentation(0, np.arange(COLOURS, dtype=np.uint8))
 
 
-def drawn(random: np.random.Generator) -> Augmentation:
+def random_augmentation(random: np.random.Generator) -> Augmentation:
     colours = np.arange(COLOURS, dtype=np.uint8)
     symmetry = int(random.integers(SYMMETRIES))
     colours[1:] = random.permutation(colours[1:])

@@ -7,7 +7,6 @@ pairs}`, a pair `{"input": rows, "output": rows}`, a row a list of colours from 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from plimsoll.data.disk import read_json
 from plimsoll.errors import DataError
 from plimsoll.recipes.puzzles.arc_grids import CANVAS, COLOURS, Grid
 
@@ -53,25 +53,20 @@ def find_subsets(source: Path) -> dict[str, list[Path]]:
 def tasks(files: list[Path]) -> Iterator[Task]:
     """Yields the tasks of a subset, in order."""
     for path in files:
-        read = _json(path)
+        content = read_json(path, absent=f"{path} is gone", again="Mend it, or leave it out")
         if path.stem.endswith(CHALLENGES):
             solutions_path = path.with_name(path.name.replace(CHALLENGES, SOLUTIONS))
-            solutions = _json(solutions_path) if solutions_path.is_file() else {}
+            solutions = {}
+            if solutions_path.is_file():
+                solutions = read_json(solutions_path, absent=f"{solutions_path} is gone", again="Mend it, or remove it")
             if not isinstance(solutions, dict):
                 raise DataError(f"{solutions_path} is no object with the outputs of each task under its name")
-            if not isinstance(read, dict) or not read:
+            if not isinstance(content, dict) or not content:
                 raise DataError(f"{path} is no object with a task under each name, as the Kaggle form has them")
-            for name, task in read.items():
+            for name, task in content.items():
                 yield _task(name, _solved(task, solutions.get(name), f"{path}, task {name}"), f"{path}, task {name}")
         else:
-            yield _task(path.stem, read, str(path))
-
-
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as problem:
-        raise DataError(f"{path} cannot be read as JSON: {problem}") from None
+            yield _task(path.stem, content, str(path))
 
 
 def _solved(task: Any, outputs: Any, place: str) -> Any:
@@ -85,27 +80,25 @@ def _solved(task: Any, outputs: Any, place: str) -> Any:
     return task | {"test": [pair | {"output": grid} for pair, grid in zip(pairs, outputs, strict=True)]}
 
 
-def _task(name: str, read: Any, place: str) -> Task:
-    if not isinstance(read, dict) or not all(isinstance(read.get(part), list) and read[part] for part in _PARTS):
-        raise DataError(f"{place} is no ARC task: it needs lists train and test of pairs, neither of them empty")
-    pairs: dict[str, list[tuple[Grid, Grid | None]]] = {
-        part: [_pair(pair, f"{place}, {part} pair {number}") for number, pair in enumerate(read[part], 1)]
-        for part in _PARTS
+def _task(name: str, content: Any, place: str) -> Task:
+    parts: dict[str, Any] = {
+        part: content.get(part) if isinstance(content, dict) else None for part in ("train", "test")
     }
+    if not all(isinstance(part, list) and part for part in parts.values()):
+        raise DataError(f"{place} is no ARC task: it needs lists train and test of pairs, neither of them empty")
+    pairs: dict[str, list[tuple[Grid, Grid | None]]] = {"train": [], "test": []}
+    for part, listed in parts.items():
+        for number, pair in enumerate(listed, 1):
+            pair_place = f"{place}, {part} pair {number}"
+            if not isinstance(pair, dict) or "input" not in pair:
+                raise DataError(f"{pair_place} has no input")
+            output = pair.get("output")
+            answer = None if output is None else _grid(output, f"{pair_place}, output")
+            pairs[part].append((_grid(pair["input"], f"{pair_place}, input"), answer))
     train = [(question, answer) for question, answer in pairs["train"] if answer is not None]
     if len(train) < len(pairs["train"]):
         raise DataError(f"{place}: a train pair has no output, and those are what a task is learned from")
-    return Task(name, train, pairs["test"], {part: read[part] for part in _PARTS})
-
-
-_PARTS = ("train", "test")
-
-
-def _pair(pair: Any, place: str) -> tuple[Grid, Grid | None]:
-    if not isinstance(pair, dict) or "input" not in pair:
-        raise DataError(f"{place} has no input")
-    output = pair.get("output")
-    return _grid(pair["input"], f"{place}, input"), None if output is None else _grid(output, f"{place}, output")
+    return Task(name, train, pairs["test"], parts)
 
 
 def _grid(rows: Any, place: str) -> Grid:

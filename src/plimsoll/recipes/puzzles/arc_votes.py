@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,48 +15,46 @@ import numpy as np
 
 from plimsoll.errors import DataError
 from plimsoll.levers.weight_bits import readable
-from plimsoll.recipes.puzzles.act import RecursiveSolver
-from plimsoll.recipes.puzzles.act_answers import judged
+from plimsoll.recipes.puzzles.act import Answers, RecursiveSolver
 from plimsoll.recipes.puzzles.dataset import IDENTIFIERS, INPUTS
 from plimsoll.recipes.puzzles.recipe import Puzzles
 from plimsoll.recipes.puzzles.vote_counts import Votes, scored
-from plimsoll.types import COUNTED, LossSum, Task, TrainedRun
+from plimsoll.types import COUNTED, Batch, LossSum, Metrics, Params, TrainedRun
 
 
 def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the means over the test split; of a data set of ARC also what the votes give."""
+    """Returns the means over the test split.
+
+    Of a data set of ARC these are followed by what the votes give: `pass@K` where answers are known, the number of
+    test inputs without a vote, and the submission.
+    """
     recipe: Puzzles = trained.recipe
     if not recipe.arc_tasks.is_file():
         return trained.means()
-    poll = Poll(recipe, recipe.task(trained.plan.compute(jax.default_backend())))
-    return trained.means(evaluate=poll.evaluate) | poll.result()
+    tasks, names, votes = _tasks(recipe.arc_tasks), recipe.test_set.names(), Votes()
+    task = recipe.task(trained.plan.compute(jax.default_backend()))
+    assert isinstance(task, RecursiveSolver)
 
+    @jax.jit
+    def evaluated(params: Params, batch: Batch) -> tuple[Metrics, Answers]:
+        loss, metrics, *logits = task.evaluated(params, batch)
+        return metrics | {"loss": loss}, Answers.likeliest(*logits)
 
-class Poll:
-    """Evaluation of batches as the run's own, which also counts their votes."""
-
-    def __init__(self, recipe: Puzzles, task: Task) -> None:
-        assert isinstance(task, RecursiveSolver)
-        self.tasks, self.names, self.votes = _tasks(recipe), recipe.test_set.names(), Votes()
-        self._judged = jax.jit(partial(judged, task))
-
-    def evaluate(self, params: Any, batch: Mapping[str, Any]) -> Mapping[str, LossSum]:
-        sums, answers = self._judged(params | {"trainable": readable(params["trainable"])}, dict(batch))
+    def evaluate_and_vote(params: Any, batch: Mapping[str, Any]) -> Mapping[str, LossSum]:
+        sums, answers = evaluated(params | {"trainable": readable(params["trainable"])}, dict(batch))
         counted = np.flatnonzero(batch[COUNTED])
-        names = [self.names[identifier] for identifier in batch[IDENTIFIERS][counted]]
+        voters = [names[identifier] for identifier in batch[IDENTIFIERS][counted]]
         tokens, logits = np.asarray(answers.tokens)[counted], np.asarray(answers.halt_logits)[counted]
-        self.votes.add(names, batch[INPUTS][counted], tokens, logits)
+        votes.add(voters, batch[INPUTS][counted], tokens, logits)
         return sums
 
-    def result(self) -> dict[str, Any]:
-        """Returns `pass@K` where answers are known, test inputs without a vote, and the submission."""
-        scores = scored(self.votes, self.tasks)
-        passed = {f"pass@{most}": share for most, share in scores.pass_at.items()}
-        return {**passed, "tasks": len(self.tasks), "unanswered": scores.unanswered, "submission": scores.submission}
+    means = trained.means(evaluate=evaluate_and_vote)
+    scores = scored(votes, tasks)
+    means |= {f"pass@{most}": share for most, share in scores.pass_at.items()}
+    return means | {"tasks": len(tasks), "unanswered": scores.unanswered, "submission": scores.submission}
 
 
-def _tasks(recipe: Puzzles) -> dict[str, Any]:
-    path = recipe.arc_tasks
+def _tasks(path: Path) -> dict[str, Any]:
     try:
         tasks = json.loads(path.read_text("utf-8"))
         for task in tasks.values():

@@ -28,6 +28,7 @@ from plimsoll.types import COUNTED, IGNORED_LABEL
 SPLITS = ("train", "test")
 INPUTS, LABELS, IDENTIFIERS = "inputs", "labels", "puzzle_identifiers"
 """Names of the arrays of a batch."""
+NAMES = "identifiers.json"
 
 LOOKED_AT = 64
 """Number of examples, spread over a split, that are hashed to distinguish it from another."""
@@ -55,34 +56,29 @@ class PuzzleSet:
         self.inputs = TokenTable(inside / f"{name}__inputs.npy", **sizes)
         self.labels = TokenTable(inside / f"{name}__labels.npy", **sizes)
         _require_length(self.labels.path, len(self.labels), len(self.inputs), "rows, as the inputs have")
-        self.puzzle_offsets = _offsets(inside / f"{name}__puzzle_indices.npy", len(self.inputs), "examples")
+        self.examples = len(self.inputs)
+        self.puzzle_offsets = _offsets(inside / f"{name}__puzzle_indices.npy", self.examples, "examples")
         """First example of each puzzle, then the number of examples: (puzzles + 1,)."""
+        self.puzzles = len(self.puzzle_offsets) - 1
+        self.mean_puzzle_examples = self.examples / self.puzzles
         self.group_offsets = _offsets(inside / f"{name}__group_indices.npy", self.puzzles, "puzzles")
         """First puzzle of each group, then the number of puzzles: (groups + 1,)."""
+        self.groups = len(self.group_offsets) - 1
         self.puzzle_identifiers = self._identifiers(inside / f"{name}__puzzle_identifiers.npy")
-        told = inside / "dataset.json"
-        _require_told(told, "total_groups", about["total_groups"], self.groups)
-        _require_told(told, "total_puzzles", about.get("total_puzzles", self.puzzles), self.puzzles)
-
-    @property
-    def groups(self) -> int:
-        return len(self.group_offsets) - 1
-
-    @property
-    def puzzles(self) -> int:
-        return len(self.puzzle_offsets) - 1
-
-    @property
-    def examples(self) -> int:
-        return len(self.inputs)
-
-    @property
-    def mean_puzzle_examples(self) -> float:
-        return self.examples / self.puzzles
+        for count, held in (("total_groups", self.groups), ("total_puzzles", self.puzzles)):
+            if about.get(count, held) != held:
+                raise DataError(
+                    f"{inside / 'dataset.json'} says {about[count]:,} ({count}), and the arrays beside it have"
+                    f" {held:,}: prepare it again"
+                )
 
     def held_bytes(self) -> int:
-        """Returns the bytes of offsets and identifiers, which stay in memory."""
-        return self.puzzle_offsets.nbytes + self.group_offsets.nbytes + self.puzzle_identifiers.nbytes
+        """Returns the bytes that stay in memory while batches are sampled.
+
+        These are the offsets and the identifiers, one epoch's puzzles and the sampling of them (4 bytes a group each).
+        """
+        offsets = self.puzzle_offsets.nbytes + self.group_offsets.nbytes
+        return offsets + self.puzzle_identifiers.nbytes + 2 * 4 * self.groups
 
     def batch(self, examples: Int[np.ndarray, " batch"]) -> dict[str, np.ndarray]:
         """Returns `inputs` and `labels` (batch, seq_len) and `puzzle_identifiers` (batch,) as int32."""
@@ -96,20 +92,20 @@ class PuzzleSet:
             IDENTIFIERS: self.puzzle_identifiers[puzzles].astype(np.int32),
         }
 
-    def test_batches(self, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
-        """Yields every example once, in order. The last batch is filled up with blanks that `COUNTED` excludes."""
-        for first in range(0, self.examples, batch_size):
-            batch = self.batch(np.arange(first, min(first + batch_size, self.examples)))
-            yield self._filled_up(batch, batch_size) | {COUNTED: np.arange(batch_size) < len(batch[IDENTIFIERS])}
+    def test_batches(self, batch_size: int, *, most: int | None = None) -> Iterator[dict[str, np.ndarray]]:
+        """Yields every example once, in order, or the first `most`.
 
-    def _filled_up(self, batch: dict[str, np.ndarray], batch_size: int) -> dict[str, np.ndarray]:
+        The last batch is filled up with blanks that `COUNTED` excludes.
+        """
+        count = self.examples if most is None else min(most, self.examples)
         blank = {INPUTS: self.pad_id, LABELS: IGNORED_LABEL, IDENTIFIERS: self.blank_identifier_id}
-        missing = batch_size - len(batch[IDENTIFIERS])
-        shapes = {name: (missing, *values.shape[1:]) for name, values in batch.items()}
-        return {
-            name: np.concatenate([values, np.full(shapes[name], blank[name], np.int32)])
-            for name, values in batch.items()
-        }
+        for first in range(0, count, batch_size):
+            counted = np.arange(batch_size) < count - first
+            batch = self.batch(np.arange(first, first + counted.sum()))
+            for name, values in batch.items():
+                missing = [(0, batch_size - len(values)), *[(0, 0)] * (values.ndim - 1)]
+                batch[name] = np.pad(values, missing, constant_values=blank[name])
+            yield batch | {COUNTED: counted}
 
     def check(self) -> None:
         """Reads the whole split, so that a token outside the vocabulary is found before training and not during it."""
@@ -129,11 +125,11 @@ class PuzzleSet:
 
     def names(self) -> list[str]:
         """Returns the name of each identifier; that of an augmented ARC puzzle describes its augmentation."""
-        names = _json(self.folder / "identifiers.json")
+        names = _json(self.folder / NAMES)
         if not isinstance(names, list) or len(names) != self.identifiers:
             count = len(names) if isinstance(names, list) else "no list of"
             raise DataError(
-                f"{self.folder / 'identifiers.json'} has {count} names, and dataset.json says {self.identifiers:,}"
+                f"{self.folder / NAMES} has {count} names, and dataset.json says {self.identifiers:,}"
                 " (num_puzzle_identifiers): prepare the data set again"
             )
         return names
@@ -207,8 +203,3 @@ def _offsets(path: Path, end: int, what: str) -> np.ndarray:
 def _require_length(path: Path, length: int, expected: int, what: str) -> None:
     if length != expected:
         raise DataError(f"{path} has {length:,}, and {expected:,} {what}, were expected: prepare the data set again")
-
-
-def _require_told(path: Path, name: str, told: int, found: int) -> None:
-    if told != found:
-        raise DataError(f"{path} says {told:,} ({name}), and the arrays beside it have {found:,}: prepare it again")

@@ -14,19 +14,17 @@ INVERSE = (0, 3, 2, 1, 4, 5, 6, 7)
 """Number of the symmetry that undoes each."""
 
 
+_FORMS = ((0, None), (1, None), (2, None), (3, None), (0, -1), (0, -2), (1, -2), (1, -1))
+"""Quarter turns of each symmetry, and the axis that is mirrored then."""
+
+
 def dihedral(grid: Shaped[np.ndarray, "*more rows cols"], which: int) -> Shaped[np.ndarray, "*more rows2 cols2"]:
     """Returns a view of the last two axes under symmetry `which`, 0 to 7."""
-    if 0 <= which <= 3:
-        return np.rot90(grid, which, axes=(-2, -1))
-    if which == 4:
-        return grid[..., ::-1]
-    if which == 5:
-        return grid[..., ::-1, :]
-    if which == 6:
-        return grid.swapaxes(-2, -1)
-    if which == 7:
-        return np.rot90(grid, axes=(-2, -1))[..., ::-1]
-    raise ValueError(f"symmetries are numbered 0 to 7, got {which}")
+    if not 0 <= which < SYMMETRIES:
+        raise ValueError(f"symmetries are numbered 0 to 7, got {which}")
+    turns, mirrored = _FORMS[which]
+    turned = np.rot90(grid, turns, axes=(-2, -1))
+    return turned if mirrored is None else np.flip(turned, mirrored)
 
 
 def undone(grid: Shaped[np.ndarray, "*more rows cols"], which: int) -> Shaped[np.ndarray, "*more rows2 cols2"]:

@@ -47,28 +47,29 @@ def choose(
     """
     known = marks("train")
 
-    def require(there: int, what: str) -> None:
-        if test_size is not None and test_size > there:
+    def require(available: int, what: str) -> None:
+        if test_size is not None and test_size > available:
             raise DataError(f"--test-size {test_size:,} is more than {what}: ask for fewer, or leave it out")
 
-    if table.has_test:
+    has_test = "test" in table
+    if has_test:
         held_out = marks("test")
-        require(len(held_out), f"the {len(held_out):,} rows of {table.files['test']}")
+        require(len(held_out), f"the {len(held_out):,} rows of {table['test']}")
         to_test = _some(np.ones(len(held_out), bool), len(held_out) if test_size is None else test_size, random)
     else:
         each = np.unique(known)
         count = min(len(each) - 1, min(1000, len(each) // 10) if test_size is None else test_size)
         if count < 1:
             raise DataError(
-                f"{table.files['train']} has {len(each):,} different puzzles, too few to hold some out for testing:"
+                f"{table['train']} has {len(each):,} different puzzles, too few to hold some out for testing:"
                 " give it more rows (ten, or --test-size and one more), or a test.csv beside a train.csv"
             )
         require(count, f"{count:,} of the {len(each):,} different puzzles, which leave one to train on")
         held_out = random.choice(each, count, replace=False)
         to_test = np.isin(known, held_out)
     free = ~np.isin(known, held_out)
-    left_out = int((~free).sum()) if table.has_test else 0
-    return Choice(_some(free, train_size, random), to_test, "test" if table.has_test else "train", held_out, left_out)
+    left_out = int((~free).sum()) if has_test else 0
+    return Choice(_some(free, train_size, random), to_test, "test" if has_test else "train", held_out, left_out)
 
 
 def _some(among: np.ndarray, count: int, random: np.random.Generator) -> np.ndarray:

@@ -54,13 +54,13 @@ def _neighbours(open_cells: np.ndarray, size: int) -> list[list[int]]:
     neighbours: list[list[int]] = [[] for _ in is_open]
     for cell in np.flatnonzero(open_cells).tolist():
         row, col = divmod(cell, size)
-        for other, there in (
+        for other, inside in (
             (cell - size, row > 0),
             (cell + size, row < size - 1),
             (cell - 1, col > 0),
             (cell + 1, col < size - 1),
         ):
-            if there and is_open[other]:
+            if inside and is_open[other]:
                 neighbours[cell].append(other)
     return neighbours
 
@@ -70,40 +70,30 @@ def carved(size: int, random: np.random.Generator) -> np.ndarray:
     across = (size - 1) // 2
     open_cells = np.zeros((size, size), bool)
     shift = random.integers(0, 1 + (size % 2 == 0), 2) + 1  # an even square has a row and a column to spare
+
+    def between(node: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+        """Returns the cell between neighbouring nodes of the tree; that of a node itself is between it and itself."""
+        return node[0] + other[0] + int(shift[0]), node[1] + other[1] + int(shift[1])
+
     seen = np.zeros((across, across), bool)
     trail = [tuple(random.integers(0, across, 2).tolist())]
-    seen[trail[0]] = True
-    open_cells[_place(trail[0], shift)] = True
+    seen[trail[0]] = open_cells[between(trail[0], trail[0])] = True
     while trail:
         row, col = trail[-1]
         around = ((row - 1, col), (row + 1, col), (row, col - 1), (row, col + 1))
-        ahead = [there for there in around if _inside(there, across) and not seen[there]]
+        ahead = [node for node in around if min(node) >= 0 and max(node) < across and not seen[node]]
         if not ahead:
             trail.pop()
             continue
-        there = ahead[random.integers(len(ahead))]
-        seen[there] = True
-        open_cells[_place(there, shift)] = True
-        open_cells[_between((row, col), there, shift)] = True
-        trail.append(there)
+        node = ahead[random.integers(len(ahead))]
+        seen[node] = open_cells[between(node, node)] = open_cells[between((row, col), node)] = True
+        trail.append(node)
     for _ in range(random.integers(0, 1 + int(LOOPS * across**2))):
-        here = tuple(random.integers(0, across, 2).tolist())
-        there = (here[0] + 1, here[1]) if random.random() < 0.5 else (here[0], here[1] + 1)
-        if _inside(there, across):
-            open_cells[_between(here, there, shift)] = True
+        row, col = random.integers(0, across, 2).tolist()
+        node = (row + 1, col) if random.random() < 0.5 else (row, col + 1)
+        if max(node) < across:
+            open_cells[between((row, col), node)] = True
     return open_cells
-
-
-def _inside(cell: tuple[int, int], across: int) -> bool:
-    return 0 <= cell[0] < across and 0 <= cell[1] < across
-
-
-def _place(cell: tuple[int, int], shift: np.ndarray) -> tuple[int, int]:
-    return 2 * cell[0] + int(shift[0]), 2 * cell[1] + int(shift[1])
-
-
-def _between(cell: tuple[int, int], other: tuple[int, int], shift: np.ndarray) -> tuple[int, int]:
-    return cell[0] + other[0] + int(shift[0]), cell[1] + other[1] + int(shift[1])
 
 
 def new_maze(size: int, *, shortest: int, random: np.random.Generator) -> tuple[Maze, Maze] | None:
@@ -126,19 +116,31 @@ def new_maze(size: int, *, shortest: int, random: np.random.Generator) -> tuple[
     return question.reshape(size, size), answer.reshape(size, size)
 
 
+def question_fault(question: Maze) -> str | None:
+    """Returns what is wrong with a maze, as what follows its name in a sentence; None if it is right."""
+    if (question == PATH).any():
+        return "has cells of the path (o), which are for the answer"
+    return _ends_fault(question)
+
+
 def fault(question: Maze, answer: Maze) -> str | None:
     """Returns what is wrong with a maze or its path, in words; None if it is right."""
-    for kind, grid in (("question", question), ("answer", answer)):
-        for token, name in ((START, "start S"), (GOAL, "goal G")):
-            if (count := int((grid == token).sum())) != 1:
-                return f"the {kind} has {count} cells for the {name}, and a maze has one"
-    if (question == PATH).any():
-        return "the question has cells of the path (o), which are for the answer"
+    if wrong := question_fault(question):
+        return f"the question {wrong}"
+    if wrong := _ends_fault(answer):
+        return f"the answer {wrong}"
     if not np.array_equal(np.where(answer == PATH, FREE, answer), question):
         return "the answer is another maze than the question, even without its path"
     start, goal = (int(np.flatnonzero(answer == token)[0]) for token in (START, GOAL))
     if walked((answer >= START).ravel(), start).steps[goal] < 0:
         return "the path of the answer does not lead from the start to the goal"
+    return None
+
+
+def _ends_fault(grid: Maze) -> str | None:
+    for token, name in ((START, "start S"), (GOAL, "goal G")):
+        if (count := int((grid == token).sum())) != 1:
+            return f"has {count} cells for the {name}, and a maze has one"
     return None
 
 

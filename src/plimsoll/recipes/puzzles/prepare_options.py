@@ -16,7 +16,7 @@ ALL_4X4, HELD_OUT_4X4 = 288, 48
 
 
 @dataclass(frozen=True, kw_only=True)
-class SudokuSet:
+class SudokuOptions:
     """One group for each puzzle to train on: itself and its augmentations, or, of side 4, one for each grid."""
 
     source: str | None = None
@@ -36,23 +36,24 @@ class SudokuSet:
     tenth of the source and at most 1,000, or 1,000 generated ones, or of side 4 48 of the 288 grids."""
     seed: int = 42
     """Of every choice."""
+    out: str
+    """The folder that is made."""
 
     def __post_init__(self) -> None:
         if self.size not in (4, 6, 9):
             raise DataError(f"--size takes 4, 6 or 9, got {self.size}")
         _require_counts(self, subsample_size=1, num_aug=0, test_size=1, seed=0)
         if self.source is not None:
-            if self.difficulty != SudokuSet.difficulty:
-                raise DataError(_without_effect("--difficulty", self.difficulty))
+            _require_default(self, "difficulty")
             return
         if self.size == 4 and self.difficulty == "hard":
             raise DataError("--difficulty hard: a 4x4 puzzle with one solution hardly ever needs a guess; take medium")
         left = max(0, ALL_4X4 - self.held_out_grids)
         if self.size == 4 and not 1 <= self.train_size <= left:
-            asked = "one at least" if self.subsample_size is None else f"{self.train_size:,} (--subsample-size)"
+            wanted = "one at least" if self.subsample_size is None else f"{self.train_size:,} (--subsample-size)"
             raise DataError(
                 f"there are {ALL_4X4} grids of 4x4: {self.held_out_grids} to test on leave {left} to train on, and"
-                f" {asked} would be needed. More puzzles of each grid are asked for with --num-aug"
+                f" {wanted} would be needed. More puzzles of each grid are asked for with --num-aug"
             )
 
     @property
@@ -64,14 +65,14 @@ class SudokuSet:
 
     @property
     def held_out_grids(self) -> int:
-        """Of generated ones."""
+        """Grids, of side 6 and 9 puzzles, that are generated to test on."""
         if self.test_size is not None:
             return self.test_size
         return HELD_OUT_4X4 if self.size == 4 else 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class MazeSet:
+class MazeOptions:
     """One group for each maze; eight puzzles in it with `--aug`."""
 
     source: str | None = None
@@ -89,15 +90,17 @@ class MazeSet:
     """Train on the eight symmetries of each maze."""
     seed: int = 42
     """Of every choice."""
+    out: str
+    """The folder that is made."""
 
     def __post_init__(self) -> None:
         _require_counts(self, size=5, shortest=1, subsample_size=1, test_size=1, seed=0)
-        if self.source is not None and self.shortest != MazeSet.shortest:
-            raise DataError(_without_effect("--shortest", self.shortest))
+        if self.source is not None:
+            _require_default(self, "shortest")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArcSet:
+class ArcOptions:
     """One group for each task; the puzzles in it are its augmentations."""
 
     source: str
@@ -111,13 +114,19 @@ class ArcSet:
     """Augmentations of each task, at most."""
     seed: int = 42
     """Of every choice."""
+    out: str
+    """The folder that is made."""
 
     def __post_init__(self) -> None:
         _require_counts(self, num_aug=0, seed=0)
 
 
-def _without_effect(option: str, value: object) -> str:
-    return f"{option} {value} is of generated puzzles, and --source names those there are: leave one of the two out"
+def _require_default(options: SudokuOptions | MazeOptions, name: str) -> None:
+    """Raises DataError if an option of generated puzzles was given beside --source."""
+    if (value := getattr(options, name)) != getattr(type(options), name):
+        raise DataError(
+            f"--{name} {value} is of generated puzzles, and --source names those there are: leave one of the two out"
+        )
 
 
 def _require_counts(options: object, **least: int) -> None:
@@ -125,27 +134,3 @@ def _require_counts(options: object, **least: int) -> None:
         value = getattr(options, name)
         if value is not None and value < smallest:
             raise DataError(f"--{name.replace('_', '-')} must be {smallest} or more, got {value:,}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class SudokuOptions(SudokuSet):
-    """Options of `plimsoll prepare sudoku`."""
-
-    out: str
-    """The folder that is made."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MazeOptions(MazeSet):
-    """Options of `plimsoll prepare maze`."""
-
-    out: str
-    """The folder that is made."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ArcOptions(ArcSet):
-    """Options of `plimsoll prepare arc`."""
-
-    out: str
-    """The folder that is made."""

@@ -2,7 +2,7 @@
 
 Their checkpoints are PyTorch pickles, which are never loaded here; a safetensors file of the same state dict is. A
 Linear is stored (out, in) there and (in, out) here. What precedes `inner.` (compiled models have a prefix) is cut off.
-A tensor that is not a weight of the model is refused by name. No JAX is imported.
+A tensor that is not a weight of the model is refused by name, before JAX is imported.
 """
 
 from __future__ import annotations
@@ -70,16 +70,6 @@ def names(shape: TRMShape) -> dict[str, tuple[Place, bool]]:
     return places
 
 
-def require_file(path: str | Path) -> Path:
-    """Raises DataError if the name is not that of a safetensors file; nothing is read."""
-    path = Path(path).expanduser()
-    if not path.is_file():
-        raise DataError(f"--init-from {path} is not a file: name the .safetensors file of a published model")
-    if path.suffix != ".safetensors":
-        raise DataError(f"--init-from {path} is not a .safetensors file: {CONVERT}")
-    return path
-
-
 def require_names(path: str | Path, shape: TRMShape) -> None:
     """Raises DataError if the file cannot be read, or if the names in its header are those of another model."""
     with _opened(path) as file:
@@ -100,7 +90,11 @@ def read(path: str | Path) -> dict[str, np.ndarray]:
 def _opened(path: str | Path) -> Iterator[Any]:
     from safetensors import SafetensorError, safe_open
 
-    path = require_file(path)
+    path = Path(path).expanduser()
+    if not path.is_file():
+        raise DataError(f"--init-from {path} is not a file: name the .safetensors file of a published model")
+    if path.suffix != ".safetensors":
+        raise DataError(f"--init-from {path} is not a .safetensors file: {CONVERT}")
     try:
         with safe_open(path, framework="numpy") as file:
             yield file
@@ -114,9 +108,9 @@ def _plain(name: str) -> str:
     return f"inner.{name.rpartition('inner.')[2]}"
 
 
-def _require_same_names(found: Set[str], shape: TRMShape, *, source: str) -> None:
+def _require_same_names(given: Set[str], shape: TRMShape, *, source: str) -> None:
     expected = names(shape).keys()
-    missing, unknown = sorted(expected - found - {TABLE}), sorted(found - expected)
+    missing, unknown = sorted(expected - given - {TABLE}), sorted(given - expected)
     if missing or unknown:
         words = [f"it has no {missing[0]}"] if missing else []
         words += [f"it has {unknown[0]}, which this model has not"] if unknown else []
@@ -132,9 +126,11 @@ def placed(tensors: Mapping[str, np.ndarray], params: Any, shape: TRMShape, *, s
     The table of puzzles stays as it is in `params` if it is another data set's: its rows mean other puzzles. Raises
     DataError if a weight is missing, unknown or of another shape.
     """
+    import jax
+
     expected = names(shape)
     _require_same_names(tensors.keys(), shape, source=source)
-    params = _copied(params)
+    params = jax.tree.map(lambda leaf: leaf, params)  # containers of its own
     for name, tensor in tensors.items():
         place, turned = expected[name]
         holder = params
@@ -150,10 +146,3 @@ def placed(tensors: Mapping[str, np.ndarray], params: Any, shape: TRMShape, *, s
                 f" {wanted[::-1] if turned else wanted}. --width, --seq-len, --vocab-size and --puzzle-positions say it"
             )
     return params
-
-
-def _copied(tree: Any) -> Any:
-    """Returns a copy of the nested mappings that shares their values."""
-    if isinstance(tree, dict):
-        return {name: _copied(part) for name, part in tree.items()}
-    return [_copied(part) for part in tree] if isinstance(tree, list) else tree

@@ -3,46 +3,41 @@ refused at once."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from plimsoll.errors import DataError, RecipeError
-from plimsoll.recipes.puzzles.dataset import IDENTIFIERS, INPUTS, LABELS, PuzzleSet
-from plimsoll.recipes.puzzles.maze_paths import GOAL, PATH, START, fault, steps_to_spare
+from plimsoll.recipes.puzzles.dataset import IDENTIFIERS, INPUTS, LABELS
+from plimsoll.recipes.puzzles.maze_paths import fault, question_fault, steps_to_spare
 from plimsoll.recipes.puzzles.recipe import Puzzles
 from plimsoll.recipes.puzzles.sudoku_grids import solved, valid
 from plimsoll.recipes.puzzles.text import Form, Tokens, form_of, tokens_of
 from plimsoll.types import IGNORED_LABEL
 
 TEST = "test:"
-"""Before the number of an example of the test split, from 0."""
+"""Prefix of the number of an example of the test split, from 0."""
 MOST_BYTES = 64 * 1024
-"""Of a file with one puzzle."""
+"""Largest size of a file with one puzzle."""
 
 
-@dataclass(frozen=True)
-class Question:
-    """What the network is given, and where known what it should say."""
+def question(recipe: Puzzles, run: str, puzzle: str) -> dict[str, Any]:
+    """Returns what the network is given for a puzzle: its characters, a file with them, or `test:17`.
 
-    inputs: list[int]
-    identifier: int = 0
-    labels: list[int] | None = None
-    """IGNORED_LABEL where nothing is asked."""
-
-
-def request_of(recipe: Puzzles, run: str, puzzle: str) -> dict[str, Any]:
-    """Returns the fields of the `Question` for `solve.solve`: see `question`."""
-    return asdict(question(recipe, run, puzzle))
-
-
-def question(recipe: Puzzles, run: str, puzzle: str) -> Question:
-    """Returns what the network is given for a puzzle: its characters, a file with them, or `test:17`."""
+    These are `inputs` and `identifier`, and `labels`, the answer of the test split (IGNORED_LABEL where nothing is
+    asked), or None where it is not known.
+    """
     form = solvable(recipe, run)
     if puzzle.startswith(TEST):
-        return _of_test_split(recipe.test_set, puzzle)
+        tests, number = recipe.test_set, puzzle.removeprefix(TEST)
+        if not (number.isascii() and number.isdigit()) or int(number) >= tests.examples:
+            raise DataError(
+                f"there is no example {number!r} in {tests.folder / tests.split}: it has {tests.examples:,}, so name"
+                f" one of {TEST}0 to {TEST}{tests.examples - 1}"
+            )
+        example = {name: values[0].tolist() for name, values in tests.batch(np.array([int(number)])).items()}
+        return {"inputs": example[INPUTS], "identifier": example[IDENTIFIERS], "labels": example[LABELS]}
     if form.kind == "arc":
         raise DataError(
             f"{run} solves ARC, whose tasks the network knows by their identifiers in the data set: one that is typed"
@@ -50,9 +45,13 @@ def question(recipe: Puzzles, run: str, puzzle: str) -> Question:
         )
     text, source = _text(puzzle)
     tokens = tokens_of(text, form, source=source)
-    if wrong := _why_unsolvable(tokens, form):
-        raise DataError(f"{source} has no solution: {wrong}")
-    return Question(tokens.tolist())
+    if form.kind == "maze":
+        wrong = question_fault(tokens.reshape(form.side, form.side))
+        if wrong:
+            raise DataError(f"{source} has no solution: it {wrong}")
+    elif not solved(_board(tokens, form)).counts[0]:
+        raise DataError(f"{source} has no solution: its digits contradict each other")
+    return {"inputs": tokens.tolist(), "identifier": 0, "labels": None}
 
 
 def solvable(recipe: Puzzles, run: str) -> Form:
@@ -70,26 +69,15 @@ def solvable(recipe: Puzzles, run: str) -> Form:
     return form
 
 
-def _of_test_split(tests: PuzzleSet, puzzle: str) -> Question:
-    number = puzzle.removeprefix(TEST)
-    if not (number.isascii() and number.isdigit()) or int(number) >= tests.examples:
-        raise DataError(
-            f"there is no example {number!r} in {tests.folder / tests.split}: it has {tests.examples:,}, so name one of"
-            f" {TEST}0 to {TEST}{tests.examples - 1}"
-        )
-    found = {name: values[0].tolist() for name, values in tests.batch(np.array([int(number)])).items()}
-    return Question(found[INPUTS], found[IDENTIFIERS], found[LABELS])
-
-
 def _text(puzzle: str) -> tuple[str, str]:
-    """And what to call it."""
+    """Returns the characters of a puzzle, and what to call it."""
+    path = Path(puzzle).expanduser()
     try:
-        is_file = Path(puzzle).expanduser().is_file()
+        is_file = path.is_file()
     except OSError:  # longer than a name can be
         is_file = False
     if not is_file:
         return puzzle, f"the puzzle (there is no file {puzzle!r})" if 0 < len(puzzle) < 30 else "the puzzle"
-    path = Path(puzzle).expanduser()
     if path.stat().st_size > MOST_BYTES:
         raise DataError(f"{path} has {path.stat().st_size:,} bytes: a file with one puzzle, and no more, was expected")
     try:
@@ -98,47 +86,38 @@ def _text(puzzle: str) -> tuple[str, str]:
         raise DataError(f"{path} cannot be read as text: {problem}") from None
 
 
-def _why_unsolvable(tokens: Tokens, form: Form) -> str | None:
+def verdict(inputs: Tokens, answer: Tokens, form: Form, *, labels: Tokens | None = None) -> dict[str, Any]:
+    """Returns what is known of an answer.
+
+    `valid` says whether it keeps the rules, and `why_not` which one it breaks; ARC has no rules that are known. A
+    Sudoku has `several_solutions` or not, and a valid path is so many cells `longer_than_needed`. With the data set's
+    labels, the answer is `right` or not: tokens without a label do not count.
+    """
+    known: dict[str, Any] = {}
     if form.kind == "sudoku":
-        return None if solutions(tokens, form) else "its digits contradict each other"
-    grid = tokens.reshape(form.side, form.side)
-    for token, name in ((START, "S"), (GOAL, "G")):
-        if (count := int((grid == token).sum())) != 1:
-            return f"it has {count} cells {name}, and a maze has one"
-    if (grid == PATH).any():
-        return "it has cells of a path (o), which are for the answer"
-    return None
-
-
-def solutions(tokens: Tokens, form: Form) -> int:
-    """Of a Sudoku: none, 1, or 2 for several."""
-    return int(solved(_board(tokens, form)).counts[0])
+        wrong = _broken_rule(_board(inputs, form), _board(answer, form))
+        several = bool(solved(_board(inputs, form)).counts[0] > 1)
+        known = {"valid": wrong is None, "why_not": wrong, "several_solutions": several}
+    if form.kind == "maze":
+        maze = inputs.reshape(form.side, form.side), answer.reshape(form.side, form.side)
+        wrong = fault(*maze)
+        known = {"valid": wrong is None, "why_not": wrong}
+        if wrong is None:
+            known["longer_than_needed"] = steps_to_spare(*maze)
+    if labels is not None:
+        known["right"] = bool(((answer == labels) | (labels == IGNORED_LABEL)).all())
+    return known
 
 
 def _board(tokens: Tokens, form: Form) -> np.ndarray:
-    """Of one; digits are counted from the token after the blank, and what is none of them is one."""
+    """Returns one board: digits are counted from the token after the blank, and other tokens are blanks."""
     return np.maximum(np.asarray(tokens) - 1, 0).astype(np.uint8).reshape(1, form.side, form.side)
 
 
-def why_wrong(asked: Tokens, answered: Tokens, form: Form) -> str | None:
-    """What rule the answer breaks, in words; None where it keeps all of them. Of ARC nobody knows the rules."""
-    if form.kind == "maze":
-        grids = (tokens.reshape(form.side, form.side) for tokens in (asked, answered))
-        return fault(*grids)
-    given, found = (_board(tokens, form) for tokens in (asked, answered))
-    changed, blank = int(((given > 0) & (given != found)).sum()), int((found == 0).sum())
-    if changed:
+def _broken_rule(given: np.ndarray, answer: np.ndarray) -> str | None:
+    """Returns which rule of Sudoku an answer breaks, in words; None if it keeps all of them."""
+    if changed := int(((given > 0) & (given != answer)).sum()):
         return f"{changed} of the digits that were given are changed"
-    if blank:
+    if blank := int((answer == 0).sum()):
         return f"{blank} cells have no digit"
-    return None if valid(found)[0] else "a row, a column or a box has a digit twice"
-
-
-def longer_than_needed(asked: Tokens, answered: Tokens, form: Form) -> int:
-    """Cells of a maze's path beyond those of a shortest one; the answer must be a path."""
-    return steps_to_spare(*(tokens.reshape(form.side, form.side) for tokens in (asked, answered)))
-
-
-def is_right(answered: Tokens, labels: Tokens) -> bool:
-    """Whether every token that was asked for is the data set's."""
-    return bool(((answered == labels) | (labels == IGNORED_LABEL)).all())
+    return None if valid(answer)[0] else "a row, a column or a box has a digit twice"

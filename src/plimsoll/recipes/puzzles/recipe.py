@@ -9,12 +9,11 @@ recipes/puzzles/presets.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.optimizers.adam_atan2 import AdamATan2
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
     import optax
 
     from plimsoll.recipes.puzzles.dataset import PuzzleSet
+
+T = TypeVar("T", TRMShape, AdamATan2, SignSGD)
 
 READER_BYTES = 4 * MIB
 """NumPy's reader and its generators, and what small arrays leave in the heap."""
@@ -48,8 +49,8 @@ class Puzzles(Recipe):
         "evaluate": Verb(answer="plimsoll.recipes.puzzles.arc_votes:evaluate"),
         "solve": Verb(
             answer="plimsoll.recipes.puzzles.solve:solve",
-            ask="plimsoll.recipes.puzzles.question:request_of",
-            text="plimsoll.recipes.puzzles.solution_text:solution_text",
+            ask="plimsoll.recipes.puzzles.question:question",
+            text="plimsoll.recipes.puzzles.text:solution_text",
         ),
     }
     shown: ClassVar[tuple[Shown, ...]] = (
@@ -147,56 +148,36 @@ class Puzzles(Recipe):
         return self._shape(self.training_set.identifiers if self.data else self.identifiers)
 
     def _shape(self, identifiers: int) -> TRMShape:
-        return TRMShape(
-            vocab=self.vocab_size,
-            length=self.seq_len,
-            identifiers=identifiers,
-            variant=self.variant,
-            positions=self.positions or ("rope" if self.variant == "attention" else "none"),
-            width=self.width,
-            heads=self.heads,
-            layers=self.layers,
-            expansion=self.expansion,
-            high_cycles=self.high_cycles,
-            low_cycles=self.low_cycles,
-            puzzle_positions=self.puzzle_positions,
-            puzzle_width=self.puzzle_width,
-        )
+        positions = self.positions or ("rope" if self.variant == "attention" else "none")
+        sizes = {"vocab": self.vocab_size, "length": self.seq_len, "identifiers": identifiers}
+        return self._part(TRMShape, **sizes, positions=positions)
+
+    def _part(self, kind: type[T], **others: Any) -> T:
+        """Returns settings that have fields of the recipe's names, but for the `others`."""
+        own = {field.name: getattr(self, field.name) for field in fields(kind) if field.name not in others}
+        return kind(**own, **others)
 
     @property
     def adam_atan2(self) -> AdamATan2:
-        return AdamATan2(
-            learning_rate=self.learning_rate,
-            warmup_steps=self.warmup_steps,
-            final_fraction=self.final_fraction,
-            weight_decay=self.weight_decay,
-            beta1=self.beta1,
-            beta2=self.beta2,
-        )
+        return self._part(AdamATan2)
 
     @property
     def sign_sgd(self) -> SignSGD:
-        return SignSGD(
-            learning_rate=self.puzzle_learning_rate,
-            warmup_steps=self.warmup_steps,
-            final_fraction=self.final_fraction,
-            weight_decay=self.puzzle_weight_decay,
-        )
+        rates = {"learning_rate": self.puzzle_learning_rate, "weight_decay": self.puzzle_weight_decay}
+        return self._part(SignSGD, **rates)
 
     @property
     def supported_levers(self) -> tuple[str, ...]:
-        return (
-            (*super().supported_levers, "attention_chunk") if self.variant == "attention" else super().supported_levers
-        )
+        return (*super().supported_levers, *(["attention_chunk"] if self.variant == "attention" else []))
 
     @property
     def evaluation_options(self) -> tuple[str, ...]:
-        return (*super().evaluation_options, *(("submission",) if self.arc_tasks.is_file() else ()))
+        return (*super().evaluation_options, *(["submission"] if self.arc_tasks.is_file() else []))
 
     @property
     def arc_tasks(self) -> Path:
         """Tasks of a data set of ARC, as they were published; other data sets have no such file beside their splits."""
-        return Path(self.data).expanduser() / "test_puzzles.json"
+        return Path(self.data) / "test_puzzles.json"
 
     @property
     def attention_chunks(self) -> tuple[int, ...]:
@@ -210,8 +191,13 @@ class Puzzles(Recipe):
     def test_set(self) -> PuzzleSet:
         return self._opened("test")
 
+    @property
+    def has_tests(self) -> bool:
+        """Tells a data set that has a test split."""
+        return (Path(self.data) / "test").is_dir()
+
     def _opened(self, split: Literal["train", "test"]) -> PuzzleSet:
-        """Refuses a data set of another vocabulary or length than the model's."""
+        """Returns a split of --data; one of another vocabulary or length than the model's is refused."""
         from plimsoll.recipes.puzzles.dataset import PuzzleSet
 
         if not self.data:
@@ -219,20 +205,20 @@ class Puzzles(Recipe):
                 "--data is missing: name a folder of puzzles. `plimsoll prepare sudoku --out FOLDER` makes one (maze"
                 " and arc likewise)"
             )
-        found = PuzzleSet(self.data, split)
-        pairs = (("--seq-len", self.seq_len, found.seq_len), ("--vocab-size", self.vocab_size, found.vocab_size))
+        puzzles = PuzzleSet(self.data, split)
+        pairs = (("--seq-len", self.seq_len, puzzles.seq_len), ("--vocab-size", self.vocab_size, puzzles.vocab_size))
         other = [f"{option} {theirs} where the model has {ours}" for option, ours, theirs in pairs if ours != theirs]
         if other:
             raise DataError(
-                f"{found.folder / split} is a set of other puzzles than the recipe's: {' and '.join(other)}. Take the"
+                f"{puzzles.folder / split} is a set of other puzzles than the recipe's: {' and '.join(other)}. Take the"
                 " preset of these puzzles (`plimsoll recipes`), or give those options"
             )
-        if found.identifiers > self.identifiers:
+        if puzzles.identifiers > self.identifiers:
             raise DataError(
-                f"{found.folder / split} has {found.identifiers:,} identifiers of puzzles, and the table has"
-                f" {self.identifiers:,} rows: give --identifiers {found.identifiers}"
+                f"{puzzles.folder / split} has {puzzles.identifiers:,} identifiers of puzzles, and the table has"
+                f" {self.identifiers:,} rows: give --identifiers {puzzles.identifiers}"
             )
-        return found
+        return puzzles
 
     def batch_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
         tokens = ((examples, self.seq_len), "int32")
@@ -291,7 +277,10 @@ class Puzzles(Recipe):
                 " --epochs, or a lower --batch-size"
             )
         description = f"{training.puzzles:,} puzzles in {training.groups:,} groups, {training.examples:,} examples"
-        tested = self._test_examples()
+        tested = 0
+        if self.has_tests:
+            self.test_set.check()
+            tested = self.test_set.examples
         say(f"data: {description} in {self.data}; {tested:,} test examples; {steps:,} steps")
         facts = {"description": description, "groups": training.groups, "identifiers": training.identifiers}
         return Prepared(
@@ -314,20 +303,12 @@ class Puzzles(Recipe):
 
     def _digests(self) -> dict[str, str]:
         """Returns the digests of the splits that exist."""
-        has_test = (Path(self.data).expanduser() / "test").is_dir()
-        return {"train": self.training_set.digest()} | ({"test": self.test_set.digest()} if has_test else {})
-
-    def _test_examples(self) -> int:
-        if not (Path(self.data).expanduser() / "test").is_dir():
-            return 0
-        testing = self.test_set
-        testing.check()
-        return testing.examples
+        return {"train": self.training_set.digest()} | ({"test": self.test_set.digest()} if self.has_tests else {})
 
     def source(self, folder: Path, *, prefetch: int) -> Source:
-        from plimsoll.recipes.puzzles.sampler import puzzle_loader
+        from plimsoll.recipes.puzzles.sampler import PuzzleLoader
 
-        return puzzle_loader(
+        return PuzzleLoader(
             self.training_set,
             batch_size=self.effective_batch,
             seed=self.seed,
@@ -336,26 +317,10 @@ class Puzzles(Recipe):
         )
 
     def validation(self, folder: Path, *, examples: int) -> Iterable[dict[str, Any]]:
-        if not self._test_examples_wanted():
-            return ()
-        return self._tests(examples)
-
-    def _test_examples_wanted(self) -> bool:
-        return self.validation_examples != 0 and (Path(self.data).expanduser() / "test").is_dir()
-
-    def _tests(self, examples: int) -> Iterator[dict[str, Any]]:
-        import numpy as np
-
-        most, batches = self.validation_examples, self.test_set.test_batches(examples)
-        if most is None:
-            yield from batches
-            return
-        for number, batch in enumerate(islice(batches, -(-most // examples))):
-            wanted = np.arange(examples) < most - number * examples
-            yield batch | {COUNTED: batch[COUNTED] & wanted}
+        return self.test_set.test_batches(examples, most=self.validation_examples) if self.has_tests else ()
 
     def reported(self, metrics: Mapping[str, float]) -> dict[str, Any]:
-        """Shares of puzzles and of tokens, and the supervision steps taken."""
+        """Returns shares of puzzles and of tokens, and the supervision steps taken."""
         return {
             "exact_accuracy": metrics["exact_accuracy"],
             "token_accuracy": metrics["accuracy"],
@@ -367,5 +332,5 @@ class Puzzles(Recipe):
     def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
         """Returns the bytes of the source; without data, those of batches alone."""
         batch = 4 * self.effective_batch * (2 * self.seq_len + 1)
-        held = 2 * 4 * self.training_set.groups + self.training_set.held_bytes() if self.data else 0
+        held = self.training_set.held_bytes() if self.data else 0
         return {"data": READER_BYTES + held + (prefetch + BATCHES) * batch}

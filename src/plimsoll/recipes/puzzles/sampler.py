@@ -64,10 +64,6 @@ class PuzzleDraws(grain.IterDataset):
         owners = np.repeat(np.arange(len(puzzles)), sizes)
         return examples[np.lexsort((random.random(len(examples)), owners))][: self.batch_size]
 
-    def held_bytes(self) -> int:
-        """Returns the bytes of one epoch's puzzles and of sampling them (4 bytes a group each), and of the set."""
-        return 2 * 4 * self.set.groups + self.set.held_bytes()
-
     def __iter__(self) -> grain.DatasetIterator:
         return _Walk(self)
 
@@ -121,29 +117,18 @@ class _Walk(grain.DatasetIterator):
 
 
 class PuzzleLoader(BatchSource):
-    """Loader of the batches of a set of puzzles."""
-
-    other_kind = "puzzles and other data differ"
-
-    def __init__(self, draws: PuzzleDraws, *, prefetch: int) -> None:
-        super().__init__(ThreadPrefetchIterDataset(draws, prefetch_buffer_size=prefetch) if prefetch else draws)
-        self._draws, self._prefetch = draws, prefetch
-
-    def held_bytes(self) -> int:
-        """Returns the bytes in memory while batches are sampled: prefetched ones, the current one, and the sampler."""
-        batch = 4 * self._draws.batch_size * (2 * self._draws.set.seq_len + 1)
-        return self._draws.held_bytes() + (self._prefetch + 1) * batch
-
-
-def puzzle_loader(
-    puzzles: PuzzleSet, *, batch_size: int, seed: int, epochs_per_iteration: int, prefetch: int
-) -> PuzzleLoader:
-    """Returns a `types.Source` of `inputs`, `labels` (batch, seq_len) and `puzzle_identifiers` (batch,), without end.
+    """`types.Source` of `inputs`, `labels` (batch, seq_len) and `puzzle_identifiers` (batch,), without end.
 
     Its batches do not depend on `prefetch`, the number of batches that a thread prepares in advance.
     """
-    draws = PuzzleDraws(puzzles, batch_size=batch_size, seed=seed, epochs_per_iteration=epochs_per_iteration)
-    return PuzzleLoader(draws, prefetch=prefetch)
+
+    other_kind = "puzzles and other data differ"
+
+    def __init__(
+        self, puzzles: PuzzleSet, *, batch_size: int, seed: int, epochs_per_iteration: int, prefetch: int
+    ) -> None:
+        draws = PuzzleDraws(puzzles, batch_size=batch_size, seed=seed, epochs_per_iteration=epochs_per_iteration)
+        super().__init__(ThreadPrefetchIterDataset(draws, prefetch_buffer_size=prefetch) if prefetch else draws)
 
 
 def batches_per_iteration(puzzles: PuzzleSet, *, batch_size: int, epochs_per_iteration: float) -> int:

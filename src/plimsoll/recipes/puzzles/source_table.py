@@ -6,18 +6,14 @@ Rows are streamed, as often as they are needed, and not kept in memory.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from plimsoll.data.hub import looks_like_hub_id
 from plimsoll.errors import DataError
 from plimsoll.recipes.puzzles.dataset import SPLITS
-
-COLUMNS = ("question", "answer")
-TOGETHER = 4096
-"""Rows of a part."""
 
 
 class Row(NamedTuple):
@@ -27,51 +23,41 @@ class Row(NamedTuple):
     answer: str
 
 
-@dataclass(frozen=True)
-class Table:
-    """Table with a file per split."""
-
-    files: dict[str, Path]
-
-    @property
-    def has_test(self) -> bool:
-        return "test" in self.files
-
-    def parts(self, split: str) -> Iterator[list[Row]]:
-        """Yields all rows, up to 4,096 at a time; numbers of rows begin with 1."""
-        part: list[Row] = []
-        for row in _csv_rows(self.files[split]):
-            part.append(row)
-            if len(part) == TOGETHER:
-                yield part
-                part = []
-        if part:
-            yield part
+Table = dict[str, Path]
+"""CSV file of each split: train, and perhaps test."""
 
 
 def find_table(source: str) -> Table:
     """Returns the table that `--source` names."""
     path = Path(source).expanduser()
     if path.is_file():
-        return Table({"train": path})
+        return {"train": path}
     if path.is_dir():
         files = {name: file for name in SPLITS if (file := path / f"{name}.csv").is_file()}
         if "train" not in files:
             raise DataError(f"--source {source} is a folder without a train.csv: name a CSV file, or put it there")
-        return Table(files)
+        return files
     if source.endswith(".csv") or not looks_like_hub_id(source):
         raise DataError(
             f"--source {source} is neither a file nor a folder that is there, nor a Hugging Face id like"
             " sapientinc/sudoku-extreme"
         )
-    return Table(_downloaded(source))
+    return _downloaded(source)
 
 
-def _csv_rows(path: Path) -> Iterator[Row]:
+def rows_of(path: Path) -> Iterator[Row]:
+    """Yields all rows of a file; their numbers begin with 1."""
     with open(path, newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file)
         try:
-            _require_columns(path, list(reader.fieldnames or []))
+            header = list(reader.fieldnames or [])
+            if not {"question", "answer"} <= set(header):
+                begins = ",".join(header)
+                what = f"begins with {begins[:60] + '...' if len(begins) > 60 else begins!r}" if header else "is empty"
+                raise DataError(
+                    f"{path} has no header with the columns question and answer: it {what}. Put"
+                    " source,question,answer,rating on its first line"
+                )
             for number, row in enumerate(reader, 1):
                 place = f"{path}, row {number:,} (line {reader.line_num:,})"
                 question, answer = row["question"], row["answer"]
@@ -85,18 +71,7 @@ def _csv_rows(path: Path) -> Iterator[Row]:
             ) from None
 
 
-def _require_columns(path: Path, header: list[str]) -> None:
-    if set(COLUMNS) <= set(header):
-        return
-    begins = ",".join(header)
-    what = f"begins with {begins[:60] + '...' if len(begins) > 60 else begins!r}" if header else "is empty"
-    raise DataError(
-        f"{path} has no header with the columns question and answer: it {what}. Put source,question,answer,rating on"
-        " its first line"
-    )
-
-
-def _downloaded(name: str) -> dict[str, Path]:
+def _downloaded(name: str) -> Table:
     """Returns the CSV files themselves: a reader that guesses types would take an answer of 81 digits for a number."""
     import huggingface_hub
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
@@ -115,3 +90,36 @@ def _downloaded(name: str) -> dict[str, Path]:
                 " huggingface.co can be reached; a CSV file on this machine can be named by its path"
             ) from problem
     return files
+
+
+def cells(
+    row: Row,
+    field: Literal["question", "answer"],
+    codes: Mapping[str, int],
+    *,
+    side: int,
+    sides: Container[int],
+    written: str,
+) -> bytes:
+    """Returns the codes of the characters of a square, which is written row after row, a byte each.
+
+    Args:
+        row: Row of a table.
+        field: Column of it.
+        codes: Code of each character.
+        side: Rows of the square; another length is refused.
+        sides: Numbers of rows that --size takes, one of which may be the right one.
+        written: How such a square is written, for the refusal of a character without a code.
+    """
+    text = row.question if field == "question" else row.answer
+    if len(text) != side**2:
+        other = math.isqrt(len(text))
+        hint = f"; with --size {other} it would be one of {other}x{other}"
+        raise DataError(
+            f"{row.place}: the {field} has {len(text)} characters, and one of {side}x{side} has"
+            f" {side**2}{hint if other**2 == len(text) and other in sides else ''}"
+        )
+    if unknown := set(text) - codes.keys():
+        number = min(text.index(character) for character in unknown)
+        raise DataError(f"{row.place}: character {number + 1} of the {field} is {text[number]!r}, and {written}")
+    return bytes([codes[character] for character in text])

@@ -49,27 +49,15 @@ def digits(masks: Masks) -> Boards:
 
 
 def in_boxes(boards: np.ndarray) -> np.ndarray:
-    """Returns boards, (..., side, side), with a box in every row."""
+    """Returns boards, (..., side, side), with a box in every row. Applied again, it returns the boards."""
     side = boards.shape[-1]
     rows, cols = BOXES[side]
     parts = boards.reshape(*boards.shape[:-2], side // rows, rows, side // cols, cols)
     return parts.swapaxes(-3, -2).reshape(boards.shape)
 
 
-def out_of_boxes(boxes: np.ndarray) -> np.ndarray:
-    """Returns the boards that `in_boxes` was applied to."""
-    side = boxes.shape[-1]
-    rows, cols = BOXES[side]
-    parts = boxes.reshape(*boxes.shape[:-2], side // rows, side // cols, rows, cols)
-    return parts.swapaxes(-3, -2).reshape(boxes.shape)
-
-
-_UNITS = (
-    (lambda boards: boards, lambda rows: rows),
-    (lambda boards: boards.swapaxes(-2, -1), lambda cols: cols.swapaxes(-2, -1)),
-    (in_boxes, out_of_boxes),
-)
-"""Functions to view boards as rows, as columns and as boxes, and back."""
+_UNITS = (lambda boards: boards, lambda boards: boards.swapaxes(-2, -1), in_boxes)
+"""Functions to view boards as rows, as columns and as boxes. Each is its own inverse."""
 
 
 def valid(boards: Boards) -> Bool[np.ndarray, " boards"]:
@@ -77,7 +65,7 @@ def valid(boards: Boards) -> Bool[np.ndarray, " boards"]:
     whole = np.uint16(2 ** boards.shape[-1] - 1)
     masks = candidates(boards)
     good = np.all(boards > 0, axis=(1, 2))
-    for seen_as, _ in _UNITS:
+    for seen_as in _UNITS:
         good &= np.all(np.bitwise_or.reduce(seen_as(masks), axis=2) == whole, axis=1)
     return good
 
@@ -101,7 +89,7 @@ def _settled(masks: Masks) -> Bool[np.ndarray, "boards side side"]:
 def _passed(masks: Masks) -> tuple[Masks, Bool[np.ndarray, " boards"]]:
     whole = np.uint16(2 ** masks.shape[-1] - 1)
     sound = np.ones(len(masks), bool)
-    for seen_as, back in _UNITS:
+    for seen_as in _UNITS:
         unit = seen_as(masks)
         settled = np.where(_settled(unit), unit, 0)
         taken = np.bitwise_or.reduce(settled, axis=2)
@@ -113,7 +101,7 @@ def _passed(masks: Masks) -> tuple[Masks, Bool[np.ndarray, " boards"]]:
             once |= unit[..., cell]
         sound &= (once == whole).all(1)
         alone = unit & (once & ~twice)[..., None]
-        masks = back(np.where(alone > 0, alone, unit))
+        masks = seen_as(np.where(alone > 0, alone, unit))
     return masks, sound & (masks > 0).all((1, 2))
 
 
@@ -201,14 +189,19 @@ def random_grids(count: int, side: int, random: np.random.Generator) -> Boards:
 
 
 def dug(grids: Boards, difficulty: str, random: np.random.Generator) -> tuple[Boards, Bool[np.ndarray, " boards"]]:
-    """Returns a puzzle of each grid, with that one solution, and which have the difficulty (`SudokuSet`)."""
+    """Returns a puzzle of each grid, with that one solution, and which have the difficulty (`SudokuOptions`)."""
     count, cells = len(grids), grids[0].size
     puzzles = grids.reshape(count, cells).copy()
-    aims = _aims(difficulty, count, cells, random)
+    if difficulty == "easy":
+        fewest = np.full(count, round(EASY * cells))
+    elif difficulty == "mixed":
+        fewest = random.integers(round(FEWEST * cells), round(MOST * cells), count, endpoint=True)
+    else:
+        fewest = np.zeros(count, int)
     without_guess = difficulty in ("easy", "medium")
     order = random.permuted(np.tile(np.arange(cells), (count, 1)), axis=1)
     for step in range(cells):
-        going_on = np.flatnonzero((puzzles > 0).sum(axis=1) > aims)
+        going_on = np.flatnonzero((puzzles > 0).sum(axis=1) > fewest)
         if not len(going_on):
             break
         cleared = puzzles[going_on]
@@ -218,12 +211,3 @@ def dug(grids: Boards, difficulty: str, random: np.random.Generator) -> tuple[Bo
         puzzles[going_on[good]] = cleared[good]
     boards_dug = puzzles.reshape(grids.shape)
     return boards_dug, ~by_singles(boards_dug) if difficulty == "hard" else np.ones(count, bool)
-
-
-def _aims(difficulty: str, count: int, cells: int, random: np.random.Generator) -> np.ndarray:
-    """Returns the smallest number of cells that stay given."""
-    if difficulty == "easy":
-        return np.full(count, round(EASY * cells))
-    if difficulty == "mixed":
-        return random.integers(round(FEWEST * cells), round(MOST * cells), count, endpoint=True)
-    return np.zeros(count, int)

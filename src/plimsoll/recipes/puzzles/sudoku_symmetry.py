@@ -29,7 +29,7 @@ class Symmetries(NamedTuple):
     transposed: Bool[np.ndarray, " count"]
 
 
-def drawn(count: int, side: int, random: np.random.Generator) -> Symmetries:
+def random_symmetries(count: int, side: int, random: np.random.Generator) -> Symmetries:
     """Returns `count` random augmentations of boards of that side."""
     tall, wide = BOXES[side]
     digits = np.zeros((count, side + 1), np.uint8)
@@ -72,7 +72,7 @@ def augmented(
     for _ in range(TRIES):
         if not len(left):
             return puzzles, solutions
-        by = drawn(len(left), len(puzzle), random)
+        by = random_symmetries(len(left), len(puzzle), random)
         puzzles[left], solutions[left] = applied(puzzle, by), applied(solution, by)
         left = left[np.isin(fingerprints(solutions[left]), held_out)]
     raise DataError(

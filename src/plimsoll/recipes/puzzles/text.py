@@ -1,4 +1,4 @@
-"""Puzzles as text and as tokens.
+"""Puzzles as text and as tokens, and the text of `plimsoll solve`.
 
 A Sudoku is digits, with dots or zeros for blanks and any white space; token 1 is a blank, 2 the digit 1. A maze is rows
 of "# SGo" (wall, free, start, goal, path), tokens 1 to 5. A grid of ARC is rows of digits, one per colour, on a canvas
@@ -8,7 +8,9 @@ of "# SGo" (wall, free, start, goal, path), tokens 1 to 5. A grid of ARC is rows
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Int
@@ -23,17 +25,15 @@ Tokens = Int[np.ndarray, " tokens"]
 UNWRITTEN = "?"
 """Character for token 0 in an answer, which a network may predict although it means nothing there."""
 
+GAP = 6
+"""Spaces between a puzzle and its answer."""
+
 
 class Form(NamedTuple):
     """Kind of a puzzle, and its number of rows and columns."""
 
     kind: Literal["sudoku", "maze", "arc"]
     side: int
-
-    @property
-    def words(self) -> str:
-        """Kind and size in words."""
-        return f"{ {'sudoku': 'Sudoku', 'maze': 'maze', 'arc': 'grid of ARC'}[self.kind] } of {self.side}x{self.side}"
 
     @property
     def characters(self) -> str:
@@ -66,13 +66,13 @@ def tokens_of(text: str, form: Form, *, source: str) -> Tokens:
         # Spaces that a line lost at its end are free cells.
         cells = "".join(row.ljust(form.side) for row in rows) if len(rows) == form.side else "".join(rows)
         written = f"with {CHARACTERS!r} (wall, free, start, goal, path)"
-    for at, cell in enumerate(cells):
+    name = f"{'a Sudoku' if form.kind == 'sudoku' else 'a maze'} of {form.side}x{form.side}"
+    for number, cell in enumerate(cells, 1):
         if cell not in form.characters:
-            raise DataError(f"cell {at + 1} of {source} is {cell!r}, and a {form.words} is written {written}")
+            raise DataError(f"cell {number} of {source} is {cell!r}, and {name} is written {written}")
     if len(cells) != form.side**2:
         raise DataError(
-            f"{source} has {len(cells):,} cells, and a {form.words} has {form.side**2:,}, row after row, written"
-            f" {written}"
+            f"{source} has {len(cells):,} cells, and {name} has {form.side**2:,}, row after row, written {written}"
         )
     return np.array([1 + form.characters.index(cell) for cell in cells], np.int32)
 
@@ -87,3 +87,40 @@ def rows_of(tokens: Tokens, form: Form) -> list[str]:
     characters = UNWRITTEN + form.characters
     cells = "".join(characters[token] for token in np.asarray(tokens).tolist())
     return [cells[first : first + form.side] for first in range(0, len(cells), form.side)]
+
+
+def solution_text(solution: Mapping[str, Any]) -> str:
+    """Returns puzzle and answer side by side, then the verdict."""
+    before, after = (drawn_rows(solution[name], solution["box"]) for name in ("puzzle", "answer"))
+    width = max(map(len, before)) + GAP
+    lines = [f"  {left:<{width}}{right}".rstrip() for left, right in zip_longest(before, after, fillvalue="")]
+    return "\n".join([*lines, "", *(f"  {line}" for line in verdict_lines(solution))])
+
+
+def drawn_rows(rows: Sequence[str], box: Sequence[int] | None) -> list[str]:
+    """Returns the rows as lines, with white space between the boxes of a Sudoku, so that they can be typed in again."""
+    if box is None:
+        return list(rows) or ["(no grid)"]
+    tall, wide = box
+    lines = []
+    for number, row in enumerate(rows):
+        lines += [""] if number and number % tall == 0 else []
+        lines.append(" ".join(row[first : first + wide] for first in range(0, len(row), wide)))
+    return lines
+
+
+def verdict_lines(solution: Mapping[str, Any]) -> list[str]:
+    """Returns a line each about validity, the data set's answer, and the supervision steps."""
+    lines = []
+    if "valid" in solution:
+        lines.append("valid" if solution["valid"] else f"not valid: {solution['why_not']}")
+        if solution.get("longer_than_needed"):
+            lines[-1] += f", and {solution['longer_than_needed']} cells longer than a shortest path"
+    if solution.get("several_solutions"):
+        lines.append("the puzzle has several solutions: any of them is valid")
+    if "right" in solution:
+        lines.append("the data set's answer" if solution["right"] else "not the data set's answer")
+    steps, halted = solution["supervision_steps"], solution["would_halt_at"]
+    when = f"it would have halted after step {halted}" if halted else "it would not have halted before"
+    sure = f"{100 * solution['probabilities'][-1]:.1f} % sure at the end"
+    return [*lines, f"{steps} supervision steps; {when}; {sure} (checkpoint of step {solution['step']:,})"]

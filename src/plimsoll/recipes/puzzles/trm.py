@@ -15,6 +15,7 @@ dot from the left then, to mix features one from the right, and nothing is turne
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import jax
@@ -46,32 +47,34 @@ class Network:
 
     def __init__(self, shape: TRMShape, compute: Compute) -> None:
         self.shape, self.compute = shape, compute
+        self.positions_first = shape.variant == "mlp"
+        self._dot = partial(dot, precision=compute.precision, platform=compute.platform)
+        self._dot_columns = partial(dot_columns, precision=compute.precision, platform=compute.platform)
 
     def init(self, key: Array) -> dict[str, Any]:
         """Returns float32 weights. Kernels and embeddings have the standard deviations 1/sqrt(in) and 1/sqrt(width)."""
-        shape, (embedding, head, places, *blocks) = self.shape, jax.random.split(key, 3 + self.shape.layers)
-        d = shape.width
+        shape, (embedding, head, places, *block_keys) = self.shape, jax.random.split(key, 3 + self.shape.layers)
+        d, length, blocks = shape.width, shape.whole_length, []
+        for block_key in block_keys:
+            keys = jax.random.split(block_key, 4)
+            if shape.variant == "attention":
+                mixing = {"qkv": truncated(keys[0], (d, 3 * d)), "out": truncated(keys[1], (d, d))}
+            else:
+                mixing = {
+                    "mix_gate_up": truncated(keys[0], (length, 2 * shape.inner(length))),
+                    "mix_down": truncated(keys[1], (shape.inner(length), length)),
+                }
+            gate_up, down = truncated(keys[2], (d, 2 * shape.inner(d))), truncated(keys[3], (shape.inner(d), d))
+            blocks.append(mixing | {"gate_up": gate_up, "down": down})
         weights = {
             "embedding": truncated(embedding, (shape.vocab, d), std=d**-0.5),
-            "blocks": [self._block(key) for key in blocks],
-            "head": _kernel(head, d, shape.vocab),
+            "blocks": blocks,
+            "head": truncated(head, (d, shape.vocab)),
             "halt": {"kernel": jnp.zeros((d, 2)), "bias": jnp.full(2, Q_BIAS)},
         }
         if shape.positions == "learned":
-            weights["positions"] = truncated(places, (shape.whole_length, d), std=d**-0.5)
+            weights["positions"] = truncated(places, (length, d), std=d**-0.5)
         return weights
-
-    def _block(self, key: Array) -> dict[str, Array]:
-        shape, keys = self.shape, jax.random.split(key, 4)
-        d, length = shape.width, shape.whole_length
-        if shape.variant == "attention":
-            mixing = {"qkv": _kernel(keys[0], d, 3 * d), "out": _kernel(keys[1], d, d)}
-        else:
-            mixing = {
-                "mix_gate_up": _kernel(keys[0], length, 2 * shape.mixing_inner),
-                "mix_down": _kernel(keys[1], shape.mixing_inner, length),
-            }
-        return mixing | {"gate_up": _kernel(keys[2], d, 2 * shape.inner), "down": _kernel(keys[3], shape.inner, d)}
 
     def embedded(
         self, weights: dict, inputs: Int[Array, "batch length"], rows: Float[Array, "batch row_width"]
@@ -90,67 +93,52 @@ class Network:
 
     def recursed(self, weights: dict, high: Latent, low: Latent, x: Latent, *, learns: bool) -> tuple[Latent, Latent]:
         """Returns both latents after a supervision step; with `learns`, the last round can be differentiated."""
-        if not self._positions_first:
-            return self._rounds(weights, high, low, x, learns=learns)
-        high, low, x = (jnp.swapaxes(latent, 0, 1) for latent in (high, low, x))
-        high, low = self._rounds(weights, high, low, x, learns=learns)
-        return jnp.swapaxes(high, 0, 1), jnp.swapaxes(low, 0, 1)
-
-    @property
-    def _positions_first(self) -> bool:
-        return self.shape.variant == "mlp"
-
-    def _rounds(self, weights: dict, high: Inside, low: Inside, x: Inside, *, learns: bool) -> tuple[Inside, Inside]:
-        how, blocks = self.compute, weights["blocks"]
+        how, shape, blocks = self.compute, self.shape, weights["blocks"]
+        if self.positions_first:
+            high, low, x = (jnp.swapaxes(latent, 0, 1) for latent in (high, low, x))
         fixed = jax.tree.map(lambda kernel: rounded(kernel, how.precision), jax.lax.stop_gradient(blocks))
         given = jax.lax.stop_gradient(x)
 
         def round_(latents: tuple[Inside, Inside], _: None) -> tuple[tuple[Inside, Inside], None]:
             high, low = latents
             low, _ = jax.lax.scan(
-                lambda low, _: (self.module(fixed, low, high + given), None), low, length=self.shape.low_cycles
+                lambda low, _: (self.module(fixed, low, high + given), None), low, length=shape.low_cycles
             )
             return (self.module(fixed, high, low), low), None
 
-        rounds = self.shape.high_cycles - (1 if learns else 0)
+        rounds = shape.high_cycles - (1 if learns else 0)
         high, low = jax.lax.stop_gradient((high, low))
         (high, low), _ = jax.lax.scan(round_, (high, low), length=rounds)
-        if not learns:
-            return high, low
-        high, low = jax.lax.stop_gradient((high, low))
-        low = scan_blocks(
-            lambda low, _: self.module(blocks, low, high + x),
-            low,
-            jnp.arange(self.shape.low_cycles, dtype=jnp.int32),
-            layers=self.shape.low_cycles,
-            remat=how.remat,
-            platform=how.platform,
-        )
-        # The backward pass begins with this one: what it keeps is there for no longer than if it were computed again.
-        return self.module(blocks, high, low), low
+        if learns:
+            high, low = jax.lax.stop_gradient((high, low))
+            low = scan_blocks(
+                lambda low, _: self.module(blocks, low, high + x),
+                low,
+                jnp.arange(shape.low_cycles, dtype=jnp.int32),
+                layers=shape.low_cycles,
+                remat=how.remat,
+                platform=how.platform,
+            )
+            # The backward pass begins with this one: what it keeps is there for no longer than if it were computed
+            # again.
+            high = self.module(blocks, high, low)
+        if self.positions_first:
+            high, low = jnp.swapaxes(high, 0, 1), jnp.swapaxes(low, 0, 1)
+        return high, low
 
     def module(self, blocks: list[dict], hidden: Inside, injected: Inside) -> Inside:
         """Returns a latent after one update."""
         hidden = hidden + injected
         for block in blocks:
-            hidden = self.block(block, hidden)
-        return by_rows(hidden, axis=1 if self._positions_first else 0)
-
-    def block(self, weights: dict, hidden: Inside) -> Inside:
-        if self._positions_first:  # the norm is over positions, too
-            hidden = rms(hidden + self._mixed(weights, hidden), axis=0)
-        else:
-            hidden = rms(hidden + self._attended(weights, hidden))
-        gate_up = keep(self._dot(hidden, weights["gate_up"]))
-        return rms(hidden + keep(self._dot(_gated(gate_up, axis=-1), weights["down"])))
-
-    def _mixed(
-        self, weights: dict, hidden: Float[Array, "positions batch width"]
-    ) -> Float[Array, "positions batch width"]:
-        """Returns a SwiGLU across positions, for every feature of every example."""
-        how: dict[str, Any] = {"precision": self.compute.precision, "platform": self.compute.platform}
-        gate_up = keep(dot_columns(weights["mix_gate_up"], hidden, **how))
-        return keep(dot_columns(weights["mix_down"], _gated(gate_up, axis=0), **how))
+            if self.positions_first:  # a SwiGLU across positions; the norm is over positions, too
+                gate_up = keep(self._dot_columns(block["mix_gate_up"], hidden))
+                mixed = keep(self._dot_columns(block["mix_down"], _gated(gate_up, axis=0)))
+                hidden = rms(hidden + mixed, axis=0)
+            else:
+                hidden = rms(hidden + self._attended(block, hidden))
+            gate_up = keep(self._dot(hidden, block["gate_up"]))
+            hidden = rms(hidden + keep(self._dot(_gated(gate_up, axis=-1), block["down"])))
+        return by_rows(hidden, axis=1 if self.positions_first else 0)
 
     def _attended(self, weights: dict, hidden: Latent) -> Latent:
         batch, length, width = hidden.shape
@@ -172,9 +160,6 @@ class Network:
         q = dot(high[:, 0], kernel, precision="float32", platform=self.compute.platform) + halt["bias"]
         return logits, q[:, 0]
 
-    def _dot(self, x: Array, kernel: Array) -> Array:
-        return dot(x, kernel, precision=self.compute.precision, platform=self.compute.platform)
-
 
 def rms(x: Array, *, axis: int = -1) -> Array:
     """Returns x / rms(x) over an axis. Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467, without a scale."""
@@ -187,10 +172,10 @@ def _gated(gate_up: Array, *, axis: int) -> Array:
     return jax.nn.silu(gate) * up
 
 
-def truncated(key: Array, shape: tuple[int, ...], *, std: float) -> Array:
-    """Returns normal values cut off at two deviations, and scaled so that their standard deviation is `std`."""
-    return std / TRUNCATED_STD * jax.random.truncated_normal(key, -2, 2, shape)
+def truncated(key: Array, shape: tuple[int, ...], *, std: float | None = None) -> Array:
+    """Returns normal values cut off at two deviations, and scaled so that their standard deviation is `std`.
 
-
-def _kernel(key: Array, inner: int, cols: int) -> Array:
-    return truncated(key, (inner, cols), std=inner**-0.5)
+    Default: that of a kernel, 1/sqrt(in).
+    """
+    scale = shape[0] ** -0.5 if std is None else std
+    return scale / TRUNCATED_STD * jax.random.truncated_normal(key, -2, 2, shape)

@@ -66,24 +66,13 @@ class TRMShape:
         """Positions of a latent: those of the puzzle's row, and the tokens."""
         return self.puzzle_positions + self.length
 
-    @property
-    def inner(self) -> int:
-        """Inner width of the SwiGLU over features."""
-        return inner_width(self.width, self.expansion)
-
-    @property
-    def mixing_inner(self) -> int:
-        """Inner width of the SwiGLU over positions."""
-        return inner_width(self.whole_length, self.expansion)
+    def inner(self, width: int) -> int:
+        """Returns the inner width of a SwiGLU over so many features or positions: a multiple of 256."""
+        return -(-round(self.expansion * width * 2 / 3) // INNER_MULTIPLE) * INNER_MULTIPLE
 
     def parameters(self) -> int:
         """Returns the number of trained parameters, without the table of puzzles and the two initial latents."""
         d = self.width
-        mixing = 4 * d * d if self.variant == "attention" else 3 * self.whole_length * self.mixing_inner
+        mixing = 4 * d * d if self.variant == "attention" else 3 * self.whole_length * self.inner(self.whole_length)
         places = self.whole_length * d if self.positions == "learned" else 0
-        return 2 * self.vocab * d + places + self.layers * (mixing + 3 * d * self.inner) + 2 * d + 2
-
-
-def inner_width(width: int, expansion: float) -> int:
-    """Returns two thirds of `expansion * width`, rounded up to a multiple of 256."""
-    return -(-round(expansion * width * 2 / 3) // INNER_MULTIPLE) * INNER_MULTIPLE
+        return 2 * self.vocab * d + places + self.layers * (mixing + 3 * d * self.inner(d)) + 2 * d + 2

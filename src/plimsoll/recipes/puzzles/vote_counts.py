@@ -106,7 +106,8 @@ def scored(votes: Votes, tasks: Mapping[str, Any], *, at: Iterable[int] = PASS_A
             submission[name].append(attempts)
             if is_known:
                 right = key_of(np.array(pair["output"], np.uint8))
-                place = next((place for place, one in enumerate(ranked) if key_of(one.grid) == right), np.inf)
+                keys = [key_of(candidate.grid) for candidate in ranked]
+                place = keys.index(right) if right in keys else np.inf
                 for most in at:
                     solved[most] += (place < most) / len(task["test"])
     return Scores({most: total / known for most, total in solved.items() if known}, submission, unanswered)

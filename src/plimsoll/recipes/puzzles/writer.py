@@ -6,38 +6,42 @@ process is removed by the next one: the same seed makes the same set.
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import fcntl
 import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Int
 
+from plimsoll.data.disk import free_bytes, is_full, locked
+from plimsoll.data.progress import Spoken
 from plimsoll.errors import DataError, StoppedError
-from plimsoll.recipes.puzzles.dataset import IDENTIFIERS, INPUTS, LABELS, SPLITS
+from plimsoll.recipes.puzzles.dataset import IDENTIFIERS, INPUTS, LABELS, NAMES, SPLITS
+from plimsoll.recipes.puzzles.prepare_options import ArcOptions, MazeOptions, SudokuOptions
 from plimsoll.units import format_bytes
 
-Progress = Callable[[int, int], None]
-"""Function that is called with the number of groups written, and of all groups."""
+Split = Literal["train", "test"]
+Group = tuple[Split, np.ndarray, np.ndarray]
+"""Split, questions and answers of a group whose puzzles have one example each: tokens, (puzzles, side, side)."""
 
 BLANK = "<blank>"
 """Name of identifier 0."""
-_LOCK = ".lock"
+ROW_BYTES, FIXED_BYTES = 12, 4096
+"""Bytes of a puzzle besides its tokens, and of headers and JSON files."""
 
 
 class GrowingArray:
     """`.npy` file that rows are appended to. NumPy leaves room in the header for the number of rows."""
 
-    def __init__(self, file: IO[bytes], shape: tuple[int, ...], dtype: type[np.generic]) -> None:
-        self._file, self._shape, self._dtype, self.rows = file, shape, np.dtype(dtype), 0
+    def __init__(self, path: Path, shape: tuple[int, ...], dtype: type[np.generic], files: ExitStack) -> None:
+        self._shape, self._dtype, self.rows = shape, np.dtype(dtype), 0
+        self._file = files.enter_context(open(path, "wb"))  # noqa: SIM115  (the stack closes it)
         self._write_header()
 
     def append(self, values: np.ndarray) -> None:
@@ -59,103 +63,58 @@ class GrowingArray:
 class SplitFiles:
     """Files of the arrays of one split (recipes/puzzles/dataset.py describes them)."""
 
-    def __init__(self, folder: Path, *, seq_len: int, files: contextlib.ExitStack) -> None:
+    def __init__(self, folder: Path, *, seq_len: int, files: ExitStack) -> None:
         folder.mkdir()
-
-        def made(name: str, *shape: int, dtype: type[np.generic] = np.int32) -> GrowingArray:
-            return GrowingArray(files.enter_context(open(folder / f"all__{name}.npy", "wb")), shape, dtype)
-
-        self.inputs, self.labels = made(INPUTS, seq_len, dtype=np.uint8), made(LABELS, seq_len, dtype=np.uint8)
-        self.identifiers = made(IDENTIFIERS)
-        self.puzzle_offsets, self.group_offsets = made("puzzle_indices"), made("group_indices")
-        self.all = [self.inputs, self.labels, self.identifiers, self.puzzle_offsets, self.group_offsets]
-        for offsets in (self.puzzle_offsets, self.group_offsets):
-            offsets.append(np.zeros(1))
+        self.arrays = {
+            name: GrowingArray(folder / f"all__{name}.npy", shape, dtype, files)
+            for name, shape, dtype in (
+                (INPUTS, (seq_len,), np.uint8),
+                (LABELS, (seq_len,), np.uint8),
+                (IDENTIFIERS, (), np.int32),
+                ("puzzle_indices", (), np.int32),
+                ("group_indices", (), np.int32),
+            )
+        }
+        self.arrays["puzzle_indices"].append(np.zeros(1))
+        self.arrays["group_indices"].append(np.zeros(1))
 
     def add_group(
         self,
         inputs: Int[np.ndarray, "examples seq_len"],
         labels: Int[np.ndarray, "examples seq_len"],
         *,
-        sizes: Int[np.ndarray, " puzzles"] | None = None,
-        identifiers: Int[np.ndarray, " puzzles"] | None = None,
+        sizes: Int[np.ndarray, " puzzles"],
+        identifiers: Int[np.ndarray, " puzzles"],
     ) -> None:
         """Appends a group.
 
         Args:
             inputs: Tokens of the questions.
             labels: Tokens of the answers.
-            sizes: Examples of each puzzle; default one.
-            identifiers: Identifier of each puzzle; default the blank one.
+            sizes: Examples of each puzzle.
+            identifiers: Identifier of each puzzle.
         """
-        sizes = np.ones(len(inputs), np.int32) if sizes is None else sizes
-        self.puzzle_offsets.append(self.inputs.rows + np.cumsum(sizes))
-        self.inputs.append(inputs)
-        self.labels.append(labels)
-        self.identifiers.append(np.zeros(len(sizes), np.int32) if identifiers is None else identifiers)
-        self.group_offsets.append(np.array([self.identifiers.rows]))
+        self.arrays["puzzle_indices"].append(self.arrays[INPUTS].rows + np.cumsum(sizes))
+        self.arrays[INPUTS].append(inputs)
+        self.arrays[LABELS].append(labels)
+        self.arrays[IDENTIFIERS].append(identifiers)
+        self.arrays["group_indices"].append(np.array([self.arrays[IDENTIFIERS].rows]))
 
-    @property
     def counts(self) -> dict[str, int]:
-        return {
-            "groups": self.group_offsets.rows - 1,
-            "puzzles": self.identifiers.rows,
-            "examples": self.inputs.rows,
-        }
+        groups = self.arrays["group_indices"].rows - 1
+        return {"groups": groups, "puzzles": self.arrays[IDENTIFIERS].rows, "examples": self.arrays[INPUTS].rows}
 
 
 class PuzzleFolder:
-    """Folder that is being written, as a context.
+    """Set of puzzles that is being written; `puzzle_folder` makes it."""
 
-    `needed_bytes` is an upper bound that must be free before the first row.
-    """
-
-    def __init__(self, out: Path, *, seq_len: int, vocab_size: int, needed_bytes: int) -> None:
-        self.out = out.expanduser().absolute()
-        self.partial = self.out.with_name(f"{self.out.name}.partial")
-        self._sizes, self._needed = {"seq_len": seq_len, "vocab_size": vocab_size}, needed_bytes
-        self.identifiers = 1
-
-    def __enter__(self) -> PuzzleFolder:
-        self._started = time.perf_counter()
-        if self.out.exists():
-            raise DataError(f"{self.out} is there already: name another --out, or remove it")
-        self.out.parent.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(self.out.parent).free
-        if self._needed > free:
-            raise DataError(
-                f"the data set takes up to {format_bytes(self._needed)}, and {format_bytes(free)} are free at"
-                f" {self.out.parent}: ask for fewer puzzles or augmentations, or name another disk"
-            )
-        self._lock, self._files = _locked(self.partial), contextlib.ExitStack()
-        try:
-            seq_len = self._sizes["seq_len"]
-            self.train = SplitFiles(self.partial / "train", seq_len=seq_len, files=self._files)
-            self.test = SplitFiles(self.partial / "test", seq_len=seq_len, files=self._files)
-            self._names = self._files.enter_context(open(self.partial / "identifiers.json", "w", encoding="utf-8"))
-            self._names.write(f'["{BLANK}"')
-        except BaseException:
-            self._clear()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, _: TracebackType | None
-    ) -> None:
-        self._clear()
-        if isinstance(problem, OSError) and problem.errno in (errno.ENOSPC, errno.EDQUOT):
-            free = format_bytes(shutil.disk_usage(self.out.parent).free)
-            raise StoppedError(
-                f"the disk became full while {self.out} was written ({free} free at {self.out.parent}): make room, or"
-                " name an --out on another disk. Nothing was kept"
-            ) from None
-
-    def _clear(self) -> None:
-        """Removes what is left of a set that was not finished."""
-        with contextlib.suppress(OSError):  # of a full disk: what the files still wanted to write
-            self._files.close()
-        shutil.rmtree(self.partial, ignore_errors=True)
-        self._lock.close()
+    def __init__(self, out: Path, partial: Path, files: ExitStack, *, seq_len: int, vocab_size: int) -> None:
+        self.partial, self.identifiers = partial, 1
+        self._out, self._files, self._started = out, files, time.perf_counter()
+        self._sizes = {"seq_len": seq_len, "vocab_size": vocab_size}
+        self._names = files.enter_context(open(partial / NAMES, "w", encoding="utf-8"))  # noqa: SIM115  (likewise)
+        self._names.write(f'["{BLANK}"')
+        self.splits = {name: SplitFiles(partial / name, seq_len=seq_len, files=files) for name in SPLITS}
 
     def name(self, text: str) -> int:
         """Writes the name of the next identifier and returns its number. Names are not kept in memory."""
@@ -163,65 +122,113 @@ class PuzzleFolder:
         self.identifiers += 1
         return self.identifiers - 1
 
-    def write(self, name: str, value: Any) -> None:
-        """Writes a JSON file in the folder."""
-        (self.partial / name).write_text(json.dumps(value), "utf-8")
-
-    def finish(self, made_with: Mapping[str, Any]) -> dict[str, Any]:
+    def finish(self, options: SudokuOptions | MazeOptions | ArcOptions) -> dict[str, Any]:
         """Renames the complete set, and returns its sizes, time and bytes: what `prepare --json` prints."""
-        splits = dict(zip(SPLITS, (self.train, self.test), strict=True))
-        for name, split in splits.items():
-            if not split.inputs.rows:
-                raise DataError(f"no puzzle is left for the {name} split of {self.out}: nothing was kept")
+        counts = {name: split.counts() for name, split in self.splits.items()}
+        for name, split in counts.items():
+            if not split["examples"]:
+                raise DataError(f"no puzzle is left for the {name} split of {self._out}: nothing was kept")
         self._names.write("]")
-        self.write("made_with.json", dict(made_with))
-        for array in (*self.train.all, *self.test.all):
-            array.finish()
+        made_with = {name: value for name, value in asdict(options).items() if name != "out"}
+        (self.partial / "made_with.json").write_text(json.dumps(made_with), "utf-8")
+        for split in self.splits.values():
+            for array in split.arrays.values():
+                array.finish()
         self._files.close()
-        for name, split in splits.items():
-            self.write(
-                f"{name}/dataset.json",
-                {
-                    **self._sizes,
-                    "pad_id": 0,
-                    "ignore_label_id": 0,
-                    "blank_identifier_id": 0,
-                    "num_puzzle_identifiers": self.identifiers,
-                    "total_groups": split.counts["groups"],
-                    "mean_puzzle_examples": split.counts["examples"] / split.counts["puzzles"],
-                    "total_puzzles": split.counts["puzzles"],
-                    "sets": ["all"],
-                },
-            )
+        for name, split in counts.items():
+            about = {
+                **self._sizes,
+                "pad_id": 0,
+                "ignore_label_id": 0,
+                "blank_identifier_id": 0,
+                "num_puzzle_identifiers": self.identifiers,
+                "total_groups": split["groups"],
+                "mean_puzzle_examples": split["examples"] / split["puzzles"],
+                "total_puzzles": split["puzzles"],
+                "sets": ["all"],
+            }
+            (self.partial / name / "dataset.json").write_text(json.dumps(about), "utf-8")
         size = sum(path.stat().st_size for path in self.partial.rglob("*") if path.is_file())
-        (self.partial / _LOCK).unlink()
-        self.partial.rename(self.out)
+        self.partial.rename(self._out)
         seconds = time.perf_counter() - self._started
-        examples = sum(split.inputs.rows for split in splits.values())
+        examples = sum(split["examples"] for split in counts.values())
         return {
-            "path": str(self.out),
+            "path": str(self._out),
             "examples": examples,
             "seconds": seconds,
             "examples_per_second": examples / seconds,
             "bytes": size,
-            **{name: split.counts for name, split in splits.items()},
+            **counts,
             **self._sizes,
             "identifiers": self.identifiers,
         }
 
 
-def _locked(partial: Path) -> IO[bytes]:
-    """Makes an empty folder `partial` and returns the lock in it, which is held as long as the folder is written."""
-    if partial.exists():
-        if not (partial / _LOCK).exists():
+@contextmanager
+def puzzle_folder(out: str, *, seq_len: int, vocab_size: int, needed_bytes: int) -> Iterator[PuzzleFolder]:
+    """Yields a set that grows next to `out`; what was not finished is removed at the end.
+
+    Raises:
+        DataError: `out` exists or is being written, or `needed_bytes`, an upper bound, are not free.
+        StoppedError: The disk became full.
+    """
+    path = Path(out).expanduser().absolute()
+    if path.exists():
+        raise DataError(f"{path} is there already: name another --out, or remove it")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if needed_bytes > free_bytes(path):
+        raise DataError(
+            f"the data set takes up to {format_bytes(needed_bytes)}, and {format_bytes(free_bytes(path))} are free at"
+            f" {path.parent}: ask for fewer puzzles or augmentations, or name another disk"
+        )
+    partial = path.with_name(f"{path.name}.partial")
+    with locked(path):
+        if partial.exists() and not (partial / NAMES).exists():
             raise DataError(f"{partial} is there, and no half-made data set: name another --out, or remove it")
-        with open(partial / _LOCK, "rb") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise DataError(f"another process is writing {partial}: wait for it, or name another --out") from None
-        shutil.rmtree(partial)
-    partial.mkdir()
-    lock = open(partial / _LOCK, "wb")  # noqa: SIM115  (held as long as the folder grows)
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return lock
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        try:
+            with ExitStack() as files:
+                yield PuzzleFolder(path, partial, files, seq_len=seq_len, vocab_size=vocab_size)
+        except OSError as problem:
+            if not is_full(problem):
+                raise
+            raise StoppedError(
+                f"the disk became full while {path} was written ({format_bytes(free_bytes(path))} free at"
+                f" {path.parent}): make room, or name an --out on another disk. Nothing was kept"
+            ) from None
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def write_boards(
+    options: SudokuOptions | MazeOptions,
+    groups: Iterable[Group],
+    *,
+    vocab_size: int,
+    trains: int,
+    tests: int,
+    copies: int,
+    test_copies: int = 1,
+) -> dict[str, Any]:
+    """Writes a set whose puzzles have no identifiers, and returns what `PuzzleFolder.finish` does.
+
+    Args:
+        options: Options with the folder's name, `out`.
+        groups: Groups in the order in which they are written, made while they are.
+        vocab_size: Tokens, with that of padding.
+        trains: Groups to train on.
+        tests: Groups to test on.
+        copies: Puzzles of a group to train on, at most.
+        test_copies: Puzzles of a group to test on.
+    """
+    cells, progress = options.size**2, Spoken("puzzles")
+    needed = (trains * copies + tests * test_copies) * (2 * cells + ROW_BYTES) + FIXED_BYTES
+    with puzzle_folder(options.out, seq_len=cells, vocab_size=vocab_size, needed_bytes=needed) as folder:
+        for number, (split, inputs, labels) in enumerate(groups, 1):
+            rows = len(inputs)
+            one_each, blank = np.ones(rows, np.int32), np.zeros(rows, np.int32)
+            tokens = (inputs.reshape(rows, cells), labels.reshape(rows, cells))
+            folder.splits[split].add_group(*tokens, sizes=one_each, identifiers=blank)
+            progress(number, trains + tests)
+        return folder.finish(options)
