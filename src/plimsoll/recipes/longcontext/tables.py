@@ -21,11 +21,6 @@ def evaluation(answer: Mapping[str, Any]) -> str:
     return f"{evaluation_text(means)}\n\n{positions_table(answer[BY_POSITION])}"
 
 
-def evaluation_picture(answer: Mapping[str, Any], path: str) -> None:
-    """Draws the loss by position."""
-    positions_picture(answer[BY_POSITION], path)
-
-
 def positions_table(losses: Mapping[str, float]) -> str:
     """Returns a table of the loss by position.
 
@@ -43,13 +38,14 @@ def positions_table(losses: Mapping[str, float]) -> str:
     return "\n".join(["  loss by position in the window", *columns([header, *rows], align="rrrl", indent=4)])
 
 
-def positions_picture(losses: Mapping[str, float], path: Path | str) -> Path:
-    """Draws a step for each stretch, over a logarithmic axis of positions, into `path`: a .png or .svg."""
+def evaluation_picture(answer: Mapping[str, Any], path: Path | str) -> Path:
+    """Draws the loss by position into `path`, a .png or .svg: a step for each stretch, over a logarithmic axis."""
     path = require_picture(path)
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.2), layout="constrained", facecolor="white")
     axes = figure.subplots()
+    losses = answer[BY_POSITION]
     bounds = [tuple(int(word) for word in stretch.split(" to ")) for stretch in losses]
     edges = [first + 1 for first, _ in bounds] + [bounds[-1][1] + 2]
     axes.stairs(list(losses.values()), edges, baseline=None, color=BAR, linewidth=2)
