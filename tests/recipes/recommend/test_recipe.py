@@ -9,7 +9,7 @@ import pytest
 
 from interaction_files import write_random, write_small
 from plimsoll.errors import DataError, PlimsollError, RecipeError
-from plimsoll.recipes.recommend.item_start import ROW_LENGTH
+from plimsoll.recipes.recommend.items import ROW_LENGTH
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import from_dict, to_dict
 from plimsoll.types import COUNTED, Compute

@@ -281,7 +281,8 @@ class Recommend(AdamWRecipe):
 
     def begin(self, params: Any) -> Any:
         """Returns the parameters with the data's embeddings and clusters, and the pretrained weights."""
-        from plimsoll.recipes.recommend.item_start import with_clusters, with_items, with_weights
+        from plimsoll.recipes.recommend.item_reader import with_weights
+        from plimsoll.recipes.recommend.items import with_clusters, with_items
 
         if (rows := self._embeddings()) is not None:
             params = with_items(params, rows)
