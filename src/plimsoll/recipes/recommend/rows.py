@@ -35,7 +35,7 @@ class TrainingRows(Sequence[np.ndarray]):
         if length < 1:
             raise RecipeError(f"--seq-len must be 1 or more items, got {length}")
         self.interactions, self.length = interactions, length
-        firsts, ends = interactions.offsets[:-1], interactions.ends("test" if validation else "train")
+        firsts, ends = interactions.offsets[:-1], interactions.ends["test" if validation else "train"]
         rows_of = -(-(ends - firsts - 1) // length)  # none for a single item
         if not rows_of.any():
             raise DataError(
@@ -64,7 +64,10 @@ class TrainingRows(Sequence[np.ndarray]):
         return int(self._sizes.sum()) - len(self)
 
     def held_bytes(self) -> int:
-        return self.interactions.held_bytes() + self._firsts.nbytes + self._sizes.nbytes
+        """Returns the bytes that are mapped or in memory, with the sequences, without titles and embeddings."""
+        data = self.interactions
+        of_data = 4 * len(data) + data.offsets.nbytes + 4 * (data.items + 1)
+        return of_data + self._firsts.nbytes + self._sizes.nbytes
 
 
 def interaction_loader(rows: TrainingRows, *, batch_size: int, seed: int, prefetch: int = 2) -> BatchSource:
@@ -76,7 +79,7 @@ def interaction_loader(rows: TrainingRows, *, batch_size: int, seed: int, prefet
         raise RecipeError(f"--batch-size must be 1 or more users, got {batch_size}")
     size = {"rows": len(rows), "interactions": len(rows.interactions)}
     batches: grain.IterDataset = Permuted(rows, size=size, seed=seed).batch(
-        batch_size, drop_remainder=True, batch_fn=lambda drawn: {ITEMS: np.stack(drawn)}
+        batch_size, drop_remainder=True, batch_fn=lambda batch: {ITEMS: np.stack(batch)}
     )
     if prefetch:
         batches = ThreadPrefetchIterDataset(batches, prefetch_buffer_size=prefetch)
@@ -88,8 +91,7 @@ def histories(
 ) -> Int32[np.ndarray, "users length"]:
     """Returns the last `length` items before the one to predict, padded on the right."""
     rows = np.zeros((len(users), length), np.int32)
-    ends = interactions.ends(split)
     for row, user in zip(rows, users.tolist(), strict=True):
-        first = max(int(interactions.offsets[user]), int(ends[user]) - length)
-        row[: ends[user] - first] = interactions.sequences[first : ends[user]]
+        items = interactions.history(user, split)[-length:]
+        row[: len(items)] = items
     return rows
