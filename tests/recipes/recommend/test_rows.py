@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hypotheses import examples
 from interaction_files import write_random, write_small
-from plimsoll.errors import DataError, RecipeError
+from plimsoll.errors import DataError
 from plimsoll.recipes.recommend.interactions import Interactions
 from plimsoll.recipes.recommend.rows import TrainingRows, histories, interaction_loader
 
@@ -99,8 +99,3 @@ def test_what_cannot_be_drawn_is_refused(tmp_path):
     found = opened(tmp_path, [[1, 2, 3], [4]])
     with pytest.raises(DataError, match="no user with two items for training"):
         TrainingRows(found, length=4)
-    with pytest.raises(RecipeError, match="--seq-len must be 1 or more items, got 0"):
-        TrainingRows(found, length=0)
-    rows = TrainingRows(Interactions(write_random(tmp_path / "more")), length=4)
-    with pytest.raises(RecipeError, match="--batch-size must be 1 or more users, got 0"):
-        interaction_loader(rows, batch_size=0, seed=1)

@@ -232,16 +232,13 @@ class LongContext(AdamWRecipe):
         )
         if not held_out and self.validation_tokens:
             say("validation: none, the held-out documents have fewer tokens than one window")
-        return Prepared(
-            steps=steps, steps_per_epoch=per_epoch, facts={"description": description, "packed": self._identity()}
-        )
+        identity = {name: getattr(packed, name) for name in IDENTITY}
+        return Prepared(steps=steps, steps_per_epoch=per_epoch, facts={"description": description, "packed": identity})
 
     def data_changed(self, prepared: Prepared) -> str | None:
-        require_same_facts(self.data, prepared.facts["packed"], self._identity())
+        identity = {name: getattr(self.packed, name) for name in IDENTITY}
+        require_same_facts(self.data, prepared.facts["packed"], identity)
         return None
-
-    def _identity(self) -> dict[str, Any]:
-        return {name: getattr(self.packed, name) for name in IDENTITY}
 
     def without_data(self, prepared: Prepared) -> LongContext:
         return replace(self, data="", vocab_size=self.vocab_size or prepared.facts["packed"]["vocab_size"])

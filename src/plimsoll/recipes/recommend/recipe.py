@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from plimsoll.recipes.recommend.rows import TrainingRows
 
 SIZES = ("num_items", "num_clusters", "largest_cluster", "seq_len", "item_embedding_dim", "width", "layers", "heads")
-LEAST = dict.fromkeys(SIZES, 1) | {"validation_users": 0}
+LEAST = dict.fromkeys(SIZES, 1) | {"validation_users": 0, "adapter_inner": 0}
 NONE = "none"
 PLANNED_ITEMS = 3_260
 """Without a data set: those of MovieLens-1M in the published port."""
@@ -135,13 +135,14 @@ class Recommend(AdamWRecipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        named = {"data": bool(self.data), "pretrained": self.pretrained not in (NONE, *KNOWN)}
-        for name, is_named in named.items():  # a run is continued and evaluated from other folders, too
-            path = Path(getattr(self, name)).expanduser()
-            if is_named and (name == "data" or (path.is_dir() and self.pretrained.strip())):
-                object.__setattr__(self, name, str(path.absolute()))
         if not self.pretrained.strip():
             raise RecipeError("--pretrained is empty: name a folder, or say none")
+        # A run is continued and evaluated from other folders, too.
+        if self.data:
+            object.__setattr__(self, "data", str(Path(self.data).expanduser().absolute()))
+        model = Path(self.pretrained).expanduser()
+        if self.pretrained not in (NONE, *KNOWN) and model.is_dir():
+            object.__setattr__(self, "pretrained", str(model.absolute()))
         for name, least in LEAST.items():
             value = getattr(self, name)
             if value is not None and value < least:

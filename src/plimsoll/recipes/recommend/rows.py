@@ -17,7 +17,7 @@ from jaxtyping import Int32, Int64
 
 from plimsoll.data.batch_source import BatchSource
 from plimsoll.data.permuted import Permuted
-from plimsoll.errors import DataError, RecipeError
+from plimsoll.errors import DataError
 from plimsoll.recipes.recommend.interactions import HeldOut, Interactions
 
 ITEMS = "items"
@@ -32,8 +32,6 @@ class TrainingRows(Sequence[np.ndarray]):
     """
 
     def __init__(self, interactions: Interactions, *, length: int, validation: bool = False) -> None:
-        if length < 1:
-            raise RecipeError(f"--seq-len must be 1 or more items, got {length}")
         self.interactions, self.length = interactions, length
         firsts, ends = interactions.offsets[:-1], interactions.ends["test" if validation else "train"]
         rows_of = -(-(ends - firsts - 1) // length)  # none for a single item
@@ -48,6 +46,8 @@ class TrainingRows(Sequence[np.ndarray]):
         self._sizes: Int32[np.ndarray, " rows"] = np.minimum(
             np.repeat(ends, rows_of) - self._firsts, length + 1
         ).astype(np.int32)
+        self.labels = int(self._sizes.sum()) - len(self._sizes)
+        """Number of labels of an epoch."""
 
     def __len__(self) -> int:
         return len(self._firsts)
@@ -57,11 +57,6 @@ class TrainingRows(Sequence[np.ndarray]):
         first, size = self._firsts[index], self._sizes[index]
         row[:size] = self.interactions.sequences[first : first + size]
         return row
-
-    @property
-    def labels(self) -> int:
-        """Number of labels of an epoch."""
-        return int(self._sizes.sum()) - len(self)
 
     def held_bytes(self) -> int:
         """Returns the bytes that are mapped or in memory, with the sequences, without titles and embeddings."""
@@ -75,8 +70,6 @@ def interaction_loader(rows: TrainingRows, *, batch_size: int, seed: int, prefet
 
     No row is dropped: a batch may hold the end of one epoch and the start of the next.
     """
-    if batch_size < 1:
-        raise RecipeError(f"--batch-size must be 1 or more users, got {batch_size}")
     size = {"rows": len(rows), "interactions": len(rows.interactions)}
     batches: grain.IterDataset = Permuted(rows, size=size, seed=seed).batch(
         batch_size, drop_remainder=True, batch_fn=lambda batch: {ITEMS: np.stack(batch)}
