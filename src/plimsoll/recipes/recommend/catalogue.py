@@ -97,11 +97,10 @@ def named(options: RecommendSet, path: Path, form: Form, originals: list[str]) -
 def _titles(path: Path, column: str) -> Iterator[tuple[str, str]]:
     """Yields items with their titles, from a CSV file with a column `title` or from MovieLens' movies.dat."""
     with opened(path, "movielens-dat", option="--items") as file:
-        dat = "::" in file.readline()
-    if dat:
-        with opened(path, "movielens-dat") as file:
+        if "::" in file.readline():
+            file.seek(0)
             yield from ((fields[0].strip(), fields[1].strip()) for line in file if len(fields := line.split("::")) > 1)
-        return
+            return
     with opened(path, "csv") as file:
         header, delimiter = header_of(file.readline())
         names = [name.lower() for name in header]
