@@ -69,7 +69,8 @@ class OriginalMixer(Mixer):
         coefficient = size * jnp.exp(1j * self.omega[...])
         real, _ = jnp.split(keep(self.enter(x)), 2, axis=-1)
         found = states(coefficient, real.astype(jnp.complex64), before, form=self.form, chunk=self.chunk)
-        read = self.leave(jnp.concatenate([found.real, jnp.zeros_like(found.real)], axis=-1)) + self.skip(x)
+        read = self.leave(jnp.concatenate([found.real, jnp.zeros_like(found.real)], axis=-1))
+        read += self.skip["scale"][...] * x
         return jax.nn.sigmoid(keep(self.gate(x))) * read, found[:, -1]
 
 

@@ -137,7 +137,7 @@ def make_from_packed(folder):
 def make_from_interactions(folder):
     """19 users and more rows, which are no multiple of the batch."""
     folder = write_random(folder / "set", users=19, items=60, shortest=4, longest=40)
-    rows = TrainingRows(Interactions.open(folder), length=24)
+    rows = TrainingRows(Interactions(folder), length=24)
     return lambda: interaction_loader(rows, batch_size=4, seed=7, prefetch=2)
 
 

@@ -12,7 +12,7 @@ from plimsoll.recipes.longcontext.task import LongTokens
 from plimsoll.types import Compute
 
 LENGTH, VOCAB = 67, 50
-TINY = EigenShape(vocab=VOCAB, width=32, layers=2, heads=2, inner=48, states=5, chunk=16)
+TINY = EigenShape(vocab=VOCAB, width=32, layers=2, heads=2, inner=48, states=5, chunk_size=16)
 SELECTIVE = replace(TINY, selective=True)
 ATTENDING = replace(TINY, attention_every=2)
 WINDOWED = replace(ATTENDING, attention_window=20)

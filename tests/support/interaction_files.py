@@ -3,7 +3,7 @@
 import numpy as np
 
 from plimsoll.recipes.recommend.catalogue import Catalogue
-from plimsoll.recipes.recommend.writer import InteractionSet, write_interactions
+from plimsoll.recipes.recommend.writer import write_interactions
 
 
 def write_small(folder, sequences, *, items=None, clusters=2, width=4, titles=True, seed=0):
@@ -12,15 +12,21 @@ def write_small(folder, sequences, *, items=None, clusters=2, width=4, titles=Tr
     embeddings = np.random.default_rng(seed).normal(size=(items + 1, width)).astype(np.float32)
     embeddings[0] = 0
     originals = [str(100 + item) for item in range(1, items + 1)]
-    made = InteractionSet(
-        sequences=[np.array(sequence, np.int32) for sequence in sequences],
+    write_interactions(
+        folder,
+        sequences=np.concatenate(sequences).astype(np.int32),
+        offsets=np.cumsum([0, *map(len, sequences)]),
         cluster_of=np.concatenate([[-1], np.arange(items) % clusters]).astype(np.int32),
         catalogue=Catalogue(originals, [f"Item {one}" if titles else None for one in originals]),
         embeddings=embeddings if width else None,
-        told={"clustering": "frequency"},
+        about={"clustering": "frequency"},
     )
-    write_interactions(folder, made)
     return folder
+
+
+def sequence_of(data, user):
+    """All items of a user, in the order of time."""
+    return data.sequences[data.offsets[user] : data.offsets[user + 1]].tolist()
 
 
 def write_random(folder, *, users=30, items=20, shortest=2, longest=12, seed=0, **options):

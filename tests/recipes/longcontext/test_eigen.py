@@ -16,7 +16,7 @@ from plimsoll.errors import RecipeError
 from plimsoll.optimizers.adamw import decayed
 from plimsoll.recipes.longcontext.eigen import FORGETS_WITHIN, Eigenvalues, Mixer, beginning, form_of
 from plimsoll.recipes.longcontext.eigen_shape import eigen_inner
-from plimsoll.recipes.longcontext.positions import by_position, name_of, stretches
+from plimsoll.recipes.longcontext.positions import by_position, stretches
 from plimsoll.recipes.longcontext.task import LongTokens
 from plimsoll.types import COUNTED, Compute
 
@@ -108,7 +108,7 @@ def test_forms_agree_in_what_they_write_and_in_gradients(name, form):
 @pytest.mark.parametrize(("name", "chunk"), [*(("fixed", chunk) for chunk in (1, 7, 64, LENGTH)), ("selective", 7)])
 def test_chunks_change_neither_what_is_written_nor_gradients(name, chunk):
     expected = mixer_of(SHAPES[name])(*mixing(name))
-    found = mixer_of(replace(SHAPES[name], chunk=chunk))(*mixing(name))
+    found = mixer_of(replace(SHAPES[name], chunk_size=chunk))(*mixing(name))
     assert_near(found, expected, 2e-4)
 
 
@@ -241,7 +241,7 @@ def test_the_loss_by_position_adds_up_to_the_loss():
     loss, metrics = evaluated(parameters("fixed"), batch | {COUNTED: np.array([True, True])})
     assert float(loss.total) == pytest.approx(whole, rel=1e-6)
     assert sum(float(part.total) for part in metrics.values()) == pytest.approx(whole, rel=1e-6)
-    assert set(metrics) == {name_of(start) for start, _ in stretches(LENGTH)}
+    assert set(metrics) == set(stretches(LENGTH))
     assert sum(float(part.weight) for part in metrics.values()) == 2 * LENGTH
     halves = [
         evaluated(parameters("fixed"), batch | {COUNTED: np.array(rows)}) for rows in ([True, False], [False, True])
@@ -253,11 +253,11 @@ def test_the_loss_by_position_adds_up_to_the_loss():
 
 @pytest.mark.parametrize("length", [1, 2, 67, 128, 2048, 32768])
 def test_stretches_lie_side_by_side(length):
-    found = stretches(length)
+    found = list(stretches(length).values())
     assert [start for start, _ in found] == [0, *(end for _, end in found[:-1])]
     assert found[-1][1] == length
     assert len(found) <= 13
-    metrics = {name_of(start): float(start) for start, _ in found}
+    metrics = {name: float(start) for name, (start, _) in stretches(length).items()}
     assert list(by_position(metrics, length).values()) == [float(start) for start, _ in found]
 
 
@@ -265,7 +265,7 @@ def test_stretches_lie_side_by_side(length):
     ("fields", "words"),
     [
         ({"states": 0}, "--states must be 1 or more, got 0"),
-        ({"chunk": 0}, "--chunk-size must be 1 or more, got 0"),
+        ({"chunk_size": 0}, "--chunk-size must be 1 or more, got 0"),
         ({"tbptt": -1}, "--tbptt must be 0 or more, got -1"),
         ({"r_max": 1.0}, "--r-min 0.9 and --r-max 1"),
         ({"r_min": 0.99, "r_max": 0.9}, "--r-min 0.99 and --r-max 0.9"),

@@ -16,7 +16,7 @@ STRICT = True
 @cache
 def temporaries(length, vocab=256, chunk=64):
     """It is never run."""
-    task = LongTokens(replace(TINY, vocab=vocab, chunk=256), Compute(remat="block", loss_chunk=chunk))
+    task = LongTokens(replace(TINY, vocab=vocab, chunk_size=256), Compute(remat="block", loss_chunk=chunk))
 
     def loss(weights, batch, keys):
         return task.loss({"trainable": weights}, None, batch, keys, train=True)[0].total

@@ -21,6 +21,9 @@ def stream_of(name):
     return stream, jax.jit(stream.hidden)
 
 
+FIXED = LongTokens(SHAPES["fixed"], Compute())
+
+
 @pytest.mark.parametrize("name", SHAPES)
 def test_token_by_token_gives_what_all_at_once_gives(name):
     stream, onward = stream_of(name)
@@ -45,21 +48,19 @@ def test_a_layer_that_attends_to_all_sees_as_many_tokens_as_a_window_of_training
 
 @pytest.mark.parametrize("prompt", [1, 5, PIECE + 3])
 def test_the_likeliest_continuation_is_that_of_the_whole_model(prompt):
-    stream, _ = stream_of("fixed")
     params, ids = parameters("fixed"), [int(one) for one in tokens(batch=1, length=prompt - 1)[0]]
-    options = {"known": VOCAB, "end": VOCAB, "temperature": 0.0, "top_k": 0, "seed": 0}
-    found = list(continued(stream, params, ids, tokens=4, **options))
+    options = {"known": VOCAB, "end": VOCAB, "temperature": 0.0, "top_k": 0, "seed": 0, "length": LENGTH}
+    found = list(continued(FIXED, params, ids, tokens=4, **options))
     whole = np.asarray([[*ids, *found]], np.int32)
-    logits = stream.decoder.logits(params, hidden_of(SHAPES["fixed"])(params, whole)[0])
+    logits = FIXED.decoder.logits(params, hidden_of(SHAPES["fixed"])(params, whole)[0])
     assert found == [int(one) for one in jnp.argmax(logits[len(ids) - 1 : -1], axis=-1)]
 
 
 def test_text_ends_where_the_document_does_and_a_seed_writes_it_again():
-    stream, _ = stream_of("fixed")
-    options = {"known": VOCAB, "temperature": 1.0, "top_k": 10, "tokens": 8}
+    options = {"known": VOCAB, "length": LENGTH, "temperature": 1.0, "top_k": 10, "tokens": 8}
 
     def text(*, seed, end=VOCAB):
-        return list(continued(stream, parameters("fixed"), [1, 2], seed=seed, end=end, **options))
+        return list(continued(FIXED, parameters("fixed"), [1, 2], seed=seed, end=end, **options))
 
     one = text(seed=3)
     assert len(one) == 8

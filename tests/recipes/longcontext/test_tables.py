@@ -1,6 +1,7 @@
 """The table and the picture of a loss by position."""
 
-from plimsoll.recipes.longcontext.tables import positions_picture, positions_table
+from plimsoll.recipes.longcontext.positions import BY_POSITION
+from plimsoll.recipes.longcontext.tables import evaluation_picture, positions_table
 
 LOSSES = {"0 to 63": 4.0, "64 to 127": 3.0, "128 to 255": 2.9}
 
@@ -22,7 +23,7 @@ def test_a_loss_of_nothing_has_no_bars():
 
 
 def test_the_picture_is_drawn(tmp_path):
-    path = positions_picture(LOSSES, tmp_path / "loss.svg")
+    path = evaluation_picture({"loss": 3.0, BY_POSITION: LOSSES}, tmp_path / "loss.svg")
     drawn = path.read_text()
     assert "<svg" in drawn
     assert "nats per token" in drawn

@@ -15,7 +15,7 @@ SEQUENCES = [[1, 2, 3, 4], [1, 2, 4, 3], [2, 1, 3], [1, 2], [4]]
 
 @pytest.fixture
 def found(tmp_path):
-    return Interactions.open(write_small(tmp_path / "set", SEQUENCES))
+    return Interactions(write_small(tmp_path / "set", SEQUENCES))
 
 
 def test_what_is_to_be_found_is_not_counted(found):
@@ -53,7 +53,7 @@ def test_scores_are_sums_over_the_history(found):
 
 
 def test_only_the_last_five_count_where_they_are_weighted(tmp_path):
-    found = Interactions.open(write_small(tmp_path / "set", [[1, 2, 3, 4, 5, 6, 7, 8], [1, 8, 7]]))
+    found = Interactions(write_small(tmp_path / "set", [[1, 2, 3, 4, 5, 6, 7, 8], [1, 8, 7]]))
     made = Baselines(found, "test")
     cosines = made.cosines.toarray()
     expected = sum(0.5**age * cosines[item] for age, item in enumerate([7, 6, 5, 4, 3]))
@@ -69,7 +69,7 @@ def test_counting_leaves_the_sequences_as_they_were(found):
 
 
 def test_blocks_of_any_size_give_the_same(tmp_path, monkeypatch):
-    data = Interactions.open(write_random(tmp_path / "set", users=30))
+    data = Interactions(write_random(tmp_path / "set", users=30))
     whole = Baselines(data, "test").evaluate()
     assert list(whole) == list(BASELINES)
     monkeypatch.setattr(baselines, "BLOCK_BYTES", 4 * (data.items + 1) * 7)
@@ -81,7 +81,7 @@ def test_blocks_of_any_size_give_the_same(tmp_path, monkeypatch):
 
 
 def test_only_the_nearest_neighbours_are_kept(tmp_path, monkeypatch):
-    data = Interactions.open(write_random(tmp_path / "set", users=30))
+    data = Interactions(write_random(tmp_path / "set", users=30))
     whole = Baselines(data, "test").cosines.toarray()
     monkeypatch.setattr(baselines, "NEIGHBOUR_BYTES", 8 * 3 * (data.items + 1))
     few = Baselines(data, "test").cosines.toarray()
@@ -96,7 +96,7 @@ def test_golden_known_figures_of_amazon_toys(shared, tmp_path):
         interactions=str(shared / "data/interactions/amazon_toys.txt"), clustering="frequency", embeddings="none"
     )
     build(made, tmp_path / "toys")
-    found = Baselines(Interactions.open(tmp_path / "toys"), "test").evaluate()
+    found = Baselines(Interactions(tmp_path / "toys"), "test").evaluate()
     known = {"popularity": 0.0090, "item_knn": 0.0771, "item_knn_decayed": 0.0881, "item_knn_markov": 0.0985}
     assert {name: found[name]["hr@10"] for name in known} == pytest.approx(known, abs=5e-5)
     assert found["item_knn_markov"]["ndcg@10"] == pytest.approx(0.0666, abs=5e-5)

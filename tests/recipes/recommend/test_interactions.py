@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from interaction_files import write_small
+from interaction_files import sequence_of, write_small
 from plimsoll.errors import DataError
 from plimsoll.recipes.recommend.interactions import Interactions, is_interactions
 
@@ -18,36 +18,31 @@ def folder(tmp_path):
 
 
 def test_what_was_written_is_read(folder):
-    found = Interactions.open(folder)
+    found = Interactions(folder)
     found.check()
     assert (found.users, found.items, found.clusters, len(found)) == (4, 6, 2, 11)
-    assert [found.sequence(user).tolist() for user in range(4)] == SEQUENCES
+    assert [sequence_of(found, user) for user in range(4)] == SEQUENCES
     assert found.cluster_of.tolist() == [-1, 0, 1, 0, 1, 0, 1]
     assert found.embeddings().shape == (7, 4)
     assert not found.embeddings()[0].any()
     assert found.catalogue.originals == [str(100 + item) for item in range(1, 7)]
-    assert found.catalogue.ids["104"] == 4
     assert found.catalogue.name(4) == "Item 104"
     assert is_interactions(folder)
     assert not is_interactions(folder.parent)
 
 
 def test_the_last_item_is_for_testing_the_one_before_for_validation_and_short_users_are_only_trained_on(folder):
-    found = Interactions.open(folder)
+    found = Interactions(folder)
     assert found.evaluated.tolist() == [0, 2]
-    assert [found.train(user).tolist() for user in range(4)] == [[3], [4, 5], [6, 2, 4], [6]]
-    history, target = found.validation(2)
-    assert (history.tolist(), target) == ([6, 2, 4], 1)
-    history, target = found.test(2)
-    assert (history.tolist(), target) == ([6, 2, 4, 1], 5)
+    assert [found.history(user, "train").tolist() for user in range(4)] == [[3], [4, 5], [6, 2, 4], [6]]
+    assert found.history(2, "validation").tolist() == [6, 2, 4]
+    assert found.history(2, "test").tolist() == [6, 2, 4, 1]
     assert found.targets("validation").tolist() == [1, 1]
     assert found.targets("test").tolist() == [2, 5]
-    with pytest.raises(IndexError, match="user 1 has no item for test"):
-        found.test(1)
 
 
 def test_without_embeddings_and_titles(tmp_path):
-    found = Interactions.open(write_small(tmp_path / "set", SEQUENCES, width=0, titles=False))
+    found = Interactions(write_small(tmp_path / "set", SEQUENCES, width=0, titles=False))
     found.check()
     assert found.embeddings() is None
     assert found.catalogue.name(2) == "102"
@@ -129,4 +124,4 @@ def test_what_is_wrong_is_said(folder, case):
     spoil, said = BAD[case]
     spoil(folder)
     with pytest.raises(DataError, match=said):
-        Interactions.open(folder).check()
+        Interactions(folder).check()

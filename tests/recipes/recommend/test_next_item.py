@@ -12,7 +12,8 @@ from item_examples import ITEMS, LLAMA, histories, keys_of, task_of, uneven_clus
 from plimsoll.models.pretrained.weights import bits_of, load
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.optimizers.build import build
-from plimsoll.recipes.recommend import item_start
+from plimsoll.recipes.recommend import items as item_table
+from plimsoll.recipes.recommend.item_reader import with_weights
 from plimsoll.training.step import make_init, make_step
 from plimsoll.types import COUNTED, STORABLE, Compute
 from pretrained_folders import drawn, write
@@ -33,7 +34,7 @@ def folder(tmp_path_factory):
 
 def begun(task, folder, seed=1):
     params = jax.jit(task.init)(jax.random.key(seed))
-    return item_start.with_weights(params, folder, LLAMA)
+    return with_weights(params, folder, LLAMA)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,7 @@ def test_the_item_table_learns_through_the_frozen_model_alone(published, monkeyp
 def test_a_frozen_model_is_the_same_to_the_bit_after_training_and_nothing_is_kept_for_it(folder, bits):
     task, rule = task_of(published=True), build(AdamW(weight_decay=0.1, warmup_steps=0), 20)
     state = make_init(task, rule, frozen_bits=bits)(np.uint32(0))
-    state["params"] = item_start.with_weights(state["params"], folder, LLAMA)
+    state["params"] = with_weights(state["params"], folder, LLAMA)
     assert bits_of(state["params"]["frozen"]["model"]) == bits
     for one, other in zip(
         jax.tree.leaves(state["params"]["frozen"]["model"]),
@@ -132,7 +133,7 @@ def test_micro_batches_learn_the_same(folder, published, chunk):
     sgd = optax.sgd(0.1)
     state = jax.jit(make_init(task, sgd))(np.uint32(3))
     if published:
-        state["params"] = item_start.with_weights(state["params"], folder, LLAMA)
+        state["params"] = with_weights(state["params"], folder, LLAMA)
     batch = {"items": histories(rows=8)}
     learned = [jax.jit(make_step(task, sgd, accumulation=n))(state, batch)[0]["params"]["trainable"] for n in (1, 2, 8)]
     for other in learned[1:]:
@@ -237,9 +238,9 @@ def test_a_model_begins_with_the_datas_clusters_and_embeddings():
     rows = np.random.default_rng(0).normal(size=(ITEMS + 1, 16)).astype(np.float32)
     rows[0] = rows[5] = 0
     cluster_of = uneven_clusters()
-    found = item_start.with_clusters(item_start.with_items(params, rows.copy()), cluster_of, task.shape)
+    found = item_table.with_clusters(item_table.with_items(params, rows.copy()), cluster_of, task.shape)
     table = np.asarray(found["trainable"]["items"]["embedding"])
-    np.testing.assert_allclose(np.linalg.norm(table[6:], axis=1), item_start.ROW_LENGTH, rtol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(table[6:], axis=1), item_table.ROW_LENGTH, rtol=1e-5)
     np.testing.assert_allclose(table[7] / np.linalg.norm(table[7]), rows[7] / np.linalg.norm(rows[7]), rtol=1e-5)
     np.testing.assert_array_equal(table[5], params["trainable"]["items"]["embedding"][5])  # nothing is known of it
     np.testing.assert_allclose(

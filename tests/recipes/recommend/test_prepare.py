@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from interaction_files import sequence_of
 from plimsoll.errors import DataError, StoppedError
 from plimsoll.recipes.recommend import clusters as item_clusters
-from plimsoll.recipes.recommend.clusters import clustered, default_clusters
+from plimsoll.recipes.recommend.clusters import clustered
 from plimsoll.recipes.recommend.embeddings import factorised, random_embeddings
 from plimsoll.recipes.recommend.interactions import Interactions
 from plimsoll.recipes.recommend.prepare import build
@@ -44,7 +45,7 @@ def file(tmp_path_factory):
 
 def test_a_file_becomes_a_folder_that_opens(file, tmp_path):
     told = build(made(file), tmp_path / "set")
-    found = Interactions.open(tmp_path / "set")
+    found = Interactions(tmp_path / "set")
     found.check()
     assert (found.users, found.items, len(found)) == (80, 48, 640) == (told["users"], told["items"], told["examples"])
     assert told["titles"] == 24
@@ -54,7 +55,7 @@ def test_a_file_becomes_a_folder_that_opens(file, tmp_path):
     rows = [line.split(",") for line in file.read_text().splitlines()[1:]]
     for user in range(80):
         mine = sorted((int(time), int(item) - 999) for who, item, _, time in rows if int(who) == user)
-        assert found.sequence(user).tolist() == [item for _, item in mine]
+        assert sequence_of(found, user) == [item for _, item in mine]
     assert told["counts"]["out_of_order"] > 0
     assert told["bytes"] == sum(path.stat().st_size for path in (tmp_path / "set").iterdir())
 
@@ -62,7 +63,7 @@ def test_a_file_becomes_a_folder_that_opens(file, tmp_path):
 @pytest.mark.parametrize("clustering", ["kmeans", "spectral"])
 def test_what_the_same_users_take_is_put_together(file, tmp_path, clustering):
     build(made(file, clustering=clustering), tmp_path / "set")
-    found = Interactions.open(tmp_path / "set").cluster_of[1:].reshape(HOBBIES, ITEMS_OF_EACH)
+    found = Interactions(tmp_path / "set").cluster_of[1:].reshape(HOBBIES, ITEMS_OF_EACH)
     assert (found == found[:, :1]).all()
     assert sorted(found[:, 0]) == list(range(HOBBIES))
 
@@ -94,7 +95,7 @@ def test_held_out_items_change_neither_embeddings_nor_clusters(file, tmp_path):
             lines[one], lines[other] = ",".join(first), ",".join(second)
     (folder / "ratings.csv").write_text("\n".join(lines))
     build(made(folder / "ratings.csv", keep_repeats=True), tmp_path / "two")
-    one, two = Interactions.open(tmp_path / "one"), Interactions.open(tmp_path / "two")
+    one, two = Interactions(tmp_path / "one"), Interactions(tmp_path / "two")
     assert one.targets("test").tolist() != two.targets("test").tolist()
     np.testing.assert_array_equal(one.embeddings(), two.embeddings())
     np.testing.assert_array_equal(one.cluster_of, two.cluster_of)
@@ -136,8 +137,11 @@ def test_a_cluster_that_is_too_large_is_split_and_none_is_empty():
     assert len(sizes) > 5
 
 
-def test_the_number_of_clusters_is_the_square_root_rounded_up():
-    assert [default_clusters(items) for items in (1, 9, 10, 11_924)] == [1, 3, 4, 110]
+def test_the_number_of_clusters_is_the_square_root_rounded_up(tmp_path):
+    options = {"clustering": "frequency", "embeddings": "none", "clusters": None, "k_core": 0}
+    for items, clusters in ((1, 1), (9, 3), (10, 4), (11_924, 110)):
+        (tmp_path / "pairs.txt").write_text("".join(f"1 {item}\n" for item in range(items)))
+        assert build(made(tmp_path / "pairs.txt", **options), tmp_path / f"{items}")["clusters_asked"] == clusters
 
 
 def test_embeddings_are_the_singular_vectors_of_what_was_taken():
@@ -206,7 +210,7 @@ def test_without_scikit_learn_it_is_said_before_anything_is_read(file, tmp_path,
 def test_titles_may_come_from_a_dat_file(file, tmp_path):
     (tmp_path / "movies.dat").write_bytes("1000::Amélie (2001)::Comedy\n".encode("latin-1"))
     build(made(file, items=str(tmp_path / "movies.dat"), clustering="frequency"), tmp_path / "set")
-    assert Interactions.open(tmp_path / "set").catalogue.titles[:2] == ["Amélie (2001)", None]
+    assert Interactions(tmp_path / "set").catalogue.titles[:2] == ["Amélie (2001)", None]
 
 
 def test_repeats_are_left_out_or_kept(tmp_path):
@@ -214,10 +218,10 @@ def test_repeats_are_left_out_or_kept(tmp_path):
     options = {"clustering": "frequency", "clusters": 2, "embeddings": "none", "k_core": 2}
     told = build(made(tmp_path / "edits.txt", **options), tmp_path / "set")
     assert told["counts"]["repeats"] == 18
-    assert Interactions.open(tmp_path / "set").sequence(3).tolist() == [1, 2, 3]
-    assert Interactions.open(tmp_path / "set").embeddings() is None
+    assert sequence_of(Interactions(tmp_path / "set"), 3) == [1, 2, 3]
+    assert Interactions(tmp_path / "set").embeddings() is None
     build(made(tmp_path / "edits.txt", keep_repeats=True, **options), tmp_path / "kept")
-    assert Interactions.open(tmp_path / "kept").sequence(3).tolist() == [1, 1, 2, 3, 1, 2]
+    assert sequence_of(Interactions(tmp_path / "kept"), 3) == [1, 1, 2, 3, 1, 2]
 
 
 def test_golden_counts_of_the_real_sets(shared, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from interaction_files import write_random, write_small
 from plimsoll.errors import DataError, PlimsollError, RecipeError
-from plimsoll.recipes.recommend.item_start import ROW_LENGTH
+from plimsoll.recipes.recommend.items import ROW_LENGTH
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import from_dict, to_dict
 from plimsoll.types import COUNTED, Compute
@@ -53,7 +53,7 @@ def test_an_evaluation_asks_for_the_validation_item_after_what_was_trained_on(re
     assert [batch["items"].shape for batch in batches] == [(3, 5)] * 2
     expected = [[2, 3, 4, 5, 6], [3, 4, 0, 0, 0], [7, 1, 2, 0, 0], [6, 5, 4, 3, 2][-5:]]
     np.testing.assert_array_equal(rows[counted], expected)
-    assert replace(recipe, validation_users=0).validation(data, examples=3) == ()
+    assert list(replace(recipe, validation_users=0).validation(data, examples=3)) == []
 
 
 def test_no_item_that_is_held_out_is_trained_on(recipe, data):
@@ -65,7 +65,7 @@ def test_with_validation_nothing_but_the_items_of_testing_is_held_out(recipe, da
     whole = replace(recipe, learn_validation=True)
     rows = np.stack([whole.rows[at] for at in range(len(whole.rows))])
     assert {tuple(row[row > 0].tolist()) for row in rows} > {(3, 4), (7, 1, 2)}
-    assert whole.validation(data, examples=3) == ()
+    assert list(whole.validation(data, examples=3)) == []
     assert "--learn-validation" in whole.without_validation
 
 

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from hypotheses import examples
 from interaction_files import write_random, write_small
-from plimsoll.errors import DataError, RecipeError
+from plimsoll.errors import DataError
 from plimsoll.recipes.recommend.interactions import Interactions
 from plimsoll.recipes.recommend.rows import TrainingRows, histories, interaction_loader
 
 
 def opened(folder, sequences, **options):
-    return Interactions.open(write_small(folder / "set", sequences, **options))
+    return Interactions(write_small(folder / "set", sequences, **options))
 
 
 def test_a_user_is_a_row_and_a_long_one_is_several_that_share_an_item(tmp_path):
@@ -41,7 +41,7 @@ def test_every_transition_of_training_is_there_once(tmp_path_factory, lengths, l
     found = opened(tmp_path_factory.mktemp("rows"), sequences, items=14)
     wanted = Counter()
     for user in range(found.users):
-        items = found.train(user).tolist()
+        items = found.history(user, "train").tolist()
         wanted.update(pairwise(items))
     rows = TrainingRows(found, length=length)
     drawn = Counter()
@@ -60,19 +60,19 @@ def test_with_validation_all_but_the_items_of_testing_are_trained_on(tmp_path):
 
 
 def test_no_held_out_item_is_trained_on(tmp_path):
-    found = Interactions.open(write_random(tmp_path / "set", users=40, items=50, shortest=4, longest=30))
+    found = Interactions(write_random(tmp_path / "set", users=40, items=50, shortest=4, longest=30))
     drawn = interaction_loader(TrainingRows(found, length=40), batch_size=8, seed=3)
     rows = np.concatenate([batch["items"] for batch in islice(drawn, 5)])
     drawn.close()
-    users = {tuple(found.train(user).tolist()): user for user in range(found.users)}
+    users = {tuple(found.history(user, "train").tolist()): user for user in range(found.users)}
     for row in rows:
         user = users.pop(tuple(row[row > 0].tolist()))
-        assert not {found.validation(user)[1], found.test(user)[1]} & set(row.tolist())
+        assert not {found.targets(split)[user] for split in ("validation", "test")} & set(row.tolist())
     assert not users  # an epoch is every user once
 
 
 def test_each_epoch_has_an_order_of_its_own_and_each_seed_too(tmp_path):
-    rows = TrainingRows(Interactions.open(write_random(tmp_path / "set", users=12, shortest=5)), length=16)
+    rows = TrainingRows(Interactions(write_random(tmp_path / "set", users=12, shortest=5)), length=16)
     assert len(rows) == 12
     first, second = (batch["items"] for batch in islice(interaction_loader(rows, batch_size=12, seed=1), 2))
     other = next(interaction_loader(rows, batch_size=12, seed=2))["items"]
@@ -82,8 +82,8 @@ def test_each_epoch_has_an_order_of_its_own_and_each_seed_too(tmp_path):
 
 
 def test_a_position_of_other_data_is_refused(tmp_path):
-    rows = TrainingRows(Interactions.open(write_random(tmp_path / "one", users=12)), length=16)
-    other = TrainingRows(Interactions.open(write_random(tmp_path / "two", users=11)), length=16)
+    rows = TrainingRows(Interactions(write_random(tmp_path / "one", users=12)), length=16)
+    other = TrainingRows(Interactions(write_random(tmp_path / "two", users=11)), length=16)
     state = interaction_loader(rows, batch_size=2, seed=1).state()
     with pytest.raises(DataError, match=r"saved for .* rows, and the data set has .*: it changed"):
         interaction_loader(other, batch_size=2, seed=1).restore(state)
@@ -99,8 +99,3 @@ def test_what_cannot_be_drawn_is_refused(tmp_path):
     found = opened(tmp_path, [[1, 2, 3], [4]])
     with pytest.raises(DataError, match="no user with two items for training"):
         TrainingRows(found, length=4)
-    with pytest.raises(RecipeError, match="--seq-len must be 1 or more items, got 0"):
-        TrainingRows(found, length=0)
-    rows = TrainingRows(Interactions.open(write_random(tmp_path / "more")), length=4)
-    with pytest.raises(RecipeError, match="--batch-size must be 1 or more users, got 0"):
-        interaction_loader(rows, batch_size=0, seed=1)

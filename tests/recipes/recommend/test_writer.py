@@ -26,9 +26,9 @@ def test_what_was_killed_leaves_no_folder_that_opens_and_is_made_anew(tmp_path, 
     write_small(partial, SEQUENCES)
     (partial / file).write_bytes(b"")
     with pytest.raises(DataError, match=r"no catalogue\.json"):
-        Interactions.open(tmp_path / "set")
+        Interactions(tmp_path / "set")
     write_small(tmp_path / "set", SEQUENCES)
-    Interactions.open(tmp_path / "set").check()
+    Interactions(tmp_path / "set").check()
     assert [path.name for path in tmp_path.iterdir()] == ["set"]
 
 

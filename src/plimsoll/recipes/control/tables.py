@@ -1,11 +1,18 @@
 """Text and pictures of control: a file that was prepared, a run that drives. Pure: dictionaries in, text out."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from plimsoll.report.layout import columns
+from plimsoll.report.picture import save_picture
 from plimsoll.report.summary import evaluation_text
 from plimsoll.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PANELS_IN_A_ROW = 5
 
@@ -44,11 +51,14 @@ def journeys_table(answer: Mapping[str, Any]) -> str:
     )
 
 
-def evaluation_picture(answer: Mapping[str, Any], path: str) -> None:
-    """Draws the norm of the state over time, of one journey of each family: optimal and learned."""
+def evaluation_picture(answer: Mapping[str, Any], path: Path | str) -> Path:
+    """Draws the norm of the state over time, of one journey of each family, optimal and learned, into `path`."""
+    return save_picture(path, lambda: _norms_figure(answer["closed_loop"]))
+
+
+def _norms_figure(driven: Mapping[str, Any]) -> Figure:
     from matplotlib.figure import Figure
 
-    driven = answer["closed_loop"]
     norms = driven["norms"]
     names = [name for name in norms if name != "time"]
     rows = -(-len(names) // PANELS_IN_A_ROW)
@@ -63,7 +73,7 @@ def evaluation_picture(answer: Mapping[str, Any], path: str) -> None:
         panel.set_visible(False)
     panels[0].legend(fontsize=7)
     figure.suptitle("norm of the state over seconds; costs beside the optimal controller's", fontsize=10)
-    figure.savefig(path, dpi=110)
+    return figure
 
 
 def variants_driven(answer: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from 1. What a layer keeps does not depend on how far it looks back; no table of
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -70,29 +71,6 @@ def beginning(shape: EigenShape) -> tuple[Float64[np.ndarray, " states"], Float6
     return np.clip(-np.log(square) / 2, *FORGETS_WITHIN), shape.max_phase * (number * GOLDEN % 1)
 
 
-class Forgetting(nnx.Module):
-    """How much of each state a token leaves: sigmoid of a linear map, at first about |lambda|, so that a state forgets
-    twice as fast as without."""
-
-    def __init__(self, shape: EigenShape, rate: Float[Array, " states"], compute: Compute, rngs: nnx.Rngs) -> None:
-        self.linear = Linear(shape.width, shape.states, scale=INIT_SCALE, compute=compute, rngs=rngs)
-        self.bias = nnx.Param(-jnp.log(jnp.expm1(rate)))
-
-    def __call__(self, x: Float[Array, "batch length width"]) -> Float[Array, "batch length states"]:
-        """Returns -log a_t."""
-        return jax.nn.softplus(-keep(self.linear(x)) - self.bias[...])
-
-
-class Skip(nnx.Module):
-    """D: what goes past the states, a factor for each feature."""
-
-    def __init__(self, width: int) -> None:
-        self.scale = nnx.Param(jnp.zeros((width,)))
-
-    def __call__(self, x: Float[Array, "... width"]) -> Float[Array, "... width"]:
-        return self.scale[...] * x
-
-
 class Mixer(nnx.Module):
     """The recurrence between its two linear maps, and its gate."""
 
@@ -103,10 +81,12 @@ class Mixer(nnx.Module):
         self.enter = Linear(d, 2 * k, scale=(2 * d) ** -0.5, **options)
         self.leave = Linear(2 * k, d, scale=(4 * k * shape.layers) ** -0.5, **options)
         self.gate = Linear(d, d, scale=INIT_SCALE, **options)
-        self.skip = Skip(d)
-        self.selective, self.tbptt, self.chunk = shape.selective, shape.tbptt, shape.chunk
+        self.skip = nnx.Dict(scale=nnx.Param(jnp.zeros((d,))))  # D: a factor for each feature
+        self.selective, self.tbptt, self.chunk = shape.selective, shape.tbptt, shape.chunk_size
         if shape.selective:
-            self.forgetting = Forgetting(shape, self.eigenvalues()[0], compute, rngs)
+            # sigmoid(bias) begins as |lambda|, so that a state forgets twice as fast as without
+            bias = nnx.Param(-jnp.log(jnp.expm1(self.eigenvalues()[0])))
+            self.forgetting: nnx.Dict[Any] = nnx.Dict(linear=Linear(d, k, scale=INIT_SCALE, **options), bias=bias)
         self.form: Form = form_of(shape, compute)
 
     def __call__(
@@ -116,20 +96,18 @@ class Mixer(nnx.Module):
         else zero."""
         rate, phase = self.eigenvalues()
         if self.selective:
-            rate = rate + self.forgetting(x)
+            left = keep(self.forgetting["linear"](x)) + self.forgetting["bias"][...]
+            rate = rate + jax.nn.softplus(-left)  # -log a_t, with a_t = sigmoid(left)
             phase = jnp.broadcast_to(phase, rate.shape)
         coefficient = jnp.exp(jax.lax.complex(-rate, phase))
         gamma = jnp.sqrt(-jnp.expm1(-2 * rate))
         real, imaginary = jnp.split(keep(self.enter(x)), 2, axis=-1)
-        found = self._states(coefficient, jax.lax.complex(gamma * real, gamma * imaginary), before)
-        read = self.leave(jnp.concatenate([found.real, found.imag], axis=-1)) + self.skip(x)
-        return jax.nn.sigmoid(keep(self.gate(x))) * keep(read), found[:, -1]
-
-    def _states(self, coefficient: Array, inputs: Array, before: State | None) -> Array:
-        whole = states(coefficient, inputs, before, form=self.form, chunk=self.chunk)
-        if not 0 < self.tbptt < inputs.shape[1]:
-            return whole
-        return ended(whole, coefficient, inputs, before, every=self.tbptt, form=self.form, chunk=self.chunk)
+        inputs = jax.lax.complex(gamma * real, gamma * imaginary)
+        result = states(coefficient, inputs, before, form=self.form, chunk=self.chunk)
+        if 0 < self.tbptt < x.shape[1]:
+            result = ended(result, coefficient, inputs, before, every=self.tbptt, form=self.form, chunk=self.chunk)
+        read = self.leave(jnp.concatenate([result.real, result.imag], axis=-1)) + self.skip["scale"][...] * x
+        return jax.nn.sigmoid(keep(self.gate(x))) * keep(read), result[:, -1]
 
 
 def ended(
@@ -150,12 +128,12 @@ def ended(
 
     entering = jnp.concatenate([first[:, None], reached], axis=1).reshape(-1, width)
     each = coefficient if coefficient.ndim == 1 else pieces(coefficient)
-    found = states(each, pieces(inputs), entering, form=form, chunk=chunk)
-    return found.reshape(batch, length + missing, width)[:, :length]
+    result = states(each, pieces(inputs), entering, form=form, chunk=chunk)
+    return result.reshape(batch, length + missing, width)[:, :length]
 
 
 def form_of(shape: EigenShape, compute: Compute) -> Form:
-    """Steps are the fastest on a CPU; an accelerator would wait for every one of them."""
+    """Returns `shape.form`, or the fastest: steps on a CPU; an accelerator would wait for every one of them."""
     if shape.form != "auto":
         return shape.form
     if compute.platform == "cpu":

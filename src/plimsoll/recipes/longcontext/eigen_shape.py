@@ -12,6 +12,8 @@ from plimsoll.models.sizing import DecoderShape
 Mixing = Literal["auto", "steps", "matmul", "associative", "fft"]
 FIXED_ONLY = ("matmul", "fft")
 """Forms of the recurrence that need one coefficient for all positions."""
+LEAST = dict.fromkeys(("width", "layers", "inner", "states", "vocab", "chunk_size"), 1)
+LEAST |= dict.fromkeys(("attention_every", "attention_window", "tbptt"), 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,19 +34,15 @@ class EigenShape(DecoderShape):
     tbptt: int = 0
     """Tokens after which gradients end; 0 for exact ones."""
     form: Mixing = "auto"
-    chunk: int = 256
+    chunk_size: int = 256
     """Tokens that are computed side by side; changes nothing but the cost."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("width", "layers", "inner", "states", "vocab"):
-            if getattr(self, name) < 1:
-                raise RecipeError(f"--{name} must be 1 or more, got {getattr(self, name)}")
-        if self.chunk < 1:
-            raise RecipeError(f"--chunk-size must be 1 or more, got {self.chunk}")
-        for name in ("attention_every", "attention_window", "tbptt"):
-            if getattr(self, name) < 0:
-                raise RecipeError(f"--{name.replace('_', '-')} must be 0 or more, got {getattr(self, name)}")
+        for name, least in LEAST.items():
+            if getattr(self, name) < least:
+                option = name.replace("_", "-")
+                raise RecipeError(f"--{option} must be {least} or more, got {getattr(self, name)}")
         if not 0 <= self.r_min < self.r_max < 1:
             raise RecipeError(
                 f"--r-min {self.r_min:g} and --r-max {self.r_max:g} bound what is left of a state after a token: they"
@@ -82,7 +80,7 @@ class EigenShape(DecoderShape):
         return self.vocab * d * (1 if self.tied else 2) + layers + d
 
 
-def eigen_inner(width: int, multiple: int = 64) -> int:
-    """Returns 7/3 of the width: its three dots and the mixing layer's gate cost what a plain feed-forward of 4x
-    would."""
-    return max(multiple, round(width * 7 / 3 / multiple) * multiple)
+def eigen_inner(width: int) -> int:
+    """Returns 7/3 of the width, to a multiple of 64: its three dots and the mixing layer's gate cost what a plain
+    feed-forward of 4x would."""
+    return max(64, round(width * 7 / 3 / 64) * 64)

@@ -2,50 +2,32 @@
 
 from plimsoll.recipes.family import Family, Inspection, Preparation, Preset
 
+HERE = "plimsoll.recipes.longcontext"
+
 FAMILY = Family(
-    kinds={
-        "longcontext": "plimsoll.recipes.longcontext.recipe:LongContext",
-    },
+    kinds={"longcontext": f"{HERE}.recipe:LongContext"},
     presets={
         "longcontext": Preset(
-            "plimsoll.recipes.longcontext.recipe:LongContext",
-            "a language model of linear recurrences on packed text, for a laptop",
+            f"{HERE}.recipe:LongContext", "a language model of linear recurrences on packed text, for a laptop"
         ),
-        "longcontext-nano": Preset(
-            "plimsoll.recipes.longcontext.presets:nano",
-            "published size: width 512, 4 layers",
-        ),
-        "longcontext-micro": Preset(
-            "plimsoll.recipes.longcontext.presets:micro",
-            "published size: width 768, 8 layers",
-        ),
-        "longcontext-tiny": Preset(
-            "plimsoll.recipes.longcontext.presets:tiny",
-            "published size: width 512, 6 layers",
-        ),
-        "longcontext-small": Preset(
-            "plimsoll.recipes.longcontext.presets:small",
-            "published size: width 1,024, 12 layers",
-        ),
-        "longcontext-small-32k": Preset(
-            "plimsoll.recipes.longcontext.presets:small_32k",
-            "published size: 123M, windows of 32,768 tokens",
-        ),
+        "longcontext-nano": Preset(f"{HERE}.presets:nano", "published size: width 512, 4 layers"),
+        "longcontext-micro": Preset(f"{HERE}.presets:micro", "published size: width 768, 8 layers"),
+        "longcontext-tiny": Preset(f"{HERE}.presets:tiny", "published size: width 512, 6 layers"),
+        "longcontext-small": Preset(f"{HERE}.presets:small", "published size: width 1,024, 12 layers"),
+        "longcontext-small-32k": Preset(f"{HERE}.presets:small_32k", "published size: 123M, windows of 32,768 tokens"),
         "longcontext-medium-32k": Preset(
-            "plimsoll.recipes.longcontext.presets:medium_32k",
-            "published size: width 1,536, 16 layers, 32,768 tokens",
+            f"{HERE}.presets:medium_32k", "published size: width 1,536, 16 layers, 32,768 tokens"
         ),
         "longcontext-large-32k": Preset(
-            "plimsoll.recipes.longcontext.presets:large_32k",
-            "published size: width 2,048, 24 layers, 32,768 tokens",
+            f"{HERE}.presets:large_32k", "published size: width 2,048, 24 layers, 32,768 tokens"
         ),
     },
     prepares={
         "longcontext": Preparation(
             purpose="text, tokenised once: a folder of ids",
-            options="plimsoll.recipes.longcontext.prepare:TextOptions",
-            make="plimsoll.recipes.longcontext.prepare:make",
-            text="plimsoll.recipes.longcontext.prepare:prepared_text",
+            options=f"{HERE}.prepare:TextOptions",
+            make=f"{HERE}.prepare:make",
+            text=f"{HERE}.prepare:prepared_text",
             example="plimsoll prepare longcontext --dataset-id my-texts/ --out packed/",
             clause="whose text is packed",
         ),

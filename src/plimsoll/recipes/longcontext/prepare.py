@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,21 +31,24 @@ def make(options: TextOptions) -> dict[str, Any]:
     from plimsoll.data.packed.prepare import build
     from plimsoll.data.progress import Left
 
-    def say(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+    return build(
+        content_of(options, TextSet),
+        Path(options.out),
+        workers=options.workers,
+        ray=options.ray,
+        progress=Left(),
+        say=partial(print, file=sys.stderr, flush=True),
+    )
 
-    how: dict[str, Any] = {"workers": options.workers, "ray": options.ray, "progress": Left(), "say": say}
-    return build(content_of(options, TextSet), Path(options.out), **how)
 
-
-def prepared_text(found: Mapping[str, Any]) -> str:
+def prepared_text(answer: Mapping[str, Any]) -> str:
     """Returns what is printed of a folder that was made."""
-    rate = found["tokens_per_second"]
-    sizes = f"{found['tokens']:,} tokens of {found['documents']:,} documents, {format_bytes(found['bytes'])}"
-    if found["finished_before"]:
-        return f"{found['path']} is finished: {sizes}"
+    rate = answer["tokens_per_second"]
+    sizes = f"{answer['tokens']:,} tokens of {answer['documents']:,} documents, {format_bytes(answer['bytes'])}"
+    if answer["finished_before"]:
+        return f"{answer['path']} is finished: {sizes}"
     return (
-        f"{found['path']}: {sizes}, in {format_seconds(found['seconds'])} ({rate:,.0f} tokens/s)\n"
-        f"  for validation: {found['validation_tokens']:,} tokens of {found['validation_documents']:,} documents\n"
-        f"  ids: {found['dtype']}, of a vocabulary of {found['vocab_size']:,}"
+        f"{answer['path']}: {sizes}, in {format_seconds(answer['seconds'])} ({rate:,.0f} tokens/s)\n"
+        f"  for validation: {answer['validation_tokens']:,} tokens of {answer['validation_documents']:,} documents\n"
+        f"  ids: {answer['dtype']}, of a vocabulary of {answer['vocab_size']:,}"
     )

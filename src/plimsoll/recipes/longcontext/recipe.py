@@ -10,8 +10,8 @@ Defaults are a model for a laptop; `presets.py` has the published sizes, docs/lo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -23,7 +23,7 @@ from plimsoll.models.sizing import HEAD_WIDTHS
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.recipes.base import AdamWRecipe, Count, Prepared, Say
 from plimsoll.recipes.longcontext.eigen_shape import EigenShape, Mixing, eigen_inner
-from plimsoll.recipes.longcontext.positions import BY_POSITION, by_position, is_of_a_position
+from plimsoll.recipes.longcontext.positions import BY_POSITION, PREFIX, by_position
 from plimsoll.recipes.verbs import Shown, Verb
 from plimsoll.types import COUNTED, Compute, Source, Task
 
@@ -34,6 +34,9 @@ GPT2_VOCABULARY = 50_257
 LARGEST_VOCABULARY = 2**31
 DEFAULT_EPOCHS = 1.0
 TOKENIZER = "tokenizer.json"
+LEAST = dict.fromkeys(("seq_len", "width", "layers", "inner", "heads"), 1) | {"validation_tokens": 0, "workers": 0}
+IDENTITY = ("tokens", "documents", "vocab_size", "dtype", "end_of_text", "tokenizer_sha256")
+"""What distinguishes a packed folder from another that has taken its place."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,13 +137,10 @@ class LongContext(AdamWRecipe):
         super().__post_init__()
         if self.data:  # a run is continued and evaluated from other folders, too
             object.__setattr__(self, "data", str(Path(self.data).expanduser().absolute()))
-        for name in ("seq_len", "width", "layers", "inner", "heads"):
+        for name, least in LEAST.items():
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise RecipeError(f"--{name.replace('_', '-')} must be 1 or more, got {value}")
-        for name in ("validation_tokens", "workers"):
-            if getattr(self, name) < 0:
-                raise RecipeError(f"--{name.replace('_', '-')} must be 0 or more, got {getattr(self, name)}")
+            if value is not None and value < least:
+                raise RecipeError(f"--{name.replace('_', '-')} must be {least} or more, got {value}")
         if self.vocab_size is not None and not 1 <= self.vocab_size <= LARGEST_VOCABULARY:
             raise RecipeError(f"--vocab-size must be from 1 to {LARGEST_VOCABULARY:,}, got {self.vocab_size:,}")
         if not 0 <= self.warmup_fraction < 1:
@@ -160,13 +160,10 @@ class LongContext(AdamWRecipe):
     def attention_chunks(self) -> tuple[int, ...]:
         return (256,) if self.attention_every and self.seq_len > 512 else ()
 
-    @property
-    def adamw(self) -> AdamW:
-        return replace(super().adamw, final_fraction=0.0)
-
     def optimizer(self, steps: int) -> AdamW:
-        """Returns AdamW with a one-cycle schedule: warm-up for a tenth of the run."""
-        return replace(self.adamw, warmup_steps=self.warmup_steps or round(self.warmup_fraction * steps))
+        """Returns AdamW with a one-cycle schedule: warm-up for a tenth of the run, then a cosine to zero."""
+        warmup_steps = self.warmup_steps or round(self.warmup_fraction * steps)
+        return replace(self.adamw, warmup_steps=warmup_steps, final_fraction=0.0)
 
     @property
     def rate_per_example(self) -> int:
@@ -186,49 +183,26 @@ class LongContext(AdamWRecipe):
 
     @cached_property
     def shape(self) -> EigenShape:
-        return self._shape(self.vocab)
+        if not self.data:
+            return self._shape(self.vocab_size or GPT2_VOCABULARY)
+        packed = self.packed.vocab_size
+        if self.vocab_size is not None and self.vocab_size < packed:
+            raise RecipeError(
+                f"{self.data} was packed with a vocabulary of {packed:,}, but --vocab-size {self.vocab_size:,} gives"
+                f" the model only {self.vocab_size:,} rows: leave --vocab-size out, or make it at least {packed:,}"
+            )
+        return self._shape(self.vocab_size or packed)
 
     def _shape(self, vocab: int) -> EigenShape:
-        return EigenShape(
-            vocab=vocab,
-            width=self.width,
-            layers=self.layers,
-            heads=self.heads or _heads(self.width),
-            inner=self.inner or eigen_inner(self.width),
-            tied=self.tied,
-            states=self.states,
-            r_min=self.r_min,
-            r_max=self.r_max,
-            max_phase=self.max_phase,
-            selective=self.selective,
-            attention_every=self.attention_every,
-            attention_window=self.attention_window,
-            tbptt=self.tbptt,
-            form=self.form,
-            chunk=self.chunk_size,
-        )
-
-    @property
-    def vocab(self) -> int:
-        if not self.data:
-            return self.vocab_size or GPT2_VOCABULARY
-        there = self.packed.vocab_size
-        if self.vocab_size is not None and self.vocab_size < there:
-            raise RecipeError(
-                f"{self.data} was packed with a vocabulary of {there:,}, but --vocab-size {self.vocab_size:,} gives the"
-                f" model only {self.vocab_size:,} rows: leave --vocab-size out, or make it at least {there:,}"
-            )
-        return self.vocab_size or there
-
-    @property
-    def _dtype(self) -> str:
-        """Type of an id in a folder of this vocabulary."""
-        if self.data:
-            return self.packed.dtype
-        return "uint16" if self.vocab <= 2**16 else "uint32"
+        sizes = {field.name: getattr(self, field.name) for field in fields(EigenShape) if field.name != "vocab"}
+        head_width = next((size for size in HEAD_WIDTHS if self.width % size == 0), self.width)
+        sizes["heads"] = self.heads or self.width // head_width
+        sizes["inner"] = self.inner or eigen_inner(self.width)
+        return EigenShape(vocab=vocab, **sizes)
 
     def batch_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
-        return {"tokens": ((examples, self.seq_len + 1), self._dtype)}
+        smallest = "uint16" if self.shape.vocab <= 2**16 else "uint32"
+        return {"tokens": ((examples, self.seq_len + 1), self.packed.dtype if self.data else smallest)}
 
     def evaluation_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
         return self.batch_spec(examples) | {COUNTED: ((examples,), "bool")}
@@ -251,19 +225,19 @@ class LongContext(AdamWRecipe):
         (folder / TOKENIZER).write_bytes((packed.folder / TOKENIZER).read_bytes())  # as every run has it
         steps = self.steps or max(1, int((self.epochs or DEFAULT_EPOCHS) * per_epoch))
         description = f"{packed.tokens:,} tokens of {packed.documents:,} documents ({packed.source}) in {self.data}"
-        held_out = self._held_out_windows(packed)
+        held_out = self._held_out_windows
         say(
             f"data: {description}; {windows:,} windows of {self.seq_len:,}, {held_out:,} held out; {steps:,} steps are"
             f" {steps / per_epoch:.3g} epochs"
         )
         if not held_out and self.validation_tokens:
             say("validation: none, the held-out documents have fewer tokens than one window")
-        return Prepared(
-            steps=steps, steps_per_epoch=per_epoch, facts={"description": description, "packed": _identity(packed)}
-        )
+        identity = {name: getattr(packed, name) for name in IDENTITY}
+        return Prepared(steps=steps, steps_per_epoch=per_epoch, facts={"description": description, "packed": identity})
 
     def data_changed(self, prepared: Prepared) -> str | None:
-        require_same_facts(self.data, prepared.facts["packed"], _identity(self.packed))
+        identity = {name: getattr(self.packed, name) for name in IDENTITY}
+        require_same_facts(self.data, prepared.facts["packed"], identity)
         return None
 
     def without_data(self, prepared: Prepared) -> LongContext:
@@ -281,19 +255,17 @@ class LongContext(AdamWRecipe):
             workers=self.workers,
         )
 
-    def _held_out_windows(self, packed: Packed) -> int:
-        there = max(0, packed.validation_tokens - 1) // self.seq_len
-        return min(there, max(1, self.validation_tokens // self.seq_len)) if self.validation_tokens else 0
+    @property
+    def _held_out_windows(self) -> int:
+        windows = max(0, self.packed.validation_tokens - 1) // self.seq_len
+        return min(windows, max(1, self.validation_tokens // self.seq_len)) if self.validation_tokens else 0
 
-    def validation(self, folder: Path, *, examples: int) -> Iterator[dict[str, Any]] | Iterable[dict[str, Any]]:
-        windows = self._held_out_windows(self.packed)
-        return self._held_out(windows, examples) if windows else ()
-
-    def _held_out(self, windows: int, examples: int) -> Iterator[dict[str, Any]]:
+    def validation(self, folder: Path, *, examples: int) -> Iterator[dict[str, Any]]:
         import numpy as np
 
         from plimsoll.data.packed.windows import packed_validation
 
+        windows = self._held_out_windows
         batches = packed_validation(self.data, seq_len=self.seq_len, batch_size=examples)
         for number, batch in enumerate(islice(batches, -(-windows // examples))):
             wanted = np.arange(examples) < windows - number * examples
@@ -301,7 +273,7 @@ class LongContext(AdamWRecipe):
 
     def reported(self, metrics: Mapping[str, float]) -> dict[str, Any]:
         """Returns the loss, and a table of it by position."""
-        rest = {name: value for name, value in metrics.items() if not is_of_a_position(name)}
+        rest = {name: value for name, value in metrics.items() if not name.startswith(PREFIX)}
         return rest | {BY_POSITION: by_position(metrics, self.seq_len)}
 
     def exhibits(self, metrics: Mapping[str, float], facts: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -325,25 +297,10 @@ class LongContext(AdamWRecipe):
     def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
         from plimsoll.data.packed.packed import packed_bytes
 
-        itemsize = {"uint16": 2, "uint32": 4}[self._dtype]
+        _, dtype = self.batch_spec(1)["tokens"]
+        itemsize = {"uint16": 2, "uint32": 4}[dtype]
         sizes = {"seq_len": self.seq_len, "batch_size": self.effective_batch, "itemsize": itemsize}
         return {"data": packed_bytes(**sizes, prefetch=prefetch)}
 
     def data_advice(self) -> str:
         return "a smaller --batch-size"
-
-
-def _heads(width: int) -> int:
-    return width // next((size for size in HEAD_WIDTHS if width % size == 0), width)
-
-
-def _identity(packed: Packed) -> dict[str, Any]:
-    """Returns what distinguishes the folder from another that has taken its place."""
-    return {
-        "tokens": packed.tokens,
-        "documents": packed.documents,
-        "vocab_size": packed.vocab_size,
-        "dtype": packed.dtype,
-        "end_of_text": packed.end_of_text,
-        "tokenizer_sha256": packed.tokenizer_sha256,
-    }

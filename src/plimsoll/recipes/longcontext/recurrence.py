@@ -11,7 +11,7 @@ gradients go through all chunks.
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
 from typing import Literal
 
 import jax
@@ -50,30 +50,40 @@ def states(
     return _states(form, min(chunk, inputs.shape[1]), coefficient, inputs, initial)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _states(form: Form, chunk: int, coefficient: Array, inputs: Array, initial: Array) -> Array:
-    return _FORMS[form](chunk, coefficient, inputs, initial)
+def _by_form(form: Form, chunk: int, coefficient: Array, inputs: Array, initial: Array) -> Array:
+    if form == "associative":
+        each = jnp.broadcast_to(coefficient, inputs.shape)
+        reach, local = jax.lax.associative_scan(
+            lambda first, second: (first[0] * second[0], second[0] * first[1] + second[1]), (each, inputs), axis=1
+        )
+        return local + reach * initial[:, None]
+    if form == "fft":
+        length = inputs.shape[1]
+        powers = _powers(coefficient, length + 1)
+        product = jnp.fft.fft(inputs, 2 * length, axis=1) * jnp.fft.fft(powers[:length], 2 * length, axis=0)
+        return jnp.fft.ifft(product, axis=1)[:, :length] + powers[1:] * initial[:, None]
+    return _in_chunks(chunk, coefficient, inputs, initial, within=_by_matmul if form == "matmul" else _by_steps)
+
+
+_states = jax.custom_vjp(_by_form, nondiff_argnums=(0, 1))
 
 
 def _forward(form: Form, chunk: int, coefficient: Array, inputs: Array, initial: Array):
-    found = _states(form, chunk, coefficient, inputs, initial)
-    return found, (coefficient, initial, found)
+    result = _states(form, chunk, coefficient, inputs, initial)
+    return result, (coefficient, initial, result)
 
 
 def _backward(form: Form, chunk: int, kept: tuple[Array, Array, Array], gradient: Array):
     """Returns the gradients. That of c_t is its own and a_{t+1} times that of c_{t+1}. (JAX's gradients of complex
     numbers take no conjugates.)"""
-    coefficient, initial, found = kept
+    coefficient, initial, result = kept
     fixed = coefficient.ndim == 1
-    following = coefficient if fixed else jnp.roll(coefficient, -1, axis=1)  # the last one meets a state of zero
-    back = _FORMS[form](
-        chunk,
-        following if fixed else jnp.flip(following, axis=1),
-        jnp.flip(gradient, axis=1),
-        jnp.zeros_like(initial),
-    )
+    following = coefficient
+    if not fixed:  # in the order of the way back, where the last one meets a state of zero
+        following = jnp.flip(jnp.roll(coefficient, -1, axis=1), axis=1)
+    back = _by_form(form, chunk, following, jnp.flip(gradient, axis=1), jnp.zeros_like(initial))
     of_inputs = jnp.flip(back, axis=1)
-    before = jnp.concatenate([initial[:, None], found[:, :-1]], axis=1)
+    before = jnp.concatenate([initial[:, None], result[:, :-1]], axis=1)
     of_coefficient = jnp.einsum("btk,btk->k", before, of_inputs) if fixed else before * of_inputs
     of_initial = of_inputs[:, 0] * (coefficient if fixed else coefficient[:, 0])
     return of_coefficient, of_inputs, of_initial
@@ -81,8 +91,12 @@ def _backward(form: Form, chunk: int, kept: tuple[Array, Array, Array], gradient
 
 _states.defvjp(_forward, _backward)
 
+Within = Callable[[Array, Array], tuple[Array, Array]]
+"""Coefficients and inputs of (chunk, batch, chunks, states) to the states of each chunk from zero, and to what is left
+at each position of a state before the chunk."""
 
-def _in_chunks(chunk: int, coefficient: Array, inputs: Array, initial: Array, *, matmul: bool) -> Array:
+
+def _in_chunks(chunk: int, coefficient: Array, inputs: Array, initial: Array, *, within: Within) -> Array:
     """Returns the states chunk by chunk; the last chunk is filled up with inputs of zero."""
     batch, length, width = inputs.shape
     missing = -length % chunk
@@ -92,7 +106,6 @@ def _in_chunks(chunk: int, coefficient: Array, inputs: Array, initial: Array, *,
         padded = jnp.pad(values, ((0, 0), (0, missing), (0, 0)))
         return padded.reshape(batch, chunks, chunk, width).transpose(2, 0, 1, 3)
 
-    within = _by_matmul if matmul else _by_steps
     local, reach = within(coefficient if coefficient.ndim == 1 else cut(coefficient), cut(inputs))
 
     def to_next(state: Array, this: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -101,23 +114,22 @@ def _in_chunks(chunk: int, coefficient: Array, inputs: Array, initial: Array, *,
 
     whole = jnp.broadcast_to(reach[-1], (batch, chunks, width))
     _, entering = jax.lax.scan(to_next, initial, (whole.swapaxes(0, 1), local[-1].swapaxes(0, 1)))
-    found = local + reach * entering.swapaxes(0, 1)
-    return found.transpose(1, 2, 0, 3).reshape(batch, length + missing, width)[:, :length]
+    result = local + reach * entering.swapaxes(0, 1)
+    return result.transpose(1, 2, 0, 3).reshape(batch, length + missing, width)[:, :length]
 
 
 def _by_steps(coefficient: Array, inputs: Array) -> tuple[Array, Array]:
-    """States of each chunk from zero, and what is left at each position of a state before the chunk."""
     fixed = coefficient.ndim == 1
 
     def step(now: tuple[Array, Array], this: dict[str, Array]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
         (state, reach), a = now, this.get("coefficient", coefficient)
-        state, reach = a * state + this["input"], a * reach
-        return (state, reach), (state, reach)
+        after = a * state + this["input"], a * reach
+        return after, after
 
-    one = jnp.ones_like(coefficient if fixed else inputs[0])
+    ones = jnp.ones_like(coefficient if fixed else inputs[0])
     each = {"input": inputs} if fixed else {"input": inputs, "coefficient": coefficient}
-    _, (found, reach) = jax.lax.scan(step, (jnp.zeros_like(inputs[0]), one), each)
-    return found, reach[:, None, None] if fixed else reach
+    _, (local, reach) = jax.lax.scan(step, (jnp.zeros_like(inputs[0]), ones), each)
+    return local, reach[:, None, None] if fixed else reach
 
 
 def _by_matmul(coefficient: Array, inputs: Array) -> tuple[Array, Array]:
@@ -126,35 +138,10 @@ def _by_matmul(coefficient: Array, inputs: Array) -> tuple[Array, Array]:
     powers = _powers(coefficient, length + 1)
     apart = jnp.arange(length)[:, None] - jnp.arange(length)
     triangle = jnp.where(apart[..., None] >= 0, powers[jnp.maximum(apart, 0)], 0)
-    found = jnp.einsum("jik,ibgk->jbgk", triangle, inputs, precision="highest")
-    return found, powers[1:, None, None]
-
-
-def _by_prefixes(_: int, coefficient: Array, inputs: Array, initial: Array) -> Array:
-    def then(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Array, Array]:
-        return first[0] * second[0], second[0] * first[1] + second[1]
-
-    each = jnp.broadcast_to(coefficient, inputs.shape)
-    reach, found = jax.lax.associative_scan(then, (each, inputs), axis=1)
-    return found + reach * initial[:, None]
-
-
-def _by_convolution(_: int, coefficient: Array, inputs: Array, initial: Array) -> Array:
-    length = inputs.shape[1]
-    powers = _powers(coefficient, length + 1)
-    size = 2 * length
-    product = jnp.fft.fft(inputs, size, axis=1) * jnp.fft.fft(powers[:length], size, axis=0)
-    return jnp.fft.ifft(product, axis=1)[:, :length] + powers[1:] * initial[:, None]
+    local = jnp.einsum("jik,ibgk->jbgk", triangle, inputs, precision="highest")
+    return local, powers[1:, None, None]
 
 
 def _powers(coefficient: Array, count: int) -> Array:
     """Returns coefficient^0 to coefficient^(count - 1), by exponents: products of thousands of factors lose digits."""
     return jnp.exp(jnp.arange(count).astype(coefficient.dtype)[:, None] * jnp.log(coefficient))
-
-
-_FORMS = {
-    "steps": partial(_in_chunks, matmul=False),
-    "matmul": partial(_in_chunks, matmul=True),
-    "associative": _by_prefixes,
-    "fft": _by_convolution,
-}

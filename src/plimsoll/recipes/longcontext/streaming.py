@@ -5,7 +5,8 @@ as many as a window of training had, where it sees all before it). A prompt is r
 nothing is compiled for its length.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,10 +17,10 @@ from jaxtyping import Array, Complex, Float, Int
 from plimsoll.models.decoder import Block, Decoder
 from plimsoll.models.rotary import angles_at
 from plimsoll.models.sampling import sampled_id
-from plimsoll.recipes.longcontext.eigen import EigenBlock, Group
+from plimsoll.recipes.longcontext.eigen import EigenBlock
 from plimsoll.recipes.longcontext.eigen_shape import EigenShape
+from plimsoll.recipes.longcontext.task import LongTokens
 from plimsoll.recipes.writing import texts, write
-from plimsoll.types import TrainedRun
 
 PIECE = 256
 """Tokens of a prompt that are read at once; what is left of it is read one by one."""
@@ -56,19 +57,17 @@ class Stream:
 
         def one_block(x: Array, both: tuple[dict, Any]) -> tuple[Array, Any]:
             weights, before = both
-            return self._onward(self.decoder.opened_block(weights), x, before, position)
+            block = self.decoder.opened_block(weights)
+            if isinstance(block, EigenBlock):
+                return block.onward(x, before)
+            after = {}
+            for name in block.recurrent:
+                x, after[name] = getattr(block, name).onward(x, before[name])
+            x, after["attending"] = self._attended(block.attending, x, before["attending"], position)
+            return x, after
 
         x, blocks = jax.lax.scan(one_block, self.decoder.embedded(params, ids), (params["blocks"], memory["blocks"]))
         return self.decoder.normed(params, x), {"position": position + ids.shape[1], "blocks": blocks}
-
-    def _onward(self, block: EigenBlock | Group, x: Array, before: Any, position: Array) -> tuple[Array, Any]:
-        if isinstance(block, EigenBlock):
-            return block.onward(x, before)
-        after = {}
-        for name in block.recurrent:
-            x, after[name] = getattr(block, name).onward(x, before[name])
-        x, after["attending"] = self._attended(block.attending, x, before["attending"], position)
-        return x, after
 
     def _attended(self, block: Block, x: Array, before: dict[str, Array], position: Array) -> tuple[Array, Any]:
         new = jnp.arange(x.shape[1], dtype=jnp.int32)
@@ -84,10 +83,11 @@ class Stream:
 
 
 def continued(
-    stream: Stream,
+    task: LongTokens,
     params: dict,
     prompt: Sequence[int],
     *,
+    length: int,
     known: int,
     end: int,
     tokens: int,
@@ -96,12 +96,10 @@ def continued(
     seed: int,
 ) -> Iterator[int]:
     """Yields at most `tokens` ids after the prompt, up to `end` (which is not yielded), sampled as
-    `sampling.continued` does."""
+    `sampling.continued` does; a layer that attends to all before it sees `length` of them."""
+    stream = Stream(task.decoder, context=length)
     rows = min(known, stream.shape.vocab)
-
-    @jax.jit
-    def read(params: dict, memory: Memory, ids: Array) -> Memory:
-        return stream.hidden(params, memory, ids)[1]
+    read = jax.jit(lambda params, memory, ids: stream.hidden(params, memory, ids)[1])
 
     @jax.jit
     def next_token(params: dict, memory: Memory, last: Array, seed: Array, index: Array, temperature: Array) -> Any:
@@ -109,30 +107,22 @@ def continued(
         logits = stream.decoder.logits(params, hidden[0])[0]
         return sampled_id(logits[:rows], top_k=top_k, seed=seed, index=index, temperature=temperature), memory
 
-    *before, token = (int(one) for one in prompt)
+    *before, token = map(int, prompt)
     memory, whole = stream.start(), len(before) // PIECE * PIECE
     for at in range(0, whole, PIECE):
         memory = read(params, memory, np.asarray([before[at : at + PIECE]], np.int32))
-    for one in before[whole:]:
-        memory = read(params, memory, np.asarray([[one]], np.int32))
+    for last in before[whole:]:
+        memory = read(params, memory, np.asarray([[last]], np.int32))
     for index in range(tokens):
         settings = np.uint32(seed % 2**32), np.int32(index), np.float32(temperature)
-        found, memory = next_token(params, memory, np.int32(token), *settings)
-        token = int(found)
+        sampled, memory = next_token(params, memory, np.int32(token), *settings)
+        token = int(sampled)
         if token == end:
             return
         yield token
 
 
-def sample(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns text after a prompt: see `recipes.writing.write`."""
-    return write(trained, request, _of_task)
-
-
-def shown(trained: TrainedRun) -> list[dict[str, Any]]:
-    """Returns what a report shows of the model."""
-    return texts(trained, _of_task)
-
-
-def _of_task(task: Any, weights: dict, prompt: Sequence[int], *, length: int, **options: Any) -> Iterator[int]:
-    return continued(Stream(task.decoder, context=length), weights, prompt, **options)
+sample = partial(write, continued=continued)
+"""Function of a trained run and a request: the text after a prompt (`recipes.writing.write`)."""
+shown = partial(texts, continued=continued)
+"""Function of a trained run: what a report shows of the model."""

@@ -24,11 +24,6 @@ def evaluation(answer: Mapping[str, Any]) -> str:
     return f"{evaluation_text(means)}\n\n{positions_table(answer[BY_POSITION])}"
 
 
-def evaluation_picture(answer: Mapping[str, Any], path: str) -> None:
-    """Draws the loss by position."""
-    positions_picture(answer[BY_POSITION], path)
-
-
 def positions_table(losses: Mapping[str, float]) -> str:
     """Returns a table of the loss by position.
 
@@ -46,13 +41,12 @@ def positions_table(losses: Mapping[str, float]) -> str:
     return "\n".join(["  loss by position in the window", *columns([header, *rows], align="rrrl", indent=4)])
 
 
-def positions_picture(losses: Mapping[str, float], path: Path | str) -> Path:
-    """Draws a step for each stretch, over a logarithmic axis of positions, into `path`: a .png or .svg."""
-    return save_picture(path, lambda: positions_figure(losses))
+def evaluation_picture(answer: Mapping[str, Any], path: Path | str) -> Path:
+    """Draws the loss by position into `path`, a .png or .svg: a step for each stretch, over a logarithmic axis."""
+    return save_picture(path, lambda: _positions_figure(answer[BY_POSITION]))
 
 
-def positions_figure(losses: Mapping[str, float]) -> Figure:
-    """Returns the figure with a step for each stretch."""
+def _positions_figure(losses: Mapping[str, float]) -> Figure:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.2), layout="constrained", facecolor="white")

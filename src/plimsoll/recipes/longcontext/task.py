@@ -7,13 +7,13 @@ from plimsoll.levers.chunked_loss import chunked_nats
 from plimsoll.models.language import NextToken
 from plimsoll.recipes.longcontext.eigen import block_of
 from plimsoll.recipes.longcontext.eigen_shape import EigenShape
-from plimsoll.recipes.longcontext.positions import name_of, stretches
+from plimsoll.recipes.longcontext.positions import stretches
 from plimsoll.types import COUNTED, IGNORE, Batch, Compute, LossSum, Metrics, Params
 
 
 class LongTokens(NextToken):
     """A `Task`: batches hold `tokens`, ids of (batch, length + 1) of any integer type. An evaluation may have booleans
-    `counted` of (batch,) besides, and tells the loss by position."""
+    `counted` of (batch,) besides, and reports the loss by position."""
 
     def __init__(self, shape: EigenShape, compute: Compute) -> None:
         super().__init__(shape, compute, block_of(shape))
@@ -21,20 +21,11 @@ class LongTokens(NextToken):
     def loss(
         self, params: Params, carry: None, batch: Batch, keys: Array, *, train: bool
     ) -> tuple[LossSum, None, Metrics]:
+        """Returns the loss, and in an evaluation metrics like `loss_from_64` over the stretch that begins there."""
+        batch = _shifted(batch)
         if train:
-            return super().loss(params, carry, _shifted(batch), keys, train=train)
-        loss, metrics = self._by_position(params["trainable"], _shifted(batch))
-        return loss, None, metrics
-
-    def enter(self, outer: dict, batch: Batch) -> Array:
-        return super().enter(outer, _shifted(batch))
-
-    def leave(self, outer: dict, x: Array, batch: Batch) -> tuple[LossSum, Metrics]:
-        return super().leave(outer, x, _shifted(batch))
-
-    def _by_position(self, weights: dict, batch: Batch) -> tuple[LossSum, Metrics]:
-        """Returns the loss, and metrics like `loss_from_64` over the stretch of positions that begins there."""
-        labels = batch["labels"]
+            return super().loss(params, carry, batch, keys, train=train)
+        weights, labels = params["trainable"], batch["labels"]
         hidden = self.decoder.hidden(weights, batch["input_ids"])
         nats = chunked_nats(
             hidden.reshape(labels.size, -1),
@@ -45,10 +36,16 @@ class LongTokens(NextToken):
         ).reshape(labels.shape)
         counted = (labels != IGNORE).astype(jnp.float32)
         metrics = {
-            name_of(start): LossSum(jnp.sum(nats[:, start:end]), jnp.sum(counted[:, start:end]))
-            for start, end in stretches(labels.shape[1])
+            name: LossSum(jnp.sum(nats[:, start:end]), jnp.sum(counted[:, start:end]))
+            for name, (start, end) in stretches(labels.shape[1]).items()
         }
-        return LossSum(jnp.sum(nats), jnp.sum(counted)), metrics
+        return LossSum(jnp.sum(nats), jnp.sum(counted)), None, metrics
+
+    def enter(self, outer: dict, batch: Batch) -> Array:
+        return super().enter(outer, _shifted(batch))
+
+    def leave(self, outer: dict, x: Array, batch: Batch) -> tuple[LossSum, Metrics]:
+        return super().leave(outer, x, _shifted(batch))
 
 
 def _shifted(batch: Batch) -> Batch:

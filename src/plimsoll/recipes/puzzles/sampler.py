@@ -15,7 +15,6 @@ from typing import Any
 
 import grain
 import numpy as np
-from grain.experimental import ThreadPrefetchIterDataset
 from jaxtyping import Int
 
 from plimsoll.data.batch_source import BatchSource
@@ -128,7 +127,7 @@ class PuzzleLoader(BatchSource):
         self, puzzles: PuzzleSet, *, batch_size: int, seed: int, epochs_per_iteration: int, prefetch: int
     ) -> None:
         draws = PuzzleDraws(puzzles, batch_size=batch_size, seed=seed, epochs_per_iteration=epochs_per_iteration)
-        super().__init__(ThreadPrefetchIterDataset(draws, prefetch_buffer_size=prefetch) if prefetch else draws)
+        super().__init__(draws, prefetch=prefetch)
 
 
 def batches_per_iteration(puzzles: PuzzleSet, *, batch_size: int, epochs_per_iteration: float) -> int:

@@ -11,15 +11,15 @@ testing that includes the items of validation, which no model was trained on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float32, Int64
+from scipy import sparse
 
 from plimsoll.recipes.recommend.interactions import HeldOut, Interactions
-from plimsoll.recipes.recommend.ranking import added, means, ranks, sums
+from plimsoll.recipes.recommend.ranking import mean_metrics
 from plimsoll.units import MIB
 
 Sparse = Any
@@ -37,32 +37,27 @@ ROWS_TOGETHER = 256
 
 
 class Baselines:
-    """Baselines for one split. Counts are computed on first use."""
+    """Baselines for one split. Cosines and followers are computed on first use."""
 
     def __init__(self, interactions: Interactions, split: HeldOut) -> None:
-        self.interactions, self.split = interactions, split
-        self._ends = interactions.ends(split)
-        lengths = self._ends - interactions.offsets[:-1]
+        self.interactions = interactions
+        self.split: HeldOut = split
+        self._size = interactions.items + 1
+        firsts = interactions.offsets[:-1]
+        lengths = interactions.ends[split] - firsts
         self._starts = np.concatenate([[0], np.cumsum(lengths)])
         """First place of each user in the counted items; each user has at least one."""
-        self._size = interactions.items + 1
-
-    def blocks(self) -> Iterator[Int64[np.ndarray, " users"]]:
-        """Yields evaluated users, as many at a time as have scores that fit into `BLOCK_BYTES`."""
-        users = self.interactions.evaluated
-        count = max(1, BLOCK_BYTES // (4 * self._size))
-        for first in range(0, len(users), count):
-            yield users[first : first + count]
+        places = np.repeat(firsts - self._starts[:-1], lengths) + np.arange(self._starts[-1])
+        self._counted = np.asarray(interactions.sequences[places])
+        """Items before the held-out ones, user by user."""
+        self.popularity: Int64[np.ndarray, " items_and_1"] = np.bincount(self._counted, minlength=self._size)
 
     def evaluate(self, *, keep_seen: bool = False) -> dict[str, dict[str, float]]:
         """Returns the mean metrics of each baseline."""
-        parts: dict[str, list[dict[str, float]]] = {name: [] for name in BASELINES}
-        for users in self.blocks():
-            targets = np.asarray(self.interactions.sequences[self._ends[users]])
-            seen = None if keep_seen else self._histories(users)
-            for name in BASELINES:
-                parts[name].append(sums(ranks(self.scores(name, users), targets, seen=seen)))
-        return {name: means(added(sums_of_blocks)) for name, sums_of_blocks in parts.items()}
+        how: dict[str, Any] = {"users": max(1, BLOCK_BYTES // (4 * self._size)), "keep_seen": keep_seen}
+        return {
+            name: mean_metrics(self.interactions, self.split, partial(self.scores, name), **how) for name in BASELINES
+        }
 
     def scores(self, name: str, users: Int64[np.ndarray, " users"]) -> Float32[np.ndarray, "users items_and_1"]:
         """Returns a score per item; higher is better. Column 0 is padding."""
@@ -76,22 +71,22 @@ class Baselines:
         return scores
 
     @cached_property
-    def popularity(self) -> Int64[np.ndarray, " items_and_1"]:
-        return np.bincount(self._counted, minlength=self._size)
-
-    @cached_property
     def cosines(self) -> Sparse:
         """Cosines of each item with its neighbours other than itself: (items + 1, items + 1), float32."""
-        taken = self._taken()
+        ones = np.ones(len(self._counted), np.float32)
+        parts = ones, self._counted.copy(), self._starts.copy()  # SciPy sorts what it is given in place
+        taken: Sparse = sparse.csr_matrix(parts, shape=(self.interactions.users, self._size))
+        taken.sum_duplicates()
+        taken.data[:] = 1  # where a user took an item, however often
         often = np.asarray(taken.sum(axis=0)).ravel()
-        columns = (taken @ _sparse().diags_array(1 / np.sqrt(np.maximum(often, 1)))).astype(np.float32).tocsr()
+        columns = (taken @ sparse.diags_array(1 / np.sqrt(np.maximum(often, 1)))).astype(np.float32).tocsr()
         rows = columns.T.tocsr()
         most = max(1, NEIGHBOUR_BYTES // (8 * self._size))
-        parts = [
+        blocks = [
             _nearest(rows[at : at + ROWS_TOGETHER] @ columns, at, most=most)
             for at in range(0, self._size, ROWS_TOGETHER)
         ]
-        return _sparse().vstack(parts, format="csr")
+        return sparse.vstack(blocks, format="csr")
 
     @cached_property
     def followers(self) -> Sparse:
@@ -100,44 +95,18 @@ class Baselines:
         inside[self._starts[1:] - 1] = False  # the last of each user has none
         before = np.flatnonzero(inside)
         pairs = self._counted[before], self._counted[before + 1]
-        counts = _sparse().coo_matrix((np.ones(len(before), np.float32), pairs), shape=(self._size, self._size))
+        counts = sparse.coo_matrix((np.ones(len(before), np.float32), pairs), shape=(self._size, self._size))
         return counts.tocsr()  # which adds up what stands there twice
-
-    @cached_property
-    def _counted(self) -> np.ndarray:
-        """Items before the held-out ones, user by user."""
-        starts = self._starts
-        places = np.repeat(self.interactions.offsets[:-1] - starts[:-1], np.diff(starts)) + np.arange(starts[-1])
-        return np.asarray(self.interactions.sequences[places])
-
-    def _taken(self) -> Sparse:
-        """Returns a sparse matrix with 1 where a user took an item: (users, items + 1)."""
-        ones = np.ones(len(self._counted), np.float32)
-        parts = ones, self._counted.copy(), self._starts.copy()  # SciPy sorts what it is given in place
-        matrix = _sparse().csr_matrix(parts, shape=(self.interactions.users, self._size))
-        matrix.sum_duplicates()
-        matrix.data[:] = 1
-        return matrix
-
-    def _histories(self, users: np.ndarray) -> list[np.ndarray]:
-        offsets, ends = self.interactions.offsets, self._ends
-        return [self.interactions.sequences[offsets[user] : ends[user]] for user in users.tolist()]
 
     def _weights(self, users: np.ndarray, *, recent: int | None) -> Sparse:
         """Returns weights of the history's items: 1 for each, or 1, 0.5, 0.25, ... for the last ones."""
-        histories = [items if recent is None else items[-recent:] for items in self._histories(users)]
+        histories = [self.interactions.history(user, self.split) for user in users.tolist()]
+        histories = [items if recent is None else items[-recent:] for items in histories]
         lengths = [len(items) for items in histories]
         age = np.concatenate([np.arange(length)[::-1] for length in lengths])
         weights = np.ones(len(age)) if recent is None else DECAY**age
         parts = weights.astype(np.float32), np.concatenate(histories), np.cumsum([0, *lengths])
-        return _sparse().csr_matrix(parts, shape=(len(users), self._size))
-
-
-def _sparse() -> Any:
-    """Returns the module `scipy.sparse`, which is imported on first use."""
-    from scipy import sparse
-
-    return sparse
+        return sparse.csr_matrix(parts, shape=(len(users), self._size))
 
 
 def _nearest(cosines: Sparse, first: int, *, most: int) -> Sparse:
@@ -153,4 +122,4 @@ def _nearest(cosines: Sparse, first: int, *, most: int) -> Sparse:
         kept.append((items, values))
     ends = np.cumsum([0, *(len(items) for items, _ in kept)])
     items, values = (np.concatenate([row[part] for row in kept]) for part in (0, 1))
-    return _sparse().csr_matrix((values, items, ends), shape=cosines.shape)
+    return sparse.csr_matrix((values, items, ends), shape=cosines.shape)

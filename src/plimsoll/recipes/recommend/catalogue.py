@@ -10,72 +10,67 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from plimsoll.errors import DataError
-from plimsoll.recipes.recommend.formats import MOVIELENS, delimiter_of, header_of, opened
+from plimsoll.recipes.recommend.formats import MOVIELENS, header_of, opened
 from plimsoll.recipes.recommend.prepare_options import Form, RecommendSet
 
 ITEMS = "items.jsonl"
 
 
+@dataclass(frozen=True)
 class Catalogue:
-    """Names of items. `titles` has None for an item without a title."""
+    """Names of items, in the order of their ids."""
 
-    def __init__(self, originals: Sequence[str], titles: Sequence[str | None]) -> None:
-        self.originals, self.titles = list(originals), list(titles)
+    originals: list[str]
+    """Names in the prepared file."""
+    titles: list[str | None]
+    """None for an item without a title."""
 
     @classmethod
     def read(cls, folder: Path) -> Catalogue:
         path = folder / ITEMS
         if not path.is_file():
             raise DataError(f"there is no {ITEMS} in {folder}: the data set is not whole. Prepare it again")
-        originals: list[str] = []
-        titles: list[str | None] = []
+        catalogue = cls([], [])
         try:
             with open(path, encoding="utf-8") as lines:
                 for number, line in enumerate(lines, 1):
                     item = json.loads(line)
                     if item["id"] != number:
                         raise ValueError(f"it has the id {item['id']}")
-                    originals.append(str(item["original"]))
-                    titles.append(None if item["title"] is None else str(item["title"]))
+                    title = None if item["title"] is None else str(item["title"])
+                    catalogue.originals.append(str(item["original"]))
+                    catalogue.titles.append(title)
         except (ValueError, KeyError, TypeError, RecursionError) as problem:
             words = f"it has no {problem}" if isinstance(problem, KeyError) else problem
             raise DataError(
-                f"{path}, line {len(originals) + 1:,}, is no item with its id, original and title ({words}): prepare"
-                " the data set again"
+                f"{path}, line {len(catalogue.originals) + 1:,}, is no item with its id, original and title ({words}):"
+                " prepare the data set again"
             ) from None
-        return cls(originals, titles)
+        return catalogue
 
     def write(self, folder: Path) -> None:
         with open(folder / ITEMS, "w", encoding="utf-8") as file:
-            for number, (original, title) in enumerate(zip(self.originals, self.titles, strict=True), 1):
-                item = {"id": number, "original": original, "title": title}
-                file.write(json.dumps(item, ensure_ascii=False) + "\n")
-
-    def __len__(self) -> int:
-        return len(self.originals)
-
-    @cached_property
-    def ids(self) -> dict[str, int]:
-        """Ids by original name."""
-        return {original: number for number, original in enumerate(self.originals, 1)}
+            for item in range(1, len(self.originals) + 1):
+                file.write(json.dumps(self.described(item), ensure_ascii=False) + "\n")
 
     def name(self, item: int) -> str:
         """Returns the title of an item, or its original name if it has none."""
         return self.titles[item - 1] or self.originals[item - 1]
 
+    def described(self, item: int) -> dict[str, Any]:
+        """Returns the id and both names of an item."""
+        return {"id": item, "original": self.originals[item - 1], "title": self.titles[item - 1]}
+
     @property
     def sha256(self) -> str:
-        return catalogue_sha256(self.originals)
-
-
-def catalogue_sha256(originals: Iterable[str]) -> str:
-    """Returns a hash of the original names in order, which identifies a catalogue."""
-    return hashlib.sha256(json.dumps(list(originals)).encode()).hexdigest()
+        """Hash of the original names in order, which identifies a catalogue."""
+        return hashlib.sha256(json.dumps(self.originals).encode()).hexdigest()
 
 
 BESIDE: dict[Form, str] = {"movielens-csv": "movies.csv", "movielens-dat": "movies.dat"}
@@ -102,14 +97,12 @@ def named(options: RecommendSet, path: Path, form: Form, originals: list[str]) -
 def _titles(path: Path, column: str) -> Iterator[tuple[str, str]]:
     """Yields items with their titles, from a CSV file with a column `title` or from MovieLens' movies.dat."""
     with opened(path, "movielens-dat", option="--items") as file:
-        dat = "::" in file.readline()
-    if dat:
-        with opened(path, "movielens-dat") as file:
+        if "::" in file.readline():
+            file.seek(0)
             yield from ((fields[0].strip(), fields[1].strip()) for line in file if len(fields := line.split("::")) > 1)
-        return
+            return
     with opened(path, "csv") as file:
-        first = file.readline()
-        header = header_of(first)
+        header, delimiter = header_of(file.readline())
         names = [name.lower() for name in header]
         if "title" not in names:
             raise DataError(
@@ -118,7 +111,7 @@ def _titles(path: Path, column: str) -> Iterator[tuple[str, str]]:
             )
         item, title = header.index(column) if column in header else 0, names.index("title")
         try:
-            for fields in csv.reader(file, delimiter=delimiter_of(first)):
+            for fields in csv.reader(file, delimiter=delimiter):
                 if len(fields) > max(item, title):
                     yield fields[item].strip(), fields[title].strip()
         except csv.Error as problem:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
-from math import ceil, sqrt
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -27,10 +27,6 @@ _START = 33
 """Number of the random stream of a seed; others are in embeddings.py."""
 
 
-def default_clusters(items: int) -> int:
-    return ceil(sqrt(items))
-
-
 def clustered(
     how: Clustering,
     *,
@@ -46,9 +42,9 @@ def clustered(
     """
     items = len(popularity)
     if how == "frequency":
-        found = np.empty(items, np.int32)
-        found[np.argsort(-popularity, kind="stable")] = np.arange(items) % clusters
-        return found
+        labels = np.empty(items, np.int32)
+        labels[np.argsort(-popularity, kind="stable")] = np.arange(items) % clusters
+        return labels
     directions = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     labels = {"kmeans": _kmeans, "spectral": _spectral}[how](directions, clusters, seed)
     most = largest if largest is not None else TIMES_MEAN * ceil(items / clusters)

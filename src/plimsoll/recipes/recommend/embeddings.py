@@ -36,36 +36,28 @@ def factorised(
 
     Columns beyond the rank, and items that nobody took, are random.
     """
-    embeddings = random_embeddings(items, width=width, seed=seed)
     from scipy import sparse
+    from scipy.sparse import linalg
 
     # How often each user took each item: (users, items), in float64.
     parts = np.ones(len(sequences)), sequences - 1, offsets.copy()
     counts: Any = sparse.csr_matrix(parts, shape=(len(offsets) - 1, items))
     counts.sum_duplicates()
-    taken, vectors = _right_singular(counts, width, seed)
-    vectors /= np.sqrt(np.mean(np.sum(vectors**2, axis=1))) or 1.0
-    embeddings[1 + taken, : vectors.shape[1]] = vectors
-    return embeddings
-
-
-def _right_singular(counts: Any, width: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns which items anybody took, and their rows.
-
-    A row has `width` columns, or as many as there are singular values.
-    """
-    from scipy.sparse import linalg
-
-    svds: Any = linalg.svds
-    users, items = (np.asarray(counts.sum(axis)).ravel() for axis in (1, 0))
-    counts = counts[users > 0][:, items > 0]
-    scaled = counts.multiply(users[users > 0, None] ** -0.5).multiply(items[None, items > 0] ** -0.5).tocsr()
+    of_users, of_items = (np.asarray(counts.sum(axis)).ravel() for axis in (1, 0))
+    busy, taken = of_users > 0, of_items > 0
+    scaled = counts[busy][:, taken].multiply(of_users[busy, None] ** -0.5)
+    scaled = scaled.multiply(of_items[None, taken] ** -0.5).tocsr()
     smaller = min(scaled.shape)
     if width < smaller:
         start = np.random.default_rng([seed, _START]).normal(size=smaller)
+        svds: Any = linalg.svds
         _, values, vectors = svds(scaled, k=width, v0=start, return_singular_vectors="vh")
         values, vectors = values[::-1], vectors[::-1]
     else:
         _, values, vectors = np.linalg.svd(scaled.toarray(), full_matrices=False)
-    vectors = vectors * np.sign(vectors[np.arange(len(vectors)), np.abs(vectors).argmax(1)])[:, None]
-    return np.flatnonzero(items > 0), (vectors * np.sqrt(np.maximum(values, 0))[:, None]).T.astype(np.float32)
+    signs = np.sign(vectors[np.arange(len(vectors)), np.abs(vectors).argmax(1)])
+    rows = (vectors * signs[:, None] * np.sqrt(np.maximum(values, 0))[:, None]).T.astype(np.float32)
+    rows /= np.sqrt(np.mean(np.sum(rows**2, axis=1))) or 1.0
+    embeddings = random_embeddings(items, width=width, seed=seed)
+    embeddings[1 + np.flatnonzero(taken), : rows.shape[1]] = rows
+    return embeddings

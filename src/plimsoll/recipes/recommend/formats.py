@@ -25,6 +25,10 @@ MOVIELENS = {"user": "userId", "item": "movieId", "time": "timestamp", "rating":
 """Columns of MovieLens' ratings.csv."""
 
 
+Record = tuple[int, str, str, str | None, str | None]
+"""Line, user, item, time and rating as they stand in a file; None for what it does not have, or is not asked for."""
+
+
 class Row(NamedTuple):
     line: int
     """Number of the line, from 1."""
@@ -37,7 +41,7 @@ class Row(NamedTuple):
 
 
 def form_of(options: RecommendSet, path: Path) -> Form:
-    """Returns the form that was asked for, or that the first thousand lines have."""
+    """Returns the form of the options, or that of the first thousand lines."""
     if options.format is not None or options.user_column is not None:
         return options.format or "csv"
     with opened(path, "movielens-dat") as file:  # any bytes can be read so
@@ -47,7 +51,7 @@ def form_of(options: RecommendSet, path: Path) -> Form:
     lines[0] = lines[0].removeprefix("\u00ef\u00bb\u00bf")  # the mark at the beginning of UTF-8, read as Latin-1
     if all(line.count("::") >= 2 for line in lines):
         return "movielens-dat"
-    header = header_of(lines[0])
+    header, _ = header_of(lines[0])
     if {MOVIELENS["user"], MOVIELENS["item"]} <= set(header):
         return "movielens-csv"
     words = [line.split() for line in lines]
@@ -66,54 +70,100 @@ def form_of(options: RecommendSet, path: Path) -> Form:
     )
 
 
-def has_times(options: RecommendSet, form: Form) -> bool:
-    return form in ("movielens-csv", "movielens-dat") or options.time_column is not None
-
-
 def rows(options: RecommendSet, path: Path, form: Form) -> Iterator[Row]:
     """Yields all rows of the file in its order, with low ratings too."""
     if options.min_rating is not None and form in ("pairs", "sequences"):
         raise DataError(f"--min-rating {options.min_rating:g}: {path} has no ratings, being read as --format {form}")
+    began: tuple[bool, int] | None = None  # whether the first time was a date, and its line
+    for line, user, item, time, rating in _records(options, path, form):
+        if not (user.strip() and item.strip()):
+            raise _broken(path, line, "an empty user or item")
+        seconds = stars = 0.0
+        if time is not None:
+            try:
+                seconds, is_date = _seconds(time)
+            except ValueError:
+                raise _broken(path, line, f"the time {time.strip()!r}, which is no number and no date") from None
+            if not math.isfinite(seconds):
+                raise _broken(path, line, f"the time {time.strip()!r}, which is no number")
+            began = began or (is_date, line)
+            if is_date is not began[0]:  # a mixture has no order
+                kinds = ("a number", "a date")
+                what = f"{kinds[is_date]}, where line {began[1]:,} has {kinds[not is_date]}"
+                raise _broken(path, line, f"the time {time.strip()!r}, {what}")
+        if rating is not None:
+            try:
+                stars = float(rating)
+            except ValueError:
+                stars = math.nan
+            if not math.isfinite(stars):
+                raise _broken(path, line, f"the rating {rating.strip()!r}, which is no number")
+        yield Row(line, user.strip(), item.strip(), seconds, stars)
+
+
+def _seconds(text: str) -> tuple[float, bool]:
+    """Returns a time, and whether it was a date. Raises ValueError if it is no number either."""
+    try:
+        return float(text), False
+    except ValueError:
+        date = datetime.fromisoformat(text.strip())
+        return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp(), True
+
+
+def header_of(line: str) -> tuple[list[str], str]:
+    """Returns the names of a CSV file's columns, and its delimiter."""
+    delimiter = max(DELIMITERS, key=line.count)
+    return [name.strip() for name in next(csv.reader([line], delimiter=delimiter))], delimiter
+
+
+def _records(options: RecommendSet, path: Path, form: Form) -> Iterator[Record]:
     if form == "movielens-csv":
-        return _table(path, MOVIELENS if options.min_rating is not None else MOVIELENS | {"rating": None})
+        yield from _table(path, MOVIELENS if options.min_rating is not None else MOVIELENS | {"rating": None})
+        return
     if form == "csv":
         columns = {"user": options.user_column, "item": options.item_column, "time": options.time_column}
-        return _table(path, columns | {"rating": options.rating_column})
-    return {"movielens-dat": _dat, "pairs": _pairs, "sequences": _sequences}[form](path)
+        yield from _table(path, columns | {"rating": options.rating_column})
+        return
+    line_of: dict[str, int] = {}
+    with opened(path, form) as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            fields = line.strip().split("::" if form == "movielens-dat" else None)
+            if form == "sequences":
+                user, *items = fields
+                if user in line_of:
+                    what = f"the user {user}, whose items stand on line {line_of[user]:,} already"
+                    raise _broken(path, number, what)
+                line_of[user] = number
+                yield from ((number, user, item, None, None) for item in items)
+            elif form == "pairs":
+                if len(fields) != 2:
+                    raise _broken(path, number, f"{len(fields)} words, where a user and an item are 2")
+                yield number, fields[0], fields[1], None, None
+            else:
+                if len(fields) != 4:
+                    raise _broken(path, number, f"{len(fields)} fields, where user::item::rating::time has 4")
+                yield number, fields[0], fields[1], fields[3], fields[2]
 
 
-def header_of(line: str) -> list[str]:
-    return [name.strip() for name in next(csv.reader([line], delimiter=delimiter_of(line)))]
-
-
-def delimiter_of(line: str) -> str:
-    return max(DELIMITERS, key=line.count)
-
-
-def _table(path: Path, columns: Mapping[str, str | None]) -> Iterator[Row]:
+def _table(path: Path, columns: Mapping[str, str | None]) -> Iterator[Record]:
     with opened(path, "csv") as file:
-        first = file.readline()
-        header = header_of(first)
+        header, delimiter = header_of(file.readline())
         file.seek(0)
-        reader = csv.reader(file, delimiter=delimiter_of(first))
+        reader = csv.reader(file, delimiter=delimiter)
         next(reader, None)
         user, item, time, rating = (_place(path, header, columns[name]) for name in ("user", "item", "time", "rating"))
         assert user is not None
         assert item is not None
-        clock = _Clock(path)
         try:
             for fields in reader:
                 if not fields:
                     continue
                 if len(fields) != len(header):
                     raise _broken(path, reader.line_num, f"{len(fields)} columns, and the header {len(header)}")
-                yield Row(
-                    reader.line_num,
-                    _word(fields[user], path, reader.line_num),
-                    _word(fields[item], path, reader.line_num),
-                    0.0 if time is None else clock.read(fields[time], reader.line_num),
-                    0.0 if rating is None else _number(fields[rating], "rating", path, reader.line_num),
-                )
+                stamp = None if time is None else fields[time]
+                yield reader.line_num, fields[user], fields[item], stamp, None if rating is None else fields[rating]
         except csv.Error as problem:
             raise DataError(f"{path} is no CSV file that can be read, at line {reader.line_num:,}: {problem}") from None
 
@@ -134,41 +184,6 @@ def _place(path: Path, header: Sequence[str], column: str | None) -> int | None:
     return header.index(column)
 
 
-def _dat(path: Path) -> Iterator[Row]:
-    clock = _Clock(path)
-    for number, line in _lines(path, "movielens-dat"):
-        fields = line.split("::")
-        if len(fields) != 4:
-            raise _broken(path, number, f"{len(fields)} fields, where user::item::rating::time has 4")
-        user, item = _word(fields[0], path, number), _word(fields[1], path, number)
-        yield Row(number, user, item, clock.read(fields[3], number), _number(fields[2], "rating", path, number))
-
-
-def _pairs(path: Path) -> Iterator[Row]:
-    for number, line in _lines(path, "pairs"):
-        fields = line.split()
-        if len(fields) != 2:
-            raise _broken(path, number, f"{len(fields)} words, where a user and an item are 2")
-        yield Row(number, fields[0], fields[1], 0.0, 0.0)
-
-
-def _sequences(path: Path) -> Iterator[Row]:
-    line_of: dict[str, int] = {}
-    for number, line in _lines(path, "sequences"):
-        user, *items = line.split()
-        if user in line_of:
-            raise _broken(path, number, f"the user {user}, whose items stand on line {line_of[user]:,} already")
-        line_of[user] = number
-        yield from (Row(number, user, item, 0.0, 0.0) for item in items)
-
-
-def _lines(path: Path, form: Form) -> Iterator[tuple[int, str]]:
-    with opened(path, form) as file:
-        for number, line in enumerate(file, 1):
-            if stripped := line.strip():
-                yield number, stripped
-
-
 @contextmanager
 def opened(path: Path, form: Form, *, option: str = "--interactions") -> Iterator[IO[str]]:
     """Opens the file: MovieLens' .dat files are in Latin-1, everything else is in UTF-8."""
@@ -179,56 +194,6 @@ def opened(path: Path, form: Form, *, option: str = "--interactions") -> Iterato
         raise DataError(f"{path} is no text in UTF-8 ({problem.reason}): save it as that") from None
     except OSError as problem:
         raise DataError(f"{path} cannot be read: {problem.strerror or problem}. Name a file with {option}") from None
-
-
-def _word(text: str, path: Path, line: int) -> str:
-    if word := text.strip():
-        return word
-    raise _broken(path, line, "an empty user or item")
-
-
-def _number(text: str, what: str, path: Path, line: int) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise _broken(path, line, f"the {what} {text.strip()!r}, which is no number")
-    return number
-
-
-class _Clock:
-    """Parser of the times of a file. They must all be numbers, or all dates: a mixture has no order."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.began: tuple[bool, int] | None = None
-        """First time that was read: true if it was a date, and its line."""
-
-    def read(self, text: str, line: int) -> float:
-        time, is_date = self._read(text, line)
-        self.began = self.began or (is_date, line)
-        if is_date is not self.began[0]:
-            kinds = ("a number", "a date")
-            raise _broken(
-                self.path,
-                line,
-                f"the time {text.strip()!r}, {kinds[is_date]}, where line {self.began[1]:,} has {kinds[not is_date]}",
-            )
-        return time
-
-    def _read(self, text: str, line: int) -> tuple[float, bool]:
-        try:
-            time, is_date = float(text), False
-        except ValueError:
-            try:
-                date = datetime.fromisoformat(text.strip())
-            except ValueError:
-                raise _broken(self.path, line, f"the time {text.strip()!r}, which is no number and no date") from None
-            time, is_date = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp(), True
-        if not math.isfinite(time):
-            raise _broken(self.path, line, f"the time {text.strip()!r}, which is no number")
-        return time, is_date
 
 
 def _broken(path: Path, line: int, what: str) -> DataError:

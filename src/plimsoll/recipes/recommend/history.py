@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
 
 from plimsoll.errors import DataError
-from plimsoll.recipes.recommend.catalogue import Catalogue
 from plimsoll.recipes.recommend.recipe import Recommend
 
 
@@ -25,25 +23,23 @@ def request_of(recipe: Recommend, run: str, text: str) -> dict[str, list[int]]:
     words = [word.strip() for word in text.split(",")]
     if not any(words):
         raise DataError(
-            f"--history {text!r} names no item: give some of the {len(catalogue):,} of {recipe.data}, as the file that"
-            f" was prepared calls them, oldest first, like {','.join(catalogue.originals[:3])}"
+            f"--history {text!r} names no item: give some of the {len(catalogue.originals):,} of {recipe.data}, as the"
+            f" file that was prepared calls them, oldest first, like {','.join(catalogue.originals[:3])}"
         )
     if not all(words):
         raise DataError(
             f"--history {text!r} has nothing between two commas, at place {words.index('') + 1} of {len(words)}: name"
             " the item that is missing, or take the comma out"
         )
-    if unknown := [word for word in words if word not in catalogue.ids]:
-        raise DataError(_unknown(unknown, catalogue, recipe.data))
-    return {"history": [catalogue.ids[word] for word in words]}
-
-
-def _unknown(words: Sequence[str], catalogue: Catalogue, folder: str) -> str:
-    some = ", ".join(map(repr, words[:5])) + (f" and {len(words) - 5:,} more" if len(words) > 5 else "")
-    near = difflib.get_close_matches(words[0], catalogue.originals, n=3)
-    hint = f" Near to the first: {', '.join(near)}." if near else ""
-    return (
-        f"--history has {some}, which {folder} does not know: its {len(catalogue):,} items are called as in the file"
-        f" that was prepared (items.jsonl lists them), and those that too few took were left out.{hint} Leave"
-        f" {'it' if len(words) == 1 else 'them'} out, or correct {'it' if len(words) == 1 else 'them'}"
-    )
+    ids = {original: number for number, original in enumerate(catalogue.originals, 1)}
+    if unknown := [word for word in words if word not in ids]:
+        some = ", ".join(map(repr, unknown[:5])) + (f" and {len(unknown) - 5:,} more" if len(unknown) > 5 else "")
+        near = difflib.get_close_matches(unknown[0], catalogue.originals, n=3)
+        hint = f" Near to the first: {', '.join(near)}." if near else ""
+        them = "it" if len(unknown) == 1 else "them"
+        raise DataError(
+            f"--history has {some}, which {recipe.data} does not know: its {len(ids):,} items are called as in the file"
+            f" that was prepared (items.jsonl lists them), and those that too few took were left out.{hint} Leave"
+            f" {them} out, or correct {them}"
+        )
+    return {"history": [ids[word] for word in words]}

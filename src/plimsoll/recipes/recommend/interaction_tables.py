@@ -4,7 +4,7 @@ out."""
 from collections.abc import Mapping
 from typing import Any
 
-from plimsoll.report.layout import columns, labelled
+from plimsoll.report.layout import all_labelled, columns, labelled
 from plimsoll.units import format_bytes, format_seconds
 
 REMARKS = {
@@ -20,62 +20,54 @@ REMARKS = {
 """Words for the counts of `prepare`, which are printed if they are not 0."""
 
 
-def prepared_text(found: Mapping[str, Any]) -> str:
-    counts = found["counts"]
-    time = f"{format_seconds(found['seconds'])} ({found['examples_per_second']:,.0f} interactions/s)"
+def prepared_text(answer: Mapping[str, Any]) -> str:
+    counts = answer["counts"]
+    time = f"{format_seconds(answer['seconds'])} ({answer['examples_per_second']:,.0f} interactions/s)"
+    split = ""
+    if answer["clusters"] != answer["clusters_asked"]:
+        split = f" ({answer['clusters_asked']:,} were asked for; too large ones were split, and none is empty)"
     lines = [
-        f"{found['path']}: {found['examples']:,} interactions of {found['users']:,} users with {found['items']:,}"
-        f" items, {format_bytes(found['bytes'])}, in {time}",
-        f"  read as --format {found['form']}: {counts['interactions_read']:,} interactions of"
+        f"{answer['path']}: {answer['examples']:,} interactions of {answer['users']:,} users with {answer['items']:,}"
+        f" items, {format_bytes(answer['bytes'])}, in {time}",
+        f"  read as --format {answer['form']}: {counts['interactions_read']:,} interactions of"
         f" {counts['users_read']:,} users with {counts['items_read']:,} items"
-        + ("" if found["times"] else ", in the order of time as they stand"),
+        + ("" if answer["times"] else ", in the order of time as they stand"),
         *_remarks(counts),
-        f"  clusters: {found['clusters']:,} by {found['clustering']}, the largest of {found['largest_cluster']:,} items"
-        + _split(found["clusters"], found["clusters_asked"]),
+        f"  clusters: {answer['clusters']:,} by {answer['clustering']}, the largest of"
+        f" {answer['largest_cluster']:,} items{split}",
     ]
-    if found["titles_file"] is not None:
-        lines.append(f"  titles: of {found['titles']:,} items, from {found['titles_file']}")
+    if answer["titles_file"] is not None:
+        lines.append(f"  titles: of {answer['titles']:,} items, from {answer['titles_file']}")
     return "\n".join(lines)
 
 
-def _split(clusters: int, asked: int) -> str:
-    if clusters == asked:
-        return ""
-    return f" ({asked:,} were asked for; too large ones were split, and none is empty)"
-
-
-def _remarks(counts: Mapping[str, int]) -> list[str]:
-    return [f"  {words}: {counts[name]:,}" for name, words in REMARKS.items() if counts.get(name)]
-
-
-def interactions_table(found: Mapping[str, Any]) -> str:
-    held = f"{found['evaluated_users']:,} items for validation and as many for testing"
-    begin = f"{found['embedding_size']} numbers each, by {found['embeddings']}" if found["embedding_size"] else "none"
-    most = ", ".join(f"{one['name']} ({one['times']:,} times)" for one in found["most_taken"])
-    told = [
-        ("interactions", f"{found['interactions']:,}: {found['training_interactions']:,} to train on, {held}"),
-        ("users", f"{found['users']:,}, each with {_spread(found['sequence'])} items"),
-        ("items", f"{found['items']:,}, each taken {_spread(found['item'])} times; {found['titles']:,} have a title"),
-        ("most taken", most),
-        (
-            "clusters",
-            f"{found['clusters']:,} by {found['clustering']}, each with {_spread(found['cluster'])} items",
-        ),
+def interactions_table(about: Mapping[str, Any]) -> str:
+    held = f"{about['evaluated_users']:,} items for validation and as many for testing"
+    begin = f"{about['embedding_size']} numbers each, by {about['embeddings']}" if about["embedding_size"] else "none"
+    spread = {
+        name: "{least:,} to {most:,} (mean {mean:,.1f})".format_map(about[name])
+        for name in ("sequence", "item", "cluster")
+    }
+    rows = [
+        ("interactions", f"{about['interactions']:,}: {about['training_interactions']:,} to train on, {held}"),
+        ("users", f"{about['users']:,}, each with {spread['sequence']} items"),
+        ("items", f"{about['items']:,}, each taken {spread['item']} times; {about['titles']:,} have a title"),
+        ("most taken", ", ".join(f"{item['name']} ({item['times']:,} times)" for item in about["most_taken"])),
+        ("clusters", f"{about['clusters']:,} by {about['clustering']}, each with {spread['cluster']} items"),
         ("embeddings", begin),
     ]
-    lines = [f"{found['path']}: interactions, {format_bytes(found['bytes'])} on disk", ""]
-    lines += [line for label, text in told for line in labelled(label, text)]
-    remarks = _remarks(found["counts"])
-    lines += ["", "  of the file it was made from", *(f"  {line}" for line in remarks)] if remarks else []
-    if found["made_with"] is not None:
+    lines = [f"{about['path']}: interactions, {format_bytes(about['bytes'])} on disk", "", *all_labelled(rows)]
+    if remarks := _remarks(about["counts"]):
+        lines += ["", "  of the file it was made from", *(f"  {line}" for line in remarks)]
+    if about["made_with"] is not None:
         options = [
             (f"  --{name.replace('_', '-')}", str(value))
-            for name, value in found["made_with"].items()
+            for name, value in about["made_with"].items()
             if value is not None
         ]
         lines += ["", *labelled("made with", ""), *columns(options, align="ll")]
     return "\n".join(lines)
 
 
-def _spread(found: Mapping[str, float]) -> str:
-    return f"{found['least']:,} to {found['most']:,} (mean {found['mean']:,.1f})"
+def _remarks(counts: Mapping[str, int]) -> list[str]:
+    return [f"  {words}: {counts[name]:,}" for name, words in REMARKS.items() if counts.get(name)]

@@ -34,6 +34,7 @@ SLICE = 2**20
 """Ids that are checked at a time."""
 
 HeldOut = Literal["validation", "test"]
+Split = Literal["train"] | HeldOut
 
 
 class Interactions:
@@ -50,17 +51,9 @@ class Interactions:
         """First place of each user in `sequences`, then the number of interactions."""
         self.sequences: Int32[np.ndarray, " interactions"] = self._sequences()
 
-    @classmethod
-    def open(cls, folder: Path | str) -> Interactions:
-        return cls(folder)
-
     def __len__(self) -> int:
         """Returns the number of interactions."""
         return int(self.offsets[-1])
-
-    def held_bytes(self) -> int:
-        """Returns the bytes that are mapped or in memory, without titles and embeddings."""
-        return 4 * len(self) + self.offsets.nbytes + 4 * (self.items + 1)
 
     def sha256(self) -> str:
         """Returns a hash of all sequences. The files are read, because pages of a mapping would stay in memory."""
@@ -70,51 +63,40 @@ class Interactions:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
         return digest.hexdigest()
 
-    def sequence(self, user: int) -> Int32[np.ndarray, " length"]:
-        """Returns all items of a user, in the order of time."""
-        return self.sequences[self.offsets[user] : self.offsets[user + 1]]
-
-    def train(self, user: int) -> Int32[np.ndarray, " length"]:
-        return self.sequences[self.offsets[user] : self.ends("train")[user]]
-
-    def validation(self, user: int) -> tuple[Int32[np.ndarray, " length"], int]:
-        """Returns what the user took before, and the item to predict."""
-        return self._held_out(user, "validation")
-
-    def test(self, user: int) -> tuple[Int32[np.ndarray, " length"], int]:
-        """Returns what the user took before, with the item of validation, and the item to predict."""
-        return self._held_out(user, "test")
-
     @cached_property
     def evaluated(self) -> Int64[np.ndarray, " evaluated"]:
         """Users who have an item for validation and one for testing."""
         return np.flatnonzero(np.diff(self.offsets) >= LEAST_EVALUATED)
 
-    def ends(self, split: Literal["train"] | HeldOut) -> Int64[np.ndarray, " users"]:
-        """Returns where each user's training items end, or the history before the held-out item.
+    @cached_property
+    def ends(self) -> dict[Split, Int64[np.ndarray, " users"]]:
+        """Where each user's training items end, or the history before the held-out item of a split.
 
         That item is at this place, if the user is one of the `evaluated`.
         """
-        return self._ends[split]
+        evaluated = np.diff(self.offsets) >= LEAST_EVALUATED
+        before_both, before_last = self.offsets[1:] - 2 * evaluated, self.offsets[1:] - evaluated
+        return {"train": before_both, "validation": before_both, "test": before_last}
+
+    def history(self, user: int, split: Split) -> Int32[np.ndarray, " length"]:
+        """Returns the user's items for training, or those before the held-out item of a split."""
+        return self.sequences[self.offsets[user] : self.ends[split][user]]
 
     def targets(self, split: HeldOut) -> Int32[np.ndarray, " evaluated"]:
         """Returns the item to predict for each of the `evaluated` users."""
-        return np.asarray(self.sequences[self.ends(split)[self.evaluated]])
+        return np.asarray(self.sequences[self.ends[split][self.evaluated]])
 
     @cached_property
     def cluster_of(self) -> Int32[np.ndarray, " items_and_1"]:
         """Cluster of each id, from 0 to `clusters` - 1, each of them with a member; -1 for padding."""
-        path = self.folder / CLUSTERS
-        clusters = loaded(path)
-        _require_shape(path, clusters, (self.items + 1,))
-        expected = self.about["clusters_sha256"]
+        path, clusters = self._loaded(CLUSTERS, self.items + 1)
         inside = (clusters[1:] >= 0) & (clusters[1:] < self.clusters)
         if clusters[0] != -1 or not inside.all():
             at = 0 if clusters[0] != -1 else 1 + int(np.argmin(inside))
             wanted = "-1, for padding" if at == 0 else f"0 to {self.clusters - 1:,}"
             raise DataError(f"{path}: item {at:,} has the cluster {clusters[at]:,}, and {wanted}, was expected")
         clusters = clusters.astype(np.int32)
-        if clusters_sha256(clusters, self.about["catalogue"]) != expected:
+        if clusters_sha256(clusters, self.about["catalogue"]) != self.about["clusters_sha256"]:
             raise DataError(
                 f"{path} has a cluster for each of {self.items:,} items, but is not the file that was made for this"
                 " catalogue: it is another catalogue's, or was changed. Put the old file back, or prepare the set again"
@@ -125,22 +107,21 @@ class Interactions:
     def catalogue(self) -> Catalogue:
         """Names of the items."""
         catalogue = Catalogue.read(self.folder)
-        if len(catalogue) != self.items or catalogue.sha256 != self.about["catalogue"]:
+        if len(catalogue.originals) != self.items or catalogue.sha256 != self.about["catalogue"]:
             raise DataError(
-                f"{self.folder} has {len(catalogue):,} items in items.jsonl and {self.items:,} in {ABOUT}, and they are"
-                " not the same catalogue: prepare the data set again"
+                f"{self.folder} has {len(catalogue.originals):,} items in items.jsonl and {self.items:,} in {ABOUT},"
+                " and they are not the same catalogue: prepare the data set again"
             )
         return catalogue
 
     def embeddings(self) -> Float32[np.ndarray, "items_and_1 width"] | None:
         """Returns initial vectors, zeros for padding; None if the set was prepared without them."""
-        width, path = self.about["embedding_size"], self.folder / EMBEDDINGS
-        if width is None:
+        if self.about["embedding_size"] is None:
             return None
-        vectors = loaded(path, kinds="f")
-        _require_shape(path, vectors, (self.items + 1, width))
-        if not np.isfinite(vectors).all() or vectors[0].any():
-            at = int(np.argmin(np.isfinite(vectors).all(1))) if not np.isfinite(vectors).all() else 0
+        path, vectors = self._loaded(EMBEDDINGS, self.items + 1, self.about["embedding_size"], kinds="f")
+        finite = np.isfinite(vectors).all(axis=1)
+        if not finite.all() or vectors[0].any():
+            at = int(np.argmin(finite))
             raise DataError(f"{path}: row {at:,} has {'NaN or infinity' if at else 'no zeros'}: prepare the set again")
         return vectors.astype(np.float32, copy=False)
 
@@ -149,22 +130,20 @@ class Interactions:
         _ = self.cluster_of, self.catalogue
         self.embeddings()
 
-    @cached_property
-    def _ends(self) -> dict[str, np.ndarray]:
-        evaluated = np.diff(self.offsets) >= LEAST_EVALUATED
-        before_both, before_last = self.offsets[1:] - 2 * evaluated, self.offsets[1:] - evaluated
-        return {"train": before_both, "validation": before_both, "test": before_last}
-
-    def _held_out(self, user: int, split: HeldOut) -> tuple[np.ndarray, int]:
-        first, end = self.offsets[user], self.ends(split)[user]
-        if self.offsets[user + 1] - first < LEAST_EVALUATED:
-            raise IndexError(f"user {user} has no item for {split}: `evaluated` lists the users who have")
-        return self.sequences[first:end], int(self.sequences[end])
+    def _loaded(self, name: str, *shape: int, mapped: bool = False, kinds: str = "iu") -> tuple[Path, np.ndarray]:
+        """Returns the path of an array and its values, which must have this shape."""
+        path = self.folder / name
+        values = loaded(path, mapped=mapped, kinds=kinds)
+        if values.shape != shape:
+            raise DataError(
+                f"{path} has the shape {values.shape}, and {ABOUT} beside it asks for {shape}: it is another set's, or"
+                " the set is not whole. Prepare it again"
+            )
+        return path, values
 
     def _offsets(self) -> np.ndarray:
-        path, end = self.folder / OFFSETS, self.about["interactions"]
-        offsets = loaded(path)
-        _require_shape(path, offsets, (self.users + 1,))
+        end = self.about["interactions"]
+        path, offsets = self._loaded(OFFSETS, self.users + 1)
         falls = np.flatnonzero(offsets[1:] <= offsets[:-1])
         if len(falls):
             at = int(falls[0])
@@ -180,9 +159,7 @@ class Interactions:
         return offsets.astype(np.int64)
 
     def _sequences(self) -> np.ndarray:
-        path = self.folder / SEQUENCES
-        sequences = loaded(path, mapped=True)
-        _require_shape(path, sequences, (self.about["interactions"],))
+        path, sequences = self._loaded(SEQUENCES, self.about["interactions"], mapped=True)
         for first in range(0, len(sequences), SLICE):
             ids = np.asarray(sequences[first : first + SLICE])
             wrong = (ids <= PADDING) | (ids > self.items)
@@ -228,11 +205,3 @@ def _about(folder: Path) -> dict[str, Any]:
         if not (isinstance(value, int) and value >= 1) and not (name == "embedding_size" and value is None):
             raise DataError(f"{path}: {name} must be a whole number, 1 or more, got {value!r}")
     return about
-
-
-def _require_shape(path: Path, values: np.ndarray, shape: tuple[int, ...]) -> None:
-    if values.shape != shape:
-        raise DataError(
-            f"{path} has the shape {values.shape}, and {ABOUT} beside it asks for {shape}: it is another set's, or the"
-            " set is not whole. Prepare it again"
-        )

@@ -6,40 +6,25 @@ where causal attention does not look.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from plimsoll.levers.remat import restacked, scan_blocks, unstacked
+from plimsoll.levers.remat import scan_blocks
 from plimsoll.levers.sharding import by_rows
 from plimsoll.models.decoder import Decoder
 from plimsoll.models.dropout import dropped
 from plimsoll.models.pretrained.model import Pretrained
 from plimsoll.models.pretrained.shape import PretrainedShape
-from plimsoll.models.pretrained.weights import blank
+from plimsoll.models.pretrained.weights import bits_of, blank, load
 from plimsoll.models.rotary import rotary_angles
 from plimsoll.models.sizing import DecoderShape
-from plimsoll.types import Compute
+from plimsoll.types import Compute, Params
 
-
-class Reader(Protocol):
-    """Blocks and a norm. `frozen` says whether they are not trained."""
-
-    frozen: bool
-
-    def init(self, key: Array) -> dict: ...
-    def hidden(
-        self, params: dict, x: Float[Array, "batch length width"], keys: Array | None
-    ) -> Float[Array, "batch length width"]:
-        """Returns the output for each position. `keys` has one key per example if dropout is on."""
-        ...
-
-    def unstack(self, params: dict) -> dict:
-        """Returns the same weights, in the parts that gradients are summed in (`types.Unstacks`)."""
-        ...
-
-    def stack(self, gradient: dict) -> dict: ...
+Vectors = Float[Array, "batch length width"]
 
 
 class SmallReader:
@@ -49,20 +34,23 @@ class SmallReader:
 
     def __init__(self, shape: DecoderShape, compute: Compute, *, dropout: float) -> None:
         self.decoder, self.compute, self.dropout = Decoder(shape, compute), compute, dropout
+        self.unrolled = shape.layers if self.decoder.unrolls else 0
+        """Layers whose gradients are summed one by one (`types.Unstacks`); 0 for none."""
 
     def init(self, key: Array) -> dict:
         return {name: part for name, part in self.decoder.init(key).items() if name in ("blocks", "norm")}
 
-    def hidden(self, params: dict, x: Array, keys: Array | None) -> Array:
+    def hidden(self, params: dict, x: Vectors, keys: Array | None) -> Vectors:
+        """Returns the output for each position. `keys` has one key per example if dropout is on."""
         angles = rotary_angles(x.shape[1], self.decoder.shape.head_width)
         layers = self.decoder.shape.layers
 
         def one_block(x: Array, numbered: Any) -> Array:
             layer, number = numbered
-            given = self.decoder.block(layer, x, angles)
+            after = self.decoder.block(layer, x, angles)
             if keys is None or not self.dropout:
-                return given
-            return by_rows(x + dropped(given - x, keys, number + 1, share=self.dropout))
+                return after
+            return by_rows(x + dropped(after - x, keys, number + 1, share=self.dropout))
 
         blocks, numbers = params["blocks"], jnp.arange(layers)
         numbered = (
@@ -72,17 +60,11 @@ class SmallReader:
         x = scan_blocks(one_block, by_rows(x), numbered, layers=layers, remat=how.remat, platform=how.platform)
         return self.decoder.normed(params, x)
 
-    def unstack(self, params: dict) -> dict:
-        if not self.decoder.unrolls:
-            return params
-        return params | {"blocks": unstacked(params["blocks"], self.decoder.shape.layers)}
-
-    def stack(self, gradient: dict) -> dict:
-        return gradient | {"blocks": restacked(gradient["blocks"])} if self.decoder.unrolls else gradient
-
 
 class PublishedReader:
     """Llama or Gemma. It is `blank` until its weights are read; its word table is not needed."""
+
+    unrolled = 0
 
     def __init__(self, shape: PretrainedShape, compute: Compute, *, frozen: bool) -> None:
         self.shape, self.frozen = shape, frozen
@@ -92,12 +74,22 @@ class PublishedReader:
         del key
         return blank(self.shape)
 
-    def hidden(self, params: dict, x: Array, keys: Array | None) -> Array:
+    def hidden(self, params: dict, x: Vectors, keys: Array | None) -> Vectors:
         del keys
         return self.model.hidden(params, inputs_embeds=x)
 
-    def unstack(self, params: dict) -> dict:
-        return params
 
-    def stack(self, gradient: dict) -> dict:
-        return gradient
+Reader = SmallReader | PublishedReader
+"""Blocks and a norm. `frozen` says whether they are not trained."""
+
+
+def with_weights(params: Params, folder: Path, shape: PretrainedShape) -> Params:
+    """Returns parameters with the published model's weights, stored in as many bits as before.
+
+    The old weights are deleted first, so that two copies are never in memory.
+    """
+    part = "frozen" if "model" in params.get("frozen", {}) else "trainable"
+    bits = bits_of(params[part]["model"])
+    for leaf in jax.tree.leaves(params[part]["model"]):
+        leaf.delete()
+    return params | {part: params[part] | {"model": load(folder, shape, bits=bits, words=False)}}

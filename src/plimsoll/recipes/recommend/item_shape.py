@@ -37,11 +37,6 @@ class ItemShape:
     """Dropout of the language model's input, and of what each of its layers adds if it is trained too."""
 
     def __post_init__(self) -> None:
-        for name in ("items", "item_width", "width", "clusters", "largest_cluster"):
-            if getattr(self, name) < 1:
-                raise RecipeError(f"{name.replace('_', ' ')} must be 1 or more, got {getattr(self, name)}")
-        if self.inner < 0:
-            raise RecipeError(f"--adapter-inner must be 0 or more, got {self.inner}")
         if not self.inner and self.item_width != self.width:
             raise RecipeError(
                 f"--adapter-inner 0 puts items of --item-embedding-dim {self.item_width} straight into a model of width"

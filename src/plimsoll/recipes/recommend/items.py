@@ -21,10 +21,13 @@ from jaxtyping import Array, Float, Int
 from plimsoll.levers.chunked_loss import each_nats
 from plimsoll.levers.precision import batched_dot_rows, dot, dot_rows
 from plimsoll.recipes.recommend.item_shape import ItemShape
-from plimsoll.types import IGNORE, Compute
+from plimsoll.types import IGNORE, Compute, Params
 
 INIT_SCALE = 0.02
 """Standard deviation of the initial rows, without embeddings."""
+ROW_LENGTH = 0.8
+"""Length of an item's row that begins as the data's embedding, whatever the length of that. With the output of
+the reader's last norm, the likeliest items then start some nats above the others."""
 NOBODY = 0
 """Value of an empty place in a table of members: padding's id."""
 
@@ -68,19 +71,22 @@ class Items:
     """Pure functions over the trainable entries `items`, `adapter` and `clusters`, and the fixed tables of clusters."""
 
     def __init__(self, shape: ItemShape, compute: Compute) -> None:
-        self.shape, self.compute = shape, compute
+        self.shape = shape
+        self._how: dict[str, Any] = {"precision": compute.precision, "platform": compute.platform}
 
     def init(self, key: Array) -> dict[str, Any]:
         """Returns float32 parameters. The adapter's are Xavier normal."""
         shape, (items, inner, outer, clusters) = self.shape, jax.random.split(key, 4)
-        params: dict[str, Any] = {"items": {"embedding": _rows(items, shape.items + 1, shape.item_width)}}
+        rows = INIT_SCALE * jax.random.normal(items, (shape.items + 1, shape.item_width))
+        params: dict[str, Any] = {"items": {"embedding": rows}}
         if shape.inner:
             params["adapter"] = {
                 "inner": _linear(inner, shape.item_width, shape.inner),
                 "outer": _linear(outer, shape.inner, shape.width),
             }
         if shape.learned_clusters:
-            params["clusters"] = {"embedding": _rows(clusters, shape.clusters, shape.item_width)}
+            rows = INIT_SCALE * jax.random.normal(clusters, (shape.clusters, shape.item_width))
+            params["clusters"] = {"embedding": rows}
         return params
 
     def entered(self, params: dict, ids: Int[Array, "*any"]) -> Float[Array, "*any width"]:
@@ -91,9 +97,13 @@ class Items:
         """Returns the vectors that outputs are compared with: those of all items, with row 0, and of the clusters."""
         table = params["items"]["embedding"]
         vectors = {"items": self._adapted(params, table)}
-        if self.shape.two_level:
-            rows = params["clusters"]["embedding"] if self.shape.learned_clusters else _means(table, fixed)
-            vectors["clusters"] = self._adapted(params, rows)
+        if self.shape.learned_clusters:
+            vectors["clusters"] = self._adapted(params, params["clusters"]["embedding"])
+        elif self.shape.two_level:
+            cluster, clusters = fixed["cluster"][1:], self.shape.clusters
+            summed = jax.ops.segment_sum(table[1:].astype(jnp.float32), cluster, num_segments=clusters)
+            sizes = jnp.sum(fixed["members"] != NOBODY, axis=1, keepdims=True, dtype=jnp.float32)
+            vectors["clusters"] = self._adapted(params, summed / jnp.maximum(sizes, 1))
         return vectors
 
     def nats(
@@ -102,7 +112,7 @@ class Items:
         """Returns the sum of `-log p(item)` over tokens whose item is not `IGNORE`: a rule of `levers.chunked_loss`."""
         if not self.shape.two_level:
             labels = jnp.where(items == IGNORE, IGNORE, items - 1)
-            return jnp.sum(each_nats(self._scores(hidden, vectors["items"][1:]), labels))
+            return jnp.sum(each_nats(dot_rows(hidden, vectors["items"][1:], **self._how), labels))
         known = jnp.maximum(items, 0)
         cluster = jnp.where(items == IGNORE, IGNORE, fixed["cluster"][known])
         place = jnp.where(items == IGNORE, IGNORE, fixed["place"][known])
@@ -115,7 +125,7 @@ class Items:
         self, hidden: Float[Array, "rows width"], vectors: dict, fixed: dict
     ) -> Float[Array, "rows items_and_1"]:
         """Returns the log probability of every item to come next; -inf for padding."""
-        scores = self._scores(hidden, vectors["items"][1:])
+        scores = dot_rows(hidden, vectors["items"][1:], **self._how)
         if self.shape.two_level:
             cluster, clusters = fixed["cluster"][1:], self.shape.clusters
             largest = jax.ops.segment_max(scores.T, cluster, num_segments=clusters)
@@ -129,37 +139,44 @@ class Items:
 
     def _cluster_scores(self, hidden: Array, vectors: dict, fixed: dict) -> Array:
         """Returns the scores of clusters; -inf for one without members, which no item can come from."""
-        return jnp.where(fixed["members"][:, 0] == NOBODY, -jnp.inf, self._scores(hidden, vectors["clusters"]))
+        scores = dot_rows(hidden, vectors["clusters"], **self._how)
+        return jnp.where(fixed["members"][:, 0] == NOBODY, -jnp.inf, scores)
 
     def _adapted(self, params: dict, rows: Float[Array, "... item_width"]) -> Float[Array, "... width"]:
         rows = rows.astype(jnp.float32)
         if not self.shape.inner:
             return rows
         inner, outer = params["adapter"]["inner"], params["adapter"]["outer"]
-        return self._linear(jax.nn.gelu(self._linear(rows, inner)), outer)
-
-    def _linear(self, x: Array, layer: dict) -> Array:
-        return dot(x, layer["kernel"], **self._how) + layer["bias"]
-
-    def _scores(self, hidden: Array, vectors: Array) -> Array:
-        return dot_rows(hidden, vectors, **self._how)
-
-    @property
-    def _how(self) -> dict[str, Any]:
-        return {"precision": self.compute.precision, "platform": self.compute.platform}
-
-
-def _means(table: Float[Array, "items_and_1 item_width"], fixed: dict) -> Float[Array, "clusters item_width"]:
-    clusters = fixed["members"].shape[0]
-    summed = jax.ops.segment_sum(table[1:].astype(jnp.float32), fixed["cluster"][1:], num_segments=clusters)
-    sizes = jnp.sum(fixed["members"] != NOBODY, axis=1, keepdims=True, dtype=jnp.float32)
-    return summed / jnp.maximum(sizes, 1)
-
-
-def _rows(key: Array, rows: int, cols: int) -> Array:
-    return INIT_SCALE * jax.random.normal(key, (rows, cols))
+        hidden = jax.nn.gelu(dot(rows, inner["kernel"], **self._how) + inner["bias"])
+        return dot(hidden, outer["kernel"], **self._how) + outer["bias"]
 
 
 def _linear(key: Array, inner: int, cols: int) -> dict[str, Array]:
     scale = (2 / (inner + cols)) ** 0.5
     return {"kernel": scale * jax.random.normal(key, (inner, cols)), "bias": jnp.zeros(cols)}
+
+
+def with_items(params: Params, rows: Float[np.ndarray, "items_and_1 item_width"]) -> Params:
+    """Returns parameters with these rows, scaled to `ROW_LENGTH`.
+
+    Rows of zeros keep their random values. `rows` is changed.
+    """
+    trainable = params["trainable"]
+    lengths = np.linalg.norm(rows, axis=1)
+    not_zero = lengths > 0
+    rows *= np.where(not_zero, ROW_LENGTH / np.where(not_zero, lengths, 1), 0).astype(np.float32)[:, None]
+    rows[~not_zero] = np.asarray(trainable["items"]["embedding"])[~not_zero]
+    return params | {"trainable": trainable | {"items": {"embedding": jax.device_put(rows)}}}
+
+
+def with_clusters(params: Params, cluster_of: Int[np.ndarray, " items_and_1"], shape: ItemShape) -> Params:
+    """Returns parameters with these clusters; rows of their own start as the means of their members' rows."""
+    fixed = members_of(cluster_of, shape)
+    if shape.learned_clusters:
+        table = np.asarray(params["trainable"]["items"]["embedding"])[1:]
+        means = np.zeros((shape.clusters, shape.item_width), np.float32)
+        np.add.at(means, cluster_of[1:], table)
+        means /= np.maximum(np.bincount(cluster_of[1:], minlength=shape.clusters), 1)[:, None]
+        trainable = params["trainable"] | {"clusters": {"embedding": jax.device_put(means)}}
+        params = params | {"trainable": trainable}
+    return params | {"frozen": params["frozen"] | {"clusters": jax.device_put(fixed)}}

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float64, Int32, Int64
 
-from plimsoll.errors import DataError
 from plimsoll.recipes.recommend.formats import Row
 
 
@@ -106,13 +105,3 @@ def numbered(log: Log) -> Numbered:
     firsts = np.flatnonzero(np.diff(log.users, prepend=-1))
     originals = [names[at] for at in order]
     return Numbered(ids[log.items], np.append(firsts, len(log)).astype(np.int64), originals)
-
-
-def require_some(log: Log, read: int, *, least: int, path: object) -> None:
-    if not read:
-        raise DataError(f"{path} is empty: it has no interactions")
-    if not len(log):
-        raise DataError(
-            f"{path} has {read:,} interactions, and no users and items with {least} of one another are left of them:"
-            " give a lower --k-core or --min-rating, or a file with more"
-        )

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from plimsoll.levers.chunked_loss import LIFT, chunked_sum
 from plimsoll.levers.frozen import FrozenBits, stored
+from plimsoll.levers.remat import restacked, unstacked
 from plimsoll.levers.sharding import in_mesh
 from plimsoll.models.dropout import dropped
 from plimsoll.models.pretrained.weights import blank_kept
@@ -63,7 +64,7 @@ class NextItem:
     ) -> tuple[LossSum, None, Metrics]:
         """Returns the loss in nats, summed over the predicted items."""
         if not train:
-            return self._judged(params, batch)
+            return self._evaluated(params, batch)
         ids, following = batch["items"][:, :-1], batch["items"][:, 1:]
         hidden = self.hidden(params, ids, keys if self.shape.dropout else None)
         labels = jnp.where(following > 0, following, IGNORE).reshape(-1)
@@ -91,7 +92,7 @@ class NextItem:
         hidden = jnp.take_along_axis(self.hidden(params, ids), last[:, None, None], axis=1)[:, 0]
         return self.items.log_probabilities(hidden, self.items.vectors(params["trainable"], fixed), fixed)
 
-    def _judged(self, params: Params, batch: Batch) -> tuple[LossSum, None, Metrics]:
+    def _evaluated(self, params: Params, batch: Batch) -> tuple[LossSum, None, Metrics]:
         """Returns the nats of the last item of each row, and whether it ranks high among all items not in its row.
 
         Ties count against it.
@@ -118,11 +119,13 @@ class NextItem:
 
     def unstack(self, trainable: dict) -> dict:
         """Returns the same weights, in the parts that gradients are summed in (`types.Unstacks`)."""
-        if self.reader.frozen:
+        if not self.reader.unrolled:
             return trainable
-        return trainable | {"model": self.reader.unstack(trainable["model"])}
+        model = trainable["model"]
+        return trainable | {"model": model | {"blocks": unstacked(model["blocks"], self.reader.unrolled)}}
 
     def stack(self, gradient: dict) -> dict:
-        if self.reader.frozen:
+        if not self.reader.unrolled:
             return gradient
-        return gradient | {"model": self.reader.stack(gradient["model"])}
+        model = gradient["model"]
+        return gradient | {"model": model | {"blocks": restacked(model["blocks"])}}

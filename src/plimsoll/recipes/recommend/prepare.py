@@ -6,6 +6,7 @@ import dataclasses
 import sys
 import time
 from collections.abc import Callable
+from math import ceil, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,13 @@ import numpy as np
 from plimsoll.errors import DataError
 from plimsoll.recipes.family import content_of
 from plimsoll.recipes.recommend.catalogue import named
-from plimsoll.recipes.recommend.clusters import clustered, default_clusters, require_clustering
+from plimsoll.recipes.recommend.clusters import clustered, require_clustering
 from plimsoll.recipes.recommend.embeddings import factorised, random_embeddings
-from plimsoll.recipes.recommend.formats import form_of, has_times, rows
+from plimsoll.recipes.recommend.formats import form_of, rows
 from plimsoll.recipes.recommend.interactions import LEAST_EVALUATED
-from plimsoll.recipes.recommend.log import collect, core, numbered, require_some, sorted_by_time, tied, without_repeats
-from plimsoll.recipes.recommend.prepare_options import RecommendOptions, RecommendSet
-from plimsoll.recipes.recommend.writer import InteractionSet, require_free, write_interactions
+from plimsoll.recipes.recommend.log import Log, collect, core, numbered, sorted_by_time, tied, without_repeats
+from plimsoll.recipes.recommend.prepare_options import Form, RecommendOptions, RecommendSet
+from plimsoll.recipes.recommend.writer import require_free, write_interactions
 
 
 def build(options: RecommendSet, out: Path, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
@@ -31,34 +32,20 @@ def build(options: RecommendSet, out: Path, say: Callable[[str], None] = lambda 
     require_clustering(options.clustering)
     form = form_of(options, path)
     say(f"{path} is read as --format {form}")
-    log, counts = collect(rows(options, path, form), min_rating=options.min_rating)
-    require_some(log, counts["interactions_read"], least=options.k_core, path=path)
-    log, out_of_order = sorted_by_time(log)
-    repeats = 0
-    if not options.keep_repeats:
-        log, repeats = without_repeats(log)
-    kept = core(log, options.k_core)
-    require_some(kept, counts["interactions_read"], least=options.k_core, path=path)
-    ids = numbered(kept)
+    times = form in ("movielens-csv", "movielens-dat") or options.time_column is not None
+    log, counts = _kept(options, path, form, times=times)
+    ids = numbered(log)
     users, items = len(ids.offsets) - 1, len(ids.originals)
-    counts |= {
-        "out_of_order": out_of_order,
-        "repeats": repeats,
-        "same_time": tied(kept) if has_times(options, form) else 0,
-        "interactions_dropped": len(log) - len(kept),
-        "users_dropped": len(np.unique(log.users)) - users,
-        "items_dropped": len(np.unique(log.items)) - items,
-        "users_only_trained_on": int((np.diff(ids.offsets) < LEAST_EVALUATED).sum()),
-    }
-    clusters = default_clusters(items) if options.clusters is None else options.clusters
+    counts["users_only_trained_on"] = int((np.diff(ids.offsets) < LEAST_EVALUATED).sum())
+    clusters = ceil(sqrt(items)) if options.clusters is None else options.clusters
     if clusters > items:
         raise DataError(f"--clusters {clusters:,} is more than the {items:,} items that are left of {path}")
     catalogue, titles = named(options, path, form, ids.originals)
-    say(f"{users:,} users, {items:,} items, {len(kept):,} interactions; clusters: {options.clustering}")
-    cluster_of, embeddings = _places(options, ids.sequences, ids.offsets, items=items, clusters=clusters)
+    say(f"{users:,} users, {items:,} items, {len(log):,} interactions; clusters: {options.clustering}")
+    cluster_of, embeddings = _learned_from_training(options, ids.sequences, ids.offsets, items=items, clusters=clusters)
     description = {
         "form": form,
-        "times": has_times(options, form),
+        "times": times,
         "titles": sum(title is not None for title in catalogue.titles),
         "clustering": options.clustering,
         "embeddings": None if options.embeddings == "none" else options.embeddings,
@@ -68,17 +55,15 @@ def build(options: RecommendSet, out: Path, say: Callable[[str], None] = lambda 
     }
     size = write_interactions(
         out,
-        InteractionSet(
-            sequences=ids.sequences,
-            offsets=ids.offsets,
-            cluster_of=cluster_of,
-            catalogue=catalogue,
-            embeddings=embeddings,
-            told=description | {"made_with": dataclasses.asdict(options)},
-        ),
+        sequences=ids.sequences,
+        offsets=ids.offsets,
+        cluster_of=cluster_of,
+        catalogue=catalogue,
+        embeddings=embeddings,
+        about=description | {"made_with": dataclasses.asdict(options)},
     )
     seconds = time.perf_counter() - started
-    sizes = {"users": users, "items": items, "clusters": int(cluster_of.max()) + 1, "examples": len(kept)}
+    sizes = {"users": users, "items": items, "clusters": int(cluster_of.max()) + 1, "examples": len(log)}
     rate = counts["interactions_read"] / seconds
     speed = {"seconds": seconds, "examples_per_second": rate, "bytes": size}
     return {"path": str(out), **sizes, **speed, **description, "titles_file": None if titles is None else str(titles)}
@@ -86,14 +71,37 @@ def build(options: RecommendSet, out: Path, say: Callable[[str], None] = lambda 
 
 def make(options: RecommendOptions) -> dict[str, Any]:
     """Makes the folder of `plimsoll prepare recommend`; progress goes to standard error."""
+    return build(
+        content_of(options, RecommendSet),
+        Path(options.out),
+        lambda text: print(f"  {text}", file=sys.stderr, flush=True),
+    )
 
-    def say(text: str) -> None:
-        print(f"  {text}", file=sys.stderr, flush=True)
 
-    return build(content_of(options, RecommendSet), Path(options.out), say)
+def _kept(options: RecommendSet, path: Path, form: Form, *, times: bool) -> tuple[Log, dict[str, int]]:
+    """Returns the interactions that the options keep, user by user in the order of time, and counts of the others."""
+    log, counts = collect(rows(options, path, form), min_rating=options.min_rating)
+    log, out_of_order = sorted_by_time(log)
+    log, repeats = (log, 0) if options.keep_repeats else without_repeats(log)
+    kept = core(log, options.k_core)
+    if not counts["interactions_read"]:
+        raise DataError(f"{path} is empty: it has no interactions")
+    if not len(kept):
+        raise DataError(
+            f"{path} has {counts['interactions_read']:,} interactions, and no users and items with {options.k_core} of"
+            " one another are left of them: give a lower --k-core or --min-rating, or a file with more"
+        )
+    return kept, counts | {
+        "out_of_order": out_of_order,
+        "repeats": repeats,
+        "same_time": tied(kept) if times else 0,
+        "interactions_dropped": len(log) - len(kept),
+        "users_dropped": len(np.unique(log.users)) - len(np.unique(kept.users)),
+        "items_dropped": len(np.unique(log.items)) - len(np.unique(kept.items)),
+    }
 
 
-def _places(
+def _learned_from_training(
     options: RecommendSet, sequences: np.ndarray, offsets: np.ndarray, *, items: int, clusters: int
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Returns clusters and embeddings, from training interactions only."""
@@ -112,6 +120,7 @@ def _places(
         vectors=vectors[1:],
         seed=options.seed,
     )
-    given = {"factorisation": vectors, "none": None}
-    embeddings = given[options.embeddings] if options.embeddings in given else random_embeddings(**size)
+    embeddings = {"factorisation": vectors, "none": None}.get(options.embeddings)
+    if options.embeddings == "random":
+        embeddings = random_embeddings(**size)
     return np.concatenate([[-1], cluster_of]).astype(np.int32), embeddings

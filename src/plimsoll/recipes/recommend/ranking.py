@@ -2,15 +2,17 @@
 
 A rank counts from 0. Ties count against the item: all that score as high come before it, and so does a NaN. With one
 item to predict, the share of hits among the first k is also the recall, and NDCG@k is 1 / log2(rank + 2) for a rank
-below k, else 0. Metrics are sums over users, which can be added; `means` divides them.
+below k, else 0. Metrics are sums over blocks of users; `means` adds and divides them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Int64
+
+from plimsoll.recipes.recommend.interactions import HeldOut, Interactions
 
 CUTS = (1, 5, 10, 20)
 USERS = "users"
@@ -60,16 +62,33 @@ def sums(ranks: Int[np.ndarray, " users"]) -> dict[str, float]:
     return hits | ndcg | {"mrr": float((1 / (ranks + 1.0)).sum()), USERS: float(len(ranks))}
 
 
-def added(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+def means(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Returns the means per user of `sums` over blocks of users, with the number of users; 0 if there is none."""
     total = sums(np.empty(0, np.int64))
     for part in parts:
         total = {name: value + part[name] for name, value in total.items()}
-    return total
+    users = total.pop(USERS)
+    return {name: value / users if users else 0.0 for name, value in total.items()} | {USERS: int(users)}
 
 
-def means(total: Mapping[str, float]) -> dict[str, float]:
-    """Returns the means per user, with the number of users; 0 if there is none."""
-    users = total[USERS]
-    return {name: value / users if users else 0.0 for name, value in total.items() if name != USERS} | {
-        USERS: int(users)
-    }
+def mean_metrics(
+    data: Interactions,
+    split: HeldOut,
+    score: Callable[[Int64[np.ndarray, " users"]], Float[np.ndarray, "users items_and_1"]],
+    *,
+    users: int,
+    keep_seen: bool,
+) -> dict[str, float]:
+    """Returns the mean metrics over the evaluated users of a split.
+
+    Args:
+        score: Scores of all items for these users; higher is better. Column 0 is padding.
+        users: Users that are scored at a time.
+        keep_seen: Rank also the items that a user took before.
+    """
+    targets, parts = data.targets(split), []
+    for first in range(0, len(data.evaluated), users):
+        chosen = data.evaluated[first : first + users]
+        seen = None if keep_seen else [data.history(user, split) for user in chosen.tolist()]
+        parts.append(sums(ranks(score(chosen), targets[first : first + users], seen=seen)))
+    return means(parts)

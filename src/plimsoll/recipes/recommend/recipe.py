@@ -5,14 +5,14 @@
     plimsoll train recommend --data data/ --pretrained FOLDER --frozen-bits 16 --memory 4GiB
     plimsoll plan  recommend --preset gemma-2b --chip h200
 
-Defaults are a small transformer that is learned along; `recommend_presets.py` has the guide's, docs/recommend.md what
-to expect.
+Defaults are a small transformer that is learned along; `presets.py` has the guide's, docs/recommend.md what to
+expect.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from plimsoll.recipes.recommend.interactions import Interactions
     from plimsoll.recipes.recommend.rows import TrainingRows
 
+SIZES = ("num_items", "num_clusters", "largest_cluster", "seq_len", "item_embedding_dim", "width", "layers", "heads")
+LEAST = dict.fromkeys(SIZES, 1) | {"validation_users": 0, "adapter_inner": 0}
 NONE = "none"
 PLANNED_ITEMS = 3_260
 """Without a data set: those of MovieLens-1M in the published port."""
@@ -133,20 +135,18 @@ class Recommend(AdamWRecipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        named = {"data": bool(self.data), "pretrained": self.pretrained not in (NONE, *KNOWN)}
-        for name, is_named in named.items():  # a run is continued and evaluated from other folders, too
-            path = Path(getattr(self, name)).expanduser()
-            if is_named and (name == "data" or (path.is_dir() and self.pretrained.strip())):
-                object.__setattr__(self, name, str(path.absolute()))
         if not self.pretrained.strip():
             raise RecipeError("--pretrained is empty: name a folder, or say none")
-        sizes = ("num_items", "num_clusters", "largest_cluster", "seq_len", "item_embedding_dim", "width", "layers")
-        for name in (*sizes, "heads"):
+        # A run is continued and evaluated from other folders, too.
+        if self.data:
+            object.__setattr__(self, "data", str(Path(self.data).expanduser().absolute()))
+        model = Path(self.pretrained).expanduser()
+        if self.pretrained not in (NONE, *KNOWN) and model.is_dir():
+            object.__setattr__(self, "pretrained", str(model.absolute()))
+        for name, least in LEAST.items():
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise RecipeError(f"--{name.replace('_', '-')} must be 1 or more, got {value}")
-        if self.validation_users is not None and self.validation_users < 0:
-            raise RecipeError(f"--validation-users must be 0 or more, got {self.validation_users}")
+            if value is not None and value < least:
+                raise RecipeError(f"--{name.replace('_', '-')} must be {least} or more, got {value}")
         if not self.eval_interval > 0:
             raise RecipeError(f"--eval-interval must be above 0 epochs, got {self.eval_interval:g}")
         if self.pretrained != NONE and (self.width or self.heads):
@@ -162,7 +162,8 @@ class Recommend(AdamWRecipe):
 
     @property
     def supported_levers(self) -> tuple[str, ...]:
-        return (*super().supported_levers, "frozen_bits") if self.is_frozen else super().supported_levers
+        is_frozen = self.pretrained != NONE and self.freeze
+        return (*super().supported_levers, "frozen_bits") if is_frozen else super().supported_levers
 
     @property
     def evaluation_options(self) -> tuple[str, ...]:
@@ -172,11 +173,6 @@ class Recommend(AdamWRecipe):
     def attention_chunks(self) -> tuple[int, ...]:
         """Scores of fewer positions are small beside the rest (docs/log.md, "Attention in blocks")."""
         return (256,) if self.seq_len > 512 else ()
-
-    @property
-    def is_frozen(self) -> bool:
-        """True if there is a pretrained model that stays as it is."""
-        return self.pretrained != NONE and self.freeze
 
     @cached_property
     def interactions(self) -> Interactions:
@@ -188,7 +184,7 @@ class Recommend(AdamWRecipe):
             )
         from plimsoll.recipes.recommend.interactions import Interactions
 
-        return Interactions.open(self.data)
+        return Interactions(self.data)
 
     @cached_property
     def rows(self) -> TrainingRows:
@@ -228,7 +224,22 @@ class Recommend(AdamWRecipe):
 
     @cached_property
     def shape(self) -> ItemShape:
-        items, clusters, largest = self._catalogue()
+        if self.data:
+            import numpy as np
+
+            data = self.interactions
+            items, clusters, largest = data.items, data.clusters, int(np.bincount(data.cluster_of[1:]).max())
+            for name, value in {"num_items": items, "num_clusters": clusters, "largest_cluster": largest}.items():
+                option = getattr(self, name)
+                if option not in (None, value):
+                    raise RecipeError(
+                        f"--{name.replace('_', '-')} {option:,} is not what {self.data} has, {value:,}: leave it out,"
+                        " it is for planning without data"
+                    )
+        else:
+            items = self.num_items or PLANNED_ITEMS
+            clusters = self.num_clusters or round(items**0.5)
+            largest = self.largest_cluster or min(items, UNEVEN * -(-items // clusters))
         width = self.published.width if self.published is not None else self.reader_shape.width
         plain = 0 if width == self.item_width else 4 * self.item_width
         return ItemShape(
@@ -242,26 +253,6 @@ class Recommend(AdamWRecipe):
             cluster_vectors=self.cluster_vectors,
             dropout=self.dropout,
         )
-
-    def _catalogue(self) -> tuple[int, int, int]:
-        """Items, clusters, and items of the largest cluster: of the data, or as they were said."""
-        if not self.data:
-            items = self.num_items or PLANNED_ITEMS
-            clusters = self.num_clusters or round(items**0.5)
-            return items, clusters, self.largest_cluster or min(items, UNEVEN * -(-items // clusters))
-        import numpy as np
-
-        there = self.interactions
-        sizes = np.bincount(there.cluster_of[1:])
-        found = {"num_items": there.items, "num_clusters": there.clusters, "largest_cluster": int(sizes.max())}
-        for name, value in found.items():
-            said = getattr(self, name)
-            if said not in (None, value):
-                raise RecipeError(
-                    f"--{name.replace('_', '-')} {said:,} is not what {self.data} has, {value:,}: leave it out, it is"
-                    " for planning without data"
-                )
-        return found["num_items"], found["num_clusters"], found["largest_cluster"]
 
     def batch_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
         return {"items": ((examples, self.seq_len + 1), "int32")}
@@ -281,7 +272,8 @@ class Recommend(AdamWRecipe):
 
     def begin(self, params: Any) -> Any:
         """Returns the parameters with the data's embeddings and clusters, and the pretrained weights."""
-        from plimsoll.recipes.recommend.item_start import with_clusters, with_items, with_weights
+        from plimsoll.recipes.recommend.item_reader import with_weights
+        from plimsoll.recipes.recommend.items import with_clusters, with_items
 
         if (rows := self._embeddings()) is not None:
             params = with_items(params, rows)
@@ -308,8 +300,8 @@ class Recommend(AdamWRecipe):
         return model_folder(self.pretrained)
 
     def prepare(self, folder: Path, say: Say) -> Prepared:
-        there, rows = self.interactions, self.rows
-        there.check()
+        data, rows = self.interactions, self.rows
+        data.check()
         _ = self.shape
         if self.published is not None:
             from plimsoll.models.pretrained.safetensors_folder import checked
@@ -323,7 +315,7 @@ class Recommend(AdamWRecipe):
                 " one batch: lower --batch-size"
             )
         steps = self.steps or max(1, int((self.epochs or DEFAULT_EPOCHS) * per_epoch))
-        description = f"{there.users:,} users, {there.items:,} items, {len(there):,} interactions in {self.data}"
+        description = f"{data.users:,} users, {data.items:,} items, {len(data):,} interactions in {self.data}"
         say(
             f"data: {description}; {rows.labels:,} items to predict in {len(rows):,} rows; {steps:,} steps are"
             f" {steps / per_epoch:.3g} epochs"
@@ -338,8 +330,8 @@ class Recommend(AdamWRecipe):
 
     def _embeddings(self) -> Any:
         """Returns the embeddings of the data, where they are as wide as an item here."""
-        there = self.interactions
-        return there.embeddings() if there.about["embedding_size"] == self.item_width else None
+        data = self.interactions
+        return data.embeddings() if data.about["embedding_size"] == self.item_width else None
 
     def _identity(self) -> dict[str, Any]:
         """Returns what distinguishes one data set from another, wherever it is kept, and one language model's shape
@@ -368,27 +360,22 @@ class Recommend(AdamWRecipe):
 
         return interaction_loader(self.rows, batch_size=self.effective_batch, seed=self.seed, prefetch=prefetch)
 
-    def validation(self, folder: Path, *, examples: int) -> Iterable[dict[str, Any]]:
-        users = self.interactions.evaluated[: 0 if self.learn_validation else self.validation_users]
-        return self._held_out(users, examples) if len(users) else ()
-
-    def _held_out(self, users: Any, examples: int) -> Iterator[dict[str, Any]]:
-        """Histories with the item to be found after them; the last batch is filled up with copies."""
+    def validation(self, folder: Path, *, examples: int) -> Iterator[dict[str, Any]]:
+        """Yields histories with the item to predict after them; the last batch is filled up with copies."""
         import numpy as np
 
         from plimsoll.recipes.recommend.rows import histories
 
+        data = self.interactions
+        users = data.evaluated[: 0 if self.learn_validation else self.validation_users]
         for first in range(0, len(users), examples):
             chosen = users[first : first + examples]
-            rows = histories(self.interactions, chosen, "validation", length=self.seq_len)
+            rows = histories(data, chosen, "validation", length=self.seq_len)
             rows = np.concatenate([rows, np.zeros((len(rows), 1), np.int32)], axis=1)
-            ends = self.interactions.ends("validation")[chosen]
-            rows[np.arange(len(rows)), (rows > 0).sum(axis=1)] = self.interactions.sequences[ends]
+            ends = data.ends["validation"][chosen]
+            rows[np.arange(len(rows)), (rows > 0).sum(axis=1)] = data.sequences[ends]
             counted = np.arange(examples) < len(chosen)
             yield {"items": np.resize(rows, (examples, rows.shape[1])), COUNTED: counted}
-
-    def reported(self, metrics: Mapping[str, float]) -> dict[str, Any]:
-        return dict(metrics)
 
     def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
         """Returns the bytes of the source; without data, those of batches alone."""

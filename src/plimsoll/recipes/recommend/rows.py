@@ -12,11 +12,10 @@ from typing import Any
 
 import grain
 import numpy as np
-from grain.experimental import ThreadPrefetchIterDataset
 from jaxtyping import Int32, Int64
 
 from plimsoll.data.batch_source import BatchSource, Permuted
-from plimsoll.errors import DataError, RecipeError
+from plimsoll.errors import DataError
 from plimsoll.recipes.recommend.interactions import HeldOut, Interactions
 
 ITEMS = "items"
@@ -31,10 +30,8 @@ class TrainingRows(Sequence[np.ndarray]):
     """
 
     def __init__(self, interactions: Interactions, *, length: int, validation: bool = False) -> None:
-        if length < 1:
-            raise RecipeError(f"--seq-len must be 1 or more items, got {length}")
         self.interactions, self.length = interactions, length
-        firsts, ends = interactions.offsets[:-1], interactions.ends("test" if validation else "train")
+        firsts, ends = interactions.offsets[:-1], interactions.ends["test" if validation else "train"]
         rows_of = -(-(ends - firsts - 1) // length)  # none for a single item
         if not rows_of.any():
             raise DataError(
@@ -47,6 +44,8 @@ class TrainingRows(Sequence[np.ndarray]):
         self._sizes: Int32[np.ndarray, " rows"] = np.minimum(
             np.repeat(ends, rows_of) - self._firsts, length + 1
         ).astype(np.int32)
+        self.labels = int(self._sizes.sum()) - len(self._sizes)
+        """Number of labels of an epoch."""
 
     def __len__(self) -> int:
         return len(self._firsts)
@@ -57,13 +56,11 @@ class TrainingRows(Sequence[np.ndarray]):
         row[:size] = self.interactions.sequences[first : first + size]
         return row
 
-    @property
-    def labels(self) -> int:
-        """Number of labels of an epoch."""
-        return int(self._sizes.sum()) - len(self)
-
     def held_bytes(self) -> int:
-        return self.interactions.held_bytes() + self._firsts.nbytes + self._sizes.nbytes
+        """Returns the bytes that are mapped or in memory, with the sequences, without titles and embeddings."""
+        data = self.interactions
+        of_data = 4 * len(data) + data.offsets.nbytes + 4 * (data.items + 1)
+        return of_data + self._firsts.nbytes + self._sizes.nbytes
 
 
 def interaction_loader(rows: TrainingRows, *, batch_size: int, seed: int, prefetch: int = 2) -> BatchSource:
@@ -71,15 +68,11 @@ def interaction_loader(rows: TrainingRows, *, batch_size: int, seed: int, prefet
 
     No row is dropped: a batch may hold the end of one epoch and the start of the next.
     """
-    if batch_size < 1:
-        raise RecipeError(f"--batch-size must be 1 or more users, got {batch_size}")
     size = {"rows": len(rows), "interactions": len(rows.interactions)}
     batches: grain.IterDataset = Permuted(rows, size=size, seed=seed).batch(
-        batch_size, drop_remainder=True, batch_fn=lambda drawn: {ITEMS: np.stack(drawn)}
+        batch_size, drop_remainder=True, batch_fn=lambda batch: {ITEMS: np.stack(batch)}
     )
-    if prefetch:
-        batches = ThreadPrefetchIterDataset(batches, prefetch_buffer_size=prefetch)
-    return BatchSource(batches)
+    return BatchSource(batches, prefetch=prefetch)
 
 
 def histories(
@@ -87,8 +80,7 @@ def histories(
 ) -> Int32[np.ndarray, "users length"]:
     """Returns the last `length` items before the one to predict, padded on the right."""
     rows = np.zeros((len(users), length), np.int32)
-    ends = interactions.ends(split)
     for row, user in zip(rows, users.tolist(), strict=True):
-        first = max(int(interactions.offsets[user]), int(ends[user]) - length)
-        row[: ends[user] - first] = interactions.sequences[first : ends[user]]
+        items = interactions.history(user, split)[-length:]
+        row[: len(items)] = items
     return rows

@@ -15,7 +15,7 @@ SHOWN = 5
 
 def describe_interactions(folder: Path | str) -> dict[str, Any]:
     """Returns sizes and spreads of a set. An incomplete set is refused, as a run would."""
-    data = Interactions.open(folder)
+    data = Interactions(folder)
     data.check()
     lengths = np.diff(data.offsets)
     often = np.bincount(data.sequences, minlength=data.items + 1)
@@ -28,7 +28,7 @@ def describe_interactions(folder: Path | str) -> dict[str, Any]:
         "items": data.items,
         "interactions": len(data),
         "evaluated_users": len(data.evaluated),
-        "training_interactions": int((data.ends("train") - data.offsets[:-1]).sum()),
+        "training_interactions": int((data.ends["train"] - data.offsets[:-1]).sum()),
         "sequence": _spread(lengths),
         "item": _spread(often[1:]),
         "clusters": data.clusters,
