@@ -15,7 +15,7 @@ from plimsoll.optimizers.sign_sgd import SignSGD  # noqa: E402
 from plimsoll.planned import Plan  # noqa: E402
 from plimsoll.recipes.puzzles.act import Halting, RecursiveSolver  # noqa: E402
 from plimsoll.recipes.puzzles.trm_shape import TRMShape  # noqa: E402
-from plimsoll.training.sharded import Sharded  # noqa: E402
+from plimsoll.training.program import Functions  # noqa: E402
 from plimsoll.training.step import make_init, make_step  # noqa: E402
 
 SHAPE = TRMShape(
@@ -53,7 +53,7 @@ def main() -> None:
     init = make_init(task, optimizer, examples=EXAMPLES)
     alone = trained(jax.jit(make_step(task, optimizer, accumulation=2)), jax.jit(init)(np.uint32(0)))
     spec = {name: (rows.shape, str(rows.dtype)) for name, rows in next(batches()).items()}
-    spread = Sharded(jax.devices(), task, optimizer, plan(8))
+    spread = Functions(task, optimizer, plan(8), jax.devices())
     compiled = spread.step(spec)[0].compile()
     begun = jax.jit(init)(np.uint32(0))
     start = jax.tree.map(lambda leaf, shape: jax.device_put(leaf, shape.sharding), begun, spread.state)
