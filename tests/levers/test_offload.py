@@ -31,7 +31,7 @@ from plimsoll.levers.offload import (
 )
 from plimsoll.levers.sharding import with_shardings
 from plimsoll.optimizers.adamw import AdamW
-from plimsoll.optimizers.build import build
+from plimsoll.optimizers.adamw8 import build
 from plimsoll.optimizers.in_place import in_place
 from plimsoll.planned import Plan
 from plimsoll.planner.liveness import kept_on_host_bytes, temporary_bytes

@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plimsoll.levers.ema import Average
 from plimsoll.optimizers.adam_atan2 import AdamATan2
-from plimsoll.optimizers.in_place import averaging, with_tables
+from plimsoll.optimizers.in_place import in_place
 from plimsoll.optimizers.sign_sgd import SignSGD
 from plimsoll.planned import Plan
 from plimsoll.planner.flops import dot_flops
@@ -49,7 +50,7 @@ def task(shape=SHAPE, **levers):
 def rule(rate=1e-3):
     adam = AdamATan2(learning_rate=rate, warmup_steps=0, weight_decay=0.1).build(100)
     table = SignSGD(learning_rate=1e-2, warmup_steps=0, weight_decay=0.1).build(100)
-    return with_tables(averaging(adam, decay=0.9, bits=32), table)
+    return in_place(in_place(adam, average=Average(0.9)), row_rule=table)
 
 
 def batch(seed, *, examples=EXAMPLES):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from plimsoll.errors import RecipeError
-from plimsoll.optimizers.warmed import warmed
+from plimsoll.optimizers.warmed import Warmed
 
 if TYPE_CHECKING:
     import optax
@@ -23,17 +23,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SignSGD:
+class SignSGD(Warmed):
     """Settings of Sign-SGD; `build` makes the rule of a run."""
-
-    learning_rate: float = 1e-4
-    """Learning rate when warm-up ends."""
-    warmup_steps: int = 2_000
-    """Warm-up in optimizer steps, not micro-batches."""
-    final_fraction: float = 1.0
-    """Share of the learning rate at the last step, the end of a cosine; 1 keeps it constant."""
-    weight_decay: float = 1.0
-    """Decay of the rows that a step has read."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.learning_rate < math.inf:
@@ -43,13 +34,7 @@ class SignSGD:
 
     def build(self, steps: int) -> RowRule:
         """Returns the rule over `steps` updates."""
-        schedule = warmed(
-            self.learning_rate,
-            warmup_steps=self.warmup_steps,
-            steps=steps,
-            final_fraction=self.final_fraction,
-        )
-        return RowRule(schedule, self.weight_decay)
+        return RowRule(self.schedule(steps), self.weight_decay)
 
 
 @dataclass(frozen=True)

@@ -169,15 +169,16 @@ class Recipe(ABC):
         rule = self._rule(self.optimizer(steps), steps, storage)
         if not self.ema_decay:
             return rule
-        from plimsoll.optimizers.in_place import averaging
+        from plimsoll.levers.ema import Average
+        from plimsoll.optimizers.in_place import in_place
 
-        return averaging(rule, decay=self.ema_decay, bits=storage.ema_bits)
+        return in_place(rule, average=Average(self.ema_decay, storage.ema_bits))
 
     def _rule(
         self, made: optax.GradientTransformation | AdamW, steps: int, storage: Storage
     ) -> optax.GradientTransformation:
         if isinstance(made, AdamW):
-            from plimsoll.optimizers.build import build
+            from plimsoll.optimizers.adamw8 import build
 
             return build(made, steps, storage)
         if (storage.optimizer_bits, storage.weight_bits) != (32, 32):

@@ -119,7 +119,7 @@ def make_step(
             new_state["loss_scale"] = loss_scale.adjusted(scaling, finite)
             report |= {"scale": new_state["loss_scale"].scale, "skipped_steps": new_state["loss_scale"].skipped_steps}
         if read_rows:  # after the choice above, which would hold a second copy of them
-            assert rule.row_rule is not None, "an optimizer of tables: optimizers.in_place.with_tables"
+            assert rule.row_rule is not None, "an optimizer of tables: `row_rule` of optimizers.in_place"
             gradients = jax.tree.map(joined, row_gradients)
             new_tables = rule.row_rule.after(tables, read_rows, gradients, step=state["step"], taken=finite)
             new_state["params"] = new_state["params"] | {"tables": new_tables}
