@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import jax
 
-from plimsoll.engine.options import TrainOptions
+from plimsoll.engine.options import Session
 from plimsoll.errors import StoppedError
 from plimsoll.runs.folder import RunFolder
 from plimsoll.training import allocator, memory, overruns
@@ -24,11 +24,9 @@ from plimsoll.units import format_bytes
 class BudgetGuard:
     """The budget of a session. `planned` is the run's plan.json; `steps` are those of the whole run."""
 
-    def __init__(
-        self, session: TrainOptions, folder: RunFolder, planned: Mapping[str, Any], *, budget_bytes: int, steps: int
-    ) -> None:
+    def __init__(self, session: Session, folder: RunFolder, planned: Mapping[str, Any], *, steps: int) -> None:
         self._session, self._folder, self._planned = session, folder, planned
-        self._budget, self._steps = budget_bytes, steps
+        self._budget, self._steps = session.budget_bytes, steps
         self._started = 0
         self.overrun: overruns.Overrun | None = None
 

@@ -42,6 +42,8 @@ class CrossCompiler(LocalCompiler):
         super().__init__(about)
         self.chip = chips.Chip(**about["chip"])
         self._devices = self.chip.devices
+        self.examples = self.recipe.effective_batch // self.chip.devices
+        """One device's share of an effective batch."""
         self.compiled = about["compiled"]
         self.devices = topology.devices(self.chip) if self.compiled else []
 
@@ -74,7 +76,7 @@ class CrossCompiler(LocalCompiler):
         """
         full = plan_of(plan)
         options: dict[str, Any] = {"frozen_bits": full.frozen_bits, "precision": full.precision}
-        init = make_init(self._task(full), self.rule(full.storage), **options, examples=self._examples)
+        init = make_init(self._task(full), self.rule(full.storage), **options, examples=self.examples)
         starting = liveness.temporary_bytes(jax.jit(init).trace(jax.ShapeDtypeStruct((), jnp.uint32)).jaxpr)
         batch = self.recipe.batch_spec(full.micro_batch)
         if self.compiled:
@@ -96,7 +98,7 @@ class CrossCompiler(LocalCompiler):
 
     def estimated(self, plan: Plan) -> Analysis:
         """Returns one device's share of the work, traced, less what `fsdp` splits of the gradient."""
-        devices, state = self.chip.devices, self.state(plan.storage, plan.precision, examples=self._examples)
+        devices, state = self.chip.devices, self.state(plan.storage, plan.precision, examples=self.examples)
         if plan.offload != "none":  # in the types, so that it is streamed and not counted
             shardings = offload.placed(state, plan.offload, AbstractMesh((1,), ("device",)))
             state = sharding.with_shardings(state, shardings)
@@ -127,11 +129,6 @@ class CrossCompiler(LocalCompiler):
         """Returns the jaxpr of a step for state and batch of these shapes."""
         step = make_step(task, self.rule(plan.storage), accumulation=plan.accumulation, layerwise=plan.layerwise)
         return jax.jit(step, donate_argnums=0).trace(state, batch).jaxpr
-
-    @property
-    def _examples(self) -> int:
-        """One device's share of an effective batch."""
-        return self.recipe.effective_batch // self.chip.devices
 
     def _task(self, plan: Plan) -> Any:
         return self.recipe.task(plan.compute(BACKEND[self.chip.platform]))

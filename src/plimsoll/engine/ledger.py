@@ -10,6 +10,7 @@ import jax
 
 from plimsoll.engine.budget_guard import BudgetGuard
 from plimsoll.engine.log import SessionLog
+from plimsoll.engine.options import Session
 from plimsoll.errors import PlimsollError, RunError
 from plimsoll.planned import Plan
 from plimsoll.planner import calibration
@@ -28,26 +29,21 @@ class Measurements:
 
     def __init__(
         self,
+        session: Session,
         folder: RunFolder,
         planned: Mapping[str, Any],
         guard: BudgetGuard,
         notes: list[str],
         *,
         kind: str,
-        budget_bytes: int,
-        tracker: str,
     ) -> None:
-        self.folder, self.planned, self.guard, self.notes = folder, planned, guard, notes
-        self.kind, self.budget_bytes, self.tracker = kind, budget_bytes, tracker
+        self.folder, self.planned, self.guard, self.notes, self.kind = folder, planned, guard, notes, kind
+        self.budget_bytes, self.tracker = session.budget_bytes, session.tracker
         self.plan = Plan.from_dict(planned["plan"])
         self.marks: dict[str, int] = {}
         self.evaluated = False
         self.resumed: int | None = None
         self.held: dict[str, dict[int, int]] = {}
-
-    def loaded(self) -> None:
-        """Marks the peak of a process that has loaded its executables."""
-        self.marks["peak while loading"] = allocator.peak_bytes()
 
     def started(self, state: Any, *, resumed: int | None) -> None:
         """Marks what the state holds, and the memory before any data is read."""
@@ -62,11 +58,18 @@ class Measurements:
         loaded, started = self.marks["peak while loading"], self.marks["peak before training"]
         first = "start" if self.resumed is None else "restore"
         phases = {"load": loaded} | ({first: started} if started > loaded else {}) | log.phase_peaks
-        return phases if allocator.device_bytes() is None else _on_device(phases)
+        if allocator.device_bytes() is None:
+            return phases
+        # Loading, restoring and saving are the host's, and steps during a save are steps.
+        on_device = {name: phases[name] for name in ("start", "evaluate") if name in phases}
+        training = max(phases.get("train", 0), phases.get("save", 0))
+        return on_device | ({"train": training} if training else {})
 
     def _measured(self, log: SessionLog, peak: int, predicted: Mapping[str, int]) -> dict[str, int | None]:
         """Returns bytes by component: the state by its arrays, the others by what is held between steps and at most."""
-        state, params, ema, carry = (self._counted(name) for name in ("state", "params", "ema", "carry"))
+        count = sum if allocator.device_bytes() is None else max  # all that are one CPU, or the fullest device
+        names = ("state", "params", "ema", "carry")
+        state, params, ema, carry = (count([0, *self.held[name].values()]) for name in names)
         data = max(0, self.marks.get("data", 0) - self.marks["before data"])
         training = log.phase_peaks.get("train")  # None where loading had needed more
         held: dict[str, int | None] = {
@@ -83,11 +86,6 @@ class Measurements:
         if beyond:  # a save, an evaluation: together, what the peak has on top
             measured[beyond[0]] = max(0, peak - sum(size or 0 for size in measured.values()))
         return measured
-
-    def _counted(self, name: str) -> int:
-        """Returns bytes of the state, or of an entry of it: of the fullest device, or of all that are one CPU."""
-        by_device = self.held[name].values()
-        return sum(by_device) if allocator.device_bytes() is None else max(by_device, default=0)
 
     def _split(self, shapes: Any) -> dict[str, Any]:
         """Returns what each of several devices holds of the state, by its shards, beside what it is to hold."""
@@ -110,18 +108,14 @@ class Measurements:
             }
         }
 
-    def _earlier_ledger(self) -> dict[str, Any]:
-        """Returns the ledger of the sessions before this one: their peak counts, and their notes are kept."""
+    def write(self, shapes: Any, log: SessionLog) -> None:
+        """Writes `ledger.json`. `shapes` are those of the state. Peak and notes of earlier sessions are kept."""
+        peak, earlier = allocator.peak_bytes(), {}
         try:
-            return self.folder.read("ledger.json") if self.folder.has("ledger.json") else {}
+            if self.folder.has("ledger.json"):
+                earlier = self.folder.read("ledger.json")
         except RunError as problem:
             self.notes.append(f"what earlier sessions measured is lost: {problem}")
-            return {}
-
-    def write(self, shapes: Any, log: SessionLog) -> None:
-        """Writes `ledger.json`. `shapes` are those of the state."""
-        peak = allocator.peak_bytes()
-        earlier = self._earlier_ledger()
         before = (earlier.get("measured") or {}).get("peak_bytes") or 0
         predicted: dict[str, int] = self.planned["components"]
         measured = self._measured(log, peak, predicted)
@@ -183,13 +177,3 @@ class Measurements:
             problem = f"nothing was learned from this session for the next prediction: {failure}"
         if problem is not None:
             log.say(problem, important=True)
-
-
-def _on_device(phases: Mapping[str, int]) -> dict[str, int]:
-    """Returns the phases of an accelerator's ledger.
-
-    Loading, restoring and saving are its host's, and steps during a save are steps.
-    """
-    training = max(phases.get("train", 0), phases.get("save", 0))
-    others = {name: phases[name] for name in ("start", "evaluate") if name in phases}
-    return others | ({"train": training} if training else {})
