@@ -260,7 +260,7 @@ def test_a_full_disk_stops_the_run_and_the_last_good_checkpoint_survives(small_d
     assert_same_bits(load_state(saved, shapes(make_state(1)))[0], make_state(1))
 
 
-@pytest.mark.parametrize("writer", ["_write_manifest", "_flush_folder", "_start_writing"])
+@pytest.mark.parametrize("writer", ["replace_file", "_flush_folder", "_start_writing"])
 def test_a_write_that_fails_anywhere_leaves_the_last_good_checkpoint(saved_twice, monkeypatch, writer):
     def fail(*_args, **_kwargs):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -278,7 +278,7 @@ def test_the_failure_of_a_background_save_is_raised_by_the_next_one(saved_twice,
 
     checkpoints = Checkpoints(saved_twice.folder, in_background=True)
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "_write_manifest", fail)
+        patch.setattr(checkpoint, "replace_file", fail)
         checkpoints.save(3, make_state(3), POSITION)
         with pytest.raises(StoppedError, match=r"step 3 could not be saved.*Input/output error"):
             checkpoints.save(4, make_state(4), POSITION)
