@@ -20,7 +20,7 @@ from plimsoll.planned import Plan
 from plimsoll.planner.flops import dot_flops
 from plimsoll.recipes.puzzles.act import Halting, RecursiveSolver
 from plimsoll.recipes.puzzles.trm_shape import TRMShape
-from plimsoll.training.checkpoint import Checkpoints, load_state
+from plimsoll.training.checkpoint import Checkpoints, load_part
 from plimsoll.training.loop import numbers_of
 from plimsoll.training.program import compiled, lower, tree_bytes
 from plimsoll.training.step import evaluated, make_evaluate, make_init, make_step
@@ -195,7 +195,7 @@ def test_a_saved_state_goes_on_to_the_same_bits(whole, tmp_path):
     assert not state["carry"]["halted"].all()  # in the middle of puzzles
     checkpoints = Checkpoints(tmp_path, in_background=False)
     checkpoints.save(2, state, {})
-    restored, _ = load_state(checkpoints.all()[0], jax.tree.map(jnp.zeros_like, state))
+    restored = load_part(checkpoints.all()[0], jax.tree.map(jnp.zeros_like, state))
     for number in range(2, STEPS):
         restored, _ = step(1)(restored, batch(number))
     for one, other in zip(jax.tree.leaves(trained(1)[0]), jax.tree.leaves(restored), strict=True):

@@ -102,9 +102,13 @@ class LocalCompiler:
 
         No other lever changes them, and float16 only adds three numbers.
         """
-        how: dict[str, Any] = {"frozen_bits": storage.frozen_bits, "precision": precision}
-        how["examples"] = self.recipe.effective_batch if examples is None else examples
-        init = make_init(self.recipe.task(Compute()), self.rule(storage), **how)
+        init = make_init(
+            self.recipe.task(Compute()),
+            self.rule(storage),
+            frozen_bits=storage.frozen_bits,
+            precision=precision,
+            examples=self.recipe.effective_batch if examples is None else examples,
+        )
         return jax.eval_shape(init, jax.ShapeDtypeStruct((), jnp.uint32))
 
     def analyse(self, plan: Plan) -> Analysis:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -21,29 +22,25 @@ from plimsoll.training import allocator, memory, overruns, program
 from plimsoll.units import format_bytes
 
 
+@dataclass
 class Measurements:
-    """Measurements of one session: marks of memory on the way, and the ledger at the end.
+    """Measurements of one session: marks of memory on the way, and the ledger at the end."""
 
-    `notes` is shared with the session, which logs them; they are kept in the ledger.
-    """
-
-    def __init__(
-        self,
-        session: Session,
-        folder: RunFolder,
-        planned: Mapping[str, Any],
-        guard: BudgetGuard,
-        notes: list[str],
-        *,
-        kind: str,
-    ) -> None:
-        self.folder, self.planned, self.guard, self.notes, self.kind = folder, planned, guard, notes, kind
-        self.budget_bytes, self.tracker = session.budget_bytes, session.tracker
-        self.plan = Plan.from_dict(planned["plan"])
-        self.marks: dict[str, int] = {}
-        self.evaluated = False
-        self.resumed: int | None = None
-        self.held: dict[str, dict[int, int]] = {}
+    session: Session
+    folder: RunFolder
+    kind: str
+    """Kind of the recipe."""
+    planned: Mapping[str, Any]
+    """The run's plan.json."""
+    plan: Plan
+    guard: BudgetGuard
+    notes: list[str]
+    """Shared with the session, which logs them; they are kept in the ledger."""
+    marks: dict[str, int] = field(default_factory=dict)
+    evaluated: bool = False
+    resumed: int | None = None
+    held: dict[str, dict[int, int]] = field(default_factory=dict)
+    """Bytes by device of the state and of its entries."""
 
     def started(self, state: Any, *, resumed: int | None) -> None:
         """Marks what the state holds, and the memory before any data is read."""
@@ -110,7 +107,7 @@ class Measurements:
 
     def write(self, shapes: Any, log: SessionLog) -> None:
         """Writes `ledger.json`. `shapes` are those of the state. Peak and notes of earlier sessions are kept."""
-        peak, earlier = allocator.peak_bytes(), {}
+        peak, budget, earlier = allocator.peak_bytes(), self.session.budget_bytes, {}
         try:
             if self.folder.has("ledger.json"):
                 earlier = self.folder.read("ledger.json")
@@ -125,10 +122,10 @@ class Measurements:
             measured = {name: part["measured"] for name, part in earlier["components"].items()}
             phases = earlier["measured"]["phases"]
         names = dict.fromkeys([*predicted, *measured])
-        if peak > self.budget_bytes and self.guard.overrun is None:
+        if peak > budget and self.guard.overrun is None:
             self.notes.append(
-                f"the measured peak of {format_bytes(peak)} is over the budget of"
-                f" {format_bytes(self.budget_bytes)}: continue with --replan and a larger --memory"
+                f"the measured peak of {format_bytes(peak)} is over the budget of {format_bytes(budget)}: continue with"
+                " --replan and a larger --memory"
             )
         host = {}
         if allocator.device_bytes() is not None:  # the peak of this process on the host, and of the run's earlier ones
@@ -137,7 +134,7 @@ class Measurements:
         self.folder.write(
             "ledger.json",
             {
-                "budget_bytes": self.budget_bytes,
+                "budget_bytes": budget,
                 "phase": self.planned["phase"],
                 "source": self.planned["source"],
                 "predicted": {"peak_bytes": self.planned["predicted_peak_bytes"], "phases": self.planned["phases"]},
@@ -160,7 +157,7 @@ class Measurements:
         over = overrun is not None and overrun.what == "resident set"  # a lower bound, and what matters most
         if self.plan.devices > 1:  # the memory of several together says little of the memory of one
             return
-        if not calibration.is_on() or not self.guard.counts or self.tracker != "none" or not (seen or over):
+        if not calibration.is_on() or not self.guard.counts or self.session.tracker != "none" or not (seen or over):
             return
         learned, margin = self.planned.get("learned", {}), self.planned.get("margin_bytes", 0)
         promised: dict[str, int] = self.planned["phases"]

@@ -29,26 +29,27 @@ from plimsoll.training.profile import Profile
 from plimsoll.types import Source
 
 
+@dataclasses.dataclass
 class TimedSource:
     """A source that notes the memory in use after its first batch, and how long training waited for batches.
 
     On an accelerator steps run meanwhile.
     """
 
-    def __init__(self, source: Source, marks: dict[str, int]) -> None:
-        self._source, self._marks = source, marks
-        self.waited_seconds = 0.0
+    source: Source
+    marks: dict[str, int]
+    waited_seconds: float = 0.0
 
     def __next__(self) -> dict[str, Any]:
         start = time.monotonic()
-        batch = next(self._source)
+        batch = next(self.source)
         self.waited_seconds += time.monotonic() - start
-        if "data" not in self._marks:
-            self._marks["data"] = allocator.bytes_now()
+        if "data" not in self.marks:
+            self.marks["data"] = allocator.bytes_now()
         return batch
 
     def state(self) -> dict[str, Any]:
-        return self._source.state()
+        return self.source.state()
 
 
 class SessionLog:

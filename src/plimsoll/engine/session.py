@@ -69,7 +69,9 @@ class _Training:
         self.prepared = Prepared(**self.folder.read("data.json"))
         self.notes = list(session.notes)
         self.guard = BudgetGuard(session, self.folder, self.planned, steps=self.prepared.steps)
-        self.measured = Measurements(session, self.folder, self.planned, self.guard, self.notes, kind=self.recipe.kind)
+        self.measured = Measurements(
+            session, self.folder, self.recipe.kind, self.planned, self.plan, self.guard, self.notes
+        )
         self.start = time.monotonic()
 
     def run(self) -> Ending:

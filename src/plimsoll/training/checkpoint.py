@@ -162,7 +162,9 @@ class Checkpoints:
         """
         if distributed.processes() == 1:
             saved, notes = self.latest_whole()
-            return (saved.step, *load_state(saved, like), notes) if saved else (None, None, {}, notes)
+            if saved is None:
+                return None, None, {}, notes
+            return saved.step, load_part(saved, like), loader_position(saved), notes
         board = distributed.Board()
         if distributed.is_first():
             saved, notes = self.latest_whole()
@@ -194,17 +196,10 @@ class Checkpoints:
             self._failure = _not_saved(partial, step, problem)
 
 
-def load_state(saved: Saved, like: Any) -> tuple[Any, dict[str, Any]]:
-    """Loads the state, leaf by leaf, and the loader's position.
+def load_part(saved: Saved, like: Any, *, only: str | tuple[str, ...] = "") -> Any:
+    """Loads the leaves under the paths that begin with `only`, one by one, in the shape of `like`.
 
     `like` holds shapes and dtypes, and shardings where some of the state is offloaded; else it goes to the device.
-    """
-    return load_part(saved, like), loader_position(saved)
-
-
-def load_part(saved: Saved, like: Any, *, only: str | tuple[str, ...] = "") -> Any:
-    """Loads the leaves under the paths that begin with `only`, in the shape of `like`, onto the device.
-
     Using a trained model needs `only="['params']"`, and not the optimizer, which is twice as large.
     """
     paths = [path for path, _ in _leaves(like)]

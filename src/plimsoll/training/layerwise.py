@@ -1,6 +1,7 @@
 """The step that updates layer by layer: the same numbers as `training.step`, but for the order of a norm's sum."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -59,14 +60,15 @@ def make_layerwise_step(
     return step
 
 
+@dataclass(frozen=True)
 class _Walk:
     """A forward pass through the layers and the pass back.
 
     `trees` are the stored weights and the optimizer's state; both are returned.
     """
 
-    def __init__(self, task: Layered, parts: Parts) -> None:
-        self.task, self.parts, self.clip_norm = task, parts, parts.clip_norm
+    task: Layered
+    parts: Parts
 
     def step(self, trees: Trees, batch: Batch, token: Array) -> tuple[Trees, dict[str, Array]]:
         task, stacked = self.task, self.task.stacked
@@ -94,13 +96,13 @@ class _Walk:
             gradient = jax.tree.map(jnp.add, above, pull_entered(below)[0])
             return gradient, jnp.sqrt(squares + _squares(gradient))
 
-        if self.clip_norm is None:
+        if self.parts.clip_norm is None:
             clip = jnp.float32(1)
             trees, below, squares = self.update(trees, inputs, cotangent, clip, token)
             gradient, norm = whole(below, squares)
         else:
             gradient, norm = whole(*self.squares(trees[0][stacked], inputs, cotangent))
-            clip = shrinking(norm, self.clip_norm)
+            clip = shrinking(norm, self.parts.clip_norm)
             trees, _, _ = self.update(trees, inputs, cotangent, clip, token)
         trees = self.parts.rest(trees, gradient, stacked, clip)
         return trees, {**metrics, "loss": loss, "weight": weight, "gradient_norm": norm}

@@ -86,16 +86,15 @@ class BetweenSteps:
     `control`, 35 MiB in 900 steps (docs/log.md, "Growth"). Growth that is needed is trimmed for once.
     """
 
-    def __init__(self) -> None:
-        self._after_trimming: int | None = None
+    after_trimming: int | None = None
 
     def settle(self) -> None:
         left = settle()
-        if self._after_trimming is None:
-            self._after_trimming = left
-        elif left > self._after_trimming + GROWTH_BYTES:
+        if self.after_trimming is None:
+            self.after_trimming = left
+        elif left > self.after_trimming + GROWTH_BYTES:
             trim_heap()
-            self._after_trimming = settle()
+            self.after_trimming = settle()
 
 
 def give_back_libraries() -> None:

@@ -190,11 +190,12 @@ def shape_of(config: Mapping[str, Any], *, source: str) -> PretrainedShape:
     )
 
 
+@dataclass(frozen=True)
 class _Reader:
     """Numbers of a configuration. Raises DataError with name and source of a wrong one."""
 
-    def __init__(self, config: Mapping[str, Any], source: str) -> None:
-        self.config, self.source = config, source
+    config: Mapping[str, Any]
+    source: str
 
     def count(self, name: str, default: int | None = None, *, most: int = 2**31 - 1) -> int:
         value = self._value(name, default)
