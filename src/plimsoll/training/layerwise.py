@@ -91,18 +91,16 @@ class _Walk:
 
         (loss, metrics), (above, cotangent) = jax.value_and_grad(mean, argnums=(0, 1), has_aux=True)(outer, left)
 
-        def whole(below: Array, squares: Array) -> tuple[Any, Array]:
-            """Returns the gradient of what is not in layers, summed over both ends, and the norm of all."""
-            gradient = jax.tree.map(jnp.add, above, pull_entered(below)[0])
-            return gradient, jnp.sqrt(squares + _squares(gradient))
-
-        if self.parts.clip_norm is None:
-            clip = jnp.float32(1)
+        clip, most = jnp.float32(1), self.parts.clip_norm
+        if most is None:
             trees, below, squares = self.update(trees, inputs, cotangent, clip, token)
-            gradient, norm = whole(below, squares)
         else:
-            gradient, norm = whole(*self.squares(trees[0][stacked], inputs, cotangent))
-            clip = shrinking(norm, self.parts.clip_norm)
+            below, squares = self.squares(trees[0][stacked], inputs, cotangent)
+        # The gradient of what is not in layers, summed over both ends, and the norm of all.
+        gradient = jax.tree.map(jnp.add, above, pull_entered(below)[0])
+        norm = jnp.sqrt(squares + _squares(gradient))
+        if most is not None:
+            clip = shrinking(norm, most)
             trees, _, _ = self.update(trees, inputs, cotangent, clip, token)
         trees = self.parts.rest(trees, gradient, stacked, clip)
         return trees, {**metrics, "loss": loss, "weight": weight, "gradient_norm": norm}

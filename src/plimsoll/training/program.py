@@ -7,8 +7,9 @@ loads what it finds there. All of them, because one cold compile costs more memo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -102,6 +103,7 @@ class Functions:
         elif plan.offload != "none":
             device = Mesh(np.asarray(jax.devices()[:1]), ("device",))
             self._shardings = offload.placed(self.state, plan.offload, device)
+        self._in_mesh = nullcontext if self.mesh is None else partial(jax.set_mesh, self.mesh)
         if self._shardings is not None:
             self.state = sharding.with_shardings(self.state, self._shardings)
 
@@ -135,9 +137,6 @@ class Functions:
         return {
             name: jax.make_array_from_callback(values.shape, rows, values.__getitem__) for name, values in batch.items()
         }
-
-    def _in_mesh(self) -> AbstractContextManager[Any]:
-        return nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
 
 
 def lower(
