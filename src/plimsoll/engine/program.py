@@ -18,13 +18,11 @@ from plimsoll.training.checkpoint import Checkpoints
 
 def import_everything(recipe: Recipe, *, tracker: str = "none") -> None:
     """Imports every module the run will use, so that a rehearsal weighs what a training process weighs."""
-    names = ["orbax.checkpoint.v1", "grain", "tensorboardX", "tokenizers", *recipe.imports()]
-    names += [] if tracker == "none" else [tracker]
-    for name in names:
-        if name == "orbax.checkpoint.v1":
-            from orbax.checkpoint import v1  # noqa: F401  (not importable by its dotted name)
-        else:
-            importlib.import_module(name)
+    from orbax.checkpoint import v1  # noqa: F401  (not importable by its dotted name)
+
+    trackers = [] if tracker == "none" else [tracker]
+    for name in ("grain", "tensorboardX", "tokenizers", *recipe.imports(), *trackers):
+        importlib.import_module(name)
 
 
 def lowered(recipe: Recipe, plan: Plan, *, steps: int) -> program.Program:
