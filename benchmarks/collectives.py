@@ -96,7 +96,7 @@ def here(name: str, recipe_name: str, windows: str | None, *, fsdp: bool) -> Non
     about = {"recipe": to_dict(recipe), "steps": 1000, "chip": dataclasses.asdict(found), "compiled": True}
     compiler = CrossCompiler(about)
     started = time.perf_counter()
-    lowered, _ = compiler._sharded(plan).step(recipe.batch_spec(recipe.effective_batch))
+    lowered, _ = compiler.functions(plan).step(recipe.batch_spec(recipe.effective_batch))
     step = lowered.compile()
     stats = step.memory_analysis()
     assert stats is not None

@@ -30,7 +30,7 @@ from plimsoll.levers.weight_bits import readable
 from plimsoll.models.language import NextToken
 from plimsoll.models.sizing import DecoderShape
 from plimsoll.optimizers.adamw import AdamW
-from plimsoll.optimizers.build import build
+from plimsoll.optimizers.adamw8 import build
 from plimsoll.optimizers.in_place import InPlace
 from plimsoll.types import Compute, Storage
 

@@ -19,11 +19,9 @@ def said(tmp_path, *, per_epoch, evaluate_every, steps=10):
     folder = RunFolder(tmp_path / "run")
     folder.create()
     session = SimpleNamespace(tracker="none", profile=0, quiet=True, log_every=100)
-    log = SessionLog(
-        session, Control(), {"plan": {}}, Prepared(steps=steps, steps_per_epoch=per_epoch), folder, resumed=None
-    )
+    prepared, source = Prepared(steps=steps, steps_per_epoch=per_epoch), SimpleNamespace(waited_seconds=0.0, state=dict)
     schedule = Schedule(steps=steps, stop_at=steps, evaluate_every=evaluate_every)
-    log.opened(schedule, None, SimpleNamespace(waited_seconds=0.0, state=dict))
+    log = SessionLog(session, Control(), {"plan": {}}, prepared, folder, schedule, source, resumed=None)
     for step in range(1, steps + 1):
         log.step(step, {"loss": 1.0})
         if evaluate_every and schedule.due(evaluate_every, step):

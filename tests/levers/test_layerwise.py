@@ -14,7 +14,7 @@ from plimsoll.levers.layerwise import gradient_bytes_saved
 from plimsoll.models.language import NextToken
 from plimsoll.models.sizing import DecoderShape
 from plimsoll.optimizers.adamw import AdamW
-from plimsoll.optimizers.build import build
+from plimsoll.optimizers.adamw8 import build
 from plimsoll.planner.flops import dot_flops
 from plimsoll.training.step import make_init, make_step
 from plimsoll.types import Compute, Layered, LossSum, Storage

@@ -31,12 +31,12 @@ from plimsoll.levers.offload import (
 )
 from plimsoll.levers.sharding import with_shardings
 from plimsoll.optimizers.adamw import AdamW
-from plimsoll.optimizers.build import build
+from plimsoll.optimizers.adamw8 import build
 from plimsoll.optimizers.in_place import in_place
 from plimsoll.planned import Plan
 from plimsoll.planner.liveness import kept_on_host_bytes, temporary_bytes
 from plimsoll.recipes.registry import preset
-from plimsoll.training.checkpoint import Checkpoints, fingerprint, load_state
+from plimsoll.training.checkpoint import Checkpoints, fingerprint, load_part, loader_position
 from plimsoll.training.program import compiled, lower, tree_bytes
 from plimsoll.training.step import evaluated, make_init, make_step
 from plimsoll.types import Compute
@@ -185,7 +185,7 @@ def test_a_checkpoint_gives_back_what_lay_where(both, tmp_path):
     _, (program, step, state, _) = both
     Checkpoints(tmp_path, in_background=False).save(20, state, {"at": 1})
     saved, _ = Checkpoints(tmp_path, in_background=False).latest_whole()
-    again, position = load_state(saved, program.state)
+    again, position = load_part(saved, program.state), loader_position(saved)
     assert position == {"at": 1}
     assert kinds(again) == kinds(state)
     assert fingerprint(leaves(again), {}) == fingerprint(leaves(state), {})
@@ -196,7 +196,7 @@ def test_a_checkpoint_gives_back_what_lay_where(both, tmp_path):
 def test_a_checkpoint_of_either_form_continues_in_the_other(both, tmp_path):
     (plain, _, _, _), (_, _, state, _) = both
     Checkpoints(tmp_path, in_background=False).save(20, state, {})
-    again, _ = load_state(Checkpoints(tmp_path, in_background=False).latest_whole()[0], plain.state)
+    again = load_part(Checkpoints(tmp_path, in_background=False).latest_whole()[0], plain.state)
     assert fingerprint(leaves(again), {}) == fingerprint(leaves(state), {})
 
 

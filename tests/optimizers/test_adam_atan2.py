@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from plimsoll.errors import RecipeError
 from plimsoll.optimizers.adam_atan2 import AdamATan2
-from plimsoll.optimizers.warmed import warmed
+from plimsoll.optimizers.warmed import Warmed
 
 
 def reference(parameters, gradients, *, rate, decay, beta1, beta2):
@@ -87,13 +87,13 @@ def test_golden_three_updates(shared, variant):
 
 
 def test_the_rate_warms_up_from_the_first_step_and_then_stays():
-    rate = jax.jit(warmed(1e-4, warmup_steps=2000, steps=65_104))
+    rate = jax.jit(Warmed(learning_rate=1e-4, warmup_steps=2000).schedule(65_104))
     for step, share in ((1, 1 / 2000), (1000, 0.5), (1999, 1999 / 2000), (2000, 1), (2001, 1), (65_104, 1), (10**6, 1)):
         assert float(rate(jnp.int32(step - 1))) == pytest.approx(1e-4 * share, rel=1e-6)
 
 
 def test_the_rate_may_fall_as_a_cosine():
-    rate = jax.jit(warmed(1.0, warmup_steps=10, steps=110, final_fraction=0.1))
+    rate = jax.jit(Warmed(learning_rate=1.0, warmup_steps=10, final_fraction=0.1).schedule(110))
     assert float(rate(jnp.int32(59))) == pytest.approx(0.55, rel=1e-6)
     assert float(rate(jnp.int32(109))) == pytest.approx(0.1, rel=1e-6)
     assert float(rate(jnp.int32(500))) == pytest.approx(0.1, rel=1e-6)

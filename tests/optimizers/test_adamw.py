@@ -8,7 +8,7 @@ import pytest
 from plimsoll.models.decoder import Decoder
 from plimsoll.models.sizing import DecoderShape
 from plimsoll.optimizers.adamw import AdamW, decayed
-from plimsoll.optimizers.build import build
+from plimsoll.optimizers.adamw8 import build
 from plimsoll.types import Compute
 
 

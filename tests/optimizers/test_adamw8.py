@@ -18,8 +18,7 @@ from plimsoll.levers.weight_bits import join, readable, widen
 from plimsoll.models.decoder import Decoder
 from plimsoll.models.sizing import DecoderShape
 from plimsoll.optimizers.adamw import AdamW
-from plimsoll.optimizers.adamw8 import adamw8, moments_bits, weight_bits_of
-from plimsoll.optimizers.build import build
+from plimsoll.optimizers.adamw8 import adamw8, bits_of, build
 from plimsoll.optimizers.in_place import PIECE as ELEMENTS
 from plimsoll.optimizers.in_place import InPlace
 from plimsoll.types import Compute, Storage
@@ -46,15 +45,16 @@ def state_bytes(params, storage):
     """Bytes of `init(params)`: without the weights, but with what they have beyond bfloat16."""
     total = 4
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        moments = 8 * leaf.size if moments_bits(path, leaf, storage) == 32 else 2 * moment_bytes(leaf.size)
-        total += moments + leaf.size * (weight_bits_of(path, leaf, storage) == 24)
+        moments_bits, weight_bits = bits_of(path, leaf, storage)
+        moments = 8 * leaf.size if moments_bits == 32 else 2 * moment_bytes(leaf.size)
+        total += moments + leaf.size * (weight_bits == 24)
     return total
 
 
 def weight_bytes(params, storage):
     """Bytes of `store(params)`."""
     leaves = jax.tree_util.tree_leaves_with_path(params)
-    return sum(leaf.size * (4 if weight_bits_of(path, leaf, storage) == 32 else 2) for path, leaf in leaves)
+    return sum(leaf.size * (4 if bits_of(path, leaf, storage)[1] == 32 else 2) for path, leaf in leaves)
 
 
 def params_of(seed=0):
@@ -355,8 +355,8 @@ def test_matrices_are_narrow_and_embeddings_norms_and_the_output_layer_are_not()
     paths = jax.tree_util.tree_leaves_with_path(params)
     storage = Storage(optimizer_bits=8, weight_bits=24)
     name = lambda path: jax.tree_util.keystr(path, simple=True, separator="/").removesuffix("/kernel")  # noqa: E731
-    wide_moments = {name(path) for path, leaf in paths if moments_bits(path, leaf, storage) == 32}
-    wide_weights = {name(path) for path, leaf in paths if weight_bits_of(path, leaf, storage) == 32}
+    wide_moments = {name(path) for path, leaf in paths if bits_of(path, leaf, storage)[0] == 32}
+    wide_weights = {name(path) for path, leaf in paths if bits_of(path, leaf, storage)[1] == 32}
     norms = {"blocks/attention_norm/scale", "blocks/feed_norm/scale", "norm"}
     assert wide_moments == {"embedding", "head", *norms}
     assert wide_weights == norms

@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from plimsoll.optimizers.adamw import AdamW
-from plimsoll.optimizers.build import build
+from plimsoll.optimizers.adamw8 import build
 from plimsoll.optimizers.norm import LANES, clip_by_norm, global_norm
 from plimsoll.training.program import compiled
 from plimsoll.types import Storage

@@ -10,12 +10,12 @@ jax.config.update("jax_disable_most_optimizations", True)  # as in conftest.py
 
 from plimsoll.levers.sharding import CARRY, ROWS  # noqa: E402
 from plimsoll.optimizers.adam_atan2 import AdamATan2  # noqa: E402
-from plimsoll.optimizers.in_place import with_tables  # noqa: E402
+from plimsoll.optimizers.in_place import in_place  # noqa: E402
 from plimsoll.optimizers.sign_sgd import SignSGD  # noqa: E402
 from plimsoll.planned import Plan  # noqa: E402
 from plimsoll.recipes.puzzles.act import Halting, RecursiveSolver  # noqa: E402
 from plimsoll.recipes.puzzles.trm_shape import TRMShape  # noqa: E402
-from plimsoll.training.sharded import Sharded  # noqa: E402
+from plimsoll.training.program import Functions  # noqa: E402
 from plimsoll.training.step import make_init, make_step  # noqa: E402
 
 SHAPE = TRMShape(
@@ -49,11 +49,11 @@ def trained(step, state):
 def main() -> None:
     task = RecursiveSolver(SHAPE, plan(1).compute("cpu"), Halting(max_steps=3, exploration=0.5))
     rule = AdamATan2(learning_rate=1e-3, warmup_steps=0).build(STEPS)
-    optimizer = with_tables(rule, SignSGD(learning_rate=1e-2, warmup_steps=0).build(STEPS))
+    optimizer = in_place(rule, row_rule=SignSGD(learning_rate=1e-2, warmup_steps=0).build(STEPS))
     init = make_init(task, optimizer, examples=EXAMPLES)
     alone = trained(jax.jit(make_step(task, optimizer, accumulation=2)), jax.jit(init)(np.uint32(0)))
     spec = {name: (rows.shape, str(rows.dtype)) for name, rows in next(batches()).items()}
-    spread = Sharded(jax.devices(), task, optimizer, plan(8))
+    spread = Functions(task, optimizer, plan(8), jax.devices())
     compiled = spread.step(spec)[0].compile()
     begun = jax.jit(init)(np.uint32(0))
     start = jax.tree.map(lambda leaf, shape: jax.device_put(leaf, shape.sharding), begun, spread.state)

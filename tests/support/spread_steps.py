@@ -11,7 +11,7 @@ jax.config.update("jax_num_cpu_devices", 8)
 from plimsoll.levers.sharding import device_bytes  # noqa: E402
 from plimsoll.planned import Plan  # noqa: E402
 from plimsoll.recipes.registry import preset  # noqa: E402
-from plimsoll.training.sharded import Sharded  # noqa: E402
+from plimsoll.training.program import Functions  # noqa: E402
 from plimsoll.training.step import make_init, make_step  # noqa: E402
 
 RECIPE = dataclasses.replace(
@@ -48,7 +48,7 @@ def main() -> None:
     alone = trained(jax.jit(make_step(task, optimizer, accumulation=2)), jax.jit(init)(np.uint32(0)))
     found = {}
     for fsdp in (1, 4, 8):
-        spread = Sharded(jax.devices(), task, optimizer, plan(fsdp))
+        spread = Functions(task, optimizer, plan(fsdp), jax.devices())
         step, _ = spread.step(RECIPE.batch_spec(RECIPE.effective_batch))
         compiled = step.compile()
         start = jax.tree.map(

@@ -12,14 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plimsoll.levers.ema import Average
 from plimsoll.optimizers.adam_atan2 import AdamATan2
-from plimsoll.optimizers.in_place import averaging, with_tables
+from plimsoll.optimizers.in_place import in_place
 from plimsoll.optimizers.sign_sgd import SignSGD
 from plimsoll.planned import Plan
 from plimsoll.planner.flops import dot_flops
 from plimsoll.recipes.puzzles.act import Halting, RecursiveSolver
 from plimsoll.recipes.puzzles.trm_shape import TRMShape
-from plimsoll.training.checkpoint import Checkpoints, load_state
+from plimsoll.training.checkpoint import Checkpoints, load_part
 from plimsoll.training.loop import numbers_of
 from plimsoll.training.program import compiled, lower, tree_bytes
 from plimsoll.training.step import evaluated, make_evaluate, make_init, make_step
@@ -49,7 +50,7 @@ def task(shape=SHAPE, **levers):
 def rule(rate=1e-3):
     adam = AdamATan2(learning_rate=rate, warmup_steps=0, weight_decay=0.1).build(100)
     table = SignSGD(learning_rate=1e-2, warmup_steps=0, weight_decay=0.1).build(100)
-    return with_tables(averaging(adam, decay=0.9, bits=32), table)
+    return in_place(in_place(adam, average=Average(0.9)), row_rule=table)
 
 
 def batch(seed, *, examples=EXAMPLES):
@@ -194,7 +195,7 @@ def test_a_saved_state_goes_on_to_the_same_bits(whole, tmp_path):
     assert not state["carry"]["halted"].all()  # in the middle of puzzles
     checkpoints = Checkpoints(tmp_path, in_background=False)
     checkpoints.save(2, state, {})
-    restored, _ = load_state(checkpoints.all()[0], jax.tree.map(jnp.zeros_like, state))
+    restored = load_part(checkpoints.all()[0], jax.tree.map(jnp.zeros_like, state))
     for number in range(2, STEPS):
         restored, _ = step(1)(restored, batch(number))
     for one, other in zip(jax.tree.leaves(trained(1)[0]), jax.tree.leaves(restored), strict=True):

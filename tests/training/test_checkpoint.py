@@ -13,7 +13,7 @@ import pytest
 
 from plimsoll.errors import CheckpointError, StoppedError
 from plimsoll.training import checkpoint
-from plimsoll.training.checkpoint import Checkpoints, damage, fingerprint, load_state, loader_position, read_leaves
+from plimsoll.training.checkpoint import Checkpoints, damage, fingerprint, load_part, loader_position, read_leaves
 
 POSITION = {"document": 3, "offset": 17}
 
@@ -51,7 +51,7 @@ def saved_twice(tmp_path):
 
 def test_what_was_saved_is_loaded_to_the_last_bit(saved_twice):
     newest = saved_twice.all()[0]
-    state, position = load_state(newest, shapes(make_state(2)))
+    state, position = load_part(newest, shapes(make_state(2))), loader_position(newest)
     assert_same_bits(state, make_state(2))
     assert position == POSITION | {"offset": 2}
 
@@ -60,7 +60,7 @@ def test_leaves_larger_than_a_slice_are_cut_and_put_together_again(tmp_path, mon
     monkeypatch.setattr(checkpoint, "SLICE_BYTES", 1000)  # 77 slices, the last one short
     checkpoints = Checkpoints(tmp_path, in_background=False)
     checkpoints.save(1, make_state(), POSITION)
-    assert_same_bits(load_state(checkpoints.all()[0], shapes(make_state()))[0], make_state())
+    assert_same_bits(load_part(checkpoints.all()[0], shapes(make_state())), make_state())
 
 
 def test_a_saved_state_holds_values_even_if_its_buffers_are_donated_at_once(tmp_path):
@@ -74,7 +74,7 @@ def test_a_saved_state_holds_values_even_if_its_buffers_are_donated_at_once(tmp_
         state = change(state)
     jax.block_until_ready(state)
     checkpoints.wait()
-    assert_same_bits(load_state(checkpoints.all()[0], shapes(state))[0], expected)
+    assert_same_bits(load_part(checkpoints.all()[0], shapes(state)), expected)
 
 
 def files_of(saved):
@@ -154,7 +154,7 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(saved_twic
     assert "checkpoint 2 is damaged" in notes[0]
     assert "step-00000002.damaged" in notes[0]
     assert (saved_twice.folder / "step-00000002.damaged").is_dir()
-    assert_same_bits(load_state(saved, shapes(make_state(1)))[0], make_state(1))
+    assert_same_bits(load_part(saved, shapes(make_state(1))), make_state(1))
     saved_twice.save(2, make_state(2), POSITION)  # and the step can be saved again
     assert saved_twice.latest_whole()[0].step == 2
 
@@ -221,7 +221,7 @@ def test_the_last_two_and_the_best_are_kept(tmp_path):
 
 def test_a_state_of_another_shape_is_refused_by_the_leaf(saved_twice):
     with pytest.raises(CheckpointError, match=r"kernel.*\(300, 64\).*\(301, 64\)"):
-        load_state(saved_twice.all()[0], shapes(make_state(2, width=301)))
+        load_part(saved_twice.all()[0], shapes(make_state(2, width=301)))
 
 
 @pytest.fixture
@@ -257,10 +257,10 @@ def test_a_full_disk_stops_the_run_and_the_last_good_checkpoint_survives(small_d
     assert not list(small_disk.glob(".partial-*"))  # it would keep the disk full
     saved, notes = checkpoints.latest_whole()
     assert (saved.step, notes) == (1, [])
-    assert_same_bits(load_state(saved, shapes(make_state(1)))[0], make_state(1))
+    assert_same_bits(load_part(saved, shapes(make_state(1))), make_state(1))
 
 
-@pytest.mark.parametrize("writer", ["_write_manifest", "_flush_folder", "_start_writing"])
+@pytest.mark.parametrize("writer", ["replace_file", "_flush_folder", "_start_writing"])
 def test_a_write_that_fails_anywhere_leaves_the_last_good_checkpoint(saved_twice, monkeypatch, writer):
     def fail(*_args, **_kwargs):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -278,7 +278,7 @@ def test_the_failure_of_a_background_save_is_raised_by_the_next_one(saved_twice,
 
     checkpoints = Checkpoints(saved_twice.folder, in_background=True)
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "_write_manifest", fail)
+        patch.setattr(checkpoint, "replace_file", fail)
         checkpoints.save(3, make_state(3), POSITION)
         with pytest.raises(StoppedError, match=r"step 3 could not be saved.*Input/output error"):
             checkpoints.save(4, make_state(4), POSITION)

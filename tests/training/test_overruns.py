@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll.engine.budget_guard import BudgetGuard
-from plimsoll.engine.options import TrainOptions
+from plimsoll.engine.options import Session
 from plimsoll.errors import StoppedError
 from plimsoll.planned import RUNNING
 from plimsoll.processes.interruption import Interruption
@@ -184,7 +184,7 @@ def test_over_the_line_after_the_last_step_the_run_is_finished(tmp_path):
 
 def line(tmp_path, *, budget, **options):
     planned = {"phases": dict.fromkeys(RUNNING, 100 * MIB)}
-    return BudgetGuard(TrainOptions(**options), RunFolder(tmp_path), planned, budget_bytes=budget, steps=12)
+    return BudgetGuard(Session(budget_bytes=budget, **options), RunFolder(tmp_path), planned, steps=12)
 
 
 def test_what_starting_needs_is_not_answered_by_another_plan(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 from plimsoll.levers.chunked_loss import IGNORE
 from plimsoll.optimizers.adamw import AdamW
-from plimsoll.optimizers.build import build
+from plimsoll.optimizers.adamw8 import build
 from plimsoll.planned import Plan
 from plimsoll.planner.flops import dot_flops
 from plimsoll.training.loop import numbers_of

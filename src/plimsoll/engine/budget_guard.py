@@ -7,12 +7,13 @@ has the budget as its limit, and on a CPU under an address-space limit, the allo
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import jax
 
-from plimsoll.engine.options import TrainOptions
+from plimsoll.engine.options import Session
 from plimsoll.errors import StoppedError
 from plimsoll.runs.folder import RunFolder
 from plimsoll.training import allocator, memory, overruns
@@ -21,38 +22,41 @@ from plimsoll.training.loop import Ended
 from plimsoll.units import format_bytes
 
 
+@dataclass
 class BudgetGuard:
-    """The budget of a session. `planned` is the run's plan.json; `steps` are those of the whole run."""
+    """The budget of a session."""
 
-    def __init__(
-        self, session: TrainOptions, folder: RunFolder, planned: Mapping[str, Any], *, budget_bytes: int, steps: int
-    ) -> None:
-        self._session, self._folder, self._planned = session, folder, planned
-        self._budget, self._steps = budget_bytes, steps
-        self._started = 0
-        self.overrun: overruns.Overrun | None = None
+    session: Session
+    folder: RunFolder
+    planned: Mapping[str, Any]
+    """The run's plan.json."""
+    steps: int
+    """Steps of the whole run."""
+    started: int = 0
+    """Peak when training began."""
+    overrun: overruns.Overrun | None = None
 
     @property
     def counts(self) -> bool:
         """Whether the measured bytes are those that were predicted: no plan counts --debug-nans' copy, nor a trace."""
-        return not self._session.debug_nans and not self._session.profile and self._session.profiler_port is None
+        return not self.session.debug_nans and not self.session.profile and self.session.profiler_port is None
 
     def training_begins(self) -> None:
         """Notes the peak so far: no plan changes what a process needs until here, so another one is no answer to it."""
-        self._started = allocator.peak_bytes()
+        self.started = allocator.peak_bytes()
 
     def exceeded(self) -> bool:
         """Returns whether training should stop and be planned again."""
-        return not self._session.keep_plan and self._over()
+        return not self.session.keep_plan and self._over()
 
     def _over(self) -> bool:
         if not self.counts or jax.default_backend() != "cpu":
             return False
-        return memory.peak_resident_bytes() > max(self._budget, self._started)
+        return memory.peak_resident_bytes() > max(self.session.budget_bytes, self.started)
 
     def session_ended(self, ended: Ended) -> None:
         """Keeps an overrun in the run where steps are left for another plan, even if the process is killed later."""
-        if ended.step < self._steps and (ended.over or self._over()):  # of several processes, another's budget, perhaps
+        if ended.step < self.steps and (ended.over or self._over()):  # of several processes, another's budget, perhaps
             self._keep("resident set", ended.step, memory.peak_resident_bytes())
 
     def refused(self, problem: BaseException, checkpoints: Path) -> Ended:
@@ -62,8 +66,8 @@ class BudgetGuard:
         """
         step = max((saved.step for saved in Checkpoints(checkpoints, in_background=False).all()), default=0)
         message = (str(problem).splitlines() or [type(problem).__name__])[0][:200]
-        if self._session.keep_plan or not self.counts:
-            flag = "--keep-plan" if self._session.keep_plan else "--debug-nans or a profile"
+        if self.session.keep_plan or not self.counts:
+            flag = "--keep-plan" if self.session.keep_plan else "--debug-nans or a profile"
             raise StoppedError(
                 f"the allocator refused what training needs ({message}), and with {flag} the run looks for no smaller"
                 f" plan. What was saved up to step {step:,} is whole: run the same command without it to continue"
@@ -75,18 +79,18 @@ class BudgetGuard:
         self.overrun = overruns.Overrun(
             step=step,
             what=what,
-            budget_bytes=self._budget,
-            predicted_bytes=overruns.predicted_running_bytes(self._planned),
+            budget_bytes=self.session.budget_bytes,
+            predicted_bytes=overruns.predicted_running_bytes(self.planned),
             measured_bytes=measured,
             said=message,
         )
-        overruns.add(self._folder, self.overrun)
+        overruns.add(self.folder, self.overrun)
 
     def words(self, *, plans_again: bool) -> str:
         """Returns the overrun for the log: the facts, and what happens now."""
         assert self.overrun is not None
-        margin = f"a margin of {format_bytes(overruns.margin_bytes(overruns.read(self._folder)))}"
-        if self._session.keep_plan:
+        margin = f"a margin of {format_bytes(overruns.margin_bytes(overruns.read(self.folder)))}"
+        if self.session.keep_plan:
             consequence = "--keep-plan: the plan stays"
         elif plans_again:
             consequence = f"What is good is saved: planning again with {margin}, to continue from there"

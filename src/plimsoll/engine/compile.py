@@ -31,8 +31,7 @@ from plimsoll.planner.hlo.buffers import largest_temporaries
 from plimsoll.planner.types import Analysis, Rates, Static
 from plimsoll.recipes.saved import from_dict
 from plimsoll.training import memory, program
-from plimsoll.training.sharded import Sharded
-from plimsoll.training.step import make_init, make_step
+from plimsoll.training.step import make_init
 from plimsoll.types import Compute, Precision, Storage
 
 TIMED_ROUNDS = 5
@@ -103,39 +102,25 @@ class LocalCompiler:
 
         No other lever changes them, and float16 only adds three numbers.
         """
-        how: dict[str, Any] = {"frozen_bits": storage.frozen_bits, "precision": precision}
-        how["examples"] = self.recipe.effective_batch if examples is None else examples
-        init = make_init(self.recipe.task(Compute()), self._rule(storage), **how)
+        init = make_init(
+            self.recipe.task(Compute()),
+            self.rule(storage),
+            frozen_bits=storage.frozen_bits,
+            precision=precision,
+            examples=self.recipe.effective_batch if examples is None else examples,
+        )
         return jax.eval_shape(init, jax.ShapeDtypeStruct((), jnp.uint32))
 
     def analyse(self, plan: Plan) -> Analysis:
-        program_, jaxpr = self._step(plan)
-        compiled, counted = program.compiled(program_), dots(jaxpr)
-        stats, largest = compiled.memory_analysis(), largest_temporaries(compiled)
-        assert stats is not None
-        memory.trim()
-        return Analysis(
-            argument_bytes=stats.argument_size_in_bytes,
-            output_bytes=stats.output_size_in_bytes,
-            alias_bytes=stats.alias_size_in_bytes,
-            temp_bytes=stats.temp_size_in_bytes,
-            flops=counted.flops,
-            dots=counted.number,
-            largest=tuple(largest),
-        )
-
-    def _step(self, plan: Plan) -> tuple[jax.stages.Lowered, Any]:
-        """Returns the lowered train step and its jaxpr."""
         task = self.recipe.task(plan.compute(jax.default_backend()))
-        spec = self.recipe.batch_spec(self.recipe.effective_batch)
-        if plan.devices > 1:
-            return Sharded(jax.devices()[: plan.devices], task, self._rule(plan.storage), plan).step(spec)
-        step = make_step(task, self._rule(plan.storage), accumulation=plan.accumulation, layerwise=plan.layerwise)
-        state = self.state(plan.storage, plan.precision)
-        traced = jax.jit(step, donate_argnums=0).trace(state, program.shapes(spec))
-        return traced.lower(), traced.jaxpr
+        devices = jax.devices()[: plan.devices] if plan.devices > 1 else None
+        functions = program.Functions(task, self.rule(plan.storage), plan, devices)
+        step, jaxpr = functions.step(self.recipe.batch_spec(self.recipe.effective_batch))
+        counted = dots(jaxpr)
+        return analysis_of(program.compiled(step), flops=counted.flops, dots=counted.number)
 
-    def _rule(self, storage: Storage) -> optax.GradientTransformation:
+    def rule(self, storage: Storage) -> optax.GradientTransformation:
+        """Returns the optimizer of the run's length, with state and weights kept as `storage` says."""
         return self.recipe.update_rule(self.steps, storage)
 
     def measure(self, plans: Sequence[Plan]) -> list[float]:
@@ -179,10 +164,25 @@ class LocalCompiler:
             except BaseException:
                 process.kill()
                 raise
-            said, errors = process.communicate("compiled\n")
+            output, errors = process.communicate("compiled\n")
         if process.returncode:
             raise RuntimeError(f"the rehearsal failed: {errors.strip()[-300:]}")
-        return json.loads(said.splitlines()[-1])
+        return json.loads(output.splitlines()[-1])
+
+
+def analysis_of(step: jax.stages.Compiled, **counted: Any) -> Analysis:
+    """Returns the bytes of a compiled step, beside the fields of `Analysis` that are `counted` in its jaxpr."""
+    stats, largest = step.memory_analysis(), largest_temporaries(step)
+    assert stats is not None
+    memory.trim()
+    return Analysis(
+        argument_bytes=stats.argument_size_in_bytes,
+        output_bytes=stats.output_size_in_bytes,
+        alias_bytes=stats.alias_size_in_bytes,
+        temp_bytes=stats.temp_size_in_bytes,
+        largest=tuple(largest),
+        **counted,
+    )
 
 
 def cpu_rates() -> Rates:

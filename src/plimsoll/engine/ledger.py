@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 
 from plimsoll.engine.budget_guard import BudgetGuard
 from plimsoll.engine.log import SessionLog
+from plimsoll.engine.options import Session
 from plimsoll.errors import PlimsollError, RunError
 from plimsoll.planned import Plan
 from plimsoll.planner import calibration
@@ -20,34 +22,25 @@ from plimsoll.training import allocator, memory, overruns, program
 from plimsoll.units import format_bytes
 
 
+@dataclass
 class Measurements:
-    """Measurements of one session: marks of memory on the way, and the ledger at the end.
+    """Measurements of one session: marks of memory on the way, and the ledger at the end."""
 
-    `notes` is shared with the session, which logs them; they are kept in the ledger.
-    """
-
-    def __init__(
-        self,
-        folder: RunFolder,
-        planned: Mapping[str, Any],
-        guard: BudgetGuard,
-        notes: list[str],
-        *,
-        kind: str,
-        budget_bytes: int,
-        tracker: str,
-    ) -> None:
-        self.folder, self.planned, self.guard, self.notes = folder, planned, guard, notes
-        self.kind, self.budget_bytes, self.tracker = kind, budget_bytes, tracker
-        self.plan = Plan.from_dict(planned["plan"])
-        self.marks: dict[str, int] = {}
-        self.evaluated = False
-        self.resumed: int | None = None
-        self.held: dict[str, dict[int, int]] = {}
-
-    def loaded(self) -> None:
-        """Marks the peak of a process that has loaded its executables."""
-        self.marks["peak while loading"] = allocator.peak_bytes()
+    session: Session
+    folder: RunFolder
+    kind: str
+    """Kind of the recipe."""
+    planned: Mapping[str, Any]
+    """The run's plan.json."""
+    plan: Plan
+    guard: BudgetGuard
+    notes: list[str]
+    """Shared with the session, which logs them; they are kept in the ledger."""
+    marks: dict[str, int] = field(default_factory=dict)
+    evaluated: bool = False
+    resumed: int | None = None
+    held: dict[str, dict[int, int]] = field(default_factory=dict)
+    """Bytes by device of the state and of its entries."""
 
     def started(self, state: Any, *, resumed: int | None) -> None:
         """Marks what the state holds, and the memory before any data is read."""
@@ -62,11 +55,18 @@ class Measurements:
         loaded, started = self.marks["peak while loading"], self.marks["peak before training"]
         first = "start" if self.resumed is None else "restore"
         phases = {"load": loaded} | ({first: started} if started > loaded else {}) | log.phase_peaks
-        return phases if allocator.device_bytes() is None else _on_device(phases)
+        if allocator.device_bytes() is None:
+            return phases
+        # Loading, restoring and saving are the host's, and steps during a save are steps.
+        on_device = {name: phases[name] for name in ("start", "evaluate") if name in phases}
+        training = max(phases.get("train", 0), phases.get("save", 0))
+        return on_device | ({"train": training} if training else {})
 
     def _measured(self, log: SessionLog, peak: int, predicted: Mapping[str, int]) -> dict[str, int | None]:
         """Returns bytes by component: the state by its arrays, the others by what is held between steps and at most."""
-        state, params, ema, carry = (self._counted(name) for name in ("state", "params", "ema", "carry"))
+        count = sum if allocator.device_bytes() is None else max  # all that are one CPU, or the fullest device
+        names = ("state", "params", "ema", "carry")
+        state, params, ema, carry = (count([0, *self.held[name].values()]) for name in names)
         data = max(0, self.marks.get("data", 0) - self.marks["before data"])
         training = log.phase_peaks.get("train")  # None where loading had needed more
         held: dict[str, int | None] = {
@@ -83,11 +83,6 @@ class Measurements:
         if beyond:  # a save, an evaluation: together, what the peak has on top
             measured[beyond[0]] = max(0, peak - sum(size or 0 for size in measured.values()))
         return measured
-
-    def _counted(self, name: str) -> int:
-        """Returns bytes of the state, or of an entry of it: of the fullest device, or of all that are one CPU."""
-        by_device = self.held[name].values()
-        return sum(by_device) if allocator.device_bytes() is None else max(by_device, default=0)
 
     def _split(self, shapes: Any) -> dict[str, Any]:
         """Returns what each of several devices holds of the state, by its shards, beside what it is to hold."""
@@ -110,18 +105,14 @@ class Measurements:
             }
         }
 
-    def _earlier_ledger(self) -> dict[str, Any]:
-        """Returns the ledger of the sessions before this one: their peak counts, and their notes are kept."""
+    def write(self, shapes: Any, log: SessionLog) -> None:
+        """Writes `ledger.json`. `shapes` are those of the state. Peak and notes of earlier sessions are kept."""
+        peak, budget, earlier = allocator.peak_bytes(), self.session.budget_bytes, {}
         try:
-            return self.folder.read("ledger.json") if self.folder.has("ledger.json") else {}
+            if self.folder.has("ledger.json"):
+                earlier = self.folder.read("ledger.json")
         except RunError as problem:
             self.notes.append(f"what earlier sessions measured is lost: {problem}")
-            return {}
-
-    def write(self, shapes: Any, log: SessionLog) -> None:
-        """Writes `ledger.json`. `shapes` are those of the state."""
-        peak = allocator.peak_bytes()
-        earlier = self._earlier_ledger()
         before = (earlier.get("measured") or {}).get("peak_bytes") or 0
         predicted: dict[str, int] = self.planned["components"]
         measured = self._measured(log, peak, predicted)
@@ -131,10 +122,10 @@ class Measurements:
             measured = {name: part["measured"] for name, part in earlier["components"].items()}
             phases = earlier["measured"]["phases"]
         names = dict.fromkeys([*predicted, *measured])
-        if peak > self.budget_bytes and self.guard.overrun is None:
+        if peak > budget and self.guard.overrun is None:
             self.notes.append(
-                f"the measured peak of {format_bytes(peak)} is over the budget of"
-                f" {format_bytes(self.budget_bytes)}: continue with --replan and a larger --memory"
+                f"the measured peak of {format_bytes(peak)} is over the budget of {format_bytes(budget)}: continue with"
+                " --replan and a larger --memory"
             )
         host = {}
         if allocator.device_bytes() is not None:  # the peak of this process on the host, and of the run's earlier ones
@@ -143,7 +134,7 @@ class Measurements:
         self.folder.write(
             "ledger.json",
             {
-                "budget_bytes": self.budget_bytes,
+                "budget_bytes": budget,
                 "phase": self.planned["phase"],
                 "source": self.planned["source"],
                 "predicted": {"peak_bytes": self.planned["predicted_peak_bytes"], "phases": self.planned["phases"]},
@@ -166,7 +157,7 @@ class Measurements:
         over = overrun is not None and overrun.what == "resident set"  # a lower bound, and what matters most
         if self.plan.devices > 1:  # the memory of several together says little of the memory of one
             return
-        if not calibration.is_on() or not self.guard.counts or self.tracker != "none" or not (seen or over):
+        if not calibration.is_on() or not self.guard.counts or self.session.tracker != "none" or not (seen or over):
             return
         learned, margin = self.planned.get("learned", {}), self.planned.get("margin_bytes", 0)
         promised: dict[str, int] = self.planned["phases"]
@@ -183,13 +174,3 @@ class Measurements:
             problem = f"nothing was learned from this session for the next prediction: {failure}"
         if problem is not None:
             log.say(problem, important=True)
-
-
-def _on_device(phases: Mapping[str, int]) -> dict[str, int]:
-    """Returns the phases of an accelerator's ledger.
-
-    Loading, restoring and saving are its host's, and steps during a save are steps.
-    """
-    training = max(phases.get("train", 0), phases.get("save", 0))
-    others = {name: phases[name] for name in ("start", "evaluate") if name in phases}
-    return others | ({"train": training} if training else {})

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from plimsoll.engine.options import TrainOptions
 from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.recipes.saved import to_dict
 from plimsoll.report.metrics import LogFile, MetricsLog, read_rows
@@ -18,29 +19,51 @@ from plimsoll.runs.folder import RunFolder
 from plimsoll.training import allocator, memory
 from plimsoll.training.loop import Ended, Schedule, times
 from plimsoll.training.profile import Profile
+from plimsoll.types import Source
 
 
-class Timed(Protocol):
-    """A source that counts how long training has waited for its batches. On an accelerator steps run meanwhile."""
+@dataclasses.dataclass
+class TimedSource:
+    """A source that notes the memory in use after its first batch, and how long training waited for batches.
 
-    waited_seconds: float
+    On an accelerator steps run meanwhile.
+    """
 
-    def state(self) -> Mapping[str, Any]: ...
+    source: Source
+    marks: dict[str, int]
+    waited_seconds: float = 0.0
+
+    def __next__(self) -> dict[str, Any]:
+        start = time.monotonic()
+        batch = next(self.source)
+        self.waited_seconds += time.monotonic() - start
+        if "data" not in self.marks:
+            self.marks["data"] = allocator.bytes_now()
+        return batch
+
+    def state(self) -> dict[str, Any]:
+        return self.source.state()
 
 
 class SessionLog:
-    """The `training.loop.Log` of one session."""
+    """The `training.loop.Log` of one session. It begins with `notes`, and the step from which the run continues."""
 
     def __init__(
         self,
-        session: Any,
+        session: TrainOptions,
         recipe: Recipe,
         planned: Mapping[str, Any],
         prepared: Prepared,
         folder: RunFolder,
+        schedule: Schedule,
+        source: TimedSource,
+        *,
         resumed: int | None,
+        notes: Sequence[str] = (),
     ) -> None:
         self.session, self.recipe, self.planned, self.prepared = session, recipe, planned, prepared
+        self.schedule, self.source, self.resumed = schedule, source, resumed
+        self.waited_before = 0.0
         self.metrics = MetricsLog(folder.metrics)
         self.metrics.cut_after(resumed or 0)
         self.file = LogFile(folder.path / "log.txt")
@@ -50,15 +73,15 @@ class SessionLog:
             open_tracker(name, folder.path, run_name=folder.path.name, config=config, start_step=first)
             for name in names
         ]
-        earlier = list(read_rows(folder.metrics))
+        earlier = list(read_rows(folder.metrics))  # training and evaluation write rows of their own
+        newest = {name: value for row in earlier for name, value in row.items()}
         self.elapsed_before = max((row.get("elapsed_seconds", 0.0) for row in earlier), default=0.0)
-        self.train_loss = _last(earlier, "loss") or 0.0
-        self.validation_loss = _last(earlier, "validation_loss")
+        self.train_loss: float = newest.get("loss") or 0.0
+        self.validation_loss: float | None = newest.get("validation_loss")
         self.epoch_loss, self.epoch_steps = 0.0, 0
         self.epoch_seconds: list[float] = []
         self.pending_epoch: Epoch | None = None
         """An epoch whose last step has its evaluation still to come: its summary waits for the validation loss."""
-        self.started = self.epoch_started = self.step_ended = time.monotonic()
         self.epoch = self._epoch_of(first)
         self.window: list[float] = []
         self.profile = Profile(folder.path / "profile", steps=session.profile)
@@ -68,11 +91,10 @@ class SessionLog:
         self.saving_in_background = False
         self.seen: set[str] = set()
         """Phases this session has been in, whether or not they raised the peak."""
-
-    def opened(self, schedule: Schedule, resumed: int | None, source: Timed) -> None:
-        self.schedule, self.resumed, self.source = schedule, resumed, source
-        self.waited_before = 0.0
-        self.bar = progress(schedule.stop_at, start_step=resumed or 0, quiet=self.session.quiet)
+        for note in notes:  # as they are, before a bar is drawn
+            self.file.write(note)
+            print(note, flush=True)
+        self.bar = progress(schedule.stop_at, start_step=first, quiet=session.quiet)
         if resumed is not None:
             over = ": all of them are taken, nothing is trained" if resumed >= schedule.stop_at else ""
             self.say(f"continuing from step {resumed:,} of {schedule.steps:,}{over}")
@@ -80,10 +102,7 @@ class SessionLog:
 
     def say(self, text: str, *, important: bool = False) -> None:
         self.file.write(text)
-        if hasattr(self, "bar"):
-            self.bar.message(text, important=important)
-        elif important or not self.session.quiet:
-            print(text, flush=True)
+        self.bar.message(text, important=important)
 
     def step(self, done: int, metrics: Mapping[str, float]) -> None:
         now = time.monotonic()
@@ -227,8 +246,3 @@ class SessionLog:
     def _epoch_of(self, step: int) -> int:
         per_epoch = self.prepared.steps_per_epoch
         return times(step, per_epoch) if per_epoch else 0
-
-
-def _last(rows: list[dict[str, Any]], name: str) -> float | None:
-    """Returns the newest value of a column: training and evaluation write rows of their own."""
-    return next((row[name] for row in reversed(rows) if name in row), None)

@@ -23,15 +23,22 @@ TRANSFER_BYTES = 64 * MIB
 def examine(request: Mapping[str, Any]) -> dict[str, Any]:
     """Measures this machine, in about two seconds. Rates are the best of a few: what it can do without other load.
 
-    With `together` (a `cluster.Asked` as a dictionary) every process reports its devices, and reads those of all.
+    With `together` (a `cluster.Asked` as a dictionary) every process reports its host and devices, and reads those of
+    all, in the order of their numbers.
     """
-    everyone = _everyone(request["together"]) if request.get("together") else None
+    everyone = {}
+    if together := request.get("together"):
+        distributed.join(together["coordinator"], together["processes"], together["process"])
+        board = distributed.Board()
+        board.write(f"devices-{distributed.process()}", {"host": socket.gethostname(), "devices": _local_devices()})
+        everyone["processes"] = [board.read(f"devices-{number}") for number in range(distributed.processes())]
+        distributed.leave()  # when all have read them
     process_bytes = memory.resident_bytes()
     rates = cpu_rates()
     return {
         "backend": jax.default_backend(),
         "devices": _local_devices(),
-        **({} if everyone is None else {"processes": everyone}),
+        **everyone,
         "process_bytes": process_bytes,
         "flops": dict(rates.flops),
         "copy_bytes_per_second": rates.copy_bytes,
@@ -42,16 +49,6 @@ def examine(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def _local_devices() -> list[dict[str, str]]:
     return [{"kind": device.device_kind, "name": str(device)} for device in jax.local_devices()]
-
-
-def _everyone(together: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns host and devices of every process, in the order of their numbers."""
-    distributed.join(together["coordinator"], together["processes"], together["process"])
-    board = distributed.Board()
-    board.write(f"devices-{distributed.process()}", {"host": socket.gethostname(), "devices": _local_devices()})
-    reports = [board.read(f"devices-{number}") for number in range(distributed.processes())]
-    distributed.leave()  # when all have read them
-    return reports
 
 
 def accelerators(_request: Mapping[str, Any]) -> dict[str, Any]:

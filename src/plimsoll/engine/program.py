@@ -14,28 +14,28 @@ from plimsoll.planner.types import Rehearsal
 from plimsoll.recipes.base import Recipe
 from plimsoll.training import distributed, memory, program
 from plimsoll.training.checkpoint import Checkpoints
-from plimsoll.training.sharded import Sharded
 
 
 def import_everything(recipe: Recipe, *, tracker: str = "none") -> None:
     """Imports every module the run will use, so that a rehearsal weighs what a training process weighs."""
-    names = ["orbax.checkpoint.v1", "grain", "tensorboardX", "tokenizers", *recipe.imports()]
-    names += [] if tracker == "none" else [tracker]
-    for name in names:
-        if name == "orbax.checkpoint.v1":
-            from orbax.checkpoint import v1  # noqa: F401  (not importable by its dotted name)
-        else:
-            importlib.import_module(name)
+    from orbax.checkpoint import v1  # noqa: F401  (not importable by its dotted name)
+
+    trackers = [] if tracker == "none" else [tracker]
+    for name in ("grain", "tensorboardX", "tokenizers", *recipe.imports(), *trackers):
+        importlib.import_module(name)
 
 
 def lowered(recipe: Recipe, plan: Plan, *, steps: int) -> program.Program:
     """Lowers the run's executables: the same in the compile child and in the training process."""
     task, rule = recipe.task(plan.compute(jax.default_backend())), recipe.update_rule(steps, plan.storage)
-    batch, evaluation = recipe.batch_spec(recipe.effective_batch), recipe.evaluation_spec(plan.micro_batch)
-    if plan.devices > 1:
-        sharded = Sharded(distributed.devices(plan.devices), task, rule, plan)
-        return sharded.program(batch=batch, evaluation_batch=evaluation)
-    return program.lower(task, rule, plan, batch=batch, evaluation_batch=evaluation)
+    return program.lower(
+        task,
+        rule,
+        plan,
+        batch=recipe.batch_spec(recipe.effective_batch),
+        evaluation_batch=recipe.evaluation_spec(plan.micro_batch),
+        devices=distributed.devices(plan.devices) if plan.devices > 1 else None,
+    )
 
 
 def load(recipe: Recipe, plan: Plan, *, steps: int) -> program.Executables:
@@ -60,11 +60,12 @@ def rehearse(recipe: Recipe, plan: Plan, *, steps: int) -> Rehearsal:
     return Rehearsal(
         process_bytes=memory.resident_bytes(),
         starting_bytes=starting,
-        init_temp_bytes=_temp_bytes(executables.init),
-        evaluate_temp_bytes=_temp_bytes(executables.evaluate),
+        init_temp_bytes=temp_bytes(executables.init),
+        evaluate_temp_bytes=temp_bytes(executables.evaluate),
     )
 
 
-def _temp_bytes(executable: jax.stages.Compiled | program.Fed) -> int:
+def temp_bytes(executable: jax.stages.Compiled | program.Fed) -> int:
+    """Returns the compiler's own count of temporaries, 0 where it gives none."""
     stats = executable.memory_analysis()
     return stats.temp_size_in_bytes if stats is not None else 0

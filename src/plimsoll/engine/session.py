@@ -11,7 +11,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Iterator, Mapping
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -19,9 +21,10 @@ import numpy as np
 
 from plimsoll.engine.budget_guard import BudgetGuard
 from plimsoll.engine.ledger import Measurements
-from plimsoll.engine.log import SessionLog
+from plimsoll.engine.log import SessionLog, TimedSource
 from plimsoll.engine.options import Session, TrainOptions
 from plimsoll.engine.program import import_everything, load
+from plimsoll.errors import StoppedError
 from plimsoll.optimizers.in_place import in_place
 from plimsoll.planned import Plan
 from plimsoll.processes.interruption import Interruption
@@ -32,9 +35,10 @@ from plimsoll.training import allocator, distributed, memory, program
 from plimsoll.training.checkpoint import Checkpoints
 from plimsoll.training.initial_weights import with_initial
 from plimsoll.training.loop import Ended, Schedule, run_steps, summed
-from plimsoll.training.nans import Watched
 from plimsoll.training.step import make_step
-from plimsoll.types import Source
+from plimsoll.types import Batch, Source
+
+Step = Callable[[Any, Batch], tuple[Any, dict[str, Any]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,17 +68,9 @@ class _Training:
         self.plan = Plan.from_dict(self.planned["plan"])
         self.prepared = Prepared(**self.folder.read("data.json"))
         self.notes = list(session.notes)
-        self.guard = BudgetGuard(
-            session, self.folder, self.planned, budget_bytes=session.budget_bytes, steps=self.prepared.steps
-        )
+        self.guard = BudgetGuard(session, self.folder, self.planned, steps=self.prepared.steps)
         self.measured = Measurements(
-            self.folder,
-            self.planned,
-            self.guard,
-            self.notes,
-            kind=self.recipe.kind,
-            budget_bytes=session.budget_bytes,
-            tracker=session.tracker,
+            session, self.folder, self.recipe.kind, self.planned, self.plan, self.guard, self.notes
         )
         self.start = time.monotonic()
 
@@ -107,12 +103,24 @@ class _Training:
         loader = self.recipe.source(self.folder.path, prefetch=self.plan.prefetch)
         try:
             state, resumed = self._start(executables, checkpoints, loader)
-            log = SessionLog(self.session, self.recipe, self.planned, self.prepared, self.folder, resumed)
-            for note in self.notes:
-                log.say(note, important=True)
-            schedule = self._schedule()
-            source = _TimedSource(loader, self.measured.marks)
-            log.opened(schedule, resumed, source)
+            schedule, source = self._schedule(), TimedSource(loader, self.measured.marks)
+            log = SessionLog(
+                self.session,
+                self.recipe,
+                self.planned,
+                self.prepared,
+                self.folder,
+                schedule,
+                source,
+                resumed=resumed,
+                notes=self.notes,
+            )
+
+            def evaluate(params: Any) -> Mapping[str, float]:
+                self.measured.evaluated = True
+                batches = self.recipe.validation(self.folder.path, examples=self.plan.micro_batch)
+                return summed(iter(batches), executables.evaluate, params)
+
             ended = None
             self.guard.training_begins()
             try:
@@ -122,7 +130,7 @@ class _Training:
                     executables,
                     schedule,
                     checkpoints,
-                    lambda params: self._evaluate(params, executables),
+                    evaluate,
                     log,
                     self.interruption,
                     self.guard.exceeded,
@@ -162,18 +170,16 @@ class _Training:
     def _load(self) -> program.Executables:
         import_everything(self.recipe, tracker=self.session.tracker)
         executables = load(self.recipe, self.plan, steps=self.prepared.steps)
-        self.measured.loaded()
-        if self.session.debug_nans:
-            self.notes.append("--debug-nans keeps a second copy of the state, which the plan does not count")
-            executables = dataclasses.replace(executables, step=self._watched(executables.state))
-        return executables
-
-    def _watched(self, state: Any) -> Watched:
+        self.measured.marks["peak while loading"] = allocator.peak_bytes()
+        if not self.session.debug_nans:
+            return executables
+        self.notes.append("--debug-nans keeps a second copy of the state, which the plan does not count")
         task = self.recipe.task(self.plan.compute(jax.default_backend()))
         rule = self.recipe.update_rule(self.prepared.steps, self.plan.storage)
         step = make_step(task, rule, accumulation=self.plan.accumulation, layerwise=self.plan.layerwise)
         batch = program.shapes(self.recipe.batch_spec(self.recipe.effective_batch))
-        return Watched(step, program.compiled(jax.jit(step).lower(state, batch)), self.folder.path / "nan.txt")
+        compiled = program.compiled(jax.jit(step).lower(executables.state, batch))
+        return dataclasses.replace(executables, step=stopping_at_nan(step, compiled, self.folder.path / "nan.txt"))
 
     def _start(
         self, executables: program.Executables, checkpoints: Checkpoints, loader: Source
@@ -188,26 +194,25 @@ class _Training:
         if step is None:
             if notes:
                 self.notes.append("no checkpoint is whole: starting from the beginning")
-            state = executables.init(np.uint32(self.recipe.seed % 2**32))
-            state = self._initial(jax.block_until_ready(state), executables.state)
+            state = jax.block_until_ready(executables.init(np.uint32(self.recipe.seed % 2**32)))
+            state |= self._given(state, executables.state)
         else:
             loader.restore(position)
         memory.trim()
         self.measured.started(state, resumed=step)
         return state, step
 
-    def _initial(self, state: Any, like: Any) -> Any:
-        """Returns the state with the recipe's initial parameters, where they are not the random ones."""
+    def _given(self, state: Any, like: Any) -> dict[str, Any]:
+        """Returns the entries of the state that begin with the recipe's own parameters, if it has some."""
         rule = in_place(self.recipe.update_rule(self.prepared.steps, self.plan.storage))
         entries = with_initial(state, self.recipe.begin, rule.average)
         if entries is None:
-            return state
+            return {}
         if self.plan.devices > 1:
-            entries = jax.tree.map(
-                lambda leaf, spec: jax.device_put(leaf, spec.sharding), entries, {name: like[name] for name in entries}
-            )
+            shapes = {name: like[name] for name in entries}
+            entries = jax.tree.map(lambda leaf, spec: jax.device_put(leaf, spec.sharding), entries, shapes)
         self.notes.append(f"the run began with weights that were given to it ({self.recipe.begins_with})")
-        return jax.block_until_ready(state | entries)
+        return jax.block_until_ready(entries)
 
     def _schedule(self) -> Schedule:
         steps, session = self.prepared.steps, self.session
@@ -222,35 +227,43 @@ class _Training:
             best_by=self.recipe.best_by,
         )
 
-    def _evaluate(self, params: Any, executables: program.Executables) -> Mapping[str, float]:
-        self.measured.evaluated = True
-        batches = iter(self.recipe.validation(self.folder.path, examples=self.plan.micro_batch))
-        return summed(batches, executables.evaluate, params)
 
+def stopping_at_nan(step: Step, compiled: Step, report: Path) -> Step:
+    """Returns a step for `--debug-nans`, which raises StoppedError with the place of the first NaN.
 
-class _TimedSource:
-    """A source that notes the memory in use after its first batch, and how long training waited for batches."""
+    Training runs at full speed until a step's loss or gradient is not finite. The state before it is still there (the
+    step is compiled without donation, which costs a second copy of the state), so that step is taken again outside of
+    `jit` with `jax_debug_nans`, which stops at the first operation whose result is NaN.
 
-    def __init__(self, source: Source, marks: dict[str, int]) -> None:
-        self._source, self._marks = source, marks
-        self.waited_seconds = 0.0
+    Args:
+        step: The step before it was compiled.
+        compiled: The step, compiled without donation.
+        report: File for the traceback.
+    """
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return self
+    def watched(state: Any, batch: Batch) -> tuple[Any, dict[str, Any]]:
+        new_state, metrics = compiled(state, batch)
+        if all(math.isfinite(metrics[name]) for name in ("loss", "gradient_norm")):
+            return new_state, metrics
+        number = int(state["step"]) + 1
+        try:
+            with jax.debug_nans(True), jax.disable_jit():
+                step(state, batch)
+        except FloatingPointError as problem:
+            frames = traceback.extract_tb(problem.__traceback__)[1:]
+        else:
+            raise StoppedError(
+                f"step {number}: the loss or the gradient is not finite, but the same step taken one operation at a"
+                " time makes no NaN: it is an infinity, or an effect of the compiled order of sums. Nothing was saved"
+                " over the last good checkpoint; lower --learning-rate in a new --run"
+            )
+        library = str(Path(jax.__file__).parent)
+        frames = [frame for frame in frames if not frame.filename.startswith(library)] or list(frames)
+        report.write_text("".join(traceback.format_list(frames)))
+        place = frames[-1]
+        raise StoppedError(
+            f"step {number}: the first NaN is made in {place.name} ({place.filename}, line {place.lineno}):"
+            f" `{place.line}`. The way there is in {report}. Nothing was saved over the last good checkpoint"
+        )
 
-    def __next__(self) -> dict[str, Any]:
-        start = time.monotonic()
-        batch = next(self._source)
-        self.waited_seconds += time.monotonic() - start
-        if "data" not in self._marks:
-            self._marks["data"] = allocator.bytes_now()
-        return batch
-
-    def state(self) -> dict[str, Any]:
-        return self._source.state()
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self._source.restore(state)
-
-    def close(self) -> None:
-        self._source.close()
+    return watched

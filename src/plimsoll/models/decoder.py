@@ -128,12 +128,8 @@ class Decoder:
     def hidden(self, params: dict, ids: Int[Array, "batch length"]) -> Float[Array, "batch length width"]:
         """Returns the final norm's output, from which `logits` are one dot away."""
         angles = rotary_angles(ids.shape[1], self.shape.head_width)
-
-        def one_block(x: Array, block_params: dict) -> Array:
-            return self.block(block_params, x, angles)
-
         x = scan_blocks(
-            one_block,
+            lambda x, layer: self.block(layer, x, angles),
             self.embedded(params, ids),
             params["blocks"],
             layers=self.shape.blocks,

@@ -18,14 +18,6 @@ NextToken = Callable[..., Array]
 """`(params, window, last, seed, index, temperature)` to one id."""
 
 
-def next_logits(
-    decoder: Decoder, params: dict, window: Int[Array, " length"], last: Int[Array, ""]
-) -> Float[Array, " vocab"]:
-    """Returns the logits of the token after `window[last]`; attention is causal, so later tokens are not seen."""
-    hidden = decoder.hidden(params, window[None])[0]
-    return decoder.logits(params, jax.lax.dynamic_slice_in_dim(hidden, last, 1))[0]
-
-
 def make_next_token(decoder: Decoder, *, known: int, top_k: int = 0) -> NextToken:
     """Returns a function that samples among the `top_k` likeliest of the first `known` ids (0: among all).
 
@@ -35,7 +27,8 @@ def make_next_token(decoder: Decoder, *, known: int, top_k: int = 0) -> NextToke
 
     @jax.jit
     def next_token(params, window, last, seed, index, temperature):
-        logits = next_logits(decoder, params, window, last)[:rows]
+        hidden = decoder.hidden(params, window[None])[0]  # attention is causal: nothing after `last` is seen
+        logits = decoder.logits(params, jax.lax.dynamic_slice_in_dim(hidden, last, 1))[0][:rows]
         return sampled_id(logits, top_k=top_k, seed=seed, index=index, temperature=temperature)
 
     return next_token

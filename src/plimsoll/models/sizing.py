@@ -77,7 +77,18 @@ def sized(target: int, *, vocab: int, tied: bool = True) -> DecoderShape:
 
 
 def _unreachable(target: int, vocab: int, tied: bool) -> str:
-    counts = list(_counts_around(target, vocab, tied))
+    """Returns the refusal, with the counts nearest to the target out of all up to the first width beyond it."""
+    low, high = ASPECT_RATIOS
+    counts: list[int] = []
+    for width in range(32, MOST_WIDTH + 1, 32):
+        of_width = [
+            DecoderShape(vocab=vocab, width=width, layers=layers, heads=1, inner=inner, tied=tied).parameters()
+            for layers in range(max(1, math.ceil(width / high)), max(1, width // low) + 1)
+            for inner in _inners(width, 8)
+        ]
+        counts += of_width
+        if min(of_width) > target:
+            break
     smallest = min(counts)
     problem = f"--target-params {format_count(target)} is unreachable with a vocabulary of {vocab:,}"
     if target < smallest:
@@ -92,20 +103,6 @@ def _unreachable(target: int, vocab: int, tied: bool) -> str:
         f"{problem}: widths are multiples of 32, and the nearest shapes have {below:,} and {above:,} parameters (the"
         f" minimum is {smallest:,}). Ask for one of these, or use a smaller --vocab-size"
     )
-
-
-def _counts_around(target: int, vocab: int, tied: bool) -> Iterator[int]:
-    """Yields the count of every shape there is, up to the first width that is beyond the target."""
-    low, high = ASPECT_RATIOS
-    for width in range(32, MOST_WIDTH + 1, 32):
-        sizes = [
-            DecoderShape(vocab=vocab, width=width, layers=layers, heads=1, inner=inner, tied=tied).parameters()
-            for layers in range(max(1, math.ceil(width / high)), max(1, width // low) + 1)
-            for inner in _inners(width, 8)
-        ]
-        yield from sizes
-        if min(sizes) > target:
-            return
 
 
 def _inners(width: int, multiple: int) -> list[int]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plimsoll.errors import RecipeError
-from plimsoll.optimizers.warmed import warmed
+from plimsoll.optimizers.warmed import Warmed
 
 if TYPE_CHECKING:
     import optax
@@ -26,16 +26,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdamATan2:
+class AdamATan2(Warmed):
     """Adam-atan2 with decoupled decay of every weight."""
 
-    learning_rate: float = 1e-4
-    """Learning rate when warm-up ends."""
-    warmup_steps: int = 2_000
-    """Warm-up in optimizer steps, not micro-batches."""
-    final_fraction: float = 1.0
-    """Share of the learning rate at the last step, the end of a cosine; 1 keeps it constant."""
-    weight_decay: float = 1.0
     beta1: float = 0.9
     beta2: float = 0.95
 
@@ -51,15 +44,6 @@ class AdamATan2:
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise RecipeError(f"--{name} must be at least 0 and below 1, got {getattr(self, name):g}")
-
-    def schedule(self, steps: int) -> optax.Schedule:
-        """Returns the learning rate over `steps` updates."""
-        return warmed(
-            self.learning_rate,
-            warmup_steps=self.warmup_steps,
-            steps=steps,
-            final_fraction=self.final_fraction,
-        )
 
     def build(self, steps: int) -> InPlace:
         """Returns the rule over `steps` updates. Its state may be placed in the host's memory."""

@@ -65,7 +65,6 @@ def decayed(params: Any) -> Any:
     """Returns True for every leaf that weight decay applies to."""
     import jax
 
-    def applies(path: tuple, _leaf: Any) -> bool:
-        return not any(str(getattr(entry, "key", entry)) in NORMS_AND_BIASES for entry in path)
-
-    return jax.tree_util.tree_map_with_path(applies, params)
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: NORMS_AND_BIASES.isdisjoint(str(getattr(entry, "key", entry)) for entry in path), params
+    )

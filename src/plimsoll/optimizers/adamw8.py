@@ -3,8 +3,10 @@
 The same numbers as `optax.adamw` but for rounding between steps: a piece of a leaf is decoded, updated in float32 with
 the fresh moments, and encoded again (levers/eight_bit.py, levers/weight_bits.py). Gradients may be float32 or bfloat16.
 
-`moments_bits` and `weight_bits_of` give the bits of each leaf: norms, biases and small leaves stay float32 in all,
-embeddings and the output layer in their moments.
+`bits_of` gives the bits of each leaf: norms, biases and small leaves stay float32 in all, embeddings and the output
+layer in their moments.
+
+`build` is what a recipe calls: with 32 bits everywhere its rule is optax's own AdamW.
 """
 
 from collections.abc import Callable
@@ -13,6 +15,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax import Array
 
 from plimsoll.errors import RecipeError
@@ -25,13 +28,15 @@ from plimsoll.optimizers.in_place import (
     Layer,
     Parts,
     Trees,
+    elementwise,
     over_layer,
     over_pieces,
     without,
 )
-from plimsoll.optimizers.norm import global_norm, shrinking
+from plimsoll.optimizers.norm import clip_by_norm, global_norm, shrinking
 from plimsoll.optimizers.shards import Split
-from plimsoll.types import NORMS_AND_BIASES, Storage
+from plimsoll.optimizers.streaming import streaming
+from plimsoll.types import NORMS_AND_BIASES, WHOLE, Storage
 
 SMALLEST = 4096
 """Elements below which a leaf stays float32: it has nothing to save."""
@@ -81,25 +86,40 @@ class Kind(NamedTuple):
     """Number of the leaf, in the tree's order."""
 
 
-def moments_bits(path: tuple, leaf: Any, storage: Storage) -> int:
-    """Returns 8 or 32, for a leaf (array or shape) at `path`."""
-    return storage.optimizer_bits if _is_matrix(path, leaf) and not EMBEDDINGS & _words(path) else 32
+def build(settings: AdamW, steps: int, storage: Storage = WHOLE) -> InPlace:
+    """Returns the update rule of these settings over `steps` updates, its state and weights kept as `storage` says.
+
+    With 32 bits everywhere it is optax's own AdamW.
+    """
+    if (storage.optimizer_bits, storage.weight_bits) != (32, 32):
+        return adamw8(settings, steps, storage)
+
+    adamw = optax.adamw(
+        settings.schedule(steps),
+        b1=settings.beta1,
+        b2=settings.beta2,
+        eps=settings.epsilon,
+        weight_decay=settings.weight_decay,
+        mask=decayed,
+    )
+    if settings.clip_norm is None:
+        return streaming(adamw, parts=elementwise(adamw, clip_norm=None))
+    clip = clip_by_norm(settings.clip_norm)
+    unclipped = optax.chain(optax.identity(), adamw)  # with the state of the clipped one
+    return streaming(adamw, first=clip, parts=elementwise(unclipped, clip_norm=settings.clip_norm))
 
 
-def weight_bits_of(path: tuple, leaf: Any, storage: Storage) -> int:
-    """Returns 32, 24 or 16, for a leaf (array or shape) at `path`."""
-    return storage.weight_bits if _is_matrix(path, leaf) else 32
+def bits_of(path: tuple, leaf: Any, storage: Storage) -> tuple[int, int]:
+    """Returns the bits of the moments, 8 or 32, and of the weights, 32, 24 or 16, of a leaf (array or shape) at `path`.
 
-
-def _is_matrix(path: tuple, leaf: Any) -> bool:
-    """Returns whether a leaf is a matrix, large enough and of whole blocks. Stored leaves count as what they were."""
+    Only a matrix that is large enough and of whole blocks has fewer than 32. Stored leaves count as what they were.
+    """
+    words = {str(getattr(entry, "key", getattr(entry, "name", getattr(entry, "idx", entry)))) for entry in path}
     large = leaf.size >= SMALLEST and eight_bit.fits_blocks(leaf.size)
     real = jnp.issubdtype(leaf.dtype, jnp.floating) or leaf.dtype == jnp.uint16
-    return large and real and leaf.ndim >= 2 and not NORMS_AND_BIASES & _words(path)
-
-
-def _words(path: tuple) -> set[str]:
-    return {str(getattr(entry, "key", getattr(entry, "name", getattr(entry, "idx", entry)))) for entry in path}
+    if not (large and real and leaf.ndim >= 2) or NORMS_AND_BIASES & words:
+        return 32, 32
+    return 32 if EMBEDDINGS & words else storage.optimizer_bits, storage.weight_bits
 
 
 def adamw8(settings: AdamW, steps: int, storage: Storage, *, piece: int = PIECE) -> InPlace:
@@ -113,20 +133,16 @@ def adamw8(settings: AdamW, steps: int, storage: Storage, *, piece: int = PIECE)
     def kinds(params: Any) -> Any:
         numbers = iter(range(len(jax.tree.leaves(params))))
         return jax.tree_util.tree_map_with_path(
-            lambda path, leaf, decays: Kind(
-                moments_bits(path, leaf, storage), weight_bits_of(path, leaf, storage), decays, next(numbers)
-            ),
+            lambda path, leaf, decays: Kind(*bits_of(path, leaf, storage), decays, next(numbers)),
             params,
             decayed(params),
         )
 
     def init(params: Any) -> State:
         def moments_of(leaf: Array, kind: Kind) -> Moments:
-            def zeros() -> Array | Blocks:
-                return eight_bit.zeros(leaf.shape) if kind.moments == 8 else jnp.zeros(leaf.shape, jnp.float32)
-
+            zeros = eight_bit.zeros if kind.moments == 8 else partial(jnp.zeros, dtype=jnp.float32)
             rest = weight_bits.split(_float32(leaf))[1] if kind.weight == 24 else None
-            return Moments(zeros(), zeros(), rest)
+            return Moments(zeros(leaf.shape), zeros(leaf.shape), rest)
 
         return State(jnp.int32(0), jax.tree.map(moments_of, params, kinds(params)))
 
@@ -195,15 +211,12 @@ def adamw8(settings: AdamW, steps: int, storage: Storage, *, piece: int = PIECE)
         changed, moments, _ = each(partial(_Leaf.walk, piece=piece), now, now.step, outer, tuple(others))
         return stored | changed, State(now.step, state.leaves | moments)
 
-    def apply(gradient: Any, state: State, stored: Any) -> tuple[Any, State]:
-        return walk(gradient, state, stored, updates=False)
-
     def update(gradient: Any, state: State, params: Any = None) -> tuple[Any, State]:
         if params is None:
             raise ValueError("AdamW needs the parameters: update(gradient, state, params)")
         return walk(gradient, state, params, updates=True)
 
-    return InPlace(init, update, apply, store, Parts(settings.clip_norm, layer, rest))
+    return InPlace(init, update, partial(walk, updates=False), store, Parts(settings.clip_norm, layer, rest))
 
 
 class _Leaf:
@@ -280,9 +293,16 @@ class _Leaf:
         change = -now.rate * direction
 
         is_random = self.kind.moments == 8 or self.kind.weight == 16
-        random = self.random(start, weights.shape[0]) if is_random else None
-        new, rest = self._stored(weights + change, random)
-        kept = Moments(*self._encoded(mean, variance, root, random), rest)
+        random: Any = self.random(start, weights.shape[0]) if is_random else None
+        new, rest = weights + change, None
+        if self.kind.weight == 24:
+            new, rest = weight_bits.split(new)
+        elif self.kind.weight == 16:
+            new = weight_bits.round_at_random(new, random)
+        if self.kind.moments == 8:
+            mean = Blocks(*eight_bit.encode_mean(mean))
+            variance = Blocks(*eight_bit.encode_root(root, random >> 16))  # the weights have used the low bits
+        kept = Moments(mean, variance, rest)
         if not self.updates:
             return new, kept
         return change if self.kind.weight == 32 else weight_bits.widen(new) - weight_bits.widen(stored), kept
@@ -292,21 +312,6 @@ class _Leaf:
         first = self.split.block_numbers(start + jnp.arange(count, dtype=jnp.int32)).astype(jnp.uint32)
         elements = first[:, None] * jnp.uint32(BLOCK) + jnp.arange(BLOCK, dtype=jnp.uint32)[None, :]
         return weight_bits.random_bits(self.key, elements)
-
-    def _stored(self, weights: Array, random: Array | None) -> tuple[Array, Array | None]:
-        if self.kind.weight == 24:
-            return weight_bits.split(weights)
-        if self.kind.weight == 32:
-            return weights, None
-        assert random is not None
-        return weight_bits.round_at_random(weights, random), None
-
-    def _encoded(self, mean: Array, variance: Array, root: Array, random: Array | None) -> tuple[Any, Any]:
-        if self.kind.moments == 32:
-            return mean, variance
-        assert random is not None
-        # The weights have used the low bits.
-        return Blocks(*eight_bit.encode_mean(mean)), Blocks(*eight_bit.encode_root(root, random >> 16))
 
 
 def _float32(leaf: Array) -> Array:

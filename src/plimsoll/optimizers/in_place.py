@@ -14,7 +14,7 @@ import optax
 from jax import Array, lax
 
 from plimsoll.errors import RecipeError
-from plimsoll.levers.ema import Average, EmaBits
+from plimsoll.levers.ema import Average
 from plimsoll.levers.offload import on_host
 from plimsoll.optimizers.sign_sgd import RowRule
 
@@ -80,31 +80,21 @@ class InPlace(optax.GradientTransformation):
         rule.apply, rule.store, rule.parts, rule.average, rule.row_rule = apply, store, parts, average, row_rule
         return rule
 
-    def also(self, *, average: Average | None = None, row_rule: RowRule | None = None) -> "InPlace":
-        """Returns the same rule with one of these besides."""
-        return InPlace(
-            self.init,
-            self.update,
-            self.apply,
-            self.store,
-            self.parts,
-            average or self.average,
-            row_rule or self.row_rule,
-        )
 
+def in_place(
+    optimizer: optax.GradientTransformation, *, average: Average | None = None, row_rule: RowRule | None = None
+) -> InPlace:
+    """Returns any optax transformation as an `InPlace`; one that is none yet gets float32 parameters.
 
-def averaging(optimizer: optax.GradientTransformation, *, decay: float, bits: EmaBits) -> InPlace:
-    """Returns the same optimizer, with an average of the weights: see `levers.ema.Average`."""
-    return in_place(optimizer).also(average=Average(decay, bits))
-
-
-def with_tables(optimizer: optax.GradientTransformation, row_rule: RowRule) -> InPlace:
-    """Returns the same optimizer, with a rule for the rows of tables: see `types.ReadsTables`."""
-    return in_place(optimizer).also(row_rule=row_rule)
-
-
-def whole(optimizer: optax.GradientTransformation, parts: Parts | None = None) -> InPlace:
-    """Returns any optax transformation as an `InPlace` with float32 parameters."""
+    Args:
+        optimizer: The transformation; an `InPlace` keeps all that it has.
+        average: Average of the weights that is kept besides.
+        row_rule: Rule for the rows of tables, of a task that reads some (`types.ReadsTables`).
+    """
+    if isinstance(optimizer, InPlace):
+        rule = optimizer
+        average, row_rule = average or rule.average, row_rule or rule.row_rule
+        return InPlace(rule.init, rule.update, rule.apply, rule.store, rule.parts, average, row_rule)
 
     def apply(gradient: Any, state: Any, params: Any) -> tuple[Any, Any]:
         if any(map(on_host, jax.tree.leaves(state))):
@@ -115,7 +105,7 @@ def whole(optimizer: optax.GradientTransformation, parts: Parts | None = None) -
         updates, state = optimizer.update(gradient, state, params)
         return optax.apply_updates(params, updates), state
 
-    return InPlace(optimizer.init, optimizer.update, apply, lambda params: params, parts)
+    return InPlace(optimizer.init, optimizer.update, apply, lambda params: params, None, average, row_rule)
 
 
 def elementwise(optimizer: optax.GradientTransformation, *, clip_norm: float | None) -> Parts:
@@ -173,11 +163,6 @@ def _like_parameters(trees: Trees) -> tuple[list[Any], Any]:
     """Returns dictionaries with the parameters' structure, those first, and the leaves outside of them."""
     structure = jax.tree.structure(trees[0])
     return jax.tree.flatten(trees, is_leaf=lambda node: jax.tree.structure(node) == structure)
-
-
-def in_place(optimizer: optax.GradientTransformation) -> InPlace:
-    """Returns an `InPlace` as it is, any other transformation as `whole` makes it."""
-    return optimizer if isinstance(optimizer, InPlace) else whole(optimizer)
 
 
 def over_pieces(

@@ -23,7 +23,13 @@ LANES = 2**16
 
 def global_norm(tree: Any) -> Float[Array, ""]:
     """Returns the root of the sum of all squares, in float32, of leaves in float32 or bfloat16."""
-    return jnp.sqrt(sum((_squares(leaf) for leaf in jax.tree.leaves(tree)), start=jnp.float32(0)))
+    squares = jnp.float32(0)
+    for leaf in jax.tree.leaves(tree):
+        if in_mesh() or leaf.size < 2 * LANES:  # a leaf split over devices is summed in place
+            squares += _at_once(leaf)
+        else:
+            squares += lax.platform_dependent(leaf, cpu=_in_pieces, default=_at_once)
+    return jnp.sqrt(squares)
 
 
 def shrinking(norm: Float[Array, ""], most: float) -> Float[Array, ""]:
@@ -43,12 +49,6 @@ def clip_by_norm(most: float) -> optax.GradientTransformation:
         return jax.tree.map(lambda x: factor.astype(x.dtype) * x, updates), state
 
     return optax.GradientTransformation(optax.init_empty_state, update)
-
-
-def _squares(leaf: Array) -> Float[Array, ""]:
-    if in_mesh() or leaf.size < 2 * LANES:  # a leaf split over devices is summed in place
-        return _at_once(leaf)
-    return lax.platform_dependent(leaf, cpu=_in_pieces, default=_at_once)
 
 
 def _at_once(leaf: Array) -> Float[Array, ""]:

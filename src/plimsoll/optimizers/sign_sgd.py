@@ -14,26 +14,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from plimsoll.errors import RecipeError
-from plimsoll.optimizers.warmed import warmed
+from plimsoll.optimizers.warmed import Warmed
 
 if TYPE_CHECKING:
     import optax
     from jax import Array
-    from jaxtyping import Bool, Float, Int
+    from jaxtyping import Bool
 
 
 @dataclass(frozen=True, kw_only=True)
-class SignSGD:
+class SignSGD(Warmed):
     """Settings of Sign-SGD; `build` makes the rule of a run."""
-
-    learning_rate: float = 1e-4
-    """Learning rate when warm-up ends."""
-    warmup_steps: int = 2_000
-    """Warm-up in optimizer steps, not micro-batches."""
-    final_fraction: float = 1.0
-    """Share of the learning rate at the last step, the end of a cosine; 1 keeps it constant."""
-    weight_decay: float = 1.0
-    """Decay of the rows that a step has read."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.learning_rate < math.inf:
@@ -43,13 +34,7 @@ class SignSGD:
 
     def build(self, steps: int) -> RowRule:
         """Returns the rule over `steps` updates."""
-        schedule = warmed(
-            self.learning_rate,
-            warmup_steps=self.warmup_steps,
-            steps=steps,
-            final_fraction=self.final_fraction,
-        )
-        return RowRule(schedule, self.weight_decay)
+        return RowRule(self.schedule(steps), self.weight_decay)
 
 
 @dataclass(frozen=True)
@@ -62,28 +47,20 @@ class RowRule:
     def after(self, tables: Any, rows: Any, gradients: Any, *, step: Array, taken: Bool[Array, ""]) -> Any:
         """Returns the next tables, by name, after `step` (int32) earlier ones; unchanged where the step is not `taken`.
 
-        Donate the tables.
+        Donate the tables. Of each, `rows` has the row that an example has read, `gradients` (examples, width).
         """
-        import jax.numpy as jnp
-
-        rate = jnp.asarray(self.schedule(step))
-        return {name: self._table(tables[name], rows[name], gradients[name], rate, taken) for name in tables}
-
-    def _table(
-        self,
-        table: Float[Array, "rows width"],
-        rows: Int[Array, " examples"],
-        gradient: Float[Array, "examples width"],
-        rate: Array,
-        taken: Bool[Array, ""],
-    ) -> Float[Array, "rows width"]:
         import jax
         import jax.numpy as jnp
 
-        examples, beyond = len(rows), len(table)
-        read, positions = jnp.unique(rows, size=examples, fill_value=beyond, return_inverse=True)
-        summed = jax.ops.segment_sum(gradient, positions.reshape(-1), num_segments=examples)
-        old = table.at[read].get(mode="fill", fill_value=0, indices_are_sorted=True)
-        new = old * (1 - rate * self.weight_decay) - rate * jnp.sign(summed)
-        # The padding of `read` is beyond the end.
-        return table.at[read].set(jnp.where(taken, new, old), mode="drop", indices_are_sorted=True)
+        rate = jnp.asarray(self.schedule(step))
+        new_tables = {}
+        for name, table in tables.items():
+            examples, beyond = len(rows[name]), len(table)
+            read, positions = jnp.unique(rows[name], size=examples, fill_value=beyond, return_inverse=True)
+            summed = jax.ops.segment_sum(gradients[name], positions.reshape(-1), num_segments=examples)
+            old = table.at[read].get(mode="fill", fill_value=0, indices_are_sorted=True)
+            new = old * (1 - rate * self.weight_decay) - rate * jnp.sign(summed)
+            chosen = jnp.where(taken, new, old)
+            # The padding of `read` is beyond the end.
+            new_tables[name] = table.at[read].set(chosen, mode="drop", indices_are_sorted=True)
+        return new_tables

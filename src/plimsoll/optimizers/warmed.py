@@ -1,7 +1,11 @@
-"""A learning rate that warms up and then stays, or falls as a cosine: the published one of the recursive models."""
+"""A learning rate that warms up and then stays, or falls as a cosine: the published one of the recursive models.
+
+Importing this file imports no optax, because recipes hold these settings.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,21 +14,35 @@ if TYPE_CHECKING:
     from optax import Schedule
 
 
-def warmed(peak: float, *, warmup_steps: int, steps: int, final_fraction: float = 1.0) -> Schedule:
-    """Returns a schedule: a function of the earlier updates (int32) to the rate of the next one (float32).
+@dataclass(frozen=True, kw_only=True)
+class Warmed:
+    """Settings that the recursive models' two optimizers share."""
 
-    The rate is `peak * step / warmup_steps` for the steps before `warmup_steps`, counted from 1; then a half cosine to
-    `final_fraction` of the peak at `steps`. A fraction of 1 is a constant.
-    """
-    import jax.numpy as jnp
-    import optax
+    learning_rate: float = 1e-4
+    """Learning rate when warm-up ends."""
+    warmup_steps: int = 2_000
+    """Warm-up in optimizer steps, not micro-batches."""
+    final_fraction: float = 1.0
+    """Share of the learning rate at the last step, the end of a cosine; 1 keeps it constant."""
+    weight_decay: float = 1.0
+    """Decoupled decay: of every weight, or of the rows that a step has read."""
 
-    before = max(1, warmup_steps) - 1  # optax counts from 0, and would begin with a rate of 0
-    curve = optax.warmup_cosine_decay_schedule(
-        peak / max(1, warmup_steps), peak, before, max(steps - 1, before + 1), final_fraction * peak
-    )
+    def schedule(self, steps: int) -> Schedule:
+        """Returns a function of the earlier updates (int32) to the rate of the next one (float32), over `steps`.
 
-    def rate(count: ArrayLike) -> Array:
-        return jnp.asarray(curve(jnp.asarray(count, jnp.float32)), jnp.float32)
+        The rate is `learning_rate * step / warmup_steps` for the steps before `warmup_steps`, counted from 1; then a
+        half cosine to `final_fraction` of it at `steps`.
+        """
+        import jax.numpy as jnp
+        import optax
 
-    return rate
+        peak, warmup = self.learning_rate, max(1, self.warmup_steps)
+        before = warmup - 1  # optax counts from 0, and would begin with a rate of 0
+        curve = optax.warmup_cosine_decay_schedule(
+            peak / warmup, peak, before, max(steps - 1, before + 1), self.final_fraction * peak
+        )
+
+        def rate(count: ArrayLike) -> Array:
+            return jnp.asarray(curve(jnp.asarray(count, jnp.float32)), jnp.float32)
+
+        return rate

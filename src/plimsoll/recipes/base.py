@@ -171,7 +171,7 @@ class Recipe(ABC):
         where the recipe keeps one."""
         optimizer = self.optimizer(steps)
         if isinstance(optimizer, AdamW):
-            from plimsoll.optimizers.build import build
+            from plimsoll.optimizers.adamw8 import build
 
             rule = build(optimizer, steps, storage)
         elif (storage.optimizer_bits, storage.weight_bits) == (32, 32):
@@ -184,9 +184,10 @@ class Recipe(ABC):
             )
         if not self.ema_decay:
             return rule
-        from plimsoll.optimizers.in_place import averaging
+        from plimsoll.levers.ema import Average
+        from plimsoll.optimizers.in_place import in_place
 
-        return averaging(rule, decay=self.ema_decay, bits=storage.ema_bits)
+        return in_place(rule, average=Average(self.ema_decay, storage.ema_bits))
 
     def begin(self, params: Any) -> Any:
         """Returns the parameters that a run starts from, given those that were initialised for it: the same, or

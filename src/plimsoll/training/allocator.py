@@ -36,11 +36,6 @@ def device_bytes() -> int | None:
     return _fullest("bytes_in_use")
 
 
-def limit_bytes() -> int | None:
-    """Returns what the allocator gives at most; None on a CPU."""
-    return _fullest("bytes_limit")
-
-
 def _fullest(figure: str) -> int | None:
     stats = [device.memory_stats() for device in jax.local_devices()]
     return max((each[figure] for each in stats if each and figure in each), default=None)

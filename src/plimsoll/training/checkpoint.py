@@ -23,6 +23,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +162,9 @@ class Checkpoints:
         """
         if distributed.processes() == 1:
             saved, notes = self.latest_whole()
-            return (saved.step, *load_state(saved, like), notes) if saved else (None, None, {}, notes)
+            if saved is None:
+                return None, None, {}, notes
+            return saved.step, load_part(saved, like), loader_position(saved), notes
         board = distributed.Board()
         if distributed.is_first():
             saved, notes = self.latest_whole()
@@ -179,7 +182,9 @@ class Checkpoints:
     def _complete(self, partial: Path, step: int, finish: Any) -> None:
         try:
             finish()
-            _write_manifest(partial)
+            files = sorted(path for path in partial.rglob("*") if path.is_file())
+            checksums = {str(path.relative_to(partial)): _sha256(path) for path in files}
+            replace_file(partial / "manifest.json", json.dumps(checksums))
             _flush_folder(partial)
             partial.rename(self.folder / f"step-{step:08d}")
             _flush_folder(self.folder)
@@ -191,17 +196,10 @@ class Checkpoints:
             self._failure = _not_saved(partial, step, problem)
 
 
-def load_state(saved: Saved, like: Any) -> tuple[Any, dict[str, Any]]:
-    """Loads the state, leaf by leaf, and the loader's position.
+def load_part(saved: Saved, like: Any, *, only: str | tuple[str, ...] = "") -> Any:
+    """Loads the leaves under the paths that begin with `only`, one by one, in the shape of `like`.
 
     `like` holds shapes and dtypes, and shardings where some of the state is offloaded; else it goes to the device.
-    """
-    return load_part(saved, like), loader_position(saved)
-
-
-def load_part(saved: Saved, like: Any, *, only: str | tuple[str, ...] = "") -> Any:
-    """Loads the leaves under the paths that begin with `only`, in the shape of `like`, onto the device.
-
     Using a trained model needs `only="['params']"`, and not the optimizer, which is twice as large.
     """
     paths = [path for path, _ in _leaves(like)]
@@ -337,38 +335,27 @@ def _start_writing(path: Path, slices: dict[str, np.ndarray], *, in_background: 
     return lambda: None
 
 
-def _write_manifest(folder: Path) -> None:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    checksums = {str(path.relative_to(folder)): _sha256(path) for path in files}
-    replace_file(folder / "manifest.json", json.dumps(checksums))
-
-
 def _sha256(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+@cache
 def _silence_tracebacks() -> None:
     """Keeps Orbax and TensorStore from printing tracebacks of a write that fails: its error is raised, once.
 
     On a full disk they log every thread's traceback. Their callbacks then meet an event loop that is closed, which the
-    interpreter reports through `sys.unraisablehook`, hundreds of times over. May be called again.
+    interpreter reports through `sys.unraisablehook`, hundreds of times over.
     """
     for name in ("absl", "asyncio"):  # loggers of Orbax and TensorStore
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    if not isinstance(sys.unraisablehook, _WithoutClosedLoops):
-        sys.unraisablehook = _WithoutClosedLoops(sys.unraisablehook)
+    report = sys.unraisablehook
 
-
-class _WithoutClosedLoops:
-    """An `unraisablehook` that passes on every error but that of a closed event loop."""
-
-    def __init__(self, before: Any) -> None:
-        self._before = before
-
-    def __call__(self, event: Any) -> None:
+    def report_others(event: Any) -> None:
         if not (isinstance(event.exc_value, RuntimeError) and str(event.exc_value) == "Event loop is closed"):
-            self._before(event)
+            report(event)
+
+    sys.unraisablehook = report_others
 
 
 def _flush_folder(folder: Path) -> None:

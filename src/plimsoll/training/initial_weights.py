@@ -39,8 +39,18 @@ def with_initial(state: Any, begin: Callable[[Any], Any], average: Average | Non
     if params is random:
         return None
     own = {id(leaf) for leaf in jax.tree.leaves(state["params"])}
+
+    def owned(leaf: Any) -> Any:
+        """Returns a copy that shares no bytes, since it will be donated, and deletes the original; own leaves stay."""
+        if id(leaf) in own:
+            return leaf
+        copy = copied(leaf)
+        if isinstance(leaf, jax.Array):
+            leaf.delete()
+        return copy
+
     weights = jax.tree.map(as_stored, params["trainable"], stored)
-    whole = jax.tree.map(lambda leaf: _owned(leaf, own), params | {"trainable": weights})
+    whole = jax.tree.map(owned, params | {"trainable": weights})
     if average is None:
         return {"params": whole}
     return {"params": whole, "ema": jax.tree.map(copied, average.start(whole["trainable"]))}
@@ -56,13 +66,3 @@ def copied(leaf: Any) -> jax.Array:
     copy = room[start : start + leaf.nbytes].view(leaf.dtype).reshape(leaf.shape)
     copy[...] = leaf
     return jax.block_until_ready(jax.device_put(copy))
-
-
-def _owned(leaf: Any, own: set[int]) -> Any:
-    """Returns a copy that shares no bytes, since it will be donated, and deletes the original; own leaves stay."""
-    if id(leaf) in own:
-        return leaf
-    copy = copied(leaf)
-    if isinstance(leaf, jax.Array):
-        leaf.delete()
-    return copy

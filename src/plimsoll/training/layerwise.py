@@ -1,6 +1,7 @@
 """The step that updates layer by layer: the same numbers as `training.step`, but for the order of a norm's sum."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -59,14 +60,15 @@ def make_layerwise_step(
     return step
 
 
+@dataclass(frozen=True)
 class _Walk:
     """A forward pass through the layers and the pass back.
 
     `trees` are the stored weights and the optimizer's state; both are returned.
     """
 
-    def __init__(self, task: Layered, parts: Parts) -> None:
-        self.task, self.parts, self.clip_norm = task, parts, parts.clip_norm
+    task: Layered
+    parts: Parts
 
     def step(self, trees: Trees, batch: Batch, token: Array) -> tuple[Trees, dict[str, Array]]:
         task, stacked = self.task, self.task.stacked
@@ -89,18 +91,16 @@ class _Walk:
 
         (loss, metrics), (above, cotangent) = jax.value_and_grad(mean, argnums=(0, 1), has_aux=True)(outer, left)
 
-        def whole(below: Array, squares: Array) -> tuple[Any, Array]:
-            """Returns the gradient of what is not in layers, summed over both ends, and the norm of all."""
-            gradient = jax.tree.map(jnp.add, above, pull_entered(below)[0])
-            return gradient, jnp.sqrt(squares + _squares(gradient))
-
-        if self.clip_norm is None:
-            clip = jnp.float32(1)
+        clip, most = jnp.float32(1), self.parts.clip_norm
+        if most is None:
             trees, below, squares = self.update(trees, inputs, cotangent, clip, token)
-            gradient, norm = whole(below, squares)
         else:
-            gradient, norm = whole(*self.squares(trees[0][stacked], inputs, cotangent))
-            clip = shrinking(norm, self.clip_norm)
+            below, squares = self.squares(trees[0][stacked], inputs, cotangent)
+        # The gradient of what is not in layers, summed over both ends, and the norm of all.
+        gradient = jax.tree.map(jnp.add, above, pull_entered(below)[0])
+        norm = jnp.sqrt(squares + _squares(gradient))
+        if most is not None:
+            clip = shrinking(norm, most)
             trees, _, _ = self.update(trees, inputs, cotangent, clip, token)
         trees = self.parts.rest(trees, gradient, stacked, clip)
         return trees, {**metrics, "loss": loss, "weight": weight, "gradient_norm": norm}

@@ -19,7 +19,7 @@ from plimsoll.training.checkpoint import Checkpoints
 from plimsoll.training.distributed import Agreement
 from plimsoll.training.program import Executables
 from plimsoll.training.step import Report, evaluated
-from plimsoll.types import Batch, LossSum, Source
+from plimsoll.types import Batch, LossSum
 
 IN_FLIGHT = {"cpu": 1}
 """Backend to the steps that may be under way at once, else 2: JAX runs ahead otherwise, and memory with it.
@@ -55,6 +55,13 @@ def times(done: int, every: float) -> int:
     return int(done / every + 1e-9)
 
 
+class Batches(Protocol):
+    """A `types.Source` as the loop uses it."""
+
+    def __next__(self) -> Batch: ...
+    def state(self) -> dict[str, Any]: ...
+
+
 class Log(Protocol):
     """A receiver of the loop's events."""
 
@@ -77,7 +84,7 @@ class Ended:
 
 def run_steps(
     state: Any,
-    loader: Source,
+    loader: Batches,
     executables: Executables,
     schedule: Schedule,
     checkpoints: Checkpoints,
@@ -141,7 +148,7 @@ def run_steps(
 def _evaluate(
     state: Any,
     step: int,
-    loader: Source,
+    loader: Batches,
     evaluate: Callable[[Any], Mapping[str, float]],
     checkpoints: Checkpoints,
     log: Log,

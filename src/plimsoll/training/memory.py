@@ -86,46 +86,34 @@ class BetweenSteps:
     `control`, 35 MiB in 900 steps (docs/log.md, "Growth"). Growth that is needed is trimmed for once.
     """
 
-    def __init__(self) -> None:
-        self._after_trimming: int | None = None
+    after_trimming: int | None = None
 
     def settle(self) -> None:
         left = settle()
-        if self._after_trimming is None:
-            self._after_trimming = left
-        elif left > self._after_trimming + GROWTH_BYTES:
+        if self.after_trimming is None:
+            self.after_trimming = left
+        elif left > self.after_trimming + GROWTH_BYTES:
             trim_heap()
-            self._after_trimming = settle()
+            self.after_trimming = settle()
 
 
-def give_back_libraries() -> int:
+def give_back_libraries() -> None:
     """Unmaps pages of library code; what is needed again comes back from the page cache, about 20 MiB of it.
 
-    Only mappings of files without a single changed page are dropped, so nothing can be lost. Returns the bytes.
-    They were part of the resident set, which is the budget, though the system could have taken them any time.
+    Only read-only mappings of files without a single changed (anonymous) page are dropped, so nothing can be lost. They
+    were part of the resident set, which is the budget, though the system could have taken them any time.
     """
     libc = ctypes.CDLL(None, use_errno=True)
-    dropped = 0
-    for start, length, resident in _clean_library_mappings():
-        if libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), _MADV_DONTNEED) == 0:
-            dropped += resident
-    return dropped
-
-
-def _clean_library_mappings() -> list[tuple[int, int, int]]:
-    """Returns start, length and resident bytes of every read-only file mapping that has no anonymous page."""
-    mappings = []
     start = end = resident = anonymous = 0
     library = False
     for line in [*Path("/proc/self/smaps").read_text().splitlines(), "0-0 end 0 0 0 "]:
         words = line.split()
-        if "-" in words[0] and not words[0].endswith(":"):
+        if "-" in words[0] and not words[0].endswith(":"):  # the next mapping begins
             if library and not anonymous and resident:
-                mappings.append((start, end - start, resident))
+                libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_DONTNEED)
             start, end = (int(part, 16) for part in words[0].split("-"))
             library = len(words) > 5 and words[1][:3] in ("r-x", "r--") and words[5].startswith("/")
         elif words[0] == "Rss:":
-            resident = int(words[1]) * 1024
+            resident = int(words[1])
         elif words[0] == "Anonymous:":
             anonymous = int(words[1])
-    return mappings

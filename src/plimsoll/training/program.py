@@ -6,18 +6,19 @@ loads what it finds there. All of them, because one cold compile costs more memo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from plimsoll.levers import offload
-from plimsoll.levers.sharding import with_shardings
+from plimsoll.levers import offload, sharding
 from plimsoll.planned import Plan
 from plimsoll.training import memory
 from plimsoll.training.step import Report, evaluated, make_evaluate, make_init, make_step
@@ -71,27 +72,90 @@ class Fed:
         return self.executable.memory_analysis()
 
 
+class Functions:
+    """One plan's functions, on one device or over `devices`; each is traced when it is requested.
+
+    The batch is split by rows, the state over `plan.fsdp` devices. They are traced and lowered from shapes with
+    shardings, so it works for devices that are not here.
+    """
+
+    def __init__(
+        self, task: Task, optimizer: optax.GradientTransformation, plan: Plan, devices: Sequence[Any] | None = None
+    ) -> None:
+        self._task, self._optimizer, self._plan = task, optimizer, plan
+        options: dict[str, Any] = {"frozen_bits": plan.frozen_bits, "precision": plan.precision}
+        self._init = make_init(task, optimizer, **options, examples=plan.effective_batch)
+        self.state = jax.eval_shape(self._init, jax.ShapeDtypeStruct((), jnp.uint32))
+        self.mesh: Mesh | None = None
+        self._shardings: Any = None
+        self._whole: NamedSharding | None = None
+        self._rows: NamedSharding | None = None
+        if devices is not None:
+            self.mesh = mesh = sharding.mesh_of(devices, fsdp=plan.fsdp)
+            specs = sharding.state_specs(self.state, fsdp=plan.fsdp)
+            if plan.offload == "none":
+                memory_kind, self._shardings = None, sharding.shardings(mesh, specs)
+            else:  # where memory kinds matter, all arguments name theirs, and on a mesh that keeps them
+                mesh, memory_kind = mesh.abstract_mesh, offload.DEVICE
+                self._shardings = offload.placed(self.state, plan.offload, mesh, specs)
+            self._whole = NamedSharding(mesh, PartitionSpec(), memory_kind=memory_kind)
+            self._rows = NamedSharding(mesh, sharding.ROWS, memory_kind=memory_kind)
+        elif plan.offload != "none":
+            device = Mesh(np.asarray(jax.devices()[:1]), ("device",))
+            self._shardings = offload.placed(self.state, plan.offload, device)
+        self._in_mesh = nullcontext if self.mesh is None else partial(jax.set_mesh, self.mesh)
+        if self._shardings is not None:
+            self.state = sharding.with_shardings(self.state, self._shardings)
+
+    def init(self) -> jax.stages.Lowered:
+        seed = jax.ShapeDtypeStruct((), jnp.uint32, sharding=self._whole)
+        with self._in_mesh():
+            return jax.jit(self._init, out_shardings=self._shardings).lower(seed)
+
+    def step(self, batch: BatchSpec) -> tuple[jax.stages.Lowered, Any]:
+        """Returns the lowered train step and its jaxpr. The state is donated, and keeps its shardings."""
+        plan = self._plan
+        step = make_step(self._task, self._optimizer, accumulation=plan.accumulation, layerwise=plan.layerwise)
+        with self._in_mesh():
+            jitted = jax.jit(step, donate_argnums=0, out_shardings=(self._shardings, self._whole))
+            traced = jitted.trace(self.state, shapes(batch, self._rows))
+            return traced.lower(), traced.jaxpr
+
+    def evaluate(self, batch: BatchSpec) -> jax.stages.Lowered:
+        with self._in_mesh():
+            evaluate = jax.jit(make_evaluate(self._task), out_shardings=self._whole)
+            return evaluate.lower(evaluated(self.state), shapes(batch, self._rows))
+
+    def put(self, batch: Batch) -> dict[str, jax.Array]:
+        """Returns a batch of NumPy arrays, split by rows over the devices of a mesh.
+
+        Every process reads the whole batch and takes the rows of its own devices from it: none twice, none lost,
+        however many processes there are.
+        """
+        assert self.mesh is not None
+        rows = NamedSharding(self.mesh, sharding.ROWS)
+        return {
+            name: jax.make_array_from_callback(values.shape, rows, values.__getitem__) for name, values in batch.items()
+        }
+
+
 def lower(
-    task: Task, optimizer: optax.GradientTransformation, plan: Plan, *, batch: BatchSpec, evaluation_batch: BatchSpec
+    task: Task,
+    optimizer: optax.GradientTransformation,
+    plan: Plan,
+    *,
+    batch: BatchSpec,
+    evaluation_batch: BatchSpec,
+    devices: Sequence[Any] | None = None,
 ) -> Program:
     """Lowers the run's functions for these shapes; the state is donated to the step."""
-    options: dict[str, Any] = {"frozen_bits": plan.frozen_bits, "precision": plan.precision}
-    init = make_init(task, optimizer, **options, examples=plan.effective_batch)
-    seed = jax.ShapeDtypeStruct((), jnp.uint32)
-    state = jax.eval_shape(init, seed)
-    step = make_step(task, optimizer, accumulation=plan.accumulation, layerwise=plan.layerwise)
-    if plan.offload != "none":
-        shardings = offload.placed(state, plan.offload, Mesh(np.asarray(jax.devices()[:1]), ("device",)))
-        state = with_shardings(state, shardings)
-        init = jax.jit(init, out_shardings=shardings)
-        step = jax.jit(step, donate_argnums=0, out_shardings=(shardings, None))
-    else:
-        init, step = jax.jit(init), jax.jit(step, donate_argnums=0)
+    functions = Functions(task, optimizer, plan, devices)
     return Program(
-        init=init.lower(seed),
-        step=step.lower(state, shapes(batch)),
-        evaluate=jax.jit(make_evaluate(task)).lower(evaluated(state), shapes(evaluation_batch)),
-        state=state,
+        init=functions.init(),
+        step=functions.step(batch)[0],
+        evaluate=functions.evaluate(evaluation_batch),
+        state=functions.state,
+        put=None if devices is None else functions.put,
     )
 
 
@@ -112,9 +176,9 @@ def compiled(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
     return lowered.compile(compiler_options=COUNTED if jax.default_backend() == "cpu" else None)
 
 
-def shapes(spec: BatchSpec) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns the shapes of a batch."""
-    return {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in spec.items()}
+def shapes(spec: BatchSpec, rows: NamedSharding | None = None) -> dict[str, jax.ShapeDtypeStruct]:
+    """Returns the shapes of a batch, and how its rows are split over devices."""
+    return {name: jax.ShapeDtypeStruct(shape, dtype, sharding=rows) for name, (shape, dtype) in spec.items()}
 
 
 def held_bytes(tree: Any) -> dict[int, int]:

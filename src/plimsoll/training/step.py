@@ -43,12 +43,6 @@ def make_init(
     `examples` are those of an effective batch: a task that carries something from step to step does so for each.
     """
 
-    def carry_of_examples() -> Any:
-        if not isinstance(task, Carries):
-            return None
-        assert examples is not None, "a carry is of so many examples"
-        return task.start(examples)
-
     def init(seed: jax.Array) -> State:
         init_key, step_key = jax.random.split(jax.random.key(seed))
         params = task.init(init_key)
@@ -59,17 +53,19 @@ def make_init(
         scale = {"loss_scale": loss_scale.start()} if precision == "float16" else {}
         weights = rule.store(params["trainable"])
         average = {"ema": rule.average.start(weights)} if rule.average else {}
-        return (
-            scale
-            | average
-            | {
-                "step": jnp.int32(0),
-                "key": jax.random.key_data(step_key),
-                "params": params | {"trainable": weights},
-                "optimizer": rule.init(params["trainable"]),
-                "carry": carry_of_examples(),
-            }
-        )
+        state = {
+            **scale,
+            **average,
+            "step": jnp.int32(0),
+            "key": jax.random.key_data(step_key),
+            "params": params | {"trainable": weights},
+            "optimizer": rule.init(params["trainable"]),
+            "carry": None,
+        }
+        if isinstance(task, Carries):
+            assert examples is not None, "a carry is of so many examples"
+            state["carry"] = task.start(examples)
+        return state
 
     return init
 
@@ -119,7 +115,7 @@ def make_step(
             new_state["loss_scale"] = loss_scale.adjusted(scaling, finite)
             report |= {"scale": new_state["loss_scale"].scale, "skipped_steps": new_state["loss_scale"].skipped_steps}
         if read_rows:  # after the choice above, which would hold a second copy of them
-            assert rule.row_rule is not None, "an optimizer of tables: optimizers.in_place.with_tables"
+            assert rule.row_rule is not None, "an optimizer of tables: `row_rule` of optimizers.in_place"
             gradients = jax.tree.map(joined, row_gradients)
             new_tables = rule.row_rule.after(tables, read_rows, gradients, step=state["step"], taken=finite)
             new_state["params"] = new_state["params"] | {"tables": new_tables}

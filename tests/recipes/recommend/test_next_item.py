@@ -11,7 +11,7 @@ import pytest
 from item_examples import ITEMS, LLAMA, histories, keys_of, task_of, uneven_clusters
 from plimsoll.models.pretrained.weights import bits_of, load
 from plimsoll.optimizers.adamw import AdamW
-from plimsoll.optimizers.build import build
+from plimsoll.optimizers.adamw8 import build
 from plimsoll.recipes.recommend import items as item_table
 from plimsoll.recipes.recommend.item_reader import with_weights
 from plimsoll.training.step import make_init, make_step

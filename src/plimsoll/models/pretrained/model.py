@@ -134,30 +134,27 @@ class Pretrained:
         self, layer: dict, x: Float[Array, "batch length width"], angles: Float[Array, "length half"]
     ) -> Float[Array, "batch length width"]:
         """Applies one layer, with its own weights: no axis of layers."""
-        x = x + self._attend(layer, self.normed(layer["attention_norm"]["scale"], x), angles)
+        shape = self.shape
+        normed = self.normed(layer["attention_norm"]["scale"], x)
+
+        def split(name: str) -> Array:
+            y = keep(self._times(normed, layer[name]["kernel"]))
+            return y.reshape(*x.shape[:2], -1, shape.head_width).swapaxes(1, 2)
+
+        query, key, value = rotate(split("query"), angles), rotate(split("key"), angles), split("value")
+        key, value = (jnp.repeat(y, shape.heads // shape.key_heads, axis=1) for y in (key, value))
+        mixed = causal_attention(query, key, value, compute=self.compute)
+        mixed = mixed.swapaxes(1, 2).reshape(*x.shape[:2], shape.heads * shape.head_width)
+        x = x + keep(self._times(mixed, layer["out"]["kernel"]))
         normed = self.normed(layer["feed_norm"]["scale"], x)
         gate, up = (keep(self._times(normed, layer[name]["kernel"])) for name in ("gate", "up"))
-        gated = jax.nn.silu(gate) if self.shape.architecture == "llama" else jax.nn.gelu(gate, approximate=True)
+        gated = jax.nn.silu(gate) if shape.architecture == "llama" else jax.nn.gelu(gate, approximate=True)
         return by_rows(x + self._times(gated * up, layer["down"]["kernel"]))
 
     def normed(self, scale: Float[Array, " width"], x: Float[Array, "... width"]) -> Float[Array, "... width"]:
         """Returns x / rms(x), times the weight, or in a Gemma 1 + weight."""
         scale = scale + 1.0 if self.shape.architecture == "gemma" else scale
         return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + self.shape.norm_epsilon) * scale
-
-    def _attend(self, layer: dict, x: Array, angles: Array) -> Array:
-        batch, length, _ = x.shape
-        shape = self.shape
-
-        def split(name: str) -> Array:
-            y = keep(self._times(x, layer[name]["kernel"]))
-            return y.reshape(batch, length, -1, shape.head_width).swapaxes(1, 2)
-
-        query, key, value = rotate(split("query"), angles), rotate(split("key"), angles), split("value")
-        key, value = (jnp.repeat(y, shape.heads // shape.key_heads, axis=1) for y in (key, value))
-        mixed = causal_attention(query, key, value, compute=self.compute)
-        mixed = mixed.swapaxes(1, 2).reshape(batch, length, shape.heads * shape.head_width)
-        return keep(self._times(mixed, layer["out"]["kernel"]))
 
     def _times(self, x: Array, kernel: Any) -> Array:
         how: dict[str, Any] = {"precision": self.compute.precision, "platform": self.compute.platform}

@@ -159,7 +159,14 @@ def shape_of(config: Mapping[str, Any], *, source: str) -> PretrainedShape:
             f"{source} is of the architecture {kind!r}, and {SUPPORTED} are computed here: name one of these"
         )
     read = _Reader(config, source)
-    _require_computed(config, architecture, read)
+    for name, what in ABSENT.items():
+        if config.get(name):
+            raise read.refused(f"it has {what} ({name}: {_short(config[name])})")
+    names = ("hidden_activation", "hidden_act") if architecture == "gemma" else ("hidden_act",)
+    known = ACTIVATIONS[architecture]
+    activation = next((config[name] for name in names if config.get(name) is not None), known[0])
+    if activation not in known:
+        raise read.refused(f"its activation is {_short(activation)}, and a {architecture}'s is {known[-1]}")
     width, heads = read.count("hidden_size"), read.count("num_attention_heads")
     key_heads = read.count("num_key_value_heads", heads)
     if heads % key_heads:
@@ -183,11 +190,12 @@ def shape_of(config: Mapping[str, Any], *, source: str) -> PretrainedShape:
     )
 
 
+@dataclass(frozen=True)
 class _Reader:
     """Numbers of a configuration. Raises DataError with name and source of a wrong one."""
 
-    def __init__(self, config: Mapping[str, Any], source: str) -> None:
-        self.config, self.source = config, source
+    config: Mapping[str, Any]
+    source: str
 
     def count(self, name: str, default: int | None = None, *, most: int = 2**31 - 1) -> int:
         value = self._value(name, default)
@@ -195,8 +203,8 @@ class _Reader:
             raise self.refused(f"{name} is {_short(value)}, not a whole number of 1 to {most:,}")
         return value
 
-    def number(self, name: str, default: float | None = None, *, of: Mapping[str, Any] | None = None) -> float:
-        value = self._value(name, default, of)
+    def number(self, name: str, default: float | None = None) -> float:
+        value = self._value(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
             raise self.refused(f"{name} is {_short(value)}, not a number above 0")
         return float(value)
@@ -206,8 +214,8 @@ class _Reader:
             f"{self.source} cannot be used: {why}. {SUPPORTED} are computed here; copy it again, or name one"
         )
 
-    def _value(self, name: str, default: Any, of: Mapping[str, Any] | None = None) -> Any:
-        value = (self.config if of is None else of).get(name)
+    def _value(self, name: str, default: Any) -> Any:
+        value = self.config.get(name)
         if value is None and default is None:
             raise self.refused(f"it does not say {name}")
         return default if value is None else value
@@ -215,18 +223,6 @@ class _Reader:
 
 def _short(value: Any) -> str:
     return repr(value)[:60]
-
-
-def _require_computed(config: Mapping[str, Any], architecture: Architecture, read: _Reader) -> None:
-    for name, what in ABSENT.items():
-        if config.get(name):
-            raise read.refused(f"it has {what} ({name}: {_short(config[name])})")
-    names = ("hidden_activation", "hidden_act") if architecture == "gemma" else ("hidden_act",)
-    activation = next((config[name] for name in names if config.get(name) is not None), ACTIVATIONS[architecture][0])
-    if activation not in ACTIVATIONS[architecture]:
-        raise read.refused(
-            f"its activation is {_short(activation)}, and a {architecture}'s is {ACTIVATIONS[architecture][-1]}"
-        )
 
 
 def _rotary(config: Mapping[str, Any], read: _Reader) -> Rotary:
@@ -237,19 +233,20 @@ def _rotary(config: Mapping[str, Any], read: _Reader) -> Rotary:
     share = rope.get("partial_rotary_factor", config.get("partial_rotary_factor"))
     if share not in (None, 1):
         raise read.refused(f"only {_short(share)} of a head turns with the position (partial_rotary_factor)")
-    theta = read.number("rope_theta", config.get("rope_theta") or 10_000.0, of=rope)
+    read = _Reader(rope, read.source)
+    theta = read.number("rope_theta", config.get("rope_theta") or 10_000.0)
     kind = rope.get("rope_type", rope.get("type")) or "default"
     if kind == "default":
         return Rotary(theta=theta)
     if kind == "linear":
-        return Rotary(theta=theta, kind="linear", factor=read.number("factor", of=rope))
+        return Rotary(theta=theta, kind="linear", factor=read.number("factor"))
     if kind != "llama3":
         raise read.refused(f"its positions are stretched by {_short(kind)}; default, linear and llama3 are known")
-    low, high = read.number("low_freq_factor", of=rope), read.number("high_freq_factor", of=rope)
+    low, high = read.number("low_freq_factor"), read.number("high_freq_factor")
     if high <= low:
         raise read.refused(f"high_freq_factor {high:g} is not above low_freq_factor {low:g}")
-    original = read.number("original_max_position_embeddings", of=rope)
-    factor = read.number("factor", of=rope)
+    original = read.number("original_max_position_embeddings")
+    factor = read.number("factor")
     return Rotary(theta=theta, kind="llama3", factor=factor, low=low, high=high, original=round(original))
 
 

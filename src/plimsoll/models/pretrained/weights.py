@@ -7,7 +7,6 @@ and written into their place in the stack of layers.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -100,12 +99,10 @@ def load(
     if words:
         params["embedding"] = _filled(like["embedding"], [tensors[EMBEDDING]], transposed=False)
     params["blocks"] = {name: {} for name in like["blocks"]}
-    for ours, theirs in KERNELS.items():
-        layers = [tensors[f"model.layers.{number}.{theirs}.weight"] for number in range(shape.layers)]
-        params["blocks"][ours]["kernel"] = _filled(like["blocks"][ours]["kernel"], layers, transposed=True)
-    for ours, theirs in NORMS.items():
-        layers = [tensors[f"model.layers.{number}.{theirs}.weight"] for number in range(shape.layers)]
-        params["blocks"][ours]["scale"] = _filled(like["blocks"][ours]["scale"], layers, transposed=False)
+    for published, leaf, transposed in ((KERNELS, "kernel", True), (NORMS, "scale", False)):
+        for ours, theirs in published.items():
+            layers = [tensors[f"model.layers.{number}.{theirs}.weight"] for number in range(shape.layers)]
+            params["blocks"][ours][leaf] = _filled(like["blocks"][ours][leaf], layers, transposed=transposed)
     params["norm"] = _filled(like["norm"], [tensors["model.norm.weight"]], transposed=False)
     if words and not shape.tied:
         params["head"] = _filled(like["head"], [tensors[HEAD]], transposed=True)
@@ -119,7 +116,11 @@ def _filled(like: Any, tensors: list[Tensor], *, transposed: bool) -> Any:
         codes, scales = (_buffer(part.shape, part.dtype) for part in (like.codes, like.scales))
         for number, tensor in enumerate(tensors):
             place = (number,) if stacked else ()
-            for first, last, part in _packed_pieces(tensor, like):
+            pieces = pieces_of(tensor.shape, PACKED_PIECE)
+            rows = np.zeros((pieces[0][1], tensor.shape[1]), np.float32)  # one shape, so that it is compiled once
+            for first, last in pieces:  # rows as published, columns here; the codes of the padding are cut off
+                rows[: last - first] = _numbers(tensor, first, last)
+                part = _packed_rows(rows.copy(), like.bits)  # JAX may read it in place, and later
                 codes[place][:, first:last] = np.asarray(part.codes)[:, : last - first]
                 scales[place][:, first:last] = np.asarray(part.scales)[:, : last - first]
         return Packed(jax.device_put(codes), jax.device_put(scales), like.bits, like.rows)
@@ -135,15 +136,6 @@ def _filled(like: Any, tensors: list[Tensor], *, transposed: bool) -> Any:
             else:
                 place[first:last] = numbers
     return jax.device_put(whole)
-
-
-def _packed_pieces(tensor: Tensor, like: Packed) -> Iterator[tuple[int, int, Packed]]:
-    """Yields first and last published row, a column here, and the codes of those rows and of the padding."""
-    pieces = pieces_of(tensor.shape, PACKED_PIECE)
-    buffer = np.zeros((pieces[0][1], tensor.shape[1]), np.float32)  # one shape, so that it is compiled once
-    for first, last in pieces:
-        buffer[: last - first] = _numbers(tensor, first, last)
-        yield first, last, _packed_rows(buffer.copy(), like.bits)  # JAX may read it in place, and later
 
 
 @partial(jax.jit, static_argnums=1)

@@ -240,9 +240,9 @@ class Puzzles(Recipe):
         return self.adam_atan2.schedule(steps)
 
     def update_rule(self, steps: int, storage: Storage = WHOLE) -> optax.GradientTransformation:
-        from plimsoll.optimizers.in_place import with_tables
+        from plimsoll.optimizers.in_place import in_place
 
-        return with_tables(super().update_rule(steps, storage), self.sign_sgd.build(steps))
+        return in_place(super().update_rule(steps, storage), row_rule=self.sign_sgd.build(steps))
 
     def begin(self, params: Any) -> Any:
         """Returns the parameters with the weights of --init-from, where one is named."""
