@@ -135,7 +135,6 @@ def _without_levers():
     "stories-remat",
     "stories-optimizer_bits",
     "longcontext-remat",
-    "recommend-gemma-2b-remat",
     "stories-micro_batch",
     "stories-weight_bits",
     "stories-layerwise",

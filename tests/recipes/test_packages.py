@@ -36,6 +36,7 @@ def waves(site):
     return installed_into(site)
 
 
+@pytest.mark.slow
 def test_a_package_is_trained_and_evaluated_in_processes_of_their_own(waves, tmp_path):
     listed = {row["name"]: row["purpose"] for row in answer("recipes")["recipes"]}
     assert {*PRESETS} <= {*listed}
