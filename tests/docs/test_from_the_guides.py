@@ -9,15 +9,17 @@ import pytest
 
 from interaction_files import write_small
 from packed_files import write_packed
+from plimsoll.cli.evaluate import EvaluateOptions, EvaluatePretrained
 from plimsoll.cli.examples import EXAMPLES, OF_PRETRAINED
 from plimsoll.cli.ladder import LadderOptions
 from plimsoll.cli.main import COMMANDS
 from plimsoll.cli.options import PlanOptions, TrainOptions
 from plimsoll.cli.parse import parse, take_recipe
 from plimsoll.cli.prepare import options_of
-from plimsoll.cli.pretrained import EvaluatePretrained, SamplePretrained, is_asked_for
+from plimsoll.cli.pretrained import is_asked_for
 from plimsoll.cli.report import ReportOptions
-from plimsoll.cli.use import EvaluateOptions, ExportOptions, RankOptions, SampleOptions, SolveOptions
+from plimsoll.cli.sample import SampleOptions, SamplePretrained
+from plimsoll.cli.verbs import ExportOptions, RankOptions, SolveOptions
 from plimsoll.recipes import registry
 from plimsoll.recipes.registry import preparations
 from pretrained_folders import LLAMA, write

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll.cli.use import solve
+from plimsoll.cli.verbs import solve
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.recipes.puzzles.arc_grids import placed
 from plimsoll.recipes.puzzles.maze_paths import new_maze

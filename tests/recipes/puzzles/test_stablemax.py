@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from plimsoll.recipes.puzzles.act import log_stablemax, stablemax_cross_entropy
+from plimsoll.recipes.puzzles.metrics import log_stablemax, stablemax_cross_entropy
 
 STRICT = True
 

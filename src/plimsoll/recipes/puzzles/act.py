@@ -4,9 +4,6 @@ An optimizer step is one supervision step of every slot. A slot that has halted 
 starts from the initial latents; the others continue with theirs, and their examples of the batch are not used. The
 content of the slots is the carry, a part of the training state. An evaluation takes `halt_max_steps` steps of every
 puzzle within one call.
-
-The loss of a slot is the mean stablemax cross-entropy of its tokens and half the cross-entropy of the halting logit
-against "all tokens right" (https://arxiv.org/abs/2510.04871; the published code has no loss for continuing).
 """
 
 from __future__ import annotations
@@ -16,10 +13,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
+from plimsoll.recipes.puzzles.metrics import loss_and_metrics
 from plimsoll.recipes.puzzles.trm import Network, truncated
 from plimsoll.recipes.puzzles.trm_shape import TRMShape
 from plimsoll.types import COUNTED, IGNORED_LABEL, Batch, Compute, LossSum, Metrics, Params
@@ -27,7 +24,6 @@ from plimsoll.types import COUNTED, IGNORED_LABEL, Batch, Compute, LossSum, Metr
 PUZZLES = "puzzles"
 """Name of the table of puzzles."""
 DATA = ("inputs", "labels", "puzzle_identifiers")
-HALT_WEIGHT = 0.5
 LEAST_DELAYED = 2
 """Smallest number of steps that an exploring slot may be assigned."""
 
@@ -120,7 +116,7 @@ class RecursiveSolver:
         halted = self._halts(q, steps, keys)
         after = state | {"high": high, "low": low, "steps": steps, "halted": halted}
         everybody = jnp.ones(len(steps), bool)
-        loss, metrics = _scored(logits, q, state["labels"], steps, halted=halted, counted=everybody)
+        loss, metrics = loss_and_metrics(logits, q, state["labels"], steps, halted=halted, counted=everybody)
         return loss, jax.lax.stop_gradient(after), metrics
 
     def evaluated(
@@ -140,7 +136,7 @@ class RecursiveSolver:
         logits, q = self.network.answered(weights, high)
         counted = batch.get(COUNTED, jnp.ones(len(q), bool))
         steps = jnp.full(len(q), self.halting.max_steps, jnp.int32)
-        loss, metrics = _scored(logits, q, state["labels"], steps, halted=counted, counted=counted)
+        loss, metrics = loss_and_metrics(logits, q, state["labels"], steps, halted=counted, counted=counted)
         return loss, metrics, logits, q
 
     def every_step(self, params: Params, batch: Batch) -> Answers:
@@ -185,59 +181,3 @@ class RecursiveSolver:
             return jnp.where(jax.random.bernoulli(explores, self.halting.exploration), delayed, 0)
 
         return wants & (steps >= jax.vmap(delay)(keys))
-
-
-def _scored(
-    logits: Float[Array, "batch length vocab"],
-    q: Float[Array, " batch"],
-    labels: Int[Array, "batch length"],
-    steps: Int[Array, " batch"],
-    *,
-    halted: Bool[Array, " batch"],
-    counted: Bool[Array, " batch"],
-) -> tuple[LossSum, Metrics]:
-    """Returns the loss over slots that are `counted`, and metrics over those that `halted` and have labels."""
-    valid = labels != IGNORED_LABEL
-    labelled = jnp.sum(valid, axis=-1, dtype=jnp.int32)
-    tokens = jnp.maximum(labelled, 1).astype(jnp.float32)
-    right = valid & (jnp.argmax(logits, axis=-1) == labels)
-    solved = jnp.sum(right, axis=-1, dtype=jnp.int32) == labelled
-    of_tokens = jnp.sum(stablemax_cross_entropy(logits, labels, ignored=IGNORED_LABEL), axis=-1) / tokens
-    of_halting = optax.sigmoid_binary_cross_entropy(q, solved.astype(jnp.float32))
-    evaluated = halted & (labelled > 0)
-
-    def over(which: Array, values: Array) -> LossSum:
-        summed = jnp.sum(jnp.where(which, values.astype(jnp.float32), 0.0))
-        return LossSum(summed, jnp.sum(which, dtype=jnp.float32))
-
-    metrics = {
-        "accuracy": over(evaluated, jnp.sum(right, axis=-1, dtype=jnp.float32) / tokens),
-        "exact_accuracy": over(evaluated, solved),
-        "q_halt_accuracy": over(evaluated, (q >= 0) == solved),
-        "supervision_steps": over(evaluated, steps),
-        "token_loss": over(counted, of_tokens),
-        "halt_loss": over(counted, of_halting),
-    }
-    return over(counted, of_tokens + HALT_WEIGHT * of_halting), metrics
-
-
-def log_stablemax(logits: Float[Array, "... vocab"]) -> Float[Array, "... vocab"]:
-    """Returns the logarithm of stablemax over the last axis: a softmax whose exponential is replaced by s.
-
-    s(x) = x + 1 for x >= 0 and 1 / (1 - x) below; p = s / sum(s). Prieto et al. 2025, "Grokking at the Edge of
-    Numerical Stability", https://arxiv.org/abs/2501.04697, section 4. The published models compute it in float64. log s
-    is log1p(x), or -log1p(-x) below zero, so a sum of logarithms in float32 is as good
-    (tests/recipes/puzzles/test_stablemax.py).
-    """
-    # Not by `where` or `abs`: at exactly zero the two maxima have the right slope, a half each.
-    log_s = jnp.log1p(jnp.maximum(logits, 0.0)) - jnp.log1p(jnp.maximum(-logits, 0.0))
-    return log_s - jax.nn.logsumexp(log_s, axis=-1, keepdims=True)
-
-
-def stablemax_cross_entropy(
-    logits: Float[Array, "*any vocab"], labels: Int[Array, "*any"], *, ignored: int
-) -> Float[Array, "*any"]:
-    """Returns -log p(label) in nats; 0 where the label is `ignored`."""
-    valid = labels != ignored
-    picked = jnp.take_along_axis(log_stablemax(logits), jnp.where(valid, labels, 0)[..., None], axis=-1)
-    return jnp.where(valid, -picked[..., 0], 0.0)

@@ -1,4 +1,4 @@
-"""Commands that use a trained model: `plimsoll evaluate`, `sample`, `export`, `solve` and `rank`.
+"""Commands that ask a run's recipe for one of its verbs: `plimsoll export`, `solve` and `rank`.
 
 Each reads recipe.json first, so that a run whose recipe has no such verb is refused before JAX starts. What is
 answered, printed and drawn is the recipe's own (`recipes/verbs.py`).
@@ -7,61 +7,26 @@ answered, printed and drawn is the recipe's own (`recipes/verbs.py`).
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import tyro
 from annotated_types import Ge
 
-from plimsoll.cli import pretrained
 from plimsoll.cli.parse import Json, Run, parse, print_answer, request_of
 from plimsoll.errors import PlimsollError
 from plimsoll.processes.request import ask
 from plimsoll.recipes.saved import class_of, from_dict, name_in
 from plimsoll.recipes.verbs import Verb, lacking, resolved
-from plimsoll.report.summary import evaluation_text
-from plimsoll.runs.folder import RunFolder, replace_file
+from plimsoll.runs.folder import RunFolder
 from plimsoll.runs.remote import fetched
 from plimsoll.units import format_bytes, require_bounds
 
-RunOrPretrained = Annotated[
-    tyro.conf.Positional[str],
-    tyro.conf.arg(metavar="RUN", help="Folder of the run, or its address; or give --pretrained."),
-]
 BestByLoss = Annotated[
     str,
     tyro.conf.arg(help="Checkpoint: a step's number, `last`, or `best` (lowest validation loss, else the last)."),
 ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluateOptions:
-    run: RunOrPretrained
-    step: str = "best"
-    """Checkpoint: a step's number, `last`, or `best` (lowest validation loss; of a run of recommend, highest
-    NDCG@10), else the last."""
-    closed_loop: bool = False
-    """Of a run of control: let it drive the systems, beside the optimal controllers."""
-    picture: str | None = None
-    """With --closed-loop: draw the journeys into this .png or .svg file; of a run of longcontext: the loss by
-    position."""
-    submission: str | None = None
-    """Of a run of ARC: write two attempts at every test input into this .json file, as the competition takes them."""
-    raw: bool = False
-    """Of a run that keeps an average of its weights: the metrics of the weights as they were trained, too."""
-    keep_seen: bool = False
-    """Of a run of recommend: rank the items that a user has already taken, too."""
-    json: Json = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class SampleOptions(pretrained.Writing):
-    run: RunOrPretrained
-    step: BestByLoss = "best"
-    json: Json = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,52 +71,11 @@ class RankOptions:
         require_bounds(self, PlimsollError)
 
 
-def evaluate(arguments: list[str]) -> int:
-    """Prints the validation metrics of a checkpoint."""
-    if pretrained.is_asked_for(arguments):
-        return pretrained.evaluate(arguments)
-    options = parse(EvaluateOptions, arguments, program="plimsoll evaluate")
-    run = fetched(options.run)
-    verb = class_of(RunFolder(run).read("recipe.json")).verbs.get("evaluate", Verb())
-    if options.picture is not None:
-        from plimsoll.report.picture import require_picture
-
-        if not options.closed_loop and (not verb.picture or verb.picture_needs):
-            raise PlimsollError(
-                "--picture draws journeys, or the loss by position of a run of longcontext: give --closed-loop with it"
-            )
-        require_picture(options.picture)
-    if options.submission is not None:  # refused now, and not at the end of an evaluation of hours
-        file = Path(options.submission).expanduser()
-        if file.is_dir() or not file.parent.is_dir() or not os.access(file.parent, os.W_OK):
-            raise PlimsollError(
-                f"--submission {options.submission} cannot be written: name a file in a folder that is there and yours"
-            )
-    request = {name: getattr(options, name) for name in ("step", "closed_loop", "raw", "keep_seen")}
-    answer = ask("evaluate", request | {"run": run, "submission": options.submission is not None})
-    submission = answer.pop("submission", None)
-    if options.submission is not None:
-        replace_file(Path(options.submission).expanduser(), json.dumps(submission) + "\n")
-    if options.picture is not None:
-        resolved(verb.picture)(answer, options.picture)
-    return print_answer(options, answer, resolved(verb.text) if verb.text else evaluation_text)
-
-
-def sample(arguments: list[str]) -> int:
-    """Prints the prompt and what the model writes after it."""
-    if pretrained.is_asked_for(arguments):
-        return pretrained.sample(arguments)
-    options = parse(SampleOptions, arguments, program="plimsoll sample")
-    run = fetched(options.run)
-    _verb("sample", run)
-    return options.print_text("sample", request_of(options) | {"run": run}, as_json=options.json)
-
-
 def export(arguments: list[str]) -> int:
     """Prints where the Hugging Face folder of a language model is."""
     options = parse(ExportOptions, arguments, program="plimsoll export")
     run = fetched(options.run)
-    _verb("export", run)
+    verb_of("export", run)
     answer = ask("export", request_of(options) | {"run": run})
     text = (
         f"{answer['out']}: {answer['parameters']:,} parameters of step {answer['step']:,}"
@@ -176,13 +100,13 @@ def rank(arguments: list[str]) -> int:
 def _answer_typed(name: str, options: SolveOptions | RankOptions, typed: str) -> int:
     """Prints the answer to what was typed (a puzzle, a history), which the recipe reads before JAX starts."""
     run = fetched(options.run)
-    verb = _verb(name, run)
+    verb = verb_of(name, run)
     recipe = from_dict(RunFolder(run).read("recipe.json"))
     request = request_of(options) | {"run": run} | resolved(verb.ask)(recipe, run, typed)
     return print_answer(options, ask(name, request), resolved(verb.text))
 
 
-def _verb(name: str, run: str) -> Verb:
+def verb_of(name: str, run: str) -> Verb:
     """Returns the verb of the run's recipe, or refuses a run of another recipe before JAX starts."""
     folder = RunFolder(run)
     saved = folder.read("recipe.json")
