@@ -15,11 +15,12 @@ from peers.trm_side import LATENTS, Arrays, File, serve
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
+from plimsoll.levers.sharding import in_micro_batches, joined
 from plimsoll.recipes.puzzles.act import PUZZLES, Halting, RecursiveSolver
 from plimsoll.recipes.puzzles.published import TABLE, names, placed, shape_of
 from plimsoll.training import memory
 from plimsoll.training.program import compiled
-from plimsoll.training.step import _gradient, _in_micro_batches, _joined
+from plimsoll.training.step import _gradient
 from plimsoll.types import Compute, Precision, Remat
 
 CARRIED = {"z_H": "high", "z_L": "low"}
@@ -75,10 +76,10 @@ def forward_and_backward(task: RecursiveSolver, *, accumulation: int) -> Any:
 
     def run(params: Any, carry: Any, batch: Any, keys: Any) -> Any:
         rows = {name: params["tables"][name][ids] for name, ids in task.rows(carry, batch).items()}
-        taken = _in_micro_batches({"batch": batch, "keys": keys, "rows": rows}, accumulation)
-        gradients, after, loss, _ = _gradient(task, {"params": params}, taken, _in_micro_batches(carry, accumulation))
-        whole = gradients[0], jax.tree.map(_joined, gradients[1])
-        return loss, jax.tree.map(_joined, after), whole
+        inputs = {"batch": batch, "keys": keys, "rows": rows}
+        split = jax.tree.map(lambda x: in_micro_batches(x, accumulation), {"inputs": inputs, "carry": carry})
+        (gradient, loss, _), (of_rows, after) = _gradient(task, {"params": params}, split)
+        return loss, jax.tree.map(joined, after), (gradient, jax.tree.map(joined, of_rows))
 
     return run
 

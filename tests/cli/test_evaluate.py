@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from commands import answer, called, plimsoll
-from plimsoll.cli import look, use
+from plimsoll.cli import look
 from plimsoll.errors import CheckpointError
 from plimsoll.inference.trained import PARAMETERS, Trained, choose, newest_whole, whole
 from plimsoll.report.metrics import read_rows
+from plimsoll.report.summary import evaluation_text
 from plimsoll.runs.folder import RunFolder
 from plimsoll.training.checkpoint import Saved, fingerprint, loader_position, read_leaves
 
@@ -201,7 +202,7 @@ def test_golden_inspecting_text(tmp_path, monkeypatch, capsys):
 
 def test_golden_evaluation():
     found = {"run": "runs/code", "step": 1200, "loss": 2.5, "perplexity": 12.1825, "tokens": 29297}
-    assert use.evaluation_text(found) == (
+    assert evaluation_text(found) == (
         "runs/code at step 1,200, on its held-out set\n"
         "  loss        2.5000\n"
         "  perplexity  12.1825\n"
