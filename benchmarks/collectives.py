@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def compiled(name: str, recipe: str, windows: str | None, *, fsdp: bool) -> dict[str, Any]:
-    """In the chip's compile environment, a process for each."""
+    """Yields the compiled steps, each from a process in the chip's compile environment."""
     from plimsoll.planner.chips import chip
     from plimsoll.processes import environment, toolchains
 
@@ -107,7 +107,7 @@ def here(name: str, recipe_name: str, windows: str | None, *, fsdp: bool) -> Non
 
 
 def collectives(text: str) -> dict[str, dict[str, list[int]]]:
-    """By where they stand, `loop` or `once`: kind to how many there are, and the elements of their results."""
+    """Returns, for `loop` and `once`: kind to how many there are, and the elements of their results."""
     bodies = set(re.findall(r"(?:body|condition)=%?([\w.-]+)", text))
     counted: dict[str, dict[str, list[int]]] = {"loop": {}, "once": {}}
     inside = ""

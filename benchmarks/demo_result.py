@@ -19,7 +19,7 @@ SAMPLED = 15
 
 
 def between(lines: Sequence[str], first: str, last: str) -> list[str]:
-    """From the last line that begins with `first` to the next one that begins with `last`."""
+    """Returns the text from the last line that begins with `first` to the next one that begins with `last`."""
     start = max(at for at, line in enumerate(lines) if line.startswith(first))
     end = next(at for at, line in enumerate(lines) if at > start and line.startswith(last))
     return list(lines[start : end + 1])

@@ -38,7 +38,7 @@ class Configuration:
     """From 0 to 1: where the budget lies between its lowest and its highest, on a logarithmic scale."""
 
     def words(self) -> list[str]:
-        """As typed behind `plimsoll plan` or `plimsoll train`."""
+        """Returns the words typed behind `plimsoll plan` or `plimsoll train`."""
         words = [self.preset]
         for name, value in {**self.options, **self.pins}.items():
             flag = name.replace("_", "-")
@@ -193,7 +193,7 @@ def draw_recommend(seed: int, number: int, *, data: str, pretrained: str | None)
 
 
 def _puzzle_flops(options: Mapping[str, Any]) -> float:
-    """Of a step's larger dots, about: rounds before the last go forward only."""
+    """Returns about the arithmetic of a step's larger dots: rounds before the last go forward only."""
     tokens = effective_batch(options) * (options["seq_len"] + options["puzzle_positions"])
     blocks = options["layers"] * (options["low_cycles"] + 1) * (options["high_cycles"] + 2)
     return 2 * tokens * blocks * 12 * options["width"] ** 2

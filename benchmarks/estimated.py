@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def of_chip(name: str, count: int, seed: int) -> list[dict]:
-    """In the chip's compile environment, one process for all of its plans."""
+    """Asks one process in the chip's compile environment for all of its plans."""
     from plimsoll.planner.chips import chip
     from plimsoll.processes import environment, toolchains
 

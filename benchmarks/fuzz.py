@@ -158,7 +158,7 @@ class Fuzz:
             yield (lambda call=call: call(self.inputs)), None
 
     def _drawn(self, data: st.DataObject) -> tuple[Callable[[], object], Any]:
-        """What to call, and the file that was changed with its content, or the words of the command."""
+        """Draws what to call, and the file that was changed with its content, or the words of the command."""
         if self.kind is None:
             words = data.draw(option_words())
             return (lambda: _main(words)), words

@@ -107,7 +107,7 @@ def changed_json(draw: Any, content: bytes) -> bytes:
 
 
 def changed(content: bytes) -> st.SearchStrategy[bytes]:
-    """Of JSON mostly its values, of all else its bytes."""
+    """Changes values of JSON mostly, and bytes of all else."""
     try:
         json.loads(content)
     except ValueError:

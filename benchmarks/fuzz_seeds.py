@@ -193,7 +193,7 @@ def _save_tokenizer(path: Path) -> None:
 
 
 def _run(folder: Path) -> None:
-    """As a session leaves it; its checkpoint is a real one."""
+    """Writes a run as a session leaves it; its checkpoint is a real one."""
     import dataclasses
 
     import numpy as np

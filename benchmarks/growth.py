@@ -67,7 +67,7 @@ def measured(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def sampled(process: subprocess.Popen[Any], run: Path) -> list[tuple[int, int, int, int]]:
-    """Of the training process: its last step that is written, resident bytes, descriptors, threads."""
+    """Returns of the training process its last step that is written, resident bytes, descriptors, threads."""
     found = []
     while process.poll() is None:
         time.sleep(SAMPLE_SECONDS)

@@ -85,7 +85,7 @@ def held(given: argparse.Namespace, run: Path, budget: int, group: MemoryGroup |
 
 
 def in_group(given: argparse.Namespace, run: Path, free: Held) -> bool:
-    """Whether it ran to its end there, or could not be tried."""
+    """Returns whether it ran to its end there, or could not be tried."""
     limit = free.budget * MIB - free.ended.files
     try:
         with MemoryGroup(limit) as group:

@@ -66,7 +66,7 @@ def made(folder: Path, megabytes: int, *, shards: int, layers: int = LAYERS, wid
 
 
 def measured(folder: Path, bits: int) -> dict[str, float]:
-    """In this process: bytes before, the stored form's, and the most while loading."""
+    """Measures in this process the bytes before, the stored form's, and the most while loading."""
     import time
 
     import jax

@@ -103,7 +103,7 @@ def trained(words: list[Any], run: Path, steps: int, *options: Any) -> dict[str,
 
 
 def cpu_seconds() -> float:
-    """Of every process that was waited for."""
+    """Returns the CPU seconds of every process that was waited for."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

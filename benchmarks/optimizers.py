@@ -109,7 +109,7 @@ def table(leaves: str, rows: dict[str, dict]) -> str:
 
 
 def goals(leaves: str, rows: dict[str, dict]) -> list[str]:
-    """What plimsoll-8 set out to reach, and whether it did."""
+    """Returns what plimsoll-8 set out to reach, and whether it did."""
     if "plimsoll-8" not in rows:
         return []
     ours, time = rows["plimsoll-8"], lambda name: statistics.median(rows[name]["seconds"])

@@ -72,7 +72,7 @@ class Plimsoll:
 
 
 def forward_and_backward(task: RecursiveSolver, *, accumulation: int) -> Any:
-    """As a training step has it (training/step.py), but for the update: carry to loss, next carry and gradients."""
+    """Returns a function of a training step without the update: carry to loss, next carry and gradients."""
 
     def run(params: Any, carry: Any, batch: Any, keys: Any) -> Any:
         rows = {name: params["tables"][name][ids] for name, ids in task.rows(carry, batch).items()}

@@ -40,7 +40,7 @@ def interpreter(version: str) -> str | None:
 
 
 def said(command: Sequence[str], **options: object) -> str:
-    """What a command printed; ends this program with its errors where it failed."""
+    """Returns what a command printed; ends this program with its errors where it failed."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload]
     if done.returncode:
         sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
@@ -65,7 +65,7 @@ def wheel(folder: Path) -> Path:
 
 
 def checked(python: str, built: Path, folder: Path) -> dict[str, object]:
-    """What an empty environment with the wheel in it says."""
+    """Checks what an empty environment with the wheel in it says."""
     begun = time.monotonic()
     said([python, "-m", "venv", str(folder)])
     inside = str(folder / "bin/python")

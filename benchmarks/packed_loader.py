@@ -124,7 +124,7 @@ def ours(folder: Path, given: argparse.Namespace, *, prefetch: int = 0) -> tuple
 
 
 def prefetched(folder: Path, given: argparse.Namespace) -> tuple[int, Iterator[np.ndarray]]:
-    """As a run reads: in a thread, which has the same core here."""
+    """Reads as a run does: in a thread, which has the same core here."""
     return ours(folder, given, prefetch=2)
 
 

@@ -200,7 +200,7 @@ class Measured:
         return row | ({"said": said[-1000:]} if said else {})
 
     def explored(self) -> dict[str, int]:
-        """From the compiler alone: the fastest plan without a budget, and the least that a refusal names."""
+        """Returns, from the compiler alone, the fastest plan without a budget, and the least that a refusal names."""
         free = self.planned("1TiB")["predicted_peak_bytes"]
         waiting = free
         if "async_save" not in self.configuration.pins:
@@ -259,7 +259,7 @@ class Measured:
 
 
 class Failed(Exception):
-    """Of a configuration, neither planned nor refused."""
+    """Failure of a configuration that is neither planned nor refused."""
 
 
 def drawn_budget(configuration: Configuration, floor: int, unconstrained: int) -> int:

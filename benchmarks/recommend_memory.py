@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def planned(preset: str, chip: str, words: tuple[str, ...], items: str) -> dict[str, Any]:
-    """Of one device. What does not fit is said with what it would need."""
+    """Plans for one device. What does not fit is said with what it would need."""
     devices = 32 if chip == "tpu-v4-64" else 1
     said = dict(zip(words[::2], words[1::2], strict=True))
     said["--micro-batch"] = said["--micro-batch"].format(least=devices)

@@ -198,7 +198,7 @@ def against(words: Sequence[str], recipe: Recipe, swept: Sequence[Swept], budget
 
 
 def is_taken(words: Sequence[str], one: Swept, budget: int) -> bool:
-    """Whether the planner plans it for that budget when it is pinned."""
+    """Returns whether the planner plans it for that budget when it is pinned."""
     pins = [f"--{name.replace('_', '-')}={one.plan[name]}" for name in ("micro_batch", *SPACE, "prefetch")]
     command = [*PLIMSOLL, "plan", *words, "--memory", f"{budget}MiB", "--json", *pins]
     return subprocess.run(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, check=False).returncode == 0
@@ -213,7 +213,7 @@ def planned(words: Sequence[str], memory: str, *more: str) -> dict[str, Any]:
 
 
 def alike(one: Levers, other: Levers) -> bool:
-    """In what the sweep varies; when a checkpoint is written changes no step."""
+    """Compares what the sweep varies; when a checkpoint is written changes no step."""
     return all(one[name] == other[name] for name in ("micro_batch", *SPACE))
 
 

@@ -170,7 +170,7 @@ def run_plimsoll(given: list[str]) -> dict:
 
 
 def run(command: list[str]) -> dict:
-    """What the program printed last, and how many cores others took. Its log is shown if it fails."""
+    """Returns what the program printed last, and how many cores others took. Its log is shown if it fails."""
     environment = os.environ | {"PYTHONPATH": str(ROOT / "benchmarks"), "HF_HUB_OFFLINE": "1"}
     before = _busy_and_own_seconds()
     started = time.perf_counter()
@@ -253,7 +253,7 @@ def _line(name: str, side: str, *cells: str) -> str:
 
 
 def conditions(options) -> dict:
-    """What the figures depend on beyond the configuration."""
+    """Returns what the figures depend on beyond the configuration."""
     commit = subprocess.run(
         ["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
     ).stdout.strip()

@@ -55,7 +55,7 @@ class Life:
         return found[-1]["step"] if found else 0
 
     def wait(self, seen: Callable[[], bool], *, seconds: float = PATIENCE, interval: float = 0.01) -> bool:
-        """Whether it was seen while the process lived."""
+        """Returns whether it was seen while the process lived."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if not self.alive():
@@ -146,7 +146,7 @@ def _vanish(life: Life, _drawn: random.Random) -> str:
 
 
 def _cut(life: Life, drawn: random.Random) -> str:
-    """Of the file that is open: the same inode."""
+    """Cuts the file that is open: the same inode."""
     assert life.course.data is not None
     size = life.course.data.stat().st_size
     left = drawn.randrange(size)
@@ -242,7 +242,7 @@ def _put_back(path: Path, content: bytes) -> None:
 
 
 def damage_records(run: Path, drawn: random.Random) -> tuple[str, str] | None:
-    """Of what a run says about itself, and does not hang on."""
+    """Damages what a run says about itself, and does not depend on."""
     names = ["ledger.json", "checkpoints/best.json", "log.txt", "metrics.jsonl"]
     there = [run / name for name in names if (run / name).exists() and (run / name).stat().st_size]
     if not there:

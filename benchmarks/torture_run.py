@@ -39,7 +39,7 @@ COMPARED = ("loss", "gradient_norm", "validation_loss")
 
 @dataclass(frozen=True)
 class Learned:
-    """What a finished run has: every step's figures and the last state."""
+    """Results of a finished run: every step's figures and the last state."""
 
     digest: str
     state: Mapping[str, np.ndarray]
@@ -66,7 +66,7 @@ class Learned:
         return len(unlike)
 
     def distance(self, other: Learned) -> float:
-        """Of the parameters, as the norm of the difference over the norm."""
+        """Returns the distance of parameters, as the norm of the difference over the norm."""
         mine = {path: leaf.astype(np.float64) for path, leaf in self.state.items() if path.startswith("['params']")}
         apart = sum(float(((leaf - other.state[path]) ** 2).sum()) for path, leaf in mine.items())
         return (apart / sum(float((leaf**2).sum()) for leaf in mine.values())) ** 0.5
@@ -94,7 +94,7 @@ class Tortured:
         shutil.copytree(self.prepared, self.run)
 
     def through_faults(self, over: Callable[[], bool]) -> Iterator[dict[str, Any]]:
-        """Until it is finished, or `over()`."""
+        """Runs until it is finished, or `over()`."""
         while not self.finished() and self.lives < LIVES and not self.troubles and not over():
             yield from self._life()
 
@@ -194,7 +194,7 @@ class Tortured:
         return Life(self.world, self.course, self.run, *more)
 
     def _live(self, life: Life, allowed: Iterable[int], why: str) -> Ended:
-        """To its end, which is judged."""
+        """Runs to its end, which is checked."""
         ended = life.end()
         self.world.restore(self.course)
         self.world.clock.unlink(missing_ok=True)
@@ -211,8 +211,8 @@ class Tortured:
         return ended
 
     def _found_what_is_damaged(self, ended: Ended) -> None:
-        """Where training went on: every damaged checkpoint newer than the one it continued from was set aside, and
-        said."""
+        """Checks, where training went on, that every damaged checkpoint newer than the one it continued from was set
+        aside, and said."""
         log = self.run / "log.txt"
         said = log.read_bytes()[self.log_before :].decode(errors="replace") if log.exists() else ""
         continued = re.search(r"continuing from step ([\d,]+) of", said)

@@ -185,7 +185,7 @@ class Tmpfs:
 
 
 class FileLimit:
-    """Where nothing can be mounted: files may not grow beyond a limit, which says EFBIG and not ENOSPC."""
+    """Full disk where nothing can be mounted: files may not grow beyond a limit, which says EFBIG and not ENOSPC."""
 
     words = "RLIMIT_FSIZE, since no small file system may be mounted here"
 
@@ -228,7 +228,7 @@ def _text(path: Path) -> Path:
 
 
 def _windows(path: Path) -> Path:
-    """In the layout of `prepare control`, with its checksums, and nothing simulated."""
+    """Writes the layout of `prepare control`, with its checksums, and nothing simulated."""
     import h5py
     import numpy as np
 

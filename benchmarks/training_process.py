@@ -42,7 +42,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a finished run wrote about itself."""
+    """Record that a finished run wrote about itself."""
 
     planned: Mapping[str, Any]
     ledger: Mapping[str, Any]
@@ -63,7 +63,7 @@ class Trained:
 
 
 def plimsoll(*words: Any) -> str:
-    """What the command printed; a refusal ends this program with its words."""
+    """Returns what the command printed; a refusal ends this program with its words."""
     command = [*PLIMSOLL, *map(str, words)]
     done = subprocess.run(command, check=False, env=ENVIRONMENT, capture_output=True, text=True)
     if done.returncode:
@@ -180,7 +180,7 @@ class MemoryGroup:
         self.path.rmdir()
 
     def enter(self) -> None:
-        """In the process that is to be held."""
+        """Enters, in the process that is to be held."""
         (self.path / "cgroup.procs").write_text(str(os.getpid()))
 
     @property

@@ -216,7 +216,7 @@ def table(variant: str, rows: dict[str, dict[str, Any]]) -> str:
 
 
 def over_torch(name: str, rows: dict[str, dict[str, Any]]) -> dict[str, float]:
-    """Of time (medians) and memory, ours over torch's in the same precision; empty where there is no such pair."""
+    """Returns time (medians) and memory, ours over torch's in the same precision; empty where there is no such pair."""
     peer = f"torch-{name.partition('-')[2].partition('+')[0]}"
     if name == peer or peer not in rows:
         return {}

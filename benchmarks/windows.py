@@ -98,7 +98,7 @@ def shuffled(path: str) -> float:
 
 
 def in_huge_chunks(old: Path, new: Path) -> int:
-    """Of `old`, as many rows as fill some huge chunks."""
+    """Copies of `old` as many rows as fill some huge chunks."""
     with h5py.File(old) as source, h5py.File(new, "w") as file:
         rows = min(len(source["controls"]), 10 * HUGE)
         for name in needed():
@@ -142,7 +142,7 @@ def memory(given: argparse.Namespace) -> int:
 
 
 def constant(path: Path, rows: int) -> Path:
-    """As `prepare control` lays it out, but for what is in it and how it is packed."""
+    """Writes a file as `prepare control` lays it out, but for what is in it and how it is packed."""
     with h5py.File(path, "w", libver="latest") as file:
         for name, shape, dtype, fill in (
             ("input_sequences", (32, 19), "float32", 0),

@@ -57,7 +57,7 @@ def view(browser: Browser, path: Path, pictures: Path, *, width: int, scheme: st
 
 
 def checked(page: Page) -> dict:
-    """By axe-core, all its rules; the policy of the page forbids scripts, but not those of a debugger."""
+    """Checks the page by all rules of axe-core; the policy of the page forbids scripts, but not those of a debugger."""
     page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
     found = Axe().run(page).response
 
@@ -75,13 +75,13 @@ def checked(page: Page) -> dict:
 
 
 def tabbed(page: Page) -> str:
-    """What the first press of the Tab key reaches."""
+    """Returns what the first press of the Tab key reaches."""
     page.keyboard.press("Tab")
     return page.evaluate("document.activeElement.textContent.trim().slice(0, 40)")
 
 
 def sheets(browser: Browser, path: Path, pictures: Path) -> int:
-    """Of A4 paper, printed as the page wants it."""
+    """Returns the sheets of A4 paper, printed as the page wants it."""
     page = browser.new_page()
     page.goto(path.as_uri())
     printed = page.pdf(path=pictures / f"{path.stem}.pdf", prefer_css_page_size=True, print_background=True)

@@ -41,7 +41,7 @@ class Program:
 
 
 def respond(answer: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
-    """In that process: answers until standard input ends."""
+    """Answers, in that process, until standard input ends."""
     answers = sys.stdout
     sys.stdout = sys.stderr  # a library that prints must not answer for us
     for line in sys.stdin:

@@ -127,7 +127,7 @@ class TRM:
 
 
 def summed_loss(logits: torch.Tensor, q: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Of each example the mean over its cells, and half the cross-entropy of the halting logit; summed."""
+    """Sums over examples the mean over cells, and half the cross-entropy of the halting logit."""
     valid = labels != IGNORED
     count = valid.sum(-1)
     solved = ((logits.argmax(-1) == labels) & valid).sum(-1) == count

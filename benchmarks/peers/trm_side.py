@@ -39,14 +39,14 @@ class Side(Protocol):
         """All slots have halted."""
 
     def resume(self, carry: Arrays) -> None:
-        """From a golden file's carry."""
+        """Resumes from a golden file's carry."""
 
     def step(self, batch: Arrays) -> float:
         """Forward and backward; waits until it is done. The loss, summed over the examples."""
         ...
 
     def gradients(self) -> Arrays:
-        """Of the last step; that of the rows of puzzles as `puzzle_rows`."""
+        """Returns those of the last step; that of the rows of puzzles as `puzzle_rows`."""
         ...
 
     def carry(self) -> Arrays: ...

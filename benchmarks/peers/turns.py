@@ -24,20 +24,20 @@ class Side(Protocol):
     def give(self, gradients: Sequence[np.ndarray]) -> None: ...
 
     def update(self) -> None:
-        """And wait until it is done."""
+        """Updates, and waits until it is done."""
 
     def weights(self) -> list[np.ndarray]:
-        """What training has reached, in float32, with what is kept besides the weights."""
+        """Returns what training has reached, in float32, with what is kept besides the weights."""
         ...
 
     def state_bytes(self) -> int:
-        """Of what is kept between updates, but for the weights."""
+        """Returns the bytes kept between updates, but for the weights."""
         ...
 
     def weight_bytes(self) -> int: ...
 
     def transient_bytes(self) -> int | None:
-        """As the compiler says; None where nobody does."""
+        """Returns what the compiler says; None where nobody does."""
         ...
 
 
@@ -68,7 +68,7 @@ def _answer(side: Side, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def resident_transient(side: Side) -> int | None:
-    """By how much the resident set rises during an update, at its peak (Linux, where the peak can be reset)."""
+    """Returns by how much the resident set rises during an update, at its peak (Linux, where the peak can be reset)."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:

@@ -158,7 +158,7 @@ class StoresFrozen(Protocol):
 
 
 class Source(Protocol):
-    """Where batches come from, with a position that fits into JSON."""
+    """Source of batches, with a position that fits into JSON."""
 
     def __iter__(self) -> Iterator[dict[str, np.ndarray]]: ...
     def __next__(self) -> dict[str, np.ndarray]: ...
@@ -195,7 +195,7 @@ class TrainedRun(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Compute:
-    """How a task is to be computed: the part of a plan that a model sees."""
+    """Arithmetic and recomputation of a task: the part of a plan that a model sees."""
 
     precision: Precision = "float32"
     """Arithmetic of the dots; weights and sums are float32 either way. `float16` needs levers/loss_scale.py."""
@@ -215,7 +215,7 @@ class Compute:
 
 @dataclass(frozen=True, kw_only=True)
 class Storage:
-    """How weights and optimizer state are kept between steps: the part of a plan that an optimizer sees."""
+    """Form of weights and optimizer state between steps: the part of a plan that an optimizer sees."""
 
     optimizer_bits: OptimizerBits = 32
     """Of each number an optimizer keeps per weight."""

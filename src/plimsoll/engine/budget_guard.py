@@ -38,7 +38,7 @@ class BudgetGuard:
 
     @property
     def counts(self) -> bool:
-        """Whether the measured bytes are those that were predicted: no plan counts --debug-nans' copy, nor a trace."""
+        """True where measured bytes are those that were predicted: no plan counts --debug-nans' copy, nor a trace."""
         return not self.session.debug_nans and not self.session.profile and self.session.profiler_port is None
 
     def training_begins(self) -> None:

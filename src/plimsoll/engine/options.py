@@ -12,7 +12,7 @@ from plimsoll.types import Numerics
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """What the command line reads, the library takes by name, and the training process gets as JSON.
+    """Options of training, as the command line reads them, the library takes them and the training process gets them.
 
     The docstrings are the help texts. None of the options from `max_steps` on changes what is trained, only how long,
     and what is written about it.

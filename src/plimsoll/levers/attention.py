@@ -46,7 +46,7 @@ LARGEST_KERNEL_BLOCK = 512
 
 
 class Seen(NamedTuple):
-    """Which keys a query sees: hashable, so that it can be static under `custom_vjp`."""
+    """Keys that a query sees: hashable, so that it can be static under `custom_vjp`."""
 
     causal: bool
     length: int

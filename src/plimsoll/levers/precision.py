@@ -101,7 +101,7 @@ def batched_dot_rows(
 
 
 class Form(NamedTuple):
-    """How one dot is done: hashable, so that it can be static under `custom_vjp`."""
+    """Form of a dot: hashable, so that it can be static under `custom_vjp`."""
 
     precision: Precision
     platform: str

@@ -36,7 +36,7 @@ MOST_STEPS = MOST_EXAMPLES = 2**31 - 1
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """What was found out about the data before training: kept in the run as `data.json`."""
+    """Facts about the data, found before training: kept in the run as `data.json`."""
 
     steps: int
     """Optimizer steps of the whole run: the schedule's length."""
@@ -55,7 +55,7 @@ class Prepared:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(ABC):
-    """What to learn. Subclasses add a model, a source and an optimizer."""
+    """Training problem. Subclasses add a model, a source and an optimizer."""
 
     kind: ClassVar[str] = FROM_FILE
     rate_unit: ClassVar[str] = "examples"

@@ -70,7 +70,7 @@ class Interactions:
 
     @cached_property
     def ends(self) -> dict[Split, Int64[np.ndarray, " users"]]:
-        """Where each user's training items end, or the history before the held-out item of a split.
+        """Returns where each user's training items end, or the history before the held-out item of a split.
 
         That item is at this place, if the user is one of the `evaluated`.
         """

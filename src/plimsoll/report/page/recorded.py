@@ -87,7 +87,7 @@ class Recorded:
 
     @property
     def on_device(self) -> bool:
-        """Whether the budget is an accelerator's memory, so that its allocator's count is compared with it."""
+        """True where the budget is an accelerator's memory, so that its allocator's count is compared with it."""
         return "device_bytes" in self.columns
 
     @property
