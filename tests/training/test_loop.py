@@ -26,11 +26,31 @@ class Silent:
     def saved(self, done): ...
 
 
-def run(folder, evaluations, **schedule):
-    """A step that only counts, evaluated after each: the checkpoints that are left."""
+class Recording:
+    """A log that keeps what it is told, in order."""
+
+    def __init__(self):
+        self.told = []
+
+    def step(self, done, metrics):
+        self.told.append(("step", done, metrics["loss"]))
+
+    def evaluation(self, done, metrics):
+        self.told.append(("evaluation", done, metrics["validation_loss"]))
+
+    def saved(self, done):
+        self.told.append(("saved", done))
+
+
+def run(folder, evaluations, log=None, **schedule):
+    """A step that only counts, evaluated after each: the checkpoints that are left. The loss is the step's number."""
     count = jax.jit(lambda state: state | {"step": state["step"] + jnp.int32(1)}, donate_argnums=0)
-    report = {"loss": jnp.float32(1.0), "gradient_norm": jnp.float32(1.0)}
-    executables = Executables(init=None, step=lambda state, _batch: (count(state), report), evaluate=None, state=None)  # type: ignore[arg-type]
+
+    def step(state, _batch):
+        state = count(state)
+        return state, {"loss": state["step"].astype(jnp.float32), "gradient_norm": jnp.float32(1.0)}
+
+    executables = Executables(init=None, step=step, evaluate=None, state=None)  # type: ignore[arg-type]
     answers, steps = iter(evaluations), len(evaluations)
     checkpoints = Checkpoints(folder, in_background=False)
     run_steps(
@@ -40,10 +60,20 @@ def run(folder, evaluations, **schedule):
         Schedule(steps=steps, stop_at=steps, evaluate_every=1, **schedule),
         checkpoints,
         lambda _params: next(answers),
-        Silent(),
+        log or Silent(),
         Interruption(),
     )
     return checkpoints
+
+
+def test_every_step_evaluation_and_save_is_logged_once_and_in_order(tmp_path):
+    log = Recording()
+    run(tmp_path, [{"validation_loss": 10.0 + number} for number in range(3)], log=log)
+    assert [entry for entry in log.told if entry[0] == "step"] == [("step", n, float(n)) for n in (1, 2, 3)]
+    assert [entry for entry in log.told if entry[0] == "evaluation"] == [("evaluation", n, 9.0 + n) for n in (1, 2, 3)]
+    assert ("saved", 3) in log.told
+    for number in (1, 2, 3):
+        assert log.told.index(("step", number, float(number))) < log.told.index(("evaluation", number, 9.0 + number))
 
 
 @pytest.mark.parametrize(

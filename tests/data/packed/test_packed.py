@@ -271,6 +271,7 @@ def test_a_vocabulary_that_does_not_fit_into_the_type_is_refused(tmp_path):
         open_packed(folder)
     folder = write_packed(tmp_path / "packed", [1, 2, 3], vocab_size=2**16 + 1, dtype="uint32")
     assert open_packed(folder).dtype == "uint32"
+    assert open_packed(write_packed(tmp_path / "one", [0, 0, 0], vocab_size=1, end_of_text=0)).vocab_size == 1
 
 
 JSON = st.recursive(

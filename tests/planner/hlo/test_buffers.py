@@ -181,6 +181,48 @@ def test_a_scan_says_which_line_made_what_it_stacks():
     assert any(one.place.endswith(place(layer, "kept for the backward")) for one in kept)
 
 
+def described(identity, opcode, *operands, calls=(), line=0):
+    placed = {"op_name": "jit(f)/tanh", "source_file": "model.py", "source_line": line} if line else {}
+    return {
+        "id": identity,
+        "opcode": opcode,
+        "operand_ids": operands,
+        "called_computation_ids": calls,
+        "metadata": placed,
+        "shape": {"element_type": 11, "dimensions": [8]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (2, "model.py:7"),  # made there
+        (4, "model.py:7"),  # a copy of a transpose of it, which the compiler gave no place
+        (5, "model.py:9"),  # a fusion without a place, whose result has one
+        (6, "model.py:9"),  # a copy of that
+        (1, ""),  # a parameter
+    ],
+)
+def test_what_the_compiler_added_has_the_place_of_what_it_moves(value, expected):
+    fused = {"id": 2, "root_id": 21, "instructions": [described(20, "parameter"), described(21, "tanh", 20, line=9)]}
+    entry = {
+        "id": 1,
+        "root_id": 6,
+        "instructions": [
+            described(1, "parameter"),
+            described(2, "tanh", 1, line=7),
+            described(3, "transpose", 2),
+            described(4, "copy", 3),
+            described(5, "fusion", 1, calls=[2]),
+            described(6, "copy", 5),
+        ],
+    }
+    loop = {"id": 3, "root_id": 30, "instructions": [described(30, "dynamic-update-slice", 1, value)]}
+    module = Module(HloModuleProto(computations=[entry, fused, loop], entry_computation_id=1).SerializeToString())
+    origin = module.origin((30, ()))
+    assert (origin.place, "stacked by a loop" in origin.what) == (expected, True)
+
+
 def test_unrolled_layers_each_have_their_own():
     found = largest_temporaries(compiled("unrolled"), most=100)
     kept = [one for one in found if one.place.endswith(place(layer, "kept for the backward"))]
