@@ -223,6 +223,25 @@ def test_what_the_compiler_added_has_the_place_of_what_it_moves(value, expected)
     assert (origin.place, "stacked by a loop" in origin.what) == (expected, True)
 
 
+@pytest.mark.parametrize(
+    ("opcode", "places"),
+    [("bitcast", 1), ("dynamic-update-slice", 1), ("scatter", 1), ("all-reduce-done", 1), ("negate", 2)],
+)
+def test_what_works_in_place_takes_no_bytes_of_its_own(opcode, places):
+    """Outside of a fusion: a product, what is done to it, and the sum of that, which is the result."""
+    steps = [
+        described(1, "parameter"),
+        described(2, "dot", 1),
+        described(3, opcode, 2, 1),
+        described(4, "reduce", 3),
+    ]
+    order = [{"key": 1, "value": {"instruction_ids": [1, 2, 3, 4]}}]
+    entry = {"id": 1, "root_id": 4, "instructions": steps}
+    message = HloModuleProto(computations=[entry], entry_computation_id=1, schedule={"sequences": order})
+    listed = scheduled(Module(message.SerializeToString()))
+    assert [place.bytes for place in listed] == [4 * 8] * places
+
+
 def test_unrolled_layers_each_have_their_own():
     found = largest_temporaries(compiled("unrolled"), most=100)
     kept = [one for one in found if one.place.endswith(place(layer, "kept for the backward"))]
