@@ -4,8 +4,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from plimsoll.errors import StoppedError
 from plimsoll.processes.interruption import Interruption
-from plimsoll.training import memory
+from plimsoll.training import loop, memory
 from plimsoll.training.checkpoint import Checkpoints
 from plimsoll.training.loop import Schedule, run_steps, summed
 from plimsoll.training.program import Executables
@@ -42,13 +43,19 @@ class Recording:
         self.told.append(("saved", done))
 
 
-def run(folder, evaluations, log=None, **schedule):
-    """A step that only counts, evaluated after each: the checkpoints that are left. The loss is the step's number."""
+def run(folder, evaluations, log=None, diverges_at=0, evaluate_every=1, stops_after=0, **schedule):
+    """A step that only counts: the checkpoints that are left. The loss is the step's number, NaN from `diverges_at`.
+    After `stops_after` steps it is over its budget."""
+    taken = 0
     count = jax.jit(lambda state: state | {"step": state["step"] + jnp.int32(1)}, donate_argnums=0)
 
     def step(state, _batch):
+        nonlocal taken
+        taken += 1
         state = count(state)
-        return state, {"loss": state["step"].astype(jnp.float32), "gradient_norm": jnp.float32(1.0)}
+        diverged = diverges_at and int(state["step"]) >= diverges_at
+        loss = jnp.float32("nan") if diverged else state["step"].astype(jnp.float32)
+        return state, {"loss": loss, "gradient_norm": jnp.float32(1.0)}
 
     executables = Executables(init=None, step=step, evaluate=None, state=None)  # type: ignore[arg-type]
     answers, steps = iter(evaluations), len(evaluations)
@@ -57,11 +64,12 @@ def run(folder, evaluations, log=None, **schedule):
         {"step": jnp.int32(0), "params": {"weight": jnp.ones(3)}},
         NoData(),
         executables,
-        Schedule(steps=steps, stop_at=steps, evaluate_every=1, **schedule),
+        Schedule(steps=steps, stop_at=steps, evaluate_every=evaluate_every, **schedule),
         checkpoints,
         lambda _params: next(answers),
         log or Silent(),
         Interruption(),
+        over_budget=lambda: 0 < stops_after <= taken,
     )
     return checkpoints
 
@@ -74,6 +82,30 @@ def test_every_step_evaluation_and_save_is_logged_once_and_in_order(tmp_path):
     assert ("saved", 3) in log.told
     for number in (1, 2, 3):
         assert log.told.index(("step", number, float(number))) < log.told.index(("evaluation", number, 9.0 + number))
+
+
+@pytest.mark.parametrize("in_flight", [1, 2, 4])
+def test_steps_under_way_at_the_end_are_logged_before_the_last_evaluation_and_save(tmp_path, monkeypatch, in_flight):
+    monkeypatch.setitem(loop.IN_FLIGHT, "cpu", in_flight)
+    log = Recording()
+    run(tmp_path, [{"validation_loss": 1.0}] * 5, log, evaluate_every=0)
+    assert log.told == [*(("step", n, float(n)) for n in range(1, 6)), ("evaluation", 5, 1.0), ("saved", 5)]
+    stopped = Recording()
+    run(tmp_path / "stopped", [{"validation_loss": 1.0}] * 5, stopped, evaluate_every=0, stops_after=3)
+    assert stopped.told == [*(("step", n, float(n)) for n in range(1, 4)), ("saved", 3)]
+
+
+@pytest.mark.parametrize("in_flight", [1, 4])
+@pytest.mark.parametrize("evaluate_every", [1, 0])
+def test_a_step_that_diverged_is_neither_evaluated_nor_saved_even_if_it_is_still_under_way(
+    tmp_path, monkeypatch, in_flight, evaluate_every
+):
+    monkeypatch.setitem(loop.IN_FLIGHT, "cpu", in_flight)
+    log = Recording()
+    with pytest.raises(StoppedError, match=r"step 3: the loss is nan"):
+        run(tmp_path, [{"validation_loss": 1.0}] * 6, log, 3, evaluate_every, save_every=1)
+    assert {number for kind, number, *_ in log.told if kind != "step"} == {1, 2}
+    assert {saved.step for saved in Checkpoints(tmp_path, in_background=False).all()} <= {1, 2}
 
 
 @pytest.mark.parametrize(
