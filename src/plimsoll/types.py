@@ -226,6 +226,11 @@ class Storage:
     ema_bits: EmaBits = 32
     """Of the average of the weights, where a recipe keeps one: bfloat16, rounded stochastically."""
 
+    @property
+    def updates_whole(self) -> bool:
+        """True where learned weights and the optimizer's state are float32, so that any optimizer will do."""
+        return (self.optimizer_bits, self.weight_bits) == (32, 32)
+
     def __post_init__(self) -> None:
         for name, may_be in STORABLE.items():
             if getattr(self, name) not in may_be:

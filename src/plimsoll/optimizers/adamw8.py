@@ -91,7 +91,7 @@ def build(settings: AdamW, steps: int, storage: Storage = WHOLE) -> InPlace:
 
     With 32 bits everywhere it is optax's own AdamW.
     """
-    if (storage.optimizer_bits, storage.weight_bits) != (32, 32):
+    if not storage.updates_whole:
         return adamw8(settings, steps, storage)
 
     adamw = optax.adamw(

@@ -174,7 +174,7 @@ class Recipe(ABC):
             from plimsoll.optimizers.adamw8 import build
 
             rule = build(optimizer, steps, storage)
-        elif (storage.optimizer_bits, storage.weight_bits) == (32, 32):
+        elif storage.updates_whole:
             rule = optimizer
         else:
             raise RecipeError(
