@@ -33,7 +33,7 @@ RUNS = {
     "control": "control --data {control} --batch-size 8",
     "puzzles": "sudoku-4x4 --data {sudoku} --width 32 --heads 1 --batch-size 8 --warmup-steps 2"
     " --validation-examples 20",
-    "recommend": "recommend-debug --data {interactions} --batch-size 8",
+    "recommend": "recommend-debug --data {interactions} --batch-size 8 --loss-chunk 32",
 }
 STORIES = "stories --width 128 --layers 4 --heads 4 --vocab-size 4096 --seq-len 128 --batch-size 32 --steps 100"
 PLANS = (

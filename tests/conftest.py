@@ -3,6 +3,7 @@ files if they are here; and which tests `make test` leaves to `make test-all`.""
 
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,8 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in its background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("--record-durations"):
         config.pluginmanager.register(durations.Recorder(config))
     if hasattr(config, "cache") and not hasattr(config, "workerinput"):

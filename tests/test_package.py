@@ -47,7 +47,7 @@ def test_the_citation_and_the_changelog_have_the_version():
     assert f"## {PROJECT['version']}" in (ROOT / "CHANGELOG.md").read_text("utf-8")
 
 
-HISTORY = {"CHANGELOG.md", "docs/log.md"}
+HISTORY = {"docs/log.md"}
 """What was typed once, with the names of that day."""
 INSTALLERS = r"(?:pip3?|pipx|uv(?: pip| tool)?|conda|mamba|poetry) (?:install|add)|uvx"
 INSTALL = re.compile(rf"\b(?:{INSTALLERS})((?: [^\s`&;|]+)+)")
