@@ -46,6 +46,12 @@ def test_counts_are_decimal(text, count):
     assert parse_count(text) == count
 
 
+@pytest.mark.parametrize("text", ["1.5", "0.2505k", "1.5e0"])
+def test_a_part_of_one_is_not_counted(text):
+    with pytest.raises(RecipeError, match="no whole number"):
+        parse_count(text)
+
+
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("1.5min", 90), ("2h", 7200)])
 def test_times(text, seconds):
     assert parse_seconds(text) == seconds

@@ -41,7 +41,10 @@ def parse_bytes(text: str | int) -> int:
 
 def parse_count(text: str | int) -> int:
     """Parses a count: `124M` is 124,000,000. k, M and B are decimal, in either case. Raises RecipeError otherwise."""
-    return round(_parse(str(text), _COUNTS, what="the count", example="1.3M"))
+    count = _parse(str(text), _COUNTS, what="the count", example="1.3M")
+    if abs(count - round(count)) > 1e-6 * count:  # 1.3M has a rest in floating point
+        raise RecipeError(f"{count:g} is no whole number: write one, like 1500 or 1.3M")
+    return round(count)
 
 
 def parse_seconds(text: str | float) -> float:

@@ -85,8 +85,7 @@ class TrainOptions(options.TrainOptions):
     levers: Levers = field(default_factory=no_pins)
     memory: str | None = None
     coordinator: str | None = None
-    """HOST:PORT of the first of several processes that train this run, each started with this command; Slurm, MPI and
-    TPUs say it themselves."""
+    """HOST:PORT of the first of several processes of this run. Not needed under Slurm, MPI and on TPUs."""
     processes: int | None = None
     """How many there are."""
     process: int | None = None

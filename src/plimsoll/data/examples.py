@@ -53,16 +53,18 @@ class ExampleSet(Sized):
 class Examples(ExampleSet, Sequence[Example]):
     """Examples with one shape and dtype for each name."""
 
-    def __init__(self, given: Any, *, called: str, told: Callable[[str, Exception], Exception] | None = None) -> None:
+    def __init__(
+        self, given: Any, *, called: str, failure: Callable[[str, Exception], Exception] | None = None
+    ) -> None:
         """Reads the first example.
 
         Args:
             given: What the user gave: a dict of arrays, or anything with `len()` and `[index]`.
             called: The name by which a refusal calls it.
-            told: Builds the error to raise where the user's own code raises; None lets that through.
+            failure: Builds the error to raise where the user's own code raises; None lets that through.
         """
         self.called = called
-        self._told = told
+        self._failure = failure
         self._given = given
         self._arrays = _arrays(given, called) if isinstance(given, Mapping) else {}
         if not hasattr(given, "__len__") or not hasattr(given, "__getitem__"):
@@ -112,9 +114,9 @@ class Examples(ExampleSet, Sequence[Example]):
         except PlimsollError:
             raise
         except Exception as problem:
-            if self._told is None:
+            if self._failure is None:
                 raise
-            raise self._told(f"{self.called}: example {index:,} could not be read", problem) from problem
+            raise self._failure(f"{self.called}: example {index:,} could not be read", problem) from problem
         if not isinstance(example, Mapping) or not example:
             raise DataError(
                 f"{self.called}: example {index:,} is a {type(example).__name__}: it must be a dict of arrays, like"

@@ -257,8 +257,8 @@ def _splash(query: Heads, key: Heads, value: Heads, *, causal: bool = True, inte
     blocks = splash.BlockSizes(
         block_q=size, block_kv=size, block_q_dkv=size, block_kv_dkv=size, block_q_dq=size, block_kv_dq=size
     )
-    one = splash.CausalMask((length, length)) if causal else splash.FullMask((length, length))
-    mask = splash.MultiHeadMask([one] * heads)
+    of_a_head = splash.CausalMask((length, length)) if causal else splash.FullMask((length, length))
+    mask = splash.MultiHeadMask([of_a_head] * heads)
     attend: Any = splash.make_splash_mha(
         mask=mask, head_shards=1, q_seq_shards=1, block_sizes=blocks, interpret=interpret
     )

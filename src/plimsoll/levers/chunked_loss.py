@@ -141,7 +141,7 @@ def _summed_forward(hidden: Array, weights: Any, labels: Array, fixed: Any, how:
         more, pull = jax.vjp(lambda rows, weights: how.rule(rows, weights, label_rows, fixed), hidden_rows, weights)
         towards_rows, towards_weights = pull(jnp.full_like(more, how.lift))
         total, so_far = sums
-        added = jax.tree.map(lambda sum, one: sum + one.astype(jnp.float32), so_far, towards_weights)
+        added = jax.tree.map(lambda sum, gradient: sum + gradient.astype(jnp.float32), so_far, towards_weights)
         return (total + more, added), towards_rows
 
     def chunk_of(sums: tuple[Array, Any], rows: tuple[Array, Array]):

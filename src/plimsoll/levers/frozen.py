@@ -115,7 +115,7 @@ def widened(leaf: Any, dtype: Any = jnp.float32) -> Any:
 def stored(tree: Any, bits: FrozenBits) -> Any:
     """Returns every large floating-point leaf in so many bits, and in bfloat16 what cannot be packed."""
 
-    def one(path: Any, leaf: Array) -> Any:
+    def stored_leaf(path: Any, leaf: Array) -> Any:
         if bits == 32 or leaf.size < SMALLEST or not jnp.issubdtype(leaf.dtype, jnp.floating):
             return leaf
         words = {str(getattr(entry, "key", entry)) for entry in path}
@@ -123,7 +123,7 @@ def stored(tree: Any, bits: FrozenBits) -> Any:
             return leaf
         return leaf.astype(jnp.bfloat16) if bits == 16 or leaf.ndim < 2 or READ_BY_ROWS in words else packed(leaf, bits)
 
-    return jax.tree_util.tree_map_with_path(one, tree)
+    return jax.tree_util.tree_map_with_path(stored_leaf, tree)
 
 
 def frozen_dot(

@@ -172,7 +172,7 @@ class Lever:
     def missing(self, value: Any, supported: Collection[str]) -> Support | None:
         """Returns what `value` needs first that is not supported; None where all is."""
         needed = self.needed(value)
-        return next((one for one in self.supports if one.name in needed and one.name not in supported), None)
+        return next((each for each in self.supports if each.name in needed and each.name not in supported), None)
 
     def numerics(self, value: Any) -> Numerics:
         return "exact" if value == self.plain else self.touches

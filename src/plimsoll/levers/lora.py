@@ -106,7 +106,7 @@ class LoRA:
     def adapted(self, params: Params) -> Any:
         """Returns the base, with what is learned beside it."""
 
-        def one(path: Any, leaf: Any) -> Any:
+        def adapted_leaf(path: Any, leaf: Any) -> Any:
             beside = params["trainable"].get(spelt(path))
             if beside is None:
                 return jax.tree.map(jax.lax.stop_gradient, leaf)
@@ -114,7 +114,7 @@ class LoRA:
             return Adapted(leaf, beside["a"], beside["b"], self.scale)
 
         is_leaf = lambda leaf: isinstance(leaf, Packed)  # noqa: E731
-        return jax.tree_util.tree_map_with_path(one, params["frozen"]["base"], is_leaf=is_leaf)
+        return jax.tree_util.tree_map_with_path(adapted_leaf, params["frozen"]["base"], is_leaf=is_leaf)
 
 
 def spelt(path: Any) -> str:

@@ -48,10 +48,10 @@ def unscaled(gradient: Any, state: LossScale) -> tuple[Any, Bool[Array, ""]]:
 def chosen(finite: Bool[Array, ""], new: Any, old: Any) -> Any:
     """Returns `new` where the step is taken, `old`, to the bit, where it is skipped."""
 
-    def one(new: Any, old: Any) -> Any:
+    def chosen_leaf(new: Any, old: Any) -> Any:
         return old if new is old else jnp.where(finite, new, old)  # what is frozen may lie on the host
 
-    return jax.tree.map(one, new, old)
+    return jax.tree.map(chosen_leaf, new, old)
 
 
 def adjusted(state: LossScale, finite: Bool[Array, ""]) -> LossScale:

@@ -57,11 +57,11 @@ def memory_kinds(state: Any, offload: Offload) -> Any:
 
 def movable_bytes(state: Any, *, fsdp: int = 1) -> dict[str, int]:
     """Returns the bytes of one device's share of each part in `OFFLOADED` that can be placed on the host."""
-    found = dict.fromkeys(OFFLOADED["all"], 0)
+    parts = dict.fromkeys(OFFLOADED["all"], 0)
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         if (part := _part(path, leaf)) is not None:
-            found[part] += device_bytes(leaf, fsdp=fsdp)
-    return found
+            parts[part] += device_bytes(leaf, fsdp=fsdp)
+    return parts
 
 
 def host_bytes(state: Any, offload: Offload) -> int:
@@ -116,7 +116,7 @@ def over_host_pieces(change: Callable[[Any, Any], Any], changed: Any, read: Any,
         many = max(TILE, many // TILE * TILE)
     many = min(rows, many)
 
-    def one(start: Any, count: int, changed: Any) -> Any:
+    def update_piece(start: Any, count: int, changed: Any) -> Any:
         def rows_of(x: Array) -> Array:
             cut = lax.dynamic_slice_in_dim(x, start, count)
             return jax.device_put(cut, jax.memory.Space.Device) if on_host(x) else cut
@@ -128,5 +128,5 @@ def over_host_pieces(change: Callable[[Any, Any], Any], changed: Any, read: Any,
         return jax.tree.map(written, changed, change(jax.tree.map(rows_of, changed), jax.tree.map(rows_of, read)))
 
     pieces, left = divmod(rows, many)
-    changed = lax.fori_loop(0, pieces, lambda i, changed: one(i * many, many, changed), changed)
-    return one(rows - left, left, changed) if left else changed
+    changed = lax.fori_loop(0, pieces, lambda i, changed: update_piece(i * many, many, changed), changed)
+    return update_piece(rows - left, left, changed) if left else changed

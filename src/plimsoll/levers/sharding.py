@@ -67,11 +67,11 @@ def with_shardings(shapes: Any, placed: Any) -> Any:
 def device_bytes(shapes: Any, *, fsdp: int) -> int:
     """Returns the bytes that one device holds of a tree without a carry."""
 
-    def one(leaf: Any) -> int:
+    def share(leaf: Any) -> int:
         split = fsdp if FSDP in leaf_spec(leaf.shape, fsdp=fsdp) else 1
         return leaf.size * leaf.dtype.itemsize // split
 
-    return sum(map(one, jax.tree.leaves(shapes)))
+    return sum(map(share, jax.tree.leaves(shapes)))
 
 
 def by_rows(x: Array, *, axis: int = 0) -> Array:

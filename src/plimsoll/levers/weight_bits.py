@@ -130,10 +130,10 @@ def read(learned: Any, stored: Any, in_parts: Sequence[str]) -> Any:
 def opened(params: Any) -> Any:
     """Returns every leaf as the forward pass reads it, of a tree that `read` has made or of a layer of it."""
 
-    def one(leaf: Any) -> Any:
+    def opened_leaf(leaf: Any) -> Any:
         return _bfloat16(leaf.bits, leaf.gradient) if isinstance(leaf, InParts) else leaf
 
-    return jax.tree.map(one, params, is_leaf=lambda leaf: isinstance(leaf, InParts))
+    return jax.tree.map(opened_leaf, params, is_leaf=lambda leaf: isinstance(leaf, InParts))
 
 
 def rows(table: Any, ids: Int[Array, "..."]) -> Array:

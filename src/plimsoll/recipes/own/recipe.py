@@ -197,7 +197,7 @@ class OwnRecipe(Recipe):
                 given = Examples(
                     given,
                     called=f"the {name.replace('_', ' ')} of {self.called}",
-                    told=lambda what, problem: failed(what, self._home, problem),
+                    failure=lambda what, problem: failed(what, self._home, problem),
                 )
             sets.append(given)
         examples, held_out = sets
