@@ -33,7 +33,7 @@ BestByLoss = Annotated[
 class ExportOptions:
     run: Run
     out: Annotated[
-        str, tyro.conf.arg(metavar="FOLDER", help="Folder, new or empty, for config.json, the weights and the tokenizer.")
+        str, tyro.conf.arg(metavar="FOLDER", help="Folder, new or empty, for config, weights and tokenizer.")
     ]
     step: BestByLoss = "best"
     json: Json = False
