@@ -32,11 +32,6 @@ PRODUCTS = {"float32": lax.Precision.HIGHEST, "tf32": lax.DotAlgorithmPreset.TF3
 """What the backend is asked for; rounded operands have one way to be multiplied only."""
 
 
-def operand_bytes(precision: Precision) -> int:
-    """Bytes of one element of what a dot keeps for the backward pass."""
-    return 2 if precision in ROUNDED else 4
-
-
 def rounded(x: Array, precision: Precision) -> Array:
     """Returns what a dot in this precision reads of an array, which may be a weight that is kept in bfloat16."""
     return x.astype(ROUNDED.get(precision, jnp.float32))
@@ -51,7 +46,7 @@ def dot(
 ) -> Float[Array, "... rows cols"]:
     """Returns `x @ kernel`, float32 in and out; leading axes of `x` are rows."""
     rows = x.reshape(-1, x.shape[-1])
-    return jnp.reshape(_product(rows, kernel, Form(precision, platform)), (*x.shape[:-1], kernel.shape[-1]))
+    return jnp.reshape(_product(rows, kernel, -2, Form(precision, platform)), (*x.shape[:-1], kernel.shape[-1]))
 
 
 def dot_rows(
@@ -63,7 +58,7 @@ def dot_rows(
 ) -> Float[Array, "... rows cols"]:
     """Returns `x @ table.T` without a transposed copy of the table: the output layer over tied embeddings."""
     rows = x.reshape(-1, x.shape[-1])
-    return jnp.reshape(_product_rows(rows, table, Form(precision, platform)), (*x.shape[:-1], table.shape[0]))
+    return jnp.reshape(_product(rows, table, -1, Form(precision, platform)), (*x.shape[:-1], table.shape[0]))
 
 
 def dot_columns(
@@ -86,7 +81,7 @@ def batched_dot(
     platform: str,
 ) -> Float[Array, "batch rows cols"]:
     """Returns one dot per batch entry, float32 in and out."""
-    return _product(a, b, Form(precision, platform))
+    return _product(a, b, -2, Form(precision, platform))
 
 
 def batched_dot_rows(
@@ -97,7 +92,7 @@ def batched_dot_rows(
     platform: str,
 ) -> Float[Array, "batch rows cols"]:
     """Returns `a @ b.T` per batch entry: attention's scores."""
-    return _product_rows(a, b, Form(precision, platform))
+    return _product(a, b, -1, Form(precision, platform))
 
 
 class Form(NamedTuple):
@@ -128,22 +123,23 @@ class Form(NamedTuple):
         return lax.dot_general(a, b, axes, precision=products, preferred_element_type=jnp.float32)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _product(a: Array, b: Array, form: Form) -> Array:
-    return form.contract(form.operand(a), form.operand(b), b_axis=-2)
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _product(a: Array, b: Array, b_axis: int, form: Form) -> Array:
+    return form.contract(form.operand(a), form.operand(b), b_axis=b_axis)
 
 
-def _product_forward(a: Array, b: Array, form: Form):
+def _product_forward(a: Array, b: Array, b_axis: int, form: Form):
     a = form.operand(a)
     kept_b = form.operand(b) if b.ndim > 2 else b  # a weight is alive anyway; an activation is kept small
-    return form.contract(a, form.operand(b), b_axis=-2), (a, kept_b)
+    return form.contract(a, form.operand(b), b_axis=b_axis), (a, kept_b)
 
 
-def _product_backward(form: Form, kept, grad: Array):
+def _product_backward(b_axis: int, form: Form, kept, grad: Array):
     a, b = kept
     grad = form.operand(grad)
-    grad_a = form.contract(grad, form.operand(b), b_axis=-1)
-    return grad_a, _like(form.contract(form.transposed(a), grad, b_axis=-2), b)
+    grad_a = form.contract(grad, form.operand(b), b_axis=-1 if b_axis == -2 else -2)
+    left, right = (a, grad) if b_axis == -2 else (grad, a)
+    return grad_a, _like(form.contract(form.transposed(left), right, b_axis=-2), b)
 
 
 def _like(grad: Array, kept: Array) -> Array:
@@ -152,27 +148,6 @@ def _like(grad: Array, kept: Array) -> Array:
 
 
 _product.defvjp(_product_forward, _product_backward)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _product_rows(a: Array, b: Array, form: Form) -> Array:
-    return form.contract(form.operand(a), form.operand(b), b_axis=-1)
-
-
-def _product_rows_forward(a: Array, b: Array, form: Form):
-    a = form.operand(a)
-    kept_b = form.operand(b) if b.ndim > 2 else b
-    return form.contract(a, form.operand(b), b_axis=-1), (a, kept_b)
-
-
-def _product_rows_backward(form: Form, kept, grad: Array):
-    a, b = kept
-    grad = form.operand(grad)
-    grad_a = form.contract(grad, form.operand(b), b_axis=-2)
-    return grad_a, _like(form.contract(form.transposed(grad), a, b_axis=-2), b)
-
-
-_product_rows.defvjp(_product_rows_forward, _product_rows_backward)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
