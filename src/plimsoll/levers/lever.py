@@ -10,7 +10,7 @@ class of a plan's numerics, and what older plan files leave out.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, get_args
 
 from plimsoll.errors import RecipeError
@@ -26,33 +26,26 @@ Values = Mapping[str, Any]
 """Names of levers to their values."""
 
 
-class Problem(Protocol):
-    """A planning problem as far as levers know it: `planner.types.Problem` is one."""
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """A planning problem as far as levers know it; `planner.types.Problem` has the rest of it."""
 
-    @property
-    def recipe(self) -> str: ...
-    @property
-    def chip(self) -> str: ...
-    @property
-    def platform(self) -> str: ...
-    @property
-    def devices(self) -> int: ...
-    @property
-    def effective_batch(self) -> int: ...
-    @property
-    def numerics(self) -> str: ...
-    @property
-    def supported(self) -> Collection[str]: ...
-    @property
-    def loss_chunks(self) -> Sequence[int]: ...
-    @property
-    def loss_whole(self) -> bool: ...
-    @property
-    def attention_chunks(self) -> Sequence[int]: ...
-    @property
-    def layerwise(self) -> int: ...
-    @property
-    def pins(self) -> Values: ...
+    recipe: str
+    chip: str
+    platform: Literal["cpu", "cuda", "tpu"] = "cpu"
+    devices: int = 1
+    effective_batch: int
+    numerics: str
+    supported: tuple[str, ...]
+    """Levers that the recipe's code makes use of (`Recipe.supported_levers`)."""
+    loss_chunks: tuple[int, ...]
+    loss_whole: bool = True
+    """True where all logits at once are tried before those."""
+    attention_chunks: tuple[int, ...] = ()
+    layerwise: int = 0
+    """Backward passes of a step that updates layer by layer; 0 where the recipe has no such step."""
+    pins: Values = field(default_factory=dict)
+    """Levers the user set."""
 
 
 class Rates(Protocol):
@@ -163,15 +156,12 @@ class Lever:
             return any(value == known and type(value) is type(known) for known in self.values)
         return isinstance(value, int) and not isinstance(value, bool) and value >= self.least
 
-    def needed(self, value: Any) -> Sequence[str]:
-        """Returns the names that a recipe has to support for `value`."""
-        if self.needs is not None:
-            return self.needs(value)
-        return [self.supports[0].name] if self.supports and value != self.plain else []
-
     def missing(self, value: Any, supported: Collection[str]) -> Support | None:
         """Returns what `value` needs first that is not supported; None where all is."""
-        needed = self.needed(value)
+        if self.needs is not None:
+            needed = self.needs(value)
+        else:
+            needed = [self.supports[0].name] if self.supports and value != self.plain else []
         return next((each for each in self.supports if each.name in needed and each.name not in supported), None)
 
     def numerics(self, value: Any) -> Numerics:
@@ -190,14 +180,14 @@ class Lever:
                 raise RecipeError(f"{self.flag} {pinned} {reason}")
             return [pinned]
         values = self.values if self.worth_trying is None else self.worth_trying(problem, rates)
-        return [value for value in values if self._possible(problem, rates, value)] or [self.plain]
-
-    def _possible(self, problem: Problem, rates: Rates, value: Any) -> bool:
-        if CLASSES.index(self.numerics(value)) > CLASSES.index(problem.numerics):  # type: ignore[arg-type]
-            return False
-        if self.missing(value, problem.supported) is not None:
-            return False
-        return self.refused is None or self.refused(problem, rates, value) is None
+        possible = [
+            value
+            for value in values
+            if CLASSES.index(self.numerics(value)) <= CLASSES.index(problem.numerics)  # type: ignore[arg-type]
+            and self.missing(value, problem.supported) is None
+            and (self.refused is None or self.refused(problem, rates, value) is None)
+        ]
+        return possible or [self.plain]
 
     def described(self, value: Any) -> str:
         """Returns few words for `value`; empty where it is not worth saying."""

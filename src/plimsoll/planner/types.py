@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
+from plimsoll.levers import lever
 from plimsoll.levers.records.offload import OFFLOADED
 from plimsoll.planned import RUNNING, Buffer, Plan
 from plimsoll.types import Offload, Storage
@@ -173,36 +174,20 @@ class Learned:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem:
+class Problem(lever.Problem):
     """Everything the search needs to know; no model, no data."""
 
-    recipe: str
-    chip: str
-    platform: Literal["cpu", "cuda", "tpu"] = "cpu"
-    devices: int = 1
     hosts: int = 1
     budget_bytes: int
     """Budget of one device."""
     host_budget_bytes: int | None = None
     """Budget of one host beside its accelerators; None for no limit."""
-    effective_batch: int
     rate_per_example: int
     rate_unit: str
-    numerics: str
-    supported: tuple[str, ...]
-    """Levers that the recipe's code makes use of (`Recipe.supported_levers`)."""
-    loss_chunks: tuple[int, ...]
-    loss_whole: bool = True
-    """True where all logits at once are tried before those."""
-    attention_chunks: tuple[int, ...] = ()
-    layerwise: int = 0
-    """Backward passes of a step that updates layer by layer; 0 where the recipe has no such step."""
     host_bytes: Mapping[int, Mapping[str, int]]
     """Prefetch depth to host components and their bytes."""
     data_advice: str = ""
     """Advice that makes the bytes of the data less."""
-    pins: Mapping[str, Any] = field(default_factory=dict)
-    """Levers the user set."""
     pinned_by: str | None = None
     """Source of the pins, where the user did not type them one by one: `--plan FILE`."""
     learned: Learned = field(default_factory=Learned)
