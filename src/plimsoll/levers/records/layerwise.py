@@ -77,10 +77,12 @@ def _passes(recipe: Any, levers: Values) -> int:
     return recipe.layerwise_passes
 
 
-def _in_words(passes: int) -> str:
-    many = "one backward pass" if passes == 1 else "two backward passes: the first for the gradient's norm"
-    return f"layer by layer, {many}" if passes else ""
-
+IN_WORDS: Mapping[Passes, str] = {
+    0: "",
+    1: "layer by layer, one backward pass",
+    2: "layer by layer, two backward passes: the first for the gradient's norm",
+}
+"""Number of backward passes to the text of a plan's row."""
 
 LAYERWISE = Lever(
     name="layerwise",
@@ -98,5 +100,5 @@ LAYERWISE = Lever(
     rungs=(Rung(name="layerwise", words="layers are updated one by one; backward passes: {}", value=_passes),),
     words=lambda value: f"layer by layer in backward passes: {value}" if value else "",
     label="update",
-    row=lambda value, plan: _in_words(value),
+    row=lambda value, plan: IN_WORDS[value],
 )

@@ -2,90 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, get_args
 
 from plimsoll.levers.lever import Lever, Problem, Rates, Rung, Support
 from plimsoll.types import EmaBits, FrozenBits, OptimizerBits, WeightBits
 
 
-def _on_one_device(values: Any) -> Callable[[Problem, Rates], Sequence[int]]:
-    """Returns what tries all values on one device, and whole numbers on several: that was not measured yet."""
-    return lambda problem, rates: get_args(values) if problem.devices == 1 else [32]
+def _lever_of_bits(
+    name: str,
+    values: Any,
+    *,
+    subject: str,
+    help: str,
+    supports: tuple[Support, ...],
+    rungs: tuple[Rung, ...],
+    label: str,
+    stores: str = "",
+) -> Lever:
+    """Returns the record of a lever whose values are bits of a number; `subject` is what its few words begin with."""
+
+    def worth_trying(problem: Problem, _rates: Rates) -> Sequence[int]:
+        """Returns all values on one device, and whole numbers on several: that was not measured yet."""
+        return get_args(values) if problem.devices == 1 else [32]
+
+    return Lever(
+        name=name,
+        type=values,
+        help=help,
+        plain=32,
+        before=32,
+        touches="compressed",
+        supports=supports,
+        stores=stores,
+        chained=True,
+        worth_trying=worth_trying,
+        rungs=rungs,
+        words=lambda bits: f"{subject} in {bits} bits" if bits < 32 else "",
+        label=label,
+        row=lambda bits, plan: f"{bits} bits" if bits < 32 else "",
+    )
 
 
-def _words(what: str) -> Callable[[int], str]:
-    return lambda value: f"{what} in {value} bits" if value < 32 else ""
-
-
-def _row(value: int, _plan: Any) -> str:
-    return f"{value} bits" if value < 32 else ""
-
-
-OPTIMIZER_BITS = Lever(
-    name="optimizer_bits",
-    type=OptimizerBits,
+OPTIMIZER_BITS = _lever_of_bits(
+    "optimizer_bits",
+    OptimizerBits,
+    subject="optimizer",
     help="Of each number that the optimizer keeps per weight.",
-    plain=32,
-    before=32,
-    touches="compressed",
     supports=(Support("optimizer_bits", owner="optimizer"),),
     stores="optimizer state",
-    chained=True,
-    worth_trying=_on_one_device(OptimizerBits),
     rungs=(Rung(name="optimizer-8", words="the optimizer's moments in {} bits", value=8),),
-    words=_words("optimizer"),
     label="optimizer state",
-    row=_row,
 )
 
-WEIGHT_BITS = Lever(
-    name="weight_bits",
-    type=WeightBits,
+WEIGHT_BITS = _lever_of_bits(
+    "weight_bits",
+    WeightBits,
+    subject="weight",
     help="Of each weight between steps: 24 is bfloat16 and a correction, 16 is bfloat16 rounded stochastically.",
-    plain=32,
-    before=32,
-    touches="compressed",
     supports=(Support("weight_bits", owner="optimizer"),),
     stores="weights",
-    chained=True,
-    worth_trying=_on_one_device(WeightBits),
     rungs=(
         Rung(name="weights-24", words="weights in bfloat16 and 8 bits beside the optimizer", value=24),
         Rung(name="weights-16", words="weights in bfloat16, rounded stochastically", value=16),
     ),
-    words=_words("weight"),
     label="weights",
-    row=_row,
 )
 
-FROZEN_BITS = Lever(
-    name="frozen_bits",
-    type=FrozenBits,
+FROZEN_BITS = _lever_of_bits(
+    "frozen_bits",
+    FrozenBits,
+    subject="frozen",
     help="Of each weight that is not learned: 16 is bfloat16, 8 int8, 4 NF4.",
-    plain=32,
-    before=32,
-    touches="compressed",
     supports=(Support("frozen_bits"),),
-    chained=True,
-    worth_trying=_on_one_device(FrozenBits),
     rungs=(
         Rung(name="frozen-16", words="what is not learned in bfloat16", value=16),
         Rung(name="frozen-8", words="what is not learned in int8", value=8),
         Rung(name="frozen-4", words="what is not learned in NF4", value=4),
     ),
-    words=_words("frozen"),
     label="frozen weights",
-    row=_row,
 )
 
-EMA_BITS = Lever(
-    name="ema_bits",
-    type=EmaBits,
+EMA_BITS = _lever_of_bits(
+    "ema_bits",
+    EmaBits,
+    subject="ema",
     help="Of the average of the weights that --ema-decay keeps: 16 is bfloat16 rounded stochastically.",
-    plain=32,
-    before=32,
-    touches="compressed",
     supports=(
         Support(
             "ema_bits",
@@ -93,10 +95,6 @@ EMA_BITS = Lever(
             no_rung="the recipe keeps no average of its weights (--ema-decay)",
         ),
     ),
-    chained=True,
-    worth_trying=_on_one_device(EmaBits),
     rungs=(Rung(name="ema-16", words="the average of the weights in bfloat16", value=16),),
-    words=_words("ema"),
     label="average",
-    row=_row,
 )
