@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from compiled_bytes import temporary_bytes
 from plimsoll.levers import attention
-from plimsoll.levers.attention import causal_attention, chunked_attention_bytes, kernel, query_blocks
+from plimsoll.levers.attention import causal_attention, kernel, query_blocks
 from plimsoll.planner import liveness
 from plimsoll.planner.flops import dot_flops
 from plimsoll.processes import toolchains
@@ -124,10 +124,11 @@ def test_the_bytes_grow_with_the_length_and_not_with_its_square():
     assert needed(4096, 128) < needed(4096, 0) / 15
 
 
-def test_the_bytes_are_those_that_are_charged():
-    claimed = chunked_attention_bytes(rows=2, length=4096, width=32, chunk=128, operand_bytes=4)
-    around = 6 * 2 * 4096 * 32 * 4  # scaled and merged inputs, and what flows into and out of the backward pass
-    assert claimed / 2 < needed(4096, 128) < claimed + around
+def test_query_key_value_result_and_logarithms_are_kept_and_two_blocks_of_scores():
+    rows, length, width, chunk = 2, 4096, 32, 128
+    kept = rows * length * (4 * width * 4 + 4) + 2 * 4 * rows * chunk**2
+    around = 6 * rows * length * width * 4  # scaled and merged inputs; what flows into and out of the backward pass
+    assert kept / 2 < needed(length, chunk) < kept + around
 
 
 def test_no_block_above_the_diagonal_is_computed():

@@ -13,7 +13,7 @@ import numpy as np
 import optax
 import pytest
 
-from plimsoll.levers.eight_bit import Blocks, moment_bytes
+from plimsoll.levers.eight_bit import BLOCK, Blocks
 from plimsoll.levers.weight_bits import join, readable, widen
 from plimsoll.models.decoder import Decoder
 from plimsoll.models.sizing import DecoderShape
@@ -46,7 +46,7 @@ def state_bytes(params, storage):
     total = 4
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         moments_bits, weight_bits = bits_of(path, leaf, storage)
-        moments = 8 * leaf.size if moments_bits == 32 else 2 * moment_bytes(leaf.size)
+        moments = 8 * leaf.size if moments_bits == 32 else 2 * (leaf.size + 4 * leaf.size // BLOCK)
         total += moments + leaf.size * (weight_bits == 24)
     return total
 

@@ -54,28 +54,19 @@ class Seen(NamedTuple):
     window: int = 0
     """Positions that a query sees, its own included; 0 for all there are. Of causal attention."""
 
-    def of(self, queries: Array, keys: Array) -> Array:
-        """Booleans of (queries, keys), from their positions."""
-        if self.causal:  # no query sees the keys after it, so what was added is not seen
-            before = keys[None, :] <= queries[:, None]
-            return before & (keys[None, :] > queries[:, None] - self.window) if self.window else before
-        return jnp.broadcast_to(keys[None, :] < self.length, (len(queries), len(keys)))
-
 
 def causal_attention(query: Heads, key: Heads, value: Heads, *, compute: Compute, window: int = 0) -> Heads:
     """Returns softmax(q k' / sqrt(width)) v over the positions up to one's own, or the last `window` of them.
 
     float32 in and out.
     """
-    return _attention(query, key, value, compute=compute, causal=True, window=window)
+    return attention(query, key, value, compute=compute, causal=True, window=window)
 
 
-def attention(query: Heads, key: Heads, value: Heads, *, compute: Compute) -> Heads:
-    """Returns softmax(q k' / sqrt(width)) v over all positions; float32 in and out."""
-    return _attention(query, key, value, compute=compute, causal=False)
-
-
-def _attention(query: Heads, key: Heads, value: Heads, *, compute: Compute, causal: bool, window: int = 0) -> Heads:
+def attention(
+    query: Heads, key: Heads, value: Heads, *, compute: Compute, causal: bool = False, window: int = 0
+) -> Heads:
+    """Returns softmax(q k' / sqrt(width)) v over all positions; float32 in and out. See `causal_attention`, too."""
     length, width = query.shape[2:]
     window = window if window < length else 0
     form, seen = Form(compute.precision, compute.platform), Seen(causal, length, window)
@@ -106,15 +97,6 @@ def kernel(compute: Compute, *, length: int, width: int) -> Literal["cudnn", "sp
     if compute.platform == "tpu" and length % KERNEL_BLOCK == 0:
         return "splash"
     return None
-
-
-def chunked_attention_bytes(*, rows: int, length: int, width: int, chunk: int, operand_bytes: int) -> int:
-    """Returns the bytes of one layer: what it keeps for the backward pass, and a block's scores, twice.
-
-    It keeps query, key, value, result and logarithms.
-    """
-    kept = rows * length * (4 * width * operand_bytes + 4)
-    return kept + 2 * 4 * rows * min(chunk, length) ** 2
 
 
 def query_blocks(length: int) -> list[tuple[int, int]]:
@@ -221,7 +203,13 @@ def _scores(
     i, j = pair
     chunk = query.shape[1]
     places = jnp.arange(chunk, dtype=jnp.int32)
-    visible = seen.of(i * chunk + places, j * chunk + places)
+    queries, keys = i * chunk + places, j * chunk + places
+    if seen.causal:  # no query sees the keys after it, so what was added is not seen
+        visible = keys[None, :] <= queries[:, None]
+        if seen.window:
+            visible = visible & (keys[None, :] > queries[:, None] - seen.window)
+    else:
+        visible = jnp.broadcast_to(keys[None, :] < seen.length, (chunk, chunk))
     return jnp.where(visible, form.contract(query, key, b_axis=-1), -jnp.inf)
 
 

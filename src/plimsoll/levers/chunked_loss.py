@@ -59,7 +59,7 @@ class _NatsOf(NamedTuple):
 
     def __call__(self, rows: Array, weights: Any, labels: Array, fixed: None) -> Array:
         del fixed
-        return nats(self.head(rows, weights), labels)
+        return jnp.sum(each_nats(self.head(rows, weights), labels))
 
 
 def chunked_sum(
@@ -81,11 +81,6 @@ def chunked_sum(
     tokens, _ = hidden.shape
     how = _How(rule, min(chunk, tokens) if chunk else tokens, lift, skip)
     return _summed(hidden, weights, labels, fixed, how)
-
-
-def nats(logits: Float[Array, "tokens vocab"], labels: Int[Array, " tokens"]) -> Float[Array, ""]:
-    """Sums `-log p(label)` over the tokens whose label is not `IGNORE`."""
-    return jnp.sum(each_nats(logits, labels))
 
 
 def each_nats(logits: Float[Array, "tokens vocab"], labels: Int[Array, " tokens"]) -> Float[Array, " tokens"]:
@@ -116,10 +111,11 @@ class _How(NamedTuple):
     lift: float
     skip: bool
 
-    def where_counted(self, compute: Callable[..., Any], otherwise: Callable[..., Any], sums: Any, rows: Any) -> Any:
+    def where_counted(self, compute: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns `compute` of sums and rows, or, where chunks may be skipped, `otherwise` for rows without a label."""
         if not self.skip:
-            return compute(sums, rows)
-        return jax.lax.cond(jnp.any(rows[1] != IGNORE), compute, otherwise, sums, rows)
+            return compute
+        return lambda sums, rows: jax.lax.cond(jnp.any(rows[1] != IGNORE), compute, otherwise, sums, rows)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))
@@ -128,9 +124,7 @@ def _summed(hidden: Array, weights: Any, labels: Array, fixed: Any, how: _How) -
         hidden_rows, label_rows = rows
         return total + how.rule(hidden_rows, weights, label_rows, fixed), None
 
-    def chunk_of(total: Array, rows: tuple[Array, Array]) -> tuple[Array, None]:
-        return how.where_counted(add_chunk, lambda total, _: (total, None), total, rows)
-
+    chunk_of = how.where_counted(add_chunk, lambda total, _: (total, None))
     total, _ = jax.lax.scan(chunk_of, jnp.float32(0), _in_chunks(hidden, labels, how.chunk))
     return total
 
@@ -144,9 +138,7 @@ def _summed_forward(hidden: Array, weights: Any, labels: Array, fixed: Any, how:
         added = jax.tree.map(lambda sum, gradient: sum + gradient.astype(jnp.float32), so_far, towards_weights)
         return (total + more, added), towards_rows
 
-    def chunk_of(sums: tuple[Array, Any], rows: tuple[Array, Array]):
-        return how.where_counted(add_chunk, lambda sums, rows: (sums, jnp.zeros_like(rows[0])), sums, rows)
-
+    chunk_of = how.where_counted(add_chunk, lambda sums, rows: (sums, jnp.zeros_like(rows[0])))
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), weights)
     sums, towards_rows = jax.lax.scan(chunk_of, (jnp.float32(0), nothing), _in_chunks(hidden, labels, how.chunk))
     total, towards_weights = sums
@@ -168,8 +160,3 @@ def _in_chunks(hidden: Array, labels: Array, chunk: int) -> tuple[Array, Array]:
         jnp.pad(hidden, ((0, padding), (0, 0))).reshape(-1, chunk, hidden.shape[1]),
         jnp.pad(labels, (0, padding), constant_values=IGNORE).reshape(-1, chunk),
     )
-
-
-def logits_bytes(*, tokens: int, chunk: int, vocab: int) -> int:
-    """Returns the bytes of a chunk's float32 logits and their gradient: an estimate, before compiling."""
-    return 2 * 4 * (min(chunk, tokens) if chunk else tokens) * vocab

@@ -58,11 +58,6 @@ def zeros(shape: tuple[int, ...]) -> Blocks:
     return Blocks(codes, jnp.zeros(codes.size // BLOCK, jnp.float32))
 
 
-def moment_bytes(size: int) -> int:
-    """Returns the bytes of one encoded moment of `size` elements."""
-    return size + 4 * (size // BLOCK)
-
-
 def encode_mean(mean: Float[Array, "blocks 64"]) -> tuple[UInt8[Array, "blocks 64"], Float[Array, " blocks"]]:
     """Returns codes and scales of a first moment. What is not finite shows in its block's scale."""
     magnitude = jnp.abs(mean)

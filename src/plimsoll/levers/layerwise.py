@@ -37,8 +37,3 @@ def layer_gradient(
     weights, x = jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, number, keepdims=False), (stacked, inputs))
     _, pull = jax.vjp(task.block, readable(weights), x)
     return pull(towards)
-
-
-def gradient_bytes_saved(*, layers: int, layer_weights: int) -> int:
-    """Returns the bytes saved at least: the float32 gradients of all layers but the one being updated."""
-    return 4 * (layers - 1) * layer_weights

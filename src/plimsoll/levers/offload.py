@@ -64,12 +64,6 @@ def movable_bytes(state: Any, *, fsdp: int = 1) -> dict[str, int]:
     return parts
 
 
-def host_bytes(state: Any, offload: Offload) -> int:
-    """Returns the bytes of a state's leaves on the host."""
-    movable = movable_bytes(state)
-    return sum(movable[part] for part in OFFLOADED[offload])
-
-
 def _part(path: tuple, leaf: Any) -> str | None:
     """Returns the part of the state that a leaf may be moved with; None where it stays on the device.
 
