@@ -36,7 +36,8 @@ class Average:
 
     def start(self, weights: Any) -> Any:
         """Returns the initial average of weights, as it is stored: float32, or uint16, the bits of bfloat16."""
-        return jax.tree.map(lambda leaf: split(leaf)[0] if self._narrow(leaf) else leaf, _float32(weights))
+        wide = _float32(weights)
+        return wide if self.bits == 32 else jax.tree.map(lambda leaf: split(leaf)[0] if leaf.ndim > 1 else leaf, wide)
 
     def after(self, kept: Any, weights: Any, step: Array) -> Any:
         """Returns the average with the weights after `step` (int32 scalar) in it. Donate `kept`."""
@@ -57,9 +58,6 @@ class Average:
 
     def _moved(self, average: Array, weights: Array) -> Array:
         return average + (1 - self.decay) * (weights - average)
-
-    def _narrow(self, leaf: Array) -> bool:
-        return self.bits == 16 and leaf.ndim > 1
 
 
 def _float32(weights: Any) -> Any:

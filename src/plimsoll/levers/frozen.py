@@ -23,7 +23,7 @@ from jaxtyping import Float
 
 from plimsoll.levers.offload import fetched
 from plimsoll.levers.precision import Form, Precision
-from plimsoll.levers.weight_bits import as_bfloat16
+from plimsoll.levers.weight_bits import readable
 from plimsoll.types import NORMS_AND_BIASES
 
 GROUP = 64
@@ -99,7 +99,7 @@ def widened(leaf: Any, dtype: Any = jnp.float32) -> Any:
     """
     leaf = fetched(leaf)
     if not isinstance(leaf, Packed):
-        leaf = as_bfloat16(leaf) if leaf.dtype == jnp.uint16 else leaf
+        leaf = readable(leaf)
         return leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
     *lead, groups, cols = leaf.scales.shape
     if leaf.bits == 8:
@@ -137,7 +137,7 @@ def frozen_dot(
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _frozen_product(x: Array, kernel: Any, form: Form) -> Array:
-    return form.contract(form.operand(x), _operand(kernel, form), b_axis=-2)
+    return form.contract(form.operand(x), form.operand(widened(kernel)), b_axis=-2)
 
 
 def _forward(x: Array, kernel: Any, form: Form):
@@ -145,12 +145,8 @@ def _forward(x: Array, kernel: Any, form: Form):
 
 
 def _backward(form: Form, kernel: Any, grad: Array):
-    grad_x = form.contract(form.operand(grad), _operand(kernel, form), b_axis=-1)
+    grad_x = form.contract(form.operand(grad), form.operand(widened(kernel)), b_axis=-1)
     return grad_x, None  # of a kernel that is frozen
 
 
 _frozen_product.defvjp(_forward, _backward)
-
-
-def _operand(kernel: Any, form: Form) -> Array:
-    return form.operand(widened(kernel))

@@ -38,10 +38,6 @@ class Adapted:
     b: Array
     scale: float
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.base.shape
-
 
 def linear(
     x: Float[Array, "... inner"], kernel: Any, *, precision: Precision, platform: str
@@ -75,7 +71,7 @@ class LoRA:
         learned: dict[str, dict[str, Array]] = {}
         paths = []
         for path, leaf in jax.tree_util.tree_flatten_with_path(params["trainable"])[0]:
-            name = spelt(path)
+            name = jax.tree_util.keystr(path, simple=True, separator="/")
             paths.append(name)
             if not any(re.fullmatch(pattern, name) for pattern in self.patterns):
                 continue
@@ -107,7 +103,7 @@ class LoRA:
         """Returns the base, with what is learned beside it."""
 
         def adapted_leaf(path: Any, leaf: Any) -> Any:
-            beside = params["trainable"].get(spelt(path))
+            beside = params["trainable"].get(jax.tree_util.keystr(path, simple=True, separator="/"))
             if beside is None:
                 return jax.tree.map(jax.lax.stop_gradient, leaf)
             # The scale is the same in every layer, so that a scan may cut the rest.
@@ -115,8 +111,3 @@ class LoRA:
 
         is_leaf = lambda leaf: isinstance(leaf, Packed)  # noqa: E731
         return jax.tree_util.tree_map_with_path(adapted_leaf, params["frozen"]["base"], is_leaf=is_leaf)
-
-
-def spelt(path: Any) -> str:
-    """Returns a path in the form `blocks/query/kernel`."""
-    return "/".join(str(getattr(entry, "key", getattr(entry, "idx", getattr(entry, "name", entry)))) for entry in path)

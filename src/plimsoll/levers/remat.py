@@ -38,13 +38,9 @@ def rematerialised(block: Callable[..., Array], remat: Remat) -> Callable[..., A
     """Returns the same function, keeping for its backward pass only what `remat` says."""
     if remat == "none":
         return block
-    if remat == "offload":
-        return _offloaded(block)
-    policy = jax.checkpoint_policies.save_only_these_names(DOT) if remat == "dots" else None
-    return jax.checkpoint(block, policy=policy, prevent_cse=False)
-
-
-def _offloaded(block: Callable[..., Array]) -> Callable[..., Array]:
+    if remat != "offload":
+        policy = jax.checkpoint_policies.save_only_these_names(DOT) if remat == "dots" else None
+        return jax.checkpoint(block, policy=policy, prevent_cse=False)
     policy = jax.checkpoint_policies.save_and_offload_only_these_names(
         names_which_can_be_saved=[],
         names_which_can_be_offloaded=[INPUT],

@@ -66,12 +66,11 @@ def with_shardings(shapes: Any, placed: Any) -> Any:
 
 def device_bytes(shapes: Any, *, fsdp: int) -> int:
     """Returns the bytes that one device holds of a tree without a carry."""
-
-    def share(leaf: Any) -> int:
+    held = 0
+    for leaf in jax.tree.leaves(shapes):
         split = fsdp if FSDP in leaf_spec(leaf.shape, fsdp=fsdp) else 1
-        return leaf.size * leaf.dtype.itemsize // split
-
-    return sum(map(share, jax.tree.leaves(shapes)))
+        held += leaf.size * leaf.dtype.itemsize // split
+    return held
 
 
 def by_rows(x: Array, *, axis: int = 0) -> Array:
@@ -95,7 +94,7 @@ def each_copy(function: Callable[[Any, Any], tuple[Any, Any]], whole: Any, split
 
     So it is written, not found by the partitioner, that a loop over micro-batches sends nothing from copy to copy.
     """
-    if copies() == 1:
+    if not in_mesh() or jax.sharding.get_abstract_mesh().shape[DATA] == 1:
         return function(whole, split)
     everything, rows = PartitionSpec(), PartitionSpec(None, DATA)
     spread = jax.shard_map(
@@ -111,17 +110,13 @@ def over_copies(tree: Any) -> Any:
     return jax.lax.psum(tree, DATA)
 
 
-def copies() -> int:
-    """Returns the number of copies of the state, each on `fsdp` devices."""
-    return jax.sharding.get_abstract_mesh().shape[DATA] if in_mesh() else 1
-
-
 def in_micro_batches(x: Array, accumulation: int) -> Array:
     """Splits (examples, ...) into (micro-batches, examples, ...). In a mesh each takes some of every device's own
     examples, so that none moves; whose turn an example has changes no sum."""
     if not in_mesh():
         return x.reshape(accumulation, -1, *x.shape[1:])
-    of_devices = x.reshape(_devices(), accumulation, -1, *x.shape[1:])
+    devices = jax.sharding.get_abstract_mesh().size
+    of_devices = x.reshape(devices, accumulation, -1, *x.shape[1:])
     return by_rows(of_devices.swapaxes(0, 1).reshape(accumulation, -1, *x.shape[1:]), axis=1)
 
 
@@ -129,12 +124,9 @@ def joined(x: Array) -> Array:
     """Joins what `in_micro_batches` has split."""
     if not in_mesh():
         return x.reshape(-1, *x.shape[2:])
-    of_devices = x.reshape(x.shape[0], _devices(), -1, *x.shape[2:])
+    devices = jax.sharding.get_abstract_mesh().size
+    of_devices = x.reshape(x.shape[0], devices, -1, *x.shape[2:])
     return by_rows(of_devices.swapaxes(0, 1).reshape(-1, *x.shape[2:]))
-
-
-def _devices() -> int:
-    return jax.sharding.get_abstract_mesh().size
 
 
 def like_state(tree: Any) -> Any:

@@ -70,9 +70,16 @@ def sized(target: int, *, vocab: int, tied: bool = True) -> DecoderShape:
     Raises RecipeError with the smallest reachable count where the target is out of reach.
     """
     for multiple in (64, 32, 16, 8):  # the coarsest inner width that reaches the target
-        near = [s for s in _shapes(target, vocab, tied, multiple) if _error(s, target) <= TOLERANCE]
+        near: list[tuple[float, float, DecoderShape]] = []
+        for shape in _shapes(target, vocab, tied, multiple):
+            error = abs(shape.parameters() - target) / target
+            if error <= TOLERANCE:
+                aspect = abs(math.log(shape.width / shape.layers / PREFERRED_ASPECT))
+                inner = abs(math.log(shape.inner / (shape.width * 8 / 3)))
+                strangeness = round(aspect + 2 * inner, 3)
+                near.append((strangeness, error, shape))
         if near:
-            return min(near, key=lambda shape: (_strangeness(shape), _error(shape, target)))
+            return min(near, key=lambda ranked: ranked[:2])[2]
     raise RecipeError(_unreachable(target, vocab, tied))
 
 
@@ -125,13 +132,3 @@ def _shapes(target: int, vocab: int, tied: bool, multiple: int) -> Iterator[Deco
             for layers in {math.floor(exact), math.ceil(exact)}:
                 if layers >= 1 and width / high <= layers <= max(1, width / low):
                     yield DecoderShape(vocab=vocab, width=width, layers=layers, heads=heads, inner=inner, tied=tied)
-
-
-def _error(shape: DecoderShape, target: int) -> float:
-    return abs(shape.parameters() - target) / target
-
-
-def _strangeness(shape: DecoderShape) -> float:
-    aspect = abs(math.log(shape.width / shape.layers / PREFERRED_ASPECT))
-    inner = abs(math.log(shape.inner / (shape.width * 8 / 3)))
-    return round(aspect + 2 * inner, 3)

@@ -186,11 +186,9 @@ def over_pieces(
     def one_piece(start: Array, count: int, changed: Any, token: Array) -> tuple[Any, Array]:
         row = first + start
 
-        def rows_of(tree: Any, start: Array) -> Any:
-            return jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, count), tree)
-
         def new_rows(start: Array, row: Array, changed: Any, read: Any) -> Any:
-            return change(row, rows_of(changed, row), rows_of(read, start))
+            rows_now = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, row, count), changed)
+            return change(row, rows_now, jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, count), read))
 
         new, token = apart(new_rows, (start, row, changed, read), token)
         return jax.tree.map(lambda x, y: lax.dynamic_update_slice_in_dim(x, y, row, 0), changed, new), token
