@@ -16,7 +16,6 @@ from plimsoll.levers.eight_bit import (
     decode_root,
     encode_mean,
     encode_root,
-    fits_blocks,
     zeros,
 )
 
@@ -94,4 +93,3 @@ def test_bytes_are_counted_exactly():
     assert sum(leaf.nbytes for leaf in kept) == 3 * 128 * 64 * 17 // 16
     assert kept.codes.shape == (3, 128, 64)
     assert not np.asarray(decode_mean(kept.codes.reshape(-1, BLOCK), kept.scales)).any()
-    assert [fits_blocks(size) for size in (0, 64, 100, 128)] == [False, True, False, True]

@@ -66,7 +66,10 @@ def causal_attention(query: Heads, key: Heads, value: Heads, *, compute: Compute
 def attention(
     query: Heads, key: Heads, value: Heads, *, compute: Compute, causal: bool = False, window: int = 0
 ) -> Heads:
-    """Returns softmax(q k' / sqrt(width)) v over all positions; float32 in and out. See `causal_attention`, too."""
+    """Returns softmax(q k' / sqrt(width)) v over all positions, or over those of `causal_attention`.
+
+    float32 in and out.
+    """
     length, width = query.shape[2:]
     window = window if window < length else 0
     form, seen = Form(compute.precision, compute.platform), Seen(causal, length, window)

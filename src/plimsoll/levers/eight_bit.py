@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt8, UInt32
 
 BLOCK = 64
-"""Consecutive elements, in row-major order, that share a scale."""
+"""Consecutive elements, in row-major order, that share a scale. Only a leaf of whole blocks can be encoded."""
 LANES = 16
 """Of a block, the elements that are compared at once: a vector of AVX-512."""
 SMALLEST_SCALE = 1e-30
@@ -45,11 +45,6 @@ class Blocks(NamedTuple):
 
     codes: UInt8[Array, "..."]
     scales: Float[Array, " blocks"]
-
-
-def fits_blocks(size: int) -> bool:
-    """Returns whether a leaf of `size` elements can be encoded: it must be whole blocks."""
-    return size > 0 and size % BLOCK == 0
 
 
 def zeros(shape: tuple[int, ...]) -> Blocks:

@@ -13,26 +13,16 @@ micro-batches can be smaller: it takes the whole effective batch at once, since 
 micro-batches must be held.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 from jax import Array, lax
 
+from plimsoll.levers.weight_bits import readable
 from plimsoll.types import Layered
 
-Weights = Callable[[Any], Any]
-"""From what is kept of a layer's weights to what the forward pass reads."""
 
-
-def inputs_of_layers(task: Layered, hidden: Array, stacked: Any, readable: Weights) -> tuple[Array, Array]:
-    """Returns the output of the last layer, and the inputs of all layers, stacked."""
-    return lax.scan(lambda x, layer: (task.block(readable(layer), x), x), hidden, stacked)
-
-
-def layer_gradient(
-    task: Layered, stacked: Any, inputs: Array, number: Array, towards: Array, readable: Weights
-) -> tuple[Any, Array]:
+def layer_gradient(task: Layered, stacked: Any, inputs: Array, number: Array, towards: Array) -> tuple[Any, Array]:
     """Returns the gradients of the weights and of the input of layer `number`, from `towards`, that of its output."""
     weights, x = jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, number, keepdims=False), (stacked, inputs))
     _, pull = jax.vjp(task.block, readable(weights), x)

@@ -115,7 +115,7 @@ def bits_of(path: tuple, leaf: Any, storage: Storage) -> tuple[int, int]:
     Only a matrix that is large enough and of whole blocks has fewer than 32. Stored leaves count as what they were.
     """
     words = {str(getattr(entry, "key", getattr(entry, "name", getattr(entry, "idx", entry)))) for entry in path}
-    large = leaf.size >= SMALLEST and eight_bit.fits_blocks(leaf.size)
+    large = leaf.size >= SMALLEST and leaf.size % BLOCK == 0
     real = jnp.issubdtype(leaf.dtype, jnp.floating) or leaf.dtype == jnp.uint16
     if not (large and real and leaf.ndim >= 2) or NORMS_AND_BIASES & words:
         return 32, 32
@@ -233,7 +233,7 @@ class _Leaf:
         stored = weight_bits.as_bits(leaf) if leaf.dtype == jnp.bfloat16 else leaf
         written = jnp.zeros(leaf.shape, jnp.float32) if self.updates else stored
         changed, read = (written, moments), (gradient, stored if self.updates else None)
-        if leaf.size < SMALLEST or not eight_bit.fits_blocks(leaf.size):
+        if leaf.size < SMALLEST or leaf.size % BLOCK:
             new, moments = self.rows(jnp.int32(0), changed, read)
         else:
             (new, moments), token = self.split.over_shards(partial(self.blocks, piece=piece), changed, read, token)
@@ -250,7 +250,7 @@ class _Leaf:
         if (self.kind.moments, self.kind.weight) == (32, 32):
             plain = lambda start, changed, read: self.rows(start, changed, (read, None))  # noqa: E731
             return over_layer(plain, (leaf, moments), gradient, index, token)
-        if not eight_bit.fits_blocks(gradient.size):
+        if gradient.size % BLOCK:
             raise RecipeError(
                 f"a layer of {gradient.size:,} weights is not whole blocks of {BLOCK}, in which they are kept: a"
                 " layerwise update needs --optimizer-bits 32 and --weight-bits 32 here"

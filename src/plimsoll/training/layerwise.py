@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from plimsoll.errors import RecipeError
-from plimsoll.levers.layerwise import inputs_of_layers, layer_gradient
+from plimsoll.levers.layerwise import layer_gradient
 from plimsoll.levers.weight_bits import learned, parts_of, read, readable
 from plimsoll.optimizers.in_place import Layer, Parts, Trees, in_place, without
 from plimsoll.optimizers.norm import shrinking
@@ -82,7 +82,7 @@ class _Walk:
             return task.leave(read(outer, stored, in_parts), hidden, batch)
 
         entered, pull_entered = jax.vjp(enter, outer)
-        left, inputs = inputs_of_layers(task, entered, trees[0][stacked], readable)
+        left, inputs = lax.scan(lambda x, layer: (task.block(readable(layer), x), x), entered, trees[0][stacked])
         weight = leave(outer, left)[0].weight  # of the labels alone: the compiler drops the rest
 
         def mean(outer: Any, hidden: Array) -> tuple[Array, dict]:
@@ -114,7 +114,7 @@ class _Walk:
 
         def layer(n: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
             cotangent, squares = carry
-            gradient, cotangent = layer_gradient(self.task, blocks, inputs, layers - 1 - n, cotangent, readable)
+            gradient, cotangent = layer_gradient(self.task, blocks, inputs, layers - 1 - n, cotangent)
             return cotangent, squares + _squares(gradient)
 
         return lax.fori_loop(0, layers, layer, (cotangent, jnp.float32(0)))
@@ -131,7 +131,7 @@ class _Walk:
         def layer(n: Array, carry: Any) -> Any:
             trees, cotangent, squares, token = carry
             at = Layer(stacked, layers - 1 - n)
-            gradient, cotangent = layer_gradient(self.task, trees[0][stacked], inputs, at.number, cotangent, readable)
+            gradient, cotangent = layer_gradient(self.task, trees[0][stacked], inputs, at.number, cotangent)
             trees, token = self.parts.layer(trees, gradient, at, clip, token)
             return trees, cotangent, squares + _squares(gradient), token
 
