@@ -292,8 +292,11 @@ class _Leaf:
             direction = direction + settings.weight_decay * weights
         change = -now.rate * direction
 
-        is_random = self.kind.moments == 8 or self.kind.weight == 16
-        random: Any = self.random(start, weights.shape[0]) if is_random else None
+        random: Any = None
+        if self.kind.moments == 8 or self.kind.weight == 16:  # by place in the leaf: the same on any devices
+            blocks = self.split.block_numbers(start + jnp.arange(weights.shape[0], dtype=jnp.int32)).astype(jnp.uint32)
+            elements = blocks[:, None] * jnp.uint32(BLOCK) + jnp.arange(BLOCK, dtype=jnp.uint32)[None, :]
+            random = weight_bits.random_bits(self.key, elements)
         new, rest = weights + change, None
         if self.kind.weight == 24:
             new, rest = weight_bits.split(new)
@@ -306,12 +309,6 @@ class _Leaf:
         if not self.updates:
             return new, kept
         return change if self.kind.weight == 32 else weight_bits.widen(new) - weight_bits.widen(stored), kept
-
-    def random(self, start: Array, count: int) -> Array:
-        """Returns 32 bits for each element of `count` blocks, by place in the leaf: the same on any devices."""
-        first = self.split.block_numbers(start + jnp.arange(count, dtype=jnp.int32)).astype(jnp.uint32)
-        elements = first[:, None] * jnp.uint32(BLOCK) + jnp.arange(BLOCK, dtype=jnp.uint32)[None, :]
-        return weight_bits.random_bits(self.key, elements)
 
 
 def _float32(leaf: Array) -> Array:
