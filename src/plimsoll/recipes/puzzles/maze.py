@@ -71,7 +71,7 @@ def _from_table(options: MazeOptions, source: str) -> tuple[Iterator[tuple[Split
         ("test", choice.test_split, choice.to_test),
         ("train", "train", choice.to_train),
     )
-    mazes = (
+    mazes: Iterator[tuple[Split, Maze, Maze]] = (
         (split, *maze)
         for split, source_split, which in uses
         for maze, wanted in zip(_mazes(table, source_split, options.size), which, strict=True)

@@ -82,7 +82,7 @@ class PuzzleDraws(Positioned):
                 room, group = room - int(filled[count - 1]), group + count
             if room > 0:  # the iteration has too few examples left to fill a batch
                 assert at["group"], "an iteration fills at least one batch"
-                at |= self.start | {"iteration": at["iteration"] + 1}
+                at |= {"iteration": at["iteration"] + 1, "batch": 0, "group": 0}
                 continue
             examples = self.examples_of(np.concatenate(chosen), at["iteration"], at["batch"])
             at["batch"], at["group"] = at["batch"] + 1, group
