@@ -159,10 +159,10 @@ def inspect(arguments: list[str]) -> int:
     if (Path(run).expanduser() / "recipe.json").is_file():
         with as_written(f"a file of {options.path}"):
             return print_answer(options, describe_run(RunFolder(run)), _run_text)
-    from plimsoll.recipes.registry import inspections
+    from plimsoll.recipes.registry import families
     from plimsoll.recipes.verbs import resolved
 
-    for form in inspections():
+    for form in (form for family in families() for form in family.inspects):
         if resolved(form.recognises)(options.path):
             with as_written(options.path):
                 return print_answer(options, resolved(form.describe)(options.path), resolved(form.table))

@@ -21,6 +21,8 @@ class Positioned(grain.IterDataset):
     """The position before the first item."""
     words: ClassVar[Mapping[str, str]] = {}
     """Names of `size` as a refusal writes them, where they are not words themselves."""
+    other_size: ClassVar[str] = "it changed, or an option did. Put the old one back, or start a new run"
+    """End of the refusal of a position that was saved with another `size`."""
 
     def __init__(self, *, size: Mapping[str, int], name: str = "the data set") -> None:
         """Keeps the sizes that identify the data, like {"tokens": 4096}: they are saved with every position.
@@ -61,8 +63,7 @@ class _Walker(grain.DatasetIterator):
             if state[unit] != count:
                 raise DataError(
                     f"the data position was saved for {state[unit]:,} {self._of.words.get(unit, unit)}, and"
-                    f" {self._of.name} has {count:,}: it changed, or an option did. Put the old one back, or start a"
-                    " new run"
+                    f" {self._of.name} has {count:,}: {self._of.other_size}"
                 )
         self._at, self._items = {name: state[name] for name in self._of.start}, None
 

@@ -7,7 +7,6 @@ No field decides about memory. A recipe is a frozen dataclass that round-trips t
 from __future__ import annotations
 
 import dataclasses
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 from plimsoll.errors import RecipeError
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.recipes.verbs import Shown, Verb
-from plimsoll.types import WHOLE, Compute, Source, Storage, Task
+from plimsoll.types import COUNTED, WHOLE, Compute, Source, Storage, Task
 
 if TYPE_CHECKING:
     import optax
@@ -45,13 +44,6 @@ class Prepared:
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Documents, tokens, how the text was split, ...: for people, and for the source to open itself again."""
 
-    def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self), indent=2)
-
-    @classmethod
-    def from_json(cls, text: str) -> Prepared:
-        return cls(**json.loads(text))
-
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(ABC):
@@ -69,6 +61,9 @@ class Recipe(ABC):
 
     without_validation: ClassVar[str] = "its data set was too small for one. Train on some hundred documents or more"
     """Why there may be no held-out set, and what to do."""
+
+    validates_with_fillers: ClassVar[bool] = False
+    """Whether the last batch of `validation` is filled up: then each says by `types.COUNTED` which examples count."""
 
     supported: ClassVar[tuple[str, ...]] = ()
     """Levers its task makes use of (precision, remat, loss_chunk), its optimizer (optimizer_bits, weight_bits,
@@ -157,7 +152,8 @@ class Recipe(ABC):
 
     def evaluation_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
         """Returns the same of a batch that `validation` yields."""
-        return self.batch_spec(examples)
+        counted = {COUNTED: ((examples,), "bool")} if self.validates_with_fillers else {}
+        return self.batch_spec(examples) | counted
 
     @abstractmethod
     def task(self, compute: Compute) -> Task: ...

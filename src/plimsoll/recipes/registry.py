@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from plimsoll.errors import PlimsollError, RecipeError
 from plimsoll.recipes.base import Recipe
-from plimsoll.recipes.family import Family, Inspection, Preparation, Preset
+from plimsoll.recipes.family import Family, Preparation, Preset
 from plimsoll.recipes.own import files
 from plimsoll.recipes.verbs import resolved
 
@@ -96,12 +96,6 @@ def make_data(request: Mapping[str, Any]) -> dict[str, Any]:
     """Makes the data set `request["name"]` from `request["options"]`, and returns what `prepare --json` prints."""
     preparation = preparations()[request["name"]]
     return resolved(preparation.make)(resolved(preparation.options)(**request["options"]))
-
-
-def inspections() -> Iterator[Inspection]:
-    """Yields every form of data set that a family recognises, built-in ones first."""
-    for family in families():
-        yield from family.inspects
 
 
 def broken_packages() -> str:

@@ -1,7 +1,7 @@
 """Long contexts: published sizes, what the packed folder decides, and refusals."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import islice
 
 import numpy as np
@@ -83,7 +83,7 @@ def test_a_window_longer_than_the_text_is_refused_with_what_there_is(packed, tmp
 
 def test_a_run_goes_on_with_its_own_data_alone(packed, tmp_path):
     recipe = small(packed)
-    prepared = Prepared.from_json(recipe.prepare(tmp_path, lambda _: None).to_json())
+    prepared = Prepared(**json.loads(json.dumps(asdict(recipe.prepare(tmp_path, lambda _: None)))))
     assert recipe.data_changed(prepared) is None
     meta = json.loads((packed / "meta.json").read_text())
     (packed / "meta.json").write_text(json.dumps(meta | {"vocab_size": 400}))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll.recipes.puzzles.arc_grids import placed, random_augmentation
-from plimsoll.recipes.puzzles.vote_counts import Votes, grid_of, key_of, scored
+from plimsoll.recipes.puzzles.vote_counts import Votes, key_of, scored
 
 ASKED = np.array([[1, 2], [3, 0]], np.uint8)
 OTHER = np.array([[4]], np.uint8)
@@ -37,8 +37,9 @@ def pairs(*both):
 
 @given(rows=st.integers(1, 30), cols=st.integers(1, 30), seed=st.integers(0, 1000))
 def test_a_key_is_the_grid(rows, cols, seed):
-    grid = np.random.default_rng(seed).integers(0, 10, (rows, cols), np.uint8)
-    np.testing.assert_array_equal(grid_of(key_of(grid)), grid)
+    votes, grid = Votes(), np.random.default_rng(seed).integers(0, 10, (rows, cols), np.uint8)
+    votes.of = {"t": {key_of(ASKED): {key_of(grid): (1, 0.5)}}}
+    np.testing.assert_array_equal(votes.ranked("t", ASKED)[0].grid, grid)
     assert key_of(np.zeros((2, 3), np.uint8)) != key_of(np.zeros((3, 2), np.uint8))
 
 

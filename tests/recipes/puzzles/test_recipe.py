@@ -4,6 +4,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
@@ -11,7 +12,7 @@ from safetensors.numpy import save_file
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.recipes.puzzles.recipe import BATCHES, READER_BYTES, Puzzles
 from plimsoll.recipes.registry import preset
-from plimsoll.types import COUNTED
+from plimsoll.types import COUNTED, Compute
 from puzzle_files import write_split
 
 
@@ -44,7 +45,8 @@ def prepared(recipe, folder):
 )
 def test_presets_are_as_published(name, parameters, low_cycles, epochs, decay, puzzle_rate):
     recipe = preset(name)
-    assert recipe.shape.parameters() == parameters
+    params = jax.eval_shape(recipe.task(Compute()).init, jax.random.key(0))
+    assert sum(leaf.size for leaf in jax.tree.leaves(params["trainable"])) == parameters
     assert (recipe.high_cycles, recipe.low_cycles, recipe.halt_max_steps) == (3, low_cycles, 16)
     assert (recipe.effective_batch, recipe.default_epochs, recipe.eval_interval) == (768, epochs, epochs // 10)
     assert (recipe.learning_rate, recipe.weight_decay, recipe.beta1, recipe.beta2) == (1e-4, decay, 0.9, 0.95)

@@ -247,12 +247,3 @@ def test_a_model_begins_with_the_datas_clusters_and_embeddings():
         found["trainable"]["clusters"]["embedding"][1], table[13], rtol=1e-6
     )  # the mean of its only item
     np.testing.assert_array_equal(found["frozen"]["clusters"]["cluster"][1:], cluster_of[1:])
-
-
-@pytest.mark.parametrize(
-    "changed", [{}, {"softmax": "full"}, {"cluster_vectors": "means"}, {"inner": 0, "item_width": 32}]
-)
-def test_what_is_learned_beside_a_frozen_model_is_counted(changed):
-    task = task_of(published=True, **changed)
-    learned = jax.eval_shape(task.init, jax.random.key(0))["trainable"]
-    assert task.shape.parameters() == sum(leaf.size for leaf in jax.tree.leaves(learned))

@@ -57,6 +57,7 @@ def test_a_file_becomes_a_folder_that_opens(file, tmp_path):
         mine = sorted((int(time), int(item) - 999) for who, item, _, time in rows if int(who) == user)
         assert sequence_of(found, user) == [item for _, item in mine]
     assert told["counts"]["out_of_order"] > 0
+    assert told["counts"]["same_time"] == 0
     assert told["bytes"] == sum(path.stat().st_size for path in (tmp_path / "set").iterdir())
 
 
@@ -99,6 +100,13 @@ def test_held_out_items_change_neither_embeddings_nor_clusters(file, tmp_path):
     assert one.targets("test").tolist() != two.targets("test").tolist()
     np.testing.assert_array_equal(one.embeddings(), two.embeddings())
     np.testing.assert_array_equal(one.cluster_of, two.cluster_of)
+
+
+def test_rows_of_one_user_at_the_time_of_the_one_before_are_counted(tmp_path):
+    rows = ["1,10,5,3.0", "2,11,5,9.0", "1,11,5,1.0", "1,12,5,3.0", "2,10,5,1.0", "1,13,5,3.0"]
+    (tmp_path / "ratings.csv").write_text("\n".join(["userId,movieId,rating,timestamp", *rows]))
+    options = {"clusters": 1, "clustering": "frequency", "embeddings": "none", "k_core": 0}
+    assert build(made(tmp_path / "ratings.csv", **options), tmp_path / "set")["counts"]["same_time"] == 2
 
 
 @pytest.mark.parametrize("clusters", [1, 2, 30])

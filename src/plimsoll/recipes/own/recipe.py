@@ -44,14 +44,6 @@ if TYPE_CHECKING:
 
 NOT_OF_A_LOSS = {"attention_chunk", "layerwise", "ema_bits"}
 """Levers that a loss of the user's own cannot support: they are of our models, or a field of the recipe brings them."""
-
-
-def may_support() -> list[str]:
-    """Returns what `supported` of a recipe of the user's own may name."""
-    names = [support.name for lever in LEVERS.values() for support in lever.supports]
-    return [name for name in names if name not in NOT_OF_A_LOSS]
-
-
 LOADER_BYTES = 10 * MIB
 """Grain's code and its thread, from the first batch on: 8.7 to 9.2 MiB with five recipes (docs/log.md, "A recipe of the
 user's own")."""
@@ -62,6 +54,7 @@ class OwnRecipe(Recipe):
     """Subclass it, or let `plimsoll.recipe` do it. Fields become options: numbers, strings, booleans or None."""
 
     without_validation: ClassVar[str] = "its recipe gives none. Add validation_data to it, and train anew"
+    validates_with_fillers: ClassVar[bool] = True
 
     shuffle: bool = True
     """Draw the examples in another order every epoch; --no-shuffle keeps theirs."""
@@ -115,9 +108,6 @@ class OwnRecipe(Recipe):
 
     def batch_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
         return {name: ((examples, *shape), dtype) for name, (shape, dtype) in self._sets[0].spec.items()}
-
-    def evaluation_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
-        return self.batch_spec(examples) | {COUNTED: ((examples,), "bool")}
 
     def task(self, compute: Compute) -> Task:
         from plimsoll.recipes.own.task import GivenTask
@@ -261,8 +251,10 @@ def recipe(
     for name, function in given.items():
         if not callable(function):
             raise RecipeError(f"plimsoll.recipe: {name} must be a function, got a {type(function).__name__}")
-    if unknown := sorted(set(supported) - set(may_support())):
-        raise RecipeError(f"plimsoll.recipe: supported may name {', '.join(may_support())}, got {', '.join(unknown)}")
+    supports = [support.name for lever in LEVERS.values() for support in lever.supports]
+    may_support = [name for name in supports if name not in NOT_OF_A_LOSS]
+    if unknown := sorted(set(supported) - set(may_support)):
+        raise RecipeError(f"plimsoll.recipe: supported may name {', '.join(may_support)}, got {', '.join(unknown)}")
     given_optimizer: Any = optimizer
     is_built = isinstance(optimizer, AdamW) or (hasattr(optimizer, "init") and hasattr(optimizer, "update"))
     if not is_built and not callable(optimizer):

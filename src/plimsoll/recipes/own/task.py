@@ -57,14 +57,15 @@ class GivenTask:
     def init(self, key: Array) -> Params:
         with self._guard("init"):
             given = self._init(key)
-        params = given if _is_split(given) else {"trainable": given}
+        is_split = isinstance(given, dict) and given.keys() == {"trainable", "frozen"}
+        params = given if is_split else {"trainable": given}
         self._require_arrays(params)
         return params
 
     def loss(
         self, params: Params, carry: None, batch: Batch, keys: Array, *, train: bool
     ) -> tuple[LossSum, None, Metrics]:
-        given = params if _is_split(params) else params["trainable"]
+        given = params if "frozen" in params else params["trainable"]
         batch = dict(batch)
         counted = batch.pop(COUNTED, None)
         if counted is None:
@@ -131,10 +132,6 @@ class GivenTask:
                 )
         if not leaves:
             raise RecipeError(f"init of {self._called} returns no array: there is nothing to learn")
-
-
-def _is_split(params: Any) -> bool:
-    return isinstance(params, dict) and params.keys() == {"trainable", "frozen"}
 
 
 def _described(value: Any) -> str:

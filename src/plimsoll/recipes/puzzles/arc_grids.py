@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int, UInt8
 
-from plimsoll.recipes.puzzles.dihedral import SYMMETRIES, dihedral, undone
+from plimsoll.recipes.puzzles.dihedral import INVERSE, SYMMETRIES, dihedral
 
 CANVAS = 30
 """Rows and columns of the canvas: no grid of ARC is larger."""
@@ -56,7 +56,7 @@ class Augmentation(NamedTuple):
         return dihedral(self.colours[grid], self.symmetry)
 
     def undone(self, grid: Grid) -> Grid:
-        return np.argsort(self.colours).astype(np.uint8)[undone(grid, self.symmetry)]
+        return np.argsort(self.colours).astype(np.uint8)[dihedral(grid, INVERSE[self.symmetry])]
 
     def named(self, task: str) -> str:
         return SEPARATOR.join([task, f"t{self.symmetry}", "".join(map(str, self.colours.tolist()))])

@@ -25,8 +25,3 @@ def dihedral(grid: Shaped[np.ndarray, "*more rows cols"], which: int) -> Shaped[
     turns, mirrored = _FORMS[which]
     turned = np.rot90(grid, turns, axes=(-2, -1))
     return turned if mirrored is None else np.flip(turned, mirrored)
-
-
-def undone(grid: Shaped[np.ndarray, "*more rows cols"], which: int) -> Shaped[np.ndarray, "*more rows2 cols2"]:
-    """Returns the grid that `dihedral(..., which)` was applied to."""
-    return dihedral(grid, INVERSE[which])

@@ -5,7 +5,7 @@ Rows are identified by marks of eight bytes; two rows with the same mark are in 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -30,7 +30,7 @@ class Choice(NamedTuple):
 
 def choose(
     table: Table,
-    marks: Callable[[str], Marks],
+    marks: Mapping[str, Marks],
     *,
     train_size: int,
     test_size: int | None,
@@ -40,21 +40,15 @@ def choose(
 
     Args:
         table: Table with a train split, and perhaps a test split.
-        marks: Function that returns the marks of all rows of a split.
+        marks: Marks of all rows of each split.
         train_size: Rows to train on, at most.
         test_size: Rows to test on; of a table without a test split, marks. Default: a tenth, and at most 1,000.
         random: Source of random numbers.
     """
-    known = marks("train")
-
-    def require(available: int, what: str) -> None:
-        if test_size is not None and test_size > available:
-            raise DataError(f"--test-size {test_size:,} is more than {what}: ask for fewer, or leave it out")
-
-    has_test = "test" in table
+    known, has_test = marks["train"], "test" in table
     if has_test:
-        held_out = marks("test")
-        require(len(held_out), f"the {len(held_out):,} rows of {table['test']}")
+        held_out = marks["test"]
+        most, what = len(held_out), f"the {len(held_out):,} rows of {table['test']}"
         to_test = _some(np.ones(len(held_out), bool), len(held_out) if test_size is None else test_size, random)
     else:
         each = np.unique(known)
@@ -64,9 +58,11 @@ def choose(
                 f"{table['train']} has {len(each):,} different puzzles, too few to hold some out for testing:"
                 " give it more rows (ten, or --test-size and one more), or a test.csv beside a train.csv"
             )
-        require(count, f"{count:,} of the {len(each):,} different puzzles, which leave one to train on")
+        most, what = count, f"{count:,} of the {len(each):,} different puzzles, which leave one to train on"
         held_out = random.choice(each, count, replace=False)
         to_test = np.isin(known, held_out)
+    if test_size is not None and test_size > most:
+        raise DataError(f"--test-size {test_size:,} is more than {what}: ask for fewer, or leave it out")
     free = ~np.isin(known, held_out)
     left_out = int((~free).sum()) if has_test else 0
     return Choice(_some(free, train_size, random), to_test, "test" if has_test else "train", held_out, left_out)

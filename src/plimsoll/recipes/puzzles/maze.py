@@ -34,53 +34,50 @@ def make(options: MazeOptions) -> dict[str, Any]:
 
     `longer_paths` of the answer counts answers of a table whose path is longer than a shortest one.
     """
+    mazes: Iterator[tuple[Split, Maze, Maze]]
     if options.source is not None:
-        return _from_table(options, options.source)
-    mazes = _new_mazes(options)
-    tests, trains = 1000 if options.test_size is None else options.test_size, options.subsample_size
-    groups = (
-        _group(options, "test" if number < tests else "train", *maze)
-        for number, maze in enumerate(islice(mazes, tests + trains))
-    )
-    answer = write_boards(
-        options, groups, vocab_size=VOCABULARY, trains=trains, tests=tests, copies=SYMMETRIES if options.aug else 1
-    )
-    return answer | {"left_out": 0, "longer_paths": 0}
-
-
-def _from_table(options: MazeOptions, source: str) -> dict[str, Any]:
-    table = find_table(source)
-
-    def marks(split: str) -> np.ndarray:
-        return np.array([mark(question) for question, _ in _mazes(table, split, options.size)], np.uint64)
-
-    random = np.random.default_rng([options.seed, _CHOICE])
-    choice = choose(table, marks, train_size=options.subsample_size, test_size=options.test_size, random=random)
-    tests, trains = int(choice.to_test.sum()), int(choice.to_train.sum())
-    uses: tuple[tuple[Split, str, np.ndarray], ...] = (
-        ("test", choice.test_split, choice.to_test),
-        ("train", "train", choice.to_train),
-    )
+        mazes, trains, tests, left_out = _from_table(options, options.source)
+    else:
+        tests, trains, left_out = 1000 if options.test_size is None else options.test_size, options.subsample_size, 0
+        new = enumerate(islice(_new_mazes(options), tests + trains))
+        mazes = (("test" if number < tests else "train", *maze) for number, maze in new)
     longer = 0
 
     def groups() -> Iterator[Group]:
         nonlocal longer
-        for split, source_split, which in uses:
-            for maze, wanted in zip(_mazes(table, source_split, options.size), which, strict=True):
-                if wanted:
-                    longer += steps_to_spare(*maze) > 0
-                    yield _group(options, split, *maze)
+        for split, question, answer in mazes:
+            longer += options.source is not None and steps_to_spare(question, answer) > 0
+            views = range(SYMMETRIES if options.aug and split == "train" else 1)
+            questions, answers = (np.stack([dihedral(grid, which) for which in views]) for grid in (question, answer))
+            yield split, questions, answers
 
     answer = write_boards(
         options, groups(), vocab_size=VOCABULARY, trains=trains, tests=tests, copies=SYMMETRIES if options.aug else 1
     )
-    return answer | {"left_out": choice.left_out, "longer_paths": longer}
+    return answer | {"left_out": left_out, "longer_paths": longer}
 
 
-def _group(options: MazeOptions, split: Split, question: Maze, answer: Maze) -> Group:
-    views = range(SYMMETRIES if options.aug and split == "train" else 1)
-    questions, answers = (np.stack([dihedral(grid, which) for which in views]) for grid in (question, answer))
-    return split, questions, answers
+def _from_table(options: MazeOptions, source: str) -> tuple[Iterator[tuple[Split, Maze, Maze]], int, int, int]:
+    """Returns the chosen mazes of a table, each with its split, the numbers to train on and to test on, and how many
+    are left out."""
+    table = find_table(source)
+    marks = {
+        split: np.array([mark(question) for question, _ in _mazes(table, split, options.size)], np.uint64)
+        for split in table
+    }
+    random = np.random.default_rng([options.seed, _CHOICE])
+    choice = choose(table, marks, train_size=options.subsample_size, test_size=options.test_size, random=random)
+    uses: tuple[tuple[Split, str, np.ndarray], ...] = (
+        ("test", choice.test_split, choice.to_test),
+        ("train", "train", choice.to_train),
+    )
+    mazes: Iterator[tuple[Split, Maze, Maze]] = (
+        (split, *maze)
+        for split, source_split, which in uses
+        for maze, wanted in zip(_mazes(table, source_split, options.size), which, strict=True)
+        if wanted
+    )
+    return mazes, int(choice.to_train.sum()), int(choice.to_test.sum()), choice.left_out
 
 
 def _new_mazes(options: MazeOptions) -> Iterator[tuple[Maze, Maze]]:

@@ -6,10 +6,13 @@ Imports no NumPy: the command line takes its options from here.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Ge
 
 from plimsoll.errors import DataError
 from plimsoll.recipes.base import Count
+from plimsoll.units import require_bounds
 
 ALL_4X4, HELD_OUT_4X4 = 288, 48
 """Complete grids of side 4, and how many of them are for testing if nothing else is said."""
@@ -27,14 +30,14 @@ class SudokuOptions:
     difficulty: Literal["easy", "medium", "hard", "mixed"] = "mixed"
     """Of generated puzzles. easy: half the cells given, no guess needed; medium: no guess needed, and no given to
     spare; hard: a guess needed, and no given to spare; mixed: any number of givens with one solution."""
-    subsample_size: Count | None = None
+    subsample_size: Annotated[int | None, "count", Ge(1)] = None
     """Puzzles (of side 4: grids) to train on, chosen at random, or all where there are fewer; default 1,000."""
-    num_aug: Count = 1000
+    num_aug: Annotated[Count, Ge(0)] = 1000
     """Augmentations of each; of side 4: further puzzles of the same grid."""
-    test_size: Count | None = None
+    test_size: Annotated[int | None, "count", Ge(1)] = None
     """Puzzles (solution grids, where the source has no test split) to test on; default: the source's test split, or a
     tenth of the source and at most 1,000, or 1,000 generated ones, or of side 4 48 of the 288 grids."""
-    seed: int = 42
+    seed: Annotated[int, Ge(0)] = 42
     """Of every choice."""
     out: str
     """The folder that is made."""
@@ -42,7 +45,7 @@ class SudokuOptions:
     def __post_init__(self) -> None:
         if self.size not in (4, 6, 9):
             raise DataError(f"--size takes 4, 6 or 9, got {self.size}")
-        _require_counts(self, subsample_size=1, num_aug=0, test_size=1, seed=0)
+        require_bounds(self, DataError)
         if self.source is not None:
             _require_default(self, "difficulty")
             return
@@ -78,23 +81,23 @@ class MazeOptions:
     source: str | None = None
     """A CSV file with the columns question and answer (characters "# SGo"), a folder with such a train.csv and
     test.csv, or a Hugging Face id like sapientinc/maze-30x30-hard-1k. Without it mazes are generated."""
-    size: int = 30
+    size: Annotated[int, Ge(5)] = 30
     """Rows of a maze."""
-    shortest: int = 110
+    shortest: Annotated[int, Ge(1)] = 110
     """Steps that the shortest path of a generated maze has at least."""
-    subsample_size: Count = 1000
+    subsample_size: Annotated[Count, Ge(1)] = 1000
     """Mazes to train on, or all where the source has fewer."""
-    test_size: Count | None = None
+    test_size: Annotated[int | None, "count", Ge(1)] = None
     """Mazes to test on; default: the source's test split, or a tenth of it, or 1,000 generated ones."""
     aug: bool = False
     """Train on the eight symmetries of each maze."""
-    seed: int = 42
+    seed: Annotated[int, Ge(0)] = 42
     """Of every choice."""
     out: str
     """The folder that is made."""
 
     def __post_init__(self) -> None:
-        _require_counts(self, size=5, shortest=1, subsample_size=1, test_size=1, seed=0)
+        require_bounds(self, DataError)
         if self.source is not None:
             _require_default(self, "shortest")
 
@@ -110,15 +113,15 @@ class ArcOptions:
     """Names of the subsets that are used, like training evaluation concept; default: all that are there."""
     test_set_name: str | None = None
     """The subset whose test pairs are to test on; default: evaluation2, or evaluation."""
-    num_aug: Count = 1000
+    num_aug: Annotated[Count, Ge(0)] = 1000
     """Augmentations of each task, at most."""
-    seed: int = 42
+    seed: Annotated[int, Ge(0)] = 42
     """Of every choice."""
     out: str
     """The folder that is made."""
 
     def __post_init__(self) -> None:
-        _require_counts(self, num_aug=0, seed=0)
+        require_bounds(self, DataError)
 
 
 def _require_default(options: SudokuOptions | MazeOptions, name: str) -> None:
@@ -127,10 +130,3 @@ def _require_default(options: SudokuOptions | MazeOptions, name: str) -> None:
         raise DataError(
             f"--{name} {value} is of generated puzzles, and --source names those there are: leave one of the two out"
         )
-
-
-def _require_counts(options: object, **least: int) -> None:
-    for name, smallest in least.items():
-        value = getattr(options, name)
-        if value is not None and value < smallest:
-            raise DataError(f"--{name.replace('_', '-')} must be {smallest} or more, got {value:,}")

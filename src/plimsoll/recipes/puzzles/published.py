@@ -72,9 +72,9 @@ def names(shape: TRMShape) -> dict[str, tuple[Place, bool]]:
 
 def require_names(path: str | Path, shape: TRMShape) -> None:
     """Raises DataError if the file cannot be read, or if the names in its header are those of another model."""
-    with _opened(path) as file:
-        names = {_plain(name) for name in list(file.keys())}
-    _require_same_names(names, shape, source=str(path))
+    with _opened(path) as (_, stored_as):
+        given = stored_as.keys()
+    _require_same_names(given, shape, source=str(path))
 
 
 def read(path: str | Path) -> dict[str, np.ndarray]:
@@ -82,12 +82,13 @@ def read(path: str | Path) -> dict[str, np.ndarray]:
 
     Raises DataError for another file.
     """
-    with _opened(path) as file:
-        return {_plain(name): file.get_tensor(name).astype(np.float32) for name in list(file.keys())}
+    with _opened(path) as (file, stored_as):
+        return {name: file.get_tensor(stored).astype(np.float32) for name, stored in stored_as.items()}
 
 
 @contextmanager
-def _opened(path: str | Path) -> Iterator[Any]:
+def _opened(path: str | Path) -> Iterator[tuple[Any, dict[str, str]]]:
+    """Yields the file, and the name in it of each tensor by its published name."""
     from safetensors import SafetensorError, safe_open
 
     path = Path(path).expanduser()
@@ -97,15 +98,11 @@ def _opened(path: str | Path) -> Iterator[Any]:
         raise DataError(f"--init-from {path} is not a .safetensors file: {CONVERT}")
     try:
         with safe_open(path, framework="numpy") as file:
-            yield file
+            yield file, {f"inner.{stored.rpartition('inner.')[2]}": stored for stored in list(file.keys())}
     except (SafetensorError, ValueError, TypeError) as problem:
         raise DataError(
             f"--init-from {path} cannot be read as safetensors ({problem}): copy it or convert it again"
         ) from None
-
-
-def _plain(name: str) -> str:
-    return f"inner.{name.rpartition('inner.')[2]}"
 
 
 def _require_same_names(given: Set[str], shape: TRMShape, *, source: str) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
@@ -21,7 +21,7 @@ from plimsoll.optimizers.sign_sgd import SignSGD
 from plimsoll.recipes.base import Count, Prepared, Recipe, Say
 from plimsoll.recipes.puzzles.trm_shape import Positions, TRMShape, Variant
 from plimsoll.recipes.verbs import Shown, Verb
-from plimsoll.types import COUNTED, WHOLE, Compute, Source, Storage, Task
+from plimsoll.types import WHOLE, Compute, Source, Storage, Task
 from plimsoll.units import MIB
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ class Puzzles(Recipe):
     """A Tiny Recursive Model on a set of puzzles in the published format."""
 
     kind: ClassVar[str] = "puzzles"
+    validates_with_fillers: ClassVar[bool] = True
     without_validation: ClassVar[str] = "its data set has no test split. Prepare one that has"
     verbs: ClassVar[Mapping[str, Verb]] = {
         "evaluate": Verb(answer="plimsoll.recipes.puzzles.arc_votes:evaluate"),
@@ -224,9 +225,6 @@ class Puzzles(Recipe):
         tokens = ((examples, self.seq_len), "int32")
         return {"inputs": tokens, "labels": tokens, "puzzle_identifiers": ((examples,), "int32")}
 
-    def evaluation_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
-        return self.batch_spec(examples) | {COUNTED: ((examples,), "bool")}
-
     def task(self, compute: Compute) -> Task:
         from plimsoll.recipes.puzzles.act import Halting, RecursiveSolver
 
@@ -265,11 +263,9 @@ class Puzzles(Recipe):
             from plimsoll.recipes.puzzles import published
 
             published.require_names(self.init_from, self.shape)
-
-        def steps_of(epochs: float) -> int:
-            return batches_per_iteration(training, batch_size=self.effective_batch, epochs_per_iteration=epochs)
-
-        steps = self.steps or steps_of(self.default_epochs if self.epochs is None else self.epochs)
+        steps_of = partial(batches_per_iteration, training, batch_size=self.effective_batch)
+        epochs = self.default_epochs if self.epochs is None else self.epochs
+        steps = self.steps or steps_of(epochs_per_iteration=epochs)
         if steps < 1:
             raise DataError(
                 f"{self.data} has {training.groups:,} groups of puzzles, and {self.epochs or self.default_epochs:g}"
@@ -285,7 +281,7 @@ class Puzzles(Recipe):
         facts = {"description": description, "groups": training.groups, "identifiers": training.identifiers}
         return Prepared(
             steps=steps,
-            steps_per_epoch=max(1, steps_of(self.eval_interval)),
+            steps_per_epoch=max(1, steps_of(epochs_per_iteration=self.eval_interval)),
             facts=facts | {"test_examples": tested, "digests": self._digests()},
         )
 

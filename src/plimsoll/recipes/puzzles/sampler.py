@@ -11,25 +11,28 @@ epoch's order is in memory.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
-import grain
 import numpy as np
 from jaxtyping import Int
 
-from plimsoll.data.batch_source import BatchSource
-from plimsoll.errors import DataError, RecipeError
+from plimsoll.data.batch_source import BatchSource, Positioned
+from plimsoll.errors import RecipeError
 from plimsoll.recipes.puzzles.dataset import PuzzleSet
 
 _EPOCH, _BATCH = 11, 12
 """Numbers of the random streams of a seed."""
 
 
-class PuzzleDraws(grain.IterDataset):
-    """Iterator of batches' example numbers, without end."""
+class PuzzleDraws(Positioned):
+    """Batches of puzzles, without end."""
+
+    start: ClassVar = {"iteration": 0, "batch": 0, "group": 0}
+    other_size: ClassVar[str] = "it changed. Put the old data back, or start a new run."
 
     def __init__(self, puzzles: PuzzleSet, *, batch_size: int, seed: int, epochs_per_iteration: int) -> None:
-        super().__init__()
+        super().__init__(size={"puzzles": puzzles.puzzles, "examples": puzzles.examples})
         for name, value, least in (
             ("--batch-size", batch_size, 1),
             ("--seed", seed, 0),
@@ -63,56 +66,27 @@ class PuzzleDraws(grain.IterDataset):
         owners = np.repeat(np.arange(len(puzzles)), sizes)
         return examples[np.lexsort((random.random(len(examples)), owners))][: self.batch_size]
 
-    def __iter__(self) -> grain.DatasetIterator:
-        return _Walk(self)
-
-
-class _Walk(grain.DatasetIterator):
-    def __init__(self, of: PuzzleDraws) -> None:
-        super().__init__()
-        self._of = of
-        self._iteration = self._batch = self._group = 0
-        self._epoch: tuple[tuple[int, int], np.ndarray] = ((-1, -1), np.empty(0, np.int32))
-
-    def __next__(self) -> dict[str, np.ndarray]:
-        self._assert_not_closed()
-        puzzles = self._next_puzzles()
-        if puzzles is None:
-            self._iteration, self._batch, self._group = self._iteration + 1, 0, 0
-            puzzles = self._next_puzzles()
-            assert puzzles is not None, "an iteration fills at least one batch"
-        examples = self._of.examples_of(puzzles, self._iteration, self._batch)
-        self._batch, self._group = self._batch + 1, self._group + len(puzzles)
-        return self._of.set.batch(examples)
-
-    def _next_puzzles(self) -> np.ndarray | None:
-        """Returns the puzzles whose examples fill a batch; None if the iteration has too few left."""
-        of, room, group, chosen = self._of, self._of.batch_size, self._group, []
-        while room > 0:
-            epoch, first = divmod(group, of.set.groups)
-            if epoch == of.epochs:
-                return None
-            if self._epoch[0] != (self._iteration, epoch):
-                self._epoch = (self._iteration, epoch), of.epoch(self._iteration, epoch)
-            puzzles = self._epoch[1][first : first + room]
-            filled = np.cumsum(of.set.puzzle_offsets[puzzles + 1] - of.set.puzzle_offsets[puzzles])
-            count = min(len(puzzles), int(np.searchsorted(filled, room)) + 1)
-            chosen.append(puzzles[:count])
-            room, group = room - int(filled[count - 1]), group + count
-        return np.concatenate(chosen)
-
-    def get_state(self) -> dict[str, Any]:
-        place = {"iteration": self._iteration, "batch": self._batch, "group": self._group}
-        return place | {"puzzles": self._of.set.puzzles, "examples": self._of.set.examples}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        for unit, count in (("puzzles", self._of.set.puzzles), ("examples", self._of.set.examples)):
-            if state[unit] != count:
-                raise DataError(
-                    f"the data position was saved for {state[unit]:,} {unit}, and the data set has {count:,}: it"
-                    " changed. Put the old data back, or start a new run."
-                )
-        self._iteration, self._batch, self._group = state["iteration"], state["batch"], state["group"]
+    def walk(self, at: dict[str, Any]) -> Iterator[dict[str, np.ndarray]]:
+        known, order = None, np.empty(0, np.int32)
+        while True:
+            room, group, chosen = self.batch_size, at["group"], []
+            while room > 0 and group < self.epochs * self.set.groups:
+                epoch, first = divmod(group, self.set.groups)
+                if known != (at["iteration"], epoch):
+                    known = at["iteration"], epoch
+                    order = self.epoch(*known)
+                puzzles = order[first : first + room]
+                filled = np.cumsum(self.set.puzzle_offsets[puzzles + 1] - self.set.puzzle_offsets[puzzles])
+                count = min(len(puzzles), int(np.searchsorted(filled, room)) + 1)
+                chosen.append(puzzles[:count])
+                room, group = room - int(filled[count - 1]), group + count
+            if room > 0:  # the iteration has too few examples left to fill a batch
+                assert at["group"], "an iteration fills at least one batch"
+                at |= {"iteration": at["iteration"] + 1, "batch": 0, "group": 0}
+                continue
+            examples = self.examples_of(np.concatenate(chosen), at["iteration"], at["batch"])
+            at["batch"], at["group"] = at["batch"] + 1, group
+            yield self.set.batch(examples)
 
 
 class PuzzleLoader(BatchSource):

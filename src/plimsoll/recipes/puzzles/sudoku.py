@@ -40,17 +40,25 @@ def make(options: SudokuOptions) -> dict[str, Any]:
     """Makes the folder of `plimsoll prepare sudoku`; progress goes to standard error."""
     if options.source is not None:
         return _from_table(options, options.source)
-    return _all_of_4x4(options) if options.size == 4 else _generated(options)
+    answer = write_boards(
+        options,
+        _all_of_4x4(options) if options.size == 4 else _generated(options),
+        vocab_size=options.size + 2,
+        trains=options.train_size,
+        tests=options.held_out_grids,
+        copies=1 + options.num_aug,
+        test_copies=TEST_PUZZLES_4X4 if options.size == 4 else 1,
+    )
+    return answer | {"left_out": 0}
 
 
 def _from_table(options: SudokuOptions, source: str) -> dict[str, Any]:
     """Writes puzzles of a table, which is read twice: to choose, and to write. About 10 bytes a row stay in memory."""
     table = find_table(source)
-
-    def marks(split: str) -> np.ndarray:
+    marks: dict[str, np.ndarray] = {}
+    for split in table:
         marks_of_parts = [fingerprints(solutions) for _, solutions, _ in _parts(table, split, side=options.size)]
-        return np.concatenate([np.empty(0, np.uint64), *marks_of_parts])
-
+        marks[split] = np.concatenate([np.empty(0, np.uint64), *marks_of_parts])
     random = np.random.default_rng([options.seed, _CHOICE])
     choice = choose(table, marks, train_size=options.train_size, test_size=options.test_size, random=random)
     tests, trains = int(choice.to_test.sum()), int(choice.to_train.sum())
@@ -64,39 +72,28 @@ def _from_table(options: SudokuOptions, source: str) -> dict[str, Any]:
     return write_boards(options, groups(), vocab_size=options.size + 2, **counts) | {"left_out": choice.left_out}
 
 
-def _generated(options: SudokuOptions) -> dict[str, Any]:
-    """Writes puzzles of side 6 or 9, each group from a grid of its own."""
+def _generated(options: SudokuOptions) -> Iterator[Group]:
+    """Yields groups of side 6 or 9, each from a grid of its own."""
     new = _new_puzzles(options)
-
-    def groups() -> Iterator[Group]:
-        held_out = np.empty(0, np.uint64)
-        for puzzle, solution in islice(new, options.held_out_grids):
-            held_out = np.append(held_out, fingerprints(solution[None]))
-            yield "test", puzzle[None] + 1, solution[None] + 1
-        yield from _augmented(options, islice(new, options.train_size), held_out)
-
-    counts = {"trains": options.train_size, "tests": options.held_out_grids, "copies": 1 + options.num_aug}
-    return write_boards(options, groups(), vocab_size=options.size + 2, **counts) | {"left_out": 0}
+    held_out = np.empty(0, np.uint64)
+    for puzzle, solution in islice(new, options.held_out_grids):
+        held_out = np.append(held_out, fingerprints(solution[None]))
+        yield "test", puzzle[None] + 1, solution[None] + 1
+    yield from _augmented(options, islice(new, options.train_size), held_out)
 
 
-def _all_of_4x4(options: SudokuOptions) -> dict[str, Any]:
-    """Writes puzzles of side 4, each of whose 288 grids is trained or tested on.
+def _all_of_4x4(options: SudokuOptions) -> Iterator[Group]:
+    """Yields groups of side 4, each of whose 288 grids is trained or tested on.
 
     Augmenting would turn one into another.
     """
     random = np.random.default_rng([options.seed, _CHOICE])
     grids = random.permutation(all_grids(4))[: options.held_out_grids + options.train_size]
-
-    def groups() -> Iterator[Group]:
-        for number, grid in enumerate(grids):
-            test = number < options.held_out_grids
-            solutions = np.tile(grid, (TEST_PUZZLES_4X4 if test else 1 + options.num_aug, 1, 1))
-            puzzles, _ = dug(solutions, options.difficulty, np.random.default_rng([options.seed, _DIGGING, number]))
-            yield "test" if test else "train", puzzles + 1, solutions + 1
-
-    counts = {"trains": options.train_size, "tests": options.held_out_grids, "copies": 1 + options.num_aug}
-    answer = write_boards(options, groups(), vocab_size=4 + 2, **counts, test_copies=TEST_PUZZLES_4X4)
-    return answer | {"left_out": 0}
+    for number, grid in enumerate(grids):
+        test = number < options.held_out_grids
+        solutions = np.tile(grid, (TEST_PUZZLES_4X4 if test else 1 + options.num_aug, 1, 1))
+        puzzles, _ = dug(solutions, options.difficulty, np.random.default_rng([options.seed, _DIGGING, number]))
+        yield "test" if test else "train", puzzles + 1, solutions + 1
 
 
 def _augmented(options: SudokuOptions, pairs: Iterable[Pair], held_out: np.ndarray) -> Iterator[Group]:

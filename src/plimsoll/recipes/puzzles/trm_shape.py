@@ -1,4 +1,4 @@
-"""Sizes of a Tiny Recursive Model, and its number of parameters. Imports no JAX, because recipes use it."""
+"""Sizes of a Tiny Recursive Model. Imports no JAX, because recipes use it."""
 
 from __future__ import annotations
 
@@ -69,10 +69,3 @@ class TRMShape:
     def inner(self, width: int) -> int:
         """Returns the inner width of a SwiGLU over so many features or positions: a multiple of 256."""
         return -(-round(self.expansion * width * 2 / 3) // INNER_MULTIPLE) * INNER_MULTIPLE
-
-    def parameters(self) -> int:
-        """Returns the number of trained parameters, without the table of puzzles and the two initial latents."""
-        d = self.width
-        mixing = 4 * d * d if self.variant == "attention" else 3 * self.whole_length * self.inner(self.whole_length)
-        places = self.whole_length * d if self.positions == "learned" else 0
-        return 2 * self.vocab * d + places + self.layers * (mixing + 3 * d * self.inner(d)) + 2 * d + 2

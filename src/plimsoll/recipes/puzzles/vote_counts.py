@@ -28,10 +28,6 @@ def key_of(grid: Grid) -> Key:
     return bytes(grid.shape) + grid.tobytes()
 
 
-def grid_of(key: Key) -> Grid:
-    return np.frombuffer(key, np.uint8, offset=2).reshape(key[0], key[1])
-
-
 class Candidate(NamedTuple):
     grid: Grid
     votes: int
@@ -70,8 +66,10 @@ class Votes:
 
         Among equals the first prediction comes first.
         """
-        counts = self.of.get(task, {}).get(key_of(question), {})
-        candidates = [Candidate(grid_of(key), votes, total / votes) for key, (votes, total) in counts.items()]
+        candidates = []
+        for key, (votes, total) in self.of.get(task, {}).get(key_of(question), {}).items():
+            grid = np.frombuffer(key, np.uint8, offset=2).reshape(key[0], key[1])  # what `key_of` was given
+            candidates.append(Candidate(grid, votes, total / votes))
         return sorted(candidates, key=lambda candidate: (candidate.votes, candidate.probability), reverse=True)
 
 

@@ -100,10 +100,6 @@ class SplitFiles:
         self.arrays[IDENTIFIERS].append(identifiers)
         self.arrays["group_indices"].append(np.array([self.arrays[IDENTIFIERS].rows]))
 
-    def counts(self) -> dict[str, int]:
-        groups = self.arrays["group_indices"].rows - 1
-        return {"groups": groups, "puzzles": self.arrays[IDENTIFIERS].rows, "examples": self.arrays[INPUTS].rows}
-
 
 class PuzzleFolder:
     """Set of puzzles that is being written; `puzzle_folder` makes it."""
@@ -124,7 +120,14 @@ class PuzzleFolder:
 
     def finish(self, options: SudokuOptions | MazeOptions | ArcOptions) -> dict[str, Any]:
         """Renames the complete set, and returns its sizes, time and bytes: what `prepare --json` prints."""
-        counts = {name: split.counts() for name, split in self.splits.items()}
+        counts = {
+            name: {
+                "groups": split.arrays["group_indices"].rows - 1,
+                "puzzles": split.arrays[IDENTIFIERS].rows,
+                "examples": split.arrays[INPUTS].rows,
+            }
+            for name, split in self.splits.items()
+        }
         for name, split in counts.items():
             if not split["examples"]:
                 raise DataError(f"no puzzle is left for the {name} split of {self._out}: nothing was kept")

@@ -59,10 +59,6 @@ class Catalogue:
             for item in range(1, len(self.originals) + 1):
                 file.write(json.dumps(self.described(item), ensure_ascii=False) + "\n")
 
-    def name(self, item: int) -> str:
-        """Returns the title of an item, or its original name if it has none."""
-        return self.titles[item - 1] or self.originals[item - 1]
-
     def described(self, item: int) -> dict[str, Any]:
         """Returns the id and both names of an item."""
         return {"id": item, "original": self.originals[item - 1], "title": self.titles[item - 1]}

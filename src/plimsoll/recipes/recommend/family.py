@@ -30,7 +30,7 @@ FAMILY = Family(
     inspects=(
         Inspection(
             recognises=f"{HERE}.interactions:is_interactions",
-            describe=f"{HERE}.survey:describe_interactions",
+            describe=f"{HERE}.interaction_tables:describe_interactions",
             table=f"{HERE}.interaction_tables:interactions_table",
         ),
     ),

@@ -1,12 +1,16 @@
-"""What is printed of a set of interactions, when it was made and by `plimsoll inspect`. Pure: a description in, text
-out."""
+"""What `plimsoll prepare` and `plimsoll inspect` say of a set of interactions."""
+
+from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from plimsoll.report.layout import all_labelled, columns, labelled
 from plimsoll.units import format_bytes, format_seconds
 
+SHOWN = 5
+"""Number of the most popular items that are shown."""
 REMARKS = {
     "rated_lower": "rated lower than asked for, and left out",
     "out_of_order": "stood after a later one of their user, and were sorted",
@@ -39,6 +43,44 @@ def prepared_text(answer: Mapping[str, Any]) -> str:
     if answer["titles_file"] is not None:
         lines.append(f"  titles: of {answer['titles']:,} items, from {answer['titles_file']}")
     return "\n".join(lines)
+
+
+def describe_interactions(folder: Path | str) -> dict[str, Any]:
+    """Returns sizes and spreads of a set. An incomplete set is refused, as a run would."""
+    import numpy as np
+
+    from plimsoll.recipes.recommend.interactions import Interactions
+
+    data = Interactions(folder)
+    data.check()
+    often = np.bincount(data.sequences, minlength=data.items + 1)
+    counts = {"sequence": np.diff(data.offsets), "item": often[1:], "cluster": np.bincount(data.cluster_of[1:])}
+    spread = {
+        name: {"least": int(values.min()), "mean": float(values.mean()), "most": int(values.max())}
+        for name, values in counts.items()
+    }
+    names = [title or original for title, original in zip(data.catalogue.titles, data.catalogue.originals, strict=True)]
+    top = np.argsort(-often, kind="stable")[:SHOWN]
+    return {
+        "path": str(data.folder),
+        "bytes": sum(path.stat().st_size for path in data.folder.iterdir() if path.is_file()),
+        "users": data.users,
+        "items": data.items,
+        "interactions": len(data),
+        "evaluated_users": len(data.evaluated),
+        "training_interactions": int((data.ends["train"] - data.offsets[:-1]).sum()),
+        "sequence": spread["sequence"],
+        "item": spread["item"],
+        "clusters": data.clusters,
+        "clustering": data.about.get("clustering"),
+        "cluster": spread["cluster"],
+        "embedding_size": data.about["embedding_size"],
+        "embeddings": data.about.get("embeddings"),
+        "titles": sum(title is not None for title in data.catalogue.titles),
+        "most_taken": [{"name": names[item - 1], "times": int(often[item])} for item in top.tolist() if item],
+        "counts": data.about.get("counts", {}),
+        "made_with": data.about.get("made_with"),
+    }
 
 
 def interactions_table(about: Mapping[str, Any]) -> str:

@@ -59,9 +59,3 @@ class ItemShape:
     @property
     def learned_clusters(self) -> bool:
         return self.two_level and self.cluster_vectors == "learned"
-
-    def parameters(self) -> int:
-        """Returns the number of parameters of item table, adapter and clusters: those besides the language model."""
-        adapter = (self.item_width + 1) * self.inner + (self.inner + 1) * self.width if self.inner else 0
-        clusters = self.clusters * self.item_width if self.learned_clusters else 0
-        return (self.items + 1) * self.item_width + adapter + clusters

@@ -80,9 +80,13 @@ class Items:
         rows = INIT_SCALE * jax.random.normal(items, (shape.items + 1, shape.item_width))
         params: dict[str, Any] = {"items": {"embedding": rows}}
         if shape.inner:
+            layers = {"inner": (inner, shape.item_width, shape.inner), "outer": (outer, shape.inner, shape.width)}
             params["adapter"] = {
-                "inner": _linear(inner, shape.item_width, shape.inner),
-                "outer": _linear(outer, shape.inner, shape.width),
+                name: {
+                    "kernel": (2 / (rows + cols)) ** 0.5 * jax.random.normal(layer_key, (rows, cols)),
+                    "bias": jnp.zeros(cols),
+                }
+                for name, (layer_key, rows, cols) in layers.items()
             }
         if shape.learned_clusters:
             rows = INIT_SCALE * jax.random.normal(clusters, (shape.clusters, shape.item_width))
@@ -149,11 +153,6 @@ class Items:
         inner, outer = params["adapter"]["inner"], params["adapter"]["outer"]
         hidden = jax.nn.gelu(dot(rows, inner["kernel"], **self._how) + inner["bias"])
         return dot(hidden, outer["kernel"], **self._how) + outer["bias"]
-
-
-def _linear(key: Array, inner: int, cols: int) -> dict[str, Array]:
-    scale = (2 / (inner + cols)) ** 0.5
-    return {"kernel": scale * jax.random.normal(key, (inner, cols)), "bias": jnp.zeros(cols)}
 
 
 def with_items(params: Params, rows: Float[np.ndarray, "items_and_1 item_width"]) -> Params:

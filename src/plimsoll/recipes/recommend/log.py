@@ -80,22 +80,11 @@ def core(log: Log, least: int) -> Log:
     return log
 
 
-def tied(log: Log) -> int:
-    """Returns the number of rows of a sorted log with the same user and time as the row before."""
-    return int(((np.diff(log.users) == 0) & (np.diff(log.times) == 0)).sum())
+def numbered(log: Log) -> tuple[Int32[np.ndarray, " interactions"], Int64[np.ndarray, " users_and_1"], list[str]]:
+    """Returns the ids of a sorted log that is not empty, the first place of each user, and the items' names.
 
-
-@dataclass(frozen=True)
-class Numbered:
-    """Ids from 1, in the order of the items' names: numbers by size, words alphabetically."""
-
-    sequences: Int32[np.ndarray, " interactions"]
-    offsets: Int64[np.ndarray, " users_and_1"]
-    originals: list[str]
-
-
-def numbered(log: Log) -> Numbered:
-    """Returns the ids of a sorted log that is not empty."""
+    Ids are from 1, in the order of the names: numbers by size, words alphabetically.
+    """
     present = np.unique(log.items)
     names = [log.originals[item] for item in present.tolist()]
     are_numbers = all(name.isascii() and name.isdigit() for name in names)
@@ -103,5 +92,4 @@ def numbered(log: Log) -> Numbered:
     ids = np.zeros(len(log.originals), np.int32)
     ids[present[order]] = np.arange(1, len(names) + 1)
     firsts = np.flatnonzero(np.diff(log.users, prepend=-1))
-    originals = [names[at] for at in order]
-    return Numbered(ids[log.items], np.append(firsts, len(log)).astype(np.int64), originals)
+    return ids[log.items], np.append(firsts, len(log)).astype(np.int64), [names[at] for at in order]

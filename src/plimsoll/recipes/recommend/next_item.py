@@ -6,8 +6,6 @@ and adapter still get a gradient through it.
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -73,12 +71,13 @@ class NextItem:
         if skip:
             order = jnp.argsort(labels == IGNORE, stable=True)
             hidden, labels = hidden[order], labels[order]
+        fixed = params["frozen"]["clusters"] if self.shape.two_level else {}
         total = chunked_sum(
             hidden,
-            self.items.vectors(params["trainable"], self._fixed(params)),
+            self.items.vectors(params["trainable"], fixed),
             labels,
             rule=self.items.nats,
-            fixed=self._fixed(params),
+            fixed=fixed,
             chunk=self.compute.loss_chunk,
             lift=LIFT if self.compute.precision == "float16" else 1.0,
             skip=skip,
@@ -87,7 +86,7 @@ class NextItem:
 
     def log_probabilities(self, params: Params, ids: Int[Array, "batch length"]) -> Float[Array, "batch items_and_1"]:
         """Returns the log probability of every item after these histories of one item or more; -inf for padding."""
-        fixed = self._fixed(params)
+        fixed = params["frozen"]["clusters"] if self.shape.two_level else {}
         last = jnp.maximum(jnp.sum(ids > 0, axis=1) - 1, 0)
         hidden = jnp.take_along_axis(self.hidden(params, ids), last[:, None, None], axis=1)[:, 0]
         return self.items.log_probabilities(hidden, self.items.vectors(params["trainable"], fixed), fixed)
@@ -113,9 +112,6 @@ class NextItem:
         nats = jnp.where(counted > 0, -own, 0)
         metrics = {f"hr@{NEAR}": LossSum(jnp.sum(hit), weight), f"ndcg@{NEAR}": LossSum(jnp.sum(gain), weight)}
         return LossSum(jnp.sum(nats), weight), None, metrics
-
-    def _fixed(self, params: Params) -> dict[str, Any]:
-        return params["frozen"]["clusters"] if self.shape.two_level else {}
 
     def unstack(self, trainable: dict) -> dict:
         """Returns the same weights, in the parts that gradients are summed in (`types.Unstacks`)."""

@@ -19,7 +19,7 @@ from plimsoll.recipes.recommend.clusters import clustered, require_clustering
 from plimsoll.recipes.recommend.embeddings import factorised, random_embeddings
 from plimsoll.recipes.recommend.formats import form_of, rows
 from plimsoll.recipes.recommend.interactions import LEAST_EVALUATED
-from plimsoll.recipes.recommend.log import Log, collect, core, numbered, sorted_by_time, tied, without_repeats
+from plimsoll.recipes.recommend.log import Log, collect, core, numbered, sorted_by_time, without_repeats
 from plimsoll.recipes.recommend.prepare_options import Form, RecommendOptions, RecommendSet
 from plimsoll.recipes.recommend.writer import require_free, write_interactions
 
@@ -34,15 +34,15 @@ def build(options: RecommendSet, out: Path, say: Callable[[str], None] = lambda 
     say(f"{path} is read as --format {form}")
     times = form in ("movielens-csv", "movielens-dat") or options.time_column is not None
     log, counts = _kept(options, path, form, times=times)
-    ids = numbered(log)
-    users, items = len(ids.offsets) - 1, len(ids.originals)
-    counts["users_only_trained_on"] = int((np.diff(ids.offsets) < LEAST_EVALUATED).sum())
+    sequences, offsets, originals = numbered(log)
+    users, items = len(offsets) - 1, len(originals)
+    counts["users_only_trained_on"] = int((np.diff(offsets) < LEAST_EVALUATED).sum())
     clusters = ceil(sqrt(items)) if options.clusters is None else options.clusters
     if clusters > items:
         raise DataError(f"--clusters {clusters:,} is more than the {items:,} items that are left of {path}")
-    catalogue, titles = named(options, path, form, ids.originals)
+    catalogue, titles = named(options, path, form, originals)
     say(f"{users:,} users, {items:,} items, {len(log):,} interactions; clusters: {options.clustering}")
-    cluster_of, embeddings = _learned_from_training(options, ids.sequences, ids.offsets, items=items, clusters=clusters)
+    cluster_of, embeddings = _learned_from_training(options, sequences, offsets, items=items, clusters=clusters)
     description = {
         "form": form,
         "times": times,
@@ -55,8 +55,8 @@ def build(options: RecommendSet, out: Path, say: Callable[[str], None] = lambda 
     }
     size = write_interactions(
         out,
-        sequences=ids.sequences,
-        offsets=ids.offsets,
+        sequences=sequences,
+        offsets=offsets,
         cluster_of=cluster_of,
         catalogue=catalogue,
         embeddings=embeddings,
@@ -91,10 +91,11 @@ def _kept(options: RecommendSet, path: Path, form: Form, *, times: bool) -> tupl
             f"{path} has {counts['interactions_read']:,} interactions, and no users and items with {options.k_core} of"
             " one another are left of them: give a lower --k-core or --min-rating, or a file with more"
         )
+    same_time = (np.diff(kept.users) == 0) & (np.diff(kept.times) == 0)
     return kept, counts | {
         "out_of_order": out_of_order,
         "repeats": repeats,
-        "same_time": tied(kept) if times else 0,
+        "same_time": int(same_time.sum()) if times else 0,
         "interactions_dropped": len(log) - len(kept),
         "users_dropped": len(np.unique(log.users)) - len(np.unique(kept.users)),
         "items_dropped": len(np.unique(log.items)) - len(np.unique(kept.items)),

@@ -6,10 +6,12 @@ Imports no NumPy: the command line takes its options from here.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Ge
 
 from plimsoll.errors import DataError
-from plimsoll.recipes.base import Count
+from plimsoll.units import require_bounds
 
 Form = Literal["movielens-csv", "movielens-dat", "pairs", "sequences", "csv"]
 Clustering = Literal["frequency", "kmeans", "spectral"]
@@ -39,30 +41,27 @@ class RecommendSet:
     keep_repeats: bool = False
     """Keep an item that a user takes again. Otherwise the first time counts, so that nothing is to be found in
     testing that was trained on."""
-    k_core: int = 5
+    k_core: Annotated[int, Ge(0)] = 5
     """Users and items with fewer interactions are left out, until none is left that has fewer."""
     items: str | None = None
     """Titles: a CSV file with a column title, or MovieLens' movies.dat; by default the movies.csv or movies.dat beside
     --interactions, where they are MovieLens'."""
-    clusters: Count | None = None
+    clusters: Annotated[int | None, "count", Ge(1)] = None
     """Of items, for a two-level softmax; default the square root of their number, rounded up."""
     clustering: Clustering = "kmeans"
     """kmeans and spectral put items together that the same users took; frequency deals them out in the order of how
     often they are taken. The first two need scikit-learn."""
-    max_cluster_size: int | None = None
+    max_cluster_size: Annotated[int | None, Ge(1)] = None
     """A larger cluster is split in two, so that there may be more than --clusters; default four times their mean."""
     embeddings: Embeddings = "factorisation"
     """What items begin with: the singular vectors of who took what for training, or random numbers, or nothing."""
-    embedding_size: int = 64
+    embedding_size: Annotated[int, Ge(1)] = 64
     """Numbers of an embedding."""
-    seed: int = 42
+    seed: Annotated[int, Ge(0)] = 42
     """Of every choice."""
 
     def __post_init__(self) -> None:
-        for name, least in {"k_core": 0, "clusters": 1, "max_cluster_size": 1, "embedding_size": 1, "seed": 0}.items():
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise DataError(f"--{name.replace('_', '-')} must be {least} or more, got {value:,}")
+        require_bounds(self, DataError)
         columns = {"--user-column": self.user_column, "--item-column": self.item_column}
         columns |= {"--time-column": self.time_column, "--rating-column": self.rating_column}
         named = [option for option, column in columns.items() if column is not None]

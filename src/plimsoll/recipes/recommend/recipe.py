@@ -58,6 +58,7 @@ class Recommend(AdamWRecipe):
         " Prepare one from longer sequences, or leave these out"
     )
     best_by: ClassVar[str] = "ndcg@10"
+    validates_with_fillers: ClassVar[bool] = True
     verbs: ClassVar[Mapping[str, Verb]] = {
         "evaluate": Verb(
             answer="plimsoll.recipes.recommend.rank:evaluate",
@@ -256,9 +257,6 @@ class Recommend(AdamWRecipe):
 
     def batch_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
         return {"items": ((examples, self.seq_len + 1), "int32")}
-
-    def evaluation_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
-        return self.batch_spec(examples) | {COUNTED: ((examples,), "bool")}
 
     def task(self, compute: Compute) -> Task:
         from plimsoll.recipes.recommend.item_reader import PublishedReader, SmallReader
