@@ -22,6 +22,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
+from plimsoll.data.hdf5.rows import joined
 from plimsoll.data.hdf5.writer import Column, GrowingFile, is_finished
 from plimsoll.data.progress import Spoken
 from plimsoll.errors import DataError, PlimsollError
@@ -220,10 +221,10 @@ class Maker:
                     pending.append(self._rows(block, trajectories, order[:room]))
                     order = order[room:]
                     if sum(len(part["variant"]) for part in pending) == self.options.chunk_rows:
-                        yield _joined(pending)
+                        yield joined(pending)
                         pending = []
         if pending:
-            yield _joined(pending)
+            yield joined(pending)
 
     def _dispatched(
         self, number: int, variants: tuple[int, ...], attempt: int = 0, *, use: int = 1
@@ -312,10 +313,6 @@ class Maker:
             inputs, size = system.gain.shape
             states[row, size:], controls[row, inputs:] = 1, 1
         return states, controls, np.sqrt(squares / pilots[:, None]) / controls
-
-
-def _joined(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    return parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def code(inputs: int, states: int) -> list[int]:
