@@ -8,7 +8,6 @@ so that no trajectory and no variant is in both parts. All of it follows from th
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
+from plimsoll.data.disk import free_bytes
 from plimsoll.data.hdf5.rows import joined
 from plimsoll.data.hdf5.writer import Column, GrowingFile, is_finished
 from plimsoll.data.progress import Spoken
@@ -127,7 +127,7 @@ def require_room(options: ControlSet, out: Path) -> None:
     written = unfinished.stat().st_blocks * 512 if unfinished.exists() else 0
     most = round(options.samples * ROW_BYTES[options.compression] * options.window / 32)
     needed = most - written
-    free = shutil.disk_usage(folder).free
+    free = free_bytes(folder / out.name)
     if needed > free:
         raise DataError(
             f"{options.samples:,} windows take up to {format_bytes(needed)} with --compression {options.compression},"

@@ -54,11 +54,6 @@ class Family:
                 matrix[place] = value
         return a, b
 
-    def varied(self, random: np.random.Generator, uncertainty: float) -> dict[str, float]:
-        """Returns every parameter times 1 + U(-uncertainty, uncertainty), gravity too."""
-        factors = 1 + random.uniform(-uncertainty, uncertainty, len(self.parameters))
-        return {name: value * factor for (name, value), factor in zip(self.parameters.items(), factors, strict=True)}
-
 
 def _rates(count: int) -> dict[tuple[int, int], float]:
     """Returns the entries of A by which the first half of the states are positions, the second half their rates."""
