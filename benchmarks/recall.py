@@ -36,7 +36,7 @@ from text_vs_trainer import conditions
 
 from plimsoll.levers.remat import keep
 from plimsoll.models.decoder import Decoder
-from plimsoll.recipes.longcontext.eigen import EigenBlock, Mixer, block_of
+from plimsoll.recipes.longcontext.eigen import EigenBlock, Group, Mixer
 from plimsoll.recipes.longcontext.eigen_shape import EigenShape, eigen_inner
 from plimsoll.recipes.longcontext.recurrence import states
 from plimsoll.types import Compute
@@ -109,7 +109,7 @@ def learned(
     shape: EigenShape, draw: Sequences, options: Any, *, batch: int, original: bool = False, params: Any = None
 ) -> tuple[dict[str, Any], Any]:
     """Trains until it is solved or the minutes are over; from `params`, or from new ones. Also what it ended with."""
-    decoder = Decoder(shape, Compute(), OriginalBlock if original else block_of(shape))
+    decoder = Decoder(shape, Compute(), OriginalBlock if original else Group if shape.attention_every else EigenBlock)
     rule = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(options.learning_rate))
 
     def logits(params: dict, ids: Array) -> Array:

@@ -13,9 +13,10 @@ import zstandard
 
 from interaction_files import write_random
 from packed_files import write_packed
+from plimsoll.data.batch_source import BatchSource
 from plimsoll.data.examples import Examples
 from plimsoll.data.hdf5.rows import Hdf5Rows
-from plimsoll.data.hdf5.shuffled import mixed_loader
+from plimsoll.data.hdf5.shuffled import MixedChunks
 from plimsoll.data.packed.windows import packed_loader
 from plimsoll.data.text.loader import memory_loader, text_loader
 from plimsoll.data.text.opening import open_documents, python_sources
@@ -118,7 +119,7 @@ def make_from_hdf5(folder):
         file.create_dataset("ids", data=ids[:, :-1], chunks=(3, 24), compression="gzip")
         file.create_dataset("next", data=ids[:, 1:], chunks=(5, 24))
     rows = Hdf5Rows(folder / "rows.h5", {"input_ids": "ids", "labels": "next"})
-    return lambda: mixed_loader(rows, batch_size=4, seed=7, mix=2, prefetch=2)
+    return lambda: BatchSource(MixedChunks(rows, batch_size=4, seed=7, mix=2), prefetch=2)
 
 
 def make_from_puzzles(folder):

@@ -4,13 +4,11 @@ from plimsoll.errors import RecipeError
 
 STANDARD_LIBRARY = "python:standard-library"
 """The `--dataset-id` of the Python source that every machine with Python has."""
-_MAY_BE_ZERO = ("prefetch", "seed", "shuffle_buffer_size", "workers")
 
 
-def require_sizes(**sizes: int | None) -> None:
-    """Raises RecipeError where a source's option is too small; the names are those of the options, None is left out."""
+def require_sizes(*, least: int = 1, **sizes: int | None) -> None:
+    """Raises RecipeError where an option is below `least`; the names are those of the options, None is left out."""
     for name, value in sizes.items():
-        least = 0 if name in _MAY_BE_ZERO else 1
         if value is not None and value < least:
             raise RecipeError(f"--{name.replace('_', '-')} must be {least} or more, got {value}")
 

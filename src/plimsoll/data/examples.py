@@ -66,7 +66,18 @@ class Examples(ExampleSet, Sequence[Example]):
         self.called = called
         self._failure = failure
         self._given = given
-        self._arrays = _arrays(given, called) if isinstance(given, Mapping) else {}
+        self._arrays: dict[str, np.ndarray] = {}
+        if isinstance(given, Mapping):
+            self._arrays = {name: np.asanyarray(value) for name, value in given.items()}  # a memory map stays one
+            sizes = {name: len(value) if value.ndim else None for name, value in self._arrays.items()}
+            if len(set(sizes.values())) != 1 or None in sizes.values():
+                words = ", ".join(
+                    f"{name} {'no rows' if size is None else f'{size:,}'}" for name, size in sizes.items()
+                )
+                raise DataError(
+                    f"{called} is a dict of arrays of unequal lengths ({words or 'it has none'}): their first axis"
+                    " counts the examples"
+                )
         if not hasattr(given, "__len__") or not hasattr(given, "__getitem__"):
             raise DataError(
                 f"{called} is a {type(given).__name__}, which has no len() and no [index]: a run that was killed could"
@@ -90,9 +101,11 @@ class Examples(ExampleSet, Sequence[Example]):
         for name, value in example.items():
             shape, dtype = self.spec[name]
             if value.shape != shape or value.dtype != dtype:
+                both = (value.shape, value.dtype.name), (shape, dtype)
+                this, first = (f"{kind} of shape {size}" if size else f"one {kind}" for size, kind in both)
                 raise DataError(
-                    f"{self.called}: {name!r} of example {index:,} is {_words(value.shape, value.dtype.name)}, of the"
-                    f" first one {_words(shape, dtype)}: a batch needs one shape. Pad or crop them to one"
+                    f"{self.called}: {name!r} of example {index:,} is {this}, of the first one {first}: a batch needs"
+                    " one shape. Pad or crop them to one"
                 )
         return example
 
@@ -134,19 +147,6 @@ class Examples(ExampleSet, Sequence[Example]):
         return sum(array.nbytes for array in self._arrays.values() if isinstance(array, np.memmap))
 
 
-def _arrays(given: Mapping[str, Any], called: str) -> dict[str, np.ndarray]:
-    """Returns arrays of one length."""
-    arrays = {name: np.asanyarray(value) for name, value in given.items()}  # a memory map stays one
-    lengths = {name: len(value) if value.ndim else None for name, value in arrays.items()}
-    if len(set(lengths.values())) != 1 or None in lengths.values():
-        words = ", ".join(f"{name} {'no rows' if size is None else f'{size:,}'}" for name, size in lengths.items())
-        raise DataError(
-            f"{called} is a dict of arrays of unequal lengths ({words or 'it has none'}): their first axis counts"
-            " the examples"
-        )
-    return arrays
-
-
 def narrowed(value: Any, words: str) -> np.ndarray:
     """Returns numbers as JAX has them: 64 bits become 32. `words` names the value in a refusal."""
     array = np.asarray(value)
@@ -166,7 +166,3 @@ def narrowed(value: Any, words: str) -> np.ndarray:
 
 def _stacked(examples: Sequence[Example]) -> Example:
     return {name: np.stack([example[name] for example in examples]) for name in examples[0]}
-
-
-def _words(shape: tuple[int, ...], dtype: str) -> str:
-    return f"{dtype} of shape {shape}" if shape else f"one {dtype}"

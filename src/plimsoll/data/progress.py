@@ -7,12 +7,15 @@ import time
 
 from plimsoll.units import format_seconds
 
+LINE_SECONDS = 2.0
+"""Least seconds from one line of `Spoken` to the next."""
+
 
 class Spoken:
     """A line every few seconds: how many are done, how fast, and the time left. What is quick prints nothing."""
 
-    def __init__(self, what: str, *, every: float = 2.0) -> None:
-        self._what, self._every = what, every
+    def __init__(self, what: str) -> None:
+        self._what = what
         self._first: tuple[float, int] | None = None
         """Time and count of the first call: what was continued had some done before."""
 
@@ -20,7 +23,7 @@ class Spoken:
         now = time.monotonic()
         if self._first is None:
             self._first, self._printed = (now, done), now
-        if now - self._printed < self._every:
+        if now - self._printed < LINE_SECONDS:
             return
         self._printed = now
         rate = (done - self._first[1]) / (now - self._first[0])
@@ -31,8 +34,8 @@ class Spoken:
 class Left:
     """A line of words for every call, and the time left where the share that is done is known."""
 
-    def __init__(self) -> None:
-        self._first: tuple[float, float] | None = None
+    _first: tuple[float, float] | None = None
+    """Time and share of the first call that knew one."""
 
     def __call__(self, share: float | None, words: str) -> None:
         left = ""

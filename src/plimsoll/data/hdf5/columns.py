@@ -14,7 +14,7 @@ import numpy as np
 from plimsoll.data.batch_source import BatchSource
 from plimsoll.data.examples import Example, ExampleSet, narrowed
 from plimsoll.data.hdf5.rows import Hdf5Rows, Rows
-from plimsoll.data.hdf5.shuffled import MIX, in_order, mixed_loader
+from plimsoll.data.hdf5.shuffled import MIX, MixedChunks, in_order
 from plimsoll.errors import DataError
 from plimsoll.types import COUNTED
 from plimsoll.units import MIB
@@ -68,7 +68,7 @@ class Hdf5(ExampleSet):
         return self._end - self._begin
 
     def loader(self, *, batch_size: int, seed: int, shuffle: bool, prefetch: int) -> BatchSource:
-        return mixed_loader(
+        batches = MixedChunks(
             self._rows,
             batch_size=batch_size,
             seed=seed,
@@ -77,8 +77,8 @@ class Hdf5(ExampleSet):
             shuffle=shuffle,
             derive=self._narrowed,
             skip_bad=self._skip_bad,
-            prefetch=prefetch,
         )
+        return BatchSource(batches, prefetch=prefetch)
 
     def counted(self, batch_size: int) -> Iterator[Example]:
         first, count, span = self._rows.spans(self._begin, self._end)

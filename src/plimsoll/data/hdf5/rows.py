@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -80,11 +80,6 @@ class Hdf5Rows:
         """Returns a small dataset, whole; None where there is no such dataset."""
         dataset = self._file.get(place)
         return np.asarray(dataset[()]) if isinstance(dataset, h5py.Dataset) else None
-
-    def group(self, place: str) -> list[str]:
-        """Returns the names in a group; none where there is no such group."""
-        group = self._file.get(place)
-        return list(group) if isinstance(group, h5py.Group) else []
 
     def spans(self, begin: int = 0, end: int | None = None) -> tuple[int, int, int]:
         """Returns the first span, the number of spans and the rows of a span that hold rows `begin` to `end`."""
@@ -193,6 +188,11 @@ def opened(path: Path) -> h5py.File:
         else:
             why = f"it is no HDF5 file, or damaged ({message})"
         raise DataError(f"{path} cannot be opened: {why}") from None
+
+
+def joined(parts: Sequence[Rows]) -> Rows:
+    """Returns the rows of all parts one after another; a single part is not copied."""
+    return parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def not_finite(rows: Rows) -> np.ndarray:

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from plimsoll.data import require_sizes
-from plimsoll.data.batch_source import BatchSource, Positioned
-from plimsoll.data.hdf5.rows import Hdf5Rows, Rows, not_finite
+from plimsoll.data.batch_source import Positioned
+from plimsoll.data.hdf5.rows import Hdf5Rows, Rows, joined, not_finite
 from plimsoll.errors import DataError
 from plimsoll.units import GIB
 
@@ -102,10 +102,7 @@ class MixedChunks(Positioned):
                     at["row"], at["group"], at["skipped"] = 0, at["group"] + 1, at["skipped"] + skipped
                     if at["group"] >= self.groups:
                         at["epoch"], at["group"] = at["epoch"] + 1, 0
-            if len(parts) == 1:
-                yield parts[0]
-            else:
-                yield {name: np.concatenate([part[name] for part in parts]) for name in room}
+            yield joined(parts)
 
 
 def order_of_chunks(count: int, seed: int, epoch: int) -> np.ndarray:
@@ -118,11 +115,6 @@ def order_within(count: int, seed: int, epoch: int, group: int) -> np.ndarray:
     return np.random.default_rng([seed, 5, epoch, group]).permutation(count)
 
 
-def mixed_loader(source: Hdf5Rows, *, prefetch: int, **options: Any) -> BatchSource:
-    """Builds a loader of `MixedChunks`; `prefetch` as in `BatchSource`."""
-    return BatchSource(MixedChunks(source, **options), prefetch=prefetch)
-
-
 def in_order(
     source: Hdf5Rows, spans: list[tuple[int, int]], *, batch_size: int, derive: Derive, skip_bad: bool
 ) -> Iterator[tuple[Rows, int]]:
@@ -130,7 +122,7 @@ def in_order(
     left, count = {}, 0
     for begin, end in spans:
         rows = derive(_finite(source, begin, end, skip_bad)[0])
-        left = {name: np.concatenate([left[name], rows[name]]) for name in rows} if count else rows
+        left = joined([left, rows]) if count else rows
         count = len(next(iter(left.values())))
         while count >= batch_size:
             yield {name: values[:batch_size] for name, values in left.items()}, batch_size

@@ -22,11 +22,12 @@ import numpy as np
 
 from plimsoll.data.disk import free_bytes, other_options, writing
 from plimsoll.data.hdf5.compression import Encode, compressed, library, threads
-from plimsoll.data.hdf5.rows import opened
+from plimsoll.data.hdf5.rows import DONE, opened
 from plimsoll.errors import DataError, StoppedError
 from plimsoll.units import MIB, format_bytes
 
-DONE, MADE_WITH = "rows_written", "made_with"
+MADE_WITH = "made_with"
+"""Attribute of a file that holds, as JSON, what its content follows from."""
 LEAST_FREE = 16 * MIB
 """Bytes of the disk that stay free besides the rows in flight: HDF5 does not survive a write that fails."""
 

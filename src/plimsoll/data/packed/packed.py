@@ -73,10 +73,6 @@ class Packed:
         """Returns the windows of `seq_len + 1` ids, `seq_len` apart: what is left at the end is dropped."""
         return count_windows(self.tokens, seq_len=seq_len, stride=seq_len)
 
-    def length(self, name: str) -> int:
-        """Returns the tokens of `tokens.bin` or `validation.bin`."""
-        return self.tokens if name == TOKENS else self.validation_tokens
-
     def starts(self) -> np.ndarray:
         """Returns where the documents start, memory-mapped."""
         starts = loaded(self.folder / DOCUMENTS, mapped=True)
@@ -111,8 +107,8 @@ def open_packed(folder: str | Path) -> Packed:
     """
     folder = Path(folder).expanduser()
     packed = _described(folder)
-    for name in (TOKENS, VALIDATION):
-        path, tokens = folder / name, packed.length(name)
+    for name, tokens in ((TOKENS, packed.tokens), (VALIDATION, packed.validation_tokens)):
+        path = folder / name
         if not path.is_file():
             raise DataError(f"there is no {name} in {folder}: the folder is not whole. Prepare it again")
         size, expected = path.stat().st_size, tokens * packed.on_disk.itemsize
@@ -140,7 +136,7 @@ def open_packed(folder: str | Path) -> Packed:
 def sampled(packed: Packed, name: str) -> Iterator[tuple[int, np.ndarray]]:
     """Yields places in a file and the ids from there on: the beginning and the end are among them."""
     count = SAMPLE_BYTES // packed.on_disk.itemsize
-    last = max(0, packed.length(name) - count)
+    last = max(0, (packed.tokens if name == TOKENS else packed.validation_tokens) - count)
     for first in sorted({last * place // (SAMPLES - 1) for place in range(SAMPLES)}):
         yield first, packed.read(name, first, count)
 

@@ -56,7 +56,9 @@ def build(
         raise RecipeError(f"--workers must be 1 or more, got {workers}")
     started, made_with = time.perf_counter(), _made_with(options)
     out = out.expanduser().absolute()
-    if is_finished(out, made_with):
+    if (out / META).is_file():
+        require_same(out, open_packed(out).about.get("made_with") or {}, made_with)
+        (out / PROGRESS).unlink(missing_ok=True)
         return _summary(out, tokens_before=None, seconds=0.0)
     if ray is not None:
         require_reachable(ray)
@@ -100,15 +102,6 @@ def _fill(folder: TextFolder, documents: Documents, encoder: Encoder, progress: 
             marked = now
             words = f"{folder.counts.tokens:,} tokens of {folder.counts.documents:,} documents"
             progress(extent.share(folder.position), words)
-
-
-def is_finished(out: Path, made_with: dict[str, Any]) -> bool:
-    """Tells whether the folder is whole and made with these options. DataError where it was made with others."""
-    if not (out / META).is_file():
-        return False
-    require_same(out, open_packed(out).about.get("made_with") or {}, made_with)
-    (out / PROGRESS).unlink(missing_ok=True)
-    return True
 
 
 def _made_with(options: TextSet) -> dict[str, Any]:

@@ -119,7 +119,8 @@ def packed_loader(
     An epoch has each window once, in another order than the one before; a batch may hold the end of one epoch and the
     start of the next. `workers`: threads that read at the same time, which a disk with a long way to it repays.
     """
-    require_sizes(seq_len=seq_len, batch_size=batch_size, seed=seed, prefetch=prefetch, workers=workers)
+    require_sizes(seq_len=seq_len, batch_size=batch_size)
+    require_sizes(least=0, seed=seed, prefetch=prefetch, workers=workers)
     windows = PackedWindows(open_packed(folder), seq_len=seq_len, batch_size=batch_size, seed=seed, workers=workers)
     return BatchSource(windows, prefetch=prefetch)
 

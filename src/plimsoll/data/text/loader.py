@@ -67,7 +67,8 @@ def text_loader(
 
     `shuffle_buffer_size` is in windows, 0 or 1 for none; `prefetch` in batches.
     """
-    require_sizes(batch_size=batch_size, shuffle_buffer_size=shuffle_buffer_size, prefetch=prefetch, seed=seed)
+    require_sizes(batch_size=batch_size)
+    require_sizes(least=0, shuffle_buffer_size=shuffle_buffer_size, prefetch=prefetch, seed=seed)
     windows: grain.IterDataset = TokenWindows(
         documents, tokenizer, seq_len=seq_len, stride=stride, epochs=epochs, held_out=held_out
     )

@@ -42,7 +42,15 @@ def closed_loop(trained: TrainedRun, *, seed: int = 0) -> dict[str, Any]:
     recipe: Control = trained.recipe
     task = recipe.task(trained.plan.compute(jax.default_backend()))
     assert isinstance(task, Imitator)
-    rows, options = recipe.rows, _made_with(recipe)
+    rows = recipe.rows
+    made_with = rows.attributes.get(MADE_WITH)
+    if made_with is None:
+        raise RecipeError(
+            f"{recipe.data} does not say which systems it was simulated with: --closed-loop needs a file of `plimsoll"
+            " prepare control`"
+        )
+    known = {field.name for field in dataclasses.fields(ControlSet)}
+    options = ControlSet(**{name: value for name, value in json.loads(str(made_with)).items() if name in known})
     first = options.variants_used - options.held_out_variants if options.held_out_variants else 0
     variants = list(range(first, options.variants_used))[:VARIANTS]
     every = systems(variants=options.variants_used, uncertainty=options.uncertainty, dt=options.dt, seed=options.seed)
@@ -108,14 +116,3 @@ def shown(trained: TrainedRun) -> list[dict[str, Any]]:
         ],
     }
     return [table, *charts]
-
-
-def _made_with(recipe: Control) -> ControlSet:
-    options = recipe.rows.attributes.get(MADE_WITH)
-    if options is None:
-        raise RecipeError(
-            f"{recipe.data} does not say which systems it was simulated with: --closed-loop needs a file of `plimsoll"
-            " prepare control`"
-        )
-    known = {field.name for field in dataclasses.fields(ControlSet)}
-    return ControlSet(**{name: value for name, value in json.loads(str(options)).items() if name in known})

@@ -65,26 +65,28 @@ def systems(
     *, variants: int, uncertainty: float, dt: float, seed: int, names: Sequence[str] = tuple(FAMILIES)
 ) -> list[System]:
     """Returns a system for each family."""
-    numbers = list(FAMILIES)
-    return [_system(FAMILIES[name], numbers.index(name), variants, uncertainty, dt, seed) for name in names]
-
-
-def _system(family: Family, number: int, variants: int, uncertainty: float, dt: float, seed: int) -> System:
-    k, accepted, steps, sampled = gain(family), [], [], 0
-    for variant in range(variants):
-        random = np.random.default_rng([seed, number, variant])
-        for _ in range(DRAWS):
-            parameters = family.varied(random, uncertainty)
-            ad, bd = held(*family.matrices(parameters), dt)
-            step = ad - bd @ k
-            sampled += 1
-            if np.abs(np.linalg.eigvals(step)).max() < 1:  # it settles
-                break
-        else:
-            raise PlimsollError(
-                f"of {family.name} no variant within {uncertainty:.0%} of its parameters is stable under the nominal"
-                f" gain, in {DRAWS} draws: lower --uncertainty"
-            )
-        accepted.append(parameters)
-        steps.append(step)
-    return System(family, k, np.stack(steps), sampled - variants, tuple(accepted))
+    numbers = {name: number for number, name in enumerate(FAMILIES)}
+    designed = []
+    for name in names:
+        family, accepted, steps, sampled = FAMILIES[name], [], [], 0
+        k = gain(family)
+        for variant in range(variants):
+            random = np.random.default_rng([seed, numbers[name], variant])
+            for _ in range(DRAWS):
+                factors = 1 + random.uniform(-uncertainty, uncertainty, len(family.parameters))  # of gravity, too
+                nominal = zip(family.parameters.items(), factors, strict=True)
+                parameters = {parameter: value * factor for (parameter, value), factor in nominal}
+                ad, bd = held(*family.matrices(parameters), dt)
+                step = ad - bd @ k
+                sampled += 1
+                if np.abs(np.linalg.eigvals(step)).max() < 1:  # it settles
+                    break
+            else:
+                raise PlimsollError(
+                    f"of {name} no variant within {uncertainty:.0%} of its parameters is stable under the nominal"
+                    f" gain, in {DRAWS} draws: lower --uncertainty"
+                )
+            accepted.append(parameters)
+            steps.append(step)
+        designed.append(System(family, k, np.stack(steps), sampled - variants, tuple(accepted)))
+    return designed

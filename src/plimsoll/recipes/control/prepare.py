@@ -8,7 +8,6 @@ so that no trajectory and no variant is in both parts. All of it follows from th
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,8 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
+from plimsoll.data.disk import free_bytes
+from plimsoll.data.hdf5.rows import joined
 from plimsoll.data.hdf5.writer import Column, GrowingFile, is_finished
 from plimsoll.data.progress import Spoken
 from plimsoll.errors import DataError, PlimsollError
@@ -126,7 +127,7 @@ def require_room(options: ControlSet, out: Path) -> None:
     written = unfinished.stat().st_blocks * 512 if unfinished.exists() else 0
     most = round(options.samples * ROW_BYTES[options.compression] * options.window / 32)
     needed = most - written
-    free = shutil.disk_usage(folder).free
+    free = free_bytes(folder / out.name)
     if needed > free:
         raise DataError(
             f"{options.samples:,} windows take up to {format_bytes(needed)} with --compression {options.compression},"
@@ -220,10 +221,10 @@ class Maker:
                     pending.append(self._rows(block, trajectories, order[:room]))
                     order = order[room:]
                     if sum(len(part["variant"]) for part in pending) == self.options.chunk_rows:
-                        yield _joined(pending)
+                        yield joined(pending)
                         pending = []
         if pending:
-            yield _joined(pending)
+            yield joined(pending)
 
     def _dispatched(
         self, number: int, variants: tuple[int, ...], attempt: int = 0, *, use: int = 1
@@ -312,10 +313,6 @@ class Maker:
             inputs, size = system.gain.shape
             states[row, size:], controls[row, inputs:] = 1, 1
         return states, controls, np.sqrt(squares / pilots[:, None]) / controls
-
-
-def _joined(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    return parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def code(inputs: int, states: int) -> list[int]:

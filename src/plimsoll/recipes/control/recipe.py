@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from plimsoll.data import require_sizes
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.recipes.base import AdamWRecipe, Count, Prepared, Say
 from plimsoll.recipes.verbs import Shown, Verb
@@ -91,11 +92,9 @@ class Control(AdamWRecipe):
         super().__post_init__()
         if self.data:  # a run is continued and evaluated from other folders, too
             object.__setattr__(self, "data", str(Path(self.data).expanduser().absolute()))
-        least = {"width": 1, "heads": 1, "layers": 1, "inner": 1, "mix_chunks": 1, "validation_rows": 0}
-        for name, smallest in least.items():
-            value = getattr(self, name)
-            if value is not None and value < smallest:
-                raise RecipeError(f"--{name.replace('_', '-')} must be {smallest} or more, got {value}")
+        require_sizes(width=self.width, heads=self.heads, layers=self.layers, inner=self.inner)
+        require_sizes(mix_chunks=self.mix_chunks)
+        require_sizes(least=0, validation_rows=self.validation_rows)
         if self.width % self.heads:
             raise RecipeError(f"--width {self.width} cannot be divided among --heads {self.heads}")
         if not 0 <= self.dropout < 1:

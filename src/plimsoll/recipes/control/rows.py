@@ -12,11 +12,12 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal
 
+import h5py
 import numpy as np
 
 from plimsoll.data.batch_source import BatchSource
 from plimsoll.data.hdf5.rows import Hdf5Rows, Rows
-from plimsoll.data.hdf5.shuffled import in_order, mixed_loader
+from plimsoll.data.hdf5.shuffled import MixedChunks, in_order
 from plimsoll.errors import DataError
 
 COLUMNS = {
@@ -68,7 +69,8 @@ class ControlRows(Hdf5Rows):
     @cached_property
     def families(self) -> list[str]:
         """Names of the families, sorted; an example's `family` is an index of this list."""
-        names = sorted(self.group("normalization"))
+        group = self._file.get("normalization")
+        names = sorted(group) if isinstance(group, h5py.Group) else []
         if not names:
             raise DataError(
                 f"{self.path} has no group `normalization`: it says which families there are, and the spread of their"
@@ -127,7 +129,7 @@ class ControlRows(Hdf5Rows):
 
     def loader(self, *, batch_size: int, seed: int, mix: int, skip_bad: bool, prefetch: int) -> BatchSource:
         """Returns batches without end of the rows to train on."""
-        return mixed_loader(
+        batches = MixedChunks(
             self,
             batch_size=batch_size,
             seed=seed,
@@ -135,8 +137,8 @@ class ControlRows(Hdf5Rows):
             mix=mix,
             skip_bad=skip_bad,
             derive=partial(self._derived, held_out=False),
-            prefetch=prefetch,
         )
+        return BatchSource(batches, prefetch=prefetch)
 
     def validation(self, *, most: int, batch_size: int, skip_bad: bool = False) -> Iterator[Rows]:
         """Yields about `most` rows in chunks from all over the held-out part, always the same.

@@ -113,8 +113,9 @@ def simulate_journeys(
             codes = jnp.broadcast_to(of.code[:, None], (*seen.shape[:2], of.code.shape[1]))
             scaled = jnp.concatenate([seen / of.state_scale[:, None], codes], axis=-1)
             control = predict(scaled) * of.control_scale
-            spent = jnp.stack([_cost(alone, optimal(alone)), _cost(state, control)])
-            norms = jnp.stack([jnp.linalg.norm(alone, axis=1), jnp.linalg.norm(state, axis=1)])
+            both = (alone, optimal(alone)), (state, control)
+            spent = jnp.stack([jnp.sum(x**2, axis=1) + CONTROL_WEIGHT * jnp.sum(u**2, axis=1) for x, u in both])
+            norms = jnp.stack([jnp.linalg.norm(x, axis=1) for x, _ in both])
             after = moved(state, control, time)
             seen = jnp.concatenate([seen[:, 1:], after[:, None]], axis=1)
             return (moved(alone, optimal(alone), time), seen), (spent, norms)
@@ -129,10 +130,6 @@ def simulate_journeys(
         return {"cost": jnp.sum(spent, axis=0) * dt, "final": final, "norms": norms.swapaxes(0, 1)}
 
     return jax.tree.map(np.asarray, simulated(starts, jax.random.key(seed)))
-
-
-def _cost(state: Array, control: Array) -> Array:
-    return jnp.sum(state**2, axis=1) + CONTROL_WEIGHT * jnp.sum(control**2, axis=1)
 
 
 def compare_costs(starts: Journeys, names: list[str], driven: dict[str, np.ndarray]) -> dict[str, Any]:

@@ -165,7 +165,7 @@ class EigenBlock(nnx.Module):
 
 
 class Group(nnx.Module):
-    """Layers of recurrences, and one at their end that attends."""
+    """Layers of recurrences, and one at their end that attends: what is stacked where `attention_every` is given."""
 
     def __init__(self, shape: EigenShape, compute: Compute, rngs: nnx.Rngs) -> None:
         self.recurrent = [f"recurrent_{number}" for number in range(shape.attention_every - 1)]
@@ -179,8 +179,3 @@ class Group(nnx.Module):
         for name in self.recurrent:
             x = getattr(self, name)(x, angles)
         return self.attending(x, angles)
-
-
-def block_of(shape: EigenShape) -> type[EigenBlock] | type[Group]:
-    """Returns the module that is stacked `shape.blocks` times."""
-    return Group if shape.attention_every else EigenBlock

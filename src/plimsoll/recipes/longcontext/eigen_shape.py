@@ -6,14 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from plimsoll.data import require_sizes
 from plimsoll.errors import RecipeError
 from plimsoll.models.sizing import DecoderShape
 
 Mixing = Literal["auto", "steps", "matmul", "associative", "fft"]
 FIXED_ONLY = ("matmul", "fft")
 """Forms of the recurrence that need one coefficient for all positions."""
-LEAST = dict.fromkeys(("width", "layers", "inner", "states", "vocab", "chunk_size"), 1)
-LEAST |= dict.fromkeys(("attention_every", "attention_window", "tbptt"), 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +38,10 @@ class EigenShape(DecoderShape):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, least in LEAST.items():
-            if getattr(self, name) < least:
-                option = name.replace("_", "-")
-                raise RecipeError(f"--{option} must be {least} or more, got {getattr(self, name)}")
+        require_sizes(width=self.width, layers=self.layers, inner=self.inner, states=self.states, vocab=self.vocab)
+        require_sizes(chunk_size=self.chunk_size)
+        counts = {"attention_every": self.attention_every, "attention_window": self.attention_window}
+        require_sizes(least=0, **counts, tbptt=self.tbptt)
         if not 0 <= self.r_min < self.r_max < 1:
             raise RecipeError(
                 f"--r-min {self.r_min:g} and --r-max {self.r_max:g} bound what is left of a state after a token: they"

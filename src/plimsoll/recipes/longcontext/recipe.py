@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from plimsoll.data import require_sizes
 from plimsoll.data.same_data import require_same_facts
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.models.sizing import HEAD_WIDTHS
@@ -34,7 +35,6 @@ GPT2_VOCABULARY = 50_257
 LARGEST_VOCABULARY = 2**31
 DEFAULT_EPOCHS = 1.0
 TOKENIZER = "tokenizer.json"
-LEAST = dict.fromkeys(("seq_len", "width", "layers", "inner", "heads"), 1) | {"validation_tokens": 0, "workers": 0}
 IDENTITY = ("tokens", "documents", "vocab_size", "dtype", "end_of_text", "tokenizer_sha256")
 """What distinguishes a packed folder from another that has taken its place."""
 
@@ -137,10 +137,8 @@ class LongContext(AdamWRecipe):
         super().__post_init__()
         if self.data:  # a run is continued and evaluated from other folders, too
             object.__setattr__(self, "data", str(Path(self.data).expanduser().absolute()))
-        for name, least in LEAST.items():
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise RecipeError(f"--{name.replace('_', '-')} must be {least} or more, got {value}")
+        require_sizes(seq_len=self.seq_len, width=self.width, layers=self.layers, inner=self.inner, heads=self.heads)
+        require_sizes(least=0, validation_tokens=self.validation_tokens, workers=self.workers)
         if self.vocab_size is not None and not 1 <= self.vocab_size <= LARGEST_VOCABULARY:
             raise RecipeError(f"--vocab-size must be from 1 to {LARGEST_VOCABULARY:,}, got {self.vocab_size:,}")
         if not 0 <= self.warmup_fraction < 1:

@@ -5,7 +5,7 @@ from jaxtyping import Array
 
 from plimsoll.levers.chunked_loss import chunked_nats
 from plimsoll.models.language import NextToken
-from plimsoll.recipes.longcontext.eigen import block_of
+from plimsoll.recipes.longcontext.eigen import EigenBlock, Group
 from plimsoll.recipes.longcontext.eigen_shape import EigenShape
 from plimsoll.recipes.longcontext.positions import stretches
 from plimsoll.types import COUNTED, IGNORE, Batch, Compute, LossSum, Metrics, Params
@@ -16,7 +16,7 @@ class LongTokens(NextToken):
     `counted` of (batch,) besides, and reports the loss by position."""
 
     def __init__(self, shape: EigenShape, compute: Compute) -> None:
-        super().__init__(shape, compute, block_of(shape))
+        super().__init__(shape, compute, Group if shape.attention_every else EigenBlock)
 
     def loss(
         self, params: Params, carry: None, batch: Batch, keys: Array, *, train: bool
