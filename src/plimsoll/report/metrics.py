@@ -81,8 +81,16 @@ class MetricsLog:
         self._file.close()
 
     def _open(self) -> None:
-        _drop_torn_line(self.path)
-        self._file = open(self.path, "ab")  # noqa: SIM115 - lives as long as the run
+        """Opens the file, and cuts off what follows its last newline.
+
+        It is mapped for that, not read: it may be long, and memory is scarce.
+        """
+        self._file = open(self.path, "ab+")  # noqa: SIM115 - lives as long as the run
+        if size := self.path.stat().st_size:
+            with mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                end = content.rfind(b"\n") + 1
+            if end < size:
+                self._file.truncate(end)
 
 
 def _lines_and_rows(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
@@ -101,17 +109,6 @@ def _lines_and_rows(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
                     "depend on it"
                 ) from None
             yield line, row
-
-
-def _drop_torn_line(path: Path) -> None:
-    """Cuts off what follows the last newline. The file is mapped, not read: it may be long, and memory is scarce."""
-    if not path.exists() or not (size := path.stat().st_size):
-        return
-    with open(path, "r+b") as file:
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            end = content.rfind(b"\n") + 1
-        if end < size:
-            file.truncate(end)
 
 
 class LogFile:
