@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -102,18 +102,13 @@ def runs(arguments: list[str]) -> int:
     if not folder.is_dir() and options.folder != "runs":
         raise PlimsollError(f"there is no folder {options.folder!r}: name one that has runs in it or below it")
     rows = []
-    for path in find_runs(folder):
-        rows.append(run_row(path, name=path.absolute().name if path == folder else str(path.relative_to(folder))))
-    return print_answer(options, {"runs": rows}, lambda answer: runs_table(answer["runs"]))
-
-
-def find_runs(folder: Path) -> Iterator[Path]:
-    """Yields folders with a recipe.json, sorted; runs are not looked for inside runs."""
     for path, below, files in os.walk(folder):
         if "recipe.json" in files:
-            below.clear()
-            yield Path(path)
+            below.clear()  # runs are not looked for inside runs
+            run = Path(path)
+            rows.append(run_row(run, name=run.absolute().name if run == folder else str(run.relative_to(folder))))
         below.sort()
+    return print_answer(options, {"runs": rows}, lambda answer: runs_table(answer["runs"]))
 
 
 def run_row(path: Path, *, name: str) -> dict[str, Any]:
