@@ -117,12 +117,7 @@ class LogFile:
     Whatever the terminal shows (`--quiet`, a closed window, a lost connection), this file has every message.
     """
 
-    def __init__(
-        self,
-        path: Path | str,
-        *,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
+    def __init__(self, path: Path | str, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         # By line, so that a kill loses none; open as long as the run.
         self._file = open(path, "a", buffering=1, encoding="utf-8")  # noqa: SIM115
         self._now = now
