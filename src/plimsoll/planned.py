@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -185,9 +184,6 @@ class Ledger:
     @property
     def fits(self) -> bool:
         return self.needed_bytes <= self.budget_bytes and (self.host is None or self.host.fits)
-
-    def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self), indent=2)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -97,12 +97,12 @@ import json, sys
 import jax
 from plimsoll.training import allocator
 most = {}
-def counted(figure):
+def counted(figure="bytes_in_use"):
     held = sum(array.nbytes for array in jax.live_arrays())
     most["now"] = held
     most["peak"] = max(most.get("peak", 0), held)
     return most["now" if figure == "bytes_in_use" else "peak"]
-allocator._fullest = counted
+allocator.device_bytes = counted
 from plimsoll import worker
 sys.exit(worker.main(["train", sys.argv[1]]))
 """

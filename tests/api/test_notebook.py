@@ -18,7 +18,7 @@ from report_examples import PLANNED
 
 
 def test_a_plan_shows_its_table_and_its_picture():
-    html = ShownPlan.of(PLANNED)._repr_html_()
+    html = ShownPlan(**vars(PLANNED))._repr_html_()
     said = text_of(html)
     assert "stories-small on cpu: 1.5 GiB of 2.0 GiB, predicted" in said
     assert "activations 640.0 MiB" in said
@@ -27,7 +27,7 @@ def test_a_plan_shows_its_table_and_its_picture():
 
 
 def test_it_is_the_same_plan():
-    shown = ShownPlan.of(PLANNED)
+    shown = ShownPlan(**vars(PLANNED))
     assert shown.to_dict() == PLANNED.to_dict()
     assert str(shown).startswith("plan for stories-small on cpu: 1.5 GiB of 2.0 GiB")
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from plimsoll.errors import PlimsollError
-from plimsoll.report.ladder import ladder_figure, ladder_picture, ladder_table
+from plimsoll.report.ladder import ladder_figure, ladder_table
+from plimsoll.report.picture import save_picture
 from plimsoll.units import GIB, MIB
 
 GOLDEN = Path(__file__).parent / "golden/ladder.txt"
@@ -106,8 +107,11 @@ def test_no_words_lie_outside_the_picture_or_on_one_another(tmp_path):
 
 
 def test_both_formats_are_written_and_another_is_refused(tmp_path):
-    assert ladder_picture(LADDER, tmp_path / "ladder.png").read_bytes().startswith(b"\x89PNG")
-    one, two = (ladder_picture(LADDER, tmp_path / name).read_bytes() for name in ("one.svg", "two.svg"))
+    def written(name):
+        return save_picture(tmp_path / name, lambda: ladder_figure(LADDER)).read_bytes()
+
+    assert written("ladder.png").startswith(b"\x89PNG")
+    one, two = written("one.svg"), written("two.svg")
     assert one == two
     with pytest.raises(PlimsollError, match=r"\.png or \.svg, and 'ladder\.pdf'"):
-        ladder_picture(LADDER, tmp_path / "ladder.pdf")
+        written("ladder.pdf")

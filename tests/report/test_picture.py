@@ -12,7 +12,7 @@ from plimsoll.api import plan as api_plan
 from plimsoll.cli.main import main
 from plimsoll.errors import PlimsollError
 from plimsoll.planned import Buffer, Ledger
-from plimsoll.report.picture import plan_picture, require_picture, waterfall
+from plimsoll.report.picture import require_picture, save_picture, waterfall
 from plimsoll.report.tables import plan_table
 from plimsoll.units import GIB, MIB
 from report_examples import PLANNED, SOURCES
@@ -79,27 +79,28 @@ def test_no_words_lie_outside_the_picture_or_on_one_another(tmp_path):
 
 
 def test_both_formats_are_written(tmp_path):
-    assert plan_picture(PLANNED, tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
-    svg = plan_picture(PLANNED, tmp_path / "plan.svg").read_text()
+    assert save_picture(tmp_path / "plan.png", lambda: waterfall(PLANNED)).read_bytes().startswith(b"\x89PNG")
+    svg = save_picture(tmp_path / "plan.svg", lambda: waterfall(PLANNED)).read_text()
     assert "<svg" in svg
     assert re.search(r">\s*predicted peak\s*<", svg)  # words stay words: they can be searched
 
 
 def test_the_same_plan_gives_the_same_svg(tmp_path):
-    one, two = (plan_picture(PLANNED, tmp_path / name).read_bytes() for name in ("one.svg", "two.svg"))
+    paths = [tmp_path / "one.svg", tmp_path / "two.svg"]
+    one, two = (save_picture(path, lambda: waterfall(PLANNED)).read_bytes() for path in paths)
     assert one == two
 
 
 def test_another_format_is_refused_with_those_that_exist(tmp_path):
     with pytest.raises(PlimsollError, match=r"\.png or \.svg, and 'plan\.jpg'"):
-        plan_picture(PLANNED, tmp_path / "plan.jpg")
+        save_picture(tmp_path / "plan.jpg", lambda: waterfall(PLANNED))
 
 
 def test_matplotlib_is_imported_only_to_draw_and_pyplot_never(tmp_path):
     code = (
         "import sys; from plimsoll.report import picture; early = 'matplotlib' in sys.modules;"
         "sys.path.insert(0, 'tests/support'); from report_examples import PLANNED;"
-        "picture.plan_picture(PLANNED, sys.argv[1]);"
+        "picture.save_picture(sys.argv[1], lambda: picture.waterfall(PLANNED));"
         "sys.exit(early or 'matplotlib.pyplot' in sys.modules or 'jax' in sys.modules)"
     ).replace("tests/support", str(Path(__file__).parents[1] / "support"))
     environment = os.environ | {"PYTHONPATH": SOURCES}
@@ -110,7 +111,7 @@ def test_matplotlib_is_imported_only_to_draw_and_pyplot_never(tmp_path):
 def test_without_matplotlib_the_picture_is_refused_with_how_to_install_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(PlimsollError, match="pip install matplotlib"):
-        plan_picture(PLANNED, tmp_path / "plan.png")
+        save_picture(tmp_path / "plan.png", lambda: waterfall(PLANNED))
     assert not (tmp_path / "plan.png").exists()
 
 
@@ -127,7 +128,7 @@ def test_a_full_disk_is_said_in_one_paragraph(tmp_path, monkeypatch):
 
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
     with pytest.raises(PlimsollError, match=r"plan\.png was not written: No space left on device$"):
-        plan_picture(PLANNED, tmp_path / "plan.png")
+        save_picture(tmp_path / "plan.png", lambda: waterfall(PLANNED))
 
 
 def test_a_plan_is_printed_even_where_its_picture_fails(tmp_path, monkeypatch, capsys):
@@ -135,7 +136,7 @@ def test_a_plan_is_printed_even_where_its_picture_fails(tmp_path, monkeypatch, c
         raise PlimsollError("the picture was not written: No space left on device")
 
     monkeypatch.setattr(api_plan, "plan", lambda *_, **__: PLANNED)
-    monkeypatch.setattr("plimsoll.report.picture.plan_picture", fails)
+    monkeypatch.setattr("plimsoll.report.picture.save_picture", fails)
     assert main(["plan", "code", "--picture", str(tmp_path / "plan.png")]) == 2
     said = capsys.readouterr()
     assert said.out == plan_table(PLANNED) + "\n"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from plimsoll.errors import PlimsollError, RecipeError
-from plimsoll.planner.chips import Chip
+from plimsoll.planner.chips import BACKEND, Chip
 from plimsoll.processes import environment
 from plimsoll.processes.request import ask
 from plimsoll.units import format_bytes
@@ -50,10 +50,6 @@ def card_for(target: Chip) -> Card | None:
     if len(listed["devices"]) < target.devices:
         raise RecipeError(_missing(target, f"JAX finds {len(listed['devices'])} of its {target.devices} devices"))
     return Card(**first)
-
-
-BACKEND = {"cuda": "gpu", "tpu": "tpu"}
-"""JAX's backend for each platform of a chip."""
 
 
 def _missing(target: Chip, why: str) -> str:

@@ -187,7 +187,7 @@ def _train(question: Mapping[str, Any], interruption: Any, scratch: list[Path]) 
     recipe = from_dict(question["recipe"])
     board = distributed.Board(lambda: interruption.signal)
     _require_alike(board, question)
-    if distributed.is_first():
+    if distributed.process() == 0:
         session = _prepared(recipe, question["options"], board, question["door"])
     else:
         session = board.read("session")

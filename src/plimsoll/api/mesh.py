@@ -53,12 +53,12 @@ def parse_mesh(text: str | None) -> Mesh | None:
     return Mesh(sizes.get("data", 1), sizes.get("fsdp", 1))
 
 
-def cpu_devices(environment: Mapping[str, str] = os.environ) -> int:
+def cpu_devices() -> int:
     """Returns the number of devices that JAX treats the CPU as in one process; 1 by default."""
-    count = whole_number(environment.get(CPU_DEVICES, ""))
+    count = whole_number(os.environ.get(CPU_DEVICES, ""))
     if count is not None:
         return max(1, count)
-    forced = re.findall(rf"{FORCED_DEVICES}=(\d+)", environment.get("XLA_FLAGS", ""))
+    forced = re.findall(rf"{FORCED_DEVICES}=(\d+)", os.environ.get("XLA_FLAGS", ""))
     return max(1, int(forced[-1])) if forced else 1
 
 

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from plimsoll.planned import Planned
@@ -35,11 +35,6 @@ class ShownPlan(Planned):
         from plimsoll.report.tables import plan_table
 
         return plan_table(self)
-
-    @classmethod
-    def of(cls, planned: Planned) -> ShownPlan:
-        """Returns the same plan as a ShownPlan."""
-        return cls(**{field.name: getattr(planned, field.name) for field in fields(planned)})
 
 
 def is_here() -> bool:

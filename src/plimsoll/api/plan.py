@@ -18,7 +18,6 @@ from plimsoll.levers.lever import CLASSES
 from plimsoll.levers.records.batch import PREFETCH
 from plimsoll.planned import Planned
 from plimsoll.planner import calibration, chips, host
-from plimsoll.planner.calibration import estimate_band
 from plimsoll.planner.child import Child
 from plimsoll.planner.chips import Chip
 from plimsoll.planner.search import search
@@ -95,13 +94,13 @@ def plan(
     command, variables = _compile_process(target, about, say)
     with Child(command, variables, about=about, answers=environment.cache_folder() / "answers") as compiler:
         planned = search(problem, compiler, say)
-        return dataclasses.replace(
-            notebook.ShownPlan.of(planned),
-            margin_bytes=margin_bytes,
-            error_band=None if samples is None else calibration.error_band(samples),
-            estimate_band=estimate_band(planned.ledger),
-            disk=disk.needed(compiler.static().state_bytes),
-        )
+        further = {
+            "margin_bytes": margin_bytes,
+            "error_band": None if samples is None else calibration.error_band(samples),
+            "estimate_band": calibration.estimate_band(planned.ledger),
+            "disk": disk.needed(compiler.static().state_bytes),
+        }
+        return notebook.ShownPlan(**vars(planned) | further)
 
 
 def _compile_process(target: Chip, about: dict[str, Any], say: Say) -> tuple[list[str], dict[str, str]]:

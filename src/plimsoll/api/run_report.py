@@ -7,7 +7,6 @@ too. What the model makes is computed in a process of its own, within the memory
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from typing import Any
 
 from plimsoll.api import commands
@@ -28,12 +27,6 @@ Say = Callable[[str], None]
 Facts = dict[str, Any]
 
 VALIDATION = "validation_"
-
-
-def made_by() -> str:
-    """Returns the last line of a page."""
-    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return f"Made by plimsoll {version()}, {now}. It holds all it shows: nothing is fetched from anywhere."
 
 
 def recorded(run: str, *, ask_model: bool = True, closed_loop: bool = False, say: Say = lambda text: None) -> Recorded:

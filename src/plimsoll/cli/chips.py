@@ -71,7 +71,7 @@ NOTES = (
 def _table(groups: Mapping[str, Sequence[Chip]]) -> list[str]:
     """Returns a line per group, whose chips differ in their number of devices and hosts alone."""
     from plimsoll.planner.chip_file import PRECISIONS
-    from plimsoll.report.layout import columns
+    from plimsoll.report.layout import columns, known
     from plimsoll.units import format_bytes
 
     units = ["", "", "", "of each", *["TFLOP/s"] * 4, "GB/s", "GB/s"]
@@ -83,16 +83,12 @@ def _table(groups: Mapping[str, Sequence[Chip]]) -> list[str]:
             label,
             *(f"{min(n):,}" if min(n) == max(n) else f"{min(n):,} to {max(n):,}" for n in (devices, hosts)),
             format_bytes(first.memory_bytes),
-            *(_tera(first.flops.get(precision)) for precision in PRECISIONS),
+            *(known(first.flops.get(precision), lambda rate: f"{rate / 1e12:,.4g}") for precision in PRECISIONS),
             _giga(first.memory_bandwidth),
             _giga(max(each.link_bandwidth for each in group)),
         ]
         rows.append(row)
     return columns(rows, align="lrrrrrrrrr", indent=0)
-
-
-def _tera(rate: float | None) -> str:
-    return "-" if rate is None else f"{rate / 1e12:,.4g}"
 
 
 def _giga(rate: float) -> str:
@@ -106,7 +102,7 @@ def _described(chip: Chip) -> str:
 
     hosts = "1 host" if chip.hosts == 1 else f"{chip.hosts:,} hosts"
     devices = "1 device" if chip.devices == 1 else f"{chip.devices:,} devices"
-    rates = ", ".join(f"{precision} {_tera(rate)}" for precision, rate in chip.flops.items())
+    rates = ", ".join(f"{precision} {rate / 1e12:,.4g}" for precision, rate in chip.flops.items())
     figures = {"memory_bytes": ("memory", f"{format_bytes(chip.memory_bytes)} of each device")}
     if chip.platform == "cpu":
         figures["flops"] = ("rates", "measured when it is planned for")

@@ -20,7 +20,7 @@ from plimsoll.recipes.verbs import Verb, resolved
 from plimsoll.report.summary import evaluation_text
 from plimsoll.runs.folder import RunFolder, replace_file
 from plimsoll.runs.remote import fetched
-from plimsoll.units import format_bytes, require_bounds
+from plimsoll.units import format_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +60,6 @@ class EvaluatePretrained:
     frozen_bits: Bits = None
     precision: Precision = "float32"
     json: Json = False
-
-    def __post_init__(self) -> None:
-        require_bounds(self, PlimsollError)
 
 
 def evaluate(arguments: list[str]) -> int:

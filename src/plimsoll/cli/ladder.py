@@ -35,8 +35,8 @@ def ladder(arguments: list[str]) -> int:
     """Trains a few steps on each rung and prints the measured table. 3 if a rung failed, 2 if none could be run."""
     name, options = parse_with_recipe(LadderOptions, arguments, command="ladder")
     from plimsoll.api.ladder import climb
-    from plimsoll.report.ladder import ladder_picture, ladder_table
-    from plimsoll.report.picture import require_picture
+    from plimsoll.report.ladder import ladder_figure, ladder_table
+    from plimsoll.report.picture import require_picture, save_picture
 
     def stop(_number: int, _frame: Any) -> NoReturn:
         raise SystemExit(143)  # as at Ctrl-C: on the way out, every process and folder of the ladder goes too
@@ -55,7 +55,7 @@ def ladder(arguments: list[str]) -> int:
         say=lambda text: print(f"  {text} ...", file=sys.stderr),
     )
     if options.picture is not None:
-        ladder_picture(result, options.picture)
+        save_picture(options.picture, lambda: ladder_figure(result))
     print(json.dumps(result) if options.json else ladder_table(result))
     outcomes = {row["outcome"] for row in result["rungs"]}
     return 3 if "failed" in outcomes else 0 if "measured" in outcomes else 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -102,18 +102,13 @@ def runs(arguments: list[str]) -> int:
     if not folder.is_dir() and options.folder != "runs":
         raise PlimsollError(f"there is no folder {options.folder!r}: name one that has runs in it or below it")
     rows = []
-    for path in find_runs(folder):
-        rows.append(run_row(path, name=path.absolute().name if path == folder else str(path.relative_to(folder))))
-    return print_answer(options, {"runs": rows}, lambda answer: runs_table(answer["runs"]))
-
-
-def find_runs(folder: Path) -> Iterator[Path]:
-    """Yields folders with a recipe.json, sorted; runs are not looked for inside runs."""
     for path, below, files in os.walk(folder):
         if "recipe.json" in files:
-            below.clear()
-            yield Path(path)
+            below.clear()  # runs are not looked for inside runs
+            run = Path(path)
+            rows.append(run_row(run, name=run.absolute().name if run == folder else str(run.relative_to(folder))))
         below.sort()
+    return print_answer(options, {"runs": rows}, lambda answer: runs_table(answer["runs"]))
 
 
 def run_row(path: Path, *, name: str) -> dict[str, Any]:
@@ -172,8 +167,14 @@ def inspect(arguments: list[str]) -> int:
         from plimsoll.report.data_tables import hdf5_table
 
         described = survey.describe(options.path)
-        if options.shuffle:
-            described["shuffle"] = _shuffle(options)
+        if options.shuffle:  # of the first groups of an epoch, from the numbers of rows alone: nothing is read
+            from plimsoll.data.hdf5.rows import widest
+            from plimsoll.data.hdf5.shuffled import sampled_order
+
+            rows, chunk_rows = widest(options.path)
+            order = sampled_order(rows, chunk_rows=chunk_rows, mix=options.mix_chunks, seed=0)
+            batch_size = min(options.batch_size, rows)
+            described["shuffle"] = survey.shuffle_quality(order, batch_size=batch_size, chunk_rows=chunk_rows)
         return print_answer(options, described, hdf5_table)
     from plimsoll.data.text.opening import open_documents
     from plimsoll.data.text.survey import describe_text
@@ -182,17 +183,6 @@ def inspect(arguments: list[str]) -> int:
         options.path, config=options.dataset_config, split=options.split, text_column=options.text_column
     )
     return print_answer(options, describe_text(documents), _data_text)
-
-
-def _shuffle(options: InspectOptions) -> dict[str, Any]:
-    """Returns how well the first groups of an epoch are mixed, from the numbers of rows alone: nothing is read."""
-    from plimsoll.data.hdf5.rows import widest
-    from plimsoll.data.hdf5.shuffled import sampled_order
-    from plimsoll.data.hdf5.survey import shuffle_quality
-
-    rows, chunk_rows = widest(options.path)
-    order = sampled_order(rows, chunk_rows=chunk_rows, mix=options.mix_chunks, seed=0)
-    return shuffle_quality(order, batch_size=min(options.batch_size, rows), chunk_rows=chunk_rows)
 
 
 def describe_run(folder: RunFolder) -> dict[str, Any]:

@@ -48,7 +48,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs a command, and returns the exit code: 0 done, 2 refused, 3 stopped by the run itself, 130 or 143
     interrupted and saved."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    show_anything()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what the terminal cannot show is replaced, and stops nothing
+            stream.reconfigure(errors="replace")
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(usage())
         return 0
@@ -65,13 +67,6 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     module, function = HIDDEN[name] if name in HIDDEN else (COMMANDS[name][0], name)
     return answered(lambda: getattr(importlib.import_module(module), function)(rest))
-
-
-def show_anything() -> None:
-    """Replaces characters that the terminal cannot show, instead of stopping at them."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
 
 
 def answered(command: Callable[[], int]) -> int:

@@ -17,9 +17,9 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 import tyro
 
 from plimsoll.cli.examples import example
-from plimsoll.errors import RecipeError
+from plimsoll.errors import PlimsollError, RecipeError
 from plimsoll.recipes.base import Recipe
-from plimsoll.units import parse_count
+from plimsoll.units import parse_count, require_bounds
 
 T = TypeVar("T")
 
@@ -69,6 +69,7 @@ def parse(
         if stop.code in (0, None):
             raise
         raise RecipeError(_one_paragraph(errors.getvalue(), program)) from None
+    require_bounds(parsed, PlimsollError)
     # Sizes that contradict one another are said now, not by the compile child.
     getattr(getattr(parsed, "recipe", None), "shape", None)
     return parsed

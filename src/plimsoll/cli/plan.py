@@ -51,7 +51,7 @@ def plan(arguments: list[str]) -> int:
     if options.buffers and not options.json:
         print(f"\n{tables.buffers_table(planned)}")
     if options.picture is not None:
-        picture.plan_picture(planned, options.picture)
+        picture.save_picture(options.picture, lambda: picture.waterfall(planned))
     return 0
 
 
@@ -70,8 +70,8 @@ def _compare(name: str, options: PlanOptions) -> int:
     assert options.compare is not None
     _require_absent(options, ("chip", "measure", "buffers"), "--compare plans for several chips", "--compare")
     from plimsoll.api.compare import chips_named, compared, prices_named
-    from plimsoll.report.compared import compared_picture, compared_table
-    from plimsoll.report.picture import require_picture
+    from plimsoll.report.compared import compared_figure, compared_table
+    from plimsoll.report.picture import require_picture, save_picture
 
     chips = chips_named(options.compare)
     prices = prices_named(options.price, chips)
@@ -80,7 +80,7 @@ def _compare(name: str, options: PlanOptions) -> int:
     rows = compared(options.recipe, chips, prices=prices, **_budgets_and_levers(name, options))
     print(json.dumps({"compared": [row.to_dict() for row in rows]}) if options.json else compared_table(rows))
     if options.picture is not None:
-        compared_picture(rows, options.picture)
+        save_picture(options.picture, lambda: compared_figure(rows))
     return 0 if any(row.planned is not None for row in rows) else 2
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ import tyro
 
 from plimsoll.cli.parse import parse
 from plimsoll.errors import PlimsollError, as_written
+from plimsoll.runs.provenance import version
 from plimsoll.runs.remote import fetched, is_address
 
 SUFFIXES = (".html", ".htm")
@@ -42,7 +44,8 @@ def report(arguments: list[str]) -> int:
     from plimsoll.api import run_report
     from plimsoll.report.page.of_run import plan_page, run_page
 
-    footer = run_report.made_by()
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    footer = f"Made by plimsoll {version()}, {now}. It holds all it shows: nothing is fetched from anywhere."
     if options.plan is not None:
         with as_written(options.plan):
             page = plan_page(run_report.plan_of_file(options.plan), footer=footer)

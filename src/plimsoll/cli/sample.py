@@ -6,17 +6,15 @@ import json
 import math
 import os
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from annotated_types import Ge, Interval
 
 from plimsoll.cli.parse import Json, parse, request_of
 from plimsoll.cli.pretrained import Bits, Folder, Precision, RunOrPretrained, is_asked_for, parse_pretrained
 from plimsoll.cli.verbs import BestByLoss, verb_of
-from plimsoll.errors import PlimsollError
 from plimsoll.processes.request import ask
 from plimsoll.runs.remote import fetched
-from plimsoll.units import require_bounds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,17 +31,6 @@ class Writing:
     """Draw among so many likeliest tokens; 0 for all."""
     seed: int = 0
     """The same seed writes the same text."""
-
-    def __post_init__(self) -> None:
-        require_bounds(self, PlimsollError)
-
-    def print_text(self, verb: str, request: dict[str, Any], *, as_json: bool) -> int:
-        """Asks a worker for the text, and prints it after its prompt. Returns the exit code."""
-        # A terminal that is not UTF-8 hands over half characters, which no tokenizer takes.
-        prompt = os.fsencode(self.prompt).decode("utf-8", "replace")
-        answer = ask(verb, request | {"prompt": prompt})
-        print(json.dumps(answer) if as_json else prompt + answer["text"])
-        return 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,14 +51,15 @@ class SamplePretrained(Writing):
 def sample(arguments: list[str]) -> int:
     """Prints the prompt and what the model writes after it."""
     if is_asked_for(arguments):
-        return _sample_pretrained(arguments)
-    options = parse(SampleOptions, arguments, program="plimsoll sample")
-    run = fetched(options.run)
-    verb_of("sample", run)
-    return options.print_text("sample", request_of(options) | {"run": run}, as_json=options.json)
-
-
-def _sample_pretrained(arguments: list[str]) -> int:
-    """Prints the prompt and what a Hugging Face model writes after it."""
-    options = parse_pretrained(SamplePretrained, arguments, "sample")
-    return options.print_text("sample_text", request_of(options), as_json=options.json)
+        options = parse_pretrained(SamplePretrained, arguments, "sample")
+        verb, request = "sample_text", request_of(options)
+    else:
+        options = parse(SampleOptions, arguments, program="plimsoll sample")
+        run = fetched(options.run)
+        verb_of("sample", run)
+        verb, request = "sample", request_of(options) | {"run": run}
+    # A terminal that is not UTF-8 hands over half characters, which no tokenizer takes.
+    prompt = os.fsencode(options.prompt).decode("utf-8", "replace")
+    answer = ask(verb, request | {"prompt": prompt})
+    print(json.dumps(answer) if options.json else prompt + answer["text"])
+    return 0

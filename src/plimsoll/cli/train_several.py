@@ -14,7 +14,6 @@ from plimsoll.cli.look import run_row
 from plimsoll.cli.options import TrainOptions
 from plimsoll.errors import RecipeError
 from plimsoll.processes.supervise import watched
-from plimsoll.recipes.base import Recipe
 from plimsoll.recipes.own.files import short_name
 from plimsoll.recipes.saved import is_saved_as
 from plimsoll.runs.folder import RunFolder
@@ -37,12 +36,15 @@ def train_several(names: Sequence[str], options: Mapping[str, TrainOptions], sha
     codes = {}
     for number, name in enumerate(names, start=1):
         place = f"[{number}/{len(names)}] {name}"
-        if _is_finished(folders[name], options[name].recipe):
-            print(f"{place}: finished, skipped ({folders[name]})", flush=True)
+        folder = folders[name]
+        ended = (folder / "recipe.json").is_file() and run_row(folder, name=folder.name)["state"] == "finished"
+        # Of another recipe than this very one, it is for `train` to refuse.
+        if ended and is_saved_as(RunFolder(folder).read("recipe.json"), options[name].recipe):
+            print(f"{place}: finished, skipped ({folder})", flush=True)
             continue
-        print(f"{place}: {folders[name]}", flush=True)
+        print(f"{place}: {folder}", flush=True)
         command = [sys.executable, "-m", "plimsoll.cli.main", "train", name, *without_runs, "--run"]
-        codes[name], interrupted = watched([*command, str(folders[name])])
+        codes[name], interrupted = watched([*command, str(folder)])
         if codes[name]:
             print(f"{place}: ended with code {codes[name]}", file=sys.stderr, flush=True)
         if interrupted:
@@ -68,10 +70,3 @@ def _require_apart(names: Sequence[str], options: Mapping[str, TrainOptions], fo
         )
     if any(each.run is not None for each in options.values()):
         raise RecipeError("--run names one run, and --runs the folder that several have theirs in: give one of them")
-
-
-def _is_finished(folder: Path, recipe: Recipe) -> bool:
-    """Returns whether the run is finished with this very recipe; another recipe is for `train` to refuse."""
-    if not (folder / "recipe.json").is_file() or run_row(folder, name=folder.name)["state"] != "finished":
-        return False
-    return is_saved_as(RunFolder(folder).read("recipe.json"), recipe)

@@ -15,13 +15,12 @@ import tyro
 from annotated_types import Ge
 
 from plimsoll.cli.parse import Json, Run, parse, print_answer, request_of
-from plimsoll.errors import PlimsollError
 from plimsoll.processes.request import ask
 from plimsoll.recipes.saved import class_of, from_dict, name_in
 from plimsoll.recipes.verbs import Verb, lacking, resolved
 from plimsoll.runs.folder import RunFolder
 from plimsoll.runs.remote import fetched
-from plimsoll.units import format_bytes, require_bounds
+from plimsoll.units import format_bytes
 
 BestByLoss = Annotated[
     str,
@@ -66,9 +65,6 @@ class RankOptions:
     step: str = "best"
     """Checkpoint: a step's number, `last`, or `best` (highest NDCG@10 in validation, else the last)."""
     json: Json = False
-
-    def __post_init__(self) -> None:
-        require_bounds(self, PlimsollError)
 
 
 def export(arguments: list[str]) -> int:

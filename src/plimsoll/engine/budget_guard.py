@@ -33,17 +33,13 @@ class BudgetGuard:
     steps: int
     """Steps of the whole run."""
     started: int = 0
-    """Peak when training began."""
+    """Peak when training began: no plan changes what a process needs until then, so another one is no answer to it."""
     overrun: overruns.Overrun | None = None
 
     @property
     def counts(self) -> bool:
         """True where measured bytes are those that were predicted: no plan counts --debug-nans' copy, nor a trace."""
         return not self.session.debug_nans and not self.session.profile and self.session.profiler_port is None
-
-    def training_begins(self) -> None:
-        """Notes the peak so far: no plan changes what a process needs until here, so another one is no answer to it."""
-        self.started = allocator.peak_bytes()
 
     def exceeded(self) -> bool:
         """Returns whether training should stop and be planned again."""
@@ -73,7 +69,7 @@ class BudgetGuard:
                 f" plan. What was saved up to step {step:,} is whole: run the same command without it to continue"
             ) from problem
         self._keep("allocator", step, allocator.peak_bytes(), message)
-        return Ended(step, None, True, {})
+        return Ended(step, None, True)
 
     def _keep(self, what: Literal["resident set", "allocator"], step: int, measured: int, message: str = "") -> None:
         self.overrun = overruns.Overrun(

@@ -218,13 +218,10 @@ def _dot_seconds(flops: float) -> float:
     random = np.random.default_rng(0)
     kernels = list(random.standard_normal((layers, 2, width, width), np.float32) / math.sqrt(width))
 
-    def block(x: jax.Array, kernel: jax.Array) -> jax.Array:
-        normed = x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-5)
-        return x + jax.nn.silu(normed @ kernel[0]) @ kernel[1]
-
     def loss(kernels: Sequence[jax.Array], x: jax.Array) -> jax.Array:
         for kernel in kernels:
-            x = block(x, kernel)
+            normed = x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-5)
+            x = x + jax.nn.silu(normed @ kernel[0]) @ kernel[1]
         return jnp.sum(x * x)
 
     gradient = _ready(jax.jit(jax.grad(loss)), kernels, random.standard_normal((rows, width), np.float32))

@@ -28,9 +28,6 @@ from plimsoll.planner.types import Analysis, Rates
 from plimsoll.training import program
 from plimsoll.training.step import evaluated, make_evaluate, make_init, make_step
 
-BACKEND = {"cuda": "gpu", "tpu": "tpu"}
-"""The name a chip's platform has in JAX."""
-
 
 class CrossCompiler(LocalCompiler):
     """A recipe's compiler for one chip.
@@ -131,7 +128,7 @@ class CrossCompiler(LocalCompiler):
         return jax.jit(step, donate_argnums=0).trace(state, batch).jaxpr
 
     def _task(self, plan: Plan) -> Any:
-        return self.recipe.task(plan.compute(BACKEND[self.chip.platform]))
+        return self.recipe.task(plan.compute(chips.BACKEND[self.chip.platform]))
 
     def functions(self, plan: Plan) -> program.Functions:
         """Returns the plan's functions over the chip's devices."""

@@ -68,10 +68,9 @@ class SessionLog:
         self.metrics.cut_after(resumed or 0)
         self.file = LogFile(folder.path / "log.txt")
         first, config = resumed or 0, {"recipe": to_dict(recipe), "plan": dict(planned["plan"])}
-        names = ["tensorboard", *([] if session.tracker == "none" else [session.tracker])]
         self.trackers = [
             open_tracker(name, folder.path, run_name=folder.path.name, config=config, start_step=first)
-            for name in names
+            for name in ("tensorboard", session.tracker)
         ]
         earlier = list(read_rows(folder.metrics))  # training and evaluation write rows of their own
         newest = {name: value for row in earlier for name, value in row.items()}

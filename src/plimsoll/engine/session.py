@@ -97,7 +97,7 @@ class _Training:
         distributed.barrier("loaded")
         if self.interruption.signal is not None and distributed.processes() == 1:
             print("interrupted before the first step", flush=True)
-            return Ended(0, self.interruption.signal, False, {})
+            return Ended(0, self.interruption.signal, False)
         in_background = self.plan.async_save and distributed.processes() == 1  # while steps send, nothing else may
         checkpoints = Checkpoints(self.folder.checkpoints, in_background=in_background)
         loader = self.recipe.source(self.folder.path, prefetch=self.plan.prefetch)
@@ -122,7 +122,7 @@ class _Training:
                 return summed(iter(batches), executables.evaluate, params)
 
             ended = None
-            self.guard.training_begins()
+            self.guard.started = allocator.peak_bytes()
             try:
                 state, ended = run_steps(
                     state,

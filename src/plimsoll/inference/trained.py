@@ -22,7 +22,7 @@ from plimsoll.training.checkpoint import Checkpoints, Saved, damage, load_part
 from plimsoll.training.loop import summed
 from plimsoll.training.program import compiled
 from plimsoll.training.step import evaluated, make_evaluate, make_init
-from plimsoll.types import LossSum, Task
+from plimsoll.types import LossSum
 
 PARAMETERS = "['params']"
 """Where a state keeps them, as a checkpoint spells it."""
@@ -45,7 +45,7 @@ class Trained:
 
     def params(self, *, average: bool = True) -> Any:
         """Returns the parameters: the average of the weights where one is kept, unless `average` is False."""
-        task = self._task()
+        task = self.recipe.task(self.plan.compute(jax.default_backend()))
         rule = self.recipe.update_rule(self.prepared.steps, self.plan.storage)
         how: dict[str, Any] = {"frozen_bits": self.plan.frozen_bits, "precision": self.plan.precision}
         init = make_init(task, rule, **how, examples=self.plan.effective_batch)
@@ -66,7 +66,7 @@ class Trained:
             alone = dataclasses.replace(self.plan, devices=1, fsdp=1)
             evaluate = compiled(lowered(recipe, alone, steps=self.prepared.steps).evaluate)
         elif evaluate is None:
-            evaluate = jax.jit(make_evaluate(self._task()))
+            evaluate = jax.jit(make_evaluate(recipe.task(self.plan.compute(jax.default_backend()))))
 
         def evaluate_and_count(params: Any, batch: Mapping[str, Any]) -> Mapping[str, LossSum]:
             nonlocal counted
@@ -83,9 +83,6 @@ class Trained:
             means["perplexity"] = math.exp(min(means["loss"], 700.0))
         unit = "tokens" if recipe.rate_unit == "tokens" else "weight"  # a user's loss may count anything
         return {**means, unit: round(counted)}
-
-    def _task(self) -> Task:
-        return self.recipe.task(self.plan.compute(jax.default_backend()))
 
 
 def answer(verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,13 +101,9 @@ def answer(verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
     return resolved(trained.recipe.verbs[verb].answer)(trained, request)
 
 
-def _checkpoints(folder: RunFolder) -> Checkpoints:
-    return Checkpoints(folder.checkpoints, in_background=False)
-
-
 def choose(folder: RunFolder, step: str) -> Saved:
     """Returns the checkpoint of that step, the `last` one, or the `best` one: the last if nothing was evaluated."""
-    checkpoints = _checkpoints(folder)
+    checkpoints = Checkpoints(folder.checkpoints, in_background=False)
     by_step = {saved.step: saved for saved in checkpoints.all()}
     if not by_step:
         raise CheckpointError(
@@ -132,7 +125,8 @@ def whole(folder: RunFolder, step: str) -> Saved:
     saved = choose(folder, step)
     problem = damage(saved)
     if problem is not None:
-        others = [f"--step {other.step}" for other in _checkpoints(folder).all() if other.step != saved.step]
+        every = Checkpoints(folder.checkpoints, in_background=False).all()
+        others = [f"--step {other.step}" for other in every if other.step != saved.step]
         instead = f"use {' or '.join(others)}, or train" if others else "train"
         raise CheckpointError(
             f"checkpoint {saved.step} of {folder.path} is damaged ({problem}): {instead} again, which sets it aside"
@@ -144,7 +138,7 @@ def newest_whole(folder: RunFolder) -> tuple[Saved, list[str]]:
     """Returns the newest checkpoint that passes its checksums, and a note about each newer one that does not."""
     choose(folder, "last")  # refuses a run without any
     notes = []
-    for saved in _checkpoints(folder).all():
+    for saved in Checkpoints(folder.checkpoints, in_background=False).all():
         problem = damage(saved)
         if problem is None:
             return saved, notes

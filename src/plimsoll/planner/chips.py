@@ -21,6 +21,8 @@ from plimsoll.planner.chip_file import Catalogue, Chip, Family
 from plimsoll.planner.types import Rates
 
 CATALOGUE = Path(__file__).with_name("chips.toml")
+BACKEND = {"cuda": "gpu", "tpu": "tpu"}
+"""JAX's name for the platform of a chip."""
 GPUS_IN_A_MACHINE = (2, 4, 8)
 LOOP_SECONDS = 1e-4
 """Time of one more micro-batch on an accelerator, some tens of kernel launches. Assumed, not measured."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plimsoll.planned import Planned
 from plimsoll.report.layout import UNKNOWN, WIDTH, all_labelled, columns, format_known_bytes, format_rate, known
-from plimsoll.report.picture import BAR, INK, LINE, ROOM, bar_axes, byte_axis, save_picture
+from plimsoll.report.picture import BAR, INK, LINE, ROOM, bar_axes, byte_axis
 from plimsoll.report.tables import plan_words
 from plimsoll.units import format_bytes, format_count, format_seconds
 
@@ -165,11 +164,6 @@ def _note(row: Beside) -> str:
     over = band["highest_peak_bytes"] - planned.ledger.budget_bytes
     beyond = f", which would be {format_bytes(over)} too much" if over > 0 else ""
     return f"{text}. Estimated, no compiler was asked: its peak may lie between {lowest} and {highest}{beyond}"
-
-
-def compared_picture(rows: Sequence[Beside], path: Path | str) -> Path:
-    """Draws the comparison into `path`, a .png or .svg, and returns the path."""
-    return save_picture(path, lambda: compared_figure(rows))
 
 
 def compared_figure(rows: Sequence[Beside]) -> Figure:

@@ -5,11 +5,10 @@ the rest of the process; a mark shows the prediction. matplotlib is imported ins
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plimsoll.report.layout import UNKNOWN, Cells, all_labelled, format_rate, known, table
-from plimsoll.report.picture import BAR, INK, LINE, PEAK, ROOM, bar_axes, byte_axis, save_picture
+from plimsoll.report.picture import BAR, INK, LINE, PEAK, ROOM, bar_axes, byte_axis
 from plimsoll.units import MIB, format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
@@ -96,11 +95,6 @@ def _notes(ladder: Mapping[str, Any]) -> list[str]:
         elif row["measured_peak_bytes"] > budget:
             notes.append((row["name"], f"over the {format_bytes(budget)} that it may use"))
     return all_labelled(notes)
-
-
-def ladder_picture(ladder: Mapping[str, Any], path: Path | str) -> Path:
-    """Draws the rungs into `path`, a .png or .svg, and returns the path."""
-    return save_picture(path, lambda: ladder_figure(ladder))
 
 
 def ladder_figure(ladder: Mapping[str, Any]) -> "Figure":

@@ -81,8 +81,16 @@ class MetricsLog:
         self._file.close()
 
     def _open(self) -> None:
-        _drop_torn_line(self.path)
-        self._file = open(self.path, "ab")  # noqa: SIM115 - lives as long as the run
+        """Opens the file, and cuts off what follows its last newline.
+
+        It is mapped for that, not read: it may be long, and memory is scarce.
+        """
+        self._file = open(self.path, "ab+")  # noqa: SIM115 - lives as long as the run
+        if size := self.path.stat().st_size:
+            with mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                end = content.rfind(b"\n") + 1
+            if end < size:
+                self._file.truncate(end)
 
 
 def _lines_and_rows(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
@@ -103,29 +111,13 @@ def _lines_and_rows(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
             yield line, row
 
 
-def _drop_torn_line(path: Path) -> None:
-    """Cuts off what follows the last newline. The file is mapped, not read: it may be long, and memory is scarce."""
-    if not path.exists() or not (size := path.stat().st_size):
-        return
-    with open(path, "r+b") as file:
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            end = content.rfind(b"\n") + 1
-        if end < size:
-            file.truncate(end)
-
-
 class LogFile:
     """Log of messages at `path`, each with its time in UTC, so that lines of several machines can be sorted.
 
     Whatever the terminal shows (`--quiet`, a closed window, a lost connection), this file has every message.
     """
 
-    def __init__(
-        self,
-        path: Path | str,
-        *,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
+    def __init__(self, path: Path | str, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         # By line, so that a kill loses none; open as long as the run.
         self._file = open(path, "a", buffering=1, encoding="utf-8")  # noqa: SIM115
         self._now = now

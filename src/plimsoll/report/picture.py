@@ -1,6 +1,6 @@
 """Picture of a plan's bytes: its components as a waterfall up to the budget.
 
-    plan_picture(planned, "plan.png")
+    save_picture("plan.png", lambda: waterfall(planned))
 
 Each bar starts where the one above it ends, so the last one ends at the predicted peak, and the rest up to the
 budget is free. Below are the largest temporaries of the step, by their place in the source. matplotlib takes 55 MiB
@@ -30,11 +30,6 @@ if TYPE_CHECKING:
 
 FORMATS = (".png", ".svg")
 INK, QUIET_INK, BAR, PEAK, ROOM, LINE = "#1f2933", "#66727f", "#4a7fb0", "#1f4e79", "#e4e9ee", "#b3261e"
-
-
-def plan_picture(planned: Planned, path: Path | str) -> Path:
-    """Draws the waterfall of `planned` into `path`, a .png or .svg, and returns the path."""
-    return save_picture(path, lambda: waterfall(planned))
 
 
 def save_picture(path: Path | str, draw: Callable[[], "Figure"]) -> Path:

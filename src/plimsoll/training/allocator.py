@@ -21,7 +21,7 @@ def refused(problem: BaseException) -> bool:
 
 def peak_bytes() -> int:
     """Returns the most the fullest device held; on a CPU, where none is counted, the peak resident set."""
-    counted = _fullest("peak_bytes_in_use")
+    counted = device_bytes("peak_bytes_in_use")
     return memory.peak_resident_bytes() if counted is None else counted
 
 
@@ -31,11 +31,7 @@ def bytes_now() -> int:
     return memory.resident_bytes() if counted is None else counted
 
 
-def device_bytes() -> int | None:
-    """Returns what the fullest device holds; None on a CPU."""
-    return _fullest("bytes_in_use")
-
-
-def _fullest(figure: str) -> int | None:
+def device_bytes(figure: str = "bytes_in_use") -> int | None:
+    """Returns what the fullest device holds, or another of its allocator's figures; None on a CPU."""
     stats = [device.memory_stats() for device in jax.local_devices()]
     return max((each[figure] for each in stats if each and figure in each), default=None)

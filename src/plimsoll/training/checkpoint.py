@@ -31,6 +31,7 @@ import jax
 import numpy as np
 
 from plimsoll.errors import CheckpointError, StoppedError
+from plimsoll.runs.contents import content_of
 from plimsoll.runs.folder import replace_file
 from plimsoll.training import allocator, distributed
 from plimsoll.training.disk import KEPT
@@ -97,7 +98,7 @@ class Checkpoints:
         """Saves the state after the save before it is done. Raises StoppedError for a state that is not finite."""
         self.wait()
         leaves = _leaves(state)  # of several processes: all of them give what they hold, and the first one writes
-        if distributed.is_first() and all(saved.step != step for saved in self.all()):
+        if distributed.process() == 0 and all(saved.step != step for saved in self.all()):
             self._write(step, leaves, loader_state)
         distributed.barrier("saved")
 
@@ -166,7 +167,7 @@ class Checkpoints:
                 return None, None, {}, notes
             return saved.step, load_part(saved, like), loader_position(saved), notes
         board = distributed.Board()
-        if distributed.is_first():
+        if distributed.process() == 0:
             saved, notes = self.latest_whole()
             leaves = None if saved is None else _fitting(saved, like)
             board.write("newest", [saved and saved.step, saved and loader_position(saved), notes])
@@ -183,7 +184,7 @@ class Checkpoints:
         try:
             finish()
             files = sorted(path for path in partial.rglob("*") if path.is_file())
-            checksums = {str(path.relative_to(partial)): _sha256(path) for path in files}
+            checksums = {str(path.relative_to(partial)): content_of(path).sha256 for path in files}
             replace_file(partial / "manifest.json", json.dumps(checksums))
             _flush_folder(partial)
             partial.rename(self.folder / f"step-{step:08d}")
@@ -280,7 +281,7 @@ def damage(saved: Saved) -> str | None:
         path = saved.path / name
         if not path.exists():
             return f"{name} is missing"
-        if _sha256(path) != checksum:
+        if content_of(path).sha256 != checksum:
             return f"{name} has changed since it was written"
     return None
 
@@ -333,11 +334,6 @@ def _start_writing(path: Path, slices: dict[str, np.ndarray], *, in_background: 
             return ocp.save_async(str(path), arrays).result
         ocp.save(str(path), arrays)
     return lambda: None
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @cache

@@ -103,13 +103,8 @@ def processes() -> int:
 
 
 def process() -> int:
-    """Returns the number of this process, from 0."""
+    """Returns the number of this process, from 0. Number 0, or the only one, writes what the run keeps."""
     return _state().process_id if _state().client is not None else 0
-
-
-def is_first() -> bool:
-    """Returns whether this process writes what the run keeps: the only one, or number 0."""
-    return process() == 0
 
 
 def _state() -> Any:
@@ -157,7 +152,7 @@ class Board:
         """Waits until all have read what was written, so that the end of one does not end another before."""
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # one is gone: it will not read it
             self._client.wait_at_barrier(f"plimsoll/read-{name}", HEARTBEAT_SECONDS * 1000)
-        if is_first():  # its end takes the store with it, and whoever is still connected ends with an abort
+        if process() == 0:  # its end takes the store with it, and whoever is still connected ends with an abort
             time.sleep(LEAVING_SECONDS)
 
     def write_files(self, name: str, folder: Path, paths: list[str]) -> None:

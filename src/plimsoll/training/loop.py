@@ -79,7 +79,6 @@ class Ended:
     """SIGINT or SIGTERM, if one of them ended it."""
     over: bool
     """Whether it ended because the budget was exceeded."""
-    last_metrics: Mapping[str, float]
 
 
 def run_steps(
@@ -142,7 +141,7 @@ def run_steps(
             log.saved(step)
     reason = reason_now()
     signal = reason if reason in NUMBERS else None
-    return state, Ended(step, signal, reason == OVER_BUDGET, flight.last)
+    return state, Ended(step, signal, reason == OVER_BUDGET)
 
 
 def _evaluate(
@@ -201,7 +200,6 @@ class _InFlight:
         self._limit = IN_FLIGHT.get(jax.default_backend(), 2)
         self._steps: deque[tuple[int, Report]] = deque()
         self._between = memory.BetweenSteps()
-        self.last: Mapping[str, float] = {}
 
     def add(self, step: int, metrics: Report) -> None:
         self._steps.append((step, metrics))
@@ -225,5 +223,4 @@ class _InFlight:
                 " training stopped and saved nothing over the last good checkpoint. Continue from there with the same"
                 " command and a lower --learning-rate in a new --run, or find the cause with --debug-nans"
             )
-        self.last = numbers
         self._log.step(step, numbers)

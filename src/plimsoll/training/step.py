@@ -140,11 +140,9 @@ def _gradient(task: Task, state: State, split: Any) -> tuple[tuple[Any, LossSum,
         weights = {"trainable": read(trainable, stored, in_parts)} | ({"rows": rows} if rows else {})
         return task.loss(params | weights, carry, micro["batch"], micro["keys"], train=True)
 
-    def weight_of(carry: Any, micro: Any) -> jax.Array:
-        return sums(trainable, micro["rows"], carry, micro)[0].weight
-
     # The compiler drops the forward pass from this one: the weight depends on the labels only.
-    weight = over_copies(jnp.sum(jax.lax.map(lambda rows: weight_of(*rows), (carry, inputs))))
+    parts = jax.lax.map(lambda part: sums(trainable, part[1]["rows"], *part)[0].weight, (carry, inputs))
+    weight = over_copies(jnp.sum(parts))
 
     scale = state["loss_scale"].scale if "loss_scale" in state else jnp.float32(1)
 

@@ -124,7 +124,7 @@ class Assignment:
         self._message = BufferAssignmentProto.FromString(serialized)
         self._values = {buffer.id: _value(buffer.defined_at) for buffer in self._message.logical_buffers}
         # As XLA's own IsPreallocatedTempBuffer: no argument, no constant, no output, of no single thread.
-        self._temporary = [
+        self.temporary = [
             each
             for each in self._message.buffer_allocations
             if not (
@@ -132,15 +132,10 @@ class Assignment:
             )
         ]
 
-    @property
-    def temporary_bytes(self) -> int:
-        """The same as `temp_size_in_bytes`."""
-        return sum(allocation.size for allocation in self._temporary)
-
     def temporary_places(self) -> list[Place]:
         """Returns the places of all temporaries, each with its values."""
         places: dict[tuple[int, int, int], Place] = {}
-        for allocation in self._temporary:
+        for allocation in self.temporary:
             for assigned in allocation.assigned:
                 at = allocation.index, assigned.offset, assigned.size
                 places.setdefault(at, Place(*at)).values.append(self._values[assigned.logical_buffer_id])

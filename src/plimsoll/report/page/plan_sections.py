@@ -6,12 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plimsoll.planned import Plan
-from plimsoll.report.layout import (
-    UNKNOWN,
-    format_difference_share,
-    format_known_bytes,
-    format_share,
-)
+from plimsoll.report.layout import UNKNOWN, format_difference_share, format_known_bytes, format_share
 from plimsoll.report.page.markup import Markup, element, joined, scrolling, shortened, table
 from plimsoll.report.tables import chosen_rows, expected_rows, plan_words
 from plimsoll.units import format_bytes, format_seconds
@@ -194,10 +189,7 @@ def _buffers(planned: Facts) -> Markup | None:
     if not buffers:
         return None
     rows = [
-        (
-            format_bytes(buffer["bytes"]),
-            *(shortened(buffer[name], most=120) for name in ("shape", "what", "place")),
-        )
+        (format_bytes(buffer["bytes"]), *(shortened(buffer[name], most=120) for name in ("shape", "what", "place")))
         for buffer in buffers[:12]
     ]
     title, header = "The largest temporaries of a step", ("bytes", "shape", "operation", "place in the source")
