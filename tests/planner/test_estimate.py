@@ -216,13 +216,14 @@ def test_every_phase_on_one_cpu_in_mib():
         assert found.needed_bytes - found.predicted_peak_bytes == 4 * MIB
 
 
-def test_every_phase_on_two_of_four_cpu_devices_in_mib():
-    """Each of two processes holds what two devices do, and the whole state while it saves."""
-    four = problem(GIB, devices=4, hosts=2)
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_every_phase_on_two_cpu_devices_of_each_process_in_mib(hosts):
+    """Each process holds what two devices do, and the whole state while it saves."""
+    two_each = problem(GIB, devices=2 * hosts, hosts=hosts)
     known = {"static": LARGE, "analysis": WORK, "rehearsal": REHEARSAL}
     base = 116 + 2 * 42
     for in_background, save in [(False, base + 20 + 150 + 3), (True, base + 20 + 150 + 3 + 150 + 2 * 52)]:
-        found = ledger(plan(devices=4, async_save=in_background), four, **known)
+        found = ledger(plan(devices=2 * hosts, async_save=in_background), two_each, **known)
         assert in_mib(found.phases) == {
             "load": 110 + 4,
             "start": base + 8 + 2 * 7,
@@ -274,6 +275,14 @@ def test_a_host_that_saves_beside_training_holds_the_temporaries_of_its_devices_
         "save", temporaries | {"save buffers": 6 + 4, "state copy while saving": 2}
     )  # fmt: skip
     assert (waiting.phase, in_mib(waiting.predicted)) == ("train", temporaries)
+
+
+def test_a_host_that_needs_most_while_it_starts_has_its_peak_there():
+    starting = replace(REHEARSAL, starting_bytes=400 * MIB)
+    pod = problem(GIB, chip="tpu-v4-64", platform="tpu", devices=32, hosts=8, effective_batch=64)
+    host = ledger(plan(), pod, static=LARGE, analysis=WORK, rehearsal=starting).host
+    assert host is not None
+    assert (host.phase, in_mib(host.predicted)) == ("load", {"process": 400 + 4})
 
 
 def test_a_host_writes_what_its_devices_hold_and_never_more_than_there_is():

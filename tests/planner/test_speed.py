@@ -138,10 +138,13 @@ def test_the_same_24_examples_on_one_two_four_and_eight_devices():
     )
 
 
-def test_a_state_that_is_split_is_split_among_as_many_as_there_are():
-    """Among four now: 16,000 bytes of weights, 32,000 of the optimizer's state, 16,000 of the average."""
-    now = plan(micro_batch=8, accumulation=3, devices=4, fsdp=4)
-    found = {one.devices: one for one in scaling(now, ON_FOUR, STATIC, RATES)}
+@pytest.mark.parametrize("now", [2, 4])
+def test_a_state_that_is_split_is_split_among_as_many_as_there_are(now):
+    """16,000 bytes of weights, 32,000 of the optimizer's state, 16,000 of the average, two examples at a time."""
+    spread = plan(micro_batch=2 * now, accumulation=12 // now, devices=now, fsdp=now)
+    sizes = {"parameter_bytes": 16_000, "optimizer_bytes": 32_000, "ema_bytes": 16_000}
+    static = dataclasses.replace(STATIC, **{name: size // now for name, size in sizes.items()})
+    found = {one.devices: one for one in scaling(spread, ON_FOUR, static, RATES)}
     assert {count: one.sent_bytes for count, one in found.items()} == {
         1: 0, 2: 6 * 3 * 16_000 // 2, 4: 3 * 3 * 16_000 * 3 // 4, 8: 3 * 3 * 16_000 * 7 // 8
     }  # fmt: skip
