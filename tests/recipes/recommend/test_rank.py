@@ -50,12 +50,37 @@ def run(tmp_path, monkeypatch, asked):
         return score
 
     monkeypatch.setattr(ranked, "scorer", scorer)
-    return SimpleNamespace(run="runs/x", step=1_234, prepared=None, recipe=Recommend(data=str(folder), seq_len=4))
+    return SimpleNamespace(
+        run="runs/x", step=1_234, prepared="as it was", recipe=Recommend(data=str(folder), seq_len=4)
+    )
 
 
 @pytest.fixture(autouse=True)
-def the_same_data(monkeypatch):
-    monkeypatch.setattr(Recommend, "data_changed", lambda self, prepared: None)
+def compared(monkeypatch):
+    """What each run was prepared with, which the data of its recipe is compared with."""
+    prepared = []
+    monkeypatch.setattr(Recommend, "data_changed", lambda self, of: prepared.append(of))
+    return prepared
+
+
+def test_the_data_is_compared_with_that_of_the_run_before_anything_is_read(run, compared, monkeypatch):
+    class OtherData(Exception):
+        pass
+
+    ranked.rank(run, {"history": [5, 6], "top": 9, "keep_seen": True})
+    assert compared == ["as it was"]
+
+    def changed(self, prepared):
+        raise OtherData
+
+    monkeypatch.setattr(Recommend, "data_changed", changed)
+    for asked_for in (
+        lambda: ranked.rank(run, {"history": [5, 6], "top": 9, "keep_seen": True}),
+        lambda: ranked.evaluate(run, {}),
+        lambda: ranked.next_of_users(run, users=1, top=1),
+    ):
+        with pytest.raises(OtherData):
+            asked_for()
 
 
 def test_of_a_history_the_newest_are_read_and_all_of_it_is_left_out(run, asked):
