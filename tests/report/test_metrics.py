@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from plimsoll.errors import RunError
-from plimsoll.report.metrics import MetricsLog, read_rows
+from plimsoll.report.metrics import LogFile, MetricsLog, read_rows
 from report_examples import SOURCES
 
 
@@ -34,6 +34,12 @@ def test_a_row_is_on_file_before_log_returns(tmp_path):
     log.log(1, {"loss": 0.5})
     assert path.read_bytes() == b'{"step": 1, "loss": 0.5}\n'
     log.close()
+
+
+def test_what_is_closed_is_closed(tmp_path):
+    for log in (MetricsLog(tmp_path / "metrics.jsonl"), LogFile(tmp_path / "log.txt")):
+        log.close()
+        assert log._file.closed
 
 
 def test_a_killed_process_leaves_every_row_it_logged(tmp_path):
