@@ -70,7 +70,7 @@ def test_a_report_has_a_table_of_all_systems_and_charts_of_some(trained):
     assert {*charts[0]["y"]} == {"learned", "optimal"}
 
 
-OPTIONS = {"samples": 2_000, "horizon": 4.0, "variants": 6, "held_out": 0.5, "window": 16, "noise": 0.25, "dt": 0.02}
+OPTIONS = {"samples": 2_000, "horizon": 4.0, "variants": 6, "held_out": 0.5, "window": 16, "noise": 0.25, "dt": 1 / 30}
 
 
 @pytest.fixture
@@ -122,16 +122,16 @@ def test_the_first_three_held_out_variants_are_driven_for_ten_seconds_from_four_
     assert asked["systems"] == {
         "variants": 6,
         "uncertainty": ControlSet().uncertainty,
-        "dt": 0.02,
+        "dt": 1 / 30,
         "seed": ControlSet().seed,
     }
     scales = asked["journeys"].pop("scales")
-    assert asked["journeys"] == {"variants": [3, 4, 5], "starts": 4, "dt": 0.02, "seed": 0}
+    assert asked["journeys"] == {"variants": [3, 4, 5], "starts": 4, "dt": 1 / 30, "seed": 0}
     assert {name: [part.tolist() for part in parts] for name, parts in scales.items()} == {
         "Tank": [[9.0], [2.0]], "Cart": [[9.0], [3.0, 50.0]]
     }  # fmt: skip
     assert asked["simulated"] == {
-        "window": 16, "steps": 500, "dt": 0.02, "noise": 0.25, "seed": 0, "predicted": (4.0, "inputs")
+        "window": 16, "steps": 300, "dt": 1 / 30, "noise": 0.25, "seed": 0, "predicted": (4.0, "inputs")
     }  # fmt: skip
     assert (found["seconds"], found["variants"], found["held_out"]) == (10.0, [3, 4, 5], True)
     assert found["families"] == ["Cart", "Tank"]
@@ -141,7 +141,7 @@ def test_every_fifth_norm_of_a_familys_first_journey_is_kept_for_a_picture(drive
     """Of twelve times those at 0, 5 and 10; Tank is family 1, whose first journey is 0, and Cart's is 2."""
     trained, _ = driven
     assert closed_loop.closed_loop(trained)["norms"] == {
-        "time": [0.0, 0.1, 0.2],
+        "time": [0.0, 0.166667, 0.333333],
         "Cart": {"optimal": [2, 17, 32], "learned": [38, 53, 68]},
         "Tank": {"optimal": [0, 15, 30], "learned": [36, 51, 66]},
     }

@@ -193,5 +193,5 @@ def test_a_data_set_without_tasks_has_its_means_alone(run):
 @pytest.mark.parametrize("text", ["{", "[]", '{"t": 3}', '{"t": {"test": [{}]}}'])
 def test_what_holds_no_tasks_is_refused(run, text):
     run.recipe.arc_tasks.write_text(text)
-    with pytest.raises(DataError, match="does not hold tasks of ARC .* prepare the data set again"):
+    with pytest.raises(DataError, match=r"does not hold tasks of ARC .* prepare the data set again"):
         arc_votes.evaluate(run, {})
