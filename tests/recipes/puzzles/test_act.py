@@ -8,6 +8,7 @@ import pytest
 
 from plimsoll.recipes.puzzles.act import Answers, Halting, RecursiveSolver
 
+STRICT = True
 KEYS = jax.random.split(jax.random.key(0), 400)
 
 
