@@ -207,3 +207,43 @@ def test_a_batch_is_well_mixed_with_eight_chunks_or_all_there_are_or_as_many_as_
     found = {(chunks, size): mixed(chunks, size) for chunks, size in [(2, 32), (32, 4), (16, 16)]}
     assert {key: one["chunks_per_batch"] > 1.8 for key, one in found.items()} == dict.fromkeys(found, True)
     assert {key: one["well_mixed"] for key, one in found.items()} == dict.fromkeys(found, True)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "batch_size", "distinct", "mixed"),
+    [
+        (16, 16, 8, True),  # eight are enough
+        (16, 16, 7, False),  # 0.9 of eight are 7.2
+        (4, 16, 4, True),  # all there are
+        (4, 16, 3, False),
+        (16, 4, 4, True),  # as many as a batch has rows
+        (16, 4, 3, False),
+    ],
+)
+def test_a_batch_of_enough_chunks_without_a_correlation_is_well_mixed(chunks, batch_size, distinct, mixed):
+    """Each batch has rows of so many chunks; those in the second half come in the opposite order, so nothing
+    correlates."""
+    rows_of_chunk = 64
+    batches = []
+    for number in range(chunks * rows_of_chunk // batch_size // 2):
+        first = number % chunks
+        rows = [(first + at % distinct) % chunks * rows_of_chunk + at for at in range(batch_size)]
+        batches += [rows, [chunks * rows_of_chunk - 1 - row for row in rows]]
+    found = shuffle_quality(np.array(batches).ravel(), batch_size=batch_size, chunk_rows=rows_of_chunk)
+    assert found["chunks_per_batch"] == distinct
+    assert abs(found["rank_correlation"]) < 0.2
+    assert found["well_mixed"] == mixed
+
+
+@pytest.mark.parametrize(("chunks", "by_chance"), [(400, 0.15), (900, 0.1), (10_000, 0.05)])
+def test_so_much_correlation_is_chance(chunks, by_chance):
+    """Three over the root of the number of chunks, and 0.05 at least; the order is one of that correlation, about."""
+    random = np.random.default_rng(0)
+    for share, mixed in ((0.8, True), (1.2, False)):
+        turns = np.arange(4 * chunks)
+        noise = random.permutation(turns)
+        wanted = share * by_chance
+        order = np.argsort(np.argsort(wanted * turns + (1 - wanted**2) ** 0.5 * noise, kind="stable"), kind="stable")
+        found = shuffle_quality(order, batch_size=80, chunk_rows=4)
+        assert found["rank_correlation"] == pytest.approx(wanted, abs=0.15 * by_chance)
+        assert found["well_mixed"] == mixed
