@@ -1,6 +1,7 @@
 """Documents come out as they were written, whatever the format, in bounded memory, from every position."""
 
 import gzip
+import hashlib
 import json
 import tracemalloc
 from pathlib import Path
@@ -249,3 +250,12 @@ def test_a_long_document_is_held_out_as_a_whole_also_after_resuming_inside_it(tm
     documents = open_documents(str(tmp_path / name))
     assert [piece.held_out for piece in documents.pieces()] == [True] * 4 + [False] * 5
     assert_resumes_everywhere(documents)
+
+
+def test_a_position_that_an_earlier_version_saved_is_one_of_the_same_files(listed_documents):
+    """By eight digits of a digest of their names and sizes, here of all they hold."""
+    documents = listed_documents(["one", "two"])
+    name = hashlib.blake2b(repr((["one", "two"],)).encode(), digest_size=4).hexdigest()
+    saved = {"of": name, "file": 0, "at": {"row": 1}, "documents": 1, "held_out": None}
+    (left,) = documents.pieces(saved)
+    assert (left.text, left.position["of"]) == ("two", name)
