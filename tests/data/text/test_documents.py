@@ -101,6 +101,20 @@ def test_a_piece_ends_at_a_line_break_else_at_a_space_else_where_it_is_full():
     assert len(next(cut_string("x" * 100_000))[0]) == PIECE
 
 
+@pytest.mark.parametrize(
+    ("unit", "ends"),
+    [
+        ("line\n", [65_535, 131_070, 150_000]),
+        ("word ", [65_535, 131_070, 150_000]),
+        ("xxxxx", [65_536, 131_072, 150_000]),
+        ("a \nbc", [65_533, 131_068, 150_000]),  # a line break comes before a space that is later
+    ],
+)
+def test_a_piece_is_as_long_as_it_may_be(unit, ends):
+    assert [end for _, end in cut_string(unit * 30_000)] == ends
+    assert [end for _, end in cut_string(unit * 30_000, ends[0])] == ends[1:]
+
+
 LONG = "A long one. " * 12_000
 ROWS = ["first", "second\nline", "", None, LONG, "<|endoftext|> is text here", "last é"]
 EXPECTED = [row for row in ROWS if row]
