@@ -230,7 +230,8 @@ def tests_of(root: Path, group: str, file: str) -> list[str]:
 
 def _importing(paths: Iterable[Path], module: Path) -> list[Path]:
     """Returns those of the files that import a module of the package, which is named by its path in it."""
-    package, name = ".".join(("plimsoll", *module.parent.parts)), module.stem
+    *rooms, name = module.parent.parts if module.stem == "__init__" else module.with_suffix("").parts
+    package = ".".join(("plimsoll", *rooms))
     forms = (rf"from {package}\.{name} import", rf"import {package}\.{name}\b", rf"from {package} import .*\b{name}\b")
     pattern = re.compile("|".join(forms))
     return sorted(path for path in paths if pattern.search(path.read_text("utf-8")))

@@ -67,6 +67,7 @@ def test_a_larger_draw_begins_with_the_smaller_and_another_seed_draws_others(mut
 def test_the_tests_of_a_module_begin_with_its_own(mutate):
     assert mutate.tests_of(ROOT, "planner", "planner/estimate.py")[0] == "tests/planner/test_estimate.py"
     assert "tests/optimizers/test_adamw8.py" in mutate.tests_of(ROOT, "levers", "optimizers/shards.py")
+    assert "tests/data/test_words.py" in mutate.tests_of(ROOT, "data", "data/__init__.py")
     for group, names in mutate.FALLBACK.items():
         assert all((ROOT / name).is_file() for name in names), group
         assert all(list((ROOT / mutate.PACKAGE).glob(pattern)) for pattern in mutate.GROUPS[group][:1]), group

@@ -164,6 +164,10 @@ GPU, TPU = Compute(platform="gpu", precision="bfloat16"), Compute(platform="tpu"
         (replace(GPU, attention_chunk=128), 1024, 64, None),
         (GPU, 1024, 256, None),
         (GPU, 1024, 12, None),
+        (GPU, 1024, 8, "cudnn"),
+        (GPU, 1024, 136, None),
+        (TPU, 384, 64, "splash"),
+        (TPU, 129, 64, None),
         (TPU, 1024, 64, "splash"),
         (TPU, 1000, 64, None),
         (replace(TPU, precision="float32"), 1024, 64, None),
@@ -236,3 +240,85 @@ def test_what_is_traced_where_cudnn_is_not_installed_holds_no_scores_either(prec
     traced = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).trace(shape, shape, shape)
     scores = 4 * 2 * 2048**2
     assert (liveness.temporary_bytes(traced.jaxpr) > scores) == (precision == "float32")
+
+
+@pytest.mark.parametrize(
+    ("length", "blocks"),
+    [
+        (1, [(0, 1)]),
+        (64, [(0, 64)]),
+        (65, [(0, 64), (64, 65)]),
+        (256, [(0, 64), (64, 128), (128, 192), (192, 256)]),
+        (258, [(0, 65), (65, 130), (130, 195), (195, 258)]),
+        (400, [(0, 100), (100, 200), (200, 300), (300, 400)]),
+    ],
+)
+def test_queries_come_in_four_blocks_or_fewer_of_64(length, blocks):
+    assert query_blocks(length) == blocks
+
+
+def test_the_bytes_of_a_layer_by_hand():
+    """Two rows of 100 positions: four arrays of 8 numbers and a logarithm, and scores of 32 by 32, twice."""
+    about = {"rows": 2, "length": 100, "width": 8}
+    assert chunked_attention_bytes(**about, chunk=32, operand_bytes=2) == 200 * (4 * 8 * 2 + 4) + 2 * 4 * 2 * 32**2
+    assert chunked_attention_bytes(**about, chunk=128, operand_bytes=4) == 200 * (4 * 8 * 4 + 4) + 2 * 4 * 2 * 100**2
+
+
+def pairs(blocks, chunk, **seen):
+    queries, keys = attention._pairs(blocks, chunk, attention.Seen(length=blocks * chunk, **seen))
+    return list(zip(queries.tolist(), keys.tolist(), strict=True))
+
+
+def test_pairs_of_blocks_are_all_or_those_up_to_the_diagonal_or_in_the_window_from_the_diagonal_out():
+    """With a window of 5 in blocks of 4, the first query of a block sees the last of the one before, not 2 before."""
+    assert pairs(3, 4, causal=False) == [(i, j) for i in range(3) for j in range(3)]
+    assert pairs(3, 4, causal=True) == [(0, 0), (1, 0), (1, 1), (2, 0), (2, 1), (2, 2)]
+    near = [(0, 0), (1, 1), (1, 0), (2, 2), (2, 1)]
+    assert pairs(3, 4, causal=True, window=1) == [(0, 0), (1, 1), (2, 2)]
+    assert pairs(3, 4, causal=True, window=2) == pairs(3, 4, causal=True, window=5) == near
+    assert pairs(3, 4, causal=True, window=6) == [*near, (2, 0)]
+
+
+@pytest.mark.parametrize(
+    ("compute", "length", "window", "chunk"),
+    [
+        (replace(CPU, attention_chunk=32), 100, 0, 32),
+        (replace(CPU, attention_chunk=128), 100, 0, 100),
+        (CPU, 1_000, 10, 256),
+        (CPU, 100, 99, 100),
+        (replace(CPU, attention_chunk=32), 1_000, 10, 32),
+        (CPU, 100, 100, None),  # a window of all there are is none
+        (CPU, 100, 0, None),
+    ],
+)
+def test_blocks_are_of_the_chunk_or_of_256_where_there_is_a_window_and_never_longer_than_all(
+    monkeypatch, compute, length, window, chunk
+):
+    used = []
+    monkeypatch.setattr(attention, "_chunked", lambda q, k, v, *, chunk, form, seen: used.append((chunk, seen)) or q)
+    shape = jax.ShapeDtypeStruct((1, 2, length, 8), jnp.float32)
+    jax.eval_shape(partial(causal_attention, compute=compute, window=window), shape, shape, shape)
+    seen = attention.Seen(True, length, window)
+    assert used == ([] if chunk is None else [(chunk, seen)])
+
+
+def test_where_cudnn_is_not_installed_blocks_of_128_stand_in(monkeypatch):
+    used = []
+    monkeypatch.setattr(attention, "_has_cudnn", lambda: False)
+    monkeypatch.setattr(attention, "_chunked", lambda q, k, v, *, chunk, form, seen: used.append(chunk) or q)
+    for length in (64, 512):
+        shape = jax.ShapeDtypeStruct((1, 2, length, 64), jnp.float32)
+        jax.eval_shape(partial(causal_attention, compute=GPU), shape, shape, shape)
+    assert used == [64, 128]
+
+
+def test_what_a_query_sees_by_position():
+    queries, keys = jnp.arange(2, 5), jnp.arange(6)
+    sees = {
+        (True, 0): ["111000", "111100", "111110"],
+        (True, 2): ["011000", "001100", "000110"],
+        (False, 0): ["111110"] * 3,  # the last was added to fill a block
+    }
+    for (causal, window), rows in sees.items():
+        found = attention.Seen(causal, 5, window).of(queries, keys)
+        assert ["".join(str(int(each)) for each in row) for row in found.tolist()] == rows

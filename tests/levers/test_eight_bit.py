@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from plimsoll.levers import eight_bit
 from plimsoll.levers.eight_bit import (
     BLOCK,
     MEAN_STEPS,
@@ -93,3 +94,40 @@ def test_bytes_are_counted_exactly():
     assert sum(leaf.nbytes for leaf in kept) == 3 * 128 * 64 * 17 // 16
     assert kept.codes.shape == (3, 128, 64)
     assert not np.asarray(decode_mean(kept.codes.reshape(-1, BLOCK), kept.scales)).any()
+
+
+def block(*values):
+    return jnp.asarray([[*values, *[0.0] * (64 - len(values))]], jnp.float32)
+
+
+def test_codes_of_a_mean_by_hand():
+    """128 and the root of the share of the largest, in 127 steps; halves go to the even one."""
+    codes, scales = eight_bit.encode_mean(2 * block(1, -1, (64 / 127) ** 2, -((3 / 127) ** 2), 0.25, 0))
+    assert scales.tolist() == [2.0]
+    assert codes[0, :6].tolist() == [255, 1, 192, 125, 192, 128]
+    values = eight_bit.decode_mean(codes, scales)[0, :4]
+    np.testing.assert_allclose(values, [2, -2, 2 * (64 / 127) ** 2, -2 * (3 / 127) ** 2], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("low", "codes"), [(0, [254, 100, 1, 1, 0]), (0x8000, [255, 100, 1, 1, 0]), (0xFFFF, [255, 101, 2, 1, 0])]
+)
+def test_codes_of_a_root_go_up_or_down_by_the_low_bits_and_only_zero_has_none(low, codes):
+    """Shares (code / 255)^2 of the largest of 3, here of 255, 100.25, 1.25, almost nothing, and nothing."""
+    shares = [255, 100.25, 1.25, 1e-9, 0]
+    random = jnp.full((1, 64), 0x7FFF0000 + low, jnp.uint32)
+    found, scales = eight_bit.encode_root(3 * block(*((code / 255) ** 2 for code in shares)), random)
+    assert scales.tolist() == [3.0]
+    assert found[0, :5].tolist() == codes
+    np.testing.assert_allclose(
+        eight_bit.decode_root(found, scales)[0, :5], [3 * (code / 255) ** 2 for code in codes], rtol=1e-6
+    )
+
+
+def test_the_largest_of_a_block_is_found_wherever_it_stands_and_tiny_ones_have_the_smallest_scale():
+    for place in (0, 15, 16, 40, 63):
+        values = np.full((1, 64), 0.5, np.float32)
+        values[0, place] = -3.0
+        assert eight_bit.encode_mean(jnp.asarray(values))[1].tolist() == [3.0]
+    assert eight_bit.encode_mean(block(1e-35))[1].tolist() == [np.float32(1e-30)]
+    assert eight_bit.encode_mean(block(0.0))[1].tolist() == [0.0]

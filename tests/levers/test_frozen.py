@@ -107,3 +107,44 @@ def test_packed_layers_are_cut_by_a_scan_like_arrays():
     for one in np.asarray(widened(layers)):
         x = dot(x, one, **how)
     np.testing.assert_allclose(scanned, x, rtol=1e-5)
+
+
+def test_codes_of_eight_bits_by_hand():
+    """Of 65 rows the first 64 share a scale, 4, and the last has its own, 2; what fills up is zero."""
+    kernel = np.zeros((65, 2), np.float32)
+    kernel[[0, 1, 2, 63, 64], 0] = 4, -4, 1, 4 / 127, 2
+    found = jax.jit(packed, static_argnums=1)(jnp.asarray(kernel), 8)
+    assert (found.codes.shape, found.scales.shape, found.rows, found.shape) == ((128, 2), (2, 2), 65, (65, 2))
+    assert found.codes[:, 0].tolist() == [127, -127, 32, *[0] * 60, 1, 127, *[0] * 63]
+    assert found.scales.tolist() == [[4.0, 0.0], [2.0, 0.0]]
+    assert not found.codes[:, 1].any()
+    np.testing.assert_allclose(jax.jit(widened)(found)[[0, 1, 2, 64], 0], [4, -4, 4 * 32 / 127, 2], rtol=1e-6)
+
+
+def test_codes_of_four_bits_are_two_to_a_byte_the_first_row_below():
+    """NF4 has -1 as 0, zero as 7 and 1 as 15."""
+    kernel = np.zeros((64, 1), np.float32)
+    kernel[[0, 1, 2], 0] = 8, -8, 8
+    found = jax.jit(packed, static_argnums=1)(jnp.asarray(kernel), 4)
+    assert (found.codes.shape, found.codes.dtype) == ((32, 1), jnp.uint8)
+    assert found.codes[:, 0].tolist() == [15 + 16 * 0, 15 + 16 * 7, *[7 + 16 * 7] * 30]
+    np.testing.assert_array_equal(jax.jit(widened)(found)[:, 0], kernel[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("path", "shape", "bits", "kept"),
+    [
+        (("kernel",), (64, 64), 32, "float32"), (("kernel",), (64, 64), 16, "bfloat16"),
+        (("kernel",), (64, 64), 8, 8), (("kernel",), (64, 64), 4, 4), (("kernel",), (63, 65), 8, "float32"),
+        (("vector",), (4_096,), 8, "bfloat16"), (("embedding",), (64, 64), 4, "bfloat16"),
+        (("norm", "bias"), (64, 64), 4, "float32"),
+    ],
+)  # fmt: skip
+def test_what_a_leaf_is_stored_as(path, shape, bits, kept):
+    tree = jnp.ones(shape)
+    for name in reversed(path):
+        tree = {name: tree}
+    (leaf,) = jax.tree.leaves(stored(tree, bits), is_leaf=lambda leaf: isinstance(leaf, Packed))
+    assert (leaf.bits if isinstance(leaf, Packed) else leaf.dtype.name) == kept
+    integers = {"kernel": jnp.ones((64, 64), jnp.int32)}
+    assert stored(integers, 8)["kernel"].dtype == jnp.int32

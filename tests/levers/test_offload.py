@@ -153,6 +153,38 @@ def test_every_row_is_changed_once_wherever_it_lies(rows, inner, piece, hosted):
     assert new["own"].sharding.memory_kind == there.memory_kind
 
 
+@pytest.mark.parametrize(
+    ("shape", "piece", "sizes"),
+    [
+        ((64, 4), 80, {16}),  # 20 rows, and whole tiles of 8
+        ((64, 4), 10_000, {32}),  # never all of them at once
+        ((64, 4), 4, {8}),  # a tile at least
+        ((50, 4), 80, {16, 2}),
+        ((5, 4), 80, {5}),
+        ((9, 4), 1, {8, 1}),
+        ((6, 2, 2), 8, {2}),  # layers lie in no tiles
+        ((6, 2, 2), 1, {1}),
+        ((6, 2, 2), 1_000, {3}),
+        ((7, 2, 2), 12, {3, 1}),
+        ((1, 2, 2), 1_000, {1}),
+    ],
+)
+def test_a_piece_is_so_many_rows_or_layers_and_never_all_where_there_are_two(shape, piece, sizes):
+    traced = set()
+
+    def change(changed, read):
+        traced.add(changed["large"].shape[0])
+        assert changed["large"].shape[0] == changed["small"].shape[0] == read.shape[0]
+        return {name: leaf + read.reshape(-1, *[1] * (leaf.ndim - 1)) for name, leaf in changed.items()}
+
+    before = {"large": jnp.zeros(shape), "small": jnp.zeros((shape[0], 1))}
+    read = jnp.arange(float(shape[0]))
+    new = jax.jit(lambda changed, read: over_host_pieces(change, changed, read, piece=piece))(before, read)
+    np.testing.assert_array_equal(new["small"][:, 0], read)
+    np.testing.assert_array_equal(new["large"].reshape(shape[0], -1)[:, -1], read)
+    assert traced == sizes
+
+
 def test_large_leaves_of_the_optimizer_and_the_average_lie_on_the_host_and_nothing_else(both):
     _, (program, _, state, _) = both
     wanted = memory_kinds(program.state, "optimizer")

@@ -10,9 +10,26 @@ import jax.numpy as jnp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jax.sharding import PartitionSpec
+from jax.sharding import AbstractMesh, PartitionSpec
 
-from plimsoll.levers.sharding import FSDP, SMALLEST_SPLIT, by_rows, device_bytes, leaf_spec, like_state
+from plimsoll.levers import sharding
+from plimsoll.levers.sharding import (
+    FSDP,
+    ROWS,
+    SMALLEST_SPLIT,
+    by_rows,
+    copies,
+    device_bytes,
+    each_copy,
+    in_micro_batches,
+    joined,
+    leaf_spec,
+    like_state,
+    mesh_of,
+    over_copies,
+    rows_spec,
+    state_specs,
+)
 
 SHAPES = st.lists(st.integers(1, 4096), min_size=1, max_size=3)
 
@@ -43,6 +60,89 @@ def test_outside_a_mesh_nothing_changes():
     x = jnp.ones((4, 4))
     assert by_rows(x) is x
     assert like_state({"x": x})["x"] is x
+
+
+@pytest.mark.parametrize(
+    ("shape", "fsdp", "spec"),
+    [
+        ((256, 256), 1, PartitionSpec()),
+        ((256, 256), 2, PartitionSpec(None, FSDP)),  # of equals the last
+        ((512, 128), 2, PartitionSpec(FSDP, None)),
+        ((255, 257), 2, PartitionSpec()),  # 65,535 elements: one too few
+        ((2**16,), 2, PartitionSpec(FSDP)),
+        ((513, 128), 2, PartitionSpec(None, FSDP)),
+        ((513, 129), 2, PartitionSpec()),
+        ((3, 512, 128), 4, PartitionSpec(None, FSDP, None)),
+    ],
+)
+def test_the_largest_axis_that_divides_is_split(shape, fsdp, spec):
+    assert leaf_spec(shape, fsdp=fsdp) == spec
+
+
+def test_a_carry_is_split_by_examples_and_no_other_entry_is():
+    leaf = jax.ShapeDtypeStruct((512, 128), jnp.float32)
+    found = state_specs({"carry": {"x": leaf}, "params": {"carry": leaf}}, fsdp=2)
+    assert found == {"carry": {"x": ROWS}, "params": {"carry": PartitionSpec(FSDP, None)}}
+    assert state_specs(leaf, fsdp=2) == PartitionSpec(FSDP, None)
+
+
+def test_neighbours_share_a_copy_of_the_state():
+    assert mesh_of(range(8), fsdp=4).devices.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert mesh_of(range(2), fsdp=1).devices.tolist() == [[0], [1]]
+
+
+@pytest.fixture
+def eight():
+    """Two copies on four devices each, of which nothing is there: enough to trace with."""
+    with jax.sharding.use_abstract_mesh(AbstractMesh((2, 4), ("data", "fsdp"))):
+        yield
+
+
+def constrained(function, *shapes):
+    """The specs that a traced function asks for, in order."""
+    traced = jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes))
+    found = [each for each in traced.eqns if each.primitive.name == "sharding_constraint"]
+    return [each.params["sharding"].spec for each in found]
+
+
+@pytest.mark.usefixtures("eight")
+def test_in_a_mesh_rows_are_split_over_all_devices_and_gradients_as_weights_are():
+    assert copies() == 2
+    assert rows_spec() == ROWS
+    (spec,) = constrained(by_rows, (16, 3))
+    assert tuple(spec)[:1] == (("data", "fsdp"),)
+    (spec,) = constrained(lambda x: by_rows(x, axis=1), (2, 16, 3))
+    assert tuple(spec)[:2] == (None, ("data", "fsdp"))
+    large, small = constrained(lambda x, y: like_state([x, y]), (512, 128), (8, 8))
+    assert tuple(large)[:1] == ("fsdp",)
+    assert not any(small)
+    (batch,) = constrained(lambda x: in_micro_batches(x, 2), (32, 3))
+    assert tuple(batch)[:2] == (None, ("data", "fsdp"))
+    (whole,) = constrained(joined, (2, 16, 3))
+    assert tuple(whole)[:1] == (("data", "fsdp"),)
+
+
+def test_outside_a_mesh_there_is_one_copy_and_nothing_is_summed():
+    assert copies() == 1
+    assert each_copy(lambda whole, split: (whole, split), 3, 4) == (3, 4)
+    assert over_copies(5) == 5
+    batch = jnp.arange(12.0).reshape(6, 2)
+    micro = in_micro_batches(batch, 3)
+    assert micro.tolist() == batch.reshape(3, 2, 2).tolist()
+    assert joined(micro).tolist() == batch.tolist()
+
+
+def test_in_a_mesh_each_micro_batch_takes_some_of_every_devices_own_examples(monkeypatch):
+    """Twelve examples, three of each of four devices, in three micro-batches: one of each device's."""
+    monkeypatch.setattr(sharding, "in_mesh", lambda: True)
+    monkeypatch.setattr(sharding, "_devices", lambda: 4)
+    monkeypatch.setattr(sharding, "by_rows", lambda x, axis=0: x)
+    batch = jnp.arange(12.0)[:, None]
+    micro = in_micro_batches(batch, 3)
+    assert micro[..., 0].tolist() == [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8, 11]]
+    assert joined(micro).tolist() == batch.tolist()
+    two = in_micro_batches(jnp.arange(16.0)[:, None], 2)
+    assert two[..., 0].tolist() == [[0, 1, 4, 5, 8, 9, 12, 13], [2, 3, 6, 7, 10, 11, 14, 15]]
 
 
 @pytest.fixture(scope="module")

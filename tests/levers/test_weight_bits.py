@@ -128,3 +128,57 @@ def test_a_table_read_in_parts_has_the_gradient_of_one_that_is_read_whole():
 
 def loss_of_float32(table, ids):
     return jnp.sum(jnp.sin(table[ids])) + jnp.sum(table**3)
+
+
+def lowbias32(x):
+    """As its author wrote it, in Python's whole numbers."""
+    x ^= x >> 16
+    x = x * 0x7FEB352D & 0xFFFFFFFF
+    x ^= x >> 15
+    x = x * 0x846CA68B & 0xFFFFFFFF
+    return x ^ (x >> 16)
+
+
+def test_random_bits_are_those_of_the_published_hash():
+    """They are part of what a seed promises: a run that is continued by a later version rounds alike."""
+    key = random_key(jnp.int32(17), 3)
+    golden = 0x9E3779B9
+    assert int(key) == lowbias32(lowbias32((17 + golden) & 0xFFFFFFFF) ^ (3 * golden & 0xFFFFFFFF))
+    elements = [0, 1, 2, 63, 64, 2**31, 2**32 - 1]
+    found = random_bits(key, jnp.asarray(np.array(elements, np.uint32)))
+    assert found.tolist() == [lowbias32(element ^ int(key)) for element in elements]
+
+
+@pytest.mark.parametrize(
+    ("bits", "high", "rest"),
+    [
+        (0x3F800000, 0x3F80, 0),
+        (0x3F800100, 0x3F80, 1),
+        (0x3F80007F, 0x3F80, 0),
+        (0x3F800080, 0x3F80, 0),  # half of a 256th: to the even one
+        (0x3F800180, 0x3F80, 2),
+        (0x3F800081, 0x3F80, 1),
+        (0x3F807F00, 0x3F80, 127),
+        (0x3F808000, 0x3F81, -128),  # half of a step: up
+        (0x3F80FF00, 0x3F81, -1),
+    ],
+)
+def test_a_weight_is_split_into_the_nearest_bfloat16_and_256ths_of_its_step(bits, high, rest):
+    found = split(jnp.asarray(np.array([bits], np.uint32).view(np.float32)))
+    assert (int(found[0][0]), int(found[1][0])) == (high, rest)
+
+
+@pytest.mark.parametrize(
+    ("low", "random", "high"),
+    [
+        (0x4000, 0xBFFF, 0x3F80),
+        (0x4000, 0xC000, 0x3F81),
+        (0x4000, 0xABC0000, 0x3F80),
+        (0, 0xFFFF, 0x3F80),
+        (1, 0xFFFF, 0x3F81),
+    ],
+)
+def test_a_weight_is_rounded_up_as_often_as_it_is_near(low, random, high):
+    """By the low 16 bits of what is random: a quarter of a step above, in a quarter of all cases."""
+    weight = jnp.asarray(np.array([0x3F800000 + low], np.uint32).view(np.float32))
+    assert int(round_at_random(weight, jnp.asarray(np.array([random], np.uint32)))[0]) == high

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner_examples import REHEARSAL, STATIC, analysis, plan, problem
-from plimsoll.planned import RUNNING
+from plimsoll.planned import RUNNING, Ledger
 from plimsoll.planner import calibration
 from plimsoll.planner.calibration import ENOUGH, FILE, KEPT, Sample, corrections, error_band
 from plimsoll.planner.estimate import LEARNED, LOADING_BYTES, RUNNING_BYTES, ledger
@@ -98,6 +98,45 @@ def test_the_error_band_is_of_what_was_promised():
     }
 
 
+def test_a_byte_is_learned_too():
+    assert moved(of_train(*[1 / MIB] * 3)) == {"train": 1}
+    assert moved(of_train(*[-1 / MIB] * 3)) == {"train": -1}
+
+
+def test_an_error_is_of_the_peaks_of_a_session_whichever_phases_they_are_in():
+    session = Sample(
+        predicted={"train": 1, "save": 1}, corrected={"train": 70, "save": 100}, measured={"train": 130, "load": 20},
+        plan={},
+    )  # fmt: skip
+    assert error_band([session]) == {"sessions": 1, "median_bytes": 30, "lowest_bytes": 30, "highest_bytes": 30}
+
+
+def test_a_correction_is_of_what_was_predicted_at_least_and_says_up_to_where_it_was_seen():
+    """A quarter of the smallest of 100, 200 and 400 MiB; seen up to the largest."""
+    found = [sample(predicted=size * MIB, train=90) for size in (200, 100, 400)]
+    assert corrections(found) == {"train": Correction(more_bytes=25 * MIB, seen_bytes=400 * MIB)}
+
+
+@pytest.mark.parametrize(("source", "expected"), [("compiled", None), ("estimated", {
+    "lowest": -0.3, "highest": 0.41, "plans": 24,
+    "lowest_peak_bytes": 1_000 + 7_100, "highest_peak_bytes": 1_000 + 14_200,
+})])  # fmt: skip
+def test_where_a_compilers_bytes_may_be_that_were_estimated(source, expected):
+    """Of 10,082 bytes of temporaries: over 1.42, and over 0.71, twice that. What is exact stays."""
+    book = Ledger(
+        budget_bytes=GIB, predicted={"state": 1_000, "step temporaries": 10_000, "other temporaries": 82},
+        phase="train", source=source,
+    )  # fmt: skip
+    assert calibration.estimate_band(book) == expected
+
+
+def test_sessions_are_added_one_after_the_other(tmp_path, monkeypatch):
+    locked = []
+    monkeypatch.setattr(calibration.fcntl, "flock", lambda file, how: locked.append((file.name, how)))
+    calibration.add(tmp_path, "a", sample(train=1))
+    assert locked == [(str(tmp_path / f"{FILE}.lock"), calibration.fcntl.LOCK_EX)]
+
+
 def priced(learned, *, temp=50 * MIB):
     return ledger(plan(), problem(GIB, learned=learned), static=STATIC, analysis=analysis(temp), rehearsal=REHEARSAL)
 
@@ -145,12 +184,12 @@ def test_nothing_learned_changes_nothing():
 
 
 def test_what_is_added_is_read_back_by_its_key_and_the_newest_are_kept(tmp_path):
-    for more in range(KEPT + 3):
+    for more in range(67):
         assert calibration.add(tmp_path, "a", sample(train=more)) is None
     calibration.add(tmp_path, "b", sample(train=-1))
     found, problem = calibration.read(tmp_path, "a")
     assert problem is None
-    assert found == of_train(*range(3, KEPT + 3))
+    assert found == of_train(*range(3, 67))
     assert calibration.read(tmp_path, "b") == (of_train(-1), None)
     assert calibration.read(tmp_path, "c") == ([], None)
     assert sorted(path.name for path in tmp_path.iterdir()) == [FILE, f"{FILE}.lock"]

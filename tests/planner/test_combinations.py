@@ -1,10 +1,14 @@
 """The search leaves no lever out that a recipe supports."""
 
+import re
 from dataclasses import replace
 
-from planner_examples import problem
+import pytest
+
+from planner_examples import STATIC, problem
+from plimsoll.errors import RecipeError
 from plimsoll.levers.registry import LEVERS
-from plimsoll.planner.combinations import combinations
+from plimsoll.planner.combinations import combinations, micro_batches, require_moved, unmovable
 from plimsoll.planner.types import Rates
 from plimsoll.types import STORABLE, STORED
 
@@ -38,3 +42,73 @@ def test_recomputing_blocks_beside_whole_logits_is_not_offered_where_the_loss_ma
 
     assert offered() == {("none", 0), ("none", 256), ("dots", 256), ("block", 256)}
     assert offered(pins={"loss_chunk": 0}) == {("none", 0), ("dots", 0), ("block", 0)}
+
+
+MOVABLE = {"optimizer": 100, "frozen": 200}
+
+
+@pytest.mark.parametrize(
+    ("movable", "lacking"),
+    [
+        (MOVABLE, {"none": [], "optimizer": [], "frozen": [], "all": []}),
+        ({"optimizer": 100}, {"none": [], "optimizer": [], "frozen": ["frozen"], "all": ["frozen"]}),
+        ({"frozen": 1}, {"none": [], "optimizer": ["optimizer"], "frozen": [], "all": ["optimizer"]}),
+        ({"optimizer": 0, "frozen": 0}, {"none": [], "optimizer": ["optimizer"], "all": ["optimizer", "frozen"]}),
+    ],
+    ids=str,
+)
+def test_what_a_model_has_nothing_of_cannot_be_moved(movable, lacking):
+    static = replace(STATIC, movable=movable)
+    assert {offload: unmovable(static, offload) for offload in lacking} == lacking
+
+
+@pytest.mark.parametrize(
+    ("movable", "offload", "words"),
+    [
+        ({"frozen": 1}, "optimizer", "has no optimizer state large enough to be moved. Leave it out"),
+        (
+            {"optimizer": 1},
+            "all",
+            "has no frozen weights large enough to be moved (of what is frozen, layers that are stacked along a first"
+            " axis are). Leave it out",
+        ),
+    ],
+)
+def test_a_pin_that_would_move_nothing_is_refused_with_what_is_lacking(movable, offload, words):
+    with pytest.raises(RecipeError, match=re.escape(f"--offload {offload} would change nothing: toy {words}")):
+        require_moved(problem(1, pins={"offload": offload}), replace(STATIC, movable=movable))
+    require_moved(problem(1, pins={"offload": offload}), replace(STATIC, movable=MOVABLE))
+    require_moved(problem(1), replace(STATIC, movable={}))
+
+
+@pytest.mark.parametrize(
+    ("batch", "devices", "pinned", "micros"),
+    [
+        (12, 1, None, [1, 2, 3, 4, 6, 12]),
+        (16, 1, None, [1, 2, 4, 8, 16]),
+        (1, 1, None, [1]),
+        (24, 4, None, [4, 8, 12, 24]),
+        (12, 1, 3, [3]),
+        (12, 1, 1, [1]),
+        (12, 4, 4, [4]),
+    ],
+)
+def test_micro_batches_divide_the_batch_and_give_every_device_as_much(batch, devices, pinned, micros):
+    pins = {} if pinned is None else {"micro_batch": pinned}
+    assert micro_batches(problem(1, effective_batch=batch, devices=devices, pins=pins)) == micros
+
+
+@pytest.mark.parametrize(
+    ("batch", "devices", "pinned", "words"),
+    [
+        (10, 4, None, "effective batch of 10 .* among the 4 devices .* a multiple of 4"),
+        (12, 1, 0, "--micro-batch 0 does not divide"),
+        (12, 1, -1, "--micro-batch -1 does not divide"),
+        (12, 1, 5, "--micro-batch 5 does not divide"),
+        (12, 4, 6, "--micro-batch 6 cannot be divided among the 4 devices"),
+    ],
+)
+def test_other_micro_batches_are_refused(batch, devices, pinned, words):
+    pins = {} if pinned is None else {"micro_batch": pinned}
+    with pytest.raises(RecipeError, match=words):
+        micro_batches(problem(1, effective_batch=batch, devices=devices, pins=pins))

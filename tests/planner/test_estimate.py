@@ -14,10 +14,12 @@ from plimsoll.planner.estimate import (
     SAVING_BYTES,
     SLICES_BYTES,
     STARTING_BYTES,
+    interpolated,
     ledger,
+    sample,
 )
 from plimsoll.planner.speed import sent_bytes, step_seconds
-from plimsoll.planner.types import Rates
+from plimsoll.planner.types import Analysis, Rates, Static
 from plimsoll.units import GIB, MIB
 
 STATE = STATIC.state_bytes
@@ -179,3 +181,161 @@ def test_restoring_has_the_largest_leaf_twice_as_read_and_on_its_way_to_the_devi
     assert host is not None
     assert host.phase == "restore"
     assert host.predicted["restore buffers"] == RESTORE_BYTES + 2 * 300 * MIB
+
+
+LARGE = Static(
+    parameters=1_000, parameter_bytes=10 * MIB, optimizer_bytes=20 * MIB, other_bytes=MIB, ema_bytes=9 * MIB,
+    carry_bytes=2 * MIB, largest_leaf_bytes=4 * MIB, batch_bytes=5 * MIB, whole_state_bytes=150 * MIB,
+    movable={"optimizer": 18 * MIB, "ema": 8 * MIB, "frozen": 3 * MIB},
+)  # fmt: skip
+WORK = Analysis(
+    argument_bytes=0, output_bytes=3 * MIB, alias_bytes=MIB, temp_bytes=50 * MIB, flops=1.0, host_temp_bytes=6 * MIB
+)
+
+
+def in_mib(phases):
+    assert all(size % MIB == 0 for size in phases.values())
+    return {name: size // MIB for name, size in phases.items()}
+
+
+def test_every_phase_on_one_cpu_in_mib():
+    """A process of 100 + 16, a state of 42, a step of 52, data of 3; to save: 6, slices of 14, and a copy of 42."""
+    for in_background, save in [(False, 116 + 42 + 20 + 3), (True, 116 + 42 + 20 + 3 + 42 + 52)]:
+        found = ledger(
+            plan(async_save=in_background), problem(GIB), static=replace(LARGE, whole_state_bytes=0), analysis=WORK,
+            rehearsal=REHEARSAL,
+        )  # fmt: skip
+        assert in_mib(found.phases) == {
+            "load": 110 + 4,
+            "start": 116 + 42 + 8 + 7,
+            "restore": 116 + 42 + 8 + 2 * 4,
+            "train": 116 + 42 + 52 + 3,
+            "evaluate": 116 + 42 + 9 + 3,
+            "save": save,
+        }
+        assert found.needed_bytes - found.predicted_peak_bytes == 4 * MIB
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_every_phase_on_two_cpu_devices_of_each_process_in_mib(hosts):
+    """Each process holds what two devices do, and the whole state while it saves."""
+    two_each = problem(GIB, devices=2 * hosts, hosts=hosts)
+    known = {"static": LARGE, "analysis": WORK, "rehearsal": REHEARSAL}
+    base = 116 + 2 * 42
+    for in_background, save in [(False, base + 20 + 150 + 3), (True, base + 20 + 150 + 3 + 150 + 2 * 52)]:
+        found = ledger(plan(devices=2 * hosts, async_save=in_background), two_each, **known)
+        assert in_mib(found.phases) == {
+            "load": 110 + 4,
+            "start": base + 8 + 2 * 7,
+            "restore": base + 8 + 2 * 4,
+            "train": base + 2 * 52 + 3,
+            "evaluate": base + 2 * 9 + 3,
+            "save": save,
+        }
+
+
+@pytest.mark.parametrize(("state", "slices"), [(0, 0), (3 * MIB, 6), (7 * MIB, 14), (8 * MIB, 14)])
+def test_a_small_state_has_fewer_slices_to_write(state, slices):
+    """Twice its own bytes, up to 14 MiB."""
+    small = Static(
+        parameters=1, parameter_bytes=state, optimizer_bytes=0, other_bytes=0, largest_leaf_bytes=0
+    )  # fmt: skip
+    found = ledger(plan(), problem(GIB), static=small, analysis=analysis(0), rehearsal=REHEARSAL)
+    assert found.phases["save"] == 116 * MIB + state + (6 + slices) * MIB + 3 * MIB
+
+
+@pytest.mark.parametrize(
+    ("offload", "device", "host"),
+    [("none", 42, 0), ("optimizer", 42 - 26, 26), ("frozen", 42 - 3, 3), ("all", 42 - 29, 29)],
+)
+def test_every_phase_of_an_accelerator_and_of_its_host_in_mib(offload, device, host):
+    """A device holds two batches of 5; its host a process of 116, data of 3, and what four devices left there."""
+    pod = problem(GIB, chip="tpu-v4-64", platform="tpu", devices=32, hosts=8, effective_batch=64, host_budget_bytes=GIB)
+    found = ledger(plan(offload=offload), pod, static=LARGE, analysis=WORK, rehearsal=REHEARSAL)
+    assert in_mib(found.phases) == {
+        "start": device + 7, "train": device + 2 * 5 + 52, "evaluate": device + 2 * 5 + 9
+    }  # fmt: skip
+    assert found.spare_bytes == 0
+    assert found.host is not None
+    assert found.host.phase == "save"
+    moved = {"offloaded state": 4 * host} if host else {}
+    assert in_mib(found.host.predicted) == {
+        "process": 116, **moved, "data": 3, "save buffers": 6 + 14, "state copy while saving": 150
+    }  # fmt: skip
+
+
+def test_a_host_that_saves_beside_training_holds_the_temporaries_of_its_devices_too():
+    pod = problem(GIB, chip="tpu-v4-64", platform="tpu", devices=32, hosts=8, effective_batch=64)
+    known = {"static": replace(LARGE, whole_state_bytes=2 * MIB), "analysis": WORK, "rehearsal": REHEARSAL}
+    saving, waiting = (ledger(plan(async_save=beside), pod, **known).host for beside in (True, False))
+    assert saving is not None
+    assert waiting is not None
+    temporaries = {"process": 116, "data": 3, "step temporaries": 4 * 6}
+    assert (saving.phase, in_mib(saving.predicted)) == (
+        "save", temporaries | {"save buffers": 6 + 4, "state copy while saving": 2}
+    )  # fmt: skip
+    assert (waiting.phase, in_mib(waiting.predicted)) == ("train", temporaries)
+
+
+def test_a_host_that_needs_most_while_it_starts_has_its_peak_there():
+    starting = replace(REHEARSAL, starting_bytes=400 * MIB)
+    pod = problem(GIB, chip="tpu-v4-64", platform="tpu", devices=32, hosts=8, effective_batch=64)
+    host = ledger(plan(), pod, static=LARGE, analysis=WORK, rehearsal=starting).host
+    assert host is not None
+    assert (host.phase, in_mib(host.predicted)) == ("load", {"process": 400 + 4})
+
+
+def test_a_host_writes_what_its_devices_hold_and_never_more_than_there_is():
+    """Four devices of 42 MiB each, of a whole state of 150; of 200, what the four hold."""
+    pod = problem(GIB, chip="tpu-v4-64", platform="tpu", devices=32, hosts=8, effective_batch=64)
+    for whole, copied in [(150, 150), (200, 4 * 42)]:
+        static = replace(LARGE, whole_state_bytes=whole * MIB)
+        host = ledger(plan(), pod, static=static, analysis=WORK, rehearsal=REHEARSAL).host
+        assert host is not None
+        assert host.predicted["state copy while saving"] == copied * MIB
+
+
+@pytest.mark.parametrize(
+    ("micros", "compiled"),
+    [
+        ([3], [3]),
+        ([1, 2], [1, 2]),
+        ([1, 8], [1, 8]),
+        ([1, 2, 3], [2, 3]),
+        ([1, 2, 4, 8, 16], [2, 8]),
+        ([1, 3, 6, 12, 24], [3, 12]),
+        ([1, 3, 5, 11], [3, 11]),
+    ],
+)
+def test_the_second_smallest_and_one_four_times_as_large_are_compiled(micros, compiled):
+    assert sample(micros) == compiled
+
+
+def of(temp, moved=0.0, dots=0.0, hosted=0):
+    return replace(analysis(temp), moved_bytes=moved, dots=dots, host_temp_bytes=hosted)
+
+
+def test_between_and_beyond_two_compiled_micro_batches_by_hand():
+    """Temporaries on a line; of the whole step, what is moved and started falls with 1 / micro-batch: 100 + 80 / n
+    bytes, 10 + 40 / n dots. A block's inputs are on the host, 30 bytes for each example."""
+    known = {2: of(1_000, 140.0, 30.0, 60), 8: of(2_200, 110.0, 15.0, 240)}
+    found = {micro: interpolated(micro, known) for micro in (1, 2, 4, 8, 16)}
+    assert {micro: one.temp_bytes for micro, one in found.items()} == {1: 800, 2: 1_000, 4: 1_400, 8: 2_200, 16: 3_800}
+    for micro, one in found.items():
+        assert one.moved_bytes == pytest.approx(100 + 80 / micro)
+        assert one.dots == pytest.approx(10 + 40 / micro)
+        assert one.host_temp_bytes == 30 * micro
+
+
+def test_below_the_smaller_compiled_one_there_is_never_less_than_in_proportion():
+    """A line through 1,000 at 4 and 5,000 at 8 would be below nothing at 1."""
+    steep = {4: of(1_000), 8: of(5_000)}
+    assert [interpolated(micro, steep).temp_bytes for micro in (1, 2, 4, 6)] == [250, 500, 1_000, 3_000]
+    falling = {4: of(1_000), 8: of(600)}
+    assert [interpolated(micro, falling).temp_bytes for micro in (4, 6, 8, 16)] == [1_000, 1_000, 1_000, 1_000]
+
+
+def test_by_one_compile_alone_what_lies_on_the_host_grows_in_proportion():
+    known = {4: of(1_000, hosted=120)}
+    assert {micro: interpolated(micro, known).host_temp_bytes for micro in (1, 4, 8)} == {1: 30, 4: 120, 8: 240}
+    assert interpolated(8, known).temp_bytes == 2_000

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from plimsoll.planner.flops import dot_flops
+from plimsoll.planner.flops import dot_flops, dots
 
 
 def counted(function, *shapes):
@@ -72,3 +72,33 @@ def test_our_own_dots_are_counted_through_their_custom_gradient(precision):
     assert counted(product, (3, 5), (5, 7)) == 2 * 3 * 5 * 7
     trained = jax.value_and_grad(lambda x, w: jnp.sum(product(x, w)), argnums=(0, 1))
     assert counted(trained, (3, 5), (5, 7)) == 3 * 2 * 3 * 5 * 7
+
+
+def test_what_dots_move_is_read_and_written_once_for_each_and_so_are_they_counted():
+    """Four bytes of (3, 5), (5, 7) and (3, 7), outside of a scan and in each of its six trips; two for bfloat16."""
+
+    def product(x, w):
+        return x @ w
+
+    def layers(x, w):
+        first = x @ w[0]
+        return jax.lax.scan(lambda y, w: (y + x @ w, None), first, w)[0]
+
+    one = dots(jax.make_jaxpr(product)(jnp.zeros((3, 5)), jnp.zeros((5, 7))))
+    assert one == (2 * 3 * 5 * 7, 4 * (15 + 35 + 21), 1)
+    seven = dots(jax.make_jaxpr(layers)(jnp.zeros((3, 5)), jnp.zeros((6, 5, 7))))
+    assert seven == (7 * 2 * 3 * 5 * 7, 7 * 4 * (15 + 35 + 21), 7)
+    narrow = dots(jax.make_jaxpr(product)(jnp.zeros((3, 5), jnp.bfloat16), jnp.zeros((5, 7), jnp.bfloat16)))
+    assert narrow.moved_bytes == 2 * (15 + 35 + 21)
+
+
+def test_a_dot_of_nothing_costs_nothing():
+    assert counted(jnp.dot, (0, 5), (5, 7)) == 0
+    assert counted(jnp.dot, (3, 0), (0, 7)) == 0
+
+
+def test_every_branch_is_counted():
+    """Which one is taken is not known."""
+    assert counted(lambda x, w: jax.lax.cond(x[0, 0] > 0, lambda: x @ w, lambda: 2 * (x @ w)), (3, 5), (5, 5)) == (
+        2 * 2 * 3 * 5 * 5
+    )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from plimsoll.errors import RunError
-from plimsoll.report.metrics import MetricsLog, read_rows
+from plimsoll.report.metrics import LogFile, MetricsLog, read_rows
 from report_examples import SOURCES
 
 
@@ -34,6 +34,12 @@ def test_a_row_is_on_file_before_log_returns(tmp_path):
     log.log(1, {"loss": 0.5})
     assert path.read_bytes() == b'{"step": 1, "loss": 0.5}\n'
     log.close()
+
+
+def test_what_is_closed_is_closed(tmp_path):
+    for log in (MetricsLog(tmp_path / "metrics.jsonl"), LogFile(tmp_path / "log.txt")):
+        log.close()
+        assert log._file.closed
 
 
 def test_a_killed_process_leaves_every_row_it_logged(tmp_path):
@@ -83,6 +89,26 @@ def test_cutting_keeps_the_remaining_bytes_as_they_were(tmp_path):
     log.cut_after(2)
     assert log.path.read_bytes() == before
     assert os.listdir(tmp_path) == ["metrics.jsonl"]
+
+
+def test_the_shorter_file_is_on_disk_before_it_replaces_the_old_one_and_its_name_after(tmp_path, monkeypatch):
+    """Then nothing of it is left open but the log itself."""
+    log, events = log_of(tmp_path / "metrics.jsonl", steps=[1, 2, 3]), []
+    before, replace = log._file, os.replace
+
+    def fsync(descriptor):
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        events.append((os.path.relpath(path, tmp_path), os.path.isfile(path) and os.stat(path).st_size))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", lambda *names: (events.append("replaced"), replace(*names)))
+    opened = len(os.listdir("/proc/self/fd"))
+    log.cut_after(2)
+    size = log.path.stat().st_size
+    assert size == len(b'{"step": 1, "loss": 0.1}\n{"step": 2, "loss": 0.2}\n')
+    assert events == [("metrics.jsonl.cut", size), "replaced", (".", False)]
+    assert before.closed
+    assert len(os.listdir("/proc/self/fd")) == opened
 
 
 def test_a_kill_while_cutting_leaves_the_whole_old_file(tmp_path, monkeypatch):

@@ -49,6 +49,11 @@ def test_as_many_are_counted_as_there_are_at_once(tmp_path, monkeypatch):
     assert max(most) == AT_ONCE == needed(0)["kept_at_once"]
 
 
+def test_four_checkpoints_are_counted_each_with_a_quarter_of_a_mib_beside_its_arrays():
+    each = 10 * MIB + 256 * 1024
+    assert needed(10 * MIB) == {"checkpoint_bytes": each, "kept_at_once": 4, "bytes": 4 * each}
+
+
 def test_what_does_not_fit_is_refused_with_its_numbers_and_what_to_do(tmp_path):
     need = needed(10 * MIB)
     assert need["bytes"] == AT_ONCE * need["checkpoint_bytes"]

@@ -8,7 +8,7 @@ from plimsoll.errors import StoppedError
 from plimsoll.processes.interruption import Interruption
 from plimsoll.training import loop, memory
 from plimsoll.training.checkpoint import Checkpoints
-from plimsoll.training.loop import Schedule, run_steps, summed
+from plimsoll.training.loop import Schedule, run_steps, summed, times
 from plimsoll.training.program import Executables
 from plimsoll.types import LossSum
 
@@ -162,3 +162,296 @@ def test_library_pages_are_given_back_before_and_after_every_evaluation_and_afte
 
     run(tmp_path, Evaluations([{"validation_loss": 1.0}, {"validation_loss": 2.0}]))
     assert events == 2 * ["given back", "evaluated", "given back", "given back"]  # saved: the best, and the last
+
+
+@pytest.mark.parametrize(
+    ("every", "due"),
+    [
+        (1, [1, 2, 3, 4, 5, 6, 7]),
+        (3, [3, 6, 7]),
+        (2.5, [3, 5, 7]),
+        (0.4, [1, 2, 3, 4, 5, 6, 7]),
+        (7, [7]),
+        (9, [7]),
+        (0, [7]),
+    ],
+)
+def test_what_is_done_every_so_many_steps_is_due_in_the_step_that_completes_them_and_at_the_end(every, due):
+    schedule = Schedule(steps=9, stop_at=7)
+    assert [step for step in range(1, 8) if schedule.due(every, step)] == due
+
+
+def test_a_share_of_an_epoch_is_over_when_it_is_over_in_all_but_the_last_digits():
+    """0.1 + 0.2 and the like: 3 / 0.3 is 10, and 0.3 * 10 steps must not become nine times."""
+    assert [times(done, 0.1) for done in (1, 2, 3)] == [10, 20, 30]
+    assert times(29, 2.9) == times(29, 2.9 * (1 + 1e-12)) == 10
+    assert times(28, 2.9) == 9
+
+
+class Kept:
+    """Checkpoints that only note what they are told; `best` is what was marked."""
+
+    def __init__(self, told):
+        self.told, self.marked = told, None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.told.append("closed")
+
+    def best(self):
+        return self.marked
+
+    def save(self, step, state, position):
+        self.told.append(f"checkpoint {step}")
+
+    def mark_best(self, step, loss, *, standing=None):
+        self.marked = {"step": step, "validation_loss": loss} | ({} if standing is None else {"standing": standing})
+
+
+class Telling(Silent):
+    def __init__(self, told):
+        self.told = told
+
+    def evaluation(self, done, metrics):
+        self.told.append(f"evaluation {done}")
+
+    def saved(self, done):
+        self.told.append(f"saved {done}")
+
+
+@pytest.fixture
+def untrimmed(monkeypatch):
+    """Nothing is given back here: that takes longer than all else."""
+    monkeypatch.setattr(memory, "trim", lambda: None)
+
+
+def trained(
+    *, first=0, stop_at=4, during=lambda step: None, over_budget=lambda: False, evaluation=None, interruption=None, **of
+):
+    """Steps that do nothing but `during`: what was told, in order, the end, and what is marked as best."""
+    told = []
+    checkpoints, report = Kept(told), {"loss": 1.0, "gradient_norm": 1.0}
+
+    def step(state, _batch):
+        step = state["step"] + 1
+        told.append(step)
+        during(step)
+        return state | {"step": step}, report
+
+    def evaluate(_params):
+        return {"validation_loss": 1.0} if evaluation is None else evaluation(told[-1])
+
+    _, ended = run_steps(
+        {"step": first, "params": {}}, NoData(), Executables(init=None, step=step, evaluate=None, state=None),
+        Schedule(steps=9, stop_at=stop_at, **of), checkpoints, evaluate, Telling(told), interruption or Interruption(),
+        over_budget=over_budget,
+    )  # fmt: skip
+    return told, ended, checkpoints.marked
+
+
+AT_THE_END = ["evaluation 4", "checkpoint 4", "saved 4", "closed"]
+
+
+@pytest.mark.usefixtures("untrimmed")
+def test_at_the_end_a_session_evaluates_and_saves_once():
+    told, ended, marked = trained()
+    assert told == [1, 2, 3, 4, *AT_THE_END]
+    assert (ended.step, ended.signal, ended.over) == (4, None, False)
+    assert ended.last_metrics == {"loss": 1.0, "gradient_norm": 1.0}
+    assert marked == {"step": 4, "validation_loss": 1.0}
+
+
+@pytest.mark.usefixtures("untrimmed")
+def test_what_was_evaluated_or_saved_in_the_last_step_is_not_done_again():
+    told, *_ = trained(evaluate_every=2, save_every=4)
+    assert told == [
+        1, 2, "evaluation 2", "checkpoint 2", "saved 2", 3, 4, "evaluation 4", "checkpoint 4", "saved 4", "closed"
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("untrimmed")
+def test_a_session_with_nothing_left_to_do_does_nothing():
+    told, ended, marked = trained(first=4)
+    assert (told, marked) == (["closed"], None)
+    assert (ended.step, ended.signal, ended.over, ended.last_metrics) == (4, None, False, {})
+
+
+@pytest.mark.usefixtures("untrimmed")
+def test_the_steps_that_are_left_are_those_after_the_first():
+    assert trained(first=2)[0] == [3, 4, *AT_THE_END]
+
+
+@pytest.mark.usefixtures("untrimmed")
+def test_when_time_is_up_a_session_evaluates_and_saves_the_step_it_is_at(monkeypatch):
+    """It begins at 100 s and has 10: at 110 they are over."""
+    seconds = iter([100.0, 103.0, 109.9, 110.0])
+    monkeypatch.setattr(loop.time, "monotonic", lambda: next(seconds))
+    told, ended, _ = trained(stop_after_seconds=10.0)
+    assert told == [1, 2, "evaluation 2", "checkpoint 2", "saved 2", "closed"]
+    assert (ended.step, ended.signal, ended.over) == (2, None, False)
+
+
+@pytest.mark.usefixtures("untrimmed")
+@pytest.mark.parametrize("number", [2, 15])
+@pytest.mark.parametrize("at", [2, 4])
+def test_a_signal_saves_the_step_it_came_in_and_evaluates_nothing_that_is_not_due(number, at):
+    interruption = Interruption()
+
+    def during(step):
+        if step == at:
+            interruption.signal = number
+
+    told, ended, _ = trained(during=during, interruption=interruption)
+    due = ["evaluation 4"] if at == 4 else []  # in the last step, before anybody looks for a signal
+    assert told == [*range(1, at + 1), *due, f"checkpoint {at}", f"saved {at}", "closed"]
+    assert (ended.step, ended.signal, ended.over) == (at, number, False)
+
+
+@pytest.mark.usefixtures("untrimmed")
+def test_of_several_processes_a_signal_in_the_last_step_is_no_reason_until_all_agree(monkeypatch):
+    """Each of them evaluates then, or none would: an evaluation needs all of them."""
+    monkeypatch.setattr(loop, "Agreement", lambda: agreed)
+
+    def agreed(request):
+        return 0
+
+    agreed.alone = False
+    interruption = Interruption()
+    interruption.signal = 15
+    told, ended, _ = trained(interruption=interruption)
+    assert told == [1, 2, 3, 4, *AT_THE_END]
+    assert ended.signal is None
+
+
+@pytest.mark.usefixtures("untrimmed")
+def test_over_its_budget_a_session_saves_and_evaluates_nothing():
+    answers = iter([False, False, True])
+    told, ended, _ = trained(over_budget=lambda: next(answers))
+    assert told == [1, 2, "checkpoint 2", "saved 2", "closed"]
+    assert (ended.step, ended.signal, ended.over) == (2, None, True)
+
+
+@pytest.mark.usefixtures("untrimmed")
+def test_a_signal_is_told_before_time_and_time_before_the_budget(monkeypatch):
+    interruption = Interruption()
+    interruption.signal = 2
+    monkeypatch.setattr(loop.time, "monotonic", lambda: 0.0)
+    ends = [
+        trained(first=1, interruption=interruption, over_budget=lambda: True, stop_after_seconds=0.0)[1],
+        trained(first=1, over_budget=lambda: True, stop_after_seconds=0.0)[1],
+        trained(first=1, over_budget=lambda: True)[1],
+    ]
+    assert [(ended.step, ended.signal, ended.over) for ended in ends] == [
+        (1, 2, False),
+        (1, None, False),
+        (1, None, True),
+    ]
+
+
+@pytest.mark.usefixtures("untrimmed")
+@pytest.mark.parametrize(
+    ("best_by", "of_steps", "best"),
+    [
+        ("loss", {1: (3.0, 0), 2: (2.0, 0), 3: (2.0, 0), 4: (2.5, 0)}, {"step": 2, "validation_loss": 2.0}),
+        (
+            "f1",
+            {1: (3.0, 0.1), 2: (2.0, 0.3), 3: (1.0, 0.3), 4: (0.5, 0.2)},
+            {"step": 2, "validation_loss": 2.0, "standing": 0.3},
+        ),
+        (
+            "f1",
+            {1: (9.0, 0.1), 2: (9.0, -0.2), 3: (8.0, 0.0), 4: (1.0, 0.1)},
+            {"step": 1, "validation_loss": 9.0, "standing": 0.1},
+        ),
+    ],
+)
+def test_the_best_is_the_first_with_the_lowest_loss_or_the_most_of_a_metric_and_is_saved_at_once(
+    best_by, of_steps, best
+):
+    def evaluation(step):
+        loss, f1 = of_steps[step]
+        return {"validation_loss": loss, "validation_f1": f1}
+
+    told, _, marked = trained(evaluate_every=1, best_by=best_by, evaluation=evaluation)
+    assert marked == best
+    assert f"checkpoint {best['step']}" in told
+    assert "checkpoint 3" not in told
+
+
+@pytest.mark.usefixtures("untrimmed")
+def test_an_evaluation_of_nothing_marks_nothing():
+    told, _, marked = trained(evaluate_every=1, evaluation=lambda step: {})
+    assert (told, marked) == ([1, 2, 3, 4, "checkpoint 4", "saved 4", "closed"], None)
+
+
+def finished(**report):
+    """What is logged of a step with this report."""
+    log = {}
+
+    class Noting(Silent):
+        def step(self, done, metrics):
+            log[done] = metrics
+
+    flight = loop._InFlight(Noting())
+    flight.add(7, {"loss": 1.0, "gradient_norm": 1.0} | report)
+    flight.land()
+    return log[7]
+
+
+def test_a_step_that_overflowed_in_float16_has_no_norm_and_is_no_reason_to_stop_while_its_scale_can_be_halved():
+    for scale in (loop.SMALLEST * 2, 1024.0):
+        assert finished(gradient_norm=float("inf"), scale=scale) == {"loss": 1.0, "scale": scale}
+    assert finished(scale=1024.0) == {"loss": 1.0, "gradient_norm": 1.0, "scale": 1024.0}
+    with pytest.raises(StoppedError, match="step 7: the loss is 1 and the gradient's norm inf"):
+        finished(gradient_norm=float("inf"), scale=loop.SMALLEST)
+
+
+@pytest.mark.parametrize("report", [{"loss": float("nan")}, {"gradient_norm": float("inf")}])
+def test_a_loss_or_a_norm_that_is_not_finite_stops_the_run(report):
+    with pytest.raises(StoppedError, match="step 7: the loss is"):
+        finished(**report)
+
+
+def test_a_report_is_numbers_and_means_of_what_counts():
+    found = finished(accuracy=LossSum(3.0, 4.0), never=LossSum(0.0, 0.0), scale=jnp.float32(2.0))
+    assert found == {"accuracy": 0.75, "loss": 1.0, "gradient_norm": 1.0, "scale": 2.0}
+
+
+@pytest.mark.parametrize(("limit", "settled"), [(1, 3), (2, 0)])
+def test_where_one_step_is_under_way_at_a_time_the_kernel_takes_back_what_it_left(monkeypatch, limit, settled):
+    """Between steps, and between the batches of an evaluation."""
+    looks = []
+    monkeypatch.setitem(loop.IN_FLIGHT, "cpu", limit)
+    monkeypatch.setattr(memory, "settle", lambda: looks.append(1) or 1)
+    flight = loop._InFlight(Silent())
+    for step in range(3):
+        flight.add(step, {"loss": 1.0, "gradient_norm": 1.0})
+    assert len(looks) == settled
+    summed(iter([{}] * 3), lambda params, batch: {"loss": (1.0, 1.0)}, None)
+    assert len(looks) == 2 * settled
+
+
+@pytest.mark.parametrize(("limit", "under_way"), [(1, [0, 0, 0, 0]), (2, [1, 1, 1, 1]), (3, [1, 2, 2, 2])])
+def test_no_more_steps_are_under_way_than_may_be(monkeypatch, limit, under_way):
+    """Two where a backend says nothing of its own."""
+    monkeypatch.setattr(loop, "IN_FLIGHT", {} if limit == 2 else {"cpu": limit})
+    monkeypatch.setattr(memory, "settle", lambda: 1)
+    ended, waiting = [], []
+
+    class Noting(Silent):
+        def step(self, done, metrics):
+            ended.append(done)
+
+    flight = loop._InFlight(Noting())
+    for step in range(4):
+        flight.add(step, {"loss": 1.0, "gradient_norm": 1.0})
+        waiting.append(step + 1 - len(ended))
+    assert waiting == under_way
+    flight.land()
+    assert ended == [0, 1, 2, 3]
+
+
+def test_on_a_cpu_one_step_is_under_way_at_a_time():
+    assert loop.IN_FLIGHT == {"cpu": 1}

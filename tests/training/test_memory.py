@@ -1,11 +1,19 @@
-"""What lies between steps goes back to the system: in processes of their own, since the heap is the process's."""
+"""What lies between steps goes back to the system: in processes of their own, since the heap is the process's; and by
+a kernel whose answers are known."""
 
+import ctypes
+import io
+import os
+import resource
 import subprocess
 import sys
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from plimsoll.processes.environment import for_processes
+from plimsoll.training import memory
 from plimsoll.units import MIB
 
 HOLES = """
@@ -65,3 +73,112 @@ def test_library_code_that_was_only_touched_is_given_back_by_a_trim() -> None:
     assert works == "True"
     assert int(before) > 40 * MIB
     assert int(after) < int(before) / 2
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    """A Linux whose files and clock are the test's: `files` by path, `pages` one after the other, `now` in seconds."""
+    known = SimpleNamespace(files={}, pages=iter(()), now=0.0, sleeps=[])
+
+    def sleep(seconds):
+        known.sleeps.append(seconds)
+        known.now += seconds
+
+    def opened(path, mode):
+        assert (path, mode) == ("/proc/self/statm", "rb")
+        return io.BytesIO(f"999 {next(known.pages)} 77 1 0 1 0".encode())
+
+    monkeypatch.setattr(memory.sys, "platform", "linux")
+    monkeypatch.setattr(memory, "time", SimpleNamespace(sleep=sleep, perf_counter=lambda: known.now))
+    monkeypatch.setattr(memory, "Path", lambda path: SimpleNamespace(read_text=lambda: known.files[path]))
+    monkeypatch.setattr(memory, "open", opened, raising=False)
+    return known
+
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def test_settling_ends_when_three_looks_in_a_row_are_no_lower(kernel):
+    kernel.pages = iter([10, 9, 9, 8, 8, 12, 8])
+    assert memory.settle() == 8 * PAGE
+    assert len(kernel.sleeps) == 6
+
+
+def test_settling_ends_at_the_latest_when_patience_does(kernel):
+    kernel.pages = iter(range(100, 0, -1))
+    assert memory.settle(patience=1.0, interval=0.25) == 96 * PAGE
+    assert kernel.sleeps == [0.25] * 4
+
+
+def test_a_heap_is_trimmed_where_more_than_4_mib_are_left_than_after_the_last_time(monkeypatch):
+    left = iter([100, 100 + 4 * MIB, 101 + 4 * MIB, 50, 50 + 4 * MIB, 51 + 4 * MIB, 60])
+    trimmed = []
+    monkeypatch.setattr(memory, "settle", lambda: next(left))
+    monkeypatch.setattr(memory, "trim_heap", lambda: trimmed.append(len(trimmed)))
+    between, after = memory.BetweenSteps(), []
+    for _ in range(5):
+        between.settle()
+        after.append((len(trimmed), between.after_trimming))
+    assert after == [(0, 100), (0, 100), (1, 50), (1, 50), (2, 60)]
+
+
+def test_the_resident_set_is_read_in_kib(kernel):
+    kernel.files["/proc/self/status"] = "Name:\tpython\nVmHWM:\t    120 kB\nVmRSS:\t    100 kB\n"
+    assert (memory.resident_bytes(), memory.peak_resident_bytes()) == (100 * 1024, 120 * 1024)
+    kernel.files["/proc/self/status"] = "Name:\tpython\n"
+    with pytest.raises(KeyError, match="VmRSS"):
+        memory.resident_bytes()
+
+
+@pytest.mark.parametrize(("platform", "unit"), [("darwin", 1), ("freebsd14", 1024)])
+def test_elsewhere_the_peak_is_the_systems_in_its_own_unit(monkeypatch, platform, unit):
+    monkeypatch.setattr(memory.sys, "platform", platform)
+    monkeypatch.setattr(resource, "getrusage", lambda who: SimpleNamespace(ru_maxrss=7_000))
+    assert memory.peak_resident_bytes() == 7_000 * unit
+    held = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=5_000))
+    monkeypatch.setattr(psutil, "Process", lambda: held)
+    assert memory.resident_bytes() == memory.settle() == 5_000
+
+
+def mapping(start, end, rights, file, *, rss=4, anonymous=0):
+    return (
+        f"{start:x}-{end:x} {rights} 00000000 08:01 17 {file}\n"
+        f"Size:           {(end - start) // 1024} kB\nRss:            {rss} kB\nOther-Field:    9 kB\n"
+        f"Anonymous:      {anonymous} kB\nVmFlags: rd ex mr mw me\n"
+    )
+
+
+def test_only_read_only_pages_of_files_that_nobody_changed_are_given_back(kernel, monkeypatch):
+    kernel.files["/proc/self/smaps"] = "".join([
+        mapping(0x10000, 0x14000, "r-xp", "/lib/code.so"),
+        mapping(0x14000, 0x15000, "rw-p", "/lib/code.so"),
+        mapping(0x15000, 0x17000, "r--p", "/lib/constants.so"),
+        mapping(0x20000, 0x21000, "r-xp", "/lib/relocated.so", anonymous=4),
+        mapping(0x30000, 0x31000, "r-xp", "/lib/untouched.so", rss=0),
+        mapping(0x40000, 0x41000, "r-xp", "[vdso]"),
+        mapping(0x50000, 0x51000, "r--p", ""),
+        mapping(0x60000, 0x68000, "r-xp", "/lib/last one.so"),
+    ])  # fmt: skip
+    given_back = []
+
+    def madvise(start, size, advice):
+        given_back.append((start.value, size.value, advice))
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: SimpleNamespace(madvise=madvise))
+    memory.give_back_libraries()
+    dont_need = 4
+    assert given_back == [(0x10000, 0x4000, dont_need), (0x15000, 0x2000, dont_need), (0x60000, 0x8000, dont_need)]
+
+
+def test_a_trim_is_of_the_heap_and_of_libraries_and_without_glibc_of_nothing(monkeypatch):
+    trimmed = []
+    monkeypatch.setattr(memory, "give_back_libraries", lambda: trimmed.append("libraries"))
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_: SimpleNamespace(malloc_trim=lambda kept: trimmed.append(kept)))
+    monkeypatch.setattr(memory.sys, "platform", "linux")
+    memory.trim()
+    assert trimmed == [0, "libraries"]  # nothing is kept at the heap's end
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_: SimpleNamespace())
+    memory.trim_heap()
+    monkeypatch.setattr(memory.sys, "platform", "darwin")
+    memory.trim()
+    assert trimmed == [0, "libraries"]

@@ -66,3 +66,65 @@ def test_a_disk_that_fills_up_is_said_and_leaves_nothing(old, tmp_path, monkeypa
     with pytest.raises(StoppedError, match=r"the disk is full \(16.0 MiB free .* after 2,000 of 5,000 rows of deep/x"):
         rechunk(old, tmp_path / "new.h5")
     assert [path.name for path in tmp_path.iterdir()] == ["old.h5"]
+
+
+def test_spans_are_chunks_of_the_old_file_or_16_mib_and_what_is_done_is_said_of_all_datasets(
+    old, tmp_path, monkeypatch
+):
+    """Of two datasets of 5,000 rows, half of all for each; one is in chunks of 2,000, the other has none."""
+    said, asked = [], []
+    monkeypatch.setattr("plimsoll.data.hdf5.rechunk.free_bytes", lambda path: asked.append(1) or 2**40)
+    found = rechunk(old, tmp_path / "new.h5", progress=lambda done, of: said.append((done, of)))
+    assert said == [(1_000, ROWS), (2_000, ROWS), (2_500, ROWS), (5_000, ROWS)]
+    assert len(asked) == 1 + 4
+    assert found["chunk_rows"] == 512
+    assert (found["bytes"], found["bytes_before"]) == ((tmp_path / "new.h5").stat().st_size, old.stat().st_size)
+    assert found["path"] == str(tmp_path / "new.h5")
+
+
+@pytest.mark.parametrize(("lacking", "refused"), [(0, False), (1, True)])
+def test_room_for_the_old_file_and_for_each_span_and_16_mib_beside_it_is_needed(
+    old, tmp_path, monkeypatch, lacking, refused
+):
+    size, span = old.stat().st_size, 2_000 * 6 * 4 * 4
+    for number, most in enumerate((size, 16 * 2**20 + span)):
+        left = [2**40] * number + [most - lacking] + [2**40] * 9
+        monkeypatch.setattr("plimsoll.data.hdf5.rechunk.free_bytes", lambda path, left=left: left.pop(0))
+        if refused:
+            with pytest.raises(DataError if number == 0 else StoppedError):
+                rechunk(old, tmp_path / f"{number}.h5")
+        else:
+            assert rechunk(old, tmp_path / f"{number}.h5")["rows"] == ROWS
+
+
+@pytest.mark.parametrize(("span_bytes", "done"), [(3 * 16, [3, 6, 7]), (47, [2, 4, 6, 7]), (1, [1, 2, 3, 4, 5, 6, 7])])
+def test_a_dataset_without_chunks_is_read_in_spans_of_bytes_and_one_row_at_least(
+    tmp_path, monkeypatch, span_bytes, done
+):
+    said = []
+    with h5py.File(tmp_path / "old.h5", "w") as file:
+        file.create_dataset("x", data=np.arange(14.0).reshape(7, 2))
+    monkeypatch.setattr("plimsoll.data.hdf5.rechunk.SPAN_BYTES", span_bytes)
+    rechunk(tmp_path / "old.h5", tmp_path / "new.h5", progress=lambda done, of: said.append(done))
+    assert said == done
+    with h5py.File(tmp_path / "new.h5") as file:
+        np.testing.assert_array_equal(file["x"][()], np.arange(14.0).reshape(7, 2))
+
+
+def test_a_file_without_rows_is_refused(tmp_path):
+    with h5py.File(tmp_path / "old.h5", "w") as file:
+        file["x"] = 3.0
+        file["y"] = np.zeros((0, 3))
+    with pytest.raises(DataError, match="has no dataset with rows"):
+        rechunk(tmp_path / "old.h5", tmp_path / "new.h5")
+    assert [path.name for path in tmp_path.iterdir()] == ["old.h5"]
+
+
+def test_the_smallest_chunk_is_one_row(old, tmp_path):
+    rechunk(old, tmp_path / "new.h5", chunk_rows=1_000_000)
+    with h5py.File(tmp_path / "new.h5") as file:
+        assert file["deep/x"].chunks == (ROWS, 6, 4)
+    small = tmp_path / "small.h5"
+    with h5py.File(small, "w") as file:
+        file["x"] = np.arange(3.0)
+    assert rechunk(small, tmp_path / "ones.h5", chunk_rows=1)["chunk_rows"] == 1

@@ -1,6 +1,7 @@
 """Documents come out as they were written, whatever the format, in bounded memory, from every position."""
 
 import gzip
+import hashlib
 import json
 import tracemalloc
 from pathlib import Path
@@ -98,6 +99,20 @@ def test_a_piece_ends_at_a_line_break_else_at_a_space_else_where_it_is_full():
     assert next(cut_string("line\n" * 20_000))[0].endswith("line\n")
     assert next(cut_string("word " * 20_000))[0].endswith("word ")
     assert len(next(cut_string("x" * 100_000))[0]) == PIECE
+
+
+@pytest.mark.parametrize(
+    ("unit", "ends"),
+    [
+        ("line\n", [65_535, 131_070, 150_000]),
+        ("word ", [65_535, 131_070, 150_000]),
+        ("xxxxx", [65_536, 131_072, 150_000]),
+        ("a \nbc", [65_533, 131_068, 150_000]),  # a line break comes before a space that is later
+    ],
+)
+def test_a_piece_is_as_long_as_it_may_be(unit, ends):
+    assert [end for _, end in cut_string(unit * 30_000)] == ends
+    assert [end for _, end in cut_string(unit * 30_000, ends[0])] == ends[1:]
 
 
 LONG = "A long one. " * 12_000
@@ -249,3 +264,12 @@ def test_a_long_document_is_held_out_as_a_whole_also_after_resuming_inside_it(tm
     documents = open_documents(str(tmp_path / name))
     assert [piece.held_out for piece in documents.pieces()] == [True] * 4 + [False] * 5
     assert_resumes_everywhere(documents)
+
+
+def test_a_position_that_an_earlier_version_saved_is_one_of_the_same_files(listed_documents):
+    """By eight digits of a digest of their names and sizes, here of all they hold."""
+    documents = listed_documents(["one", "two"])
+    name = hashlib.blake2b(repr((["one", "two"],)).encode(), digest_size=4).hexdigest()
+    saved = {"of": name, "file": 0, "at": {"row": 1}, "documents": 1, "held_out": None}
+    (left,) = documents.pieces(saved)
+    assert (left.text, left.position["of"]) == ("two", name)

@@ -80,3 +80,39 @@ def test_counts_may_be_those_of_an_array():
 
 def test_a_batch_of_the_whole_set_saves_nothing():
     assert plimsoll.estimate_memory_usage(32, 128, 32)["memory_savings"] == "0.0%"
+
+
+@pytest.mark.parametrize(("vocab_size", "id_bytes"), [(None, 4), (65_536, 2), (65_537, 4), (300, 2)])
+def test_the_bytes_of_a_loader_by_hand(vocab_size, id_bytes):
+    """Windows of 11 ids and 160 bytes, 100 in the buffer and 3 in a batch; 2 + 2 batches of two arrays of int32."""
+    shape = {"seq_len": 10, "batch_size": 3, "prefetch": 2, "vocab_size": vocab_size}
+    window, batch = 11 * id_bytes + 160, 2 * 4 * 3 * 10
+    assert loader_bytes(shuffle_buffer_size=100, **shape) == 103 * window + 4 * batch
+    assert loader_bytes(shuffle_buffer_size=2, **shape) == 5 * window + 4 * batch
+    for unbuffered in (0, 1):
+        assert loader_bytes(shuffle_buffer_size=unbuffered, **shape) == 3 * window + 4 * batch
+    resident = loader_bytes(shuffle_buffer_size=100, resident_tokens=1_000, **shape)
+    assert resident == 3 * window + 4 * batch + 1_000 * id_bytes
+
+
+def test_a_tokenizer_has_3_mib_and_600_bytes_a_token():
+    assert tokenizer_bytes(4_096) == 3 * 2**20 + 600 * 4_096
+
+
+def test_the_guides_figures_by_hand():
+    """4,000 sequences of 64, ids of two bytes, two arrays: 256 bytes each; the buffer holds all 4,000 of them."""
+    found = plimsoll.estimate_memory_usage(4_000, 64, 8, "int16", prefetch=0, vocab_size=1)
+    text = 8 * MIB + 3 * MIB + 600
+    streaming = text + 4_008 * (65 * 2 + 160) + 2 * (2 * 4 * 8 * 64)
+    whole = text + 8 * (65 * 2 + 160) + 2 * (2 * 4 * 8 * 64) + 4_000 * 64 * 2
+    assert found == {
+        "full_load_mb": 4_000 * 256 / MIB, "streaming_mb": 8 * 256 / MIB, "memory_savings": "99.8%",
+        "chunk_1000": 1_000 * 256 / MIB, "chunk_5000": 5_000 * 256 / MIB, "chunk_10000": 10_000 * 256 / MIB,
+        "chunk_50000": 50_000 * 256 / MIB, "plimsoll_streaming_mb": streaming / MIB,
+        "plimsoll_full_load_mb": whole / MIB,
+    }  # fmt: skip
+
+
+def test_the_smallest_counts_are_counts():
+    least = plimsoll.estimate_memory_usage(1, 1, 1, shuffle_buffer_size=0, prefetch=0, vocab_size=1)
+    assert least["full_load_mb"] == 8 / MIB

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from plimsoll.data.text import survey as of_survey
 from plimsoll.data.text.documents import is_held_out
 from plimsoll.data.text.opening import open_documents
-from plimsoll.data.text.survey import describe_text, survey
+from plimsoll.data.text.survey import collect_held_out, count_windows, describe_text, survey
 from plimsoll.data.text.windows import TokenWindows
 
 
@@ -60,3 +61,78 @@ def test_shared_texts_are_split_as_they_were_written(name, documents, how):
     opened = shared_text(name)
     assert how in opened.describe()
     assert sum(piece.last for piece in opened.pieces()) == documents
+
+
+@pytest.mark.parametrize(
+    ("tokens", "seq_len", "stride", "windows"),
+    [(0, 4, 4, 0), (4, 4, 4, 0), (5, 4, 4, 1), (8, 4, 4, 1), (9, 4, 4, 2), (9, 4, 1, 5), (10, 4, 2, 3), (3, 40, 1, 0)],
+)
+def test_windows_of_a_stream_by_hand(tokens, seq_len, stride, windows):
+    assert count_windows(tokens, seq_len=seq_len, stride=stride) == windows
+
+
+HELD = next(text for text in (f"held {n}" for n in range(10_000)) if is_held_out(text))
+OTHERS = [text for text in ("aa", "bbbb", "ccc", "d", "eeeee") if not is_held_out(text)]
+
+
+def test_a_survey_encodes_so_many_characters_at_a_time_and_none_of_validation(
+    byte_tokenizer, listed_documents, monkeypatch
+):
+    """Documents of 2, 4, 3, 1 and 5 characters, at least 5 at a time: 6, then 4 and what is left."""
+    encoded = []
+    encode = type(byte_tokenizer).encode_pieces
+
+    def noting(self, pieces):
+        encoded.append([piece.text for piece in pieces])
+        return encode(self, pieces)
+
+    monkeypatch.setattr(type(byte_tokenizer), "encode_pieces", noting)
+    monkeypatch.setattr(of_survey, "_BLOCK", 5)
+    texts = ["aa", HELD, "bbbb", "ccc", "d", "eeeee"]
+    assert len(OTHERS) == 5
+    found = survey(listed_documents(texts), byte_tokenizer, seq_len=4, stride=2)
+    assert encoded == [["aa", "bbbb"], ["ccc", "d", "eeeee"], []]
+    assert (found.documents, found.tokens, found.windows) == (5, 15 + 5, (20 - 5) // 2 + 1)
+    assert survey(listed_documents(texts), byte_tokenizer, seq_len=4).windows == (20 - 5) // 4 + 1
+
+
+def test_a_survey_takes_64_kib_at_a_time():
+    assert of_survey._BLOCK == 65_536
+
+
+def test_an_inspection_by_hand(listed_documents):
+    """Two characters, those of a held-out one, 300, and 5: the first three are shown, 200 characters of each."""
+    found = describe_text(listed_documents(["aa", HELD, "b" * 300, "eeeee"]))
+    read = 2 + len(HELD) + 300 + 5
+    assert found == {
+        "name": "a list", "description": "lists", "files": 1, "bytes": None, "columns": None, "documents_at_most": 4,
+        "scanned_characters": read, "scanned_documents": 4, "scanned_held_out_documents": 1, "scan_complete": True,
+        "mean_characters": round(read / 4), "longest_characters": 300, "samples": ["aa", HELD, "b" * 200],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("scan_bytes", "documents", "complete"), [(2, 1, False), (3, 2, False), (6, 2, False), (7, 3, False), (8, 3, True)]
+)
+def test_an_inspection_stops_with_the_document_that_fills_it(listed_documents, scan_bytes, documents, complete):
+    found = describe_text(listed_documents(["aa", "bbbb", "d"]), scan_bytes=scan_bytes)
+    assert (found["scanned_documents"], found["scan_complete"]) == (documents, complete)
+
+
+def test_held_out_tokens_are_those_documents_each_with_its_end(byte_tokenizer, listed_documents):
+    letters = byte_tokenizer.encode_pieces(list(listed_documents([HELD]).pieces())).tolist()
+    assert len(letters) == len(HELD) + 1
+    documents = listed_documents(["aa", HELD, "bbbb", HELD, HELD])
+
+    def found(**limits):
+        return collect_held_out(documents, byte_tokenizer, **{"seq_len": 4} | limits).tolist()
+
+    assert found() == letters * 3
+    assert found(max_tokens=len(letters) + 2) == (letters * 2)[: len(letters) + 2]
+    assert found(max_tokens=len(letters)) == letters
+    assert found(scan_bytes=2) == []
+    assert found(scan_bytes=2 + len(HELD)) == letters
+    assert found(scan_bytes=3 + len(HELD)) == letters
+    assert found(scan_bytes=6 + len(HELD) + 1) == letters * 2
+    assert found(seq_len=3 * len(letters) - 1) == letters * 3
+    assert found(seq_len=3 * len(letters)) == []

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, models, processors
 
 from hypotheses import examples
 from plimsoll.data.text.documents import Piece, is_held_out
@@ -158,3 +158,16 @@ def test_held_out_tokens_are_those_documents_with_end_of_text(byte_tokenizer, li
     np.testing.assert_array_equal(limited, tokens[:50])
     few = collect_held_out(listed_documents(texts), byte_tokenizer, seq_len=8, scan_bytes=1)
     assert len(few) == 0
+
+
+@pytest.mark.parametrize(
+    ("template", "beginning"),
+    [("$A", None), ("<s> $A", 2), ("$A </s>", None), ("<s> $A </s>", None), ("<s> <s> $A", 2)],
+)
+def test_what_stands_before_a_text_is_its_beginning_and_not_what_stands_after_it(template, beginning):
+    """With one after it too, nobody can tell where the text begins by its ids alone."""
+    made = Tokenizer(models.WordLevel({"a": 0, "</s>": 1, "<s>": 2}, unk_token="a"))
+    made.add_special_tokens(["<s>", "</s>"])
+    special = [("<s>", 2), ("</s>", 1)]
+    made.post_processor = processors.TemplateProcessing(single=template, special_tokens=special)
+    assert TextTokenizer(made).beginning() == beginning

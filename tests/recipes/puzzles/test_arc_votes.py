@@ -1,12 +1,20 @@
 """Votes for ARC answers: augmentations are undone, equal grids counted together, ranked by votes, then certainty."""
 
+import json
+from types import SimpleNamespace
+
+import jax
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plimsoll.errors import DataError
+from plimsoll.recipes.puzzles import arc_votes
+from plimsoll.recipes.puzzles.act import RecursiveSolver
 from plimsoll.recipes.puzzles.arc_grids import placed, random_augmentation
 from plimsoll.recipes.puzzles.vote_counts import Votes, key_of, scored
+from plimsoll.types import COUNTED, LossSum
 
 ASKED = np.array([[1, 2], [3, 0]], np.uint8)
 OTHER = np.array([[4]], np.uint8)
@@ -137,3 +145,54 @@ def test_tasks_whose_answers_nobody_knows_are_submitted_and_not_scored():
     assert scored(votes, {"t": unknown}).submission["t"][0]["attempt_1"] == RIGHT.tolist()
     known = {"test": pairs((ASKED, WRONG))}
     assert scored(votes, {"t": unknown, "u": known}, at=(1,)).pass_at == {1: 0.0}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run whose network answers with a batch's labels, and is as sure as its `sure` says."""
+    task = object.__new__(RecursiveSolver)
+
+    def evaluated(params, batch):
+        logits = jax.nn.one_hot(batch["labels"], 12)
+        return LossSum(params["trainable"], 1.0), {"accuracy": LossSum(0.5, 1.0)}, logits, batch["sure"]
+
+    task.evaluated = evaluated
+    (tmp_path / "test_puzzles.json").write_text(json.dumps({"t": {"test": pairs((ASKED, RIGHT))}}))
+    recipe = SimpleNamespace(
+        arc_tasks=tmp_path / "test_puzzles.json", task=lambda compute: task,
+        test_set=SimpleNamespace(names=lambda: ["<blank>", "t", "u"]),
+    )  # fmt: skip
+    batch = {
+        "inputs": np.stack([placed(ASKED)] * 4), "puzzle_identifiers": np.array([1, 1, 2, 1]),
+        "labels": np.stack([placed(RIGHT), placed(WRONG), placed(RIGHT), placed(WRONG)]).astype(np.int32),
+        "sure": np.float32([2, 1, 9, 9]), COUNTED: np.array([True, True, True, False]),
+    }  # fmt: skip
+
+    def means(evaluate=None):
+        if evaluate is None:
+            return {"loss": 7.0}
+        sums = evaluate({"trainable": np.float32(3)}, batch)
+        return {name: float(total) / float(weight) for name, (total, weight) in sums.items()}
+
+    plan = SimpleNamespace(compute=lambda backend: None)
+    return SimpleNamespace(recipe=recipe, plan=plan, means=means)
+
+
+def test_an_evaluation_counts_the_votes_of_the_examples_that_count(run):
+    """The last one is padding: with it there would be two votes for what is wrong."""
+    found = arc_votes.evaluate(run, {})
+    assert (found["loss"], found["accuracy"], found["tasks"], found["unanswered"]) == (3.0, 0.5, 1, 0)
+    assert (found["pass@1"], found["pass@1000"]) == (1.0, 1.0)
+    assert found["submission"] == {"t": [{"attempt_1": RIGHT.tolist(), "attempt_2": WRONG.tolist()}]}
+
+
+def test_a_data_set_without_tasks_has_its_means_alone(run):
+    run.recipe.arc_tasks.unlink()
+    assert arc_votes.evaluate(run, {}) == {"loss": 7.0}
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"t": 3}', '{"t": {"test": [{}]}}'])
+def test_what_holds_no_tasks_is_refused(run, text):
+    run.recipe.arc_tasks.write_text(text)
+    with pytest.raises(DataError, match=r"does not hold tasks of ARC .* prepare the data set again"):
+        arc_votes.evaluate(run, {})

@@ -1,0 +1,249 @@
+"""An HDF5 file described from samples: figures of small files by hand."""
+
+import h5py
+import numpy as np
+import pytest
+
+from control_files import write_control
+from plimsoll.data.hdf5 import survey
+from plimsoll.data.hdf5.survey import describe, is_hdf5, shuffle_quality
+
+
+def write(path, attributes=None, **columns):
+    with h5py.File(path, "w") as file:
+        for name, values in columns.items():
+            values, options = values if isinstance(values, tuple) else (values, {})
+            file.create_dataset(name, data=values, **options)
+        file.attrs.update(attributes or {})
+    return path
+
+
+def only(found):
+    (row,) = found["datasets"]
+    return row
+
+
+def test_a_small_file_is_described_whole(tmp_path):
+    """Five numbers of which two are not finite; chunks of two rows."""
+    values = np.array([1.0, np.nan, 0.0, 5.0, np.inf])
+    path = write(tmp_path / "x.h5", {"made": "here", "rate": 0.5}, x=(values, {"chunks": (2,)}))
+    found = describe(path)
+    assert (found["path"], found["bytes"], found["rows"], found["rows_written"]) == (
+        str(path), path.stat().st_size, 5, 5
+    )  # fmt: skip
+    assert found["attributes"] == {"made": "here", "rate": 0.5}
+    assert found["families"] == []
+    row = only(found)
+    assert row.pop("chunk_seconds") >= 0
+    assert row == {
+        "name": "x", "shape": [5], "dtype": "float64", "chunks": [2], "compression": None, "stored_bytes": 6 * 8,
+        "sampled_rows": 5, "rows_read": 5, "rows_read_not_finite": 2, "mean": 2.0,
+        "std": pytest.approx(np.std([1, 0, 5])), "least": 0.0, "largest": 5.0, "zeros": pytest.approx(1 / 3),
+    }  # fmt: skip
+    (warning,) = found["warnings"]
+    assert warning.startswith("x: 2 of all its rows are not finite.")
+
+
+@pytest.mark.parametrize(("done", "written"), [(3, 3), (5, 5), (9, 5)])
+def test_as_many_rows_are_written_as_are_marked_and_no_more_than_there_are(tmp_path, done, written):
+    found = describe(write(tmp_path / "x.h5", {survey.DONE: done}, x=np.zeros(5), y=np.zeros((4, 9))))
+    assert (found["rows"], found["rows_written"]) == (5, written)
+
+
+def test_of_many_chunks_eight_are_read_and_25_rows_of_each_are_sampled(tmp_path):
+    many = only(describe(write(tmp_path / "a.h5", x=(np.arange(1000.0), {"chunks": (50,)}))))
+    assert (many["rows_read"], many["sampled_rows"]) == (8 * 50, 8 * 25)
+    few = only(describe(write(tmp_path / "b.h5", x=(np.arange(150.0), {"chunks": (50,)}))))
+    assert (few["rows_read"], few["sampled_rows"]) == (150, 150)
+    last = only(describe(write(tmp_path / "c.h5", x=(np.arange(101.0), {"chunks": (100,)}))))
+    assert (last["rows_read"], last["sampled_rows"], last["largest"]) == (101, 101, 100.0)
+    loose = only(describe(write(tmp_path / "d.h5", x=np.arange(1000.0))))
+    assert (loose["chunks"], loose["rows_read"], loose["sampled_rows"]) == (None, 8 * 25, 8 * 25)
+    short = only(describe(write(tmp_path / "e.h5", x=np.arange(7.0))))
+    assert (short["rows_read"], short["largest"]) == (7, 6.0)
+
+
+@pytest.mark.parametrize(("values", "sampled"), [
+    (np.zeros((0, 3)), False), (np.float64(3.0), False), (np.array([b"a"]), False), (np.array([True]), True),
+    (np.array([1], np.uint8), True), (np.array([-1]), True),
+], ids=str)  # fmt: skip
+def test_rows_of_numbers_are_sampled_and_nothing_else(tmp_path, values, sampled):
+    assert ("sampled_rows" in only(describe(write(tmp_path / "x.h5", x=values)))) == sampled
+
+
+@pytest.mark.parametrize(("most", "sampled"), [(2 * 8 * 3, True), (2 * 8 * 3 - 1, False)])
+def test_chunks_larger_than_a_read_are_not_sampled(tmp_path, monkeypatch, most, sampled):
+    assert survey.LARGEST_READ == 64 * 2**20
+    monkeypatch.setattr(survey, "LARGEST_READ", most)
+    found = describe(write(tmp_path / "x.h5", x=(np.ones((4, 3)), {"chunks": (2, 3)})))
+    assert ("sampled_rows" in only(found)) == sampled
+    assert found["warnings"] == ([] if sampled else ["x: a chunk is larger than 64 MiB, nothing was sampled"])
+
+
+def slow(monkeypatch, seconds):
+    """Every chunk takes so long, by a clock that is looked at before and after it."""
+    ticks = iter(np.arange(1000) * seconds)
+    monkeypatch.setattr(survey.time, "perf_counter", lambda: next(ticks))
+
+
+@pytest.mark.parametrize(("seconds", "warned"), [(0.0625, True), (0.02, False), (0.021, True)])
+def test_a_chunk_that_is_slow_to_read_is_warned_of_with_both_rates(tmp_path, monkeypatch, seconds, warned):
+    slow(monkeypatch, seconds)
+    monkeypatch.setattr(survey, "SLOW_CHUNK_SECONDS", 0.02 + 1e-9)
+    path = write(tmp_path / "x.h5", x=(np.ones(100), {"chunks": (50,), "compression": "gzip"}))
+    found = describe(path)
+    assert only(found)["chunk_seconds"] == pytest.approx(seconds)
+    assert len(found["warnings"]) == warned
+    if seconds == 0.0625:
+        assert found["warnings"][0].startswith(
+            "x: to read one row costs 62 ms, since 50 rows are unpacked with it (gzip). In random order that is 16"
+            " rows/s; by chunks, 800."
+        )
+
+
+def test_what_has_no_chunks_is_never_slow_for_them(tmp_path, monkeypatch):
+    slow(monkeypatch, 1.0)
+    assert describe(write(tmp_path / "x.h5", x=np.ones(100)))["warnings"] == []
+
+
+def test_the_seconds_are_those_of_the_quickest_chunk(tmp_path, monkeypatch):
+    ticks = iter([0.0, 3.0, 10.0, 11.0, 20.0, 22.0])
+    monkeypatch.setattr(survey.time, "perf_counter", lambda: next(ticks))
+    assert only(describe(write(tmp_path / "x.h5", x=(np.ones(6), {"chunks": (2,)}))))["chunk_seconds"] == 1.0
+
+
+def test_forty_attributes_are_shown_and_long_ones_by_their_shape(tmp_path):
+    attributes = {f"a{n:02d}": n for n in range(41)}
+    found = describe(write(tmp_path / "x.h5", attributes, x=np.zeros(3)))["attributes"]
+    assert found == {name: value for name, value in attributes.items() if value < 40}
+    values = {
+        "short": np.arange(16), "long": np.arange(17), "words": np.array([b"x"] * 20), "nan": np.nan, "flag": True
+    }  # fmt: skip
+    plain = describe(write(tmp_path / "y.h5", values, x=np.zeros(3)))["attributes"]
+    assert plain == {
+        "short": list(range(16)), "long": "int64 of shape (17,)", "words": ["b'x'"] * 16, "nan": "nan", "flag": True
+    }  # fmt: skip
+
+
+def test_figures_of_a_family_by_hand(tmp_path):
+    """Two rows of Tank and one of Cart: norms of the last states 5, 10 and 0, controls 3, 4 and 1, one NaN."""
+    inputs = np.zeros((3, 2, 2), np.float32)
+    inputs[0, -1], inputs[1, -1], inputs[:, 0] = (3, 4), (6, 8), 99
+    controls = np.array([[3, 0], [4, 0], [1, np.nan]], np.float32)
+    masks = np.array([[1, 0], [1, 0], [1, 1]], np.float32)
+    names = np.array(["Tank", "Tank", "Cart"], "S50")
+    path = write(
+        tmp_path / "w.h5", input_sequences=(inputs, {"chunks": (2, 2, 2)}), controls=controls, control_masks=masks,
+        system_ids=names,
+    )  # fmt: skip
+    cart, tank = describe(path)["families"]
+    assert tank == {
+        "name": "Tank", "sampled_rows": 2, "mean_norm": 7.5, "inputs": 1.0, "control_rms": pytest.approx(12.5**0.5),
+        "rows_not_finite": 0,
+    }  # fmt: skip
+    assert (cart["name"], cart["sampled_rows"], cart["mean_norm"], cart["inputs"]) == ("Cart", 1, 0.0, 2.0)
+    assert cart["rows_not_finite"] == 1
+
+
+def test_a_family_without_controls_has_no_size_of_them(tmp_path):
+    path = write(
+        tmp_path / "w.h5", input_sequences=np.zeros((1, 2, 2)), controls=np.zeros((1, 2)),
+        control_masks=np.zeros((1, 2)), system_ids=np.array(["Cart"], "S50"),
+    )  # fmt: skip
+    assert describe(path)["families"][0]["control_rms"] is None
+
+
+def test_families_are_sampled_in_eight_chunks_from_end_to_end(tmp_path):
+    """Of 21 chunks of one row, the first and the last among them; a family that is only between is not seen."""
+    names = np.array(["A", *["B"] * 19, "C"], "S50")
+    path = write(
+        tmp_path / "w.h5", input_sequences=(np.zeros((21, 2, 2)), {"chunks": (1, 2, 2)}), controls=np.zeros((21, 2)),
+        control_masks=np.ones((21, 2)), system_ids=names,
+    )  # fmt: skip
+    assert [(one["name"], one["sampled_rows"]) for one in describe(path)["families"]] == [("A", 1), ("B", 6), ("C", 1)]
+
+
+def test_without_one_of_its_columns_a_file_has_no_families(tmp_path):
+    assert describe(write_control(tmp_path / "a.h5"))["families"]
+    assert describe(write_control(tmp_path / "b.h5", control_masks=None))["families"] == []
+
+
+def test_a_file_is_hdf5_by_its_content_or_by_its_name(tmp_path):
+    named, plain = tmp_path / "text.HDF", tmp_path / "text"
+    named.write_text("x")
+    plain.write_text("x")
+    assert is_hdf5(named)
+    assert not is_hdf5(plain)
+    assert is_hdf5(write(tmp_path / "no-suffix", x=np.zeros(3)))
+    (tmp_path / "folder.h5").mkdir()
+    assert not is_hdf5(tmp_path / "folder.h5")
+
+
+def test_the_mixture_of_an_epoch_by_hand():
+    """Eight rows in chunks of two: batches of three hold 2 and 3 chunks, the last two rows are in none."""
+    order = np.array([0, 1, 2, 3, 4, 6, 5, 7])
+    found = shuffle_quality(order, batch_size=3, chunk_rows=2)
+    assert (found["batches"], found["chunks_per_batch"]) == (2, 2.5)
+    assert found["rank_correlation"] == pytest.approx(1 - 6 * 2 / (8 * 63))
+    assert not found["well_mixed"]
+    alone = shuffle_quality(np.array([0]), batch_size=1, chunk_rows=1)
+    assert alone == {"rank_correlation": 0.0, "chunks_per_batch": 1.0, "batches": 1, "well_mixed": True}
+    none = shuffle_quality(np.array([0, 1]), batch_size=3, chunk_rows=1)
+    assert (none["batches"], none["chunks_per_batch"], none["well_mixed"]) == (0, 0.0, False)
+
+
+def test_two_rows_in_the_order_of_the_file_are_correlated():
+    assert shuffle_quality(np.array([0, 1]), batch_size=1, chunk_rows=1)["rank_correlation"] == pytest.approx(1)
+
+
+def test_a_batch_is_well_mixed_with_eight_chunks_or_all_there_are_or_as_many_as_its_rows():
+    """Rows of 16 chunks in turn, from both ends: no correlation, so the number of chunks decides."""
+
+    def mixed(chunks, batch_size):
+        rows = np.arange(64).reshape(chunks, -1).T.ravel()
+        rows = np.concatenate([rows[:32], rows[32:][::-1]])[np.random.default_rng(3).permutation(64)]
+        return shuffle_quality(rows, batch_size=batch_size, chunk_rows=64 // chunks)
+
+    found = {(chunks, size): mixed(chunks, size) for chunks, size in [(2, 32), (32, 4), (16, 16)]}
+    assert {key: one["chunks_per_batch"] > 1.8 for key, one in found.items()} == dict.fromkeys(found, True)
+    assert {key: one["well_mixed"] for key, one in found.items()} == dict.fromkeys(found, True)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "batch_size", "distinct", "mixed"),
+    [
+        (16, 16, 8, True),  # eight are enough
+        (16, 16, 7, False),  # 0.9 of eight are 7.2
+        (4, 16, 4, True),  # all there are
+        (4, 16, 3, False),
+        (16, 4, 4, True),  # as many as a batch has rows
+        (16, 4, 3, False),
+    ],
+)
+def test_a_batch_of_enough_chunks_without_a_correlation_is_well_mixed(chunks, batch_size, distinct, mixed):
+    """Each batch has rows of so many chunks; those in the second half come in the opposite order, so nothing
+    correlates."""
+    rows_of_chunk = 64
+    batches = []
+    for number in range(chunks * rows_of_chunk // batch_size // 2):
+        first = number % chunks
+        rows = [(first + at % distinct) % chunks * rows_of_chunk + at for at in range(batch_size)]
+        batches += [rows, [chunks * rows_of_chunk - 1 - row for row in rows]]
+    found = shuffle_quality(np.array(batches).ravel(), batch_size=batch_size, chunk_rows=rows_of_chunk)
+    assert found["chunks_per_batch"] == distinct
+    assert abs(found["rank_correlation"]) < 0.2
+    assert found["well_mixed"] == mixed
+
+
+@pytest.mark.parametrize(("chunks", "by_chance"), [(400, 0.15), (900, 0.1), (4_900, 0.05)])
+def test_so_much_correlation_is_chance(chunks, by_chance):
+    """Three over the root of the number of chunks, and 0.05 at least; the order is one of that correlation, about."""
+    random = np.random.default_rng(0)
+    for share, mixed in ((0.8, True), (1.2, False)):
+        turns = np.arange(32 * chunks)
+        noise = random.permutation(turns)
+        wanted = share * by_chance
+        order = np.argsort(np.argsort(wanted * turns + (1 - wanted**2) ** 0.5 * noise, kind="stable"), kind="stable")
+        found = shuffle_quality(order, batch_size=80, chunk_rows=32)
+        assert found["rank_correlation"] == pytest.approx(wanted, abs=0.1 * by_chance)
+        assert found["well_mixed"] == mixed

@@ -1,0 +1,20 @@
+"""What options of a source may be, and how an error is told on one line."""
+
+import pytest
+
+from plimsoll.data import in_short, require_sizes
+from plimsoll.errors import RecipeError
+
+
+def test_sizes_are_one_or_more_and_some_may_be_zero():
+    require_sizes(seq_len=1, batch_size=None, prefetch=0, seed=0, shuffle_buffer_size=0, workers=0)
+    for name, value, least in [("seq_len", 0, 1), ("batch_size", -1, 1), ("prefetch", -1, 0), ("seed", -2, 0)]:
+        with pytest.raises(RecipeError, match=f"--{name.replace('_', '-')} must be {least} or more, got {value}"):
+            require_sizes(**{name: value})
+
+
+def test_a_long_error_is_cut_after_200_characters_and_lines_become_one():
+    assert in_short(ValueError("a\n  b")) == "a b"
+    assert in_short(ValueError("a"), kind=True) == "ValueError: a"
+    assert in_short(ValueError("x" * 200)) == "x" * 200
+    assert in_short(ValueError("x" * 201)) == "x" * 200 + "..."

@@ -1,0 +1,245 @@
+"""What a run of recommend answers, by a scorer that is known: no model, no training, ranks by hand."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from interaction_files import write_random, write_small
+from plimsoll.errors import RunError
+from plimsoll.recipes.recommend import baselines
+from plimsoll.recipes.recommend import rank as ranked
+from plimsoll.recipes.recommend.ranking import mean_metrics
+from plimsoll.recipes.recommend.recipe import Recommend
+from plimsoll.recipes.recommend.rows import histories
+
+ITEMS = 9
+SEQUENCES = [[1, 2, 3, 4, 5, 6, 7, 8], [9, 8, 7, 6], [2, 4, 6, 8, 1], [3, 5, 7, 9]]
+
+
+def known(ids):
+    """Log-probabilities: the likeliest item is the newest of the history plus one, then plus two, and so on around."""
+    newest = np.array([row[row > 0][-1] for row in ids])
+    steps = (np.arange(ITEMS + 1)[None] - newest[:, None] - 1) % ITEMS
+    scores = np.log(0.5 ** (steps + 1.0))
+    scores[:, 0] = 0.0  # padding, higher than all: no candidate
+    return scores
+
+
+def around(newest, count):
+    return [(newest + step) % ITEMS + 1 for step in range(count)]
+
+
+@pytest.fixture
+def asked():
+    """How many users each scorer was made for, and whether of the average."""
+    return []
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, asked):
+    folder = write_small(tmp_path / "set", SEQUENCES, items=ITEMS)
+
+    def scorer(trained, *, users, average=True):
+        asked.append((users, average))
+
+        def score(ids):
+            assert len(ids) <= users
+            return known(ids) if average else -known(ids)
+
+        return score
+
+    monkeypatch.setattr(ranked, "scorer", scorer)
+    return SimpleNamespace(
+        run="runs/x", step=1_234, prepared="as it was", recipe=Recommend(data=str(folder), seq_len=4)
+    )
+
+
+@pytest.fixture(autouse=True)
+def compared(monkeypatch):
+    """What each run was prepared with, which the data of its recipe is compared with."""
+    prepared = []
+    monkeypatch.setattr(Recommend, "data_changed", lambda self, of: prepared.append(of))
+    return prepared
+
+
+def test_the_data_is_compared_with_that_of_the_run_before_anything_is_read(run, compared, monkeypatch):
+    class OtherData(Exception):
+        pass
+
+    ranked.rank(run, {"history": [5, 6], "top": 9, "keep_seen": True})
+    assert compared == ["as it was"]
+
+    def changed(self, prepared):
+        raise OtherData
+
+    monkeypatch.setattr(Recommend, "data_changed", changed)
+    for asked_for in (
+        lambda: ranked.rank(run, {"history": [5, 6], "top": 9, "keep_seen": True}),
+        lambda: ranked.evaluate(run, {}),
+        lambda: ranked.next_of_users(run, users=1, top=1),
+    ):
+        with pytest.raises(OtherData):
+            asked_for()
+
+
+def test_of_a_history_the_newest_are_read_and_all_of_it_is_left_out(run, asked):
+    found = ranked.rank(run, {"history": [3, 9, 8, 7, 1, 2], "top": 4, "keep_seen": False})
+    assert asked == [(1, True)]
+    assert (found["run"], found["step"], found["read"]) == ("runs/x", 1_234, 4)
+    assert [one["id"] for one in found["history"]] == [3, 9, 8, 7, 1, 2]
+    assert [one["id"] for one in found["items"]] == [4, 5, 6]  # 3, 7, 8, 9, 1 and 2 were taken
+    assert [one["probability"] for one in found["items"]] == pytest.approx([0.5**2, 0.5**3, 0.5**4])
+    assert [one["score"] for one in found["items"]] == pytest.approx(np.log([0.5**2, 0.5**3, 0.5**4]))
+
+
+def test_what_was_taken_is_ranked_too_where_it_is_asked_for(run):
+    found = ranked.rank(run, {"history": [5, 6], "top": 9, "keep_seen": True})
+    assert found["read"] == 2
+    assert [one["id"] for one in found["items"]] == around(6, 9)
+
+
+def test_the_next_of_a_user_are_those_not_taken_before_and_places_count_from_one(run, asked):
+    """Of 2, 4, 6, 8, whose next is 1: the likeliest are 9 and 1. Of 9, 8, 7, whose next is 6: 1 to 6 in order."""
+    first, second, third, _ = ranked.next_of_users(run, users=5, top=3)
+    assert asked == [(4, True)]
+    assert [one["id"] for one in first["history"]] == [4, 5, 6, 7]  # the last four
+    assert [one["id"] for one in second["history"]] == [9, 8, 7]
+    assert [user["taken"]["id"] for user in (first, second, third)] == [8, 6, 1]
+    assert [user["place"] for user in (first, second, third)] == [1, 6, 2]
+    assert [[one["id"] for one in user["items"]] for user in (first, second, third)] == [
+        [8, 9], [1, 2, 3], [9, 1, 3]
+    ]  # fmt: skip
+    assert [one["probability"] for one in second["items"]] == pytest.approx([0.5**3, 0.5**4, 0.5**5])
+    assert {user["step"] for user in (first, second, third)} == {1_234}
+
+
+def test_no_more_users_than_were_asked_for_are_scored(run, asked):
+    assert len(ranked.next_of_users(run, users=2, top=1)) == 2
+    assert asked == [(2, True)]
+
+
+def test_a_report_says_place_probability_and_what_was_taken(run):
+    first, second, third = ranked.shown(run)
+    assert [one["title"] for one in (first, second, third)] == [
+        f"What comes next, user {number} of the test split" for number in (1, 2, 3)
+    ]
+    assert second["rows"] == [
+        ["Item 101", "1", "12.50 %"],
+        ["Item 102", "2", "6.25 %"],
+        ["Item 103", "3", "3.12 %"],
+        ["Item 104", "4", "1.56 %"],
+        ["Item 105", "5", "0.78 %"],
+    ]
+    assert third["rows"][1] == ["Item 101 (taken)", "2", "25.00 %"]
+    assert second["caption"] == (
+        "After Item 109, Item 108, Item 107. Really taken then: Item 106, which stands 6. of what was not taken"
+        " before, by the checkpoint of step 1,234."
+    )
+
+
+@pytest.mark.parametrize(("length", "words"), [(5, ""), (6, ""), (7, "1 more, "), (8, "2 more, ")])
+def test_six_items_of_a_history_are_named_and_the_others_counted(run, tmp_path, length, words):
+    folder = write_small(tmp_path / "long", [[*range(1, length + 1), 9]], items=ITEMS)
+    run.recipe = Recommend(data=str(folder), seq_len=12)
+    (shown,) = ranked.shown(run)
+    named = [f"Item {100 + one}" for one in range(1, length + 1)][-6:]
+    assert shown["caption"].startswith(f"After {words}{', '.join(named)}. ")
+
+
+def test_an_item_without_a_title_goes_by_its_own_name(run, tmp_path):
+    run.recipe = Recommend(data=str(write_small(tmp_path / "bare", SEQUENCES, titles=False)), seq_len=4)
+    assert ranked.shown(run)[1]["rows"][0] == ["101", "1", "12.50 %"]
+
+
+def metrics(recipe, split, score=known, *, keep_seen=False):
+    data = recipe.interactions
+    return mean_metrics(
+        data,
+        split,
+        lambda users: score(histories(data, users, split, length=recipe.seq_len)),
+        users=100,
+        keep_seen=keep_seen,
+    )
+
+
+def test_an_evaluation_is_of_both_splits_with_baselines_beside_them(run, asked):
+    found = ranked.evaluate(run, {})
+    assert asked == [(4, True)]
+    assert found.keys() == {"keep_seen", "validation", "test", "baselines"}
+    assert found["keep_seen"] is False
+    assert found["validation"] == metrics(run.recipe, "validation")
+    assert found["test"] == metrics(run.recipe, "test")
+    assert found["test"]["mrr"] == pytest.approx((1 + 1 / 6 + 1 / 2 + 1 / 2) / 4)
+    assert found["baselines"].keys() == {"validation", "test"}
+    seen = ranked.evaluate(run, {"keep_seen": True})
+    assert seen["test"] == metrics(run.recipe, "test", keep_seen=True)
+    assert seen["baselines"] != found["baselines"]
+
+
+def test_weights_as_they_were_trained_are_judged_besides_where_it_is_asked_for(run, asked):
+    found = ranked.evaluate(run, {"raw": True})
+    assert asked == [(4, True), (4, False)]
+    assert found["raw"] == {
+        split: metrics(run.recipe, split, lambda ids: -known(ids)) for split in ("validation", "test")
+    }
+
+
+def test_what_was_learned_from_is_not_evaluated_on(run):
+    run.recipe = Recommend(data=run.recipe.data, seq_len=4, learn_validation=True)
+    found = ranked.evaluate(run, {"raw": True})
+    assert found.keys() == {"keep_seen", "test", "raw", "baselines"}
+    assert found["raw"].keys() == found["baselines"].keys() == {"test"}
+
+
+@pytest.mark.parametrize(
+    ("scored_bytes", "most", "block"), [(10**6, 256, 30), (10**6, 7, 7), (336, 256, 4), (335, 256, 3), (1, 256, 1)]
+)
+def test_users_are_scored_in_blocks_of_so_many_bytes(run, tmp_path, monkeypatch, scored_bytes, most, block):
+    """Four bytes for each of 20 items and padding; never fewer than one user, nor more than there are."""
+    run.recipe = Recommend(data=str(write_random(tmp_path / "more", users=30, items=20, shortest=4)), seq_len=4)
+    monkeypatch.setattr(ranked, "BLOCK_BYTES", scored_bytes)
+    monkeypatch.setattr(ranked, "MOST_USERS", most)
+    made = []
+    monkeypatch.setattr(ranked, "scorer", lambda trained, *, users: made.append(users))
+    monkeypatch.setattr(ranked, "mean_metrics", lambda *_, users, keep_seen: made.append(users))
+    monkeypatch.setattr(baselines, "Baselines", lambda *_: SimpleNamespace(evaluate=lambda keep_seen: {}))
+    ranked.evaluate(run, {})
+    assert made == [block] * 3
+
+
+def test_a_block_has_32_mib_of_scores_and_256_users_at_most():
+    assert (ranked.BLOCK_BYTES, ranked.MOST_USERS) == (32 * 2**20, 256)
+
+
+@pytest.mark.parametrize("average", [True, False])
+def test_a_block_that_is_not_full_is_filled_and_what_fills_it_is_not_answered(monkeypatch, average):
+    """The model sees one shape. It answers with the sum of a row of ids, times a weight that is read for it."""
+    shapes = []
+
+    def log_probabilities(params, ids):
+        shapes.append(ids.shape)
+        return params["trainable"] * ids.sum(axis=1, keepdims=True)
+
+    task = SimpleNamespace(log_probabilities=log_probabilities)
+    monkeypatch.setattr(Recommend, "task", lambda self, compute: task)
+    trained = SimpleNamespace(
+        recipe=Recommend(seq_len=3, num_items=9), prepared=None,
+        plan=SimpleNamespace(compute=lambda backend: None),
+        params=lambda *, average: {"trainable": np.float32(2 if average else 3)},
+    )  # fmt: skip
+    score = ranked.scorer(trained, users=4, average=average)
+    for rows in ([[1, 2, 3]], [[1, 2, 3], [4, 5, 6], [7, 8, 9], [1, 1, 1]]):
+        expected = [[(2 if average else 3) * sum(row)] for row in rows]
+        assert score(np.array(rows, np.int32)).tolist() == expected
+    assert shapes == [(4, 3)]  # compiled once
+    with pytest.raises(ValueError, match="negative dimensions"):
+        score(np.ones((5, 3), np.int32))
+
+
+def test_a_run_without_a_held_out_set_is_refused(run, tmp_path):
+    run.recipe = Recommend(data=str(write_small(tmp_path / "short", [[1], [2, 3]], items=ITEMS)), seq_len=4)
+    with pytest.raises(RunError, match="runs/x has no held-out set to evaluate on"):
+        ranked.evaluate(run, {})
+    with pytest.raises(RunError, match="runs/x has no held-out set to rank for"):
+        ranked.next_of_users(run, users=3, top=5)

@@ -1,0 +1,269 @@
+"""What processes say to one another, through a store that is a dictionary, by a runtime that notes what it is told.
+
+Two real processes are in tests/cli/test_processes.py, which `make test` leaves out.
+"""
+
+import json
+import threading
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from jax.experimental import multihost_utils
+
+from plimsoll.errors import RunError
+from plimsoll.training import distributed
+from plimsoll.training.distributed import Agreement, Board
+
+NOT_FOUND = jax.errors.JaxRuntimeError("NOT_FOUND: no such key")
+
+
+class Store:
+    """A client of JAX's runtime."""
+
+    def __init__(self):
+        self.values, self.barriers, self.fails = {}, [], None
+
+    def key_value_set(self, name, value):
+        assert name not in self.values, "a name is used once"
+        self.values[name] = value
+
+    key_value_set_bytes = key_value_set
+
+    def key_value_try_get(self, name):
+        if self.fails is not None:
+            raise self.fails
+        if name not in self.values:
+            raise NOT_FOUND
+        return self.values[name]
+
+    key_value_try_get_bytes = key_value_try_get
+
+    def wait_at_barrier(self, name, milliseconds):
+        self.barriers.append((name, milliseconds))
+        if self.fails is not None:
+            raise self.fails
+
+
+@pytest.fixture
+def one_of(monkeypatch):
+    """Makes this process one of several, and returns its store and the seconds that it sleeps."""
+
+    def made(processes, process=0):
+        store, sleeps = Store(), []
+        state = SimpleNamespace(client=store, num_processes=processes, process_id=process)
+        monkeypatch.setattr(distributed, "_state", lambda: state)
+        monkeypatch.setattr(distributed, "time", SimpleNamespace(sleep=sleeps.append))
+        monkeypatch.setattr(distributed, "_met", {})
+        return store, sleeps
+
+    return made
+
+
+def test_a_process_alone_is_the_first_of_one():
+    assert (distributed.processes(), distributed.process(), distributed.is_first()) == (1, 0, True)
+
+
+@pytest.mark.parametrize(("process", "first"), [(0, True), (1, False), (2, False)])
+def test_of_several_number_0_is_the_first(one_of, process, first):
+    one_of(3, process)
+    assert (distributed.processes(), distributed.process(), distributed.is_first()) == (3, process, first)
+
+
+def test_a_barrier_has_a_new_name_each_time_and_a_day_of_patience(one_of):
+    store, _ = one_of(2)
+    for place in ("saved", "saved", "end"):
+        distributed.barrier(place)
+    day = 24 * 60 * 60 * 1000
+    assert store.barriers == [("plimsoll/saved-1", day), ("plimsoll/saved-2", day), ("plimsoll/end-1", day)]
+
+
+def test_a_process_alone_waits_at_no_barrier(one_of):
+    store, _ = one_of(1)
+    distributed.barrier("saved")
+    assert store.barriers == []
+
+
+def test_the_last_barrier_is_met_before_the_runtime_is_shut_down(one_of, monkeypatch):
+    store, _ = one_of(2)
+    monkeypatch.setattr(jax.distributed, "shutdown", lambda: store.barriers.append("shut down"))
+    distributed.leave()
+    assert [name for name, *_ in store.barriers[:1]] == ["plimsoll/end-1"]
+    assert store.barriers[1:] == ["shut down"]
+
+
+@pytest.fixture
+def cards(monkeypatch):
+    """Four devices of each of three processes, in no order."""
+    found = [
+        SimpleNamespace(process_index=index, id=10 * index + n)
+        for n, index in [(n, i) for n in range(4) for i in (2, 0, 1)]
+    ]
+    monkeypatch.setattr(jax, "devices", lambda: found)
+    monkeypatch.setattr(jax, "device_count", lambda: len(found))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("count", "ids"),
+    [(3, [0, 10, 20]), (6, [0, 1, 10, 11, 20, 21]), (12, [10 * i + n for i in range(3) for n in range(4)])],
+)
+def test_of_every_process_as_many_devices_are_taken_process_by_process(one_of, cards, count, ids):
+    one_of(3)
+    assert [device.id for device in distributed.devices(count)] == ids
+
+
+@pytest.mark.parametrize("count", [4, 11, 15])
+def test_devices_that_are_not_there_or_cannot_be_shared_out_are_refused(one_of, cards, count):
+    one_of(3)
+    with pytest.raises(RunError, match=f"the plan is for {count} devices, and JAX finds 12 in 3 processes"):
+        distributed.devices(count)
+
+
+def test_what_one_process_writes_the_others_read_once_it_is_there(one_of):
+    store, sleeps = one_of(2, process=1)
+    looks = []
+
+    def signal():
+        looks.append(1)
+        if len(looks) == 3:
+            store.values["plimsoll/plan"] = json.dumps({"a": [1, None]})
+
+    assert Board(signal).read("plan") == {"a": [1, None]}
+    assert sleeps == [0.2] * 3
+    Board().write("other", 7)
+    assert store.values["plimsoll/other"] == "7"
+
+
+def test_a_signal_ends_the_wait_with_its_number_and_another_error_is_raised(one_of):
+    store, sleeps = one_of(2, process=1)
+    with pytest.raises(SystemExit) as ended:
+        Board(lambda: 15).read("plan")
+    assert ended.value.code == 128 + 15
+    assert sleeps == []
+    store.fails = jax.errors.JaxRuntimeError("UNAVAILABLE: gone")
+    with pytest.raises(jax.errors.JaxRuntimeError, match="UNAVAILABLE"):
+        Board(lambda: None).read("plan")
+
+
+@pytest.mark.parametrize("gone", [False, True])
+@pytest.mark.parametrize(("process", "sleeps"), [(0, [3]), (1, [])])
+def test_the_first_leaves_the_others_three_seconds_to_print_what_they_read(one_of, gone, process, sleeps):
+    store, slept = one_of(2, process)
+    store.fails = jax.errors.JaxRuntimeError("UNAVAILABLE: gone") if gone else None
+    Board().wait_until_read("problem")
+    assert store.barriers == [("plimsoll/read-problem", 30_000)]
+    assert slept == sleeps
+
+
+def test_files_are_sent_in_pieces_of_a_mib_and_unpacked_byte_by_byte(one_of, tmp_path):
+    store, _ = one_of(2)
+    (tmp_path / "from/deep").mkdir(parents=True)
+    contents = {"a.npy": np.random.default_rng(0).bytes(2_500_000), "deep/b.json": b"{}", "left out": b"x"}
+    for path, content in contents.items():
+        (tmp_path / "from" / path).write_bytes(content)
+    Board().write_files("data", tmp_path / "from", ["a.npy", "deep/b.json"])
+    sizes = [len(piece) for name, piece in sorted(store.values.items()) if name != "plimsoll/data"]
+    whole, rest = divmod(sum(sizes), 2**20)
+    assert sizes == [2**20] * whole + [rest] * (rest > 0)
+    assert store.values["plimsoll/data"] == str(len(sizes)) == "3"
+    Board().read_files("data", tmp_path / "to")
+    found = {str(path.relative_to(tmp_path / "to")): path.read_bytes() for path in (tmp_path / "to").rglob("*.*")}
+    assert found == {path: contents[path] for path in ("a.npy", "deep/b.json")}
+
+
+def test_a_process_alone_follows_its_own_request_at_once():
+    agreed = Agreement()
+    assert agreed.alone
+    assert [agreed(request) for request in (0, 15, 2)] == [0, 15, 2]
+
+
+def test_several_follow_the_largest_request_of_all_one_step_later(monkeypatch):
+    agreed = Agreement()
+    others = iter([0, 101, 0, 0])
+    monkeypatch.setattr(
+        jax, "make_array_from_process_local_data",
+        lambda sharding, own, shape: np.array([*own, *[next(others)] * (shape[0] - 1)]),
+    )  # fmt: skip
+    monkeypatch.setattr(distributed, "processes", lambda: 2)
+    agreed.alone, agreed._sharding, agreed._largest = False, None, np.max
+    assert [agreed(request) for request in (0, 0, 15, 0)] == [0, 0, 101, 15]
+
+
+@pytest.fixture
+def joining(monkeypatch):
+    """What JAX is told as processes join; to be answered by `answer`."""
+    told = SimpleNamespace(given=None, answer=lambda: None, settings={})
+
+    def initialize(*given, **named):
+        told.given = given, named
+        told.answer()
+
+    monkeypatch.setattr(jax.distributed, "initialize", initialize)
+    monkeypatch.setattr(jax.config, "update", told.settings.__setitem__)
+    monkeypatch.setattr(distributed, "POLL_SECONDS", 0.001)
+    return told
+
+
+def test_processes_wait_five_minutes_for_one_another_and_half_a_minute_for_a_sign_of_life(joining):
+    distributed.join("host:1", 2, 1)
+    assert joining.given == (
+        ("host:1", 2, 1),
+        {"initialization_timeout": 300, "heartbeat_timeout_seconds": 30, "shutdown_timeout_seconds": 30},
+    )
+    assert joining.settings == {
+        "jax_cpu_collectives_implementation": "gloo", "jax_enable_preemption_service": False
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("coordinator", "where"), [("host:1", "host:1"), (None, "the coordinator that this cluster names")]
+)
+def test_processes_that_do_not_find_one_another_are_told_where_they_looked(joining, coordinator, where):
+    def fail():
+        raise RuntimeError("DEADLINE_EXCEEDED: " + "x" * 300 + "\nand a second line")
+
+    joining.answer = fail
+    with pytest.raises(RunError, match=f"did not find one another at {where} in 300 s: DEADLINE_EXCEEDED: x+. Start"):
+        distributed.join(coordinator, 2, 1)
+
+
+def test_a_signal_while_a_process_waits_for_the_others_ends_it_with_its_number(joining):
+    joined = threading.Event()
+    joining.answer = joined.wait
+    looks = iter([None, None, 2])
+    with pytest.raises(RunError, match="stopped while it waited for the other processes") as stopped:
+        distributed.join("host:1", 2, 1, signal=lambda: next(looks))
+    joined.set()
+    assert stopped.value.exit_code == 128 + 2
+
+
+def test_the_first_processs_array_is_sent_in_pieces_of_16_mib(monkeypatch):
+    sizes = []
+
+    def broadcast(piece):
+        sizes.append(len(piece))
+        return piece
+
+    monkeypatch.setattr(multihost_utils, "broadcast_one_to_all", broadcast)
+    whole = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    values = np.arange(12, dtype=np.float32).reshape(3, 4)
+    for given, expected in ((values, values), (values.T, values.T), (None, np.zeros((3, 4)))):
+        like = SimpleNamespace(shape=expected.shape, dtype=np.dtype("float32"), sharding=whole)
+        found = distributed.from_first(given, like)
+        assert found.dtype == np.float32
+        np.testing.assert_array_equal(found, expected)
+    assert sizes == [48] * 3
+    monkeypatch.setattr(jax, "make_array_from_callback", lambda shape, sharding, values: None)
+    distributed.from_first(None, SimpleNamespace(shape=(5, 2**22), dtype=np.dtype("uint16"), sharding=whole))
+    assert sizes[3:] == [2**24, 2**24, 2**23]
+
+
+def test_where_orbax_would_wait_for_the_others_the_first_seems_to_be_alone(one_of, monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 5)
+    for processes, counted in [(1, 5), (2, 1)]:
+        one_of(processes)
+        with distributed.alone():
+            assert jax.process_count() == counted
+        assert jax.process_count() == 5
