@@ -21,14 +21,14 @@ def plan(arguments: list[str]) -> int:
     from plimsoll.cli.options import PlanOptions
 
     name, options = parse_with_recipe(PlanOptions, arguments, command="plan")
+    if options.price is not None and options.compare is None:
+        raise RecipeError(
+            "--price is for --compare, which says what the same costs on several chips: add it, or leave it out"
+        )
     if options.settings:
         return _settings(name, options)
     if options.compare is not None:
         return _compare(name, options)
-    if options.price is not None:
-        raise RecipeError(
-            "--price is for --compare, which says what the same costs on several chips: add it, or leave it out"
-        )
     from plimsoll.api.plan import plan as find_plan
     from plimsoll.report import picture, tables
 
@@ -68,7 +68,7 @@ def _settings(name: str, options: PlanOptions) -> int:
 
 def _compare(name: str, options: PlanOptions) -> int:
     assert options.compare is not None
-    _require_absent(options, ("chip", "measure", "buffers"), "--compare plans for several chips", "--compare")
+    _require_absent(options, ("chip", "mesh", "measure", "buffers"), "--compare plans for several chips", "--compare")
     from plimsoll.api.compare import chips_named, compared, prices_named
     from plimsoll.report.compared import compared_picture, compared_table
     from plimsoll.report.picture import require_picture

@@ -12,6 +12,7 @@ expect.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -147,8 +148,8 @@ class Recommend(AdamWRecipe):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise RecipeError(f"--{name.replace('_', '-')} must be {least} or more, got {value}")
-        if not self.eval_interval > 0:
-            raise RecipeError(f"--eval-interval must be above 0 epochs, got {self.eval_interval:g}")
+        if not 0 < self.eval_interval < math.inf:
+            raise RecipeError(f"--eval-interval must be above 0 epochs and finite, got {self.eval_interval:g}")
         if self.pretrained != NONE and (self.width or self.heads):
             raise RecipeError(
                 f"--width and --heads are of the small transformer, and --pretrained {self.pretrained} has its own:"
