@@ -1,4 +1,4 @@
-"""Levers that the user sets, one by one or by `--plan FILE`: what is no value, or would change nothing, is refused."""
+"""Levers that the user sets, one by one or by `--plan FILE`. Refuses a wrong value, and one that changes nothing."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class Recommend(AdamWRecipe):
     softmax: Softmax = "two-level"
     """First among clusters of items and then within one, or among all items at once."""
     cluster_vectors: ClusterVectors = "learned"
-    """What stands for a cluster: rows of their own, or the means of its items' rows."""
+    """Vector of a cluster: a row of its own, or the mean of its items' rows."""
     dropout: float = 0.5
     """Of what goes into the model, and of what each layer adds where it is learned along."""
 
@@ -218,7 +218,7 @@ class Recommend(AdamWRecipe):
 
     @cached_property
     def reader_shape(self) -> DecoderShape:
-        """Shape of the small transformer."""
+        """Shape of the small transformer that reads histories where there is no pretrained model."""
         width = self.width or self.item_width
         heads = self.heads or max(1, width // 32)
         return DecoderShape(vocab=1, width=width, layers=self.layers, heads=heads, inner=inner_width(width))
