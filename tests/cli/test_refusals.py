@@ -100,6 +100,12 @@ def test_words_that_make_no_sense_are_refused(capsys, tmp_path, monkeypatch, cas
     require_one_paragraph(refused(capsys, *words), *parts)
 
 
+def test_a_plan_that_is_none_is_refused_before_data_is_prepared(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(train, "prepare_data", lambda *_: pytest.fail("data was prepared first"))
+    words = ["train", "code", "--plan", tmp_path / "nope.json", "--run", tmp_path / "run"]
+    require_one_paragraph(refused(capsys, *words), "nope.json cannot be read", "or take a run's plan.json")
+
+
 DATA = {
     "no such path": ("nope.txt", None, [], ["no such path", "nope.txt"]),
     "not text": ("noise.txt", bytes(range(256)) * 100, [], ["is not UTF-8 text", "iconv"]),

@@ -61,6 +61,8 @@ def prepare_run(
                 f" {devices}: add --mesh data=1, or leave it out"
             )
         card = accelerator.card_for(target) if processes == 1 else None
+        if options.plan is not None and (options.replan or not folder.has("plan.json")):
+            levers_of(options.plan, recipe, options.pins)  # what is no plan is refused before data is prepared
         prepared = prepare_data(folder, recipe, say)
         trained_by = folder.planned()["plan"] if folder.has("plan.json") and folder.saved_steps() else {}
         budget = _settle_plan(folder, recipe, options, prepared, target, say, processes)
