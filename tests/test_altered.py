@@ -28,6 +28,7 @@ from puzzle_files import write_split
 from report_examples import PLANNED
 
 DEEP = "[" * 5000 + "]" * 5000
+CUT = "cut out"
 
 
 @pytest.mark.parametrize(
@@ -70,6 +71,24 @@ def test_a_plan_with_a_field_cut_out_is_refused_before_training(tmp_path, capsys
     refusal = capsys.readouterr().err
     assert f"{folder.path}/plan.json is not as plimsoll writes it" in refusal
     assert field in refusal
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"remat": CUT}, "is not a plan, it does not say remat: write"),
+        ({"accumulation": CUT, "prefetch": CUT}, "is not a plan, it does not say prefetch, accumulation: write"),
+        ({"micro_batch": "8"}, "says micro_batch '8', which is no value of it"),
+        ({"accumulation": None}, "says accumulation None, which is no value of it"),
+    ],
+)
+def test_a_plan_file_is_refused_by_the_name_that_is_wrong(tmp_path, changes, words):
+    path = tmp_path / "plan.json"
+    plan = PLANNED.plan.to_dict() | changes
+    path.write_text(json.dumps({"plan": {name: value for name, value in plan.items() if value != CUT}}))
+    with pytest.raises(RecipeError) as refused:
+        levers_of(str(path), preset("stories"), {})
+    assert words in str(refused.value)
 
 
 @pytest.mark.parametrize("saved", [[], 3.5, None, {"kind": ["stories"]}])
