@@ -133,6 +133,11 @@ class Plan:
         return cls(**{**own, "pinned": tuple(own.get("pinned", ())), "further": further})
 
 
+def plain_compute() -> Compute:
+    """Returns what a model sees where every lever is off, those that were registered from outside among them."""
+    return Compute(further=tuple(registry.plain().items()))
+
+
 @dataclass(frozen=True, kw_only=True)
 class HostLedger:
     """Bytes of one host's process, by component, in its dearest phase."""

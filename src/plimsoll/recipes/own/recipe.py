@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.levers.registry import LEVERS
 from plimsoll.optimizers.adamw import AdamW
+from plimsoll.planned import plain_compute
 from plimsoll.recipes.base import FROM_FILE, Prepared, Recipe, Say
 from plimsoll.recipes.own import files
 from plimsoll.recipes.own.user_code import as_recipe_error, failed
@@ -149,7 +150,7 @@ class OwnRecipe(Recipe):
 
             batch = next(iter(examples.counted(2)))
             batch.pop(COUNTED)
-            require_sound(self.task(Compute()), batch, called=self.called, seed=self.seed)
+            require_sound(self.task(plain_compute()), batch, called=self.called, seed=self.seed)
         self._keep_source(folder)
         facts: dict[str, Any] = {"description": description, "examples": count}
         facts |= {"validation_examples": len(held_out or ()), "files": [file.identity() for file in self._files]}
