@@ -25,8 +25,10 @@ from plimsoll.recipes.text.recipe import Text
 from plimsoll.runs.folder import RunFolder
 from plimsoll.runs.provenance import note_session, sessions
 from puzzle_files import write_split
+from report_examples import PLANNED
 
 DEEP = "[" * 5000 + "]" * 5000
+CUT = "cut out"
 
 
 @pytest.mark.parametrize(
@@ -53,6 +55,40 @@ def test_json_that_is_nested_too_deeply_is_damaged(tmp_path):
         levers_of(str(path), preset("stories"), {})
     with pytest.raises(PlimsollError, match="cannot be read"):
         plan_of_file(str(path))
+
+
+@pytest.mark.parametrize("field", ["plan", "micro_batch", "chip", "budget_bytes", "phases"])
+def test_a_plan_with_a_field_cut_out_is_refused_before_training(tmp_path, capsys, field):
+    folder = RunFolder(tmp_path / "run")
+    folder.create()
+    planned = PLANNED.to_dict()
+    folder.write("plan.json", planned)
+    assert folder.planned() == json.loads(json.dumps(planned))
+    for values in (planned, planned["plan"]):
+        values.pop(field, None)
+    folder.write("plan.json", planned)
+    assert main(["train", "stories", "--run", str(folder.path)]) == 2
+    refusal = capsys.readouterr().err
+    assert f"{folder.path}/plan.json is not as plimsoll writes it" in refusal
+    assert field in refusal
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"remat": CUT}, "is not a plan, it does not say remat: write"),
+        ({"accumulation": CUT, "prefetch": CUT}, "is not a plan, it does not say prefetch, accumulation: write"),
+        ({"micro_batch": "8"}, "says micro_batch '8', which is no value of it"),
+        ({"accumulation": None}, "says accumulation None, which is no value of it"),
+    ],
+)
+def test_a_plan_file_is_refused_by_the_name_that_is_wrong(tmp_path, changes, words):
+    path = tmp_path / "plan.json"
+    plan = PLANNED.plan.to_dict() | changes
+    path.write_text(json.dumps({"plan": {name: value for name, value in plan.items() if value != CUT}}))
+    with pytest.raises(RecipeError) as refused:
+        levers_of(str(path), preset("stories"), {})
+    assert words in str(refused.value)
 
 
 @pytest.mark.parametrize("saved", [[], 3.5, None, {"kind": ["stories"]}])

@@ -64,7 +64,10 @@ class Plan:
         given = dict(self.further)
         known = {name: lever for name, lever in registry.LEVERS.items() if name not in self.__dataclass_fields__}
         if unknown := given.keys() - known.keys():
-            raise TypeError(f"a plan has no lever {', '.join(sorted(unknown))}")
+            raise TypeError(
+                f"a plan has no lever {', '.join(sorted(unknown))}: the file or package of its recipe, which may have"
+                " registered it, is not imported here"
+            )
         complete = tuple((name, given.get(name, lever.before)) for name, lever in known.items())
         object.__setattr__(self, "further", complete)
 
@@ -74,6 +77,8 @@ class Plan:
             for lever, value in self.__dict__.get("further", ()):
                 if lever == name:
                     return value
+            if name in registry.LEVERS and name not in self.__dataclass_fields__:  # registered after this plan was made
+                return registry.LEVERS[name].before
             raise AttributeError(f"a plan has no {name!r}")
 
     @property
@@ -125,6 +130,11 @@ class Plan:
         further = tuple((name, value) for name, value in values.items() if name not in names)
         own = {name: value for name, value in values.items() if name in names}
         return cls(**{**own, "pinned": tuple(own.get("pinned", ())), "further": further})
+
+
+def plain_compute() -> Compute:
+    """Returns what a model sees where every lever is off, those that were registered from outside among them."""
+    return Compute(further=tuple(registry.plain().items()))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from plimsoll.processes import environment
 from plimsoll.processes.request import ask
 from plimsoll.runs.folder import RunFolder
 from plimsoll.units import GIB
+from report_examples import PLANNED
 
 CARD = accelerator.Card(kind="NVIDIA H200", memory_bytes=140 * GIB)
 
@@ -78,7 +79,8 @@ def test_a_run_stays_on_its_chip_until_it_is_planned_again(tmp_path):
     folder.create()
     assert train._target(folder, train.TrainOptions()).name == "cpu"
     assert train._target(folder, train.TrainOptions(chip="l4")).name == "l4"
-    folder.write("plan.json", {"plan": {"chip": "h200"}})
+    plan = dataclasses.replace(PLANNED.plan, chip="h200")
+    folder.write("plan.json", dataclasses.replace(PLANNED, plan=plan).to_dict())
     assert train._target(folder, train.TrainOptions()).name == "h200"
     with pytest.raises(RunError, match=r"is planned for h200, and --chip says cpu: add --replan"):
         train._target(folder, train.TrainOptions(chip="cpu"))

@@ -12,7 +12,7 @@ import types
 from plimsoll.api import notebook
 from plimsoll.api.notebook import ShownPlan, is_here, watched
 from plimsoll.report.page.notebook import bar_html, plan_html
-from plimsoll.report.progress import TOLD, TOLD_AS_JSON, progress
+from plimsoll.report.progress import AS_JSON, PROGRESS_VARIABLE, progress
 from reading_pages import Seen, text_of
 from report_examples import PLANNED
 
@@ -45,13 +45,13 @@ def test_what_is_in_a_message_is_no_markup():
 
 
 def test_a_run_tells_its_steps_and_messages_as_json(monkeypatch):
-    monkeypatch.setenv(TOLD, TOLD_AS_JSON)
+    monkeypatch.setenv(PROGRESS_VARIABLE, AS_JSON)
     stream = io.StringIO()
     shown = progress(10, stream=stream, clock=lambda: 0.0)
     shown.update(4, loss=1.5, rate=2000.0, rate_unit="tokens", resident_bytes=2**20)
     shown.message("two\nlines")
     shown.close()
-    step, message = (json.loads(line)[TOLD] for line in stream.getvalue().splitlines())
+    step, message = (json.loads(line)[PROGRESS_VARIABLE] for line in stream.getvalue().splitlines())
     assert (step["step"], step["total"]) == (4, 10)
     assert step["facts"].startswith("loss 1.5000  2,000 tokens/s  resident 1.0 MiB")
     assert message == {"message": "two\nlines"}
@@ -61,8 +61,8 @@ TELLS = f"""
 import json, sys
 print("plain words")
 for step in (1, 2):
-    print(json.dumps({{"{TOLD}": {{"step": step, "total": 2, "facts": "loss 1"}}}}), file=sys.stderr)
-print(json.dumps({{"{TOLD}": {{"message": "measured peak 1 MiB"}}}}))
+    print(json.dumps({{"{PROGRESS_VARIABLE}": {{"step": step, "total": 2, "facts": "loss 1"}}}}), file=sys.stderr)
+print(json.dumps({{"{PROGRESS_VARIABLE}": {{"message": "measured peak 1 MiB"}}}}))
 print(json.dumps([1]))
 sys.exit(3)
 """

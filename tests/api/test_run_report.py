@@ -156,3 +156,13 @@ def test_a_model_that_takes_too_much_costs_what_it_makes_and_not_the_learning_ra
     assert recorded.left_out == [
         "what the model makes: the process that was to show was killed by signal 6. It may use 2.0 GiB"
     ]
+
+
+def test_a_lever_that_a_recipes_file_registers_is_left_out_and_named(run):
+    planned = PLANNED.to_dict()
+    run.write("plan.json", planned | {"plan": planned["plan"] | {"norms": "bfloat16"}})
+    facts = run_report.recorded(str(run.path), ask_model=False)
+    assert "norms" not in facts.planned["plan"]
+    assert any(
+        words.startswith("the lever norms, bfloat16: the recipe's file registers it") for words in facts.left_out
+    )

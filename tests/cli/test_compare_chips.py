@@ -68,8 +68,10 @@ def test_a_picture_is_drawn(asked, tmp_path):
         (["--compare", ","], "names no chip"),
         (["--compare", "h200", "--price", "h200"], "'h200' is no price"),
         (["--compare", "h200", "--chip", "h200", "--measure"], "leave out --chip and --measure, or --compare"),
+        (["--compare", "h200,t4", "--mesh", "data=2"], "and --mesh asks for one plan: leave out --mesh, or --compare"),
         (["--compare", "h200", "--settings"], "--compare asks for one plan"),
         (["--price", "h200=1"], "--price is for --compare"),
+        (["--price", "h200=1", "--settings"], "--price is for --compare"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_before_anything_is_planned(asked, capsys, words, said):

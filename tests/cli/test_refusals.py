@@ -74,7 +74,7 @@ WORDS = {
     "no time": (["train", "code", "--max-minutes", "0"], ["--max-minutes must be above 0, got 0"]),
     "never logged": (["train", "code", "--log-every", "0"], ["--log-every must be 1 or more, got 0"]),
     "no tracker": (["train", "code", "--tracker", "mlflow"], ["--tracker mlflow needs the package mlflow", "pip install"]),
-    "steps and epochs": (["plan", "code", "--epochs", "2"], ["--steps 600 and --epochs 2 both set the length"]),
+    "steps and epochs": (["plan", "code", "--epochs", "2"], ["--steps 600 and --epochs 2 both set the length", "--steps None takes back what the recipe itself sets"]),
     "half a shape": (["plan", "stories", "--width", "64"], ["--width, --layers and --heads", "all three"]),
     "a size too small": (["plan", "stories", "--target-params", "5k"], ["--target-params 5k is unreachable", "the minimum is 141,408 parameters", "at least 141408"]),
     "no such state": (["plan", "code", "--optimizer-bits", "4"], ["--optimizer-bits takes one of 32, 8"]),
@@ -100,6 +100,12 @@ def test_words_that_make_no_sense_are_refused(capsys, tmp_path, monkeypatch, cas
     require_one_paragraph(refused(capsys, *words), *parts)
 
 
+def test_a_plan_that_is_none_is_refused_before_data_is_prepared(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(train, "prepare_data", lambda *_: pytest.fail("data was prepared first"))
+    words = ["train", "code", "--plan", tmp_path / "nope.json", "--run", tmp_path / "run"]
+    require_one_paragraph(refused(capsys, *words), "nope.json cannot be read", "or take a run's plan.json")
+
+
 DATA = {
     "no such path": ("nope.txt", None, [], ["no such path", "nope.txt"]),
     "not text": ("noise.txt", bytes(range(256)) * 100, [], ["is not UTF-8 text", "iconv"]),
@@ -107,6 +113,7 @@ DATA = {
     "empty": ("empty.txt", b"", [], ["holds no documents"]),
     "no such column": ("a.jsonl", b'{"story": "a"}\n', [], ["no column 'text'; it has: story", "--text-column"]),
     "too few tokens": ("small.txt", b"hello there", ["--epochs", "1"], ["3 tokens, 0 windows of 32", "the 4 of one batch", "Lower --batch-size"]),
+    "less than a step": ("small.txt", b"".join(b"%d bells rang.\n\n" % n for n in range(999)), ["--epochs", "1e-9"], ["--epochs 1e-09 of the", "is less than one step of 4", "or more, or --steps"]),
 }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from plimsoll.cli.main import COMMANDS
 from plimsoll.cli.options import PlanOptions, TrainOptions
 from plimsoll.cli.parse import parse, take_recipe
 from plimsoll.cli.prepare import options_of
-from plimsoll.cli.pretrained import is_asked_for
+from plimsoll.cli.pretrained import names_pretrained
 from plimsoll.cli.report import ReportOptions
 from plimsoll.cli.sample import SampleOptions, SamplePretrained
 from plimsoll.cli.verbs import ExportOptions, RankOptions, SolveOptions
@@ -115,7 +115,7 @@ def require_parsed(name, rest):
             _, recipe, options = take_recipe(typed, command=name)
             parse(OPTIONS[name], options, program=f"plimsoll {name}", recipe=recipe)
     elif name in USES:
-        options = PRETRAINED if is_asked_for(rest) else USES
+        options = PRETRAINED if names_pretrained(rest) else USES
         parse(options[name], rest, program=f"plimsoll {name}")
     elif name == "prepare" and rest[0] in preparations() and rest[1:]:  # the bare name is a mention
         parse(options_of(preparations()[rest[0]]), rest[1:], program=f"plimsoll prepare {rest[0]}")

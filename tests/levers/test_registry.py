@@ -132,8 +132,17 @@ def test_older_plans_have_it_off_and_unknown_levers_are_refused(toy, tmp_path):
     path.write_text(json.dumps({"plan": older | {"norms": "int8"}}))
     with pytest.raises(RecipeError, match="says norms 'int8', which is no value of it"):
         levers_of(str(path), recipe, {})
-    with pytest.raises(TypeError, match="a plan has no lever norm"):
+    with pytest.raises(TypeError, match=r"a plan has no lever norm: the file or package of its recipe"):
         Plan.from_dict(older | {"norm": "bfloat16"})
+
+
+def test_a_plan_that_is_older_than_the_registration_has_it_off():
+    older = plan()
+    with toy_lever.registered():
+        assert older.levers["norms"] == "float32"
+        assert older.numerics == plan().numerics
+    with pytest.raises(AttributeError, match="a plan has no 'norms'"):
+        _ = older.norms
 
 
 def test_a_model_sees_it(toy):

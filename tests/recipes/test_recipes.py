@@ -40,8 +40,9 @@ def test_a_preset_is_complete_and_survives_json(name):
         ({"batch_size": 0}, "--batch-size must be 1 or more, got 0"),
         ({"gradient_accumulation_steps": -1}, "--gradient-accumulation-steps must be 1 or more, got -1"),
         ({"steps": 0}, "--steps must be from 1 to 2,147,483,647, got 0"),
-        ({"epochs": 0.0}, "--epochs must be above 0, got 0"),
-        ({"epochs": float("nan")}, "--epochs must be above 0, got nan"),
+        ({"epochs": 0.0}, "--epochs must be above 0 and finite, got 0"),
+        ({"epochs": float("nan")}, "--epochs must be above 0 and finite, got nan"),
+        ({"epochs": float("inf")}, "--epochs must be above 0 and finite, got inf"),
         ({"steps": 5, "epochs": 1.0}, "--steps 5 and --epochs 1 both set the length"),
         ({"seq_len": 0}, "--seq-len must be 1 or more, got 0"),
         ({"stride": 0}, "--stride must be 1 or more, got 0"),
@@ -54,8 +55,9 @@ def test_a_preset_is_complete_and_survives_json(name):
         ({"learning_rate": 0.0}, "--learning-rate must be above 0 and finite, got 0"),
         ({"learning_rate": float("nan")}, "--learning-rate must be above 0 and finite, got nan"),
         ({"stride": 200, "seq_len": 64}, "--stride 200 is longer than --seq-len 64"),
-        ({"clip_norm": -1.0}, "--clip-norm must be 0 or more, got -1"),
-        ({"weight_decay": -0.1}, "--weight-decay must be 0 or more, got -0.1"),
+        ({"clip_norm": -1.0}, "--clip-norm must be 0 or more and finite, got -1"),
+        ({"weight_decay": -0.1}, "--weight-decay must be 0 or more and finite, got -0.1"),
+        ({"weight_decay": float("inf")}, "--weight-decay must be 0 or more and finite, got inf"),
         ({"beta2": 1.0}, "--beta2 must be at least 0 and below 1, got 1"),
     ],
 )
@@ -103,3 +105,8 @@ def test_an_unknown_preset_suggests_a_near_one():
 def test_what_was_prepared_survives_json():
     prepared = Prepared(steps=7, steps_per_epoch=None, facts={"tokens": 3})
     assert Prepared(**json.loads(json.dumps(asdict(prepared)))) == prepared
+
+
+def test_more_steps_than_a_run_can_count_are_refused():
+    with pytest.raises(RecipeError, match=r"3,000,000,000 steps, and a run has at most 2,147,483,647: lower --epochs"):
+        Prepared(steps=3 * 10**9, steps_per_epoch=10.0)

@@ -6,12 +6,12 @@ import pytest
 
 from plimsoll.api.compare import chips_named, prices_named
 from plimsoll.errors import PlimsollError, RecipeError
-from plimsoll.report.compared import Beside, compared_figure, compared_table
+from plimsoll.report.compared import ComparedChip, compared_figure, compared_table
 from plimsoll.report.picture import save_picture
 from plimsoll.units import GIB, MIB
 from report_examples import PLANNED
 
-FITS = Beside(chip="h200", rate_unit="tokens", planned=PLANNED, memory_bytes=140 * GIB, price_per_hour=3.6)
+FITS = ComparedChip(chip="h200", rate_unit="tokens", planned=PLANNED, memory_bytes=140 * GIB, price_per_hour=3.6)
 ESTIMATED = dataclasses.replace(
     FITS,
     chip="tpu-v4-64",
@@ -23,7 +23,7 @@ ESTIMATED = dataclasses.replace(
         estimate_band={"lowest_peak_bytes": GIB, "highest_peak_bytes": 3 * GIB},
     ),
 )
-REFUSED = Beside(
+REFUSED = ComparedChip(
     chip="rtx4090",
     rate_unit="tokens",
     why_not="no plan for stories fits in 22.6 GiB on rtx4090",

@@ -16,7 +16,7 @@ from plimsoll.planned import Planned
 from plimsoll.planner import chips
 from plimsoll.planner.host import margin_bytes
 from plimsoll.recipes.base import Recipe
-from plimsoll.report.compared import Beside
+from plimsoll.report.compared import ComparedChip
 from plimsoll.units import GIB
 
 Say = Callable[[str], None]
@@ -30,7 +30,7 @@ def compared(
     host_memory: str | None = None,
     say: Say,
     **options: Any,
-) -> list[Beside]:
+) -> list[ComparedChip]:
     """Plans for the chips in `names`, in their order. A name that is no chip is refused before anything is planned.
 
     Args:
@@ -47,7 +47,7 @@ def compared(
         here = target.platform == "cpu"
         host = None if here else host_memory
         planned, why_not, floor_bytes = _planned(recipe, chip=chip, host_memory=host, say=say, **options)
-        row = Beside(
+        row = ComparedChip(
             chip=chip,
             rate_unit=recipe.rate_unit,
             planned=planned,

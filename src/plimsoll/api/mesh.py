@@ -54,7 +54,7 @@ def parse_mesh(text: str | None) -> Mesh | None:
 
 
 def cpu_devices() -> int:
-    """Returns the number of devices that JAX treats the CPU as in one process; 1 by default."""
+    """Returns how many devices JAX makes of the CPU in one process; 1 by default."""
     count = whole_number(os.environ.get(CPU_DEVICES, ""))
     if count is not None:
         return max(1, count)

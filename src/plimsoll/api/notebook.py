@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from plimsoll.planned import Planned
-from plimsoll.report.progress import TOLD, TOLD_AS_JSON
+from plimsoll.report.progress import AS_JSON, PROGRESS_VARIABLE
 
 Show = Callable[[str], None]
 """Function that replaces the shown output by this HTML."""
@@ -67,7 +67,7 @@ def watched(command: list[str], environment: Mapping[str, str], *, lock: int, sh
 
     process = subprocess.Popen(
         command,
-        env={**environment, TOLD: TOLD_AS_JSON},
+        env={**environment, PROGRESS_VARIABLE: AS_JSON},
         pass_fds=[lock],
         process_group=0,  # Jupyter interrupts the kernel's whole group, and a second signal would end it without saving
         stdout=subprocess.PIPE,
@@ -100,5 +100,5 @@ def _logged(line: str) -> dict[str, Any]:
         logged = json.loads(line)
     except ValueError:
         logged = None
-    row = logged.get(TOLD) if isinstance(logged, dict) else None
+    row = logged.get(PROGRESS_VARIABLE) if isinstance(logged, dict) else None
     return row if isinstance(row, dict) else {"message": line.rstrip("\n")}

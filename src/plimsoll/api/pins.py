@@ -1,4 +1,4 @@
-"""Levers that the user sets, one by one or by `--plan FILE`: what is no value, or would change nothing, is refused."""
+"""Levers that the user sets, one by one or by `--plan FILE`. Refuses a wrong value, and one that changes nothing."""
 
 from __future__ import annotations
 
@@ -40,14 +40,16 @@ def levers_of(path: str, recipe: Recipe, pins: Mapping[str, Any]) -> dict[str, A
     """
     plan = read_plan_file(path).get("plan")
     older = defaults()
-    if not isinstance(plan, dict) or not {*LEVERS, "accumulation"} <= plan.keys() | older.keys():
-        names = ", ".join(name for name in LEVERS if name not in older)
-        raise RecipeError(f"--plan {path} is not a plan, it does not say {names}: {PLAN_ADVICE}")
+    required = [name for name in (*LEVERS, "accumulation") if name not in older]
+    missing = [name for name in required if name not in plan] if isinstance(plan, dict) else required
+    if missing:
+        raise RecipeError(f"--plan {path} is not a plan, it does not say {', '.join(missing)}: {PLAN_ADVICE}")
     levers = older | {name: plan[name] for name in LEVERS if name in plan}
     micro, times = levers["micro_batch"], plan["accumulation"]
-    wrong = [name for name, lever in LEVERS.items() if not lever.allows(levers[name])]
+    wrong = [f"{name} {levers[name]!r}" for name, lever in LEVERS.items() if not lever.allows(levers[name])]
+    wrong += [f"accumulation {times!r}"] if type(times) is not int else []
     if wrong:
-        raise RecipeError(f"--plan {path} says {wrong[0]} {levers[wrong[0]]!r}, which is no value of it: {PLAN_ADVICE}")
+        raise RecipeError(f"--plan {path} says {wrong[0]}, which is no value of it: {PLAN_ADVICE}")
     if micro * times != recipe.effective_batch:
         raise RecipeError(
             f"--plan {path} splits {micro * times} examples a step ({micro} x {times}), and the recipe's effective"

@@ -12,6 +12,7 @@ from typing import Any
 from plimsoll.api import commands
 from plimsoll.api.pins import PLAN_ADVICE, read_plan_file
 from plimsoll.errors import PlimsollError
+from plimsoll.levers.registry import LEVERS
 from plimsoll.planned import Plan
 from plimsoll.planner import host
 from plimsoll.processes.request import ask
@@ -55,6 +56,7 @@ def recorded(run: str, *, ask_model: bool = True, closed_loop: bool = False, say
         )
     left_out: list[str] = []
     usable = _commands(folder, recipe, planned, left_out)
+    planned = planned and _of_known_levers(planned, left_out)
     why_not = None  # said where the model is not to be loaded
     if not ask_model:
         why_not = "it was not asked (--no-model)"
@@ -80,6 +82,22 @@ def recorded(run: str, *, ask_model: bool = True, closed_loop: bool = False, say
         left_out=left_out,
         **usable,
     )
+
+
+def _of_known_levers(planned: Facts, left_out: list[str]) -> Facts:
+    """Returns the plan without levers that a user's file registers: drawing a page is no reason to run it."""
+    unknown = planned["plan"].keys() - Plan.__dataclass_fields__.keys() - LEVERS.keys()
+
+    def without(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: without(part) for name, part in value.items() if name not in unknown}
+        return [without(part) for part in value] if isinstance(value, list) else value
+
+    left_out += [
+        f"the lever {name}, {planned['plan'][name]}: the recipe's file registers it, and is not run for a page"
+        for name in sorted(unknown)
+    ]
+    return without(planned) if unknown else planned
 
 
 def _after_the_last_checkpoint(folder: RunFolder, columns: Columns) -> list[str]:

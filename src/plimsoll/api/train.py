@@ -61,10 +61,12 @@ def prepare_run(
                 f" {devices}: add --mesh data=1, or leave it out"
             )
         card = accelerator.card_for(target) if processes == 1 else None
+        if options.plan is not None and (options.replan or not folder.has("plan.json")):
+            levers_of(options.plan, recipe, options.pins)  # what is no plan is refused before data is prepared
         prepared = prepare_data(folder, recipe, say)
-        trained_by = folder.read("plan.json")["plan"] if folder.has("plan.json") and folder.saved_steps() else {}
+        trained_by = folder.planned()["plan"] if folder.has("plan.json") and folder.saved_steps() else {}
         budget = _settle_plan(folder, recipe, options, prepared, target, say, processes)
-        levers = folder.read("plan.json")["plan"]
+        levers = folder.planned()["plan"]
         local_devices = levers.get("devices", 1) // processes
         variables = accelerator.training_environment(target, card, budget, say, devices=local_devices)
         note_session(folder)
@@ -99,7 +101,7 @@ def _notes_of_changes(folder: RunFolder, before: Mapping[str, Any], now: Mapping
 
 def _target(folder: RunFolder, options: TrainOptions) -> Chip:
     """Returns the chip to train on. A run stays on its chip, unless it is planned again."""
-    theirs = folder.read("plan.json")["plan"]["chip"] if folder.has("plan.json") else None
+    theirs = folder.planned()["plan"]["chip"] if folder.has("plan.json") else None
     if theirs is not None and options.chip not in (None, theirs) and not options.replan:
         raise RunError(
             f"{folder.path} is planned for {theirs}, and --chip says {options.chip}: add --replan to go on there, leave"
@@ -144,7 +146,7 @@ def prepare_data(folder: RunFolder, recipe: Recipe, say: Say) -> Prepared:
 def _settle_plan(
     folder: RunFolder, recipe: Recipe, options: TrainOptions, prepared: Prepared, target: Chip, say: Say, processes: int
 ) -> int:
-    """Returns the budget in force, with the plan in the folder.
+    """Keeps the plan in the run's folder or writes a new one there, and returns the budget in bytes.
 
     A started run keeps its plan, unless it went over its budget with it; --replan looks for another, which continues
     it.
@@ -152,7 +154,7 @@ def _settle_plan(
     went_over = overruns.read(folder)
     margin = overruns.margin_bytes(went_over)
     if folder.has("plan.json") and not options.replan:
-        planned = folder.read("plan.json")
+        planned = folder.planned()
         moved = elsewhere(planned, options.mesh, target, processes=processes)
         if moved is None and (options.keep_plan or margin <= planned.get("margin_bytes", 0)):
             return _keep_plan(folder, planned, options, target, say)

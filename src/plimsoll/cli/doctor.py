@@ -33,9 +33,9 @@ class DoctorOptions:
     coordinator: str | None = None
     """HOST:PORT of the first of several processes, each started with this command: every one reports all."""
     processes: int | None = None
-    """How many there are."""
+    """How many processes the run has; with --coordinator."""
     process: int | None = None
-    """Which of them this is, from 0."""
+    """Which of the processes this is, from 0; with --coordinator."""
     json: Json = False
 
 

@@ -12,7 +12,7 @@ import tyro
 from annotated_types import Ge
 
 from plimsoll.cli.parse import Json, parse, print_answer, request_of
-from plimsoll.cli.pretrained import Bits, Folder, Precision, RunOrPretrained, is_asked_for, parse_pretrained
+from plimsoll.cli.pretrained import Bits, Folder, Precision, RunOrPretrained, names_pretrained, parse_pretrained
 from plimsoll.errors import PlimsollError
 from plimsoll.processes.request import ask
 from plimsoll.recipes.saved import class_of
@@ -64,7 +64,7 @@ class EvaluatePretrained:
 
 def evaluate(arguments: list[str]) -> int:
     """Prints the validation metrics of a checkpoint."""
-    if is_asked_for(arguments):
+    if names_pretrained(arguments):
         return _evaluate_pretrained(arguments)
     options = parse(EvaluateOptions, arguments, program="plimsoll evaluate")
     run = fetched(options.run)

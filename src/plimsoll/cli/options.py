@@ -87,9 +87,9 @@ class TrainOptions(options.TrainOptions):
     coordinator: str | None = None
     """HOST:PORT of the first of several processes of this run. Not needed under Slurm, MPI and on TPUs."""
     processes: int | None = None
-    """How many there are."""
+    """How many processes the run has; with --coordinator."""
     process: int | None = None
-    """Which of them this is, from 0."""
+    """Which of the processes this is, from 0; with --coordinator."""
     runs: str | None = None
     """Folder of several: each of the recipes that are named gets its own run in it, one after the other."""
     max_minutes: str | None = None

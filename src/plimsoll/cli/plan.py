@@ -21,14 +21,14 @@ def plan(arguments: list[str]) -> int:
     from plimsoll.cli.options import PlanOptions
 
     name, options = parse_with_recipe(PlanOptions, arguments, command="plan")
+    if options.price is not None and options.compare is None:
+        raise RecipeError(
+            "--price is for --compare, which says what the same costs on several chips: add it, or leave it out"
+        )
     if options.settings:
         return _settings(name, options)
     if options.compare is not None:
         return _compare(name, options)
-    if options.price is not None:
-        raise RecipeError(
-            "--price is for --compare, which says what the same costs on several chips: add it, or leave it out"
-        )
     from plimsoll.api.plan import plan as find_plan
     from plimsoll.report import picture, tables
 
@@ -56,8 +56,8 @@ def plan(arguments: list[str]) -> int:
 
 
 def _settings(name: str, options: PlanOptions) -> int:
-    of_one = ("compare", "memory", "host_memory", "chip", "mesh", "measure", "buffers", "picture")
-    _require_absent(options, of_one, "--settings plans for machines of its own", "--settings")
+    single_plan_options = ("compare", "memory", "host_memory", "chip", "mesh", "measure", "buffers", "picture")
+    _require_absent(options, single_plan_options, "--settings plans for machines of its own", "--settings")
     from plimsoll.api.compare import settings
     from plimsoll.report.compared import settings_table
 
@@ -68,7 +68,7 @@ def _settings(name: str, options: PlanOptions) -> int:
 
 def _compare(name: str, options: PlanOptions) -> int:
     assert options.compare is not None
-    _require_absent(options, ("chip", "measure", "buffers"), "--compare plans for several chips", "--compare")
+    _require_absent(options, ("chip", "mesh", "measure", "buffers"), "--compare plans for several chips", "--compare")
     from plimsoll.api.compare import chips_named, compared, prices_named
     from plimsoll.report.compared import compared_figure, compared_table
     from plimsoll.report.picture import require_picture, save_picture
@@ -96,10 +96,10 @@ def _budgets_and_levers(name: str, options: PlanOptions) -> dict[str, Any]:
     }
 
 
-def _require_absent(options: PlanOptions, of_one: Sequence[str], several: str, flag: str) -> None:
+def _require_absent(options: PlanOptions, single_plan_options: Sequence[str], several: str, flag: str) -> None:
     """Raises RecipeError where an option for one plan is given with one that makes several."""
     defaults = {field.name: field.default for field in fields(options)}
-    given = [f"--{name.replace('_', '-')}" for name in of_one if getattr(options, name) != defaults[name]]
+    given = [f"--{name.replace('_', '-')}" for name in single_plan_options if getattr(options, name) != defaults[name]]
     if given:
         raise RecipeError(
             f"{several}, and {', '.join(given)} asks for one plan: leave out {' and '.join(given)}, or {flag}"

@@ -24,7 +24,7 @@ Bits = Annotated[
 Precision = Annotated[Literal["float32", "bfloat16"], tyro.conf.arg(help="Arithmetic of the dots.")]
 
 
-def is_asked_for(arguments: list[str]) -> bool:
+def names_pretrained(arguments: list[str]) -> bool:
     """Returns whether a pretrained model is named instead of a run."""
     return any(word.partition("=")[0] == "--pretrained" for word in arguments)
 

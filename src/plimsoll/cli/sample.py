@@ -11,7 +11,7 @@ from typing import Annotated
 from annotated_types import Ge, Interval
 
 from plimsoll.cli.parse import Json, parse, request_of
-from plimsoll.cli.pretrained import Bits, Folder, Precision, RunOrPretrained, is_asked_for, parse_pretrained
+from plimsoll.cli.pretrained import Bits, Folder, Precision, RunOrPretrained, names_pretrained, parse_pretrained
 from plimsoll.cli.verbs import BestByLoss, verb_of
 from plimsoll.processes.request import ask
 from plimsoll.runs.remote import fetched
@@ -50,7 +50,7 @@ class SamplePretrained(Writing):
 
 def sample(arguments: list[str]) -> int:
     """Prints the prompt and what the model writes after it."""
-    if is_asked_for(arguments):
+    if names_pretrained(arguments):
         options = parse_pretrained(SamplePretrained, arguments, "sample")
         verb, request = "sample_text", request_of(options)
     else:

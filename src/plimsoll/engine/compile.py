@@ -24,7 +24,7 @@ import optax
 
 from plimsoll.engine.program import lowered
 from plimsoll.levers import offload, sharding
-from plimsoll.planned import Plan
+from plimsoll.planned import Plan, plain_compute
 from plimsoll.planner.child import plan_of
 from plimsoll.planner.flops import dots
 from plimsoll.planner.hlo.buffers import largest_temporaries
@@ -32,7 +32,7 @@ from plimsoll.planner.types import Analysis, Rates, Static
 from plimsoll.recipes.saved import from_dict
 from plimsoll.training import memory, program
 from plimsoll.training.step import make_init
-from plimsoll.types import Compute, Precision, Storage
+from plimsoll.types import Precision, Storage
 
 TIMED_ROUNDS = 5
 """Rounds of timing, at least; steps of 60 ms need more of them where others use the machine."""
@@ -103,7 +103,7 @@ class LocalCompiler:
         No other lever changes them, and float16 only adds three numbers.
         """
         init = make_init(
-            self.recipe.task(Compute()),
+            self.recipe.task(plain_compute()),
             self.rule(storage),
             frozen_bits=storage.frozen_bits,
             precision=precision,

@@ -64,7 +64,7 @@ class _Training:
     def __init__(self, session: Session, interruption: Interruption) -> None:
         self.session, self.folder, self.interruption = session, RunFolder(session.run), interruption
         self.recipe = from_dict(self.folder.read("recipe.json"))
-        self.planned = self.folder.read("plan.json")
+        self.planned = self.folder.planned()
         self.plan = Plan.from_dict(self.planned["plan"])
         self.prepared = Prepared(**self.folder.read("data.json"))
         self.notes = list(session.notes)

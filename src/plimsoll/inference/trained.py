@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from plimsoll.engine.program import lowered
-from plimsoll.errors import CheckpointError, RunError
+from plimsoll.errors import CheckpointError, RunError, as_written
 from plimsoll.planned import Plan
 from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.saved import from_dict, name_of
@@ -38,8 +38,9 @@ class Trained:
     def __init__(self, run: str, *, step: str) -> None:
         self.folder = RunFolder(run)
         self.recipe = from_dict(self.folder.read("recipe.json"))
-        self.plan = Plan.from_dict(self.folder.read("plan.json")["plan"])
-        self.prepared = Prepared(**self.folder.read("data.json"))
+        with as_written(f"plan.json or data.json of {self.folder.path}"):
+            self.plan = Plan.from_dict(self.folder.read("plan.json")["plan"])
+            self.prepared = Prepared(**self.folder.read("data.json"))
         self.saved = whole(self.folder, step)
         self.run, self.step = run, self.saved.step
 

@@ -31,7 +31,7 @@ GROUP = 64
 READ_BY_ROWS = "embedding"
 """A leaf on whose path this word stands is looked up, not multiplied: at least 16 bits."""
 SMALLEST = 4096
-"""Elements below which a leaf stays as it is; norms and biases do so in any number, stacked or not."""
+"""Elements below which a leaf keeps its precision. Norms and biases keep it at any size, stacked or not."""
 
 FrozenBits = Literal[32, 16, 8, 4]
 

@@ -45,8 +45,8 @@ def linear(
     """Returns `x @ kernel` whatever form the kernel has: an array, frozen in fewer bits, or adapted."""
     how: dict[str, Any] = {"precision": precision, "platform": platform}
     if isinstance(kernel, Adapted):
-        beside = dot(dot(x, kernel.a, **how), kernel.b, **how)
-        return frozen_dot(x, kernel.base, **how) + kernel.scale * beside
+        low_rank = dot(dot(x, kernel.a, **how), kernel.b, **how)
+        return frozen_dot(x, kernel.base, **how) + kernel.scale * low_rank
     if isinstance(kernel, Packed) or on_host(kernel):
         return frozen_dot(x, kernel, **how)
     return dot(x, kernel, **how)
@@ -103,11 +103,11 @@ class LoRA:
         """Returns the base, with what is learned beside it."""
 
         def adapted_leaf(path: Any, leaf: Any) -> Any:
-            beside = params["trainable"].get(jax.tree_util.keystr(path, simple=True, separator="/"))
-            if beside is None:
+            adapter = params["trainable"].get(jax.tree_util.keystr(path, simple=True, separator="/"))
+            if adapter is None:
                 return jax.tree.map(jax.lax.stop_gradient, leaf)
             # The scale is the same in every layer, so that a scan may cut the rest.
-            return Adapted(leaf, beside["a"], beside["b"], self.scale)
+            return Adapted(leaf, adapter["a"], adapter["b"], self.scale)
 
         is_leaf = lambda leaf: isinstance(leaf, Packed)  # noqa: E731
         return jax.tree_util.tree_map_with_path(adapted_leaf, params["frozen"]["base"], is_leaf=is_leaf)

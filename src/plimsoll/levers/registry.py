@@ -25,7 +25,7 @@ LEVERS: dict[str, Lever] = {
         EMA_BITS, OFFLOAD, FSDP, PREFETCHED, ASYNC_SAVE,
     )
 }  # fmt: skip
-"""Name to record, in the order of options, words and tables."""
+"""Levers by name, in the order in which options, words and tables list them."""
 
 SEARCH_ORDER = ("layerwise", "precision", "fsdp", "offload", "remat", "loss_chunk", "attention_chunk")
 """Levers that the search combines, from the one it changes last: updates layer by layer are paid for in arithmetic,

@@ -41,8 +41,8 @@ class AdamW:
             raise RecipeError(f"--learning-rate must be above 0 and finite, got {self.learning_rate:g}")
         for name in ("weight_decay", "clip_norm"):
             value = getattr(self, name)
-            if value is not None and not value >= 0:
-                raise RecipeError(f"--{name.replace('_', '-')} must be 0 or more, got {value:g}")
+            if value is not None and not 0 <= value < math.inf:
+                raise RecipeError(f"--{name.replace('_', '-')} must be 0 or more and finite, got {value:g}")
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise RecipeError(f"--{name} must be at least 0 and below 1, got {getattr(self, name):g}")

@@ -202,6 +202,9 @@ def _device(name: str, table: _Table, *, platform: Literal["cuda", "tpu"], compi
     )
 
 
+# The docstrings of these kinds of value are what a refusal says a figure has to be.
+
+
 def count(value: Any) -> int:
     """a whole number above 0"""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:

@@ -27,11 +27,11 @@ def refusal(problem: Problem, static: Static, least: Candidate | None, failures:
         assert host.budget_bytes is not None
         budget, floor, option, rest = host.budget_bytes, host.predicted_peak_bytes, "--host-memory", ""
         where = f"of a host's memory beside {problem.chip} (--host-memory)"
-        parts = _made_of(host)
+        parts = _components_text(host)
     else:
         budget, floor, option, where = problem.budget_bytes, needed, "--memory", f"on {problem.chip}"
         spare = least.ledger.spare_bytes
-        parts = _made_of(least.ledger) + (f" and {format_bytes(spare)} to spare" if spare else "")
+        parts = _components_text(least.ledger) + (f" and {format_bytes(spare)} to spare" if spare else "")
         parts += f"\n  already used: micro-batch {least.plan.micro_batch}, {in_words(least.plan.levers)}"
         rest = _advice(problem, static, least)
     enough = f"{-(-floor // MIB)}MiB" if floor < 64 * GIB else f"{-(-floor // GIB)}GiB"  # as the option takes it
@@ -68,7 +68,7 @@ def _advice(problem: Problem, static: Static, least: Candidate) -> str:
     return "".join(f", or {hint}" for hint in hints)
 
 
-def _made_of(ledger: Ledger | HostLedger) -> str:
+def _components_text(ledger: Ledger | HostLedger) -> str:
     parts = sorted(ledger.predicted.items(), key=lambda item: -item[1])
     named = " + ".join(f"{name} {size / MIB:.0f}" for name, size in parts if size >= MIB)
     return f"{named} (MiB), in the phase '{ledger.phase}'"

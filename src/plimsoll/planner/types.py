@@ -165,7 +165,7 @@ class Learned:
     """Least correction of the phases in RUNNING, from this very run, which went over its budget."""
 
     def of(self, phase: str, computed_bytes: int) -> int:
-        """Returns the bytes to add to what was computed for the phase."""
+        """Returns the bytes to add to the `computed_bytes` of a phase."""
         correction = self.corrections.get(phase, NO_CORRECTION)
         more = correction.more_bytes
         if computed_bytes > correction.seen_bytes:

@@ -93,7 +93,7 @@ def missing(platform: Platform) -> str | None:
         mark = json.loads((folder(platform) / MARK).read_text())
     except (OSError, ValueError):
         return "not installed"
-    ours = _made_for()
+    ours = _requirements()
     changed = [f"{name} {mark.get(name)}, and this is {ours[name]}" for name in ours if mark.get(name) != ours[name]]
     return f"installed for {'; '.join(changed)}" if changed else _broken(folder(platform))
 
@@ -168,7 +168,7 @@ def install(platform: Platform, say: Callable[[str], object]) -> Path:
             say(f"compiling a small function for {kit.proof}")
             proof = [_python(unfinished), "-m", "plimsoll.planner.topology", kit.proof]
             _run(proof, environment=for_processes(platform))
-            (unfinished / MARK).write_text(json.dumps(_made_for()))
+            (unfinished / MARK).write_text(json.dumps(_requirements()))
             shutil.rmtree(place, ignore_errors=True)
             unfinished.rename(place)
         finally:
@@ -177,7 +177,7 @@ def install(platform: Platform, say: Callable[[str], object]) -> Path:
     return _python(place)
 
 
-def _made_for() -> dict[str, str]:
+def _requirements() -> dict[str, str]:
     """Returns what an environment must agree with: it uses our packages, and its plug-in fits one version of JAX."""
     return {
         "jax": metadata.version("jax"),

@@ -7,6 +7,7 @@ No field decides about memory. A recipe is a frozen dataclass that round-trips t
 from __future__ import annotations
 
 import dataclasses
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -43,6 +44,13 @@ class Prepared:
     """None where nobody has counted the set (a stream with `--steps`)."""
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Documents, tokens, how the text was split, ...: for people, and for the source to open itself again."""
+
+    def __post_init__(self) -> None:
+        if self.steps > MOST_STEPS:
+            raise RecipeError(
+                f"so many --epochs are {self.steps:,} steps, and a run has at most {MOST_STEPS:,}: lower --epochs, or"
+                " give --steps"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,12 +131,12 @@ class Recipe(ABC):
             raise RecipeError(f"--seed must be a whole number from 0 to 2^63 - 1, got {self.seed}")
         if not 0 <= self.ema_decay < 1:
             raise RecipeError(f"--ema-decay must be from 0 (none is kept) to below 1, got {self.ema_decay:g}")
-        if self.epochs is not None and not self.epochs > 0:
-            raise RecipeError(f"--epochs must be above 0, got {self.epochs:g}")
+        if self.epochs is not None and not 0 < self.epochs < math.inf:
+            raise RecipeError(f"--epochs must be above 0 and finite, got {self.epochs:g}")
         if self.steps is not None and self.epochs is not None:
             raise RecipeError(
-                f"--steps {self.steps} and --epochs {self.epochs:g} both set the length of the run: give one of them"
-                " (--max-steps only stops early)"
+                f"--steps {self.steps} and --epochs {self.epochs:g} both set the length of the run: give one of them;"
+                " --steps None takes back what the recipe itself sets (--max-steps only stops early)"
             )
 
     @property

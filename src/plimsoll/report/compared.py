@@ -23,7 +23,7 @@ MANY = 1e9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beside:
+class ComparedChip:
     """A chip and its plan, or why there is none."""
 
     chip: str
@@ -110,7 +110,7 @@ def settings_table(rows: Iterable[tuple[str, int | None, Planned | None, str]]) 
     return "\n".join([*title, *lines, *([""] if notes else []), *notes])
 
 
-def compared_table(rows: Sequence[Beside]) -> str:
+def compared_table(rows: Sequence[ComparedChip]) -> str:
     """Returns what `plimsoll plan --compare` prints: a line per chip, then its plan or why nothing fits."""
     unit = rows[0].rate_unit
     header = ["chip", "fits", "micro-batch", "step", f"{unit}/s", "peak", "left", "bytes"]
@@ -150,7 +150,7 @@ def _title(plans: Sequence[Planned | None], where: str) -> list[str]:
     return [f"{first.recipe}: {size} parameters, effective batch {batch} {where}\n"]
 
 
-def _note(row: Beside) -> str:
+def _note(row: ComparedChip) -> str:
     """Returns the plan in words and how far an estimate may be off, or why there is no plan."""
     planned = row.planned
     if planned is None:
@@ -166,7 +166,7 @@ def _note(row: Beside) -> str:
     return f"{text}. Estimated, no compiler was asked: its peak may lie between {lowest} and {highest}{beyond}"
 
 
-def compared_figure(rows: Sequence[Beside]) -> Figure:
+def compared_figure(rows: Sequence[ComparedChip]) -> Figure:
     """Returns a figure with two bars per chip: its memory with the plan's share of it, and its speed."""
     from matplotlib.figure import Figure
 
@@ -188,7 +188,7 @@ def compared_figure(rows: Sequence[Beside]) -> Figure:
     return figure
 
 
-def _draw_memory(axes: Axes, rows: Sequence[Beside]) -> None:
+def _draw_memory(axes: Axes, rows: Sequence[ComparedChip]) -> None:
     """Draws each chip's budget as a wide bar, and what the plan (or the smallest one found) needs as a narrow one."""
     sizes = [
         (row.floor_bytes or 0, row.memory_bytes or 0)

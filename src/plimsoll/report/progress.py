@@ -23,7 +23,7 @@ from typing import TextIO
 from plimsoll.report.layout import UNKNOWN, format_rate
 from plimsoll.units import format_bytes, format_seconds
 
-TOLD, TOLD_AS_JSON = "PLIMSOLL_PROGRESS", "json"
+PROGRESS_VARIABLE, AS_JSON = "PLIMSOLL_PROGRESS", "json"
 """Environment variable, and its value, that make a run report its progress as JSON, for a program that draws it."""
 REFRESH_SECONDS = 0.25
 NARROW = 100
@@ -48,7 +48,7 @@ def progress(
         clock: Seconds since any moment.
     """
     stream = stream or sys.stderr  # None if Python was started with standard error closed: nobody is looking
-    as_json = os.environ.get(TOLD) == TOLD_AS_JSON
+    as_json = os.environ.get(PROGRESS_VARIABLE) == AS_JSON
     if stream is None or quiet or as_json or not stream.isatty() or os.environ.get("TERM") == "dumb":
         return Progress(stream, total_steps, clock=clock, quiet=quiet, as_json=as_json and not quiet)
     return _Bar(stream, total_steps, clock=clock, start_step=start_step)
@@ -122,7 +122,7 @@ class Progress:
 
     def _print(self, text: str, values: dict[str, object], *, important: bool) -> None:
         if important or not self.quiet:
-            line = json.dumps({TOLD: values}) if self.as_json else text
+            line = json.dumps({PROGRESS_VARIABLE: values}) if self.as_json else text
             self._try(print, line, file=self.stream, flush=True)
 
     def _try(self, show: Callable[..., object], *arguments: object, **options: object) -> None:

@@ -14,7 +14,8 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from plimsoll.errors import RunError
+from plimsoll.errors import RunError, as_written
+from plimsoll.planned import Plan
 from plimsoll.runs.contents import content_of
 
 OF_TRAINING = (
@@ -33,6 +34,9 @@ OF_TRAINING = (
     "trackio",
 )
 """Prefixes of the names of files that training writes, and preparation does not."""
+
+READ_BY_TRAINING = ("budget_bytes", "predicted_peak_bytes", "phase", "phases", "components", "source")
+"""Names in plan.json, besides the plan itself, without which a run cannot go on."""
 
 SEAL = "checksums.json"
 SEALED = ("data.json", "tokenizer.json", "validation.npy")
@@ -79,6 +83,14 @@ class RunFolder:
             raise RunError(
                 f"{path} is damaged ({problem}): restore it, or start a new run with another --run"
             ) from None
+
+    def planned(self) -> dict[str, Any]:
+        """Returns the content of plan.json. Raises PlimsollError if anything is missing that training reads."""
+        planned = self.read("plan.json")
+        with as_written(str(self.path / "plan.json")):
+            Plan.from_dict(planned["plan"])
+            _ = [planned[name] for name in READ_BY_TRAINING]
+        return planned
 
     def write(self, name: str, value: Any) -> None:
         """Replaces a JSON file."""

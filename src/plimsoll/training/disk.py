@@ -16,7 +16,7 @@ KEPT = 2
 """Checkpoints that are kept, the last ones, besides the best."""
 AT_ONCE = KEPT + 2
 """Checkpoints on disk at most: the last ones, the best, and the one being written."""
-BESIDE_ARRAYS_BYTES = 256 * KIB
+METADATA_BYTES = 256 * KIB
 """Shapes, position, manifest, and Orbax's own records: 164 KiB for 300 leaves (docs/log.md, "Disk")."""
 
 
@@ -25,7 +25,7 @@ def needed(state_bytes: int) -> dict[str, int]:
 
     Computed as if nothing could be compressed; trained weights lose 7 to 8 % in Orbax's files.
     """
-    each = state_bytes + BESIDE_ARRAYS_BYTES
+    each = state_bytes + METADATA_BYTES
     return {"checkpoint_bytes": each, "kept_at_once": AT_ONCE, "bytes": AT_ONCE * each}
 
 
@@ -39,11 +39,11 @@ def require_room(checkpoints: Path, disk: Mapping[str, int], *, free: int | None
     """
     free = shutil.disk_usage(checkpoints).free if free is None else free
     existing = sum(path.stat().st_size for path in checkpoints.rglob("*") if path.is_file())
-    beside = f", and {format_bytes(existing)} are there already" if existing else ""
+    note = f", and {format_bytes(existing)} are there already" if existing else ""
     if disk["bytes"] > free + existing:
         raise RunError(
             f"{checkpoints} is to hold {disk['kept_at_once']} checkpoints of {format_bytes(disk['checkpoint_bytes'])}"
             f" at once (the last {KEPT}, the best, and the one being written), {format_bytes(disk['bytes'])} together;"
-            f" the disk has {format_bytes(free)} free{beside}. Make"
+            f" the disk has {format_bytes(free)} free{note}. Make"
             f" {format_bytes(disk['bytes'] - free - existing)} of room, or name a folder on another disk with --run"
         )

@@ -151,7 +151,7 @@ def _gradient(task: Task, state: State, split: Any) -> tuple[tuple[Any, LossSum,
         return scale * (loss.total / weight), (carry, metrics)
 
     def micro_batch(carry: Any, micro: Any) -> tuple[Any, Any]:
-        """Returns what is summed over micro-batches, and what is kept of each."""
+        """Returns sums of gradients and metrics, added up over micro-batches, and rows and carry, kept of each."""
         gradients_of = jax.value_and_grad(mean_part, argnums=(0, 1), has_aux=True)
         (loss, (carry, metrics)), (gradient, row_gradients) = gradients_of(trainable, micro["rows"], carry, micro)
         return (like_state(gradient), loss, metrics), (row_gradients, carry)

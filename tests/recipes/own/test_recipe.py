@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 
+import toy_lever
 from own_files import with_, write
 from plimsoll.errors import DataError, PlimsollError, RecipeError
 from plimsoll.recipes.registry import preset
@@ -112,6 +113,15 @@ def test_preparing_says_what_there_is_and_keeps_the_code(tmp_path):
     assert prepared.facts["description"] == "40 examples, 3 for validation"
     assert said == ["data: 40 examples, 3 for validation; 10 steps are 2 epochs"]
     assert (tmp_path / "run/source/mine.py").read_text() == (tmp_path / "mine.py").read_text()
+
+
+def test_a_lever_of_its_own_is_off_while_its_loss_is_checked(tmp_path):
+    cast = "b['x'].astype(compute.lever('norms')) @ p['slope']"
+    with toy_lever.registered():
+        recipe = own(
+            tmp_path, loss=f"lambda p, b, compute: (jnp.sum(({cast}) ** 2), b['y'].size)", supported="('norms',)"
+        )
+        assert recipe.prepare(tmp_path / "run", print).steps == 5
 
 
 def test_a_lever_that_the_loss_ignores_cannot_be_pinned(tmp_path):

@@ -194,6 +194,7 @@ def test_published_weights_of_another_model_are_refused_before_anything_is_plann
         ({"puzzle_learning_rate": -1.0}, "--puzzle-learning-rate must be 0 or more"),
         ({"puzzle_weight_decay": float("nan")}, "--puzzle-weight-decay must be 0 or more, got nan"),
         ({"learning_rate": 0.0}, "--learning-rate must be above 0"),
+        ({"expansion": float("inf")}, "--expansion must be above 0 and finite, got inf"),
         ({"seq_len": 0}, "--seq-len must be 1 or more, got 0"),
         ({"validation_examples": -1}, "--validation-examples must be 0 or more, got -1"),
     ],

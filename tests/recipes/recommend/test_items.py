@@ -10,7 +10,7 @@ import pytest
 from item_examples import ITEMS, shape_of, uneven_clusters
 from plimsoll.errors import RecipeError
 from plimsoll.levers.chunked_loss import chunked_sum
-from plimsoll.recipes.recommend.items import NOBODY, Items, members_of, round_robin
+from plimsoll.recipes.recommend.items import NO_ITEM, Items, members_of, round_robin
 from plimsoll.types import IGNORE, Compute
 
 STRICT = True
@@ -110,7 +110,7 @@ def test_every_item_has_one_place_among_the_members():
     for fixed in (members_of(uneven_clusters(), shape), jax.device_get(round_robin(shape))):
         members, item = fixed["members"], np.arange(1, ITEMS + 1)
         np.testing.assert_array_equal(members[fixed["cluster"][1:], fixed["place"][1:]], item)
-        assert sorted(members[members != NOBODY].tolist()) == item.tolist()
+        assert sorted(members[members != NO_ITEM].tolist()) == item.tolist()
 
 
 def test_clusters_that_do_not_hold_the_items_are_refused():

@@ -36,7 +36,8 @@ class System:
     family: Family
     gain: Float[Matrix, "inputs states"]
     steps: Float[Matrix, "variants states states"]
-    drawn_again: int
+    redraws: int
+    """Variants that were drawn again, because their closed loop was not stable enough."""
     parameters: tuple[dict[str, float], ...] = field(repr=False)
 
 

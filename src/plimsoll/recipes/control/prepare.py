@@ -64,7 +64,7 @@ def prepare(options: ControlSet, out: Path, progress: Progress = lambda done, ro
         before, maker = _write(options, out, made_with, progress)
         seconds = time.perf_counter() - started
     progress(options.samples, options.samples)
-    again = {system.family.name: system.drawn_again for system in maker.systems} if maker else {}
+    again = {system.family.name: system.redraws for system in maker.systems} if maker else {}
     return {
         "path": str(out),
         "examples": options.samples,

@@ -84,11 +84,11 @@ class ControlSet:
                 f"a trajectory of {self.length:,} steps ({self.horizon:g} s of {self.dt:g} s) has no window of"
                 f" {self.window}: choose a shorter --window or a longer --horizon"
             )
-        least = (self.variants_used - 1) * self.rows_of_one
+        least = (self.variants_used - 1) * self.rows_per_variant
         if self.variants and self.samples <= least:
             raise DataError(
                 f"--variants {self.variants} are not all to be seen in {self.samples:,} windows: a trajectory of every"
-                f" system gives {self.rows_of_one:,}. Ask for more than {least:,} --samples, or fewer variants"
+                f" system gives {self.rows_per_variant:,}. Ask for more than {least:,} --samples, or fewer variants"
             )
 
     @property
@@ -102,14 +102,14 @@ class ControlSet:
         return len(range(0, self.length - self.window, self.stride))
 
     @property
-    def rows_of_one(self) -> int:
+    def rows_per_variant(self) -> int:
         """Windows of one trajectory of every family."""
         return len(FAMILIES) * self.windows_each
 
     @property
     def variants_used(self) -> int:
         """Variants of each system, fewer for a small set: each is seen at least once."""
-        return self.variants or min(MOST_VARIANTS, max(2, round(self.samples / self.rows_of_one)))
+        return self.variants or min(MOST_VARIANTS, max(2, round(self.samples / self.rows_per_variant)))
 
     @property
     def held_out_variants(self) -> int:
@@ -129,7 +129,7 @@ class ControlSet:
     @cached_property
     def together(self) -> int:
         """Trajectories of each family in a block."""
-        return max(1, min(MOST_TOGETHER, self.samples // self.rows_of_one))
+        return max(1, min(MOST_TOGETHER, self.samples // self.rows_per_variant))
 
     def blocks(self) -> Iterator[Block]:
         """Yields the training variants in turn, then those held out."""
@@ -137,7 +137,7 @@ class ControlSet:
         for variants, end in ((range(training), self.train_rows), (range(training, self.variants_used), self.samples)):
             turn = itertools.cycle(variants)
             while row < end:
-                stop = min(end, row + self.together * self.rows_of_one)
+                stop = min(end, row + self.together * self.rows_per_variant)
                 yield Block(number, tuple(itertools.islice(turn, self.together)), row, stop)
                 row, number = stop, number + 1
 

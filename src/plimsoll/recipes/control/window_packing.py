@@ -15,7 +15,8 @@ LEAST_REPEATED = 9
 """Bytes of the shortest repetition in the longer of its two forms: the only one written here."""
 
 Runs = list[tuple[int, int, int]]
-"""Bytes `begin` to `end` of a step, and the distance of the bytes that they repeat; 0 where they are written out."""
+"""Pieces of a step, as (begin, end, distance): its bytes from begin to end repeat those so far before them, and are
+written out where the distance is 0."""
 
 
 def packed_windows(windows: np.ndarray, *, states: int, code: np.ndarray) -> bytes | None:

@@ -23,7 +23,7 @@ class EigenShape(DecoderShape):
     """Complex numbers that a layer remembers."""
     r_min: float = 0.9
     r_max: float = 0.9999
-    """A state is multiplied by r e^(i phase) at each token; r^2 begins evenly spaced between these two squared."""
+    """Each token multiplies a state by r e^(i phase). At first r^2 is spread evenly from --r-min^2 to --r-max^2."""
     max_phase: float = 2 * math.pi
     """Radians; phases are evenly spread from 0 to this."""
     selective: bool = False

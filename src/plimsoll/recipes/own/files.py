@@ -20,7 +20,7 @@ from typing import Any
 
 from plimsoll.errors import RecipeError
 from plimsoll.recipes.base import Recipe
-from plimsoll.recipes.own.user_code import is_users, told_by_its_lines
+from plimsoll.recipes.own.user_code import as_recipe_error, is_users
 
 _loaded: dict[str, tuple[dict[str, str], ModuleType]] = {}
 """Path to the sources a module was made from, and the module: the same code is run once in a process."""
@@ -112,7 +112,7 @@ def sources(path: Path) -> dict[str, str]:
     They are found by reading, not by running. What it imports from elsewhere belongs to the environment.
     """
     finder = ModuleFinder(path=[str(path.parent)])
-    with told_by_its_lines(f"{path.name} cannot be read as Python", path.parent):
+    with as_recipe_error(f"{path.name} cannot be read as Python", path.parent):
         finder.run_script(str(path))
     imported = (getattr(module, "__file__", None) for module in finder.modules.values())
     files = {Path(file).absolute() for file in imported if file}
@@ -145,7 +145,7 @@ def _import(path: Path, made_from: dict[str, str]) -> ModuleType:
     sys.modules[name] = module  # dataclasses and type hints look their module up
     _being_imported.add(str(path))
     try:
-        with told_by_its_lines(f"{path.name} cannot be imported", path.parent):
+        with as_recipe_error(f"{path.name} cannot be imported", path.parent):
             spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]

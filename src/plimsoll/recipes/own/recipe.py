@@ -30,9 +30,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.levers.registry import LEVERS
 from plimsoll.optimizers.adamw import AdamW
+from plimsoll.planned import plain_compute
 from plimsoll.recipes.base import FROM_FILE, Prepared, Recipe, Say
 from plimsoll.recipes.own import files
-from plimsoll.recipes.own.user_code import failed, told_by_its_lines
+from plimsoll.recipes.own.user_code import as_recipe_error, failed
 from plimsoll.types import COUNTED, Compute, Source, Task
 from plimsoll.units import MIB
 
@@ -51,7 +52,10 @@ user's own")."""
 
 @dataclass(frozen=True, kw_only=True)
 class OwnRecipe(Recipe):
-    """Subclass it, or let `plimsoll.recipe` do it. Fields become options: numbers, strings, booleans or None."""
+    """Base of a recipe of the user's own: subclass it, or let `plimsoll.recipe` do so.
+
+    Fields become options: numbers, strings, booleans or None.
+    """
 
     without_validation: ClassVar[str] = "its recipe gives none. Add validation_data to it, and train anew"
     validates_with_fillers: ClassVar[bool] = True
@@ -136,7 +140,7 @@ class OwnRecipe(Recipe):
 
             batch = next(iter(examples.counted(2)))
             batch.pop(COUNTED)
-            require_sound(self.task(Compute()), batch, called=self.called, seed=self.seed)
+            require_sound(self.task(plain_compute()), batch, called=self.called, seed=self.seed)
         self._keep_source(folder)
         facts: dict[str, Any] = {"description": description, "examples": count}
         facts |= {"validation_examples": len(held_out or ()), "files": [file.identity() for file in self._files]}
@@ -205,7 +209,7 @@ class OwnRecipe(Recipe):
         return [examples for examples in self._sets if isinstance(examples, Hdf5)]
 
     def _guard(self, what: str) -> AbstractContextManager[None]:
-        return told_by_its_lines(f"{what} of {self.called} failed", self._home)
+        return as_recipe_error(f"{what} of {self.called} failed", self._home)
 
     @property
     def _home(self) -> Path:

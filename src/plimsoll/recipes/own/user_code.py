@@ -17,7 +17,7 @@ _FIRST, _LAST = 3, 5
 
 
 @contextlib.contextmanager
-def told_by_its_lines(what: str, folder: Path) -> Iterator[None]:
+def as_recipe_error(what: str, folder: Path) -> Iterator[None]:
     """Raises RecipeError that `what` failed, with the lines below `folder` that led there.
 
     What the code prints goes to standard error: standard output may be one JSON object.

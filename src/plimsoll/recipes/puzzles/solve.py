@@ -16,7 +16,7 @@ from plimsoll.levers.weight_bits import readable
 from plimsoll.recipes.puzzles.act import RecursiveSolver
 from plimsoll.recipes.puzzles.question import TEST, question, solvable, verdict
 from plimsoll.recipes.puzzles.sudoku_grids import BOXES
-from plimsoll.recipes.puzzles.text import drawn_rows, rows_of, verdict_lines
+from plimsoll.recipes.puzzles.text import grid_lines, rows_of, verdict_lines
 from plimsoll.types import IGNORED_LABEL, TrainedRun
 
 SHOWN = 3
@@ -67,7 +67,7 @@ def shown(trained: TrainedRun) -> list[dict[str, Any]]:
     for number in range(SHOWN):
         name = f"{TEST}{number}"
         answer = solve(trained, question(recipe, trained.run, name))
-        before, after = (drawn_rows(answer[side], answer["box"]) for side in ("puzzle", "answer"))
+        before, after = (grid_lines(answer[side], answer["box"]) for side in ("puzzle", "answer"))
         items.append({"name": name, "before": before, "after": after, "said": verdict_lines(answer)[:-1]})
     caption = f"The first {SHOWN} of the test split, before and after, by the checkpoint of step {trained.step:,}."
     return [{"kind": "grids", "title": "What it solves", "caption": caption, "items": items}]

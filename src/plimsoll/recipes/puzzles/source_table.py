@@ -72,7 +72,10 @@ def rows_of(path: Path) -> Iterator[Row]:
 
 
 def _downloaded(name: str) -> Table:
-    """Returns the CSV files themselves: a reader that guesses types would take an answer of 81 digits for a number."""
+    """Returns the CSV files of a data set on the hub.
+
+    Files, because a reader that guesses types would take an answer of 81 digits for a number.
+    """
     import huggingface_hub
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 

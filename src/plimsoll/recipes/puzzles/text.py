@@ -91,13 +91,13 @@ def rows_of(tokens: Tokens, form: Form) -> list[str]:
 
 def solution_text(solution: Mapping[str, Any]) -> str:
     """Returns puzzle and answer side by side, then the verdict."""
-    before, after = (drawn_rows(solution[name], solution["box"]) for name in ("puzzle", "answer"))
+    before, after = (grid_lines(solution[name], solution["box"]) for name in ("puzzle", "answer"))
     width = max(map(len, before)) + GAP
     lines = [f"  {left:<{width}}{right}".rstrip() for left, right in zip_longest(before, after, fillvalue="")]
     return "\n".join([*lines, "", *(f"  {line}" for line in verdict_lines(solution))])
 
 
-def drawn_rows(rows: Sequence[str], box: Sequence[int] | None) -> list[str]:
+def grid_lines(rows: Sequence[str], box: Sequence[int] | None) -> list[str]:
     """Returns the rows as lines, with white space between the boxes of a Sudoku, so that they can be typed in again."""
     if box is None:
         return list(rows) or ["(no grid)"]

@@ -79,9 +79,9 @@ class Network:
     def embedded(
         self, weights: dict, inputs: Int[Array, "batch length"], rows: Float[Array, "batch row_width"]
     ) -> Latent:
-        """Returns what every update of the low latent adds, times sqrt(width).
+        """Returns the input that every update of the low latent adds, times sqrt(width).
 
-        That is the tokens, with the puzzle's row spread over the positions before them.
+        The puzzle's row is spread over the first positions, and the embedded tokens follow.
         """
         shape, d = self.shape, self.shape.width
         prefix = jnp.pad(rows, ((0, 0), (0, shape.puzzle_positions * d - shape.row_width)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -44,8 +45,8 @@ class TRMShape:
         for name in (*counts, "puzzle_positions"):
             if getattr(self, name) < 1:
                 raise RecipeError(f"--{name.replace('_', '-')} must be 1 or more, got {getattr(self, name)}")
-        if not self.expansion > 0:
-            raise RecipeError(f"--expansion must be above 0, got {self.expansion:g}")
+        if not 0 < self.expansion < math.inf:
+            raise RecipeError(f"--expansion must be above 0 and finite, got {self.expansion:g}")
         if self.variant == "attention" and (self.width % self.heads or (self.width // self.heads) % 2):
             raise RecipeError(
                 f"--width {self.width} cannot be split over --heads {self.heads}: width / heads must be an even whole"

@@ -69,14 +69,14 @@ class Catalogue:
         return hashlib.sha256(json.dumps(self.originals).encode()).hexdigest()
 
 
-BESIDE: dict[Form, str] = {"movielens-csv": "movies.csv", "movielens-dat": "movies.dat"}
+TITLE_FILES: dict[Form, str] = {"movielens-csv": "movies.csv", "movielens-dat": "movies.dat"}
 """File with the titles, in the folder of MovieLens' ratings."""
 
 
 def named(options: RecommendSet, path: Path, form: Form, originals: list[str]) -> tuple[Catalogue, Path | None]:
     """Returns the catalogue, with None for an item without a title, and the file of titles, if there is one."""
-    titles = Path(options.items).expanduser() if options.items is not None else path.parent / BESIDE.get(form, "")
-    if options.items is None and (form not in BESIDE or not titles.is_file()):
+    titles = Path(options.items).expanduser() if options.items is not None else path.parent / TITLE_FILES.get(form, "")
+    if options.items is None and (form not in TITLE_FILES or not titles.is_file()):
         return Catalogue(originals, [None] * len(originals)), None
     column = options.item_column if options.item_column is not None else MOVIELENS["item"]
     wanted = set(originals)

@@ -28,7 +28,7 @@ INIT_SCALE = 0.02
 ROW_LENGTH = 0.8
 """Length of an item's row that begins as the data's embedding, whatever the length of that. With the output of
 the reader's last norm, the likeliest items then start some nats above the others."""
-NOBODY = 0
+NO_ITEM = 0
 """Value of an empty place in a table of members: padding's id."""
 
 
@@ -43,7 +43,7 @@ def members_of(cluster_of: Int[np.ndarray, " items_and_1"], shape: ItemShape) ->
     sizes = np.bincount(clusters, minlength=shape.clusters)
     places = np.empty(shape.items, np.int32)
     places[order] = np.arange(shape.items) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    members = np.full((shape.clusters, shape.largest_cluster), NOBODY, np.int32)
+    members = np.full((shape.clusters, shape.largest_cluster), NO_ITEM, np.int32)
     members[clusters, places] = items
     padding = np.zeros(1, np.int32)
     return {
@@ -63,7 +63,7 @@ def round_robin(shape: ItemShape) -> dict[str, Array]:
     return {
         "cluster": number % shape.clusters,
         "place": number // shape.clusters,
-        "members": jnp.where(member <= shape.items, member, NOBODY),
+        "members": jnp.where(member <= shape.items, member, NO_ITEM),
     }
 
 
@@ -106,7 +106,7 @@ class Items:
         elif self.shape.two_level:
             cluster, clusters = fixed["cluster"][1:], self.shape.clusters
             summed = jax.ops.segment_sum(table[1:].astype(jnp.float32), cluster, num_segments=clusters)
-            sizes = jnp.sum(fixed["members"] != NOBODY, axis=1, keepdims=True, dtype=jnp.float32)
+            sizes = jnp.sum(fixed["members"] != NO_ITEM, axis=1, keepdims=True, dtype=jnp.float32)
             vectors["clusters"] = self._adapted(params, summed / jnp.maximum(sizes, 1))
         return vectors
 
@@ -122,7 +122,7 @@ class Items:
         place = jnp.where(items == IGNORE, IGNORE, fixed["place"][known])
         members = fixed["members"][jnp.maximum(cluster, 0)]
         within = batched_dot_rows(hidden[:, None], vectors["items"][members], **self._how)[:, 0]
-        within = jnp.where(members == NOBODY, -jnp.inf, within)
+        within = jnp.where(members == NO_ITEM, -jnp.inf, within)
         return jnp.sum(each_nats(self._cluster_scores(hidden, vectors, fixed), cluster) + each_nats(within, place))
 
     def log_probabilities(
@@ -144,7 +144,7 @@ class Items:
     def _cluster_scores(self, hidden: Array, vectors: dict, fixed: dict) -> Array:
         """Returns the scores of clusters; -inf for one without members, which no item can come from."""
         scores = dot_rows(hidden, vectors["clusters"], **self._how)
-        return jnp.where(fixed["members"][:, 0] == NOBODY, -jnp.inf, scores)
+        return jnp.where(fixed["members"][:, 0] == NO_ITEM, -jnp.inf, scores)
 
     def _adapted(self, params: dict, rows: Float[Array, "... item_width"]) -> Float[Array, "... width"]:
         rows = rows.astype(jnp.float32)

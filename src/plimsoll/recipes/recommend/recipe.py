@@ -12,6 +12,7 @@ expect.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -115,7 +116,7 @@ class Recommend(AdamWRecipe):
     softmax: Softmax = "two-level"
     """First among clusters of items and then within one, or among all items at once."""
     cluster_vectors: ClusterVectors = "learned"
-    """What stands for a cluster: rows of their own, or the means of its items' rows."""
+    """Vector of a cluster: a row of its own, or the mean of its items' rows."""
     dropout: float = 0.5
     """Of what goes into the model, and of what each layer adds where it is learned along."""
 
@@ -148,8 +149,8 @@ class Recommend(AdamWRecipe):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise RecipeError(f"--{name.replace('_', '-')} must be {least} or more, got {value}")
-        if not self.eval_interval > 0:
-            raise RecipeError(f"--eval-interval must be above 0 epochs, got {self.eval_interval:g}")
+        if not 0 < self.eval_interval < math.inf:
+            raise RecipeError(f"--eval-interval must be above 0 epochs and finite, got {self.eval_interval:g}")
         if self.pretrained != NONE and (self.width or self.heads):
             raise RecipeError(
                 f"--width and --heads are of the small transformer, and --pretrained {self.pretrained} has its own:"
@@ -218,7 +219,7 @@ class Recommend(AdamWRecipe):
 
     @cached_property
     def reader_shape(self) -> DecoderShape:
-        """Shape of the small transformer."""
+        """Shape of the small transformer that reads histories where there is no pretrained model."""
         width = self.width or self.item_width
         heads = self.heads or max(1, width // 32)
         return DecoderShape(vocab=1, width=width, layers=self.layers, heads=heads, inner=inner_width(width))

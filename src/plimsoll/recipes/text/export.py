@@ -44,15 +44,15 @@ def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     length = trained.recipe.batch_spec(1)["input_ids"][0][1]
     tensors = published(readable(trained.params()["trainable"]), task.decoder.shape)
     out.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))  # a new name, whatever exists already
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))  # a new name, whatever exists already
     try:
-        beside.chmod(0o755)
-        write(beside, tensors, config_of(task.decoder.shape, length, end=tokenizer.end_of_text), tokenizer)
+        unfinished.chmod(0o755)
+        write(unfinished, tensors, config_of(task.decoder.shape, length, end=tokenizer.end_of_text), tokenizer)
         if out.is_dir():
             out.rmdir()  # it is empty
-        os.replace(beside, out)
+        os.replace(unfinished, out)
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
     parameters = sum(tensor.size for tensor in tensors.values())
     size = sum(path.stat().st_size for path in out.iterdir())
     return {"run": trained.run, "step": trained.step, "out": str(out), "parameters": parameters, "bytes": size}

@@ -311,8 +311,13 @@ class Text(AdamWRecipe):
         epochs = DEFAULT_EPOCHS if self.epochs is None else self.epochs
         per_epoch = counted.windows / self.effective_batch
         steps = self.steps or int(epochs * per_epoch)
-        if steps < 1 or per_epoch < 1:
+        if per_epoch < 1:
             raise self._too_little(counted.tokens, counted.windows)
+        if steps < 1:
+            raise RecipeError(
+                f"--epochs {epochs:g} of the {counted.windows:,} windows in {self.dataset_id} is less than one step of"
+                f" {self.effective_batch:,}: give --epochs {1.005 / per_epoch:.3g} or more, or --steps"
+            )
         say(
             f"data: {counted.documents:,} documents, {counted.tokens:,} tokens, {counted.windows:,} windows;"
             f" {epochs:g} epochs are {steps:,} steps"

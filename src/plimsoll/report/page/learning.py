@@ -20,7 +20,7 @@ STALLS = 5
 BYTES = (GIB, "GiB"), (MIB, "MiB")
 TIMES = (3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds")
 WAITED = 0.05
-"""Share of a run's time from which waiting for data gets a word of advice."""
+"""Share of a run's time spent waiting for data, from which on the page gives advice."""
 CHARTS_OF_METRICS = 4
 METRICS_OF_LOOP = {
     *("step", "loss", "validation_loss", "weight", "mfu"),
