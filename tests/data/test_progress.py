@@ -31,9 +31,9 @@ def test_a_line_every_two_seconds_says_how_many_how_fast_and_how_long_it_takes(s
 
 
 def test_what_does_not_move_has_no_time_left(said):
-    spoken = Spoken("rows", every=1.0)
+    spoken = Spoken("rows")
     said(0.0, spoken, 5, 10)
-    assert said(1.0, spoken, 5, 10) == "  5 of 10 rows  0/s\n"
+    assert said(2.0, spoken, 5, 10) == "  5 of 10 rows  0/s\n"
 
 
 def test_the_time_left_is_of_the_share_that_is_done_since_the_first_call(said):

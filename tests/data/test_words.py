@@ -7,10 +7,11 @@ from plimsoll.errors import RecipeError
 
 
 def test_sizes_are_one_or_more_and_some_may_be_zero():
-    require_sizes(seq_len=1, batch_size=None, prefetch=0, seed=0, shuffle_buffer_size=0, workers=0)
+    require_sizes(seq_len=1, batch_size=None)
+    require_sizes(least=0, prefetch=0, seed=0)
     for name, value, least in [("seq_len", 0, 1), ("batch_size", -1, 1), ("prefetch", -1, 0), ("seed", -2, 0)]:
         with pytest.raises(RecipeError, match=f"--{name.replace('_', '-')} must be {least} or more, got {value}"):
-            require_sizes(**{name: value})
+            require_sizes(least=least, **{name: value})
 
 
 def test_a_long_error_is_cut_after_200_characters_and_lines_become_one():

@@ -257,13 +257,6 @@ def test_queries_come_in_four_blocks_or_fewer_of_64(length, blocks):
     assert query_blocks(length) == blocks
 
 
-def test_the_bytes_of_a_layer_by_hand():
-    """Two rows of 100 positions: four arrays of 8 numbers and a logarithm, and scores of 32 by 32, twice."""
-    about = {"rows": 2, "length": 100, "width": 8}
-    assert chunked_attention_bytes(**about, chunk=32, operand_bytes=2) == 200 * (4 * 8 * 2 + 4) + 2 * 4 * 2 * 32**2
-    assert chunked_attention_bytes(**about, chunk=128, operand_bytes=4) == 200 * (4 * 8 * 4 + 4) + 2 * 4 * 2 * 100**2
-
-
 def pairs(blocks, chunk, **seen):
     queries, keys = attention._pairs(blocks, chunk, attention.Seen(length=blocks * chunk, **seen))
     return list(zip(queries.tolist(), keys.tolist(), strict=True))
@@ -313,12 +306,15 @@ def test_where_cudnn_is_not_installed_blocks_of_128_stand_in(monkeypatch):
 
 
 def test_what_a_query_sees_by_position():
-    queries, keys = jnp.arange(2, 5), jnp.arange(6)
+    """In one block of 6, of a sequence of 5: the last position was added to fill it."""
+    nothing = jnp.zeros((1, 6, 2))
+    block = jnp.int32(0)
     sees = {
         (True, 0): ["111000", "111100", "111110"],
         (True, 2): ["011000", "001100", "000110"],
-        (False, 0): ["111110"] * 3,  # the last was added to fill a block
+        (False, 0): ["111110"] * 3,
     }
     for (causal, window), rows in sees.items():
-        found = attention.Seen(causal, 5, window).of(queries, keys)
-        assert ["".join(str(int(each)) for each in row) for row in found.tolist()] == rows
+        seen = attention.Seen(causal, 5, window)
+        scores = attention._scores(nothing, nothing, (block, block), attention.Form("float32", "cpu"), seen)
+        assert ["".join(str(int(each == 0)) for each in row) for row in scores[0, 2:5].tolist()] == rows

@@ -149,9 +149,3 @@ def test_no_logits_are_computed_twice(chunk):
     once = 2.0 * tokens * width * vocab
     assert dot_flops(jax.make_jaxpr(value_and_grads(chunked(chunk)))(*arguments)) == 3 * once
     assert dot_flops(jax.make_jaxpr(chunked(chunk))(*arguments)) == once
-
-
-def test_the_bytes_of_logits_by_hand():
-    """Twice four bytes for each token of a chunk and each word: all tokens where there is no chunk, or a longer one."""
-    found = [logits_bytes(tokens=100, chunk=chunk, vocab=7) for chunk in (0, 32, 100, 128)]
-    assert found == [8 * 100 * 7, 8 * 32 * 7, 8 * 100 * 7, 8 * 100 * 7]

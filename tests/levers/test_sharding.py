@@ -18,7 +18,6 @@ from plimsoll.levers.sharding import (
     ROWS,
     SMALLEST_SPLIT,
     by_rows,
-    copies,
     device_bytes,
     each_copy,
     in_micro_batches,
@@ -107,7 +106,6 @@ def constrained(function, *shapes):
 
 @pytest.mark.usefixtures("eight")
 def test_in_a_mesh_rows_are_split_over_all_devices_and_gradients_as_weights_are():
-    assert copies() == 2
     assert rows_spec() == ROWS
     (spec,) = constrained(by_rows, (16, 3))
     assert tuple(spec)[:1] == (("data", "fsdp"),)
@@ -123,7 +121,6 @@ def test_in_a_mesh_rows_are_split_over_all_devices_and_gradients_as_weights_are(
 
 
 def test_outside_a_mesh_there_is_one_copy_and_nothing_is_summed():
-    assert copies() == 1
     assert each_copy(lambda whole, split: (whole, split), 3, 4) == (3, 4)
     assert over_copies(5) == 5
     batch = jnp.arange(12.0).reshape(6, 2)
@@ -135,7 +132,8 @@ def test_outside_a_mesh_there_is_one_copy_and_nothing_is_summed():
 def test_in_a_mesh_each_micro_batch_takes_some_of_every_devices_own_examples(monkeypatch):
     """Twelve examples, three of each of four devices, in three micro-batches: one of each device's."""
     monkeypatch.setattr(sharding, "in_mesh", lambda: True)
-    monkeypatch.setattr(sharding, "_devices", lambda: 4)
+    mesh = AbstractMesh((4,), ("data",))
+    monkeypatch.setattr(jax.sharding, "get_abstract_mesh", lambda: mesh)
     monkeypatch.setattr(sharding, "by_rows", lambda x, axis=0: x)
     batch = jnp.arange(12.0)[:, None]
     micro = in_micro_batches(batch, 3)

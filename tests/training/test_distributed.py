@@ -61,14 +61,14 @@ def one_of(monkeypatch):
     return made
 
 
-def test_a_process_alone_is_the_first_of_one():
-    assert (distributed.processes(), distributed.process(), distributed.is_first()) == (1, 0, True)
+def test_a_process_alone_is_number_0_of_one():
+    assert (distributed.processes(), distributed.process()) == (1, 0)
 
 
-@pytest.mark.parametrize(("process", "first"), [(0, True), (1, False), (2, False)])
-def test_of_several_number_0_is_the_first(one_of, process, first):
+@pytest.mark.parametrize("process", [0, 1, 2])
+def test_each_of_several_knows_its_number(one_of, process):
     one_of(3, process)
-    assert (distributed.processes(), distributed.process(), distributed.is_first()) == (3, process, first)
+    assert (distributed.processes(), distributed.process()) == (3, process)
 
 
 def test_a_barrier_has_a_new_name_each_time_and_a_day_of_patience(one_of):
