@@ -38,10 +38,10 @@ def levers_of(path: str, recipe: Recipe, pins: Mapping[str, Any]) -> dict[str, A
     Raises:
         RecipeError: The file is no plan, is of another batch, or contradicts `pins`.
     """
-    plan = read_plan_file(path).get("plan")
-    plan = plan if isinstance(plan, dict) else {}
+    content = read_plan_file(path).get("plan")
+    plan: dict[str, Any] = content if isinstance(content, dict) else {}
     older = defaults()
-    missing = [name for name in (*LEVERS, "accumulation") if name not in older and name not in plan]
+    missing = [name for name in (*LEVERS, "accumulation") if name not in plan.keys() | older.keys()]
     if missing:
         raise RecipeError(f"--plan {path} is not a plan, it does not say {', '.join(missing)}: {PLAN_ADVICE}")
     levers = older | {name: plan[name] for name in LEVERS if name in plan}
