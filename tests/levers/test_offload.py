@@ -399,3 +399,25 @@ def equations(jaxpr):
         ):
             if isinstance(value, jex.ClosedJaxpr | jex.Jaxpr):
                 yield from equations(getattr(value, "jaxpr", value))
+
+
+@pytest.mark.parametrize(
+    ("path", "shape", "dtype", "part"),
+    [
+        ("optimizer/mean", (128, 128), "float32", "optimizer"), ("ema/kernel", (128, 128), "float32", "ema"),
+        ("optimizer/mean", (127, 129), "float32", None), ("optimizer/mean", (128, 128), "uint8", None),
+        ("params/frozen/layers", (4, 64, 64), "bfloat16", "frozen"),
+        ("params/frozen/head", (128, 128), "float32", None), ("carry/x", (128, 128), "float32", None),
+        ("params/trainable/layers", (4, 64, 64), "float32", None),
+    ],
+)  # fmt: skip
+def test_a_leaf_is_moved_with_its_part_where_it_is_large_and_of_the_kind_that_is_streamed(path, shape, dtype, part):
+    """16,384 elements are large; of frozen weights three axes are a stack of layers."""
+    leaf = jax.ShapeDtypeStruct(shape, dtype)
+    tree = leaf
+    for name in reversed(path.split("/")):
+        tree = {name: tree}
+    held = leaf.size * leaf.dtype.itemsize
+    assert movable_bytes(tree) == {name: held if name == part else 0 for name in ("optimizer", "ema", "frozen")}
+    assert jax.tree.leaves(memory_kinds(tree, "all")) == [DEVICE if part is None else HOST]
+    assert jax.tree.leaves(memory_kinds(tree, "none")) == [DEVICE]

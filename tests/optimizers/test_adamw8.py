@@ -13,14 +13,16 @@ import numpy as np
 import optax
 import pytest
 
-from plimsoll.levers.eight_bit import BLOCK, Blocks
-from plimsoll.levers.weight_bits import join, readable, widen
+from plimsoll.levers.eight_bit import BLOCK, Blocks, zeros
+from plimsoll.levers.weight_bits import join, random_bits, random_key, readable, widen
 from plimsoll.models.decoder import Decoder
 from plimsoll.models.sizing import DecoderShape
+from plimsoll.optimizers import adamw8 as adamw8_module
 from plimsoll.optimizers.adamw import AdamW
-from plimsoll.optimizers.adamw8 import adamw8, bits_of, build
+from plimsoll.optimizers.adamw8 import Kind, Moments, Numbers, _Leaf, adamw8, bits_of, build
 from plimsoll.optimizers.in_place import PIECE as ELEMENTS
 from plimsoll.optimizers.in_place import InPlace
+from plimsoll.optimizers.shards import Split
 from plimsoll.types import Compute, Storage
 
 EIGHT = Storage(optimizer_bits=8)
@@ -510,3 +512,21 @@ def test_a_second_moment_is_rounded_with_other_random_bits_than_its_weight():
     assert set(np.unique(codes)) == {100, 101}
     assert np.mean(weight_is_up) == pytest.approx(0.5, abs=0.03)
     assert np.mean(weight_is_up == (codes == 101)) == pytest.approx(0.5, abs=0.03)
+
+
+def test_random_bits_are_of_an_elements_place_in_the_leaf(monkeypatch):
+    """They are part of what a seed promises: a run that is continued by a later version rounds alike."""
+    asked = []
+
+    def recorded(key, elements):
+        asked.append((key, elements))
+        return random_bits(key, elements)
+
+    monkeypatch.setattr(adamw8_module.weight_bits, "random_bits", recorded)
+    now = Numbers(*[jnp.float32(1)] * 4, step=jnp.int32(7))
+    leaf = _Leaf(Kind(8, 16, True, 5), now, SETTINGS, Split.of((128, 64)), updates=False)
+    weights, moments = jnp.zeros((3, BLOCK), jnp.uint16), Moments(*2 * [zeros((3, BLOCK))], None)
+    leaf.rows(jnp.int32(2), (weights, moments), (jnp.ones((3, BLOCK)), None))
+    ((key, elements),) = asked
+    np.testing.assert_array_equal(elements, jnp.arange(2 * 64, 5 * 64, dtype=jnp.uint32).reshape(3, 64))
+    np.testing.assert_array_equal(key, random_key(jnp.int32(7), 5))

@@ -54,18 +54,17 @@ def test_every_row_is_changed_once_and_knows_its_number(rows, piece, sizes):
     assert set(traced) == sizes
 
 
-def test_a_layer_is_changed_in_pieces_of_so_many_elements(monkeypatch):
+@pytest.mark.parametrize(("shape", "sizes"), [((6, 4), {2}), ((6,), {1}), ((2, 3, 4), {1})])
+def test_a_layer_is_changed_in_pieces_of_so_many_elements(monkeypatch, shape, sizes):
     """Layers of 6 rows of 4: pieces of two rows. A layer without rows is one row."""
     monkeypatch.setattr(module, "PIECE", 11)
-    for shape, sizes in [((6, 4), {2}), ((6,), {1}), ((2, 3, 4), {1})]:
-        traced = []
-        stacked, layer = jnp.zeros((3, *shape)), jnp.full(shape, 0.5)
-        new, _ = jax.jit(over_layer, static_argnums=0)(numbered(traced), stacked, layer, jnp.int32(1), jnp.int32(0))
-        rows = shape[0] if len(shape) > 1 else 1
-        expected = np.zeros((3, *shape))
-        expected[1] = (0.5 + 100 * (rows + np.arange(rows)))[(slice(None), *[None] * (len(shape) - 1))]
-        np.testing.assert_array_equal(new, expected)
-        assert set(traced) == sizes
+    traced, rows = [], shape[0] if len(shape) > 1 else 1
+    stacked, layer = jnp.zeros((3, *shape)), jnp.full(shape, 0.5)
+    new, _ = jax.jit(over_layer, static_argnums=0)(numbered(traced), stacked, layer, jnp.int32(1), jnp.int32(0))
+    expected = np.zeros((3, *shape))
+    expected[1] = (0.5 + 100 * (rows + np.arange(rows)))[(slice(None), *[None] * (len(shape) - 1))]
+    np.testing.assert_array_equal(new, expected)
+    assert set(traced) == sizes
 
 
 def test_a_piece_is_458_752_elements():

@@ -179,16 +179,37 @@ def test_a_process_alone_follows_its_own_request_at_once():
     assert [agreed(request) for request in (0, 15, 2)] == [0, 15, 2]
 
 
+def test_a_process_alone_compiles_nothing_to_agree(monkeypatch):
+    monkeypatch.setattr(jax, "jit", lambda *_, **__: pytest.fail("compiled"))
+    assert Agreement()(3) == 3
+
+
 def test_several_follow_the_largest_request_of_all_one_step_later(monkeypatch):
-    agreed = Agreement()
+    """The requests of two lie on one device here."""
     others = iter([0, 101, 0, 0])
-    monkeypatch.setattr(
-        jax, "make_array_from_process_local_data",
-        lambda sharding, own, shape: np.array([*own, *[next(others)] * (shape[0] - 1)]),
-    )  # fmt: skip
+
+    def both(sharding, own, shape):
+        assert (own.shape, shape) == ((1,), (2,))
+        return np.array([*own, next(others)])
+
     monkeypatch.setattr(distributed, "processes", lambda: 2)
-    agreed.alone, agreed._sharding, agreed._largest = False, None, np.max
+    monkeypatch.setattr(distributed, "devices", lambda count: jax.devices()[: count - 1])
+    monkeypatch.setattr(jax, "make_array_from_process_local_data", both)
+    agreed = Agreement()
+    assert not agreed.alone
     assert [agreed(request) for request in (0, 0, 15, 0)] == [0, 0, 101, 15]
+
+
+@pytest.mark.parametrize(("addressable", "replicated"), [(True, False), (False, True), (True, True)])
+def test_what_lies_here_whole_is_asked_of_nobody(monkeypatch, addressable, replicated):
+    class Leaf:
+        is_fully_addressable, is_fully_replicated = addressable, replicated
+
+        def __array__(self, dtype=None, copy=None):
+            return np.arange(3)
+
+    monkeypatch.setattr(multihost_utils, "process_allgather", lambda leaf, tiled: pytest.fail("asked"))
+    assert distributed.gathered(Leaf()).tolist() == [0, 1, 2]
 
 
 @pytest.fixture

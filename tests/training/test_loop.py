@@ -228,10 +228,18 @@ def untrimmed(monkeypatch):
 
 
 def trained(
-    *, first=0, stop_at=4, during=lambda step: None, over_budget=lambda: False, evaluation=None, interruption=None, **of
+    *,
+    first=0,
+    stop_at=4,
+    during=lambda step: None,
+    over_budget=lambda: False,
+    evaluation=None,
+    interruption=None,
+    told=None,
+    **of,
 ):
     """Steps that do nothing but `during`: what was told, in order, the end, and what is marked as best."""
-    told = []
+    told = [] if told is None else told
     checkpoints, report = Kept(told), {"loss": 1.0, "gradient_norm": 1.0}
 
     def step(state, _batch):
@@ -377,6 +385,18 @@ def test_the_best_is_the_first_with_the_lowest_loss_or_the_most_of_a_metric_and_
     assert marked == best
     assert f"checkpoint {best['step']}" in told
     assert "checkpoint 3" not in told
+
+
+@pytest.mark.usefixtures("untrimmed")
+@pytest.mark.parametrize(("problem", "saved"), [(MemoryError(), ["checkpoint 2"]), (ValueError(), [])])
+def test_an_evaluation_that_the_allocator_refuses_costs_no_step(problem, saved):
+    def evaluation(step):
+        raise problem
+
+    told = []
+    with pytest.raises(type(problem)):
+        trained(evaluate_every=2, evaluation=evaluation, told=told)
+    assert told == [1, 2, *saved, "closed"]
 
 
 @pytest.mark.usefixtures("untrimmed")
