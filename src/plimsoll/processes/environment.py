@@ -54,6 +54,10 @@ AHEAD_OF_TIME = {
 }
 """Variables of children that compile for an absent chip (`planner/topology.py`). Their own backend is the CPU."""
 
+GIVES_BACK = "PLIMSOLL_GIVE_BACK"
+"""Variable of processes that give pages of library code back (`training.memory.trim`): those for this CPU alone. Where
+an accelerator's driver may be loaded, that ended training with SIGBUS on an H100 (docs/log.md, "On a card")."""
+
 CPU_DEVICES = "JAX_NUM_CPU_DEVICES"
 FORCED_DEVICES = "--xla_force_host_platform_device_count"
 """Variable, and older option of XLA_FLAGS, by which JAX treats one CPU as several devices."""
@@ -80,12 +84,13 @@ def for_processes(
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONUNBUFFERED": "1",
     }
+    environment.pop(GIVES_BACK, None)  # of the process that starts this one
     if platform in AHEAD_OF_TIME:
         flags = environment.get("XLA_FLAGS", "")
         environment |= {"JAX_PLATFORMS": "cpu", **AHEAD_OF_TIME[platform]}
         environment["XLA_FLAGS"] = f"{flags} {AHEAD_OF_TIME[platform].get('XLA_FLAGS', '')}".strip()
     if platform == "cpu":
-        environment["JAX_PLATFORMS"] = "cpu"
+        environment |= {"JAX_PLATFORMS": "cpu", GIVES_BACK: "1"}
         environment["GLIBC_TUNABLES"] = _tunables(environment, ALLOCATOR)
         if devices is not None and (devices > 1 or CPU_DEVICES in environment or "XLA_FLAGS" in environment):
             environment[CPU_DEVICES] = str(devices)
