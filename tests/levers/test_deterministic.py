@@ -161,7 +161,7 @@ for deterministic in (True, False):
     plan = Plan(chip="h100", micro_batch=64, accumulation=1, remat="none", loss_chunk=0, precision="bfloat16",
                 prefetch=0, async_save=False, deterministic=deterministic)
     lowered, _ = compiler.functions(plan).step(recipe.batch_spec(64))
-    step = program.compiled(lowered, platform="gpu", deterministic=deterministic)
+    step = compiler.executable(lowered, plan)
     found["deterministic" if deterministic else "free"] = step.as_text().count("gemm_fusion")
 
 place = SingleDeviceSharding(devices(h100)[0])
