@@ -97,7 +97,7 @@ def here(name: str, recipe_name: str, windows: str | None, *, fsdp: bool) -> Non
     compiler = CrossCompiler(about)
     started = time.perf_counter()
     lowered, _ = compiler.functions(plan).step(recipe.batch_spec(recipe.effective_batch))
-    step = lowered.compile()
+    step = compiler.executable(lowered, plan)
     stats = step.memory_analysis()
     assert stats is not None
     row = {"chip": name, "recipe": recipe_name, "fsdp": fsdp, "devices": found.devices}

@@ -51,6 +51,8 @@ class Plan:
     does. Two where the recipe clips to a global norm: it must be known before the first update."""
     offload: Offload = "none"
     """Parts of the state in the host's memory beside an accelerator: the optimizer's, frozen weights, or both."""
+    deterministic: bool = True
+    """On an NVIDIA GPU: compile so that two runs are equal to the last bit. Other compilers have no such choice."""
     fsdp: int = 1
     """Devices that share one copy of the state; the batch is split over all of them either way."""
     devices: int = 1

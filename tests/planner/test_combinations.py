@@ -23,7 +23,9 @@ def test_the_search_comes_to_every_lever():
     card = problem(1, **about, chip="h200", platform="cuda", attention_chunks=(64,), layerwise=2)
     tried = [*combinations(card, rates), *combinations(replace(card, chip="h200x8", devices=8), rates)]
     values = {name: {one[name] for one in tried} for name in tried[0]}
-    assert {name for name, found in values.items() if len(found) > 1} | set(BY_ITSELF) == set(LEVERS)
+    by_user = {name for name, lever in LEVERS.items() if lever.by_user}
+    assert {name for name, found in values.items() if len(found) > 1} | set(BY_ITSELF) == set(LEVERS) - by_user
+    assert all(values[name] == {LEVERS[name].plain} for name in by_user)
     assert values["offload"] == {"none", "optimizer", "frozen", "all"}
     assert values["remat"] == {"none", "dots", "block", "offload"}
     assert {name: values[name] for name in STORED} == {name: set(may_be) for name, may_be in STORABLE.items()}

@@ -153,6 +153,7 @@ def test_library_pages_are_given_back_before_and_after_every_evaluation_and_afte
     monkeypatch.setattr(memory, "give_back_libraries", lambda: events.append("given back"))
     monkeypatch.setattr(memory, "trim_heap", lambda: None)
     monkeypatch.setattr(memory.sys, "platform", "linux")
+    monkeypatch.setenv(memory.GIVES_BACK, "1")
 
     class Evaluations(list):
         def __iter__(self):

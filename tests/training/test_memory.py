@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from plimsoll.processes.environment import for_processes
+from plimsoll.processes.environment import GIVES_BACK, for_making, for_processes, for_several, on_card
 from plimsoll.training import memory
 from plimsoll.units import MIB
 
@@ -73,6 +73,48 @@ def test_library_code_that_was_only_touched_is_given_back_by_a_trim() -> None:
     assert works == "True"
     assert int(before) > 40 * MIB
     assert int(after) < int(before) / 2
+
+
+ADVISED = """
+import ctypes
+import numpy
+from plimsoll.training import memory
+
+advised = []
+library = ctypes.CDLL
+class Counting(library):
+    def __getattr__(self, name):
+        function = super().__getattr__(name)
+        return (lambda *given: advised.append(given)) if name == "madvise" else function
+
+ctypes.CDLL = Counting
+memory.trim()
+print(len(advised))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's smaps")
+@pytest.mark.parametrize(
+    ("environment", "gives_back"),
+    [
+        (lambda: for_processes("cpu"), True),
+        (lambda: for_processes("cpu", devices=2), True),
+        (lambda: for_several("cpu"), True),
+        (lambda: for_processes("cuda"), False),
+        (lambda: for_processes("tpu"), False),
+        (lambda: on_card(0.5), False),
+        (lambda: for_several("cuda"), False),
+        (lambda: for_several("tpu"), False),
+        (for_making, False),
+    ],
+    ids=["cpu", "cpus", "several", "cuda-compiler", "tpu-compiler", "card", "cards", "tpus", "making"],
+)
+def test_no_process_that_may_load_an_accelerators_libraries_gives_pages_back(environment, gives_back, monkeypatch):
+    """Whoever started it, and though the process that starts it does. On an H100 that ended training with SIGBUS."""
+    monkeypatch.setenv(GIVES_BACK, "1")
+    command = [sys.executable, "-c", ADVISED]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True)
+    assert (int(done.stdout) > 0) == gives_back
 
 
 @pytest.fixture
@@ -175,6 +217,11 @@ def test_a_trim_is_of_the_heap_and_of_libraries_and_without_glibc_of_nothing(mon
     monkeypatch.setattr(memory, "give_back_libraries", lambda: trimmed.append("libraries"))
     monkeypatch.setattr(ctypes, "CDLL", lambda *_: SimpleNamespace(malloc_trim=lambda kept: trimmed.append(kept)))
     monkeypatch.setattr(memory.sys, "platform", "linux")
+    monkeypatch.delenv(GIVES_BACK, raising=False)
+    memory.trim()
+    assert trimmed == [0]
+    trimmed.clear()
+    monkeypatch.setenv(GIVES_BACK, "1")
     memory.trim()
     assert trimmed == [0, "libraries"]  # nothing is kept at the heap's end
     monkeypatch.setattr(ctypes, "CDLL", lambda *_: SimpleNamespace())

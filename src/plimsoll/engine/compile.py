@@ -117,7 +117,9 @@ class LocalCompiler:
         functions = program.Functions(task, self.rule(plan.storage), plan, devices)
         step, jaxpr = functions.step(self.recipe.batch_spec(self.recipe.effective_batch))
         counted = dots(jaxpr)
-        return analysis_of(program.compiled(step), flops=counted.flops, dots=counted.number)
+        return analysis_of(
+            program.compiled(step, deterministic=plan.deterministic), flops=counted.flops, dots=counted.number
+        )
 
     def rule(self, storage: Storage) -> optax.GradientTransformation:
         """Returns the optimizer of the run's length, with state and weights kept as `storage` says."""

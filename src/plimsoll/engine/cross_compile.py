@@ -38,7 +38,7 @@ class CrossCompiler(LocalCompiler):
     def __init__(self, about: Mapping[str, Any]) -> None:
         super().__init__(about)
         self.chip = chips.Chip(**about["chip"])
-        self._devices = self.chip.devices
+        self._devices, self._backend = self.chip.devices, chips.BACKEND[self.chip.platform]
         self.examples = self.recipe.effective_batch // self.chip.devices
         """One device's share of an effective batch."""
         self.compiled = about["compiled"]
@@ -52,7 +52,7 @@ class CrossCompiler(LocalCompiler):
         if not self.compiled:
             return self.estimated(plan)
         lowered, jaxpr = self.functions(plan).step(self.recipe.batch_spec(self.recipe.effective_batch))
-        compiled = lowered.compile()
+        compiled = self.executable(lowered, plan)
         stats = compiled.memory_analysis()
         assert stats is not None
         return analysis_of(
@@ -79,8 +79,8 @@ class CrossCompiler(LocalCompiler):
         if self.compiled:
             functions = self.functions(full)
             if full.offload != "none":
-                starting = temp_bytes(functions.init().compile())
-            evaluating = temp_bytes(functions.evaluate(batch).compile())
+                starting = temp_bytes(self.executable(functions.init(), full))
+            evaluating = temp_bytes(self.executable(functions.evaluate(batch), full))
         else:
             starting += self.static(full.fsdp, full.storage).host_bytes(full.offload)
             params = evaluated(self.state(full.storage, full.precision))
@@ -128,7 +128,11 @@ class CrossCompiler(LocalCompiler):
         return jax.jit(step, donate_argnums=0).trace(state, batch).jaxpr
 
     def _task(self, plan: Plan) -> Any:
-        return self.recipe.task(plan.compute(chips.BACKEND[self.chip.platform]))
+        return self.recipe.task(plan.compute(self._backend))
+
+    def executable(self, lowered: jax.stages.Lowered, plan: Plan) -> jax.stages.Compiled:
+        """Compiles a function of the plan for the chip, as the process that trains on it will."""
+        return program.compiled(lowered, platform=self._backend, deterministic=plan.deterministic)
 
     def functions(self, plan: Plan) -> program.Functions:
         """Returns the plan's functions over the chip's devices."""

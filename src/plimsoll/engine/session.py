@@ -178,7 +178,8 @@ class _Training:
         rule = self.recipe.update_rule(self.prepared.steps, self.plan.storage)
         step = make_step(task, rule, accumulation=self.plan.accumulation, layerwise=self.plan.layerwise)
         batch = program.shapes(self.recipe.batch_spec(self.recipe.effective_batch))
-        compiled = program.compiled(jax.jit(step).lower(executables.state, batch))
+        lowered = jax.jit(step).lower(executables.state, batch)
+        compiled = program.compiled(lowered, deterministic=self.plan.deterministic)
         return dataclasses.replace(executables, step=stopping_at_nan(step, compiled, self.folder.path / "nan.txt"))
 
     def _start(

@@ -121,6 +121,8 @@ class Lever:
 
     by_itself: bool = False
     """True where the planner chooses it by other means than its combinations: micro-batch, prefetch, saving."""
+    by_user: bool = False
+    """True where only the user gives it another value than the plain one: the search tries none, and it has no rung."""
     chained: bool = False
     """True where it is pulled after the levers that are chained before it, and keeps those at their last value."""
     worth_trying: Callable[[Problem, Rates], Sequence[Any]] | None = None
@@ -180,6 +182,7 @@ class Lever:
                 raise RecipeError(f"{self.flag} {pinned} {reason}")
             return [pinned]
         values = self.values if self.worth_trying is None else self.worth_trying(problem, rates)
+        values = [self.plain] if self.by_user else values
         possible = [
             value
             for value in values

@@ -12,6 +12,7 @@ from typing import Any
 from plimsoll.levers.lever import CLASSES, NO_DEFAULT, Lever, Rung
 from plimsoll.levers.records.batch import ASYNC_SAVE, FSDP, MICRO_BATCH, PREFETCHED
 from plimsoll.levers.records.blocks import ATTENTION_CHUNK, LOSS_CHUNK, REMAT
+from plimsoll.levers.records.deterministic import DETERMINISTIC
 from plimsoll.levers.records.layerwise import LAYERWISE
 from plimsoll.levers.records.offload import OFFLOAD
 from plimsoll.levers.records.precision import PRECISION
@@ -21,8 +22,8 @@ from plimsoll.types import Numerics
 LEVERS: dict[str, Lever] = {
     lever.name: lever
     for lever in (
-        MICRO_BATCH, REMAT, LOSS_CHUNK, ATTENTION_CHUNK, LAYERWISE, PRECISION, OPTIMIZER_BITS, WEIGHT_BITS, FROZEN_BITS,
-        EMA_BITS, OFFLOAD, FSDP, PREFETCHED, ASYNC_SAVE,
+        MICRO_BATCH, REMAT, LOSS_CHUNK, ATTENTION_CHUNK, LAYERWISE, PRECISION, DETERMINISTIC, OPTIMIZER_BITS,
+        WEIGHT_BITS, FROZEN_BITS, EMA_BITS, OFFLOAD, FSDP, PREFETCHED, ASYNC_SAVE,
     )
 }  # fmt: skip
 """Levers by name, in the order in which options, words and tables list them."""

@@ -5,6 +5,7 @@ The compile cache is only used if the settings agree, and glibc reads its tunabl
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -54,6 +55,10 @@ AHEAD_OF_TIME = {
 }
 """Variables of children that compile for an absent chip (`planner/topology.py`). Their own backend is the CPU."""
 
+GIVES_BACK = "PLIMSOLL_GIVE_BACK"
+"""Variable of processes that give pages of library code back (`training.memory.trim`): those for this CPU alone. Where
+an accelerator's driver may be loaded, that ended training with SIGBUS on an H100 (docs/log.md, "On a card")."""
+
 CPU_DEVICES = "JAX_NUM_CPU_DEVICES"
 FORCED_DEVICES = "--xla_force_host_platform_device_count"
 """Variable, and older option of XLA_FLAGS, by which JAX treats one CPU as several devices."""
@@ -80,12 +85,13 @@ def for_processes(
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONUNBUFFERED": "1",
     }
+    environment.pop(GIVES_BACK, None)  # of the process that starts this one
     if platform in AHEAD_OF_TIME:
         flags = environment.get("XLA_FLAGS", "")
         environment |= {"JAX_PLATFORMS": "cpu", **AHEAD_OF_TIME[platform]}
         environment["XLA_FLAGS"] = f"{flags} {AHEAD_OF_TIME[platform].get('XLA_FLAGS', '')}".strip()
     if platform == "cpu":
-        environment["JAX_PLATFORMS"] = "cpu"
+        environment |= {"JAX_PLATFORMS": "cpu", GIVES_BACK: "1"}
         environment["GLIBC_TUNABLES"] = _tunables(environment, ALLOCATOR)
         if devices is not None and (devices > 1 or CPU_DEVICES in environment or "XLA_FLAGS" in environment):
             environment[CPU_DEVICES] = str(devices)
@@ -142,12 +148,22 @@ def on_card(share: float, base: Mapping[str, str] | None = None) -> dict[str, st
     }
 
 
+def hide_plugins() -> None:
+    """Makes JAX find none of its plug-ins in this process, which works on the CPU: one costs 90 to 320 MiB.
+
+    JAX finds the packages' entry points all the same, and would warn that their modules do not exist.
+    """
+    sys.modules.setdefault("jax_plugins", None)  # type: ignore[arg-type]
+    discovery = logging.getLogger("jax._src.xla_bridge")
+    discovery.addFilter(lambda record: not str(record.msg).startswith("Jax plugin configuration error"))
+
+
 def keep_jax_off_the_chip() -> None:
     """Makes JAX run on the CPU and load no plug-in in this process, which is about to import a file of the user's.
 
     The compile child and the training process are not affected: each has an environment of its own.
     """
-    sys.modules.setdefault("jax_plugins", None)  # type: ignore[arg-type]
+    hide_plugins()
     import jax
 
     jax.config.update("jax_platforms", "cpu")

@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+from plimsoll.processes.environment import GIVES_BACK
+
 GROWTH_BYTES = 4 * 2**20
 _MADV_DONTNEED = 4
 
@@ -66,10 +68,13 @@ def trim() -> None:
     """Gives back what loading, compiling, saving or evaluating left: freed heap, and library code that it touched.
 
     A compile leaves 90-140 MiB of heap behind, starting about 125 MiB of library pages. Does nothing without glibc.
+    Library code is left alone unless the process was started for this CPU (`GIVES_BACK`): a driver's mappings must not
+    be touched, and beside an accelerator the resident set is not the budget.
     """
     if sys.platform == "linux":
         trim_heap()
-        give_back_libraries()
+        if GIVES_BACK in os.environ:
+            give_back_libraries()
 
 
 def trim_heap() -> None:

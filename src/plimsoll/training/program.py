@@ -24,12 +24,25 @@ from plimsoll.training import memory
 from plimsoll.training.step import Report, evaluated, make_evaluate, make_init, make_step
 from plimsoll.types import Batch, Task
 
-COUNTED: dict[str, str | bool] = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
+Options = dict[str, str | bool]
+
+COUNTED: Options = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
 """Compiler options for a CPU, with which the compiler counts all that a step allocates.
 
 XLA hands whole groups of operations to a library, which allocates its temporaries uncounted: 164 MiB more than was
 predicted with windows of 3,000 tokens. Single dots are still given to it. May go when the groups' buffers are in
 `memory_analysis` (docs/log.md, "What the compiler does not count")."""
+
+AS_PLANNED: Options = {"xla_disable_hlo_passes": "rematerialization"}
+"""Compiler options for a GPU, with which the compiler recomputes nothing by itself: near the card's memory it would
+change bytes and time of a step without a word. What is recomputed is the plan's (`levers/remat.py`)."""
+
+DETERMINISTIC: Options = {"xla_gpu_deterministic_ops": True, "xla_gpu_enable_triton_gemm": False}
+"""Compiler options for a GPU, with which two runs are equal to the last bit (levers/records/deterministic.py).
+
+The first makes sums, and the gradient of cuDNN's attention, be taken in the same order every time, and no product be
+chosen by a clock. It needs the second: Triton's products have no configuration then, and do not compile (docs/log.md,
+"On a card")."""
 
 BatchSpec = Mapping[str, tuple[tuple[int, ...], str]]
 
@@ -42,6 +55,8 @@ class Program:
     step: jax.stages.Lowered
     evaluate: jax.stages.Lowered
     state: Any
+    deterministic: bool = True
+    """Whether they are compiled so that two runs are equal to the last bit."""
     put: Callable[[Batch], Any] | None = None
     """Splits a batch of NumPy arrays over several devices; None on one."""
 
@@ -155,25 +170,35 @@ def lower(
         step=functions.step(batch)[0],
         evaluate=functions.evaluate(evaluation_batch),
         state=functions.state,
+        deterministic=plan.deterministic,
         put=None if devices is None else functions.put,
     )
 
 
 def compile_all(program: Program) -> Executables:
     """Compiles the functions, or loads them from the cache."""
-    init = compiled(program.init)
+    init = compiled(program.init, deterministic=program.deterministic)
     memory.trim()  # loading one leaves tens of MiB that the next would come on top of
-    evaluate = compiled(program.evaluate)
+    evaluate = compiled(program.evaluate, deterministic=program.deterministic)
     memory.trim()
-    step = compiled(program.step)
+    step = compiled(program.step, deterministic=program.deterministic)
     if program.put is not None:
         evaluate, step = Fed(evaluate, program.put), Fed(step, program.put)
     return Executables(init=init, step=step, evaluate=evaluate, state=program.state)
 
 
-def compiled(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
-    """Compiles for the backend of this process, such that the compiler's bytes are the bytes it will take."""
-    return lowered.compile(compiler_options=COUNTED if jax.default_backend() == "cpu" else None)
+def compiled(
+    lowered: jax.stages.Lowered, *, platform: str | None = None, deterministic: bool = True
+) -> jax.stages.Compiled:
+    """Compiles such that the compiler's bytes are the bytes it will take: whoever plans and whoever trains does it.
+
+    Args:
+        lowered: A function of a run, lowered.
+        platform: JAX's name of the backend it was lowered for: cpu, gpu or tpu; this process's own if left out.
+        deterministic: The plan's lever of that name: on a GPU, two runs are equal to the last bit.
+    """
+    options = {"cpu": COUNTED, "gpu": AS_PLANNED | (DETERMINISTIC if deterministic else {})}
+    return lowered.compile(compiler_options=options.get(platform or jax.default_backend()))
 
 
 def shapes(spec: BatchSpec, rows: NamedSharding | None = None) -> dict[str, jax.ShapeDtypeStruct]:

@@ -1,0 +1,34 @@
+"""Whether a GPU's compiler keeps to one order of sums, so that two runs of a plan are equal to the last bit.
+
+By default XLA chooses kernels for an NVIDIA GPU by timing them, and some add in whatever order their threads finish:
+on an H100 three runs of one plan parted at step 10. What is given up for equal runs are Triton's products and that
+timing (the options: `training/program.py`; openxla/xla #14125; figures: docs/chips.md, "The same bits"). A step's bytes
+may be more or fewer then: casts are no longer fused into products.
+"""
+
+from __future__ import annotations
+
+from plimsoll.levers.lever import Lever, Problem, Rates
+
+
+def _without_effect(problem: Problem, _rates: Rates, value: bool) -> str | None:
+    if value or problem.platform == "cuda":
+        return None
+    return (
+        f"would change nothing on {problem.chip}: of the compilers only that of NVIDIA GPUs has this choice. Leave it"
+        " out"
+    )
+
+
+DETERMINISTIC = Lever(
+    name="deterministic",
+    type=bool,
+    help="On an NVIDIA GPU: False lets the compiler choose kernels by the clock, and two runs differ by rounding.",
+    plain=True,
+    before=True,
+    touches="mixed",
+    by_user=True,
+    refused=_without_effect,
+    words=lambda value: "" if value else "not deterministic",
+    row=lambda value, plan: "" if value else "no: two runs of this plan differ by rounding",
+)
