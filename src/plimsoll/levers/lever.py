@@ -134,6 +134,8 @@ class Lever:
 
     rungs: tuple[Rung, ...] = ()
     """Its steps of the ladder; empty where a ladder cannot show it."""
+    has_rung: bool = True
+    """False where a ladder cannot show it: on this machine's CPU, its value changes nothing."""
     words: Callable[[Any], str] | None = None
     """Few words for a value in progress lines and refusals, empty to leave it out; by default where it is not plain."""
     label: str = ""

@@ -133,8 +133,7 @@ class Decoder:
             self.embedded(params, ids),
             params["blocks"],
             layers=self.shape.blocks,
-            remat=self.compute.remat,
-            platform=self.compute.platform,
+            compute=self.compute,
         )
         return self.normed(params, x)
 
@@ -158,8 +157,7 @@ class Decoder:
 
     @property
     def unrolls(self) -> bool:
-        how = self.compute
-        return unrolls(layers=self.shape.blocks, remat=how.remat, platform=how.platform)
+        return unrolls(self.compute, layers=self.shape.blocks)
 
     def logits(self, params: dict, hidden: Float[Array, "rows width"]) -> Float[Array, "rows vocab"]:
         return self.head(hidden, self.head_weights(params))

@@ -36,6 +36,40 @@ REMAT = Lever(
 )
 
 
+MOST_UNROLLED = 24
+"""Layers beyond which compile time (about 0.3 s a layer) outweighs what unrolling saves."""
+
+
+def _unrolled_beside(levers: Values, tried: Mapping[str, Sequence[Any]]) -> bool:
+    """Returns False for a loop that keeps everything, or that updates as it goes back: both lose time and no bytes."""
+    first = levers["unroll"] == tried["unroll"][0]
+    return first or (levers["remat"] != "none" and not levers["layerwise"])
+
+
+UNROLL = Lever(
+    name="unroll",
+    type=int,
+    help=(
+        "Layers that are computed one after another instead of by a loop, at most: faster, and compiled for longer. 0"
+        " for a loop. A CPU loops wherever --remat recomputes."
+    ),
+    plain=MOST_UNROLLED,
+    before=MOST_UNROLLED,
+    supports=(Support("unroll"),),
+    worth_trying=lambda problem, rates: [MOST_UNROLLED, 0] if problem.platform == "cuda" else [MOST_UNROLLED],
+    refused=lambda problem, rates, value: (
+        f"would change nothing on {problem.chip}: layers are a loop on a TPU. Leave it out"
+        if problem.platform == "tpu" and value != MOST_UNROLLED
+        else None
+    ),
+    goes_with=_unrolled_beside,
+    has_rung=False,
+    words=lambda value: {MOST_UNROLLED: "", 0: "layers in a loop"}.get(value, f"up to {value} layers unrolled"),
+    label="layers",
+    row=lambda value, plan: {MOST_UNROLLED: "", 0: "in a loop"}.get(value, f"unrolled, up to {value}"),
+)
+
+
 def _chunks_of_the_loss(problem: Problem, _rates: Rates) -> list[int]:
     whole = problem.loss_whole or not problem.loss_chunks
     return [0, *problem.loss_chunks] if whole else list(problem.loss_chunks)

@@ -116,8 +116,7 @@ class Network:
                 low,
                 jnp.arange(shape.low_cycles, dtype=jnp.int32),
                 layers=shape.low_cycles,
-                remat=how.remat,
-                platform=how.platform,
+                compute=how,
             )
             # The backward pass begins with this one: what it keeps is there for no longer than if it were computed
             # again.

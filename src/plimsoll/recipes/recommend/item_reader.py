@@ -56,8 +56,7 @@ class SmallReader:
         numbered = (
             [(block, numbers[at]) for at, block in enumerate(blocks)] if isinstance(blocks, list) else (blocks, numbers)
         )
-        how = self.compute
-        x = scan_blocks(one_block, by_rows(x), numbered, layers=layers, remat=how.remat, platform=how.platform)
+        x = scan_blocks(one_block, by_rows(x), numbered, layers=layers, compute=self.compute)
         return self.decoder.normed(params, x)
 
 
