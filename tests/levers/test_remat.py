@@ -65,7 +65,7 @@ def test_what_is_recomputed_is_the_same(remat):
     shape = DecoderShape(vocab=32, width=32, layers=3, heads=1, inner=64)
     ids = np.random.default_rng(0).integers(0, 32, (2, 16)).astype(np.int32)
     expected_task = NextToken(shape, Compute(remat="none", platform="cpu"))
-    task = NextToken(shape, Compute(remat=remat, platform="cpu"))
+    task = NextToken(shape, Compute(compute=Compute(remat=remat)))
     params = jax.jit(expected_task.init)(jax.random.key(0))
 
     def value_and_grads(task):
@@ -103,7 +103,7 @@ def test_scanned_blocks_are_applied_in_their_order(remat, layers):
     scales = np.float32([2.0, 3.0, 5.0])[:layers]
     block = lambda x, p: x * p["scale"] + p["shift"]  # noqa: E731
     stacked = {"scale": jnp.asarray(scales), "shift": jnp.arange(layers, dtype=jnp.float32)}
-    actual = scan_blocks(block, jnp.ones(4), stacked, layers=layers, remat=remat, platform="cpu")
+    actual = scan_blocks(block, jnp.ones(4), stacked, layers=layers, compute=Compute(remat=remat))
     expected = np.ones(4)
     for layer in range(layers):
         expected = expected * scales[layer] + layer

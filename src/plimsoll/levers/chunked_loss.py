@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from plimsoll.levers.activations import in_float32
 from plimsoll.types import IGNORE
 
 LIFT = 2.0**14
@@ -147,7 +148,7 @@ def _summed_forward(hidden: Array, weights: Any, labels: Array, fixed: Any, how:
 
 
 def _summed_backward(how: _How, kept: tuple[Array, Any], towards_total: Array):
-    towards_hidden, towards_weights = jax.tree.map(lambda x: x * (towards_total / how.lift).astype(x.dtype), kept)
+    towards_hidden, towards_weights = jax.tree.map(lambda x: in_float32(jnp.multiply, x, towards_total / how.lift), kept)
     return towards_hidden, towards_weights, None, None
 
 
