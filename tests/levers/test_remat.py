@@ -65,7 +65,7 @@ def test_what_is_recomputed_is_the_same(remat):
     shape = DecoderShape(vocab=32, width=32, layers=3, heads=1, inner=64)
     ids = np.random.default_rng(0).integers(0, 32, (2, 16)).astype(np.int32)
     expected_task = NextToken(shape, Compute(remat="none", platform="cpu"))
-    task = NextToken(shape, Compute(compute=Compute(remat=remat)))
+    task = NextToken(shape, Compute(remat=remat, platform="cpu"))
     params = jax.jit(expected_task.init)(jax.random.key(0))
 
     def value_and_grads(task):

@@ -29,7 +29,7 @@ LEVERS: dict[str, Lever] = {
 """Levers by name, in the order in which options, words and tables list them."""
 
 SEARCH_ORDER = (
-    "layerwise", "precision", "activations", "fsdp", "offload", "unroll", "remat", "loss_chunk", "attention_chunk",
+    "layerwise", "precision", "fsdp", "offload", "unroll", "remat", "activations", "loss_chunk", "attention_chunk",
 )  # fmt: skip
 """Levers that the search combines, from the one it changes last: updates layer by layer are paid for in arithmetic,
 under a clip with 7/4 of that of the layers. Levers that are not named here come next."""

@@ -41,9 +41,15 @@ MOST_UNROLLED = 24
 
 
 def _unrolled_beside(levers: Values, tried: Mapping[str, Sequence[Any]]) -> bool:
-    """Returns False for a loop that keeps everything, or that updates as it goes back: both lose time and no bytes."""
-    first = levers["unroll"] == tried["unroll"][0]
-    return first or (levers["remat"] != "none" and not levers["layerwise"])
+    """Returns False where the other way is always better.
+
+    A loop that keeps everything, or that updates as it goes back, loses time and saves no bytes. Beside what lies on
+    the host only a loop holds a piece of it at a time.
+    """
+    first, *others = tried["unroll"]
+    if levers["offload"] != "none" and others:
+        return levers["unroll"] != first
+    return levers["unroll"] == first or (levers["remat"] != "none" and not levers["layerwise"])
 
 
 UNROLL = Lever(
@@ -70,14 +76,21 @@ UNROLL = Lever(
 )
 
 
+CHUNKS_ON_A_CARD = (8_192, 2_048)
+"""Tokens of a chunk that a GPU fills itself with. Recipes name chunks that fit a CPU's cache: each of those would be a
+small product, and read and write the gradient of the head's weights, some hundred times a step."""
+
+
 def _chunks_of_the_loss(problem: Problem, _rates: Rates) -> list[int]:
-    whole = problem.loss_whole or not problem.loss_chunks
-    return [0, *problem.loss_chunks] if whole else list(problem.loss_chunks)
+    chunks = CHUNKS_ON_A_CARD if problem.loss_chunks and problem.platform == "cuda" else problem.loss_chunks
+    whole = problem.loss_whole or not chunks
+    return [0, *chunks] if whole else list(chunks)
 
 
 def _with_small_logits(levers: Values, tried: Mapping[str, Sequence[Any]]) -> bool:
-    """Returns False where blocks are recomputed while all logits are kept: that saves little."""
-    return levers["remat"] == "none" or bool(levers["loss_chunk"]) or len(tried["loss_chunk"]) == 1
+    """Returns False where blocks are recomputed while all logits are kept: that saves little, but on a GPU."""
+    others = set(tried["loss_chunk"]) - {0, *CHUNKS_ON_A_CARD}
+    return levers["remat"] == "none" or bool(levers["loss_chunk"]) or not others
 
 
 def _no_smaller(value: int, recipe: Any, tokens: int, whose: str) -> str | None:
