@@ -19,6 +19,7 @@ plans = st.builds(
     precision=st.sampled_from(["float32", "bfloat16"]),
     prefetch=st.integers(1, 8),
     async_save=st.booleans(),
+    further=st.builds(lambda *pair: (("activations", pair[0]), ("unroll", pair[1])), st.sampled_from(["float32", "bfloat16"]), st.integers(0, 99)),
     pinned=st.lists(st.sampled_from(["remat", "precision"]), unique=True).map(tuple),
 )
 
@@ -32,10 +33,12 @@ def test_a_plan_survives_json(plan):
 
 @given(plans)
 def test_a_model_sees_the_plan_it_was_built_for(plan):
-    seen = Compute(precision=plan.precision, remat=plan.remat, loss_chunk=plan.loss_chunk, platform="tpu")
-    assert plan.compute("tpu") == seen
+    seen = plan.compute("tpu")
+    assert (seen.precision, seen.remat, seen.loss_chunk) == (plan.precision, plan.remat, plan.loss_chunk)
+    assert seen == Compute(**{**vars(seen), "platform": "tpu"})
+    assert (seen.activations, seen.lever("unroll")) == (plan.activations, plan.unroll)
     assert plan.effective_batch == plan.micro_batch * plan.accumulation
-    assert plan.numerics == ("mixed" if plan.precision == "bfloat16" else "exact")
+    assert plan.numerics == ("mixed" if "bfloat16" in (plan.precision, plan.activations) else "exact")
 
 
 def test_a_plan_that_was_written_before_a_lever_was_there_has_it_off():

@@ -32,6 +32,7 @@ Batch = Mapping[str, Any]
 Numerics = Literal["exact", "mixed", "compressed"]
 Remat = Literal["none", "dots", "block", "offload"]
 Precision = Literal["float32", "tf32", "bfloat16", "float16"]
+Activations = Literal["float32", "bfloat16"]
 Offload = Literal["none", "frozen", "optimizer", "all"]
 Passes = Literal[0, 1, 2]
 """Backward passes of a step that updates layer by layer; 0 for a step that holds the whole gradient."""
@@ -206,11 +207,24 @@ class Compute:
     """Queries, and keys, of a block of attention's scores; 0 for the fastest form where scores may be held whole."""
     platform: str = "cpu"
     further: tuple[tuple[str, Any], ...] = ()
-    """Levers that were registered from outside (`levers.registry.register`), with their values."""
+    """Levers without a field here (`planned.Plan.further`), with their values."""
 
-    def lever(self, name: str) -> Any:
-        """Returns the value of a lever that was registered from outside. Raises KeyError where there is none."""
-        return dict(self.further)[name]
+    def lever(self, name: str, default: Any = None) -> Any:
+        """Returns the value of a lever without a field here.
+
+        Args:
+            name: Of the lever.
+            default: Value of a `Compute` that was made by hand and does not name the lever.
+
+        Raises:
+            KeyError: The lever is not named, and no default is given.
+        """
+        return dict(self.further)[name] if default is None else dict(self.further).get(name, default)
+
+    @property
+    def activations(self) -> Activations:
+        """Type of the residual stream and of what is kept for the backward pass."""
+        return self.lever("activations", "float32")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,15 +37,14 @@ class Patches(Images):
 
 
 def plan_of(rung):
-    return Plan(chip="cpu", accumulation=1, **rung.pins)
+    return Plan.from_dict({"chip": "cpu", "accumulation": 1, **rung.pins})
 
 
 def test_every_lever_of_a_plan_has_its_place():
     assert set(registry.plain()) == set(LEVERS) - {"micro_batch"}
-    one_device = {"fsdp"}  # this machine is one: there is nothing to share
-    by_user = {name for name, lever in LEVERS.items() if lever.by_user}
-    with_rung = {lever.name for lever, _ in registry.rungs()}
-    assert with_rung | one_device == set(LEVERS) - by_user, "a new lever needs a rung"
+    for lever in LEVERS.values():
+        assert lever.has_rung == bool(lever.rungs), "a new lever needs a rung"
+    assert {lever.name for lever in LEVERS.values() if not lever.has_rung} == {"fsdp", "unroll", "deterministic"}
 
 
 def test_the_lines_go_from_the_class_that_leaves_the_numbers_alone_to_the_one_that_touches_them_most():
@@ -71,7 +70,7 @@ def test_the_rungs_of_a_language_model():
     levers = {rung.name: rung.pins.get(rung.lever) for rung in ladder}
     assert levers == {
         FIRST: None, "save": False, "micro-batch": 4, "loss-chunk": 256, "micro-batch-1": 1, "remat": "block",
-        "bfloat16": "bfloat16", "optimizer-8": 8, "weights-24": 24, "weights-16": 16,
+        "bfloat16": "bfloat16", "activations-16": "bfloat16", "optimizer-8": 8, "weights-24": 24, "weights-16": 16,
     }  # fmt: skip
     assert left_out == {
         "attention": "its scores are small: the recipe names no blocks worth trying (`attention_chunks`)",
@@ -84,7 +83,7 @@ def test_the_rungs_of_a_language_model():
         "frozen-4": "the recipe's loss makes no use of this lever",
         "ema-16": "the recipe keeps no average of its weights (--ema-decay)",
     }
-    assert rungs(replace(STORIES, ema_decay=0.999))[0][8].pins["ema_bits"] == 16
+    assert rungs(replace(STORIES, ema_decay=0.999))[0][9].pins["ema_bits"] == 16
 
 
 def test_batches_that_weigh_something_are_worth_a_rung():
@@ -128,6 +127,7 @@ def test_levers_that_the_loss_does_not_support_are_left_out_with_the_reason():
         "layerwise",
         "offload",
         "bfloat16",
+        "activations-16",
         "optimizer-8",
         "weights-24",
         "weights-16",

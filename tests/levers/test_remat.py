@@ -103,7 +103,7 @@ def test_scanned_blocks_are_applied_in_their_order(remat, layers):
     scales = np.float32([2.0, 3.0, 5.0])[:layers]
     block = lambda x, p: x * p["scale"] + p["shift"]  # noqa: E731
     stacked = {"scale": jnp.asarray(scales), "shift": jnp.arange(layers, dtype=jnp.float32)}
-    actual = scan_blocks(block, jnp.ones(4), stacked, layers=layers, remat=remat, platform="cpu")
+    actual = scan_blocks(block, jnp.ones(4), stacked, layers=layers, compute=Compute(remat=remat))
     expected = np.ones(4)
     for layer in range(layers):
         expected = expected * scales[layer] + layer

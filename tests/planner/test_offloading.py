@@ -333,7 +333,7 @@ from plimsoll.levers.lora import LoRA
 layers, length, batch = map(int, sys.argv[2:])
 recipe = replace(preset("stories"), width=256, layers=layers, heads=4, vocab_size=512, seq_len=length, batch_size=batch)
 plan = Plan(chip=sys.argv[1], micro_batch=batch, accumulation=1, remat="block", loss_chunk=64, precision="float32",
-            prefetch=0, async_save=False)
+            prefetch=0, async_save=False).with_levers(unroll=0)
 found, names = {}, ("argument", "host_argument", "temp", "host_temp", "alias", "host_alias")
 wheres = {"device": {}, "optimizer": {"offload": "optimizer"}, "remat": {"remat": "offload"},
           "lora": {}, "lora, frozen": {"offload": "frozen"}}

@@ -58,7 +58,7 @@ class Seen(NamedTuple):
 def causal_attention(query: Heads, key: Heads, value: Heads, *, compute: Compute, window: int = 0) -> Heads:
     """Returns softmax(q k' / sqrt(width)) v over the positions up to one's own, or the last `window` of them.
 
-    float32 in and out.
+    In the type of the query, which key and value have, too.
     """
     return attention(query, key, value, compute=compute, causal=True, window=window)
 
@@ -68,7 +68,7 @@ def attention(
 ) -> Heads:
     """Returns softmax(q k' / sqrt(width)) v over all positions, or over those of `causal_attention`.
 
-    float32 in and out.
+    In the type of the query, which key and value have, too.
     """
     length, width = query.shape[2:]
     window = window if window < length else 0
@@ -83,7 +83,7 @@ def attention(
     if which is not None:
         attend = {"cudnn": _cudnn, "splash": _splash}[which]
         q, k, v = (rounded(x, compute.precision) for x in (query, key, value))
-        return attend(q, k, v, causal=causal).astype(jnp.float32)
+        return attend(q, k, v, causal=causal).astype(query.dtype)
     return _by_rows(partial(_in_query_blocks if causal else _whole, form=form), query, key, value)
 
 
@@ -109,11 +109,10 @@ def query_blocks(length: int) -> list[tuple[int, int]]:
 
 
 def _by_rows(attend: Callable[[Rows, Rows, Rows], Rows], query: Heads, key: Heads, value: Heads) -> Heads:
-    """Merges examples and heads; the query comes scaled."""
+    """Merges examples and heads; the query comes scaled. Scores and their sums are float32."""
     length, width = query.shape[2:]
-    rows = (-1, length, width)
-    mixed = attend((query * width**-0.5).reshape(rows), key.reshape(rows), value.reshape(rows))
-    return mixed.reshape(query.shape)
+    wide = [x.astype(jnp.float32).reshape(-1, length, width) for x in (query, key, value)]
+    return attend(wide[0] * width**-0.5, *wide[1:]).reshape(query.shape).astype(query.dtype)
 
 
 def _in_query_blocks(query: Rows, key: Rows, value: Rows, *, form: Form) -> Rows:

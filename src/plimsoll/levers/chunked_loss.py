@@ -6,9 +6,10 @@ they are: what flows back to the hidden states and to the head's weights is made
 pass only multiplies it by a number. So no logits are computed twice: three multiplies by the head, as without chunks.
 Hsu et al. 2024, https://arxiv.org/abs/2410.10989, section 3.2 (FusedLinearCrossEntropy).
 
-Price: the gradient of the head's weights is read and written once per chunk, which counts where chunks are small; 256
-tokens are as fast as all at once (docs/log.md). Leave it off (`chunk=0`) when the logits are already small. Wijmans et
-al. 2024, https://arxiv.org/abs/2411.09009, never write even a chunk of logits to device memory.
+Price: the gradient of the head's weights is read and written once per chunk, which counts where chunks are small. On a
+CPU 256 tokens are as fast as all at once (docs/log.md); a GPU wants thousands (`records.blocks.CHUNKS_ON_A_CARD`).
+Leave it off (`chunk=0`) when the logits are already small. Wijmans et al. 2024, https://arxiv.org/abs/2411.09009, never
+write even a chunk of logits to device memory.
 """
 
 from collections.abc import Callable
@@ -19,6 +20,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from plimsoll.levers.activations import in_float32
 from plimsoll.types import IGNORE
 
 LIFT = 2.0**14
@@ -147,7 +149,7 @@ def _summed_forward(hidden: Array, weights: Any, labels: Array, fixed: Any, how:
 
 
 def _summed_backward(how: _How, kept: tuple[Array, Any], towards_total: Array):
-    towards_hidden, towards_weights = jax.tree.map(lambda x: x * (towards_total / how.lift).astype(x.dtype), kept)
+    towards_hidden, towards_weights = jax.tree.map(lambda x: in_float32(jnp.multiply, x, towards_total / how.lift), kept)
     return towards_hidden, towards_weights, None, None
 
 

@@ -129,7 +129,7 @@ def stored(tree: Any, bits: FrozenBits) -> Any:
 def frozen_dot(
     x: Float[Array, "... rows inner"], kernel: Array | Packed, *, precision: Precision, platform: str
 ) -> Float[Array, "... rows cols"]:
-    """Returns `x @ kernel`, float32 in and out, with a gradient for `x` alone."""
+    """Returns `x @ kernel` in the type of `x`, with a gradient for `x` alone."""
     rows = x.reshape(-1, x.shape[-1])
     product: Any = _frozen_product(rows, kernel, Form(precision, platform))
     return jnp.reshape(product, (*x.shape[:-1], kernel.shape[-1]))
@@ -137,7 +137,7 @@ def frozen_dot(
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _frozen_product(x: Array, kernel: Any, form: Form) -> Array:
-    return form.contract(form.operand(x), form.operand(widened(kernel)), b_axis=-2)
+    return form.contract(form.operand(x), form.operand(widened(kernel)), b_axis=-2, to=x.dtype)
 
 
 def _forward(x: Array, kernel: Any, form: Form):
@@ -145,7 +145,7 @@ def _forward(x: Array, kernel: Any, form: Form):
 
 
 def _backward(form: Form, kernel: Any, grad: Array):
-    grad_x = form.contract(form.operand(grad), form.operand(widened(kernel)), b_axis=-1)
+    grad_x = form.contract(form.operand(grad), form.operand(widened(kernel)), b_axis=-1, to=grad.dtype)
     return grad_x, None  # of a kernel that is frozen
 
 

@@ -122,7 +122,7 @@ class Lever:
     by_itself: bool = False
     """True where the planner chooses it by other means than its combinations: micro-batch, prefetch, saving."""
     by_user: bool = False
-    """True where only the user gives it another value than the plain one: the search tries none, and it has no rung."""
+    """True where only the user gives it another value than the plain one: the search tries none."""
     chained: bool = False
     """True where it is pulled after the levers that are chained before it, and keeps those at their last value."""
     worth_trying: Callable[[Problem, Rates], Sequence[Any]] | None = None
@@ -136,6 +136,8 @@ class Lever:
 
     rungs: tuple[Rung, ...] = ()
     """Its steps of the ladder; empty where a ladder cannot show it."""
+    has_rung: bool = True
+    """False where a ladder cannot show it: on this machine's CPU, its value changes nothing."""
     words: Callable[[Any], str] | None = None
     """Few words for a value in progress lines and refusals, empty to leave it out; by default where it is not plain."""
     label: str = ""

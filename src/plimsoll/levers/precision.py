@@ -12,10 +12,13 @@ bfloat16 (Turing): the same bytes and speed, three bits more of mantissa, but no
 Two things make the bfloat16 form fast on a CPU, where XLA otherwise converts back to float32:
 `preferred_element_type=float32`, and, for the weight gradient, a row-major layout for the transposed
 operand (`Form.transposed`). Leave bfloat16 off where the chip has no bfloat16 units: it then only costs time.
+
+A product returns the type of its first factor, float32 or bfloat16 (levers/activations.py), and sums in float32 either
+way. Gradients have the types of what they belong to.
 """
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +47,7 @@ def dot(
     precision: Precision,
     platform: str,
 ) -> Float[Array, "... rows cols"]:
-    """Returns `x @ kernel`, float32 in and out; leading axes of `x` are rows."""
+    """Returns `x @ kernel` in the type of `x`; leading axes of `x` are rows."""
     rows = x.reshape(-1, x.shape[-1])
     return jnp.reshape(_product(rows, kernel, -2, Form(precision, platform)), (*x.shape[:-1], kernel.shape[-1]))
 
@@ -68,7 +71,7 @@ def dot_columns(
     precision: Precision,
     platform: str,
 ) -> Float[Array, "rows ..."]:
-    """Returns `kernel.T @ x`: the first axis of `x` is summed over, and nothing is transposed."""
+    """Returns `kernel.T @ x` in the type of `x`: its first axis is summed over, and nothing is transposed."""
     columns = x.reshape(x.shape[0], -1)
     return jnp.reshape(_product_columns(kernel, columns, Form(precision, platform)), (-1, *x.shape[1:]))
 
@@ -80,7 +83,7 @@ def batched_dot(
     precision: Precision,
     platform: str,
 ) -> Float[Array, "batch rows cols"]:
-    """Returns one dot per batch entry, float32 in and out."""
+    """Returns one dot per batch entry; both factors have one type."""
     return _product(a, b, -2, Form(precision, platform))
 
 
@@ -111,8 +114,11 @@ class Form(NamedTuple):
             return swapped
         return with_layout_constraint(swapped, Layout(tuple(range(swapped.ndim))))
 
-    def contract(self, a: Array, b: Array, *, b_axis: int) -> Array:
-        """Sums over the last axis of `a` and axis `b_axis` (from the end) of `b`; leading axes are a batch."""
+    def contract(self, a: Array, b: Array, *, b_axis: int, to: Any = jnp.float32) -> Array:
+        """Sums over the last axis of `a` and axis `b_axis` (from the end) of `b`; leading axes are a batch.
+
+        Returns the type `to`. A sum is float32 whatever that is: an accelerator rounds it as it is written.
+        """
         batch = tuple(range(a.ndim - 2))
         axes = (((a.ndim - 1,), (b.ndim + b_axis,)), (batch, batch))
         if self.precision == "tf32" and self.platform != "gpu":
@@ -120,31 +126,27 @@ class Form(NamedTuple):
                 f"precision tf32 is arithmetic of NVIDIA GPUs, and this is a {self.platform}: take float32, or bfloat16"
             )
         products = PRODUCTS.get(self.precision)
-        return lax.dot_general(a, b, axes, precision=products, preferred_element_type=jnp.float32)
+        written = jnp.float32 if self.platform == "cpu" else to
+        return lax.dot_general(a, b, axes, precision=products, preferred_element_type=written).astype(to)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def _product(a: Array, b: Array, b_axis: int, form: Form) -> Array:
-    return form.contract(form.operand(a), form.operand(b), b_axis=b_axis)
+    return form.contract(form.operand(a), form.operand(b), b_axis=b_axis, to=a.dtype)
 
 
 def _product_forward(a: Array, b: Array, b_axis: int, form: Form):
-    a = form.operand(a)
     kept_b = form.operand(b) if b.ndim > 2 else b  # a weight is alive anyway; an activation is kept small
-    return form.contract(a, form.operand(b), b_axis=b_axis), (a, kept_b)
+    return _product(a, b, b_axis, form), (form.operand(a), kept_b)
 
 
 def _product_backward(b_axis: int, form: Form, kept, grad: Array):
     a, b = kept
-    grad = form.operand(grad)
-    grad_a = form.contract(grad, form.operand(b), b_axis=-1 if b_axis == -2 else -2)
+    of_activations, grad = grad.dtype, form.operand(grad)
+    grad_a = form.contract(grad, form.operand(b), b_axis=-1 if b_axis == -2 else -2, to=of_activations)
     left, right = (a, grad) if b_axis == -2 else (grad, a)
-    return grad_a, _like(form.contract(form.transposed(left), right, b_axis=-2), b)
-
-
-def _like(grad: Array, kept: Array) -> Array:
-    """Returns a weight's gradient in the type that the weight is kept in; an activation's as it is."""
-    return grad.astype(kept.dtype) if kept.ndim == 2 else grad
+    of_b = b.dtype if b.ndim == 2 else of_activations  # what is kept of an activation is rounded
+    return grad_a, form.contract(form.transposed(left), right, b_axis=-2, to=of_b)
 
 
 _product.defvjp(_product_forward, _product_backward)
@@ -152,19 +154,18 @@ _product.defvjp(_product_forward, _product_backward)
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _product_columns(kernel: Array, x: Array, form: Form) -> Array:
-    return form.contract(form.transposed(form.operand(kernel)), form.operand(x), b_axis=-2)
+    return form.contract(form.transposed(form.operand(kernel)), form.operand(x), b_axis=-2, to=x.dtype)
 
 
 def _product_columns_forward(kernel: Array, x: Array, form: Form):
-    x = form.operand(x)
-    return form.contract(form.transposed(form.operand(kernel)), x, b_axis=-2), (kernel, x)
+    return _product_columns(kernel, x, form), (kernel, form.operand(x))
 
 
 def _product_columns_backward(form: Form, kept, grad: Array):
     kernel, x = kept
-    grad = form.operand(grad)
-    grad_x = form.contract(form.operand(kernel), grad, b_axis=-2)
-    return _like(form.contract(x, grad, b_axis=-1), kernel), grad_x
+    of_activations, grad = grad.dtype, form.operand(grad)
+    grad_x = form.contract(form.operand(kernel), grad, b_axis=-2, to=of_activations)
+    return form.contract(x, grad, b_axis=-1, to=kernel.dtype), grad_x
 
 
 _product_columns.defvjp(_product_columns_forward, _product_columns_backward)

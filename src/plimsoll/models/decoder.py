@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from plimsoll.levers.activations import in_float32, stream
 from plimsoll.levers.attention import causal_attention
 from plimsoll.levers.lora import linear
 from plimsoll.levers.precision import dot, dot_rows
@@ -41,8 +42,12 @@ class Linear(nnx.Module):
 
 
 def rms_norm(x: Float[Array, "... width"], scale: Float[Array, " width"]) -> Float[Array, "... width"]:
-    """Returns x / rms(x) * scale, in float32. Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467."""
-    return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + NORM_EPSILON) * scale
+    """Returns x / rms(x) * scale, computed in float32. Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467."""
+
+    def normed(x: Array, scale: Array) -> Array:
+        return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + NORM_EPSILON) * scale
+
+    return in_float32(normed, x, scale)
 
 
 class RMSNorm(nnx.Module):
@@ -93,8 +98,13 @@ class Block(nnx.Module):
 def fed(block: Any, x: Float[Array, "... width"]) -> Float[Array, "... width"]:
     """Returns x + SwiGLU(norm(x)), with the block's `feed_norm`, `gate`, `up` and `down`."""
     normed = block.feed_norm(x)
-    inner = jax.nn.silu(keep(block.gate(normed))) * keep(block.up(normed))
+    inner = in_float32(swiglu, keep(block.gate(normed)), keep(block.up(normed)))
     return x + block.down(inner)
+
+
+def swiglu(gate: Array, up: Array) -> Array:
+    """Returns silu(gate) * up: Shazeer 2020, https://arxiv.org/abs/2002.05202."""
+    return jax.nn.silu(gate) * up
 
 
 class Decoder:
@@ -133,14 +143,13 @@ class Decoder:
             self.embedded(params, ids),
             params["blocks"],
             layers=self.shape.blocks,
-            remat=self.compute.remat,
-            platform=self.compute.platform,
+            compute=self.compute,
         )
         return self.normed(params, x)
 
     def embedded(self, params: dict, ids: Int[Array, "batch length"]) -> Float[Array, "batch length width"]:
         """Returns the input of the first block."""
-        return by_rows(rows(params["embedding"], ids).astype(jnp.float32))
+        return by_rows(stream(rows(params["embedding"], ids), self.compute))
 
     def block(
         self, params: dict, x: Float[Array, "batch length width"], angles: Float[Array, "length half"]
@@ -158,8 +167,7 @@ class Decoder:
 
     @property
     def unrolls(self) -> bool:
-        how = self.compute
-        return unrolls(layers=self.shape.blocks, remat=how.remat, platform=how.platform)
+        return unrolls(self.compute, layers=self.shape.blocks)
 
     def logits(self, params: dict, hidden: Float[Array, "rows width"]) -> Float[Array, "rows vocab"]:
         return self.head(hidden, self.head_weights(params))
@@ -169,6 +177,7 @@ class Decoder:
         return opened(params["embedding" if self.shape.tied else "head"])
 
     def head(self, hidden: Float[Array, "rows width"], weights: Array) -> Float[Array, "rows vocab"]:
+        """Returns float32 logits, whatever the type of the hidden states."""
         how = self.compute
         product = dot_rows if self.shape.tied else dot
-        return product(hidden, weights, precision=how.precision, platform=how.platform)
+        return product(hidden.astype(jnp.float32), weights, precision=how.precision, platform=how.platform)

@@ -3,6 +3,8 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from plimsoll.levers.activations import in_float32
+
 BASE = 10_000.0
 
 
@@ -22,7 +24,11 @@ def angles_at(
 def rotate(
     x: Float[Array, "... length width"], angles: Float[Array, "length half"]
 ) -> Float[Array, "... length width"]:
-    """Rotates the pairs (x[i], x[i + width/2]) by their angles; norms are kept."""
-    first, second = jnp.split(x, 2, axis=-1)
-    cos, sin = jnp.cos(angles), jnp.sin(angles)
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    """Rotates the pairs (x[i], x[i + width/2]) by their angles, in float32; norms are kept."""
+
+    def rotated(x: Array) -> Array:
+        first, second = jnp.split(x, 2, axis=-1)
+        cos, sin = jnp.cos(angles), jnp.sin(angles)
+        return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+
+    return in_float32(rotated, x)

@@ -64,6 +64,7 @@ FSDP = Lever(
     before=1,
     worth_trying=lambda problem, rates: sorted({1, problem.devices}),
     refused=_does_not_divide,
+    has_rung=False,
     words=lambda value: f"state over {value}" if value > 1 else "",
     row=lambda value, plan: "",  # stands in the row of the devices
 )

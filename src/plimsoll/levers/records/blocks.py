@@ -36,14 +36,61 @@ REMAT = Lever(
 )
 
 
+MOST_UNROLLED = 24
+"""Layers beyond which compile time (about 0.3 s a layer) outweighs what unrolling saves."""
+
+
+def _unrolled_beside(levers: Values, tried: Mapping[str, Sequence[Any]]) -> bool:
+    """Returns False where the other way is always better.
+
+    A loop that keeps everything, or that updates as it goes back, loses time and saves no bytes. Beside what lies on
+    the host only a loop holds a piece of it at a time.
+    """
+    first, *others = tried["unroll"]
+    if levers["offload"] != "none" and others:
+        return levers["unroll"] != first
+    return levers["unroll"] == first or (levers["remat"] != "none" and not levers["layerwise"])
+
+
+UNROLL = Lever(
+    name="unroll",
+    type=int,
+    help=(
+        "Layers that are computed one after another instead of by a loop, at most: faster, and compiled for longer. 0"
+        " for a loop. A CPU loops wherever --remat recomputes."
+    ),
+    plain=MOST_UNROLLED,
+    before=MOST_UNROLLED,
+    supports=(Support("unroll"),),
+    worth_trying=lambda problem, rates: [MOST_UNROLLED, 0] if problem.platform == "cuda" else [MOST_UNROLLED],
+    refused=lambda problem, rates, value: (
+        f"would change nothing on {problem.chip}: layers are a loop on a TPU. Leave it out"
+        if problem.platform == "tpu" and value != MOST_UNROLLED
+        else None
+    ),
+    goes_with=_unrolled_beside,
+    has_rung=False,
+    words=lambda value: {MOST_UNROLLED: "", 0: "layers in a loop"}.get(value, f"up to {value} layers unrolled"),
+    label="layers",
+    row=lambda value, plan: {MOST_UNROLLED: "", 0: "in a loop"}.get(value, f"unrolled, up to {value}"),
+)
+
+
+CHUNKS_ON_A_CARD = (8_192, 2_048)
+"""Tokens of a chunk that a GPU fills itself with. Recipes name chunks that fit a CPU's cache: each of those would be a
+small product, and read and write the gradient of the head's weights, some hundred times a step."""
+
+
 def _chunks_of_the_loss(problem: Problem, _rates: Rates) -> list[int]:
-    whole = problem.loss_whole or not problem.loss_chunks
-    return [0, *problem.loss_chunks] if whole else list(problem.loss_chunks)
+    chunks = CHUNKS_ON_A_CARD if problem.loss_chunks and problem.platform == "cuda" else problem.loss_chunks
+    whole = problem.loss_whole or not chunks
+    return [0, *chunks] if whole else list(chunks)
 
 
 def _with_small_logits(levers: Values, tried: Mapping[str, Sequence[Any]]) -> bool:
-    """Returns False where blocks are recomputed while all logits are kept: that saves little."""
-    return levers["remat"] == "none" or bool(levers["loss_chunk"]) or len(tried["loss_chunk"]) == 1
+    """Returns False where blocks are recomputed while all logits are kept: that saves little, but on a GPU."""
+    others = set(tried["loss_chunk"]) - {0, *CHUNKS_ON_A_CARD}
+    return levers["remat"] == "none" or bool(levers["loss_chunk"]) or not others
 
 
 def _no_smaller(value: int, recipe: Any, tokens: int, whose: str) -> str | None:

@@ -28,6 +28,7 @@ DETERMINISTIC = Lever(
     before=True,
     touches="mixed",
     by_user=True,
+    has_rung=False,
     refused=_without_effect,
     words=lambda value: "" if value else "not deterministic",
     row=lambda value, plan: "" if value else "no: two runs of this plan differ by rounding",

@@ -103,7 +103,7 @@ class Pretrained:
             x, _ = jax.lax.scan(lambda x, layer: (step(x, layer), None), x, params["blocks"])
         else:
             blocks, layers = params["blocks"], self.shape.layers
-            x = scan_blocks(apply, x, blocks, layers=layers, remat=how.remat, platform=how.platform)
+            x = scan_blocks(apply, x, blocks, layers=layers, compute=how)
         return self.normed(params["norm"], x)
 
     def logits(self, params: dict, hidden: Float[Array, "rows width"]) -> Float[Array, "rows vocab"]:

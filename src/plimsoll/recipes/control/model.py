@@ -49,7 +49,7 @@ class Imitator:
 
     def __init__(self, shape: ImitatorShape, compute: Compute) -> None:
         self.shape, self.compute = shape, compute
-        self._unrolls = unrolls(layers=shape.layers, remat=compute.remat, platform=compute.platform)
+        self._unrolls = unrolls(compute, layers=shape.layers)
 
     def init(self, key: Array) -> Params:
         """Returns float32 parameters; blocks have a leading axis of layers. Kernels are LeCun normal, biases zero."""
@@ -102,14 +102,7 @@ class Imitator:
             inner = self._dot(jax.nn.gelu(keep(self._dot(x, block["up"]))), block["down"])
             return by_rows(layer_norm(x + drop(inner, place=2 * number + 2), **block["feed_norm"]))
 
-        x = scan_blocks(
-            apply,
-            x,
-            numbered,
-            layers=self.shape.layers,
-            remat=self.compute.remat,
-            platform=self.compute.platform,
-        )
+        x = scan_blocks(apply, x, numbered, layers=self.shape.layers, compute=self.compute)
         return self._dot(x[:, -1], weights["leave"])
 
     def _dot(self, x: Array, kernel: Any) -> Array:

@@ -8,8 +8,8 @@ cannot drift apart. C reads real and imaginary parts. Orvieto et al. 2023, "LRU"
 sections 3.3 and 3.4. With `selective`, every token multiplies lambda by a decay a_t in (0, 1) of its own, and gamma
 follows that (De et al. 2024, "Griffin", https://arxiv.org/abs/2402.19427, section 2.4).
 
-States and their coefficients are float32 in every precision: with 1 - |lambda| = 1e-4, bfloat16 could not tell lambda
-from 1. What a layer keeps does not depend on how far it looks back; no table of positions is needed.
+States and their coefficients are float32 in every precision, and whatever `activations` is: with 1 - |lambda| = 1e-4,
+bfloat16 could not tell lambda from 1. What a layer keeps does not depend on how far it looks back; no table of positions is needed.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Complex, Float, Float64
 
+from plimsoll.levers.activations import in_float32
 from plimsoll.levers.remat import keep
 from plimsoll.models.decoder import INIT_SCALE, Block, Linear, RMSNorm, fed
 from plimsoll.recipes.longcontext.eigen_shape import EigenShape
@@ -96,18 +97,23 @@ class Mixer(nnx.Module):
         else zero."""
         rate, phase = self.eigenvalues()
         if self.selective:
-            left = keep(self.forgetting["linear"](x)) + self.forgetting["bias"][...]
+            left = keep(self.forgetting["linear"](x)).astype(jnp.float32) + self.forgetting["bias"][...]
             rate = rate + jax.nn.softplus(-left)  # -log a_t, with a_t = sigmoid(left)
             phase = jnp.broadcast_to(phase, rate.shape)
         coefficient = jnp.exp(jax.lax.complex(-rate, phase))
         gamma = jnp.sqrt(-jnp.expm1(-2 * rate))
-        real, imaginary = jnp.split(keep(self.enter(x)), 2, axis=-1)
+        real, imaginary = jnp.split(keep(self.enter(x)).astype(jnp.float32), 2, axis=-1)
         inputs = jax.lax.complex(gamma * real, gamma * imaginary)
         result = states(coefficient, inputs, before, form=self.form, chunk=self.chunk)
         if 0 < self.tbptt < x.shape[1]:
             result = ended(result, coefficient, inputs, before, every=self.tbptt, form=self.form, chunk=self.chunk)
-        read = self.leave(jnp.concatenate([result.real, result.imag], axis=-1)) + self.skip["scale"][...] * x
-        return jax.nn.sigmoid(keep(self.gate(x))) * keep(read), result[:, -1]
+        read = keep(self.leave(jnp.concatenate([result.real, result.imag], axis=-1).astype(x.dtype)))
+        return in_float32(gated, x, self.skip["scale"][...], keep(self.gate(x)), read), result[:, -1]
+
+
+def gated(x: Array, scale: Array, gate: Array, read: Array) -> Array:
+    """Returns sigmoid(gate) * (read + scale * x), from products that are computed before."""
+    return jax.nn.sigmoid(gate) * (read + scale * x)
 
 
 def ended(

@@ -65,6 +65,8 @@ class LongContext(AdamWRecipe):
     )
     supported: ClassVar[tuple[str, ...]] = (
         "precision",
+        "activations",
+        "unroll",
         "remat",
         "remat_offload",
         "loss_chunk",

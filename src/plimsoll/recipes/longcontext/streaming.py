@@ -71,14 +71,16 @@ class Stream:
 
     def _attended(self, block: Block, x: Array, before: dict[str, Array], position: Array) -> tuple[Array, Any]:
         new = jnp.arange(x.shape[1], dtype=jnp.int32)
-        query, key, value = block.projected(x, angles_at(position + new, self.shape.head_width))
+        projected = block.projected(x, angles_at(position + new, self.shape.head_width))
+        query, key, value = (y.astype(jnp.float32) for y in projected)
         keys = jnp.concatenate([before["keys"], key], axis=2)
         values = jnp.concatenate([before["values"], value], axis=2)
         apart = self.window + new[:, None] - jnp.arange(keys.shape[2], dtype=jnp.int32)
         seen = (apart >= 0) & (apart < self.window) & (apart <= position + new[:, None])
         scores = jnp.einsum("bhqw,bhkw->bhqk", query * self.shape.head_width**-0.5, keys, precision="highest")
         weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
-        x = block.after_attention(x, jnp.einsum("bhqk,bhkw->bhqw", weights, values, precision="highest"))
+        mixed = jnp.einsum("bhqk,bhkw->bhqw", weights, values, precision="highest")
+        x = block.after_attention(x, mixed.astype(x.dtype))
         return x, {"keys": keys[:, :, -self.window :], "values": values[:, :, -self.window :]}
 
 

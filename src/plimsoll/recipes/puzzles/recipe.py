@@ -61,7 +61,7 @@ class Puzzles(Recipe):
             command="plimsoll solve {run} test:0",
         ),
     )
-    supported: ClassVar[tuple[str, ...]] = ("precision", "remat", "offload")
+    supported: ClassVar[tuple[str, ...]] = ("precision", "activations", "unroll", "remat", "offload")
 
     data: str = ""
     """The folder that `plimsoll prepare sudoku`, `maze` or `arc` wrote, or another one in the published format."""

@@ -6,7 +6,9 @@ supervision step is `high_cycles` rounds, each of `low_cycles` times `low = modu
 nothing for the backward pass: two nested scans. `recipes/puzzles/act.py` makes a task of it.
 
 Blocks are post-norm, without learned scales: `h = rms(h + mix(h))`, `h = rms(h + swiglu(h))`. Sums and norms are
-float32, whatever the plan does to the dots. Kernels are (in, out), which is the fast way round on a CPU.
+computed in float32, whatever the plan does to the dots. With `activations` in bfloat16 the latents are bfloat16 within
+a supervision step, as they are in the public code (`forward_dtype`); between steps they are float32, in the carry,
+and so are the logits. Kernels are (in, out), which is the fast way round on a CPU.
 
 Where a feed-forward mixes the positions, they are the first axis of what the blocks read (`Inside`): to mix them is a
 dot from the left then, to mix features one from the right, and nothing is turned over in between.
@@ -23,6 +25,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
+from plimsoll.levers.activations import in_float32, stream
 from plimsoll.levers.attention import attention
 from plimsoll.levers.precision import dot, dot_columns, rounded
 from plimsoll.levers.remat import keep, scan_blocks
@@ -92,8 +95,9 @@ class Network:
         return by_rows(math.sqrt(d) * x)
 
     def recursed(self, weights: dict, high: Latent, low: Latent, x: Latent, *, learns: bool) -> tuple[Latent, Latent]:
-        """Returns both latents after a supervision step; with `learns`, the last round can be differentiated."""
+        """Returns both latents after a supervision step, float32; with `learns`, the last round can be differentiated."""
         how, shape, blocks = self.compute, self.shape, weights["blocks"]
+        high, low, x = (stream(latent, how) for latent in (high, low, x))
         if self.positions_first:
             high, low, x = (jnp.swapaxes(latent, 0, 1) for latent in (high, low, x))
         fixed = jax.tree.map(lambda kernel: rounded(kernel, how.precision), jax.lax.stop_gradient(blocks))
@@ -116,15 +120,14 @@ class Network:
                 low,
                 jnp.arange(shape.low_cycles, dtype=jnp.int32),
                 layers=shape.low_cycles,
-                remat=how.remat,
-                platform=how.platform,
+                compute=how,
             )
             # The backward pass begins with this one: what it keeps is there for no longer than if it were computed
             # again.
             high = self.module(blocks, high, low)
         if self.positions_first:
             high, low = jnp.swapaxes(high, 0, 1), jnp.swapaxes(low, 0, 1)
-        return high, low
+        return high.astype(jnp.float32), low.astype(jnp.float32)
 
     def module(self, blocks: list[dict], hidden: Inside, injected: Inside) -> Inside:
         """Returns a latent after one update."""
@@ -133,11 +136,11 @@ class Network:
             if self.positions_first:  # a SwiGLU across positions; the norm is over positions, too
                 gate_up = keep(self._dot_columns(block["mix_gate_up"], hidden))
                 mixed = keep(self._dot_columns(block["mix_down"], _gated(gate_up, axis=0)))
-                hidden = rms(hidden + mixed, axis=0)
+                hidden = _added(hidden, mixed, axis=0)
             else:
-                hidden = rms(hidden + self._attended(block, hidden))
+                hidden = _added(hidden, self._attended(block, hidden), axis=-1)
             gate_up = keep(self._dot(hidden, block["gate_up"]))
-            hidden = rms(hidden + keep(self._dot(_gated(gate_up, axis=-1), block["down"])))
+            hidden = _added(hidden, keep(self._dot(_gated(gate_up, axis=-1), block["down"])), axis=-1)
         return by_rows(hidden, axis=1 if self.positions_first else 0)
 
     def _attended(self, weights: dict, hidden: Latent) -> Latent:
@@ -166,10 +169,19 @@ def rms(x: Array, *, axis: int = -1) -> Array:
     return x * jax.lax.rsqrt(jnp.mean(x * x, axis=axis, keepdims=True) + NORM_EPSILON)
 
 
+def _added(hidden: Array, more: Array, *, axis: int) -> Array:
+    """Returns rms(hidden + more): summed, and normed, before it is rounded."""
+    return in_float32(lambda hidden, more: rms(hidden + more, axis=axis), hidden, more)
+
+
 def _gated(gate_up: Array, *, axis: int) -> Array:
     """Returns one half times silu of the other: SwiGLU, Shazeer 2020, https://arxiv.org/abs/2002.05202."""
-    gate, up = jnp.split(gate_up, 2, axis=axis)
-    return jax.nn.silu(gate) * up
+
+    def gated(both: Array) -> Array:
+        gate, up = jnp.split(both, 2, axis=axis)
+        return jax.nn.silu(gate) * up
+
+    return in_float32(gated, gate_up)
 
 
 def truncated(key: Array, shape: tuple[int, ...], *, std: float | None = None) -> Array:

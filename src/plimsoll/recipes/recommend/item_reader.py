@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from plimsoll.levers.activations import stream
 from plimsoll.levers.remat import scan_blocks
 from plimsoll.levers.sharding import by_rows
 from plimsoll.models.decoder import Decoder
@@ -56,9 +57,8 @@ class SmallReader:
         numbered = (
             [(block, numbers[at]) for at, block in enumerate(blocks)] if isinstance(blocks, list) else (blocks, numbers)
         )
-        how = self.compute
-        x = scan_blocks(one_block, by_rows(x), numbered, layers=layers, remat=how.remat, platform=how.platform)
-        return self.decoder.normed(params, x)
+        x = scan_blocks(one_block, by_rows(stream(x, self.compute)), numbered, layers=layers, compute=self.compute)
+        return self.decoder.normed(params, x).astype(jnp.float32)
 
 
 class PublishedReader:

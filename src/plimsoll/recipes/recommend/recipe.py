@@ -74,6 +74,7 @@ class Recommend(AdamWRecipe):
     shown: ClassVar[tuple[Shown, ...]] = (Shown(words="what it ranks", make="plimsoll.recipes.recommend.rank:shown"),)
     supported: ClassVar[tuple[str, ...]] = (
         "precision",
+        "unroll",
         "remat",
         "remat_offload",
         "loss_chunk",
@@ -164,8 +165,9 @@ class Recommend(AdamWRecipe):
 
     @property
     def supported_levers(self) -> tuple[str, ...]:
-        is_frozen = self.pretrained != NONE and self.freeze
-        return (*super().supported_levers, "frozen_bits") if is_frozen else super().supported_levers
+        if self.pretrained == NONE:  # a published model's activations are float32
+            return (*super().supported_levers, "activations")
+        return (*super().supported_levers, "frozen_bits") if self.freeze else super().supported_levers
 
     @property
     def evaluation_options(self) -> tuple[str, ...]:

@@ -51,6 +51,8 @@ class Text(AdamWRecipe):
     )
     supported: ClassVar[tuple[str, ...]] = (
         "precision",
+        "activations",
+        "unroll",
         "remat",
         "remat_offload",
         "loss_chunk",

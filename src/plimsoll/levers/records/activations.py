@@ -1,0 +1,59 @@
+"""Type of the residual stream and of what the backward pass keeps: see `levers/activations.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from plimsoll.levers.lever import LeftOut, Lever, Problem, Rates, Rung, Support, Values
+from plimsoll.levers.records.precision import PRECISION
+from plimsoll.types import Activations
+
+
+def _refused(problem: Problem, rates: Rates, value: Activations) -> str | None:
+    precisions = PRECISION.tried(problem, rates)
+    if value == "float32" or "bfloat16" in precisions:
+        return None
+    return (
+        f"needs products in bfloat16, and they are in {precisions[0]} here: give --precision bfloat16"
+        + (" --numerics mixed" if problem.numerics == "exact" else "")
+        + ", or leave it out"
+    )
+
+
+def _worth_trying(problem: Problem, rates: Rates) -> list[Activations]:
+    """Returns bfloat16 alone on an accelerator that multiplies in it, where it is faster and smaller (GPU 1.8 times).
+
+    On a CPU both are timed.
+    """
+    only = problem.platform != "cpu" and PRECISION.tried(problem, rates) == ["bfloat16"]
+    return ["bfloat16"] if only else ["float32", "bfloat16"]
+
+
+def _goes_with(levers: Values, _tried: Mapping[str, Sequence[Any]]) -> bool:
+    return levers["activations"] == "float32" or levers["precision"] == "bfloat16"
+
+
+def _over_bfloat16(_recipe: Any, levers: Values) -> Activations:
+    if levers["precision"] != "bfloat16":
+        raise LeftOut("it needs products in bfloat16: name the rung bfloat16, too")
+    return "bfloat16"
+
+
+ACTIVATIONS = Lever(
+    name="activations",
+    type=Activations,
+    help=(
+        "Type of activations between products. bfloat16 needs --precision bfloat16; norms' statistics, softmax and loss"
+        " stay in float32, and so do weights and optimizer."
+    ),
+    plain="float32",
+    before="float32",
+    touches="mixed",
+    supports=(Support("activations"),),
+    worth_trying=_worth_trying,
+    refused=_refused,
+    goes_with=_goes_with,
+    rungs=(Rung(name="activations-16", words="activations in bfloat16, too", value=_over_bfloat16),),
+    row=lambda value, plan: value if value != "float32" or plan.precision == "bfloat16" else "",
+)
