@@ -129,7 +129,8 @@ def _compile_process(
     """Returns command and environment of the child for this chip; `about` gets what its answers depend on."""
     if card is not None and target.platform == "cuda":
         flags = os.environ.get("XLA_FLAGS", "")
-        about |= {"chip": dataclasses.asdict(target), "card": {**dataclasses.asdict(card), "xla_flags": flags}}
+        about |= {"chip": dataclasses.asdict(target), "compiled": True}
+        about |= {"card": {**dataclasses.asdict(card), "xla_flags": flags}}
         command = [sys.executable, "-m", "plimsoll.worker", "card-compile", json.dumps(about)]
         return command, accelerator.compile_environment(target, card, budget)
     if target.platform == "cpu":

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -42,7 +42,11 @@ class CrossCompiler(LocalCompiler):
         self.examples = self.recipe.effective_batch // self.chip.devices
         """One device's share of an effective batch."""
         self.compiled = about["compiled"]
-        self.devices = topology.devices(self.chip) if self.compiled else []
+        self.devices = self.placed() if self.compiled else []
+
+    def placed(self) -> Sequence[Any]:
+        """Returns the chip's devices, as its compiler takes them."""
+        return topology.devices(self.chip)
 
     def rates(self) -> Rates:
         """Returns the chip's rates from the catalogue."""
@@ -52,7 +56,7 @@ class CrossCompiler(LocalCompiler):
         if not self.compiled:
             return self.estimated(plan)
         lowered, jaxpr = self.functions(plan).step(self.recipe.batch_spec(self.recipe.effective_batch))
-        compiled = lowered.compile()
+        compiled = self._compiled(lowered, plan)
         stats = compiled.memory_analysis()
         assert stats is not None
         return analysis_of(
@@ -79,8 +83,8 @@ class CrossCompiler(LocalCompiler):
         if self.compiled:
             functions = self.functions(full)
             if full.offload != "none":
-                starting = temp_bytes(functions.init().compile())
-            evaluating = temp_bytes(functions.evaluate(batch).compile())
+                starting = temp_bytes(self._compiled(functions.init(), full))
+            evaluating = temp_bytes(self._compiled(functions.evaluate(batch), full))
         else:
             starting += self.static(full.fsdp, full.storage).host_bytes(full.offload)
             params = evaluated(self.state(full.storage, full.precision))
@@ -129,6 +133,10 @@ class CrossCompiler(LocalCompiler):
 
     def _task(self, plan: Plan) -> Any:
         return self.recipe.task(plan.compute(chips.BACKEND[self.chip.platform]))
+
+    def _compiled(self, lowered: jax.stages.Lowered, plan: Plan) -> jax.stages.Compiled:
+        """Compiles for the chip as its own process will."""
+        return lowered.compile()
 
     def functions(self, plan: Plan) -> program.Functions:
         """Returns the plan's functions over the chip's devices."""
