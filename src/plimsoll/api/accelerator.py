@@ -1,4 +1,4 @@
-"""Accelerator of this machine: what is trained on by default, who else holds its memory, and its processes' environment.
+"""Accelerator of this machine: what is trained on by default, who holds its memory, its processes' environment.
 
 Only JAX knows which devices it can use. A process of its own imports it and lists them, and only where files of a
 driver are here: a machine without an accelerator pays nothing.
@@ -93,12 +93,11 @@ def chip_here(say: Say, *, batch: int, mesh: str | None = None, root: Path = Pat
 
 def _platform_here(root: Path) -> tuple[str | None, str]:
     """Returns the platform that JAX is to be asked for; None for the CPU alone, and why."""
-    plugins = [name for name in KITS["cuda"].plugins for _ in metadata.distributions(name=name)]
     if nvidia.driver_is_here(root):
-        if plugins:
+        if any(True for name in KITS["cuda"].plugins for _ in metadata.distributions(name=name)):
             return "cuda", ""
         extra = KITS["cuda"].extra
-        return None, f"an NVIDIA driver is here, but JAX has no plug-in: install the extra `{extra}` to train on the GPU"
+        return None, f"an NVIDIA driver is here, but JAX has no plug-in: install the extra `{extra}` to use the GPU"
     if util.find_spec("libtpu") is not None and _tpu_is_here(root):
         return "tpu", ""
     return None, "no NVIDIA driver and no TPU is here"
@@ -234,9 +233,9 @@ def _missing(target: Chip, why: str) -> str:
     what, extra = _WHAT[target.platform]
     what = what if target.devices == 1 else f"{target.devices} devices"
     return (
-        f"--chip {target.name} needs {what} in this machine that JAX can use, and there is none: {why}. `plimsoll plan`"
-        f" plans for it all the same; to train on it, install JAX with its plug-in there (`pip install 'jax[{extra}]'`),"
-        " or train on the CPU with --chip cpu"
+        f"--chip {target.name} needs {what} in this machine that JAX can use, and there is none: {why}."
+        " `plimsoll plan` plans for it all the same; to train on it, install JAX with its plug-in there"
+        f" (`pip install 'jax[{extra}]'`), or train on the CPU with --chip cpu"
     )
 
 
@@ -266,8 +265,9 @@ def require_free(card: Card | None, target: Chip, budget_bytes: int) -> None:
     who = held(card, target) or "the driver names none: they may be in another container"
     raise BudgetError(
         f"the budget is {format_bytes(budget_bytes)} per device, and the {card.kind} of this machine has"
-        f" {format_bytes(free)} that a run can use now, of {format_bytes(card.memory_bytes)}. Processes that hold its"
-        f" memory: {who}. End them, or ask for at most --memory {free // MIB}MiB, and --replan where the run has a plan",
+        f" {format_bytes(free)} that a run can use now, of {format_bytes(card.memory_bytes)}. Processes that hold"
+        f" memory of it: {who}. End them, or ask for at most --memory {free // MIB}MiB, and --replan where the run has"
+        " a plan",
         budget_bytes=budget_bytes,
         floor_bytes=None,
     )

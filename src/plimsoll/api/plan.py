@@ -19,7 +19,7 @@ from plimsoll.errors import RecipeError
 from plimsoll.levers.lever import CLASSES
 from plimsoll.levers.records.batch import PREFETCH
 from plimsoll.planned import Planned
-from plimsoll.planner import calibration, chips, host
+from plimsoll.planner import calibration, host
 from plimsoll.planner.child import Child
 from plimsoll.planner.chips import Chip
 from plimsoll.planner.search import search
@@ -71,7 +71,8 @@ def plan(
     where `pins` come from, if nobody typed them. `measure` times the best few, on the chip at hand only.
     `margin_bytes` stay free, beyond the prediction, in the phases that a plan decides about: what a run that went over
     its budget has learned.
-    Raises RecipeError where an accelerator with driver and plug-in cannot be used, and BudgetError, with the smallest peak found and what would fit, if nothing does.
+    Raises BudgetError, with the smallest peak found and what would fit, if nothing does; and RecipeError where driver
+    and plug-in of an accelerator are here, and JAX cannot use it.
     """
     name, recipe = named(recipe, name)
     pins = pins or {}

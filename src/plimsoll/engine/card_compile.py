@@ -66,9 +66,7 @@ class CardCompiler(CrossCompiler):
     def _timed(self, plans: Sequence[Plan]) -> list[float]:
         spec = self.recipe.batch_spec(self.recipe.effective_batch)
         every = [self.functions(plan) for plan in plans]
-        steps = [
-            self._compiled(functions.step(spec)[0], plan) for functions, plan in zip(every, plans, strict=True)
-        ]
+        steps = [self._compiled(functions.step(spec)[0], plan) for functions, plan in zip(every, plans, strict=True)]
         held = {"state": self._compiled(every[0].init(), plans[0])(np.uint32(0))}
         random = np.random.default_rng(0)
         numbers = {name: random.integers(0, 2, shape).astype(dtype) for name, (shape, dtype) in spec.items()}

@@ -53,7 +53,9 @@ def card_rates(clock: Clock = time.perf_counter, *, precisions: tuple[str, ...] 
     flops = {}
     for precision in precisions:
         try:
-            flops[precision] = 2 * side**3 / seconds_each(partial(_products, _square(side, precision), precision), clock)
+            flops[precision] = (
+                2 * side**3 / seconds_each(partial(_products, _square(side, precision), precision), clock)
+            )
         except jax.errors.JaxRuntimeError:
             if precision == "float32":
                 raise
@@ -102,7 +104,9 @@ def _square(side: int, precision: str) -> jax.Array:
     Its values are not constant: a card is faster where they are.
     """
     dtype = DOTS[precision][0]
-    return jax.jit(lambda key: (jax.random.normal(key, (side, side)) / math.sqrt(side)).astype(dtype))(jax.random.key(0))
+    return jax.jit(lambda key: (jax.random.normal(key, (side, side)) / math.sqrt(side)).astype(dtype))(
+        jax.random.key(0)
+    )
 
 
 def _products(kernel: jax.Array, precision: str, count: int) -> jax.Array:
