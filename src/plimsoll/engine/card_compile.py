@@ -74,6 +74,7 @@ class CardCompiler(CrossCompiler):
 
         def taking(step: jax.stages.Compiled) -> Callable[[int], None]:
             def take(count: int) -> None:
+                metrics = None
                 for _ in range(count):
                     held["state"], metrics = step(held["state"], batch)
                 jax.block_until_ready((held["state"], metrics))

@@ -53,9 +53,8 @@ def card_rates(clock: Clock = time.perf_counter, *, precisions: tuple[str, ...] 
     flops = {}
     for precision in precisions:
         try:
-            flops[precision] = (
-                2 * side**3 / seconds_each(partial(_products, _square(side, precision), precision), clock)
-            )
+            seconds = seconds_each(partial(_products, _square(side, precision), precision), clock)
+            flops[precision] = 2 * side**3 / seconds
         except jax.errors.JaxRuntimeError:
             if precision == "float32":
                 raise
@@ -84,18 +83,20 @@ def seconds_each(call: Callable[[int], object], clock: Clock) -> float:
         clock: Clock in seconds.
     """
 
-    def timed(count: int) -> float:
-        started = clock()
-        call(count)
-        return clock() - started
+    def best(count: int) -> float:
+        call(count)  # compiles, loads kernels
+        times = []
+        for _ in range(CALLS):
+            started = clock()
+            call(count)
+            times.append(clock() - started)
+        return min(times)
 
     count = 1
-    call(count)
-    while (took := timed(count)) < CALL_SECONDS:
+    while (took := best(count)) < CALL_SECONDS:
         more = math.ceil(1.2 * count * CALL_SECONDS / max(took, 1e-6))
-        count = min(max(2 * count, more), 64 * count)  # a first call that was quick by chance does not decide
-        call(count)  # compiles
-    return min(took, *(timed(count) for _ in range(CALLS - 1))) / count
+        count = min(max(2 * count, more), 64 * count)
+    return took / count
 
 
 def _square(side: int, precision: str) -> jax.Array:
@@ -103,10 +104,11 @@ def _square(side: int, precision: str) -> jax.Array:
 
     Its values are not constant: a card is faster where they are.
     """
-    dtype = DOTS[precision][0]
-    return jax.jit(lambda key: (jax.random.normal(key, (side, side)) / math.sqrt(side)).astype(dtype))(
-        jax.random.key(0)
-    )
+
+    def square(key: jax.Array) -> jax.Array:
+        return (jax.random.normal(key, (side, side)) / math.sqrt(side)).astype(DOTS[precision][0])
+
+    return jax.jit(square)(jax.random.key(0))
 
 
 def _products(kernel: jax.Array, precision: str, count: int) -> jax.Array:
@@ -159,6 +161,7 @@ def _host_link_bytes(size: int, clock: Clock) -> float:
     pinned = jax.device_put(jnp.ones(size, jnp.uint8), SingleDeviceSharding(device, memory_kind="pinned_host"))
 
     def send(count: int) -> None:
+        sent = pinned
         for _ in range(count):
             sent = jax.device_put(pinned, there)
         jax.block_until_ready(sent)
