@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import pytest
 
 from plimsoll.engine import card_rates
-from plimsoll.engine.card_rates import CALL_SECONDS, LAUNCHES, card_rates as measured, seconds_each
+from plimsoll.engine.card_rates import CALL_SECONDS, LAUNCHES, seconds_each
+from plimsoll.engine.card_rates import card_rates as measured
 from plimsoll.planner.flops import dots
 
 LATENCY = 100e-6
@@ -15,7 +16,7 @@ LATENCY = 100e-6
 
 
 class Machine:
-    """A clock, and a device that needs `seconds` for a round of work and LATENCY for a call; the first also compiles."""
+    """A clock, and a device that needs `seconds` for a round of work and LATENCY for a call; a first one compiles."""
 
     def __init__(self, seconds, *, hiccup_at=()):
         self.now, self.seconds, self.calls, self.seen, self.hiccup_at = 0.0, seconds, [], set(), hiccup_at

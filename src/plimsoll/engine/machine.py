@@ -1,4 +1,4 @@
-"""Devices that JAX finds on this machine, and their rates: small things timed, in a child like training's."""
+"""Devices that JAX finds on this machine, and their rates: work that is timed, in a child like training's."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plimsoll.engine.card_rates import card_rates
 from plimsoll.engine.compile import cpu_rates
 from plimsoll.errors import PlimsollError
 from plimsoll.training import distributed, memory
@@ -24,7 +25,9 @@ SAID = 400
 
 
 def examine(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Measures this machine, in about two seconds. Rates are the best of a few: what it can do without other load.
+    """Measures this machine: a CPU in about two seconds, a card in some more.
+
+    Rates are the best of a few: what it can do without other load.
 
     With `together` (a `cluster.Asked` as a dictionary) every process reports its host and devices, and reads those of
     all, in the order of their numbers.
@@ -37,13 +40,16 @@ def examine(request: Mapping[str, Any]) -> dict[str, Any]:
         everyone["processes"] = [board.read(f"devices-{number}") for number in range(distributed.processes())]
         distributed.leave()  # when all have read them
     process_bytes = memory.resident_bytes()
-    rates = cpu_rates()
+    backend = jax.default_backend()
+    rates = cpu_rates() if backend == "cpu" else card_rates()
+    of_card = {"launch_seconds": rates.dot_seconds, "host_link_bytes_per_second": rates.host_link_bytes}
     return {
-        "backend": jax.default_backend(),
+        "backend": backend,
         "devices": _local_devices(),
         **everyone,
         "process_bytes": process_bytes,
         "flops": dict(rates.flops),
+        **({} if backend == "cpu" else of_card),
         "copy_bytes_per_second": rates.copy_bytes,
         "transfer_bytes_per_second": transfer_rate(),
         "step_seconds": step_seconds(),
