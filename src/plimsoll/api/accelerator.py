@@ -133,10 +133,12 @@ def _named_by(card: Card, platform: str, batch: int, mesh: str | None) -> tuple[
         unlinked = ", one of them is used: how fast they reach one another is not known" if card.devices > 1 else ""
         return alone, unlinked + _source(alone)
     devices = requested.devices if requested else max(counts, default=1)
-    if devices == 1:
-        left = f", one of them is used: a batch of {batch} is not shared equally" if card.devices > 1 else ""
-        return alone, left if requested is None else ""
-    return chips.chip(f"{alone.name}x{devices}"), "" if devices == card.devices else f", {devices} of them are used"
+    target = chips.chip(alone.name if devices == 1 else f"{alone.name}x{devices}")
+    if devices == card.devices:
+        return target, ""
+    if devices == 1 and requested is None:
+        return target, f", one of them is used: a batch of {batch} is not shared equally"
+    return target, f", {devices} of them {'is' if devices == 1 else 'are'} used"
 
 
 def _source(chip: Chip) -> str:
