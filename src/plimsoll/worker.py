@@ -61,12 +61,16 @@ def _train(options: dict[str, Any]) -> int:
     with Interruption() as interruption:
         release()
         from plimsoll.engine.session import train_here
-        from plimsoll.errors import PlimsollError
+        from plimsoll.errors import DeviceLostError, PlimsollError
 
         try:
             ending = train_here(options, interruption)
         except PlimsollError as problem:
             print(f"error: {problem}", file=sys.stderr)
+            if isinstance(problem, DeviceLostError):  # its driver may hang, or abort, where the process ends in order
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(problem.exit_code)
             return problem.exit_code
         except OSError as problem:  # mostly of a disk; checkpoints are whole
             print(f"error: training stopped: {problem}. Run the same command again to continue", file=sys.stderr)
