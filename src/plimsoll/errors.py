@@ -77,3 +77,7 @@ class StoppedError(PlimsollError):
     """The run stopped itself with its last good state saved (NaN, full disk); exit code 3."""
 
     exit_code = 3
+
+
+class DeviceLostError(StoppedError):
+    """The accelerator no longer answers: its process cannot be taken down in order, and is ended at once."""

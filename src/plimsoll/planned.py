@@ -272,7 +272,9 @@ class Planned:
     largest_buffers: tuple[Buffer, ...] = ()
     """The largest of the step's temporaries; empty where the compiler does not say."""
     left_out: tuple[str, ...] = ()
-    """Plans that do not compile here, with the reason: others like them were not considered."""
+    """Plans that do not compile or run here, with the reason: others like them were not considered."""
+    not_compiled: str = ""
+    """A sentence where plans do not compile for another reason than memory: a faster one may be among them."""
     scaling: tuple[Scaled, ...] = ()
     """The step on 1 to 32 devices, where the chip's links have a rate."""
     margin_bytes: int = 0
@@ -335,5 +337,6 @@ class Planned:
                 for other in self.other_budgets
             ],
             "left_out": list(self.left_out),
+            "not_compiled": self.not_compiled,
             "largest_buffers": [dataclasses.asdict(buffer) for buffer in self.largest_buffers],
         }

@@ -1,7 +1,7 @@
 """Entry points of the processes that import JAX: `python -m plimsoll.worker VERB`.
 
-* `compile` compiles steps for this machine, and `cross-compile` for an absent chip: requests of the planner, one per
-  line of standard input, until that closes.
+* `compile` compiles steps for this machine's CPU, `card-compile` for its GPU, and `cross-compile` for an absent chip:
+  requests of the planner, one per line of standard input, until that closes.
 * `host` measures a process that has imported what training imports, and `rehearse` some steps of a plan.
 * `train` trains. `plimsoll train` execs into it once the plan is made, so that its memory starts from zero.
 * `again` plans again after a run went over its budget, and execs into `train`. `train` execs into it.
@@ -62,12 +62,16 @@ def _train(options: dict[str, Any]) -> int:
     with Interruption() as interruption:
         release()
         from plimsoll.engine.session import train_here
-        from plimsoll.errors import PlimsollError
+        from plimsoll.errors import DeviceLostError, PlimsollError
 
         try:
             ending = train_here(options, interruption)
         except PlimsollError as problem:
             print(f"error: {problem}", file=sys.stderr)
+            if isinstance(problem, DeviceLostError):  # its driver may hang, or abort, where the process ends in order
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(problem.exit_code)
             return problem.exit_code
         except OSError as problem:  # mostly of a disk; checkpoints are whole
             print(f"error: training stopped: {problem}. Run the same command again to continue", file=sys.stderr)
@@ -85,6 +89,7 @@ def _train(options: dict[str, Any]) -> int:
 
 COMPILERS = {
     "compile": ("plimsoll.engine.compile", "LocalCompiler"),
+    "card-compile": ("plimsoll.engine.card_compile", "CardCompiler"),
     "cross-compile": ("plimsoll.engine.cross_compile", "CrossCompiler"),
 }
 

@@ -5,18 +5,21 @@ No card was to be had when this was written: `benchmarks/device.py` runs the sam
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 
 from plimsoll.api import accelerator, train
-from plimsoll.errors import RecipeError, RunError
+from plimsoll.api.plan import _compile_process, budget_bytes, plan
+from plimsoll.errors import BudgetError, PlimsollError, RecipeError, RunError
 from plimsoll.planner.chips import chip
 from plimsoll.processes import environment
 from plimsoll.processes.request import ask
+from plimsoll.recipes.registry import preset
 from plimsoll.runs.folder import RunFolder
-from plimsoll.units import GIB
+from plimsoll.units import GIB, MIB
 from report_examples import PLANNED
 
 CARD = accelerator.Card(kind="NVIDIA H200", memory_bytes=140 * GIB)
@@ -24,6 +27,250 @@ CARD = accelerator.Card(kind="NVIDIA H200", memory_bytes=140 * GIB)
 
 def silently(text):
     raise AssertionError(f"said {text}")
+
+
+def sees(monkeypatch, devices, *, kind=CARD.kind, backend="gpu", memory_bytes=CARD.memory_bytes):
+    """Makes JAX's process list so many devices of a kind."""
+    listed = {"backend": backend, "devices": devices * [{"kind": kind, "memory_bytes": memory_bytes}]}
+    accelerator._listed.cache_clear()
+    monkeypatch.setattr(accelerator, "ask", lambda *_, **__: listed)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_known_before_or_after():
+    accelerator._listed.cache_clear()
+    yield
+    accelerator._listed.cache_clear()
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """The root of a machine with NVIDIA's driver and JAX's plug-in, and `nvidia-smi` that prints files of its own."""
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/nvidiactl").touch()
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text(f'#!/bin/sh\ncase "$1" in --query-gpu*) cat {tmp_path}/gpus;; *) cat {tmp_path}/holders;; esac\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    (tmp_path / "holders").touch()
+    (tmp_path / "gpus").touch()
+    installed(monkeypatch, "jax-cuda13-plugin")
+    return tmp_path
+
+
+def installed(monkeypatch, *plugins):
+    monkeypatch.setattr(accelerator.metadata, "distributions", lambda name: [name] if name in plugins else [])
+
+
+def chosen(root, batch=8, mesh=None):
+    said = []
+    target = accelerator.chip_here(said.append, batch=batch, mesh=mesh, root=root)
+    return target, *said
+
+
+def test_without_a_driver_it_is_the_cpu_and_no_process_is_started(tmp_path, monkeypatch):
+    def started(*_, **__):
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(subprocess, "Popen", started)
+    installed(monkeypatch, "jax-cuda13-plugin")  # as in an image for cards, on a machine without one
+    target, why = chosen(tmp_path)
+    assert (target.name, why) == ("cpu", "on the CPU: no NVIDIA driver and no TPU is here")
+
+
+def test_a_driver_without_a_plugin_is_the_cpu_and_the_extra_is_named(machine, monkeypatch):
+    installed(monkeypatch)
+    monkeypatch.setattr(accelerator, "ask", silently)
+    target, why = chosen(machine)
+    assert target.name == "cpu"
+    assert why.startswith("on the CPU: an NVIDIA driver is here, but JAX has no plug-in: install the extra `cuda13`")
+
+
+def test_a_card_is_recognised_from_what_jax_calls_it(machine, monkeypatch):
+    sees(monkeypatch, 1)
+    target, why = chosen(machine)
+    assert (target.name, target.devices) == ("h200", 1)
+    assert why == "on h200: JAX sees NVIDIA H200"
+
+
+@pytest.mark.parametrize(
+    ("here", "batch", "mesh", "name", "words"),
+    [
+        (2, 8, None, "h200x2", "JAX sees 2 x NVIDIA H200"),
+        (8, 16, None, "h200x8", "JAX sees 8 x NVIDIA H200"),
+        (8, 12, None, "h200x4", "JAX sees 8 x NVIDIA H200, 4 of them are used"),
+        (3, 8, None, "h200x2", "JAX sees 3 x NVIDIA H200, 2 of them are used"),
+        (2, 7, None, "h200", "JAX sees 2 x NVIDIA H200, one of them is used: a batch of 7 is not shared equally"),
+        (2, 8, "data=1", "h200", "JAX sees 2 x NVIDIA H200, 1 of them is used"),
+        (8, 8, "fsdp=2", "h200x2", "JAX sees 8 x NVIDIA H200, 2 of them are used"),
+    ],
+)
+def test_of_several_cards_as_many_are_used_as_share_the_batch(machine, monkeypatch, here, batch, mesh, name, words):
+    sees(monkeypatch, here)
+    target, why = chosen(machine, batch, mesh)
+    assert target.name == name
+    assert why == f"on {name}: {words}"
+
+
+def test_a_card_of_no_list_has_the_drivers_memory_and_a_name_that_is_found_again(machine, monkeypatch):
+    sees(monkeypatch, 2, kind="NVIDIA RTX 6000 Ada", memory_bytes=48 * GIB)
+    target, why = chosen(machine)
+    assert (target.name, target.devices, target.memory_bytes) == ("nvidia-rtx-6000-ada", 1, 47 * GIB)
+    assert not target.flops
+    assert "one of them is used: how fast they reach one another is not known" in why
+    assert "its memory is the driver's, its rates are measured" in why
+    monkeypatch.setattr(accelerator, "_platform_here", lambda root: ("cuda", ""))
+    assert accelerator.chip_named("nvidia-rtx-6000-ada") == target
+    with pytest.raises(RecipeError, match="there is no chip called 'nvidia-rtx-6000'"):
+        accelerator.chip_named("nvidia-rtx-6000")
+
+
+def test_a_slice_of_one_host_is_recognised(tmp_path, monkeypatch):
+    device = tmp_path / "sys/bus/pci/devices/0000:00:05.0"
+    device.mkdir(parents=True)
+    (device / "vendor").write_text("0x1ae0\n")
+    (device / "device").write_text("0x0042\n")  # Google's network card, of a virtual machine without a TPU
+    monkeypatch.setattr(accelerator.util, "find_spec", lambda name: name)
+    assert chosen(tmp_path)[0].name == "cpu"
+    (device / "device").write_text("0x0063\n")
+    sees(monkeypatch, 8, kind="TPU v5 lite", backend="tpu")
+    assert chosen(tmp_path)[0].name == "tpu-v5e-8"
+    sees(monkeypatch, 3, kind="TPU v5 lite", backend="tpu")
+    with pytest.raises(RecipeError, match=r"JAX sees 3 x TPU v5 lite, and no slice of one host"):
+        chosen(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        PlimsollError("Unable to initialize backend 'cuda': CUDA driver version is insufficient"),
+        RuntimeError("the process that was to accelerators ended with code 1: its error stands above"),
+    ],
+)
+def test_a_card_that_jax_cannot_use_is_refused_in_one_paragraph(machine, monkeypatch, problem):
+    """A driver too old for the plug-in, or the plug-in's own error: training on the CPU instead would hide it."""
+
+    def broken(*_, **__):
+        raise problem
+
+    monkeypatch.setattr(accelerator, "ask", broken)
+    with pytest.raises(RecipeError) as refusal:
+        chosen(machine)
+    assert refusal.value.exit_code == 2
+    assert str(problem) in str(refusal.value)
+    assert "or train on the CPU with --chip cpu" in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+BROKEN_PLUGIN = """
+def initialize():
+    raise RuntimeError("Unable to use CUDA because of the following issues:\\n  Outdated CUDA driver: 12.2, needs 13.0")
+"""
+
+
+def test_a_plugins_own_error_is_told_without_its_traceback(tmp_path):
+    """A real process of ours, and a plug-in that fails as NVIDIA's does where the driver is too old."""
+    (tmp_path / "jax_plugins").mkdir()
+    (tmp_path / "jax_plugins/xla_cuda13.py").write_text(BROKEN_PLUGIN)
+    variables = environment.on_card(1.0)
+    variables["PYTHONPATH"] = os.pathsep.join([str(tmp_path), *sys.path])
+    command = [sys.executable, "-m", "plimsoll.worker", "accelerators"]
+    done = subprocess.run(command, input="{}", env=variables, capture_output=True, text=True, check=True)
+    reply = json.loads(done.stdout)
+    assert "Outdated CUDA driver: 12.2, needs 13.0" in reply["refused"]
+    assert "\n" not in reply["refused"]
+    assert "Traceback" not in done.stderr
+
+
+GPUS = "0, GPU-aa, NVIDIA H200, 143771, 143167, 580.159\n1, GPU-bb, NVIDIA H200, 143771, 20000, 580.159\n"
+HOLDERS = "GPU-bb, 4242, python, 123000\nGPU-bb, 77, [Not Found], [N/A]\n"
+
+
+def test_what_others_hold_of_a_card_is_said_with_the_budget_that_would_do(machine, monkeypatch):
+    (machine / "gpus").write_text(GPUS)
+    (machine / "holders").write_text(HOLDERS)
+    h200 = chip("h200")
+    accelerator.require_free(CARD, h200, 130 * GIB)  # the first card is free
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    with pytest.raises(BudgetError) as refusal:
+        accelerator.require_free(CARD, h200, 30 * GIB)
+    for part in ("python (process 4242) with 120.1 GiB", "[Not Found] (process 77)", "at most --memory 18976MiB"):
+        assert part in str(refusal.value)
+    assert refusal.value.exit_code == 2
+    accelerator.require_free(CARD, h200, 18976 * MIB)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-aa,GPU-bb")
+    accelerator.require_free(CARD, h200, 30 * GIB)
+    with pytest.raises(BudgetError, match="process 4242"):  # of two cards the fuller one counts
+        accelerator.require_free(CARD, chip("h200x2"), 30 * GIB)
+
+
+def test_without_nvidia_smi_nothing_is_known_to_be_held(machine):
+    accelerator.require_free(CARD, chip("h200"), CARD.memory_bytes - GIB)
+    with pytest.raises(BudgetError, match="the driver names none"):
+        accelerator.require_free(CARD, chip("h200"), CARD.memory_bytes)
+
+
+def test_the_default_budget_is_no_more_than_the_card_has_and_what_is_free_of_it(machine):
+    h200, said = chip("h200"), []
+    small = dataclasses.replace(CARD, memory_bytes=100 * GIB)
+    (machine / "gpus").write_text(GPUS)
+    assert budget_bytes(None, h200, CARD, said.append) == 143167 * MIB - GIB
+    assert budget_bytes(None, h200, small, said.append) == 100 * GIB
+    assert said == []
+    (machine / "gpus").write_text(GPUS.replace("143167", "51200"))
+    (machine / "holders").write_text(HOLDERS.replace("GPU-bb", "GPU-aa"))
+    assert budget_bytes(None, h200, CARD, said.append) == 49 * GIB
+    assert said[0].startswith("49.0 GiB of the NVIDIA H200 can be used now: python (process 4242) with 120.1 GiB")
+    with pytest.raises(RecipeError, match=r"--memory 120GiB is 120.0 GiB per device, .* has 100.0 GiB"):
+        budget_bytes("120GiB", h200, small)
+
+
+def test_a_plan_of_one_card_leaves_the_others_alone(monkeypatch):
+    monkeypatch.delenv("JAX_CUDA_VISIBLE_DEVICES", raising=False)
+    four = dataclasses.replace(CARD, devices=4)
+    for variables in (
+        accelerator.training_environment(chip("h200x2"), four, 35 * GIB, silently),
+        accelerator.compile_environment(chip("h200x2"), four, 35 * GIB),
+    ):
+        assert variables["JAX_CUDA_VISIBLE_DEVICES"] == "0,1"
+    monkeypatch.setenv("JAX_CUDA_VISIBLE_DEVICES", "3,1,0,2")
+    variables = accelerator.training_environment(chip("h200"), four, 35 * GIB, silently)
+    assert variables["JAX_CUDA_VISIBLE_DEVICES"] == "3"
+
+
+def test_plans_are_compiled_on_the_card_within_the_budget_which_is_not_taken_at_once():
+    variables = accelerator.compile_environment(chip("h200"), CARD, 35 * GIB)
+    assert float(variables["XLA_CLIENT_MEM_FRACTION"]) == pytest.approx(0.25)
+    assert variables["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
+
+
+def test_the_child_of_a_card_that_is_here_is_its_own_compiler_and_answers_for_its_driver():
+    about, other = {}, {}
+    command, variables = _compile_process(chip("h200"), dataclasses.replace(CARD, driver="580.1"), GIB, about, silently)
+    assert command[3] == "card-compile"
+    assert "cuda" in variables["JAX_PLATFORMS"]
+    _compile_process(chip("h200"), dataclasses.replace(CARD, driver="590.2"), GIB, other, silently)
+    assert about != other
+    assert _compile_process(chip("h200"), None, GIB, {}, lambda text: None)[0][3] == "cross-compile"
+
+
+def test_what_is_not_here_is_not_timed():
+    with pytest.raises(RecipeError, match="--measure times plans on the chip at hand, and h200 is not"):
+        plan("stories", chip="h200", measure=True)
+
+
+def test_the_chip_of_a_run_is_found_only_where_nothing_names_it(tmp_path, machine, monkeypatch):
+    sees(monkeypatch, 2)
+    monkeypatch.setattr(accelerator, "_platform_here", lambda root: ("cuda", ""))
+    folder, recipe, said = RunFolder(tmp_path / "run"), preset("stories"), []
+    folder.create()
+    assert train._target(folder, recipe, train.TrainOptions(), said.append).name == "h200x2"
+    assert len(said) == 1
+    assert train._target(folder, recipe, train.TrainOptions(pins={"micro_batch": 1}), said.append).name == "h200"
+    assert train._target(folder, recipe, train.TrainOptions(chip="cpu"), silently).name == "cpu"
+    assert train._target(folder, recipe, train.TrainOptions(), silently, processes=2).name == "cpu"
 
 
 def test_a_cards_process_may_have_the_budget_and_no_more():
@@ -56,35 +303,35 @@ def test_what_is_several_machines_is_not_trained_on_by_one_command():
 
 
 def test_as_many_devices_as_the_chip_has_must_be_here(monkeypatch):
-    monkeypatch.setattr(
-        accelerator, "ask", lambda *_, **__: {"backend": "gpu", "devices": 4 * [dataclasses.asdict(CARD)]}
-    )
-    assert accelerator.card_for(chip("h200x4")) == CARD
+    sees(monkeypatch, 4)
+    assert accelerator.card_for(chip("h200x4")) == dataclasses.replace(CARD, devices=4)
     with pytest.raises(RecipeError, match=r"needs 8 devices in this machine .* JAX finds 4 of its 8"):
         accelerator.card_for(chip("h200x8"))
 
 
-def test_a_card_that_is_not_here_is_refused_before_anything_is_made(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        accelerator, "ask", lambda *_, **__: {"backend": "cpu", "devices": [{"kind": "cpu", "memory_bytes": None}]}
-    )
+def test_a_card_that_is_not_here_is_refused_before_anything_is_made(monkeypatch):
+    sees(monkeypatch, 1, kind="cpu", backend="cpu", memory_bytes=None)
     with pytest.raises(RecipeError, match=r"--chip h200 needs an NVIDIA GPU in this machine .* JAX finds a cpu alone"):
         accelerator.card_for(chip("h200"))
-    monkeypatch.setattr(accelerator, "ask", lambda *_, **__: {"backend": "gpu", "devices": [dataclasses.asdict(CARD)]})
+    sees(monkeypatch, 1)
     assert accelerator.card_for(chip("h200")) == CARD
+
+
+def _target(folder, options):
+    return train._target(folder, preset("stories"), options, lambda text: None)
 
 
 def test_a_run_stays_on_its_chip_until_it_is_planned_again(tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.create()
-    assert train._target(folder, train.TrainOptions()).name == "cpu"
-    assert train._target(folder, train.TrainOptions(chip="l4")).name == "l4"
+    assert _target(folder, train.TrainOptions()).name == "cpu"
+    assert _target(folder, train.TrainOptions(chip="l4")).name == "l4"
     plan = dataclasses.replace(PLANNED.plan, chip="h200")
     folder.write("plan.json", dataclasses.replace(PLANNED, plan=plan).to_dict())
-    assert train._target(folder, train.TrainOptions()).name == "h200"
+    assert _target(folder, train.TrainOptions()).name == "h200"
     with pytest.raises(RunError, match=r"is planned for h200, and --chip says cpu: add --replan"):
-        train._target(folder, train.TrainOptions(chip="cpu"))
-    assert train._target(folder, train.TrainOptions(chip="cpu", replan=True)).name == "cpu"
+        _target(folder, train.TrainOptions(chip="cpu"))
+    assert _target(folder, train.TrainOptions(chip="cpu", replan=True)).name == "cpu"
 
 
 def test_the_process_that_looks_is_a_real_one():

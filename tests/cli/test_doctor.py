@@ -3,7 +3,9 @@
 import json
 
 from commands import plimsoll
+from plimsoll.api import accelerator
 from plimsoll.cli import doctor
+from plimsoll.errors import RecipeError
 from plimsoll.units import GIB, MIB
 
 FOUND = {
@@ -69,6 +71,68 @@ def test_what_lacks_is_said_with_what_to_do():
     for part in ("not installed: orbax-checkpoint", "200.0 MiB of memory", "set PLIMSOLL_CACHE", "no backend"):
         assert part in text
     assert "ready" not in text.splitlines()
+
+
+CARD = FOUND["jax"] | {
+    "backend": "gpu",
+    "devices": [{"kind": "NVIDIA H100 80GB HBM3", "name": "cuda:0"}],
+    "flops": {"float32": 51e12, "bfloat16": 798e12},
+    "copy_bytes_per_second": 3.0e12,
+    "transfer_bytes_per_second": 10e9,
+    "launch_seconds": 3e-6,
+    "host_link_bytes_per_second": 50e9,
+}
+"""What an H100 measured of its products and its memory (docs/log.md, "On a card"); the rest is made up."""
+
+
+SHEET = doctor.sheet("NVIDIA H100 80GB HBM3")
+
+
+def rows(**changes):
+    jax = CARD | changes
+    text = doctor.report(
+        {**FOUND, "jax": jax, "sheet": doctor.sheet("NVIDIA H100 80GB HBM3"), "mend": [], "ready": True}
+    )
+    return text.splitlines()
+
+
+def test_rates_of_a_card_stand_beside_its_data_sheet():
+    assert rows()[2:10] == [
+        "  devices             1 on the backend gpu: NVIDIA H100 80GB HBM3",
+        "  a jitted step       1.2 ms",
+        "  dots                51,000 (sheet 67,000) GFLOP/s in float32, 798,000 (sheet 989,500) GFLOP/s in",
+        "                      bfloat16",
+        "  memory speed        2.7 TiB/s (sheet 3.0 TiB/s), host to device 9.3 GiB/s",
+        "  a small kernel      0.003 ms",
+        "  link to host        46.6 GiB/s from pinned memory",
+        "  process             160.0 MiB for Python and JAX alone",
+    ]
+
+
+def test_a_rate_far_from_the_sheet_is_said():
+    """8 TFLOP/s were once reported for this card, and a rate above the sheet is a clock's mistake."""
+    assert doctor.doubtful(CARD, SHEET) == []
+    flops = {"float32": 8e12, "bfloat16": 1.1e15, "tf32": 200e12}
+    low, high, link = doctor.doubtful(CARD | {"flops": flops, "host_link_bytes_per_second": 10e9}, SHEET)
+    assert low.startswith("dots in float32: 12% of the data sheet: something else uses the card")
+    assert high.startswith("dots in bfloat16: 111% of the data sheet: either the sheet is of another card")
+    assert link.startswith("link to host: 16% of the data sheet")
+    assert any("doubtful" in line and "dots in float32: 12%" in line for line in rows(flops={"float32": 8e12}))
+
+
+def test_a_card_of_no_list_has_no_sheet():
+    assert doctor.sheet("NVIDIA Unheard Of") is None
+    text = doctor.report({**FOUND, "jax": CARD, "sheet": None, "mend": [], "ready": True})
+    assert "sheet" not in text
+
+
+def test_an_accelerator_that_cannot_be_used_is_to_be_mended(monkeypatch, capsys):
+    def broken(*_, **__):
+        raise RecipeError("an NVIDIA GPU and JAX's plug-in for it are in this machine, and JAX cannot use it: too old")
+
+    monkeypatch.setattr(accelerator, "chip_here", broken)
+    assert doctor.doctor([]) == 2
+    assert "to mend: JAX does not work here: an NVIDIA GPU and JAX's plug-in" in capsys.readouterr().out
 
 
 def test_this_machine_is_examined(tmp_path):

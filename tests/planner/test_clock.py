@@ -105,3 +105,37 @@ def test_timed_plans_are_as_they_were_but_for_their_seconds(count):
     found = Clock(compiler, lambda text: None, []).timed(fitting)
     assert [one.seconds for one in found] == [7.0, 8.0][:count]
     assert [(one.plan, one.ledger) for one in found] == [(one.plan, one.ledger) for one in fitting]
+
+
+def on_card(fitting, compiler):
+    failures, said = [], []
+    clock = Clock(compiler, said.append, failures, must_run=True)
+    found = clock.ranked(fitting)
+    return [(one.plan.micro_batch, one.seconds) for one in found if one.measured], found, failures, said
+
+
+def test_on_a_card_the_plan_that_cannot_run_is_found_and_the_others_are_timed():
+    """Not the largest, as on a machine that is too small: 8 fails for a reason of its own."""
+    compiler = Timed({(16, "none"): 1.0, (4, "none"): 2.0, (2, "none"): 3.0}, cannot_run={8})
+    known, _, failures, said = on_card([candidate(micro) for micro in (16, 8, 4, 2)], compiler)
+    assert known == [(16, 1.0), (4, 2.0)]
+    assert failures == ["cannot run: micro-batch 8, remat none, loss whole, float32: no room for 8"]
+    assert failures[0] in said
+
+
+def test_on_a_card_what_cannot_run_is_not_chosen_and_the_next_are_tried():
+    compiler = Timed({(2, "none"): 3.0, (1, "none"): 4.0}, cannot_run={32, 16, 8, 4})
+    known, found, failures, _ = on_card([candidate(micro) for micro in (32, 16, 8, 4, 2, 1)], compiler)
+    assert known == [(2, 3.0), (1, 4.0)]
+    assert len(failures) == 4
+    assert [one.plan.micro_batch for one in found] == [2, 1]
+    _, found, failures, _ = on_card([candidate(micro) for micro in (4, 2)], Timed({}, cannot_run={4, 2}))
+    assert found == []
+    assert len(failures) == 2
+
+
+def test_on_a_card_a_neighbour_that_cannot_run_leaves_the_fastest_as_it_is():
+    compiler = Timed({(16, "none"): 3.0, (8, "none"): 2.0, (4, "none"): 1.0}, cannot_run={2})
+    known, _, failures, _ = on_card([candidate(micro) for micro in (16, 8, 4, 2)], compiler)
+    assert sorted(known) == [(4, 1.0), (8, 2.0), (16, 3.0)]
+    assert len(failures) == 1

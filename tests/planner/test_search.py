@@ -565,6 +565,54 @@ def test_what_does_not_compile_is_told_beside_the_plan():
     assert any("remat none, loss whole" in text and "RESOURCE_EXHAUSTED" in text for text in told)
 
 
+NO_CONFIGURATION = "INTERNAL: No supported config found for HLO: %gemm_fusion_dot.12 (kind __triton_gemm)"
+
+
+class Triton(FakeCompiler):
+    """Fails for the micro-batches that failed on an H100, and not for lack of memory (docs/log.md, "On a card")."""
+
+    def analyse(self, plan: Plan):
+        if plan.micro_batch in (2, 8, 256):
+            self.compiles += 1
+            raise DoesNotCompile(NO_CONFIGURATION)
+        return super().analyse(plan)
+
+
+def test_where_a_micro_batch_does_not_compile_those_beside_it_are_tried():
+    """The largest that fits and compiles is as good as ever, and what was left out stands in one sentence."""
+    every = found(GIB, FakeCompiler(loop_seconds=0.05), effective_batch=768)
+    planned = found(GIB, Triton(loop_seconds=0.05), effective_batch=768)
+    assert planned.plan.micro_batch == every.plan.micro_batch > 8
+    assert planned.plan.remat == every.plan.remat == "none"
+    assert planned.not_compiled.startswith("2 of ")
+    assert "did not compile, the fastest may be among them: micro-batch 2, 8 (INTERNAL: No supp" in planned.not_compiled
+    assert planned.to_dict()["not_compiled"] == planned.not_compiled
+    assert every.not_compiled == ""
+
+
+def test_a_compiler_that_lacks_memory_leaves_out_nothing_that_would_be_faster():
+    """A TPU's compiler refuses what does not fit: the next larger would not fit either, and nothing is missing."""
+    compiler = FakeCompiler(fails=lambda plan: plan.micro_batch > 2)
+    planned = found(GIB, compiler, effective_batch=16)
+    assert planned.not_compiled == ""
+    assert planned.plan.micro_batch <= 2
+
+
+def test_on_a_card_a_plan_that_cannot_run_is_not_chosen_and_the_next_best_is():
+    seconds = {(16, "none"): 1e-4, (8, "none"): 2e-4, (4, "none"): 1e-3}
+    compiler = FakeCompiler(cannot_run=lambda plan: plan.micro_batch in (16, 8), seconds=seconds, loop_seconds=0.05)
+    planned = found(GIB, compiler, measure=True, platform="cuda", chip="h100")
+    assert planned.plan.micro_batch == 4
+    assert planned.step_seconds_source == "measured"
+    assert sum(text.startswith("cannot run: micro-batch") for text in planned.left_out) >= 2
+
+
+def test_on_a_card_where_no_plan_runs_the_search_is_refused():
+    with pytest.raises(BudgetError) as refused:
+        found(GIB, FakeCompiler(cannot_run=lambda plan: True), measure=True, platform="cuda", chip="h100")
+    assert "cannot run: micro-batch" in str(refused.value)
+
+
 class Accelerator(FakeCompiler):
     """Moves what its dots read and write; recomputing moves more, though less is there at once."""
 

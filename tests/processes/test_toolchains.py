@@ -181,7 +181,7 @@ def test_a_plan_says_why_it_is_only_estimated(steps, place, tmp_path):
     toolchains.install("cuda", lambda _: None)
     borrow(place / "cuda", tmp_path / "gone")
     messages, about = [], {}
-    command, _ = _compile_process(chip("h200"), about, messages.append)
+    command, _ = _compile_process(chip("h200"), None, GIB, about, messages.append)
     assert command[0] == sys.executable
     assert about["compiled"] is False
     assert messages == [

@@ -6,18 +6,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from plimsoll.api import notebook
+from plimsoll.api import accelerator, notebook
+from plimsoll.api.accelerator import Card
 from plimsoll.api.mesh import over_devices
 from plimsoll.api.pins import require_levers, require_supported
 from plimsoll.errors import RecipeError
 from plimsoll.levers.lever import CLASSES
 from plimsoll.levers.records.batch import PREFETCH
 from plimsoll.planned import Planned
-from plimsoll.planner import calibration, chips, host
+from plimsoll.planner import calibration, host
 from plimsoll.planner.child import Child
 from plimsoll.planner.chips import Chip
 from plimsoll.planner.search import search
@@ -47,7 +49,8 @@ def plan(
     name: str | None = None,
     memory: str | int | None = None,
     host_memory: str | int | None = None,
-    chip: str = "cpu",
+    chip: str | None = None,
+    card: Card | None = None,
     mesh: str | None = None,
     processes: int = 1,
     numerics: str = "mixed",
@@ -60,21 +63,38 @@ def plan(
 ) -> Planned:
     """Returns the fastest plan for `recipe` whose predicted peak fits `memory`; allocates nothing unless `measure`.
 
+    `chip` is one of `plimsoll chips`; without it the accelerator that is here, else the CPU. A `card` of that kind that
+    is in this machine compiles the plans itself, and times them if `measure`; one that nobody passed is looked for.
     `mesh` says how many devices share the work and the state, like "data=4,fsdp=2"; without it all that are there do.
     `processes` of a CPU have as many each. `memory` is per device; `host_memory` is each host's beside its
     accelerators. `prepared` says what is known of the data; without it nothing of the data is read. `pinned_by` is
     where `pins` come from, if nobody typed them. `measure` times the best few, on the chip at hand only.
     `margin_bytes` stay free, beyond the prediction, in the phases that a plan decides about: what a run that went over
     its budget has learned.
-    Raises BudgetError, with the smallest peak found and what would fit, if nothing does.
+    Raises BudgetError, with the smallest peak found and what would fit, if nothing does; and RecipeError where driver
+    and plug-in of an accelerator are here, and JAX cannot use it.
     """
     name, recipe = named(recipe, name)
-    target, pins = over_devices(chips.chip(chip), recipe, pins or {}, mesh, processes=processes)
-    if measure and target.platform != "cpu":
-        raise RecipeError(f"--measure times plans on the chip at hand, and {chip} is not: leave it out")
+    pins = pins or {}
+    if chip is None:
+        found = accelerator.chip_here(say, batch=pins.get("micro_batch") or recipe.effective_batch, mesh=mesh)
+    else:
+        found = accelerator.chip_named(chip)
+    target, pins = over_devices(found, recipe, pins, mesh, processes=processes)
+    card = card or (accelerator.card_here(target) if processes == 1 else None)
+    if measure and target.platform != "cpu" and card is None:
+        raise RecipeError(f"--measure times plans on the chip at hand, and {target.name} is not: leave it out")
+    if card is None and target.platform != "cpu" and not target.flops:
+        raise RecipeError(
+            f"{target.name} is in no list of chips, and JAX cannot use as many of them here: its rates are not known."
+            " Add it to a chip file (docs/chips.md)"
+        )
+    budget = budget_bytes(memory, target, card, say)
+    if measure:
+        accelerator.require_free(card, target, budget)
     samples = None
     if calibration.is_on():
-        samples, unreadable = calibration.read(environment.cache_folder(), calibration.key_of(recipe.kind, chip))
+        samples, unreadable = calibration.read(environment.cache_folder(), calibration.key_of(recipe.kind, target.name))
         if unreadable is not None:
             say(unreadable)
     problem = _problem(
@@ -82,7 +102,8 @@ def plan(
         target,
         prepared,
         recipe=name,
-        budget_bytes=budget_bytes(memory, target),
+        budget_bytes=budget,
+        available_bytes=host.available_bytes() if card is None else budget,
         host_budget_bytes=_host_budget(host_memory, target),
         numerics=numerics,
         pins=pins,
@@ -91,7 +112,7 @@ def plan(
         learned=Learned(corrections=calibration.corrections(samples or []), margin_bytes=margin_bytes),
     )
     about = {"recipe": to_dict(recipe), "steps": (prepared or recipe).steps or UNKNOWN_STEPS}
-    command, variables = _compile_process(target, about, say)
+    command, variables = _compile_process(target, card, budget, about, say)
     with Child(command, variables, about=about, answers=environment.cache_folder() / "answers") as compiler:
         planned = search(problem, compiler, say)
         further = {
@@ -103,8 +124,16 @@ def plan(
         return notebook.ShownPlan(**vars(planned) | further)
 
 
-def _compile_process(target: Chip, about: dict[str, Any], say: Say) -> tuple[list[str], dict[str, str]]:
+def _compile_process(
+    target: Chip, card: Card | None, budget: int, about: dict[str, Any], say: Say
+) -> tuple[list[str], dict[str, str]]:
     """Returns command and environment of the child for this chip; `about` gets what its answers depend on."""
+    if card is not None and target.platform == "cuda":
+        flags = os.environ.get("XLA_FLAGS", "")
+        about |= {"chip": dataclasses.asdict(target), "compiled": True}
+        about |= {"card": {**dataclasses.asdict(card), "xla_flags": flags}}
+        command = [sys.executable, "-m", "plimsoll.worker", "card-compile", json.dumps(about)]
+        return command, accelerator.compile_environment(target, card, budget)
     if target.platform == "cpu":
         command = [sys.executable, "-m", "plimsoll.worker", "compile"]
         about |= {"devices": target.devices} if target.devices > 1 else {}
@@ -121,8 +150,31 @@ def _compile_process(target: Chip, about: dict[str, Any], say: Say) -> tuple[lis
     return [*command, json.dumps(about)], environment.for_processes(target.platform, devices=devices)
 
 
-def budget_bytes(memory: str | int | None, target: Chip | None = None) -> int:
-    """Returns the budget of one device: `memory`, else what is available here less a margin, or what the chip has."""
+def budget_bytes(
+    memory: str | int | None, target: Chip | None = None, card: Card | None = None, say: Say = lambda text: None
+) -> int:
+    """Returns the budget of one device: `memory`, else what is available here less a margin, or what the chip has.
+
+    Args:
+        memory: Budget that was requested.
+        target: Chip that is planned for; this machine if left out.
+        card: That chip, where it is in this machine: by default no more than what is free of it.
+        say: Called with who holds the rest, if that is a tenth of it or more.
+
+    Raises:
+        RecipeError: `memory` cannot be read, or is more than the chip has.
+    """
+    if card is not None and target is not None and target.platform == "cuda":
+        most = min(target.memory_bytes, card.memory_bytes)
+        if memory is None:
+            free = accelerator.free_bytes(card, target)
+            if free < 0.9 * most:
+                who = accelerator.held(card, target) or "processes that the driver does not name"
+                say(f"{format_bytes(free)} of the {card.kind} can be used now: {who} hold the rest")
+            return min(most, free)
+        if parse_bytes(memory) <= most:
+            return parse_bytes(memory)
+        target = dataclasses.replace(target, memory_bytes=most)
     elsewhere = target if target is not None and target.platform != "cpu" else None
     if memory is None:
         available = host.available_bytes() if elsewhere is None else elsewhere.memory_bytes
@@ -176,6 +228,5 @@ def _problem(described: Recipe, target: Chip, prepared: Prepared | None, **reque
         layerwise=described.layerwise_passes,
         host_bytes={depth: described.host_bytes(prepared, prefetch=depth) for depth in prefetches},
         data_advice=described.data_advice(),
-        available_bytes=host.available_bytes(),
         **requested,
     )

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from plimsoll.api import accelerator, notebook
+from plimsoll.api.accelerator import Card
 from plimsoll.api.mesh import elsewhere, over_devices
 from plimsoll.api.pins import levers_of, require_levers
 from plimsoll.api.plan import Say, budget_bytes, named, plan, printing
@@ -25,7 +26,6 @@ from plimsoll.engine.options import TrainOptions
 from plimsoll.errors import BudgetError, DataError, PlimsollError, RecipeError, RunError, StoppedError
 from plimsoll.levers.registry import LEVERS
 from plimsoll.planned import Plan
-from plimsoll.planner import chips
 from plimsoll.planner.chips import Chip
 from plimsoll.processes import interruption
 from plimsoll.processes.handover import Ready, become
@@ -53,7 +53,7 @@ def prepare_run(
     folder.create()
     lock = folder.lock() if lock is None else lock
     try:
-        target = _target(folder, options)
+        target = _target(folder, recipe, options, say, processes)
         devices = over_devices(target, recipe, options.pins, options.mesh, processes=processes)[0].devices
         if options.debug_nans and devices > 1:
             raise RecipeError(
@@ -65,7 +65,8 @@ def prepare_run(
             levers_of(options.plan, recipe, options.pins)  # what is no plan is refused before data is prepared
         prepared = prepare_data(folder, recipe, say)
         trained_by = folder.planned()["plan"] if folder.has("plan.json") and folder.saved_steps() else {}
-        budget = _settle_plan(folder, recipe, options, prepared, target, say, processes)
+        budget = _settle_plan(folder, recipe, options, prepared, target, card, say, processes)
+        accelerator.require_free(card, target, budget)
         levers = folder.planned()["plan"]
         local_devices = levers.get("devices", 1) // processes
         variables = accelerator.training_environment(target, card, budget, say, devices=local_devices)
@@ -99,15 +100,21 @@ def _notes_of_changes(folder: RunFolder, before: Mapping[str, Any], now: Mapping
     return (f"planned again after step {max(folder.saved_steps()):,}: {words}",)
 
 
-def _target(folder: RunFolder, options: TrainOptions) -> Chip:
-    """Returns the chip to train on. A run stays on its chip, unless it is planned again."""
+def _target(folder: RunFolder, recipe: Recipe, options: TrainOptions, say: Say, processes: int = 1) -> Chip:
+    """Returns the chip to train on: by default the accelerator that is here, else the CPU.
+
+    A run stays on its chip, unless it is planned again for another. Of several processes each has a CPU by default.
+    """
     theirs = folder.planned()["plan"]["chip"] if folder.has("plan.json") else None
     if theirs is not None and options.chip not in (None, theirs) and not options.replan:
         raise RunError(
             f"{folder.path} is planned for {theirs}, and --chip says {options.chip}: add --replan to go on there, leave"
             " --chip out, or name another --run"
         )
-    return chips.chip(options.chip or theirs or "cpu")
+    if name := options.chip or theirs or ("cpu" if processes > 1 else None):
+        return accelerator.chip_named(name)
+    batch = options.pins.get("micro_batch") or recipe.effective_batch
+    return accelerator.chip_here(say, batch=batch, mesh=options.mesh)
 
 
 def prepare_data(folder: RunFolder, recipe: Recipe, say: Say) -> Prepared:
@@ -144,7 +151,14 @@ def prepare_data(folder: RunFolder, recipe: Recipe, say: Say) -> Prepared:
 
 
 def _settle_plan(
-    folder: RunFolder, recipe: Recipe, options: TrainOptions, prepared: Prepared, target: Chip, say: Say, processes: int
+    folder: RunFolder,
+    recipe: Recipe,
+    options: TrainOptions,
+    prepared: Prepared,
+    target: Chip,
+    card: Card | None,
+    say: Say,
+    processes: int,
 ) -> int:
     """Keeps the plan in the run's folder or writes a new one there, and returns the budget in bytes.
 
@@ -157,7 +171,7 @@ def _settle_plan(
         planned = folder.planned()
         moved = elsewhere(planned, options.mesh, target, processes=processes)
         if moved is None and (options.keep_plan or margin <= planned.get("margin_bytes", 0)):
-            return _keep_plan(folder, planned, options, target, say)
+            return _keep_plan(folder, planned, options, target, card, say)
         why = moved or f"went over its budget, and gets a margin of {format_bytes(margin)}"
         say(f"{folder.path} {why}: planning again")
         options = dataclasses.replace(options, memory=options.memory or planned["budget_bytes"])
@@ -172,12 +186,13 @@ def _settle_plan(
             name=options.name,
             memory=options.memory,
             chip=target.name,
+            card=card,
             mesh=options.mesh,
             processes=processes,
             numerics=options.numerics,
             pins=pins,
             pinned_by=None if options.plan is None else f"--plan {options.plan}",
-            measure=options.plan is None and target.platform == "cpu" and processes == 1,
+            measure=options.plan is None and target.platform in ("cpu", "cuda") and processes == 1,
             prepared=prepared,
             margin_bytes=margin,
             say=say,
@@ -199,7 +214,14 @@ def _settle_plan(
     return planned.ledger.budget_bytes
 
 
-def _keep_plan(folder: RunFolder, planned: Mapping[str, Any], options: TrainOptions, target: Chip, say: Say) -> int:
+def _keep_plan(
+    folder: RunFolder,
+    planned: Mapping[str, Any],
+    options: TrainOptions,
+    target: Chip,
+    card: Card | None,
+    say: Say,
+) -> int:
     """Says which options a run's plan overrules, and returns the budget. Raises BudgetError if the plan needs more."""
     plan = Plan.from_dict(planned["plan"])
     other = [name for name, value in options.pins.items() if getattr(plan, name) != value]
@@ -210,7 +232,7 @@ def _keep_plan(folder: RunFolder, planned: Mapping[str, Any], options: TrainOpti
     if planned.get("disk"):
         disk.require_room(folder.checkpoints, planned["disk"])
     needed = planned["predicted_peak_bytes"]
-    budget = planned["budget_bytes"] if options.memory is None else budget_bytes(options.memory, target)
+    budget = planned["budget_bytes"] if options.memory is None else budget_bytes(options.memory, target, card)
     if needed > budget:
         raise BudgetError(
             f"the plan of {folder.path} needs {format_bytes(needed)}, and --memory allows {format_bytes(budget)}: add"

@@ -22,14 +22,17 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "nump
 LEAST_MEMORY = 512 * MIB
 """Memory below which no run is worth trying: the process of a small model takes 300 to 400 MiB."""
 LEAST_DISK = GIB
+LOW, HIGH = 1 / 3, 1.05
+"""Share of a data sheet's rate below which, and above which, a measured one is doubtful. An H100 reached 0.81 of its
+products and 0.9 of its memory (docs/log.md, "On a card"), and nothing is above its sheet but a clock's mistake."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorOptions:
     run: str = "runs"
     """Folder where runs are to be kept: its free disk is reported."""
-    chip: str = "cpu"
-    """Ask JAX for this chip's devices: one of `plimsoll chips`."""
+    chip: str | None = None
+    """Ask JAX for this chip's devices: one of `plimsoll chips`; default: what a run without --chip is trained on."""
     coordinator: str | None = None
     """HOST:PORT of the first of several processes, each started with this command: every one reports all."""
     processes: int | None = None
@@ -42,15 +45,25 @@ class DoctorOptions:
 def doctor(arguments: list[str]) -> int:
     """Prints devices, versions, rates, memory and disk, and `ready` or what to mend. Returns the exit code."""
     options = parse(DoctorOptions, arguments, program="plimsoll doctor")
-    from plimsoll.api import cluster
-    from plimsoll.planner import chips
+    from plimsoll.api import accelerator, cluster
     from plimsoll.processes import environment
 
-    backend = chips.chip(options.chip).platform
     member = cluster.membership(options.coordinator, options.processes, options.process, chip=options.chip)
-    under = None if backend == "cpu" and member is None else environment.for_several(backend)
     question = {} if member is None else {"together": dataclasses.asdict(member)}
+    chosen: list[str] = []
+    backend, not_usable = "cpu", ""
+    try:
+        if options.chip is not None:
+            backend = accelerator.chip_named(options.chip).platform
+        elif member is None:
+            backend = accelerator.chip_here(chosen.append, batch=0).platform
+    except PlimsollError as problem:  # a failure is a finding here
+        if options.chip is not None:
+            raise
+        not_usable = str(problem)
+    under = None if backend == "cpu" and member is None else environment.for_several(backend)
     result: dict[str, Any] = {
+        "trains": chosen[0] if chosen else None,
         "versions": {"python": platform.python_version(), "plimsoll": installed_version(DISTRIBUTION)}
         | {name: installed_version(name) for name in PACKAGES},
         "memory": memory(),
@@ -60,9 +73,11 @@ def doctor(arguments: list[str]) -> int:
     try:
         from plimsoll.processes.request import ask
 
-        result["jax"] = ask("doctor", question, under=under)
-    except (PlimsollError, RuntimeError) as problem:  # a failure is a finding here
-        result["jax"] = {"failed": str(problem)}
+        examined: dict[str, Any] = {"failed": not_usable} if not_usable else ask("doctor", question, under=under)
+    except (PlimsollError, RuntimeError) as problem:
+        examined = {"failed": str(problem)}
+    result["jax"] = examined
+    result["sheet"] = sheet(str(examined["devices"][0]["kind"])) if "launch_seconds" in examined else None
     result["mend"] = to_mend(result)
     result["ready"] = not result["mend"]
     print(json.dumps(result) if options.json else report(result))
@@ -115,6 +130,44 @@ def plugins() -> list[str]:
     return sorted(name for name in registered | inside if not name.endswith("__"))
 
 
+def sheet(kind: str) -> dict[str, Any] | None:
+    """Returns the rates of a card's data sheet, named as measured ones are; None if no list of chips has the card.
+
+    Args:
+        kind: JAX's name of the card.
+    """
+    from plimsoll.planner import chips
+
+    chip = chips.chip_called(kind)
+    if chip is None:
+        return None
+    rates: dict[str, Any] = {"flops": dict(chip.flops), "copy_bytes_per_second": chip.memory_bandwidth}
+    return rates | ({"host_link_bytes_per_second": chip.host_link_bandwidth} if chip.host_link_bandwidth else {})
+
+
+def doubtful(measured: Mapping[str, Any], sheet: Mapping[str, Any]) -> list[str]:
+    """Returns a sentence for each measured rate that the card's data sheet makes doubtful.
+
+    Args:
+        measured: Rates as `engine.machine.examine` returns them.
+        sheet: Those of the data sheet, named alike.
+    """
+    pairs = {f"dots in {name}": (measured["flops"].get(name), rate) for name, rate in sheet["flops"].items()}
+    for words, name in (("memory speed", "copy_bytes_per_second"), ("link to host", "host_link_bytes_per_second")):
+        pairs[words] = measured.get(name), sheet.get(name)
+    sentences = []
+    for words, (rate, nominal) in pairs.items():
+        if not rate or not nominal or LOW <= rate / nominal <= HIGH:
+            continue
+        why = (
+            "something else uses the card, it is throttled, or its driver does not suit it"
+            if rate < LOW * nominal
+            else "either the sheet is of another card, or the measurement is wrong"
+        )
+        sentences.append(f"{words}: {rate / nominal:.0%} of the data sheet: {why}")
+    return sentences
+
+
 def to_mend(result: Mapping[str, Any]) -> list[str]:
     """Returns a sentence for each thing that keeps a run from starting, with what to do about it."""
     from plimsoll.units import format_bytes
@@ -142,7 +195,7 @@ def to_mend(result: Mapping[str, Any]) -> list[str]:
 
 def report(result: Mapping[str, Any]) -> str:
     """Returns the result as text."""
-    from plimsoll.report.layout import format_known_bytes, labelled
+    from plimsoll.report.layout import all_labelled, format_known_bytes, labelled
     from plimsoll.units import format_bytes, format_seconds
 
     jax, ram, where = result["jax"], result["memory"], result["disk"]
@@ -150,9 +203,16 @@ def report(result: Mapping[str, Any]) -> str:
     hidden = ", ".join(result["plugins"]) + ": hidden from runs on cpu" if result["plugins"] else "none"
     cache_free, run_free = (f"{format_bytes(where[name])} free" for name in ("cache_free_bytes", "run_free_bytes"))
     lines = labelled("versions", installed)
+    lines += labelled("by default", result["trains"]) if result.get("trains") else []
     if "failed" not in jax:
-        rates = ", ".join(f"{rate / 1e9:,.0f} GFLOP/s in {precision}" for precision, rate in jax["flops"].items())
+        nominal: dict[str, Any] = result.get("sheet") or {"flops": {}}
+        rates = ", ".join(
+            f"{rate / 1e9:,.0f}{_of_sheet(nominal['flops'].get(precision), 1e9)} GFLOP/s in {precision}"
+            for precision, rate in jax["flops"].items()
+        )
         copied, moved = jax["copy_bytes_per_second"], jax["transfer_bytes_per_second"]
+        sheet_copied = nominal.get("copy_bytes_per_second")
+        copies = f"{format_bytes(copied)}/s" + (f" (sheet {format_bytes(sheet_copied)}/s)" if sheet_copied else "")
         kinds = ", ".join(device["kind"] for device in jax["devices"])
         lines += labelled("devices", f"{len(jax['devices'])} on the backend {jax['backend']}: {kinds}")
         for number, process in enumerate(jax.get("processes", [])):
@@ -161,7 +221,9 @@ def report(result: Mapping[str, Any]) -> str:
         lines += [
             *labelled("a jitted step", format_seconds(jax["step_seconds"])),
             *labelled("dots", rates),
-            *labelled("memory speed", f"{format_bytes(copied)}/s, host to device {format_bytes(moved)}/s"),
+            *labelled("memory speed", f"{copies}, host to device {format_bytes(moved)}/s"),
+            *all_labelled(_of_card(jax)),
+            *all_labelled(("doubtful", text) for text in (doubtful(jax, nominal) if len(nominal) > 1 else ())),
             *labelled("process", f"{format_bytes(jax['process_bytes'])} for Python and JAX alone"),
         ]
     limit = ram["cgroup_room_bytes"]
@@ -175,3 +237,18 @@ def report(result: Mapping[str, Any]) -> str:
     ]
     verdict = ["ready"] if result["ready"] else [f"to mend: {problem}" for problem in result["mend"]]
     return "\n".join([*lines, "", *verdict])
+
+
+def _of_sheet(nominal: float | None, unit: float) -> str:
+    return f" (sheet {nominal / unit:,.0f})" if nominal else ""
+
+
+def _of_card(jax: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns rows that only a card has: what starting a kernel costs, and the link to pinned memory of the host."""
+    from plimsoll.units import format_bytes, format_seconds
+
+    if "launch_seconds" not in jax:
+        return []
+    link = jax["host_link_bytes_per_second"]
+    pinned = f"{format_bytes(link)}/s from pinned memory" if link else "the backend has no pinned memory"
+    return [("a small kernel", format_seconds(jax["launch_seconds"])), ("link to host", pinned)]

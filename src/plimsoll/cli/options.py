@@ -58,8 +58,8 @@ class PlanOptions:
     """Budget per device, like 768MiB or 2GB; default: what is available less a margin, or what the chip has."""
     host_memory: str | None = None
     """Budget of a host beside its accelerators."""
-    chip: str = "cpu"
-    """The chip to plan for: one of `plimsoll chips`."""
+    chip: str | None = None
+    """The chip to plan for: one of `plimsoll chips`; default: the accelerator that JAX sees here, else cpu."""
     mesh: str | None = None
     """Devices that share the work, and the state, like data=8 or data=4,fsdp=2; default: all of the chip's."""
     measure: bool = False

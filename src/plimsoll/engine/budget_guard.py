@@ -14,7 +14,7 @@ from typing import Any, Literal
 import jax
 
 from plimsoll.engine.options import Session
-from plimsoll.errors import StoppedError
+from plimsoll.errors import DeviceLostError, StoppedError
 from plimsoll.runs.folder import RunFolder
 from plimsoll.training import allocator, memory, overruns
 from plimsoll.training.checkpoint import Checkpoints
@@ -70,6 +70,18 @@ class BudgetGuard:
             ) from problem
         self._keep("allocator", step, allocator.peak_bytes(), message)
         return Ended(step, None, True)
+
+    def lost(self, problem: BaseException, checkpoints: Path) -> DeviceLostError:
+        """Returns the error of a session whose accelerator no longer answers."""
+        step = max((saved.step for saved in Checkpoints(checkpoints, in_background=False).all()), default=0)
+        message = " ".join(str(problem).split())[:200]
+        advice = "`nvidia-smi` and the system's log (`dmesg | grep Xid`) say what became of it"
+        if "OUT_OF_MEMORY" in message:
+            advice = "its driver had no memory left beside the budget: ask for a smaller --memory, with --replan"
+        return DeviceLostError(
+            f"the accelerator no longer answers ({message}): {advice}. What was saved up to step {step:,} is whole: run"
+            " the same command again to continue"
+        )
 
     def _keep(self, what: Literal["resident set", "allocator"], step: int, measured: int, message: str = "") -> None:
         self.overrun = overruns.Overrun(

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -42,7 +42,11 @@ class CrossCompiler(LocalCompiler):
         self.examples = self.recipe.effective_batch // self.chip.devices
         """One device's share of an effective batch."""
         self.compiled = about["compiled"]
-        self.devices = topology.devices(self.chip) if self.compiled else []
+        self.devices = self.placed() if self.compiled else []
+
+    def placed(self) -> Sequence[Any]:
+        """Returns the chip's devices, as its compiler takes them."""
+        return topology.devices(self.chip)
 
     def rates(self) -> Rates:
         """Returns the chip's rates from the catalogue."""

@@ -1,7 +1,8 @@
-"""Devices that JAX finds on this machine, and their rates: small things timed, in a child like training's."""
+"""Devices that JAX finds on this machine, and their rates: work that is timed, in a child like training's."""
 
 from __future__ import annotations
 
+import logging
 import socket
 import time
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plimsoll.engine.card_rates import card_rates
 from plimsoll.engine.compile import cpu_rates
 from plimsoll.errors import PlimsollError
 from plimsoll.training import distributed, memory
@@ -18,10 +20,14 @@ from plimsoll.units import MIB
 
 TRANSFER_BYTES = 64 * MIB
 """Size of the array that is sent to the device to measure the rate."""
+SAID = 400
+"""Characters that are shown of a message of JAX or its plug-in."""
 
 
 def examine(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Measures this machine, in about two seconds. Rates are the best of a few: what it can do without other load.
+    """Measures this machine: a CPU in about two seconds, a card in some more.
+
+    Rates are the best of a few: what it can do without other load.
 
     With `together` (a `cluster.Asked` as a dictionary) every process reports its host and devices, and reads those of
     all, in the order of their numbers.
@@ -34,13 +40,16 @@ def examine(request: Mapping[str, Any]) -> dict[str, Any]:
         everyone["processes"] = [board.read(f"devices-{number}") for number in range(distributed.processes())]
         distributed.leave()  # when all have read them
     process_bytes = memory.resident_bytes()
-    rates = cpu_rates()
+    backend = jax.default_backend()
+    rates = cpu_rates() if backend == "cpu" else card_rates()
+    of_card = {"launch_seconds": rates.dot_seconds, "host_link_bytes_per_second": rates.host_link_bytes}
     return {
-        "backend": jax.default_backend(),
+        "backend": backend,
         "devices": _local_devices(),
         **everyone,
         "process_bytes": process_bytes,
         "flops": dict(rates.flops),
+        **({} if backend == "cpu" else of_card),
         "copy_bytes_per_second": rates.copy_bytes,
         "transfer_bytes_per_second": transfer_rate(),
         "step_seconds": step_seconds(),
@@ -52,11 +61,22 @@ def _local_devices() -> list[dict[str, str]]:
 
 
 def accelerators(_request: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the devices JAX would train on, and what the allocator could give of each; allocates nothing."""
+    """Returns the devices JAX would train on, and what the allocator could give of each; allocates nothing.
+
+    Raises:
+        PlimsollError: JAX has no devices, in one paragraph with what its plug-in says.
+    """
+    messages = _Messages()
+    discovery = logging.getLogger("jax._src.xla_bridge")
+    discovery.addHandler(messages)
+    discovery.propagate = False  # JAX prints the traceback of a plug-in that fails
     try:
         devices = jax.local_devices()
     except RuntimeError as problem:  # their driver or library is missing
-        raise PlimsollError(str(problem).partition(" (set JAX_PLATFORMS")[0]) from None
+        messages.texts.append(str(problem).partition(" (set JAX_PLATFORMS")[0])
+        devices = []
+    if not devices or (messages.texts and jax.default_backend() == "cpu"):
+        raise PlimsollError(_one_paragraph(messages.texts))
     stats = [(device, device.memory_stats() or {}) for device in devices]
     return {
         "backend": jax.default_backend(),
@@ -64,6 +84,23 @@ def accelerators(_request: Mapping[str, Any]) -> dict[str, Any]:
             {"kind": device.device_kind, "memory_bytes": limits.get("bytes_limit")} for device, limits in stats
         ],
     }
+
+
+class _Messages(logging.Handler):
+    """Warnings and errors of a logger, kept instead of printed; of an exception its own text."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raised = record.exc_info[1] if record.exc_info else None
+        self.texts.append(record.getMessage() if raised is None else str(raised))
+
+
+def _one_paragraph(texts: list[str]) -> str:
+    """Returns messages without their line breaks, each at most SAID characters long."""
+    return "; ".join(dict.fromkeys(" ".join(text.split())[:SAID] for text in texts))
 
 
 def transfer_rate() -> float:

@@ -21,7 +21,8 @@ class TrainOptions:
     memory: str | int | None = None
     """Budget, like 768MiB or 2GB; default: what is available, less a margin, or what the chip has."""
     chip: str | None = None
-    """Train on this: cpu (the default), or the NVIDIA GPU of this machine, by its name in `plimsoll chips`."""
+    """Train on this: cpu, or the accelerator of this machine, by its name in `plimsoll chips`; default: the
+    accelerator that JAX sees here, else cpu; of several processes, cpu."""
     mesh: str | None = None
     """Devices that share the work, and the state, like data=8 or data=4,fsdp=2; default: all that are here."""
     run: str | None = None

@@ -78,6 +78,8 @@ class _Training:
         try:
             ended = self._train()
         except Exception as problem:
+            if allocator.device_lost(problem):
+                raise self.guard.lost(problem, self.folder.checkpoints) from problem
             if not allocator.refused(problem):
                 raise
             ended = self.guard.refused(problem, self.folder.checkpoints)
@@ -121,7 +123,7 @@ class _Training:
                 batches = self.recipe.validation(self.folder.path, examples=self.plan.micro_batch)
                 return summed(iter(batches), executables.evaluate, params)
 
-            ended = None
+            ended, lost = None, False
             self.guard.started = allocator.peak_bytes()
             try:
                 state, ended = run_steps(
@@ -137,16 +139,19 @@ class _Training:
                 )
                 self.guard.session_ended(ended)
             except Exception as problem:
+                lost = allocator.device_lost(problem)
                 if not allocator.refused(problem):
                     raise
                 ended = self.guard.refused(problem, self.folder.checkpoints)
             finally:
-                self.measured.write(executables.state, log)
-                self.measured.calibrate(log)
+                if not lost:
+                    self.measured.write(executables.state, log)
+                    self.measured.calibrate(log)
                 plans_again = ended is not None and ended.over and distributed.processes() == 1
                 if self.guard.overrun is not None:
                     log.say(self.guard.words(plans_again=plans_again), important=True)
-                log.close(None if plans_again else ended, self.folder.read("ledger.json"), checkpoints.best())
+                ledger = {} if lost else self.folder.read("ledger.json")
+                log.close(None if plans_again else ended, ledger, checkpoints.best())
         finally:
             loader.close()
         assert ended is not None

@@ -41,7 +41,7 @@ class Child:
     ) -> None:
         self._command, self._environment = list(command), dict(environment)
         self._about = json.dumps([about, _versions()], sort_keys=True)
-        self._chip = json.dumps([about.get("chip"), _versions()], sort_keys=True)
+        self._chip = json.dumps([about.get("chip"), about.get("card"), _versions()], sort_keys=True)
         self._answers = answers
         self._process: subprocess.Popen[str] | None = None
         self._errors: IO[str] | None = None
@@ -90,7 +90,7 @@ class Child:
         try:
             answer = self._ask(verb, arguments)
         except ChildDied:
-            if compiles:  # costs one plan
+            if compiles or verb == "measure":  # costs one plan, or those that were timed together
                 raise
             answer = self._ask(verb, arguments)  # all plans need this one
         self.compiles += compiles

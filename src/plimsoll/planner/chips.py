@@ -61,6 +61,17 @@ def chips(file: Path | None = None) -> list[Chip]:
     return [_this_machine(), *map(_gpus, known.chips.values()), *slices]
 
 
+def chip_called(description: str, file: Path | None = None) -> Chip | None:
+    """Returns the GPU that CUDA, and JAX, call so, with the rate of its links; None if no list has it.
+
+    Args:
+        description: As `description` of a chip's compiler options, like "NVIDIA H100 80GB HBM3".
+        file: The user's chips, else `user_file()`; those have precedence.
+    """
+    named = [gpu for gpu in _catalogue(file).chips.values() if gpu.compiler.get("description") == description]
+    return named[-1] if named else None
+
+
 def rates(chip: Chip) -> Rates:
     """Returns the rates of one device for the roofline, from the catalogue."""
     assert chip.platform != "cpu", "a CPU's rates are measured by the compile child"

@@ -41,6 +41,8 @@ FOLLOWING = 8
 NEARLY = 1.15
 """A peak estimated at so much of the budget is compiled to be sure."""
 
+OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
+"""XLA's word in the refusal of a compiler or an allocator that lacks the memory."""
 GRADIENT_BYTES = 4
 """Bytes of a parameter's gradient, whatever its own are."""
 CONFIRMED = 4
@@ -108,11 +110,12 @@ class _Search:
         every = combinations(problem, self.rates)
         self.combinations = [levers for levers in every if not unmovable(self.static, levers["offload"])]
         self.analyses: dict[Plan, Analysis] = {}
-        self.failed: set[Plan] = set()
+        self.failed: dict[Plan, str] = {}
+        """Plans that do not compile, and why."""
         self.too_large: set[Plan] = set()
         """Estimated to fit, and found not to."""
         self.failures: list[str] = []
-        self.clock = Clock(compiler, say, self.failures)
+        self.clock = Clock(compiler, say, self.failures, must_run=problem.platform != "cpu")
         self.rehearsals: dict[tuple[Any, ...], Rehearsal] = {}
         """The latest of each kind."""
 
@@ -139,6 +142,7 @@ class _Search:
         if planned := self._chosen(candidates):
             return planned
 
+        candidates = [candidate for candidate in candidates if self.clock.may_run(candidate)]
         least = self._least(candidates)
         if least is None or not least.ledger.fits:
             smallest = [candidate for candidate in (least, *self._ends(candidates)) if candidate is not None]
@@ -199,6 +203,8 @@ class _Search:
         larger = [each for each in larger or beyond if each.peak <= self.problem.available_bytes]  # to be timed here
         ends = sorted(larger, key=lambda candidate: candidate.plan.micro_batch)
         timed = self.clock.timed([largest, *ends[:1], *ends[1:][-1:]]) if ends else []
+        if not self.clock.may_run(largest):
+            return False
         return not timed or timed[0].seconds <= NEAR * min(candidate.seconds for candidate in timed)
 
     def _static(self, plan: Plan) -> Static:
@@ -234,7 +240,7 @@ class _Search:
         plans = [self._smallest(levers, self._micros(levers)[0]) for levers in last.values()]
         empty = self._price(plans[0], NO_STEP)
         ends = (self._confirm(Candidate(plan, empty, 0.0)) for plan in plans)
-        return [end for end in ends if end is not None]
+        return [end for end in ends if end is not None and self.clock.may_run(end)]
 
     def _chosen(self, candidates: list[Candidate], *, while_good: list[Candidate] | None = None) -> Planned | None:
         """Confirms candidates from fastest to slowest and returns the first that still fits.
@@ -243,6 +249,8 @@ class _Search:
         """
         while fitting := self._fitting(candidates):
             ranked = self.clock.ranked(fitting) if self.problem.measure else fitting
+            if not ranked:
+                return None
             best = preferred(ranked)
             confirmed = self._confirm(best)
             if confirmed is not None and confirmed.ledger.fits:
@@ -254,7 +262,8 @@ class _Search:
 
     def _fitting(self, candidates: list[Candidate]) -> list[Candidate]:
         """Returns the candidates that fit, the fastest first."""
-        untried = [self._repriced(each) for each in candidates if same_step(each.plan) not in self.too_large]
+        untried = [each for each in candidates if same_step(each.plan) not in self.too_large]
+        untried = [self._repriced(each) for each in untried if self.clock.may_run(each)]
         return sorted((each for each in untried if each.ledger.fits), key=lambda candidate: candidate.seconds)
 
     def _repriced(self, candidate: Candidate) -> Candidate:
@@ -287,8 +296,9 @@ class _Search:
         """
         compiled: dict[int, Analysis] = {}
         micros = self._micros(levers)
-        for micro in sample(micros):
-            if analysis := self._tried(levers, micro):
+        for sampled in sample(micros):
+            micro, analysis = self._tried_near(levers, sampled, micros)
+            if analysis is not None:
                 compiled[micro] = analysis
                 if not self._interpolated(compiled, levers, micro).ledger.fits:
                     break
@@ -313,6 +323,19 @@ class _Search:
         candidate = self._candidate(self._plan(levers, micro), analysis)
         return replace(candidate, bound=len(compiled) == 1 and micro not in compiled)
 
+    def _tried_near(self, levers: Levers, micro: int, micros: list[int]) -> tuple[int, Analysis | None]:
+        """Returns a micro-batch and its analysis; that of one next to it, where it does not compile.
+
+        A compiler that has no configuration for one shape often has one for the next; if it lacks memory, it has none.
+        """
+        at = micros.index(micro)
+        for near in (micro, *micros[at + 1 : at + 2], *micros[max(0, at - 1) : at]):
+            if analysis := self._tried(levers, near):
+                return near, analysis
+            if OUT_OF_MEMORY in self.failed.get(same_step(self._plan(levers, near)), OUT_OF_MEMORY):
+                break
+        return micro, None
+
     def _tried(self, levers: Levers, micro: int) -> Analysis | None:
         """Returns the analysis with the state stored most simply: fewer bits hardly change the temporaries.
 
@@ -335,7 +358,7 @@ class _Search:
             return self._analyse(plan)
         except DoesNotCompile as problem:
             self.failures.append(f"{tried}: {problem}")
-            self.failed.add(same_step(plan))
+            self.failed[same_step(plan)] = str(problem)
             return None
 
     def _analyse(self, plan: Plan) -> Analysis:
@@ -392,6 +415,7 @@ class _Search:
             rehearsal = self._rehearse(replace(best.plan, async_save=True))
         except DoesNotCompile as problem:
             self.failures.append(str(problem))
+            self.failed[same_step(best.plan)] = str(problem)
             return None
         again = self._candidate(best.plan, analysis, rehearsal)
         return replace(again, seconds=best.seconds if best.measured else again.seconds, measured=best.measured)
@@ -409,6 +433,18 @@ class _Search:
                 "pinned": sorted(pins),
                 **levers,
             }
+        )
+
+    def _not_compiled(self) -> str:
+        """Returns how many plans did not compile, for other reasons than memory, in a sentence; empty if none."""
+        failed = {plan: why for plan, why in self.failed.items() if OUT_OF_MEMORY not in why}
+        if not failed:
+            return ""
+        micros = ", ".join(str(micro) for micro in sorted({plan.micro_batch for plan in failed}))
+        tried = len(self.failed) + len(self.analyses.keys() - self.failed.keys())
+        return (
+            f"{len(failed)} of {tried} plans did not compile, the fastest may be among them: micro-batch {micros}"
+            f" ({next(iter(failed.values()))[:200]})"
         )
 
     def _planned(
@@ -442,6 +478,7 @@ class _Search:
             scaling=scaling(chosen.plan, analysis, self._static(chosen.plan), self.rates) if several else (),
             compiles=self.compiler.compiles,
             left_out=tuple(dict.fromkeys(self.failures)),
+            not_compiled=self._not_compiled(),
             devices=problem.devices,
             hosts=problem.hosts,
             reason=reason,

@@ -13,27 +13,38 @@ from plimsoll.errors import PlimsollError, raise_refusal
 from plimsoll.processes import environment
 
 
-def ask(verb: str, question: Mapping[str, Any], *, under: Mapping[str, str] | None = None) -> dict[str, Any]:
+def ask(
+    verb: str,
+    question: Mapping[str, Any],
+    *,
+    under: Mapping[str, str] | None = None,
+    seconds: float | None = None,
+) -> dict[str, Any]:
     """Runs a worker process for one request, and returns its answer. Its standard error is ours.
 
     Args:
         verb: Key of `worker.ANSWERS`.
         question: Argument of the function that answers, as JSON.
         under: Environment of the worker; by default that of training on the CPU, so that compiled steps are found.
+        seconds: Time after which the worker is ended, None for no limit.
 
     Raises:
-        PlimsollError: The worker refused, in its words, or was killed.
+        PlimsollError: The worker refused, in its words, was killed, or took too long.
         RuntimeError: The worker failed; its error is on standard error.
     """
     command = [sys.executable, "-m", "plimsoll.worker", verb]
-    done = subprocess.run(
-        command,
-        input=json.dumps(question),  # not an argument: a prompt may be longer than the system allows there
-        env=environment.for_processes("cpu") if under is None else under,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            command,
+            input=json.dumps(question),  # not an argument: a prompt may be longer than the system allows there
+            env=environment.for_processes("cpu") if under is None else under,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=seconds,
+        )
+    except subprocess.TimeoutExpired:
+        raise PlimsollError(f"the process that was to {verb} had no answer after {seconds:g} s and was ended") from None
     if done.returncode == -signal.SIGINT:
         raise KeyboardInterrupt
     if done.returncode < 0:

@@ -51,6 +51,7 @@ def plan_table(planned: Planned) -> str:
         title = "the same step on other numbers of them, by the rates"
         lines += ["", title, *table(planned.scaling, SCALING), ""]
     lines += labelled("why", planned.reason)
+    lines += labelled("caution", planned.not_compiled) if planned.not_compiled else []
     lines += all_labelled(("does not compile", text) for text in planned.left_out)
     for rank, other in enumerate(planned.alternatives):
         seconds = "time unknown" if other.step_seconds is None else format_seconds(other.step_seconds)

@@ -19,6 +19,16 @@ def refused(problem: BaseException) -> bool:
     return isinstance(problem, jax.errors.JaxRuntimeError) and str(problem).startswith("RESOURCE_EXHAUSTED:")
 
 
+def device_lost(problem: BaseException) -> bool:
+    """Returns whether an error is XLA's of a device that no longer answers: an error of CUDA, or a lost device.
+
+    After one of CUDA's errors the process can run nothing more on the card, whichever it was.
+    """
+    if not isinstance(problem, jax.errors.JaxRuntimeError) or refused(problem):
+        return False
+    return "CUDA_ERROR_" in str(problem) or "device lost" in str(problem).lower()
+
+
 def peak_bytes() -> int:
     """Returns the most the fullest device held; on a CPU, where none is counted, the peak resident set."""
     counted = device_bytes("peak_bytes_in_use")

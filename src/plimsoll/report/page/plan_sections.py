@@ -113,6 +113,7 @@ def the_plan(planned: Facts) -> Markup:
     more = f" (the first 8 of {len(failures)})" if len(failures) > 8 else ""
     return joined(
         element("p", f"Chosen because it is {planned['reason']}.") if planned.get("reason") else None,
+        element("p", f"{text}.") if (text := planned.get("not_compiled")) else None,
         element(
             "div",
             element("dl", *levers, class_="levers"),

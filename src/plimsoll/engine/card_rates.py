@@ -1,0 +1,169 @@
+"""Rates of the GPU that is here: work that is chained inside one compiled call, over the time of the call.
+
+A product of 1,024 rows takes an H100 about a microsecond, and starting it and waiting for it fifty: timed one call at
+a time, the card seems a hundred times slower than it is. So each call does as much work as takes `CALL_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import SingleDeviceSharding
+
+from plimsoll.planner import chips
+from plimsoll.planner.types import Rates
+from plimsoll.units import GIB, MIB
+
+CALL_SECONDS = 0.2
+"""Time that a call takes at least: a thousand times what starting it and waiting for it costs."""
+CALLS = 5
+"""Calls that are timed; the best counts, which is what the card can do without other load."""
+SIDE = 8192
+"""Rows and columns of the matrices whose product is timed, where the card has the memory: large enough to fill it."""
+COPIED_BYTES, SENT_BYTES = GIB, 256 * MIB
+"""Bytes of the arrays that are copied on the card, and sent to it from its host."""
+SMALL, LAUNCHES = 128, 100
+"""Rows of a product that is little but its launch, and how many of them follow one another in a round."""
+DOTS: Mapping[str, tuple[Any, Any]] = {
+    "float32": (jnp.float32, jax.lax.Precision.HIGHEST),
+    "tf32": (jnp.float32, jax.lax.DotAlgorithmPreset.TF32_TF32_F32),
+    "bfloat16": (jnp.bfloat16, None),
+    "float16": (jnp.float16, None),
+}
+"""Precision to the type of the operands and the precision of JAX's dot."""
+
+Clock = Callable[[], float]
+
+
+def card_rates(clock: Clock = time.perf_counter, *, precisions: tuple[str, ...] = tuple(DOTS)) -> Rates:
+    """Measures dots, copies, launches and the link to the host of the first device: some seconds.
+
+    Args:
+        clock: Clock in seconds.
+        precisions: Those of DOTS that are measured. One that the card's compiler refuses is left out.
+    """
+    limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 16 * GIB)
+    side = next(n for n in (SIDE, SIDE // 2, SIDE // 4, SIDE // 8) if 12 * n * n <= limit // 4 or n == SIDE // 8)
+    flops = {}
+    for precision in precisions:
+        try:
+            seconds = seconds_each(partial(_products, _square(side, precision), precision), clock)
+            flops[precision] = 2 * side**3 / seconds
+        except jax.errors.JaxRuntimeError:
+            if precision == "float32":
+                raise
+    array = jax.jit(lambda: jnp.full(min(COPIED_BYTES, limit // 4) // 4, 1.0, jnp.float32))()
+    copied = 2 * array.nbytes / seconds_each(partial(_copies, array), clock)
+    del array
+    launch = seconds_each(partial(_launches, _square(SMALL, "float32")), clock) / LAUNCHES
+    return Rates(
+        flops=flops,
+        copy_bytes=copied,
+        first_touch_bytes=math.inf,
+        loop_seconds=chips.LOOP_SECONDS,
+        dot_seconds=launch,
+        host_link_bytes=_host_link_bytes(min(SENT_BYTES, limit // 4), clock),
+        source="measured here",
+    )
+
+
+def seconds_each(call: Callable[[int], object], clock: Clock) -> float:
+    """Returns the seconds of one round of a call that does `count` rounds of work and waits for them.
+
+    The number of rounds grows until a call takes `CALL_SECONDS`, so what starting and waiting cost does not show.
+
+    Args:
+        call: Does as many rounds as it is told, within one compiled function or queued behind one another, and waits.
+        clock: Clock in seconds.
+    """
+
+    def best(count: int) -> float:
+        call(count)  # compiles, loads kernels
+        times = []
+        for _ in range(CALLS):
+            started = clock()
+            call(count)
+            times.append(clock() - started)
+        return min(times)
+
+    count = 1
+    while (took := best(count)) < CALL_SECONDS:
+        more = math.ceil(1.2 * count * CALL_SECONDS / max(took, 1e-6))
+        count = min(max(2 * count, more), 64 * count)
+    return took / count
+
+
+def _square(side: int, precision: str) -> jax.Array:
+    """Returns a random matrix, made on the device, whose powers neither vanish nor overflow.
+
+    Its values are not constant: a card is faster where they are.
+    """
+
+    def square(key: jax.Array) -> jax.Array:
+        return (jax.random.normal(key, (side, side)) / math.sqrt(side)).astype(DOTS[precision][0])
+
+    return jax.jit(square)(jax.random.key(0))
+
+
+def _products(kernel: jax.Array, precision: str, count: int) -> jax.Array:
+    return jax.block_until_ready(products(kernel, precision, count))
+
+
+@partial(jax.jit, static_argnums=(1, 2))
+def products(kernel: jax.Array, precision: str, count: int) -> jax.Array:
+    """Returns the result of `count` products, each of the one before it and `kernel`."""
+    wanted = DOTS[precision][1]
+
+    def product(_: Any, x: jax.Array) -> jax.Array:
+        return jnp.dot(x, kernel, precision=wanted, preferred_element_type=kernel.dtype)
+
+    return jax.lax.fori_loop(0, count, product, kernel)
+
+
+def _copies(array: jax.Array, count: int) -> jax.Array:
+    return jax.block_until_ready(copies(array, count))
+
+
+@partial(jax.jit, static_argnums=1)
+def copies(array: jax.Array, count: int) -> jax.Array:
+    """Returns the array after it was read and written `count` times; the barrier keeps the rounds apart."""
+    return jax.lax.fori_loop(0, count, lambda _, x: jax.lax.optimization_barrier(x * 1.0001), array)
+
+
+def _launches(kernel: jax.Array, count: int) -> jax.Array:
+    return jax.block_until_ready(launches(kernel, count))
+
+
+@partial(jax.jit, static_argnums=1)
+def launches(kernel: jax.Array, count: int) -> jax.Array:
+    """Returns the result of `count` times LAUNCHES small products that wait for one another."""
+
+    def chain(_: Any, x: jax.Array) -> jax.Array:
+        for _ in range(LAUNCHES):
+            x = x @ kernel
+        return x
+
+    return jax.lax.fori_loop(0, count, chain, kernel)
+
+
+def _host_link_bytes(size: int, clock: Clock) -> float:
+    """Returns bytes per second from pinned memory of the host to the device; 0 where the backend has no such memory."""
+    device = jax.local_devices()[0]
+    if "pinned_host" not in {space.kind for space in device.addressable_memories()}:
+        return 0.0
+    there = SingleDeviceSharding(device, memory_kind="device")
+    pinned = jax.device_put(jnp.ones(size, jnp.uint8), SingleDeviceSharding(device, memory_kind="pinned_host"))
+
+    def send(count: int) -> None:
+        sent = pinned
+        for _ in range(count):
+            sent = jax.device_put(pinned, there)
+        jax.block_until_ready(sent)
+
+    return size / seconds_each(send, clock)

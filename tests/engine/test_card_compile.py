@@ -1,0 +1,106 @@
+"""Plans compiled and timed on the card that is here; this CPU's devices stand in for the card."""
+
+import dataclasses
+
+import jax
+import pytest
+
+from plimsoll.engine import card_compile
+from plimsoll.engine.card_compile import CardCompiler, in_turn
+from plimsoll.planned import Plan
+from plimsoll.planner.chips import chip
+from plimsoll.planner.types import Rates
+from plimsoll.recipes.saved import to_dict
+from plimsoll.recipes.text.recipe import Text
+
+RECIPE = Text(dataset_id="there-is-no-such/text", width=16, layers=1, heads=2, vocab_size=300, seq_len=16, batch_size=4)
+
+
+def plan(**changes):
+    levers = {"remat": "none", "loss_chunk": 0, "precision": "float32", "prefetch": 0, "async_save": False}
+    return Plan(**{"chip": "rtx4090", "micro_batch": 4, "accumulation": 1, **levers, **changes})
+
+
+def compiler(**changes):
+    card = dataclasses.replace(chip("rtx4090"), **changes)
+    about = {"recipe": to_dict(RECIPE), "steps": 10, "chip": dataclasses.asdict(card), "compiled": True, "card": {}}
+    return CardCompiler(about)
+
+
+def test_plans_are_compiled_for_the_device_that_is_here_and_run_on_it(monkeypatch):
+    monkeypatch.setattr(card_compile, "TIMED_SECONDS", 0.0)
+    card = compiler()
+    assert card.devices == jax.local_devices()[:1]
+    (seconds,) = card.measure([plan()])
+    assert 0 < seconds < 60
+    analysis = card.analyse(plan())
+    assert analysis.source == "compiled"
+    assert 0 < analysis.argument_bytes < analysis.argument_bytes + analysis.beyond_state_bytes
+    held = card.static(1, plan().storage)
+    assert analysis.argument_bytes == pytest.approx(held.state_bytes + held.batch_bytes, rel=0.01)
+
+
+def test_plans_whose_states_are_alike_take_turns_and_each_has_its_own_time(monkeypatch):
+    plans = [plan(), plan(optimizer_bits=8), plan(micro_batch=2, accumulation=2)]
+    together = []
+
+    def timed(self, group):
+        together.append(group)
+        return [float(each.micro_batch * each.optimizer_bits) for each in group]
+
+    monkeypatch.setattr(CardCompiler, "_timed", timed)
+    assert compiler().measure(plans) == [128.0, 32.0, 64.0]
+    assert together == [[plans[0], plans[2]], [plans[1]]]
+
+
+@pytest.mark.parametrize("status", ["RESOURCE_EXHAUSTED: Out of memory", "INTERNAL: x"])
+def test_a_step_that_fails_on_the_card_fails_the_question_and_leaves_nothing_behind(monkeypatch, status):
+    """XLA's error where it comes from, the call of the compiled step; the next question is answered all the same."""
+    card, real = compiler(), CardCompiler._compiled
+    monkeypatch.setattr(card_compile, "TIMED_SECONDS", 0.0)
+
+    def failing(*_):
+        raise jax.errors.JaxRuntimeError(status)
+
+    def compiled(self, lowered, plan):
+        return failing if plan.micro_batch == 4 and "jit_step" in lowered.as_text()[:200] else real(self, lowered, plan)
+
+    monkeypatch.setattr(CardCompiler, "_compiled", compiled)
+    with pytest.raises(jax.errors.JaxRuntimeError, match=status[:8]):
+        card.measure([plan()])
+    (seconds,) = card.measure([plan(micro_batch=2, accumulation=2)])
+    assert seconds > 0
+
+
+def test_rates_are_the_sheets_and_measured_where_there_is_none(monkeypatch):
+    measured = Rates(flops={"float32": 1.0}, copy_bytes=1.0, first_touch_bytes=1.0, loop_seconds=0.0, source="here")
+    monkeypatch.setattr(card_compile, "card_rates", lambda: measured)
+    assert compiler().rates().source == "data sheet"
+    assert compiler(flops={}).rates() == measured
+
+
+def test_plans_take_turns_and_the_median_counts(monkeypatch):
+    """A clock that only the steps move: the second plan's step takes twice as long, and one round meets other load."""
+    now, calls, load = [0.0], [], {5: 100.0}
+
+    def run(name, seconds):
+        def take(count):
+            now[0] += count * seconds + load.get(len(calls), 0.0)
+            calls.append((name, count))
+
+        return take
+
+    assert in_turn([run("a", 0.1), run("b", 0.2)], clock=lambda: now[0]) == pytest.approx([0.1, 0.2])
+    assert calls[:6] == [("a", 1), ("b", 1), ("a", 5), ("b", 5), ("a", 5), ("b", 5)]
+    assert len(calls) == 2 + 3 * 2
+
+
+def test_short_steps_are_timed_for_longer():
+    now, calls = [0.0], []
+
+    def take(count):
+        now[0] += count * 1e-3
+        calls.append(count)
+
+    assert in_turn([take], clock=lambda: now[0]) == pytest.approx([1e-3])
+    assert sum(calls) * 1e-3 >= card_compile.TIMED_SECONDS

@@ -1,0 +1,85 @@
+"""Rates of a card: what is counted as work is work, and what starting a call costs is no part of a rate."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from plimsoll.engine import card_rates
+from plimsoll.engine.card_rates import CALL_SECONDS, LAUNCHES, seconds_each
+from plimsoll.engine.card_rates import card_rates as measured
+from plimsoll.planner.flops import dots
+
+LATENCY = 100e-6
+"""Seconds that starting a call and waiting for it took on an H100 (docs/log.md, "On a card")."""
+
+
+class Machine:
+    """A clock, and a device that needs `seconds` for a round of work and LATENCY for a call; a first one compiles."""
+
+    def __init__(self, seconds, *, hiccup_at=()):
+        self.now, self.seconds, self.calls, self.seen, self.hiccup_at = 0.0, seconds, [], set(), hiccup_at
+
+    def clock(self):
+        return self.now
+
+    def call(self, count):
+        self.now += LATENCY + count * self.seconds + (0.0 if count in self.seen else 2.0)
+        self.now += 0.5 if len(self.calls) in self.hiccup_at else 0.0
+        self.seen.add(count)
+        self.calls.append(count)
+
+
+@pytest.mark.parametrize("seconds", [1.3e-6, 1.4e-3, 22e-3, 0.9])
+@pytest.mark.parametrize("hiccup_at", [(), (1,), (0, 1, 2, 4, 7, 8)])
+def test_a_rate_is_work_over_time_whatever_a_call_costs(seconds, hiccup_at):
+    machine = Machine(seconds, hiccup_at=hiccup_at)
+    assert seconds_each(machine.call, machine.clock) == pytest.approx(seconds, rel=2e-3 + LATENCY / CALL_SECONDS)
+    assert machine.calls[-1] * seconds > 0.9 * CALL_SECONDS
+
+
+def test_an_h100_is_not_reported_at_a_hundredth_of_its_rate():
+    """A product of 1,024 x 512 x 1,024, one call at a time: 8 TFLOP/s were reported for a card that does 800."""
+    work, rate = 2 * 1024 * 512 * 1024, 800e12
+    machine = Machine(work / rate)
+    one_at_a_time = work / (LATENCY + work / rate)
+    assert one_at_a_time < 0.02 * rate
+    assert work / seconds_each(machine.call, machine.clock) == pytest.approx(rate, rel=0.002)
+
+
+@pytest.mark.parametrize("count", [1, 3, 50])
+@pytest.mark.parametrize("precision", card_rates.DOTS)
+def test_a_call_does_the_work_that_it_is_credited_with(precision, count):
+    side, dtype = 64, card_rates.DOTS[precision][0]
+    kernel = jax.ShapeDtypeStruct((side, side), dtype)
+    jaxpr = card_rates.products.trace(kernel, precision, count).jaxpr
+    assert dots(jaxpr).flops == count * 2 * side**3
+    assert jaxpr.out_avals[0].dtype == dtype  # else a copy from float32 would be timed, too
+
+
+def test_a_chain_of_launches_has_as_many_products():
+    kernel = jax.ShapeDtypeStruct((card_rates.SMALL, card_rates.SMALL), jnp.float32)
+    jaxpr = card_rates.launches.trace(kernel, 7).jaxpr
+    assert dots(jaxpr).flops == 7 * LAUNCHES * 2 * card_rates.SMALL**3
+
+
+def test_rounds_of_a_copy_are_not_joined():
+    """Three multiplications of one round would read and write the array once."""
+    array = jnp.ones(1000, jnp.float32)
+    compiled = card_rates.copies.lower(array, 3).compile()
+    assert float(compiled(array)[0]) == pytest.approx(1.0001**3)
+    assert "opt-barrier" in card_rates.copies.lower(array, 3).as_text(dialect="hlo")
+
+
+def test_all_rates_are_measured_from_the_clock_that_is_given(monkeypatch):
+    """With a clock that moves by a second at each look, a call takes a second: every rate follows from the sizes."""
+    monkeypatch.setattr(card_rates, "SIDE", 64)
+    monkeypatch.setattr(card_rates, "COPIED_BYTES", 2**20)
+    ticks = iter(range(10_000))
+    rates = measured(lambda: float(next(ticks)), precisions=("float32", "bfloat16"))
+    side = 64
+    assert rates.flops == {"float32": 2 * side**3, "bfloat16": 2 * side**3}
+    assert rates.copy_bytes == 2 * 2**20
+    assert rates.dot_seconds == 1 / LAUNCHES
+    assert math.isinf(rates.first_touch_bytes)

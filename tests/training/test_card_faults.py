@@ -1,0 +1,100 @@
+"""A card that refuses memory, or no longer answers, while a run trains: XLA's error is raised where XLA raises it."""
+
+import json
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from plimsoll.processes import environment
+from plimsoll.runs.folder import RunFolder
+from plimsoll.training import allocator, overruns
+from plimsoll.units import MIB
+from small_runs import SAVE_EVERY, checkpoint_steps
+
+FAILS_IN = SAVE_EVERY + 2
+TRAINS = f"""
+import dataclasses, json, sys
+import jax
+from plimsoll import worker
+from plimsoll.processes import handover
+from plimsoll.training import program
+
+compile_all = program.compile_all
+
+def breaking(lowered):
+    executables, taken = compile_all(lowered), []
+
+    def step(state, batch):
+        taken.append(1)
+        if len(taken) == {FAILS_IN}:
+            for leaf in jax.tree.leaves(state):
+                leaf.delete()  # donated to the step that fails
+            raise jax.errors.JaxRuntimeError(sys.argv[2])
+        return executables.step(state, batch)
+
+    return dataclasses.replace(executables, step=step)
+
+def become(ready):
+    print("BECOMES", json.dumps(ready.command))
+    sys.exit(0)
+
+program.compile_all, handover.become = breaking, become
+sys.exit(worker.main(["train", sys.argv[1]]))
+"""
+"""The training process, but that a step of its fails, and that it prints what it would become."""
+
+
+def trained(run, message):
+    session = json.dumps({"run": str(run), "budget_bytes": 900 * MIB, "save_every": SAVE_EVERY, "quiet": True})
+    command = [sys.executable, "-c", TRAINS, session, message]
+    variables = environment.for_processes("cpu")
+    return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+
+
+def test_where_the_card_refuses_memory_the_run_is_planned_again_from_its_last_checkpoint(runs):
+    run = runs.prepared()
+    ended = trained(run, "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 7406166528 bytes.")
+    assert ended.returncode == 0, ended.stderr
+    (overrun,) = overruns.read(RunFolder(run))
+    assert (overrun.what, overrun.step) == ("allocator", SAVE_EVERY)
+    assert overrun.said.endswith("allocate 7406166528 bytes.")
+    (line,) = [line for line in ended.stdout.splitlines() if line.startswith("BECOMES")]
+    *_, verb, request = json.loads(line.removeprefix("BECOMES "))
+    assert verb == "again"
+    assert json.loads(request)["memory"] == 900 * MIB
+    assert checkpoint_steps(run)[-1] == SAVE_EVERY
+
+
+@pytest.mark.parametrize(
+    ("message", "advice"),
+    [
+        ("INTERNAL: CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable ECC error encountered", "dmesg | grep Xid"),
+        ("INTERNAL: Failed to load in-memory CUBIN: CUDA_ERROR_OUT_OF_MEMORY: out of memory", "a smaller --memory"),
+    ],
+)
+def test_a_card_that_no_longer_answers_ends_the_run_with_what_was_saved(runs, message, advice):
+    run = runs.prepared()
+    ended = trained(run, message)
+    assert ended.returncode == 3
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith(f"error: the accelerator no longer answers ({message})")
+    assert advice in line
+    assert f"What was saved up to step {SAVE_EVERY} is whole: run the same command again to continue" in line
+    assert checkpoint_steps(run)[-1] == SAVE_EVERY
+    assert not (run / "overruns.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("message", "lost"),
+    [
+        ("INTERNAL: CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure", True),
+        ("UNAVAILABLE: Device lost", True),
+        ("RESOURCE_EXHAUSTED: : CUDA_ERROR_OUT_OF_MEMORY: out of memory", False),  # the allocator's: planned again
+        ("INVALID_ARGUMENT: Executable expected shape f32[8]", False),
+    ],
+)
+def test_a_lost_device_is_told_from_a_refusal_and_from_mistakes(message, lost):
+    assert allocator.device_lost(jax.errors.JaxRuntimeError(message)) == lost
+    assert not allocator.device_lost(RuntimeError(message))
