@@ -29,7 +29,7 @@ from plimsoll.planner.combinations import (
 from plimsoll.planner.estimate import interpolated, ledger, sample
 from plimsoll.planner.other_budgets import other_budgets
 from plimsoll.planner.refusal import PROCESSES_DIFFER, refusal
-from plimsoll.planner.speed import host_bytes, scaling, step_seconds
+from plimsoll.planner.speed import host_bytes, range_of, scaling, step_seconds
 from plimsoll.planner.types import Analysis, Compiler, DoesNotCompile, Problem, Rates, Rehearsal, Static
 from plimsoll.types import Storage
 from plimsoll.units import format_bytes, format_seconds
@@ -287,7 +287,12 @@ class _Search:
         """
         compiled: dict[int, Analysis] = {}
         micros = self._micros(levers)
-        for micro in sample(micros):
+        small, *_ = to_compile = sample(micros)
+        for micro in to_compile:
+            if micro != small and self.problem.platform == "cuda" and small in compiled:
+                # A card is fastest near the largest that fits, of which one example's share of these is a bound.
+                alone = {each: self._interpolated(compiled, levers, each) for each in micros}
+                micro = max([micro, *(each for each in micros if alone[each].ledger.fits)])
             if analysis := self._tried(levers, micro):
                 compiled[micro] = analysis
                 if not self._interpolated(compiled, levers, micro).ledger.fits:
@@ -420,7 +425,8 @@ class _Search:
         others.sort(key=lambda candidate: candidate.seconds)
         how = "timed here" if chosen.measured else "by the chip's rates"
         fastest = min(candidate.seconds for candidate in [chosen, *ranked])
-        which = "the fastest" if chosen.seconds <= fastest else f"within {NEAR - 1:.0%} of the fastest, and smaller,"
+        which = "with larger micro-batches," if chosen.by_estimate else "and smaller,"
+        which = "the fastest" if chosen.seconds <= fastest else f"within {NEAR - 1:.0%} of the fastest, {which}"
         reason = (
             f"{which} of {fitting} plans that fit ({format_seconds(chosen.seconds)} a step, {how});"
             f" {problem.recipe} has a peak of {format_bytes(chosen.peak)} in the phase '{chosen.ledger.phase}'"
@@ -434,6 +440,7 @@ class _Search:
             parameters=self.static.parameters,
             step_seconds=chosen.seconds,
             step_seconds_source="measured" if chosen.measured else "roofline",
+            step_seconds_range=range_of(chosen.seconds) if analysis.kernel_seconds and not chosen.measured else None,
             step_flops=analysis.flops,
             largest_buffers=analysis.largest,
             chip_flops=self.rates.flops[chosen.plan.precision],
