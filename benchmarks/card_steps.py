@@ -5,8 +5,11 @@
 The steps are a decoder written by hand below, of 97.5M parameters in eight forms, and plans of plimsoll's own recipes.
 The card's figures stand beside them, with their source. Each step is compiled for `h100` (`plimsoll chips --install
 cuda`), in a process of the compile environment, with the options that training has. Prints estimated beside measured
-times; `--record` writes the kernels into tests/planner/h100_steps.json, from which tests/planner/test_card_speed.py
+times; `--record` writes the kernels into tests/planner/h100_steps.json, from which tests/planner/test_kernel_seconds.py
 holds the model against the card without a compiler. docs/chips.md has the table.
+
+The record is of the commit whose steps were timed, and is made anew only with new times: later recipes compile to other
+kernels.
 """
 
 from __future__ import annotations
@@ -153,15 +156,15 @@ def by_hand(
 
     def step(state: Any, tokens: Any) -> Any:
         params, moments = state
-        gradient = jax.grad(loss)
+        gradient = jax.value_and_grad(loss)
         if accumulation == 1:
-            grads = gradient(params, tokens)
+            value, grads = gradient(params, tokens)
         else:
-            zeros = jax.tree.map(jnp.zeros_like, params)
+            zeros = 0.0, jax.tree.map(jnp.zeros_like, params)
             add = lambda total, part: (jax.tree.map(jnp.add, total, gradient(params, part)), None)  # noqa: E731
-            grads, _ = jax.lax.scan(add, zeros, tokens.reshape(accumulation, rows, LENGTH))
+            (value, grads), _ = jax.lax.scan(add, zeros, tokens.reshape(accumulation, rows, LENGTH))
         updates, moments = optimizer.update(grads, moments, params)
-        return optax.apply_updates(params, updates), moments
+        return (optax.apply_updates(params, updates), moments), value
 
     return partial(_lowered, step, state, jax.ShapeDtypeStruct((rows * accumulation, LENGTH), jnp.int32))
 
@@ -191,10 +194,10 @@ def own(preset: str, changes: dict[str, Any], levers: dict[str, Any]) -> Any:
 
 
 def compiled(name: str) -> dict[str, Any]:
-    """Compiles a step, in the compile environment, and returns its bytes and kernels."""
+    """Compiles a step, in the compile environment, and returns its temporary bytes and its kernels as plain values."""
     from plimsoll.planner import topology
     from plimsoll.planner.chips import chip
-    from plimsoll.planner.hlo import kernels
+    from plimsoll.planner.hlo.kernels import kernels
     from plimsoll.planner.hlo.module import Module
 
     if name in HAND:
@@ -203,15 +206,72 @@ def compiled(name: str) -> dict[str, Any]:
         lowered = own(*OWN[name][:3])
     executable = lowered.compile(compiler_options=OPTIONS)
     (module,) = executable.runtime_executable().hlo_modules()
-    if dump:=__import__("os").environ.get("DUMP"):
-        Path(dump).write_text(module.to_string())
-    counted = kernels.kernels(Module(module.as_serialized_hlo_module_proto()))
-    return {
-        "temp_bytes": executable.memory_analysis().temp_size_in_bytes,
-        "kernels": list(kernels.rows(counted)),
-    }
+    counted = kernels(Module(module.as_serialized_hlo_module_proto()))
+    rows = [
+        [times, kernel.moved_bytes, kernel.product and dataclasses.astuple(kernel.product)]
+        for kernel, times in sorted(counted.items(), key=lambda item: -item[1] * item[0].moved_bytes)
+    ]
+    return {"temporary_bytes": executable.memory_analysis().temp_size_in_bytes, "kernels": rows}
+
+
+def in_the_environment(name: str) -> dict[str, Any]:
+    """Returns the answer of `compiled` from a process of the compile environment."""
+    from plimsoll.processes import toolchains
+    from plimsoll.processes.environment import for_processes
+
+    python = toolchains.python_for("cuda")
+    if python is None:
+        sys.exit(f"NVIDIA's compiler is {toolchains.missing('cuda')}: `plimsoll chips --install cuda`")
+    variables = for_processes("cuda") | {"PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run([python, __file__, "--compile", name], env=variables, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{name} does not compile: {done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--only", nargs="*", choices=[*HAND, *OWN], metavar="STEP")
+    options.add_argument("--record", action="store_true", help=f"write {RECORD.relative_to(ROOT)}")
+    options.add_argument("--compile", choices=[*HAND, *OWN], metavar="STEP", help=argparse.SUPPRESS)
+    given = options.parse_args()
+    if given.compile:
+        print(json.dumps(compiled(given.compile)))
+        return
+    from plimsoll.planner.chips import chip
+    from plimsoll.planner.hlo.kernels import Kernel, Product
+    from plimsoll.planner.kernel_seconds import kernel_seconds
+
+    card, steps = chip("h100"), {}
+    for name in given.only or [*HAND, *OWN]:
+        answer = in_the_environment(name)
+        seconds = OWN[name][3] if name in OWN else _tokens(**HAND[name][0]) / HAND[name][1]
+        steps[name] = {"measured_seconds": seconds, "called_by_training": name in OWN, **answer}
+        counted = {
+            Kernel(moved_bytes=moved, product=product and _product(Product, product)): times
+            for times, moved, product in answer["kernels"]
+        }
+        launches = sum(counted.values())
+        estimated = kernel_seconds(counted, card) + launches * card.kernels["launch_seconds"]
+        estimated += card.kernels["call_seconds"] if name in OWN else 0.0
+        print(
+            f"{name:46} {launches:7,} kernels  {answer['temporary_bytes'] / 2**20:9,.0f} MiB"
+            f"  estimated {1e3 * estimated:8.1f} ms, measured {1e3 * seconds:8.1f}: {estimated / seconds:.2f}",
+            flush=True,
+        )
+    if given.record:
+        lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(step)}" for name, step in steps.items())
+        source = f'"source": {json.dumps(SOURCE)},\n"options": {json.dumps(OPTIONS)}'
+        RECORD.write_text(f'{{{source},\n"steps": {{\n{lines}\n}}}}\n')
+
+
+def _tokens(*, rows: int = 16, accumulation: int = 1, **_: Any) -> int:
+    return rows * accumulation * LENGTH
+
+
+def _product(product: Any, values: list[Any]) -> Any:
+    return product(**dict(zip((field.name for field in dataclasses.fields(product)), values, strict=True)))
 
 
 if __name__ == "__main__":
-    name = sys.argv[1]
-    print(json.dumps(compiled(name)))
+    main()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -253,15 +253,3 @@ def _attention(asked: Mapping[str, Any], query: Any, *, backward: bool) -> Produ
         inner=products * width,
         attention=True,
     )
-
-
-def rows(counted: Mapping[Kernel, int]) -> Iterator[list[Any]]:
-    """Yields a list of plain values for each kernel, the most moved bytes first: `[times, bytes, product or None]`."""
-    for kernel, times in sorted(counted.items(), key=lambda item: -item[1] * item[0].moved_bytes):
-        product = kernel.product
-        shape = None if product is None else [product.precision, *_sizes(product), product.attention]
-        yield [times, kernel.moved_bytes, shape]
-
-
-def _sizes(product: Product) -> tuple[int, ...]:
-    return product.batch, product.rows, product.cols, product.inner
