@@ -200,10 +200,7 @@ def compiled(name: str) -> dict[str, Any]:
     from plimsoll.planner.hlo.kernels import kernels
     from plimsoll.planner.hlo.module import Module
 
-    if name in HAND:
-        lowered = by_hand(**HAND[name][0])(topology.devices(chip("h100"))[0])
-    else:
-        lowered = own(*OWN[name][:3])
+    lowered = by_hand(**HAND[name][0])(topology.devices(chip("h100"))[0]) if name in HAND else own(*OWN[name][:3])
     executable = lowered.compile(compiler_options=OPTIONS)
     (module,) = executable.runtime_executable().hlo_modules()
     counted = kernels(Module(module.as_serialized_hlo_module_proto()))

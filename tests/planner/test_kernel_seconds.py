@@ -25,7 +25,9 @@ def over_measured(name):
     """The step's estimate over its time, both with what the training loop takes where that called it."""
     step = TIMED[name]
     counted = {
-        Kernel(moved_bytes=moved, product=Product(**dict(zip(FIELDS, product, strict=True))) if product else None): times
+        Kernel(
+            moved_bytes=moved, product=Product(**dict(zip(FIELDS, product, strict=True))) if product else None
+        ): times
         for times, moved, product in step["kernels"]
     }
     seconds = kernel_seconds(counted, H100) + sum(counted.values()) * H100.kernels["launch_seconds"]

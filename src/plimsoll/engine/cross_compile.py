@@ -28,7 +28,7 @@ from plimsoll.planner.flops import dot_flops, dots
 from plimsoll.planner.hlo.kernels import Kernel, kernels
 from plimsoll.planner.hlo.module import Module
 from plimsoll.planner.kernel_seconds import kernel_seconds
-from plimsoll.planner.speed import KERNELS_PER_DOT
+from plimsoll.planner.speed import KERNELS_OF_A_MICRO_BATCH
 from plimsoll.planner.types import Analysis, Rates
 from plimsoll.training import program
 from plimsoll.training.step import evaluated, make_evaluate, make_init, make_step
@@ -118,7 +118,6 @@ class CrossCompiler(LocalCompiler):
         jaxpr = self._traced(plan, self._task(plan), state, share)
         whole = program.tree_bytes(state["params"]["trainable"])
         split = whole - whole // plan.fsdp
-        counted = dots(jaxpr)
         static = self.static(plan.fsdp, plan.storage)
         held = static.state_bytes - static.host_bytes(plan.offload)
         return Analysis(
@@ -127,8 +126,8 @@ class CrossCompiler(LocalCompiler):
             alias_bytes=held,
             temp_bytes=max(0, liveness.temporary_bytes(jaxpr) - split),
             flops=self._flops(plan),
-            moved_bytes=counted.moved_bytes * devices,
-            kernels=KERNELS_PER_DOT * counted.number if self.chip.kernels else 0.0,
+            moved_bytes=dots(jaxpr).moved_bytes * devices,
+            kernels=KERNELS_OF_A_MICRO_BATCH * plan.accumulation if self.chip.kernels else 0.0,
             host_temp_bytes=liveness.kept_on_host_bytes(jaxpr),
             source="estimated",
         )

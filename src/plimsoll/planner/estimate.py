@@ -187,4 +187,3 @@ def interpolated(micro: int, compiled: Mapping[int, Analysis]) -> Analysis:
         kernels=kernels,
         kernel_seconds=seconds,
     )
-

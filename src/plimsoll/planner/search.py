@@ -287,12 +287,8 @@ class _Search:
         """
         compiled: dict[int, Analysis] = {}
         micros = self._micros(levers)
-        small, *_ = to_compile = sample(micros)
-        for micro in to_compile:
-            if micro != small and self.problem.platform == "cuda" and small in compiled:
-                # A card is fastest near the largest that fits, of which one example's share of these is a bound.
-                alone = {each: self._interpolated(compiled, levers, each) for each in micros}
-                micro = max([micro, *(each for each in micros if alone[each].ledger.fits)])
+        for sampled in sample(micros):
+            micro = self._worth_sampling(compiled, levers, sampled)
             if analysis := self._tried(levers, micro):
                 compiled[micro] = analysis
                 if not self._interpolated(compiled, levers, micro).ledger.fits:
@@ -317,6 +313,17 @@ class _Search:
         analysis = compiled.get(micro) or interpolated(micro, compiled)
         candidate = self._candidate(self._plan(levers, micro), analysis)
         return replace(candidate, bound=len(compiled) == 1 and micro not in compiled)
+
+    def _worth_sampling(self, compiled: Mapping[int, Analysis], levers: Levers, micro: int) -> int:
+        """Returns the micro-batch to compile next. For a GPU, after the first: the largest that fits, if it is larger.
+
+        A GPU is fastest there, and neither times nor bytes are sure far beyond what was compiled. In proportion to
+        the first, bytes are a bound.
+        """
+        if self.problem.platform != "cuda" or not compiled:
+            return micro
+        alone = {each: self._interpolated(compiled, levers, each) for each in self._micros(levers)}
+        return max([micro, *(each for each in alone if alone[each].ledger.fits)])
 
     def _tried(self, levers: Levers, micro: int) -> Analysis | None:
         """Returns the analysis with the state stored most simply: fewer bits hardly change the temporaries.

@@ -20,9 +20,9 @@ MOVES_PER_BYTE = 3.0
 """A temporary is written in the forward pass, read in the backward pass, and its gradient written."""
 MOVES_PER_OPERAND = 1.5
 """Between two dots what the first wrote is read and written once more: norms, activations, softmax."""
-KERNELS_PER_DOT = 3.5
-"""Kernels of a compiled step for each dot in it, where no compiler has seen it: 2.7 to 5.1 in the steps of
-tests/planner/h100_steps.json that are plimsoll's own."""
+KERNELS_OF_A_MICRO_BATCH = 1_300
+"""Kernels of a micro-batch that no compiler has seen: the median of plimsoll's own four models in
+tests/planner/h100_steps.json, which have 472 to 4,067."""
 ESTIMATED_OVER_MEASURED = (0.67, 1.29)
 """Least and most of the steps in tests/planner/h100_steps.json whose time the kernels explain (docs/chips.md)."""
 SCALED_TO = (1, 2, 4, 8, 16, 32)

@@ -179,7 +179,7 @@ class _Reader:
         return max((each for each in products if each), key=lambda product: product.flops, default=None)
 
     def _fusion_bytes(self, fusion: Any, computation: int) -> int:
-        """Returns what a fusion reads and writes: of an operand that is only sliced the slices, of an update its part."""
+        """Returns what a fusion reads and writes: of an operand that is only sliced the slices, of an update a part."""
         instructions, body = self.module.instructions, self.module.bodies[computation]
         users: dict[int, list[Any]] = {identity: [] for identity in body}
         for identity in body:
