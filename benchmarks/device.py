@@ -1,15 +1,24 @@
-"""Everything that needs a real accelerator, in one call: predicted against measured bytes, step times, MFU.
+"""Everything that needs a real accelerator, in one call, kept to a time: what was promised beside what a card does.
 
-    python benchmarks/device.py --chip h200 --out OUT [--steps 20] [--only 0 3] [--text FILE]
+    python benchmarks/device.py --minutes 25 [--chip h100] [--out bench-out] [--only "exact" "medium, found"]
+                                [--torch PYTHON]
 
-Versions first: jax >=0.10.2,<0.12 and the packages that training imports, else it ends with what is missing (install
-wheels with `pip install --no-index --find-links WHEELS -e .`). Then each plan of a list is made and trained by
-`plimsoll train --chip`, a process of its own, so that its allocator has the budget as its limit from the beginning:
-two models, every lever that a card has, evaluations and two saves among the steps. The peak is the allocator's own
-(`memory_stats()`); the step time is the median of the logged steps behind the first three. A line for each, and one
-JSON file with the machine and all rows.
+The parts, by what they are worth; a part that would not end in time is left out, one that fails is recorded with its
+reason, and the next one runs:
 
-`--chip cpu` runs the small plans of the list here: that the program works, not what it is for.
+* versions, and `plimsoll doctor`: the card's rates beside its data sheet;
+* exact: two equal runs, and one that is killed and continued, by their fingerprints;
+* plans of four recipes, every lever that a card has among them, each trained in a process of its own: peak and seconds
+  of a step, promised and measured, MFU, and how long training waited for data;
+* the three precisions at 97.5M parameters, and a puzzle model at its published size;
+* `transformers` with `torch.compile` at 97.5M and 350M parameters, where torch is installed (in the Python that
+  `--torch` names): tokens a second and peak, beside plimsoll's own of the same shape.
+
+The peak is the allocator's own (`memory_stats()`); the seconds of a step are the median of the logged steps behind the
+first three, less what they waited for data. bench-out/device.json is written after every part; `python docs/keep.py
+bench-out/device.json` keeps it, and figures.device() of docs/figures.py makes its table.
+
+Where JAX finds nothing but a CPU, everything is of a toy's size: that the program works, not what it is for.
 """
 
 from __future__ import annotations
@@ -17,141 +26,321 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
+import os
 import platform
 import re
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from training_process import MIB, PLIMSOLL, plan_words, trained, watch
+from training_process import ENVIRONMENT, MIB, PLIMSOLL, plan_words, trained, watch
 
 NEEDED = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "tyro", "tokenizers", "h5py", "psutil")
-SECONDS = 300
-"""For one plan and its run."""
+SECONDS = 420
+"""For one command at most."""
+ROOT = Path(__file__).resolve().parents[1]
+OWN = ROOT / "docs/examples/plain_jax.py"
+PEER = ROOT / "benchmarks/peers/compiled_llama.py"
+BACKEND = "import jax; print(jax.default_backend())"
 
-MEDIUM = ["--width", "768", "--layers", "12", "--heads", "12", "--vocab-size", "16384", "--seq-len", "1024"]
-SMALL = ["--width", "128", "--layers", "4", "--heads", "4", "--vocab-size", "4096", "--seq-len", "128"]
-OWN = Path(__file__).resolve().parents[1] / "docs/examples/plain_jax.py"
-PLANS: list[tuple[str, list[str]]] = [
-    # name, words behind `plimsoll train RECIPE`; the small ones first
-    ("small, found", ["code", *SMALL, "--batch-size", "64"]),
-    ("small, exact", ["code", *SMALL, "--batch-size", "64", "--numerics", "exact"]),
-    ("small, micro-batch 8", ["code", *SMALL, "--batch-size", "64", "--micro-batch", "8"]),
-    ("own recipe", [str(OWN), "--batch-size", "4096"]),
-    ("own recipe, micro-batch 512", [str(OWN), "--batch-size", "4096", "--micro-batch", "512"]),
-    ("medium, found", ["code", *MEDIUM, "--batch-size", "64"]),
-    ("medium, exact", ["code", *MEDIUM, "--batch-size", "64", "--numerics", "exact"]),
-    ("medium, tf32", ["code", *MEDIUM, "--batch-size", "64", "--precision", "tf32"]),
-    ("medium, float16", ["code", *MEDIUM, "--batch-size", "64", "--precision", "float16"]),
-    ("medium, loss chunk", ["code", *MEDIUM, "--batch-size", "64", "--loss-chunk", "1024"]),
-    ("medium, remat dots", ["code", *MEDIUM, "--batch-size", "64", "--remat", "dots", "--loss-chunk", "1024"]),
-    ("medium, remat block", ["code", *MEDIUM, "--batch-size", "64", "--remat", "block", "--loss-chunk", "1024"]),
-    ("medium, remat offload", ["code", *MEDIUM, "--batch-size", "64", "--remat", "offload", "--loss-chunk", "1024"]),
-    ("medium, 8-bit state", ["code", *MEDIUM, "--batch-size", "64", "--optimizer-bits", "8"]),
-    ("medium, 16-bit weights", ["code", *MEDIUM, "--batch-size", "64", "--optimizer-bits", "8", "--weight-bits", "16"]),
-    ("medium, state on the host", ["code", *MEDIUM, "--batch-size", "64", "--offload", "optimizer"]),
-    ("medium, layer by layer", ["code", *MEDIUM, "--batch-size", "16", "--layerwise", "2"]),
-    ("medium, 2 GiB", ["code", *MEDIUM, "--batch-size", "64", "--memory", "2GiB"]),
-    ("medium, 4 GiB", ["code", *MEDIUM, "--batch-size", "64", "--memory", "4GiB"]),
-]
-ON_A_CPU = 5
-"""Of PLANS, those that a CPU trains in seconds."""
+MEDIUM = {"width": 768, "layers": 12, "heads": 12, "vocab-size": 16_384, "seq-len": 1_024}
+LARGE = {"width": 1_024, "layers": 24, "heads": 16, "vocab-size": 32_768, "seq-len": 1_024}
+TOY = {"width": 32, "layers": 2, "heads": 2, "vocab-size": 512, "seq-len": 32}
+PRECISIONS = {
+    "float32": ["--precision", "float32"],
+    "bfloat16 products": ["--precision", "bfloat16", "--activations", "float32"],
+    "bfloat16 activations": ["--precision", "bfloat16", "--activations", "bfloat16"],
+}
+
+
+class Failed(Exception):
+    """A part's reason for having no result."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the command line says, and what was found here."""
+
+    chip: str | None
+    out: Path
+    torch: str
+    toy: bool
+    ends: float
+    """Of `time.monotonic`."""
+    folder: Path
+    """For data and runs, gone at the end."""
+
+    @property
+    def left(self) -> float:
+        return self.ends - time.monotonic()
+
+    @property
+    def on(self) -> list[str]:
+        return ["--chip", self.chip] if self.chip else []
+
+    def plimsoll(self, *words: Any) -> str:
+        """Returns what the command printed."""
+        return self.run([*PLIMSOLL, *map(str, words)])
+
+    def run(self, command: list[str]) -> str:
+        try:
+            done = subprocess.run(
+                command, env=ENVIRONMENT, capture_output=True, text=True, timeout=max(1.0, min(SECONDS, self.left))
+            )
+        except subprocess.TimeoutExpired as late:
+            raise Failed(f"took longer than {late.timeout:.0f} s") from None
+        if done.returncode:
+            raise Failed(done.stderr.strip()[-600:] or f"ended with code {done.returncode}")
+        return done.stdout
+
+
+@dataclass(frozen=True)
+class Part:
+    name: str
+    seconds: float
+    """Expected on a card: what is left has to be as much."""
+    result: Callable[[Given], Any]
+    for_toys: bool = True
+    """Whether it is run where there is only a CPU."""
+
+
+def code(shape: Mapping[str, int], batch: int) -> list[str]:
+    words = [word for name, value in shape.items() for word in (f"--{name}", str(value))]
+    return ["code", *words, "--batch-size", str(batch), "--gradient-accumulation-steps", "1"]
+
+
+def parts(*, toy: bool) -> list[Part]:
+    """Returns all parts, what is worth most first."""
+    shape, batch = (TOY, 8) if toy else (MEDIUM, 64)
+    medium = code(shape, batch)
+    plan = lambda name, words, seconds=75.0, **more: Part(name, seconds, partial(planned, words=words), **more)  # noqa: E731
+    peer = lambda name, shape, **more: Part(name, 150.0, partial(peered, shape=shape, batch=batch), **more)  # noqa: E731
+    small = ["code", *(code(TOY, 8)[1:] if toy else ())]
+    return [
+        Part("versions", 5.0, versions),
+        Part("doctor", 60.0, doctor),
+        Part("exact", 150.0, partial(exact, words=small)),
+        plan("small, found", small),
+        plan("medium, found", medium),
+        peer("torch.compile, 97.5M", shape),
+        *(
+            Part(f"precision, {name}", 75.0, partial(planned, words=[*medium, *words]))
+            for name, words in PRECISIONS.items()
+        ),
+        Part("puzzles at their published size", 120.0, puzzles),
+        Part("longcontext", 120.0, longcontext),
+        plan("own recipe", [str(OWN), "--batch-size", "256" if toy else "4096"]),
+        plan("small, exact numbers", [*small, "--numerics", "exact"], for_toys=False),
+        plan("medium, 2 GiB", [*medium, "--memory", "2GiB"], for_toys=False),
+        plan("medium, 4 GiB", [*medium, "--memory", "4GiB"], for_toys=False),
+        plan("medium, remat block", [*medium, "--remat", "block"], for_toys=False),
+        plan("medium, loss chunk", [*medium, "--loss-chunk", "8192"], for_toys=False),
+        plan("medium, 8-bit state", [*medium, "--optimizer-bits", "8"], for_toys=False),
+        plan("medium, state on the host", [*medium, "--offload", "optimizer"], for_toys=False),
+        plan("medium, layer by layer", [*code(shape, 16), "--layerwise", "2"], for_toys=False),
+        plan("350M, found", code(LARGE, 32), 150.0, for_toys=False),
+        peer("torch.compile, 350M", LARGE, for_toys=False),
+    ]
 
 
 def main() -> None:
-    given = arguments()
-    machine = machine_of(given.chip)
-    print(json.dumps(machine, indent=2), flush=True)
-    rows = []
-    for number, (name, words) in enumerate(PLANS[: ON_A_CPU if given.chip == "cpu" else None]):
-        if given.only is None or number in given.only:
-            rows.append({"number": number, "name": name, **measured(given, words)})
-            print(line(rows[-1]), flush=True)
-            given.out.mkdir(parents=True, exist_ok=True)
-            (given.out / "device.json").write_text(json.dumps({"machine": machine, "rows": rows}, indent=1))
-    errors = [abs(row["predicted"] - row["measured"]) / row["measured"] for row in rows if "measured" in row]
-    if errors:
-        print(
-            f"{len(errors)} of {len(rows)} ran; error of the peak: median {statistics.median(errors):.1%},"
-            f" worst {max(errors):.1%}"
-        )
-
-
-def arguments() -> argparse.Namespace:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--chip", required=True, help="as `plimsoll chips` calls it")
+    options.add_argument("--minutes", type=float, default=25.0)
+    options.add_argument("--chip", help="as `plimsoll chips` calls it; by default what `plimsoll train` takes")
     options.add_argument("--out", type=Path, default=Path("bench-out"))
-    options.add_argument("--steps", type=int, default=20)
-    options.add_argument("--only", type=int, nargs="*", help="numbers of the plans to run")
-    options.add_argument("--text", help="text to learn from; Python's own source if it is not said")
-    return options.parse_args()
+    options.add_argument("--only", nargs="*", help="names of parts to run")
+    options.add_argument("--torch", default=sys.executable, help="a Python with torch and transformers")
+    words = options.parse_args()
+    started = time.monotonic()
+    backend = subprocess.run([sys.executable, "-c", BACKEND], capture_output=True, text=True).stdout.strip()
+    toy = backend == "cpu" or words.chip == "cpu"
+    known = parts(toy=toy)
+    if unknown := set(words.only or ()) - {part.name for part in known}:
+        sys.exit(f"no part is called {', '.join(sorted(unknown))}: there are {', '.join(part.name for part in known)}")
+    result: dict[str, Any] = {"conditions": conditions(backend, minutes=words.minutes), "parts": {}}
+    words.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        given = Given(words.chip, words.out, words.torch, toy, started + 60 * words.minutes, Path(folder))
+        for part in known:
+            if (words.only and part.name not in words.only) or (toy and not part.for_toys):
+                continue
+            result["parts"][part.name] = answer = answered(part, given)
+            (words.out / "device.json").write_text(json.dumps(result, indent=1))
+            print(f"{part.name:32} {line(answer)}", flush=True)
+    print(f"{words.out / 'device.json'}: {time.monotonic() - started:.0f} s")
 
 
-def machine_of(chip: str) -> dict[str, Any]:
-    """Ends the program where a version does not do."""
-    found = {
+def answered(part: Part, given: Given) -> dict[str, Any]:
+    """Returns `result` and `seconds`, or `failed` with the reason, or `left_out` where there is no time for it."""
+    least = min(part.seconds, 5.0) if given.toy else part.seconds
+    if given.left < least:
+        return {"left_out": f"{max(0.0, given.left):.0f} s were left, and it takes about {part.seconds:.0f}"}
+    begun = time.monotonic()
+    try:
+        return {"result": part.result(given), "seconds": time.monotonic() - begun}
+    except Failed as problem:
+        return {"failed": str(problem), "seconds": time.monotonic() - begun}
+    except Exception as problem:  # whatever a part meets, the next one runs
+        return {"failed": f"{type(problem).__name__}: {problem}", "seconds": time.monotonic() - begun}
+
+
+def conditions(backend: str, *, minutes: float) -> dict[str, Any]:
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
+    return {
+        "commit": commit.stdout.strip(),
+        "backend": backend,
+        "cores": os.cpu_count(),
+        "cpu": platform.processor() or platform.machine(),
+        "python": platform.python_version(),
+        "minutes": minutes,
+    }
+
+
+def versions(_: Given) -> dict[str, Any]:
+    there = {
         each.metadata["Name"].lower().replace("_", "-"): each.version for each in importlib.metadata.distributions()
     }
-    missing = [name for name in NEEDED if name not in found]
-    release = tuple(map(int, re.findall(r"\d+", found.get("jax", "0"))[:3]))
-    if missing or not (0, 10, 2) <= release < (0, 12):
-        sys.exit(f"missing: {', '.join(missing) or 'nothing'}; jax {found.get('jax')}, wanted >=0.10.2,<0.12")
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True).stdout.strip()
-    return {
-        "chip": chip,
-        "commit": commit,
-        "python": platform.python_version(),
-        "versions": {name: found[name] for name in NEEDED},
-        "plugins": {
-            name: version for name, version in found.items() if name.startswith("jax-cuda") or name == "libtpu"
-        },
-    }
+    release = tuple(map(int, re.findall(r"\d+", there.get("jax", "0"))[:3]))
+    if missing := [name for name in NEEDED if name not in there]:
+        raise Failed(f"missing: {', '.join(missing)}")
+    if release < (0, 10, 2):
+        raise Failed(f"jax {there['jax']} is older than 0.10.2")
+    plugins = {name: version for name, version in there.items() if name.startswith("jax-cuda") or name == "libtpu"}
+    return {"versions": {name: there[name] for name in NEEDED}, "plugins": plugins}
 
 
-def measured(given: argparse.Namespace, words: list[str]) -> dict[str, Any]:
-    own = words[0].endswith(".py")
-    text = [] if own or given.text is None else ["--dataset-id", given.text]
-    half = str(max(1, given.steps // 2))
-    with tempfile.TemporaryDirectory() as folder:
+def doctor(given: Given) -> Any:
+    """Returns what it says; that it is not ready is an answer too."""
+    done = subprocess.run(
+        [*PLIMSOLL, "doctor", *given.on, "--json"], env=ENVIRONMENT, capture_output=True, text=True, timeout=SECONDS
+    )
+    try:
+        return json.loads(done.stdout)
+    except ValueError:
+        raise Failed(done.stderr.strip()[-600:] or f"ended with code {done.returncode}") from None
+
+
+def exact(given: Given, words: list[str]) -> dict[str, Any]:
+    """Returns the fingerprints of two equal runs and of one that was killed at a save in the middle."""
+    steps = 12 if given.toy else 60
+    session = ["--steps", str(steps), "--save-every", str(steps // 4), "--quiet", *given.on]
+    runs = {name: given.folder / f"exact-{name}" for name in ("one", "two", "killed")}
+    train = {name: [*PLIMSOLL, "train", *words, *session, "--run", str(run)] for name, run in runs.items()}
+    for name in ("one", "two"):
+        given.run(train[name])
+    with subprocess.Popen(
+        train["killed"], env=ENVIRONMENT, stderr=subprocess.DEVNULL, start_new_session=True
+    ) as process:
+        ends = time.monotonic() + min(SECONDS, given.left)
+        while process.poll() is None and time.monotonic() < ends and not saved(runs["killed"]):
+            time.sleep(0.02)
+        killed = process.poll() is None
+        if killed:
+            os.killpg(process.pid, signal.SIGKILL)
+    given.run(train["killed"])
+    prints = {name: json.loads(given.plimsoll("fingerprint", run, "--json")) for name, run in runs.items()}
+    equal = len({json.dumps({**each, "run": None}, sort_keys=True) for each in prints.values()}) == 1
+    return {"equal": equal, "killed_before_its_end": killed, "fingerprints": prints}
+
+
+def saved(run: Path) -> bool:
+    return any(each.name.isdigit() for each in run.glob("checkpoints/*"))
+
+
+def planned(given: Given, words: list[str]) -> dict[str, Any]:
+    """Returns a run's promises beside what it took."""
+    steps = 8 if given.toy else 20
+    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         run = Path(folder) / "run"
-        session = ["--chip", given.chip, "--steps", str(given.steps), "--log-every", "1", "--run", str(run)]
-        session += ["--save-every", half, "--eval-every", half, "--quiet"]
-        ended = watch([*PLIMSOLL, "train", *words, *text, *session], seconds=SECONDS)
+        session = ["--steps", str(steps), "--log-every", "1", "--run", str(run), "--quiet", *given.on]
+        if "--eval-every" not in words:
+            session += ["--save-every", str(steps // 2), "--eval-every", str(steps // 2)]
+        begun = time.monotonic()
+        ended = watch([*PLIMSOLL, "train", *words, *session], seconds=max(1.0, min(SECONDS, given.left)))
         if ended.code:
-            return {"said": ended.said[-600:] or f"ended with code {ended.code}"}
-        found = trained(run)
-    rows = [row for row in found.rows if "step_seconds" in row]
-    seconds = statistics.median(row["step_seconds"] for row in rows[3:] or rows)
+            raise Failed(ended.said[-600:] or f"ended with code {ended.code}")
+        over, whole = trained(run), time.monotonic() - begun
+    rows = [row for row in over.rows if "step_seconds" in row]
+    timed = rows[3:] or rows
+    seconds = statistics.median(row["step_seconds"] - row["data_seconds"] for row in timed)
+    counted = over.planned["tokens_per_step"] or over.planned["examples_per_step"]
+    flops, peak = over.planned["step_flops"], over.planned["chip_flops"]
     return {
-        "plan": found.planned["plan"],
-        "words": plan_words(found.planned["plan"]),
-        "source": found.planned["source"],
-        "budget": found.ledger["budget_bytes"],
-        "predicted": found.predicted,
-        "measured": found.peak,
-        "phases": {"predicted": found.ledger["predicted"]["phases"], "measured": found.ledger["measured"]["phases"]},
-        "components": found.ledger["components"],
-        "host": found.ledger.get("host"),
-        "overruns": found.ledger["overruns"],
-        "step_seconds": {"predicted": found.planned["step_seconds"], "measured": seconds},
-        "mfu": statistics.median(row.get("mfu", 0.0) for row in rows[3:] or rows),
+        "plan": over.planned["plan"],
+        "words": plan_words(over.planned["plan"]),
+        "source": over.planned["source"],
+        "parameters": over.planned["parameters"],
+        "budget_bytes": over.ledger["budget_bytes"],
+        "predicted_bytes": over.predicted,
+        "measured_bytes": over.peak,
+        "phases": {side: over.ledger[side]["phases"] for side in ("predicted", "measured")},
+        "overruns": over.ledger["overruns"],
+        "step_seconds": {
+            "promised": over.planned["step_seconds"],
+            "range": over.planned.get("step_seconds_range"),
+            "source": over.planned["step_seconds_source"],
+            "measured": seconds,
+        },
+        "per_second": counted / seconds,
+        "unit": "tokens" if over.planned["tokens_per_step"] else "examples",
+        "mfu": flops / seconds / peak if peak else None,
+        "waited": sum(row["data_seconds"] for row in timed) / sum(row["step_seconds"] for row in timed),
+        "planning_and_training_seconds": whole,
         "loss": [rows[0]["loss"], rows[-1]["loss"]],
     }
 
 
-def line(row: dict[str, Any]) -> str:
-    head = f"{row['number']:4} {row['name']:28}"
-    if "said" in row:
-        return f"{head} {row['said'].splitlines()[0][:200]}"
-    predicted, peak, times = row["predicted"], row["measured"], row["step_seconds"]
+def puzzles(given: Given) -> dict[str, Any]:
+    """Returns the run of a puzzle model, on Sudokus that are made here."""
+    data = given.folder / "sudoku"
+    made = ["--size", "4", "--subsample-size", "50"] if given.toy else ["--subsample-size", "1000", "--num-aug", "20"]
+    given.plimsoll("prepare", "sudoku", *made, "--test-size", "50", "--out", data)
+    small = ["--width", "32", "--heads", "2", "--batch-size", "16"] if given.toy else []
+    recipe = "sudoku-4x4" if given.toy else "sudoku-mlp"
+    return planned(given, [recipe, "--data", str(data), *small, "--eval-every", "1000"])
+
+
+def longcontext(given: Given) -> dict[str, Any]:
+    """Returns the run of a long-context model, on this program's own source, packed here."""
+    data = given.folder / "packed"
+    given.plimsoll("prepare", "longcontext", "--dataset-id", ROOT / "src", "--vocab-size", 512, "--out", data)
+    length, shape = ("256", ["--width", "32", "--layers", "2", "--states", "8"]) if given.toy else ("32768", [])
+    words = ["longcontext-nano", "--data", str(data), "--seq-len", length, *shape, "--batch-size", "4"]
+    return planned(given, [*words, "--eval-every", "1000"])
+
+
+def peered(given: Given, shape: Mapping[str, int], batch: int) -> Any:
+    """Returns what `transformers` and `torch.compile` make of a shape; their figures are the peer's own."""
+    asked = json.dumps({**{name.replace("-", "_"): value for name, value in shape.items()}, "batch": batch})
+    return json.loads(given.run([given.torch, str(PEER), asked]).splitlines()[-1])
+
+
+def line(answer: Mapping[str, Any]) -> str:
+    """Returns an answer in a line."""
+    for word in ("failed", "left_out"):
+        if word in answer:
+            return f"{word.replace('_', ' ')}: {(answer[word].splitlines() or [''])[-1][:160]}"
+    result = answer["result"]
+    if "predicted_bytes" not in result:
+        return (
+            ", ".join(f"{name} {value}" for name, value in result.items() if isinstance(value, str | int | float))[:160]
+            or "done"
+        )
+    predicted, peak, times = result["predicted_bytes"], result["measured_bytes"], result["step_seconds"]
+    promised = "unknown" if times["promised"] is None else f"{times['promised'] * 1e3:.1f}"
     return (
-        f"{head} {row['words']:26} predicted {predicted / MIB:9.1f} measured {peak / MIB:9.1f} MiB"
-        f" {(predicted - peak) / peak:+6.1%}  step {times['predicted'] * 1e3:8.1f} -> {times['measured'] * 1e3:8.1f} ms"
-        f"  MFU {row['mfu']:5.1%}  loss {row['loss'][0]:.3f} -> {row['loss'][1]:.3f}"
-        f"{'  WENT OVER' if row['overruns'] else ''}"
+        f"{result['words']:26} predicted {predicted / MIB:9.1f} measured {peak / MIB:9.1f} MiB"
+        f" {(predicted - peak) / peak:+6.1%}  step {promised} -> {times['measured'] * 1e3:.1f} ms"
+        f"  MFU {result['mfu'] or 0.0:.1%}  waited {result['waited']:.1%}  {result['per_second']:,.0f}"
+        f" {result['unit']}/s{'  WENT OVER' if result['overruns'] else ''}"
     )
 
 

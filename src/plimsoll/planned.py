@@ -256,6 +256,8 @@ class Planned:
     step_seconds: float | None
     """Time of one optimizer step; None where the chip's rate is unknown."""
     step_seconds_source: Literal["measured", "roofline"]
+    step_seconds_range: tuple[float, float] | None = None
+    """Least and most that an estimate may be in truth, by the steps that were measured; None of others."""
     step_flops: float
     chip_flops: float
     """Floating-point operations per second of the chip, in the plan's precision."""
@@ -308,6 +310,7 @@ class Planned:
             "disk": dict(self.disk),
             "step_seconds": self.step_seconds,
             "step_seconds_source": self.step_seconds_source,
+            "step_seconds_range": None if self.step_seconds_range is None else list(self.step_seconds_range),
             "step_flops": self.step_flops,
             "chip_flops": self.chip_flops,
             "tokens_per_step": self.tokens_per_step,

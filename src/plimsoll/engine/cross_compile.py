@@ -10,6 +10,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,10 @@ from plimsoll.planned import Plan
 from plimsoll.planner import chips, liveness, topology
 from plimsoll.planner.child import plan_of
 from plimsoll.planner.flops import dot_flops, dots
+from plimsoll.planner.hlo.kernels import Kernel, kernels
+from plimsoll.planner.hlo.module import Module
+from plimsoll.planner.kernel_seconds import kernel_seconds
+from plimsoll.planner.speed import KERNELS_OF_A_MICRO_BATCH
 from plimsoll.planner.types import Analysis, Rates
 from plimsoll.training import program
 from plimsoll.training.step import evaluated, make_evaluate, make_init, make_step
@@ -59,13 +64,23 @@ class CrossCompiler(LocalCompiler):
         compiled = self.executable(lowered, plan)
         stats = compiled.memory_analysis()
         assert stats is not None
+        counted = self._kernels(compiled)
         return analysis_of(
             compiled,
+            kernels=sum(counted.values()),
+            kernel_seconds=kernel_seconds(counted, self.chip),
             peak_bytes=stats.peak_memory_in_bytes - stats.host_argument_size_in_bytes - stats.host_temp_size_in_bytes,
             host_temp_bytes=stats.host_temp_size_in_bytes,
             flops=self._flops(plan),
             moved_bytes=dots(jaxpr).moved_bytes,
         )
+
+    def _kernels(self, compiled: jax.stages.Compiled) -> Counter[Kernel]:
+        """Returns the kernels of a step that was compiled for a GPU; none of another chip's."""
+        if not self.chip.kernels:
+            return Counter()
+        (module,) = compiled.runtime_executable().hlo_modules()
+        return kernels(Module(module.as_serialized_hlo_module_proto()))
 
     def rehearse(self, plan: Mapping[str, Any]) -> dict[str, Any]:
         """Returns what starting and evaluating take.
@@ -116,6 +131,7 @@ class CrossCompiler(LocalCompiler):
             temp_bytes=max(0, liveness.temporary_bytes(jaxpr) - split),
             flops=self._flops(plan),
             moved_bytes=dots(jaxpr).moved_bytes * devices,
+            kernels=KERNELS_OF_A_MICRO_BATCH * plan.accumulation if self.chip.kernels else 0.0,
             host_temp_bytes=liveness.kept_on_host_bytes(jaxpr),
             source="estimated",
         )

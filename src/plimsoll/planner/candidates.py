@@ -13,7 +13,10 @@ from plimsoll.planner.types import Analysis, Problem
 from plimsoll.units import format_bytes
 
 NEAR = 1.05
-"""Plans this close in time count as equal: then the one that touches the numbers least wins, then fewer bytes."""
+"""Plans this close in time count as equal: then the one that touches the numbers least wins, then fewer bytes.
+
+On an accelerator where nothing was timed, the largest micro-batch comes before fewer bytes: what a card loses by small
+kernels is known worst."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +33,22 @@ class Candidate:
     def peak(self) -> int:
         return self.ledger.predicted_peak_bytes
 
+    @property
+    def by_estimate(self) -> bool:
+        """True of a plan for an accelerator whose time nobody measured."""
+        return self.plan.chip != "cpu" and not self.measured
+
 
 def preferred(candidates: Sequence[Candidate]) -> Candidate:
-    """Returns the one that touches the numbers least, then needs the fewest bytes, of those that count as fastest."""
+    """Returns, of those that count as fastest, the one that touches the numbers least, then as NEAR says."""
     fastest = min(candidate.seconds for candidate in candidates)
     near = (candidate for candidate in candidates if candidate.seconds <= NEAR * fastest)
-    return min(near, key=lambda candidate: (CLASSES.index(candidate.plan.numerics), candidate.peak))
+
+    def rank(candidate: Candidate) -> tuple[int, int, int]:
+        larger_first = -candidate.plan.micro_batch if candidate.by_estimate else 0
+        return CLASSES.index(candidate.plan.numerics), larger_first, candidate.peak
+
+    return min(near, key=rank)
 
 
 def smaller(plan: Plan, problem: Problem) -> Iterator[Plan]:

@@ -9,7 +9,7 @@ import difflib
 import math
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +26,8 @@ FIGURES = (
     "compiler",
 )
 """Figures that have a source where they are given."""
+KERNELS = ("product_share", "attention_share", "memory_share", "launch_seconds", "call_seconds")
+"""What kernels reach on a GPU: shares of its rates, and seconds (planner/kernel_seconds.py)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +57,8 @@ class Chip:
     """Options that `topology.devices` passes to the compiler."""
     sources: Mapping[str, str]
     """Figure to its source."""
+    kernels: Mapping[str, float] = field(default_factory=dict)
+    """The figures of KERNELS; empty where the time of a step is not added up from its kernels: of a CPU and a TPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,13 +90,20 @@ class Catalogue:
 
     architectures: Mapping[str, Mapping[str, int]]
     """CUDA compute capability to the limits of a multiprocessor."""
+    kernels: Mapping[str, float]
+    """The figures of KERNELS, of every GPU of the file."""
+    kernel_sources: Mapping[str, str]
     chips: Mapping[str, Chip]
     """GPUs, each alone."""
     families: Mapping[str, Family]
 
 
-def read(path: Path, *, architectures: Mapping[str, Mapping[str, int]] | None = None) -> Catalogue:
-    """Reads a file of chips. It may refer to `architectures`, those known already. Raises RecipeError."""
+def read(path: Path, *, known: Catalogue | None = None) -> Catalogue:
+    """Reads a file of chips. It may refer to the architectures of `known`, and its GPUs have those figures of kernels.
+
+    Raises:
+        RecipeError: The file cannot be read, or a field is missing, misspelt or of the wrong kind.
+    """
     try:
         document = tomllib.loads(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as problem:
@@ -102,8 +113,12 @@ def read(path: Path, *, architectures: Mapping[str, Mapping[str, int]] | None = 
     whole = _Table(document, str(path), "")
     limits = ("shared_memory_per_core", "shared_memory_per_block_optin", "threads_per_core_limit", "fpus_per_core")
     own = {name: table.whole(dict.fromkeys(limits, count)) for name, table in whole.tables("architectures").items()}
-    known = {**(architectures or {}), **own}
-    gpus = {name: _gpu(name, table, known) for name, table in whole.tables("chips").items()}
+    architectures = {**(known.architectures if known else {}), **own}
+    kernels, kernel_sources = _kernels(whole.table("kernels", default={}), known)
+    gpus = {
+        name: replace(_gpu(name, table, architectures), kernels=kernels)
+        for name, table in whole.tables("chips").items()
+    }
     families = {name: _family(name, table) for name, table in whole.tables("families").items()}
     whole.end()
     if "cpu" in gpus:
@@ -111,7 +126,18 @@ def read(path: Path, *, architectures: Mapping[str, Mapping[str, int]] | None = 
             f"the chip file {path}: [chips.cpu] would never be used, cpu is the machine at hand: its memory is what is"
             " free, its rates are measured. Give the chip another name"
         )
-    return Catalogue(architectures=known, chips=gpus, families=families)
+    return Catalogue(
+        architectures=architectures, kernels=kernels, kernel_sources=kernel_sources, chips=gpus, families=families
+    )
+
+
+def _kernels(table: _Table, known: Catalogue | None) -> tuple[Mapping[str, float], Mapping[str, str]]:
+    """Returns the figures of KERNELS and their sources; those of `known` where the file has none."""
+    if known is not None and not table.given:
+        return known.kernels, known.kernel_sources
+    sources = table.table("sources", default={})
+    figures = table.whole(dict.fromkeys(KERNELS, rate))
+    return figures, sources.whole(dict.fromkeys(KERNELS, words)) if sources.given else {}
 
 
 def _gpu(name: str, table: _Table, architectures: Mapping[str, Mapping[str, int]]) -> Chip:

@@ -167,12 +167,23 @@ def interpolated(micro: int, compiled: Mapping[int, Analysis]) -> Analysis:
             low,
             temp_bytes=round(low.temp_bytes * max(1.0, share)),
             host_temp_bytes=round(low.host_temp_bytes * share),
+            kernels=low.kernels / share,
         )
     slope = (high.temp_bytes - low.temp_bytes) / (largest - smallest)
     temp = max(low.temp_bytes + slope * (micro - smallest), low.temp_bytes * min(1.0, micro / smallest))
     hosted = high.host_temp_bytes * micro / largest  # the inputs of blocks: so many for each example
     # Of the whole step, linear in 1 / micro-batch: a constant part, and one per micro-batch.
     offset, width = 1 / micro - 1 / smallest, 1 / largest - 1 / smallest
-    moved = low.moved_bytes + (high.moved_bytes - low.moved_bytes) * offset / width
-    dots = low.dots + (high.dots - low.dots) * offset / width
-    return replace(low, temp_bytes=round(temp), moved_bytes=moved, dots=dots, host_temp_bytes=round(hosted))
+    moved, dots, kernels, seconds = (
+        getattr(low, name) + (getattr(high, name) - getattr(low, name)) * offset / width
+        for name in ("moved_bytes", "dots", "kernels", "kernel_seconds")
+    )
+    return replace(
+        low,
+        temp_bytes=round(temp),
+        moved_bytes=moved,
+        dots=dots,
+        host_temp_bytes=round(hosted),
+        kernels=kernels,
+        kernel_seconds=seconds,
+    )

@@ -29,7 +29,7 @@ from plimsoll.planner.combinations import (
 from plimsoll.planner.estimate import interpolated, ledger, sample
 from plimsoll.planner.other_budgets import other_budgets
 from plimsoll.planner.refusal import PROCESSES_DIFFER, refusal
-from plimsoll.planner.speed import host_bytes, scaling, step_seconds
+from plimsoll.planner.speed import host_bytes, range_of, scaling, step_seconds
 from plimsoll.planner.types import Analysis, Compiler, DoesNotCompile, Problem, Rates, Rehearsal, Static
 from plimsoll.types import Storage
 from plimsoll.units import format_bytes, format_seconds
@@ -297,7 +297,7 @@ class _Search:
         compiled: dict[int, Analysis] = {}
         micros = self._micros(levers)
         for sampled in sample(micros):
-            micro, analysis = self._tried_near(levers, sampled, micros)
+            micro, analysis = self._tried_near(levers, self._worth_sampling(compiled, levers, sampled), micros)
             if analysis is not None:
                 compiled[micro] = analysis
                 if not self._interpolated(compiled, levers, micro).ledger.fits:
@@ -335,6 +335,17 @@ class _Search:
             if OUT_OF_MEMORY in self.failed.get(same_step(self._plan(levers, near)), OUT_OF_MEMORY):
                 break
         return micro, None
+
+    def _worth_sampling(self, compiled: Mapping[int, Analysis], levers: Levers, micro: int) -> int:
+        """Returns the micro-batch to compile next. For a GPU, after the first: the largest that fits, if it is larger.
+
+        A GPU is fastest there, and neither times nor bytes are sure far beyond what was compiled. In proportion to
+        the first, bytes are a bound.
+        """
+        if self.problem.platform != "cuda" or not compiled:
+            return micro
+        alone = {each: self._interpolated(compiled, levers, each) for each in self._micros(levers)}
+        return max([micro, *(each for each in alone if alone[each].ledger.fits)])
 
     def _tried(self, levers: Levers, micro: int) -> Analysis | None:
         """Returns the analysis with the state stored most simply: fewer bits hardly change the temporaries.
@@ -456,7 +467,8 @@ class _Search:
         others.sort(key=lambda candidate: candidate.seconds)
         how = "timed here" if chosen.measured else "by the chip's rates"
         fastest = min(candidate.seconds for candidate in [chosen, *ranked])
-        which = "the fastest" if chosen.seconds <= fastest else f"within {NEAR - 1:.0%} of the fastest, and smaller,"
+        which = "with larger micro-batches," if chosen.by_estimate else "and smaller,"
+        which = "the fastest" if chosen.seconds <= fastest else f"within {NEAR - 1:.0%} of the fastest, {which}"
         reason = (
             f"{which} of {fitting} plans that fit ({format_seconds(chosen.seconds)} a step, {how});"
             f" {problem.recipe} has a peak of {format_bytes(chosen.peak)} in the phase '{chosen.ledger.phase}'"
@@ -470,6 +482,7 @@ class _Search:
             parameters=self.static.parameters,
             step_seconds=chosen.seconds,
             step_seconds_source="measured" if chosen.measured else "roofline",
+            step_seconds_range=range_of(chosen.seconds) if analysis.kernel_seconds and not chosen.measured else None,
             step_flops=analysis.flops,
             largest_buffers=analysis.largest,
             chip_flops=self.rates.flops[chosen.plan.precision],

@@ -4,6 +4,9 @@ Dots at the rate of their precision, plus moving what does not stay in the cache
 temporaries, plus what devices send each other or fetch from their host, plus a fixed price per micro-batch and, on a
 CPU, per dot. Good for ranking plans; `measure` says what it really is.
 
+Of a GPU whose compiler has seen the step, its kernels take the place of dots and moves: each at the rate of its own
+shape (kernel_seconds.py). Whoever compiled it or not, a GPU's kernels cost something to start.
+
 What is moved is told by the temporaries on a CPU, whose cache holds most of a small micro-batch, and by the operands
 of the dots on an accelerator: what is recomputed there is moved again, though it never is all there at once.
 """
@@ -17,6 +20,11 @@ MOVES_PER_BYTE = 3.0
 """A temporary is written in the forward pass, read in the backward pass, and its gradient written."""
 MOVES_PER_OPERAND = 1.5
 """Between two dots what the first wrote is read and written once more: norms, activations, softmax."""
+KERNELS_OF_A_MICRO_BATCH = 1_300
+"""Kernels of a micro-batch that no compiler has seen: the median of plimsoll's own four models in
+tests/planner/h100_steps.json, which have 472 to 4,067."""
+ESTIMATED_OVER_MEASURED = (0.67, 1.29)
+"""Least and most of the steps in tests/planner/h100_steps.json whose time the kernels explain (docs/chips.md)."""
 SCALED_TO = (1, 2, 4, 8, 16, 32)
 """Numbers of devices for which a plan says what more of them would do."""
 
@@ -25,6 +33,22 @@ def step_seconds(
     plan: Plan, analysis: Analysis, static: Static, rates: Rates, *, devices: int = 1, sharing: int = 1
 ) -> float:
     """Returns seconds of one optimizer step. `sharing` devices have `rates` together, as those of one CPU."""
+    if analysis.kernel_seconds:  # between compiled micro-batches and beyond them it is a line: not below the arithmetic
+        work = max(analysis.kernel_seconds, analysis.flops / (devices * rates.flops[plan.precision]))
+    else:
+        work = _dots_and_moves(plan, analysis, static, rates, devices=devices, sharing=sharing)
+    sent = 0.0 if devices == 1 else sharing * sent_bytes(plan, static, devices=devices) / rates.link_bytes
+    between = host_bytes(plan, static) + 2.0 * plan.accumulation * analysis.host_temp_bytes
+    fetched = between / rates.host_link_bytes if between else 0.0
+    started = analysis.dots * rates.dot_seconds + plan.accumulation * rates.loop_seconds
+    launched = analysis.kernels * rates.launch_seconds + rates.call_seconds
+    return work + sent + fetched + started + launched
+
+
+def _dots_and_moves(
+    plan: Plan, analysis: Analysis, static: Static, rates: Rates, *, devices: int, sharing: int
+) -> float:
+    """Returns the seconds of a step's arithmetic and of what it moves in its own memory."""
     arithmetic = analysis.flops * sharing / (devices * rates.flops[plan.precision])
     gradient = static.parameter_bytes if plan.accumulation > 1 else 0
     activations = max(0, analysis.temp_bytes - gradient)
@@ -34,11 +58,13 @@ def step_seconds(
         touched = plan.accumulation * MOVES_PER_BYTE * activations
     moved = sharing * (touched + plan.accumulation * 3 * gradient + 3 * static.state_bytes)
     first_touch = sharing * analysis.temp_bytes / rates.first_touch_bytes
-    sent = 0.0 if devices == 1 else sharing * sent_bytes(plan, static, devices=devices) / rates.link_bytes
-    between = host_bytes(plan, static) + 2.0 * plan.accumulation * analysis.host_temp_bytes
-    fetched = between / rates.host_link_bytes if between else 0.0
-    started = analysis.dots * rates.dot_seconds + plan.accumulation * rates.loop_seconds
-    return arithmetic + moved / rates.copy_bytes + first_touch + sent + fetched + started
+    return arithmetic + moved / rates.copy_bytes + first_touch
+
+
+def range_of(seconds: float) -> tuple[float, float]:
+    """Returns the least and the most that a step of so many estimated seconds may take, as measured ones did."""
+    least, most = ESTIMATED_OVER_MEASURED
+    return seconds / most, seconds / least
 
 
 def host_bytes(plan: Plan, static: Static) -> float:
@@ -83,8 +109,13 @@ def scaling(plan: Plan, analysis: Analysis, static: Static, rates: Rates) -> tup
         spread = replace(plan, micro_batch=share * count, accumulation=examples // share, fsdp=fsdp, devices=count)
         names = ("parameter_bytes", "optimizer_bytes", "ema_bytes")
         held = replace(static, **{name: getattr(static, name) * plan.fsdp // fsdp for name in names})
-        temporaries = replace(analysis, temp_bytes=analysis.temp_bytes * share // now)
-        seconds = step_seconds(spread, temporaries, held, rates, devices=count)
+        one = replace(
+            analysis,
+            temp_bytes=analysis.temp_bytes * share // now,
+            kernels=analysis.kernels * spread.accumulation / plan.accumulation,
+            kernel_seconds=analysis.kernel_seconds * plan.devices / count,
+        )
+        seconds = step_seconds(spread, one, held, rates, devices=count)
         alone = scaled[0].step_seconds if scaled else seconds
         sent = int(sent_bytes(spread, held, devices=count))
         scaled.append(

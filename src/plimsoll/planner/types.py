@@ -62,6 +62,11 @@ class Analysis:
     """Bytes that the dots of the step read and write, on all devices; 0 on a CPU, whose cache keeps much of them."""
     dots: float = 0.0
     """Number of dots on a CPU: each costs something to start, however small it is. 0 on an accelerator."""
+    kernels: float = 0.0
+    """Kernels that one GPU runs in a step; 0 on other chips."""
+    kernel_seconds: float = 0.0
+    """Their time on it, each at the rate of its own shape, without what starting them costs; 0 where no compiler has
+    seen the step. It has the update and the sum of the gradients in it, and nothing that goes over a link."""
     peak_bytes: int = 0
     """The compiler's own peak, where it says one that means something: on accelerators, arguments included, without
     the host's memory."""
@@ -111,6 +116,10 @@ class Rates:
     source: str
     dot_seconds: float = 0.0
     """Cost of a dot, and of the operations around it, besides its arithmetic."""
+    launch_seconds: float = 0.0
+    """Cost of a kernel besides its work; 0 where kernels are not counted."""
+    call_seconds: float = 0.0
+    """Cost of a step besides its kernels, on a GPU: the call from the training loop."""
     link_bytes: float = 0.0
     """Bytes per second that a device sends to the others."""
     host_link_bytes: float = 0.0

@@ -112,7 +112,10 @@ def expected_rows(planned: Mapping[str, Any]) -> list[tuple[str, str]]:
     if seconds := planned.get("step_seconds"):
         counts = {unit: planned.get(f"{unit}_per_step") for unit in ("tokens", "examples")}
         rates = ", ".join(format_rate(count / seconds, unit) for unit, count in counts.items() if count)
-        text = f"{format_seconds(seconds)} ({planned.get('step_seconds_source', UNKNOWN)}): {rates}"
+        source = planned.get("step_seconds_source", UNKNOWN)
+        if between := planned.get("step_seconds_range"):
+            source = f"estimated, {' to '.join(map(format_seconds, between))}"
+        text = f"{format_seconds(seconds)} ({source}): {rates}"
     return [*rows, ("step", text)]
 
 

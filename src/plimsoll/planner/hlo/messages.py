@@ -16,10 +16,15 @@ TileProto: dimensions=1 int*
 LayoutProto: minor_to_major=1 int*, tiles=6 TileProto*, element_size_in_bits=7 int, memory_space=8 int
 ShapeProto: element_type=2 int, dimensions=3 int*, tuple_shapes=4 ShapeProto*, layout=5 LayoutProto
 OpMetadata: op_name=2 str, source_file=3 str, source_line=4 int, stack_frame_id=15 int
+DotDimensionNumbers: lhs_contracting_dimensions=1 int*, rhs_contracting_dimensions=2 int*
+DotDimensionNumbers: lhs_batch_dimensions=3 int*, rhs_batch_dimensions=4 int*
+PrecisionConfig: operand_precision=1 int*, algorithm=2 int
 OutputOperandAliasing: output_shape_index=1 int*, operand_index=2 int, operand_shape_index=3 int*
 HloInstructionProto: opcode=2 str, shape=3 ShapeProto, metadata=7 OpMetadata, parameter_number=9 int
 HloInstructionProto: tuple_index=13 int, id=35 int, operand_ids=36 int*, called_computation_ids=38 int*
-HloInstructionProto: output_operand_aliasing=74 OutputOperandAliasing*
+HloInstructionProto: output_operand_aliasing=74 OutputOperandAliasing*, custom_call_target=28 str
+HloInstructionProto: dot_dimension_numbers=30 DotDimensionNumbers, backend_config=43 bytes
+HloInstructionProto: precision_config=51 PrecisionConfig
 HloComputationProto: instructions=2 HloInstructionProto*, id=5 int, root_id=6 int
 InstructionSequence: instruction_ids=1 int*
 SequencesEntry: key=1 int, value=2 InstructionSequence
@@ -44,7 +49,7 @@ BufferAssignmentProto: buffer_allocations=3 BufferAllocationProto*
 def _classes() -> dict[str, Any]:
     """Builds a class for each message, in a pool of their own: TensorFlow registers the same names in the default."""
     kinds = descriptor_pb2.FieldDescriptorProto
-    scalars = {"int": kinds.TYPE_INT64, "str": kinds.TYPE_STRING}
+    scalars = {"int": kinds.TYPE_INT64, "str": kinds.TYPE_STRING, "bytes": kinds.TYPE_BYTES}
     file = descriptor_pb2.FileDescriptorProto(name="plimsoll/hlo.proto", package="plimsoll.hlo", syntax="proto3")
     messages: dict[str, Any] = {}
     for name, fields in (line.split(": ") for line in _SCHEMA.strip().splitlines()):

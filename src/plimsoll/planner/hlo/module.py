@@ -41,6 +41,8 @@ class Module:
         self._stack = message.stack_frame_index
         self.entry: int = message.entry_computation_id
         self.instructions: dict[int, Any] = {}
+        self.bodies: dict[int, list[int]] = {}
+        """Computation to its instructions, in no order that means anything."""
         self.roots: dict[int, int] = {}
         """Computation to the instruction that is its result."""
         self.schedule: dict[int, list[int]] = {
@@ -51,6 +53,7 @@ class Module:
         """Computation to its instructions in the order they run; empty where the compiler has not kept it."""
         for computation in message.computations:
             self.roots[computation.id] = computation.root_id
+            self.bodies[computation.id] = [instruction.id for instruction in computation.instructions]
             self.instructions |= {instruction.id: instruction for instruction in computation.instructions}
 
     def scheduled_calls(self, instruction: int) -> list[int]:

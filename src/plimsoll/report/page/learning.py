@@ -184,6 +184,10 @@ def _stalls(run: Recorded) -> list[Markup]:
     even = f"{half}, and none of the {len(finite):,} rows took more than {SLOW:g} times as long: it ran evenly."
     some = f"{half}; {len(slow):,} of {len(finite):,} rows took more than {SLOW:g} times as long a step."
     parts.append(element("p", some if slow else even))
+    if promised := run.planned.get("step_seconds"):
+        between = run.planned.get("step_seconds_range")
+        estimate = f", as an estimate of {' to '.join(map(format_seconds, between))}" if between else ""
+        parts.append(element("p", f"The plan promised {format_seconds(promised)} a step{estimate}."))
     if slow:
         rows = [(f"{step:,}", format_seconds(seconds)) for step, seconds in slow[:STALLS]]
         parts.append(table(rows, header=("up to step", "a step took"), caption="The slowest"))

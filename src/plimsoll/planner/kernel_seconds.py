@@ -1,0 +1,47 @@
+"""How long the kernels of a step take on a GPU: of each, its products at the rate of their shape, or its bytes.
+
+A kernel takes as long as the slower of the two. A product is computed in tiles, one to a multiprocessor at a time, so
+one of few rows leaves most of a card idle, and its last wave of tiles is seldom full. What kernels reach of the data
+sheet's rates is in `chips.toml`, measured on one H100; other cards are taken to reach the same shares.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from plimsoll.planner.chip_file import Chip
+from plimsoll.planner.hlo.kernels import Kernel, Product
+
+TILE = 128
+"""Rows and columns that a multiprocessor computes at a time: cuBLAS' usual tile of 128 x 128 (NVIDIA, Matrix
+Multiplication Background User's Guide, "Tile Quantization")."""
+SHARE_OF_INNER = 512
+"""Terms of a sum, at least, that a multiprocessor is given where a sum is split among those that would be idle."""
+
+
+def kernel_seconds(counted: Mapping[Kernel, int], chip: Chip) -> float:
+    """Returns the seconds of all kernels, each as often as it runs, without what starting them costs."""
+    bytes_per_second = chip.memory_bandwidth * chip.kernels["memory_share"]
+    return sum(
+        times * max(product_seconds(kernel.product, chip), kernel.moved_bytes / bytes_per_second)
+        for kernel, times in counted.items()
+    )
+
+
+def product_seconds(product: Product | None, chip: Chip) -> float:
+    """Returns the seconds of a product if its bytes cost nothing; 0 of none.
+
+    A card without TF32 multiplies in float32.
+    """
+    if product is None:
+        return 0.0
+    peak = chip.flops.get(product.precision, chip.flops["float32"])
+    if product.attention:
+        return product.flops / (peak * chip.kernels["attention_share"])
+    cores = chip.compiler["core_count"]
+    tiles = product.batch * math.ceil(product.rows / TILE) * math.ceil(product.cols / TILE)
+    split = max(1, min(cores // tiles, product.inner // SHARE_OF_INNER)) if tiles else 1
+    waves = math.ceil(tiles * split / cores)
+    of_a_wave = 2.0 * TILE * TILE * product.inner / split * cores
+    return waves * of_a_wave / (peak * chip.kernels["product_share"])
