@@ -18,7 +18,7 @@ def cache_folder() -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise PlimsollError(
-            f"the cache folder {folder} cannot be made: {problem.strerror}. Compiled steps and tokenised text are kept there: name a"
-            " folder you may write to with PLIMSOLL_CACHE"
+            f"the cache folder {folder} cannot be made: {problem.strerror}. Compiled steps and tokenised text are"
+            " kept there: name a folder you may write to with PLIMSOLL_CACHE"
         ) from None
     return folder
