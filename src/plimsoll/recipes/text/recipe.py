@@ -236,6 +236,7 @@ class Text(AdamWRecipe):
         from plimsoll.data.packed.stream_order import stream_order_loader
         from plimsoll.data.text.loader import memory_loader, text_loader
         from plimsoll.data.text.tokenizer import load_tokenizer
+        from plimsoll.data.text.windows import encoding_threads
 
         options: dict[str, Any] = {
             "seq_len": self.seq_len,
@@ -248,7 +249,8 @@ class Text(AdamWRecipe):
             return stream_order_loader(packed, shuffle_buffer_size=self.shuffle_buffer_size, **options)
         tokenizer = load_tokenizer(folder / TOKENIZER)
         if self.use_streaming:
-            return text_loader(self._documents(), tokenizer, shuffle_buffer_size=self.shuffle_buffer_size, **options)
+            options |= {"shuffle_buffer_size": self.shuffle_buffer_size, "threads": encoding_threads()}
+            return text_loader(self._documents(), tokenizer, **options)
         return memory_loader(self._documents(), tokenizer, shuffle=self.shuffle_buffer_size > 1, **options)
 
     def validation(self, folder: Path, *, examples: int) -> Iterable[dict[str, Any]]:
