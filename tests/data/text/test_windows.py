@@ -52,8 +52,8 @@ def test_concatenated_inputs_are_the_token_stream(byte_tokenizer, listed_documen
     st.integers(1, 40),
     st.integers(1, 3),
     st.sampled_from([1, 5, 40]),
-    st.data(),
     st.sampled_from([1, 2, 5]),
+    st.data(),
 )
 def test_from_every_position_the_same_windows_follow(
     byte_tokenizer, listed_documents, texts, seq_len, stride, epochs, block, threads, data
