@@ -60,5 +60,5 @@ def _prepare(recipe: Recipe, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     # With a length, so that the data set is not counted to find one: batches are endless here.
     uncounted = dataclasses.replace(recipe, steps=recipe.steps or 1, epochs=None)
-    uncounted.prepare(folder, lambda text: None)
+    run.write("data.json", dataclasses.asdict(uncounted.prepare(folder, lambda text: None)))
     replace_file(prepared, described)

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from plimsoll.data import in_short
 from plimsoll.errors import DataError, StoppedError
@@ -30,24 +30,37 @@ def read_json(path: Path, *, absent: str, again: str) -> Any:
         raise DataError(f"{path} cannot be read as JSON ({in_short(problem)}). {again}") from None
 
 
-def locked(path: Path) -> ExitStack:
+def locked(path: Path, *, wait: Callable[[], None] | None = None) -> ExitStack:
     """Takes the lock file beside `path`, which says that this process writes it; closing the stack gives it back.
 
-    Raises DataError where another process holds it.
+    Where another process holds it: calls `wait`, and waits until that has ended; raises DataError without `wait`.
     """
     place = path.with_name(f"{path.name}.lock")
-    lock = open(place, "w")  # noqa: SIM115  (held until the stack is closed)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not os.path.samestat(os.fstat(lock.fileno()), os.stat(place)):
-            raise OSError("its holder removed it, and another process has made a new one")
-    except OSError:
-        lock.close()
-        raise DataError(f"another process is writing {path}: wait for it, or name another --out") from None
+    while (lock := _taken(place, wait)) is None:
+        if wait is None:
+            raise DataError(f"another process is writing {path}: wait for it, or name another --out")
     held = ExitStack()
     held.callback(lock.close)
     held.callback(place.unlink, missing_ok=True)  # first: nobody may lock a file that is about to be removed
     return held
+
+
+def _taken(place: Path, wait: Callable[[], None] | None) -> IO[str] | None:
+    """Returns the lock file, open and locked; None where its holder keeps it, or removed it meanwhile."""
+    lock = open(place, "w")  # noqa: SIM115  (held until the stack of `locked` is closed)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        if wait is None:
+            lock.close()
+            return None
+        wait()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    with suppress(FileNotFoundError):
+        if os.path.samestat(os.fstat(lock.fileno()), os.stat(place)):
+            return lock
+    lock.close()
+    return None
 
 
 @contextmanager

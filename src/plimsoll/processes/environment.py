@@ -9,11 +9,8 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
-from platformdirs import user_cache_path
-
-from plimsoll.errors import PlimsollError
+from plimsoll.cache import cache_folder
 
 ALLOCATOR = {
     "glibc.malloc.hugetlb": 1,
@@ -30,20 +27,6 @@ KEEPING = {
     "glibc.malloc.trim_threshold": 2**25,
 }
 """Settings by which buffers up to 32 MiB are kept for reuse, in one heap for all threads."""
-
-
-def cache_folder() -> Path:
-    """Returns the folder of compiled steps and measured rates, which `PLIMSOLL_CACHE` may name. Makes it if need be."""
-    override = os.environ.get("PLIMSOLL_CACHE")
-    folder = Path(override).expanduser() if override else user_cache_path("plimsoll", ensure_exists=False)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise PlimsollError(
-            f"the cache folder {folder} cannot be made: {problem.strerror}. Compiled steps are kept there: name a"
-            " folder you may write to with PLIMSOLL_CACHE"
-        ) from None
-    return folder
 
 
 AHEAD_OF_TIME = {

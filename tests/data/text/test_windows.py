@@ -1,7 +1,9 @@
 """Windows, one after another, are the token stream; from every position; for every stride; every epoch."""
 
+import gc
 import itertools
 import json
+import threading
 from contextlib import suppress
 
 import numpy as np
@@ -10,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hypotheses import examples
+from listed_documents import Listed
 from plimsoll.data.text.documents import is_held_out
 from plimsoll.data.text.survey import count_windows
 from plimsoll.data.text.windows import BLOCK, TokenWindows
@@ -43,9 +46,17 @@ def test_concatenated_inputs_are_the_token_stream(byte_tokenizer, listed_documen
 
 
 @settings(max_examples=examples(150), deadline=None)
-@given(texts, st.integers(1, 9), st.integers(1, 40), st.integers(1, 3), st.sampled_from([1, 5, 40]), st.data())
+@given(
+    texts,
+    st.integers(1, 9),
+    st.integers(1, 40),
+    st.integers(1, 3),
+    st.sampled_from([1, 5, 40]),
+    st.sampled_from([1, 2, 5]),
+    st.data(),
+)
 def test_from_every_position_the_same_windows_follow(
-    byte_tokenizer, listed_documents, texts, seq_len, stride, epochs, block, data
+    byte_tokenizer, listed_documents, texts, seq_len, stride, epochs, block, threads, data
 ):
     stream = expected_stream(byte_tokenizer, texts)
     count = count_windows(len(stream), seq_len=seq_len, stride=stride)
@@ -54,7 +65,8 @@ def test_from_every_position_the_same_windows_follow(
     one = [stream[start : start + seq_len + 1] for start in range(0, count * stride, stride)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("plimsoll.data.text.windows.BLOCK", block)
-        windows = TokenWindows(listed_documents(texts), byte_tokenizer, seq_len=seq_len, stride=stride, epochs=epochs)
+        sizes = {"seq_len": seq_len, "stride": stride, "epochs": epochs, "threads": threads}
+        windows = TokenWindows(listed_documents(texts), byte_tokenizer, **sizes)
         stopped = iter(windows)
         at = data.draw(st.integers(0, epochs * count))
         read = list(itertools.islice(stopped, at))
@@ -102,3 +114,33 @@ def test_a_window_longer_than_the_text_is_refused(byte_tokenizer, listed_documen
 def test_lengths_must_be_positive(byte_tokenizer, listed_documents, wrong):
     with pytest.raises(RecipeError, match=r"must be 1 or more, got 0"):
         TokenWindows(listed_documents(["abc"]), byte_tokenizer, **wrong)
+
+
+class Bad(Listed):
+    def read(self, at):
+        yield from super().read(at)
+        raise DataError("line 7 is damaged")
+
+
+def test_what_was_read_before_an_error_comes_before_it_with_threads_too(byte_tokenizer, listed_documents, monkeypatch):
+    monkeypatch.setattr("plimsoll.data.text.windows.BLOCK", 30)
+    read = []
+    for threads in (1, 3):
+        documents = listed_documents([])
+        documents.files = [Bad([f"document {i}" for i in range(40)])]
+        windows = iter(TokenWindows(documents, byte_tokenizer, seq_len=5, threads=threads))
+        read.append([])
+        with pytest.raises(DataError, match="line 7 is damaged"):
+            read[-1].extend(window.tolist() for window in windows)
+    assert read[0] == read[1]
+    assert len(read[0]) > 60
+
+
+def test_threads_end_with_the_windows(byte_tokenizer, listed_documents):
+    before = threading.active_count()
+    windows = iter(TokenWindows(listed_documents(["a text " * 5000] * 4), byte_tokenizer, seq_len=5, threads=3))
+    next(windows)
+    assert threading.active_count() > before
+    windows.set_state(windows.get_state())
+    gc.collect()
+    assert threading.active_count() == before

@@ -87,12 +87,13 @@ def build(
         else:
             encoding = on_ray(tokenizer, address=ray, workers=workers)
         with encoding as encoder:
-            _fill(folder, documents, encoder, progress)
+            fill(folder, documents, encoder, progress)
         folder.finish(source=f"{documents.name}: {documents.describe()}")
     return _summary(out, tokens_before=tokens_before, seconds=time.perf_counter() - started)
 
 
-def _fill(folder: TextFolder, documents: Documents, encoder: Encoder, progress: Progress) -> None:
+def fill(folder: TextFolder, documents: Documents, encoder: Encoder, progress: Progress) -> None:
+    """Appends what the folder lacks of the documents, with a mark every few seconds."""
     started = marked = time.perf_counter()
     extent = Extent(documents)
     for pieces, ids, lengths in encoded(documents.pieces(folder.position), encoder):

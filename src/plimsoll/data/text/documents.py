@@ -50,7 +50,8 @@ class Documents:
         paths = [file.path for file in self.files if isinstance(file, File)]
         self.paths = paths if len(paths) == len(self.files) else None
         """Paths of the files; None for a stream."""
-        self._digest = hashlib.blake2b(contents.encode(), digest_size=4).hexdigest()
+        self.digest = hashlib.blake2b(contents.encode(), digest_size=4).hexdigest()
+        """Digest of the names and sizes of the files."""
 
     def imports(self) -> tuple[str, ...]:
         """Returns the modules that reading brings into the process: some are large."""
@@ -74,8 +75,8 @@ class Documents:
         Raises DataError where the position is of other files, where a file changes meanwhile (the epoch would end
         early, and nothing would show it), and where there is no document at all.
         """
-        position = position or {"of": self._digest, "file": 0, "at": {}, "documents": 0, "held_out": None}
-        if position["of"] != self._digest:
+        position = position or {"of": self.digest, "file": 0, "at": {}, "documents": 0, "held_out": None}
+        if position["of"] != self.digest:
             raise DataError(
                 f"the position belongs to other files than those of {self.name}: names or sizes changed "
                 "since it was saved. Put the old files back, or start a new run."
@@ -88,7 +89,7 @@ class Documents:
                 if held_out is None:
                     held_out = is_held_out(part.text)
                 documents += part.last
-                here = {"of": self._digest, "file": index, "at": part.at, "documents": documents}
+                here = {"of": self.digest, "file": index, "at": part.at, "documents": documents}
                 yield Piece(part.text, here | {"held_out": None if part.last else held_out}, part.last, held_out)
                 held_out = None if part.last else held_out
                 if part.last and documents == self.max_examples:

@@ -1,7 +1,7 @@
 """Batches of `input_ids` and `labels`, shuffled and prefetched, with the position of the consumer in JSON.
 
 Streamed (`text_loader`), memory holds the shuffle buffer and the prefetched batches, and nothing of the data
-set (loader_bytes.py). Grain shuffles, batches and prefetches; a batch that was prefetched and not yet taken is
+set (loader_bytes.py). Grain batches and prefetches; a batch that was prefetched and not yet taken is
 read again after `restore`.
 
 With `--no-streaming` (`memory_loader`) the tokens are read once into one array, and windows of all of it are sampled at
@@ -17,11 +17,11 @@ from typing import Any, cast
 
 import grain
 import numpy as np
-from grain.experimental import WindowShuffleIterDataset
 
 from plimsoll.data import require_sizes
 from plimsoll.data.batch_source import BatchSource, Permuted
 from plimsoll.data.text.documents import Documents
+from plimsoll.data.text.shuffle import BufferShuffle
 from plimsoll.data.text.tokenizer import TextTokenizer
 from plimsoll.data.text.windows import TokenWindows, token_blocks
 from plimsoll.errors import DataError
@@ -62,18 +62,19 @@ def text_loader(
     prefetch: int = 2,
     epochs: int | None = None,
     held_out: bool | None = False,
+    threads: int = 1,
 ) -> TextLoader:
     """Builds a loader that streams the training documents, the held-out ones if `held_out`, or all if it is None.
 
-    `shuffle_buffer_size` is in windows, 0 or 1 for none; `prefetch` in batches.
+    `shuffle_buffer_size` is in windows, 0 or 1 for none; `prefetch` in batches; `threads` encode at the same time.
     """
     require_sizes(batch_size=batch_size)
     require_sizes(least=0, shuffle_buffer_size=shuffle_buffer_size, prefetch=prefetch, seed=seed)
     windows: grain.IterDataset = TokenWindows(
-        documents, tokenizer, seq_len=seq_len, stride=stride, epochs=epochs, held_out=held_out
+        documents, tokenizer, seq_len=seq_len, stride=stride, epochs=epochs, held_out=held_out, threads=threads
     )
     if shuffle_buffer_size > 1:
-        windows = WindowShuffleIterDataset(windows, window_size=shuffle_buffer_size, seed=seed % 2**31)
+        windows = BufferShuffle(windows, size=shuffle_buffer_size, seed=seed % 2**31)
     return TextLoader(batched(windows, batch_size=batch_size, seq_len=seq_len), prefetch=prefetch)
 
 

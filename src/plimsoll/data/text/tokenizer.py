@@ -2,7 +2,7 @@
 
 A Python list of ids takes 8 bytes an entry and often 28 more for the number; an array takes 4.
 Text that spells a special token ("<|endoftext|>" in a source file) stays text: only `encode_pieces` ends
-a document. The library works on several texts in parallel (TOKENIZERS_PARALLELISM=false stops it).
+a document. The library lets go of Python's lock while it encodes, so threads encode several blocks at a time.
 """
 
 from __future__ import annotations

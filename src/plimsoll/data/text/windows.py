@@ -2,14 +2,17 @@
 
 Every document is followed by end-of-text, and windows do not respect where documents end: with
 stride = seq_len the inputs, one after another, are the token stream. Documents are encoded in blocks of about
-16 KiB (the tokenizer is parallel over them). The state names the block that holds the next window's first
+16 KiB, several at a time where there are threads for it. The state names the block that holds the next window's first
 token, so restoring encodes at most the blocks that window touches again.
 """
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -34,14 +37,61 @@ class Block(NamedTuple):
     after: dict
 
 
+def encoding_threads() -> int:
+    """Returns the threads that encode a stream: one for each core that this process may use, 8 at most."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(8, cores)
+
+
+class _Unencoded(NamedTuple):
+    pieces: list[Piece]
+    start: dict | None
+    after: dict
+
+
 def token_blocks(
     documents: Documents,
     tokenizer: TextTokenizer,
     *,
     held_out: bool | None = False,
     start: dict | None = None,
+    threads: int = 1,
 ) -> Iterator[Block]:
-    """Yields the ids of the training documents; of the held-out ones if `held_out`; of all if it is None."""
+    """Yields the ids of the training documents; of the held-out ones if `held_out`; of all if it is None.
+
+    With several `threads`, each encodes a block, and one more is read ahead. The blocks are the same, in their order.
+    """
+
+    def block(of: _Unencoded) -> Block:
+        return Block(tokenizer.encode_pieces(of.pieces).astype(tokenizer.dtype), of.start, of.after)
+
+    unencoded = _unencoded(documents, held_out, start)
+    if threads == 1:
+        yield from map(block, unencoded)
+        return
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the parallelism is ours: threads inside would be too many
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="plimsoll-encode")
+
+    def submitted() -> Iterator[Future[Block]]:
+        try:
+            for of in unencoded:
+                yield pool.submit(block, of)
+        except Exception as problem:  # it comes after the blocks that were read before it
+            failed = Future[Block]()
+            failed.set_exception(problem)
+            yield failed
+
+    try:
+        coming = submitted()
+        waiting = deque(islice(coming, threads + 1))
+        while waiting:
+            yield waiting.popleft().result()
+            waiting.extend(islice(coming, 1))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _unencoded(documents: Documents, held_out: bool | None, start: dict | None) -> Iterator[_Unencoded]:
     pieces: list[Piece] = []
     characters = 0
     position = start or {}
@@ -53,10 +103,10 @@ def token_blocks(
             start = piece.position  # nothing to encode up to here
         position = piece.position
         if characters >= BLOCK:
-            yield Block(tokenizer.encode_pieces(pieces).astype(tokenizer.dtype), start, position)
+            yield _Unencoded(pieces, start, position)
             pieces, characters, start = [], 0, position
     if pieces:
-        yield Block(tokenizer.encode_pieces(pieces).astype(tokenizer.dtype), start, position)
+        yield _Unencoded(pieces, start, position)
 
 
 class TokenWindows(Positioned):
@@ -75,17 +125,20 @@ class TokenWindows(Positioned):
         stride: int | None = None,
         epochs: int | None = None,
         held_out: bool | None = False,
+        threads: int = 1,
     ) -> None:
-        """Checks the sizes. `epochs=None` repeats without end; `held_out` as for `token_blocks`."""
+        """Checks the sizes. `epochs=None` repeats without end; `held_out` and `threads` as for `token_blocks`."""
         super().__init__(size={})
-        require_sizes(seq_len=seq_len, stride=stride, epochs=epochs)
+        require_sizes(seq_len=seq_len, stride=stride, epochs=epochs, threads=threads)
         self.documents, self.tokenizer = documents, tokenizer
         self.seq_len, self.stride, self.epochs, self.held_out = seq_len, stride or seq_len, epochs, held_out
+        self.threads = threads
 
     def walk(self, at: dict[str, Any]) -> Iterator[np.ndarray]:
         while self.epochs is None or at["epoch"] < self.epochs:
             ids, kept = np.empty(0, self.tokenizer.dtype), deque[Block]()  # `ids` are those of the blocks `kept`
-            for block in token_blocks(self.documents, self.tokenizer, held_out=self.held_out, start=at["position"]):
+            options = {"held_out": self.held_out, "threads": self.threads}
+            for block in token_blocks(self.documents, self.tokenizer, start=at["position"], **options):
                 kept.append(block)
                 ids = _without_skipped(np.concatenate([ids, block.ids]), kept, at)
                 while len(ids) > at["skip"] + self.seq_len:

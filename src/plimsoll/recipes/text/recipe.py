@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,11 +24,14 @@ from plimsoll.recipes.verbs import Shown, Verb
 from plimsoll.types import Compute, Source, Task
 
 if TYPE_CHECKING:
+    from plimsoll.data.packed.packed import Packed
     from plimsoll.data.text.documents import Documents
     from plimsoll.data.text.tokenizer import TextTokenizer
 
 DEFAULT_EPOCHS = 3.0
 TOKENIZER, VALIDATION = "tokenizer.json", "validation.npy"
+KEPT = "tokens_in_cache"
+"""Fact of a run whose text was tokenised before it began: the folder's name in the cache. A run without it streams."""
 TARGET_PARAMS = 1_000_000
 DEFAULT_VOCABULARIES = (20_000_000, 4_096), (200_000_000, 32_768), (math.inf, 50_257)
 """Sizes of a tokenizer that is trained here, each for models of fewer parameters than the number before it."""
@@ -192,6 +195,7 @@ class Text(AdamWRecipe):
     def prepare(self, folder: Path, say: Say) -> Prepared:
         import numpy as np
 
+        from plimsoll.data.packed.kept import tokenised
         from plimsoll.data.same_data import files_facts
         from plimsoll.data.text.survey import collect_held_out
 
@@ -210,10 +214,17 @@ class Text(AdamWRecipe):
         facts: dict[str, Any] = {"description": documents.describe(), "validation_tokens": len(held_out)}
         if documents.paths is not None:
             facts["text"] = files_facts(documents.paths)
+        packed = None
+        if self._kept_in_cache:
+            packed = tokenised(documents, tokenizer, say)
+            facts[KEPT] = packed.folder.name
         if self.steps is not None and self.use_streaming:
-            self._require_a_batch(documents, tokenizer)
+            if packed is None:
+                self._require_a_batch(documents, tokenizer)
+            elif (windows := self._windows(packed.tokens)) < self.effective_batch:
+                raise self._too_little(packed.tokens, windows)
             return Prepared(steps=self.steps, steps_per_epoch=None, facts=facts)
-        return self._counted(documents, tokenizer, facts, say)
+        return self._counted(documents, tokenizer, packed, facts, say)
 
     def training_data_changed(self, prepared: Prepared) -> str | None:
         from plimsoll.data.same_data import require_same_files
@@ -224,8 +235,10 @@ class Text(AdamWRecipe):
         return None
 
     def source(self, folder: Path, *, prefetch: int) -> Source:
+        from plimsoll.data.packed.stream_order import stream_order_loader
         from plimsoll.data.text.loader import memory_loader, text_loader
         from plimsoll.data.text.tokenizer import load_tokenizer
+        from plimsoll.data.text.windows import encoding_threads
 
         options: dict[str, Any] = {
             "seq_len": self.seq_len,
@@ -234,9 +247,12 @@ class Text(AdamWRecipe):
             "seed": self.seed,
             "prefetch": prefetch,
         }
+        if (packed := self._packed(folder)) is not None:
+            return stream_order_loader(packed, shuffle_buffer_size=self.shuffle_buffer_size, **options)
         tokenizer = load_tokenizer(folder / TOKENIZER)
         if self.use_streaming:
-            return text_loader(self._documents(), tokenizer, shuffle_buffer_size=self.shuffle_buffer_size, **options)
+            options |= {"shuffle_buffer_size": self.shuffle_buffer_size, "threads": encoding_threads()}
+            return text_loader(self._documents(), tokenizer, **options)
         return memory_loader(self._documents(), tokenizer, shuffle=self.shuffle_buffer_size > 1, **options)
 
     def validation(self, folder: Path, *, examples: int) -> Iterable[dict[str, Any]]:
@@ -266,18 +282,47 @@ class Text(AdamWRecipe):
         resident = 0
         if not self.use_streaming:
             resident = prepared.facts["tokens"] if prepared is not None else self._documents().bytes or 0
+        kept = self._kept_in_cache if prepared is None else KEPT in prepared.facts
+        streamed = self.use_streaming and not kept
 
         data = loader_bytes(
             seq_len=self.seq_len,
             batch_size=self.effective_batch,
-            shuffle_buffer_size=self.shuffle_buffer_size if self.use_streaming else 0,
+            shuffle_buffer_size=self.shuffle_buffer_size if streamed else 0,
             prefetch=prefetch,
             resident_tokens=resident,
             vocab_size=self.vocab,
         )
-        text = TEXT_IN_FLIGHT if self.use_streaming else ENCODED_BEFORE
-        files = SOURCE_FILES if self.use_streaming and self.dataset_id == STANDARD_LIBRARY else 0
-        return {"data": data + text + files + tokenizer_bytes(self.vocab) + 4 * self.validation_tokens}
+        text = (TEXT_IN_FLIGHT if streamed else ENCODED_BEFORE) + (0 if kept else tokenizer_bytes(self.vocab))
+        files = SOURCE_FILES if streamed and self.dataset_id == STANDARD_LIBRARY else 0
+        return {"data": data + text + files + 4 * self.validation_tokens}
+
+    @cached_property
+    def _kept_in_cache(self) -> bool:
+        """Whether the text is tokenised before training, into the cache, and its windows are read from there."""
+        from plimsoll.data.packed.kept import worth_keeping
+
+        if self.is_stream or not self.use_streaming:
+            return False
+        windows = None
+        if self.steps is not None:
+            windows = self.steps * self.effective_batch + self.shuffle_buffer_size
+        return worth_keeping(self._documents(), tokens=None if windows is None else windows * self.window_stride)
+
+    def _packed(self, folder: Path) -> Packed | None:
+        """Returns the tokenised text of a prepared folder; None where it is read as training goes, or at once."""
+        from plimsoll.data.disk import read_json
+        from plimsoll.data.packed.kept import kept, tokenised
+        from plimsoll.data.text.tokenizer import load_tokenizer
+
+        if not (path := folder / "data.json").is_file():
+            return None
+        name = read_json(path, absent=f"there is no {path}", again="Start a new --run")["facts"].get(KEPT)
+        if name is None:
+            return None
+        say = partial(print, flush=True)
+        packed = kept(name, say)
+        return packed or tokenised(self._documents(), load_tokenizer(folder / TOKENIZER), say)
 
     def _documents(self) -> Documents:
         from plimsoll.data.text.opening import open_documents
@@ -306,10 +351,16 @@ class Text(AdamWRecipe):
         tokenizer.save(folder / TOKENIZER)
         return tokenizer
 
-    def _counted(self, documents: Documents, tokenizer: TextTokenizer, facts: dict[str, Any], say: Say) -> Prepared:
-        from plimsoll.data.text.survey import survey
+    def _counted(
+        self, documents: Documents, tokenizer: TextTokenizer, packed: Packed | None, facts: dict[str, Any], say: Say
+    ) -> Prepared:
+        from plimsoll.data.text.survey import Survey, survey
 
-        counted = survey(documents, tokenizer, seq_len=self.seq_len, stride=self.window_stride)
+        if packed is None:
+            counted = survey(documents, tokenizer, seq_len=self.seq_len, stride=self.window_stride)
+        else:
+            windows = self._windows(packed.tokens)
+            counted = Survey(documents=packed.documents, tokens=packed.tokens, windows=windows)
         epochs = DEFAULT_EPOCHS if self.epochs is None else self.epochs
         per_epoch = counted.windows / self.effective_batch
         steps = self.steps or int(epochs * per_epoch)
@@ -328,16 +379,19 @@ class Text(AdamWRecipe):
 
     def _require_a_batch(self, documents: Documents, tokenizer: TextTokenizer) -> None:
         """Reads no further than one batch."""
-        from plimsoll.data.text.survey import count_windows
-
         tokens = windows = 0
         for piece in documents.pieces():
             if not piece.held_out:
                 tokens += len(tokenizer.encode_pieces([piece]))
-            windows = count_windows(tokens, seq_len=self.seq_len, stride=self.window_stride)
+            windows = self._windows(tokens)
             if windows >= self.effective_batch:
                 return
         raise self._too_little(tokens, windows)
+
+    def _windows(self, tokens: int) -> int:
+        from plimsoll.data.text.survey import count_windows
+
+        return count_windows(tokens, seq_len=self.seq_len, stride=self.window_stride)
 
     def _too_little(self, tokens: int, windows: int) -> DataError:
         return DataError(
