@@ -7,8 +7,11 @@ import re
 import pytest
 
 from plimsoll.api.plan import plan as find_plan
+from plimsoll.engine import session
+from plimsoll.engine.options import Session
 from plimsoll.levers.registry import LEVERS
 from plimsoll.planner import calibration
+from plimsoll.processes.interruption import Interruption
 from plimsoll.recipes.saved import from_dict
 from plimsoll.training import disk
 from plimsoll.units import MIB
@@ -31,6 +34,21 @@ class Run:
 def init(**_):
     return Run()
 """
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_a_run_that_gave_equal_runs_up_says_so(runs, deterministic, monkeypatch):
+    """Every session of it: the notes are in the log and in the ledger."""
+    run = runs.prepared()
+    path = run / "plan.json"
+    planned = json.loads(path.read_text())
+    planned["plan"]["deterministic"] = deterministic
+    path.write_text(json.dumps(planned))
+    monkeypatch.setattr(session, "import_everything", lambda recipe, tracker: None)
+    monkeypatch.setattr(session, "load", lambda recipe, plan, steps: plan)
+    training = session._Training(Session(run=str(run), budget_bytes=MIB), Interruption())
+    assert training._load() == training.plan
+    assert any(note.startswith("--deterministic False: another run") for note in training.notes) != deterministic
 
 
 @pytest.mark.slow

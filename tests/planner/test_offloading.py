@@ -327,7 +327,7 @@ from dataclasses import replace
 from plimsoll.planner.chips import chip
 from plimsoll.planner.topology import devices
 from plimsoll.recipes.registry import preset
-from plimsoll.training.program import Functions
+from plimsoll.training.program import Functions, compiled
 from plimsoll.planned import Plan
 from plimsoll.levers.lora import LoRA
 layers, length, batch = map(int, sys.argv[2:])
@@ -339,10 +339,11 @@ wheres = {"device": {}, "optimizer": {"offload": "optimizer"}, "remat": {"remat"
           "lora": {}, "lora, frozen": {"offload": "frozen"}}
 for where, levers in wheres.items():
     one = replace(plan, **levers)
-    task = recipe.task(one.compute({"cuda": "gpu", "tpu": "tpu"}[chip(sys.argv[1]).platform]))
+    platform = {"cuda": "gpu", "tpu": "tpu"}[chip(sys.argv[1]).platform]
+    task = recipe.task(one.compute(platform))
     task = LoRA(task, ["blocks/(query|value)/kernel"], rank=4) if "lora" in where else task
     spread = Functions(task, recipe.update_rule(10), one, devices(chip(sys.argv[1])))
-    stats = spread.step(recipe.batch_spec(batch))[0].compile().memory_analysis()
+    stats = compiled(spread.step(recipe.batch_spec(batch))[0], platform=platform).memory_analysis()
     found[where] = {name: getattr(stats, name + "_size_in_bytes") for name in names}
 print(json.dumps(found))
 """

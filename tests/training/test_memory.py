@@ -199,6 +199,8 @@ def test_only_read_only_pages_of_files_that_nobody_changed_are_given_back(kernel
         mapping(0x30000, 0x31000, "r-xp", "/lib/untouched.so", rss=0),
         mapping(0x40000, 0x41000, "r-xp", "[vdso]"),
         mapping(0x50000, 0x51000, "r--p", ""),
+        mapping(0x51000, 0x52000, "r--s", "/dev/nvidiactl"),
+        mapping(0x52000, 0x53000, "r--s", "/memfd:cuda (deleted)"),
         mapping(0x60000, 0x68000, "r-xp", "/lib/last one.so"),
     ])  # fmt: skip
     given_back = []

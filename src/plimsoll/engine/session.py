@@ -176,6 +176,8 @@ class _Training:
         import_everything(self.recipe, tracker=self.session.tracker)
         executables = load(self.recipe, self.plan, steps=self.prepared.steps)
         self.measured.marks["peak while loading"] = allocator.peak_bytes()
+        if not self.plan.deterministic:
+            self.notes.append("--deterministic False: another run of this plan, or a resumed one, differs by rounding")
         if not self.session.debug_nans:
             return executables
         self.notes.append("--debug-nans keeps a second copy of the state, which the plan does not count")

@@ -6,6 +6,7 @@ loading left in the allocator.
 
 import ctypes
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -13,6 +14,8 @@ from pathlib import Path
 from plimsoll.processes.environment import GIVES_BACK
 
 GROWTH_BYTES = 4 * 2**20
+FILE = re.compile("/(?!dev/|memfd:)")
+"""Beginning of a mapping's name that is a file's, and not a device's or one of memory alone."""
 _MADV_DONTNEED = 4
 
 
@@ -105,8 +108,9 @@ class BetweenSteps:
 def give_back_libraries() -> None:
     """Unmaps pages of library code; what is needed again comes back from the page cache, about 20 MiB of it.
 
-    Only read-only mappings of files without a single changed (anonymous) page are dropped, so nothing can be lost. They
-    were part of the resident set, which is the budget, though the system could have taken them any time.
+    Only read-only mappings of files without a single changed (anonymous) page are dropped, so nothing can be lost, and
+    no device's. They were part of the resident set, which is the budget, though the system could have taken them any
+    time.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     start = end = resident = anonymous = 0
@@ -117,7 +121,7 @@ def give_back_libraries() -> None:
             if library and not anonymous and resident:
                 libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_DONTNEED)
             start, end = (int(part, 16) for part in words[0].split("-"))
-            library = len(words) > 5 and words[1][:3] in ("r-x", "r--") and words[5].startswith("/")
+            library = words[1][:3] in ("r-x", "r--") and FILE.match("".join(words[5:6])) is not None
         elif words[0] == "Rss:":
             resident = int(words[1])
         elif words[0] == "Anonymous:":
