@@ -113,6 +113,7 @@ def from_child(name: str, only: list[str], text: Path | None) -> Any:
     if python is None:
         sys.exit(f"{name}: its compiler is {toolchains.missing(platform)}: `plimsoll chips --install {platform}`")
     variables = environment.for_processes(platform) | {"PYTHONPATH": str(SOURCE)}
+    variables["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # steps are counted: each is compiled
     command = [str(python), __file__, "--chip", name, "--here", *(["--text", str(text)] if text else []), "--only"]
     with subprocess.Popen([*command, *only], env=variables, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None

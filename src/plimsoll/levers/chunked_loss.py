@@ -149,7 +149,9 @@ def _summed_forward(hidden: Array, weights: Any, labels: Array, fixed: Any, how:
 
 
 def _summed_backward(how: _How, kept: tuple[Array, Any], towards_total: Array):
-    towards_hidden, towards_weights = jax.tree.map(lambda x: in_float32(jnp.multiply, x, towards_total / how.lift), kept)
+    towards_hidden, towards_weights = jax.tree.map(
+        lambda x: in_float32(jnp.multiply, x, towards_total / how.lift), kept
+    )
     return towards_hidden, towards_weights, None, None
 
 
