@@ -95,7 +95,10 @@ class Network:
         return by_rows(math.sqrt(d) * x)
 
     def recursed(self, weights: dict, high: Latent, low: Latent, x: Latent, *, learns: bool) -> tuple[Latent, Latent]:
-        """Returns both latents after a supervision step, float32; with `learns`, the last round can be differentiated."""
+        """Returns both latents after a supervision step, in float32.
+
+        With `learns`, the last round can be differentiated.
+        """
         how, shape, blocks = self.compute, self.shape, weights["blocks"]
         high, low, x = (stream(latent, how) for latent in (high, low, x))
         if self.positions_first:
