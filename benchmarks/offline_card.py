@@ -67,7 +67,7 @@ CASES: dict[str, Case] = {
     "97.5M, 16, loss chunk 256": Case("code", DECODER, 16, 1, BFLOAT16 | {"loss_chunk": 256}),
     "code, 128 x 4": Case("code", {}, 64, 1, BFLOAT16),
     "longcontext-nano 32K, 1 x 4": Case(
-        "longcontext-nano", {"seq_len": 32_768}, 1, 4, BFLOAT16 | {"loss_chunk": 8_192}
+        "longcontext-nano", {"seq_len": 32_768}, 1, 4, BFLOAT16 | {"loss_chunk": 2_048}
     ),
     "sudoku-mlp, 768": Case("sudoku-mlp", {}, 768, 1, BFLOAT16),
     "sudoku-mlp, 384 x 2": Case("sudoku-mlp", {}, 384, 2, BFLOAT16),

@@ -117,10 +117,11 @@ def offered(rates=FAST, **changes):
     return [(one["precision"], one["activations"]) for one in combinations(about, rates)]
 
 
-def test_a_gpu_is_offered_bfloat16_activations_alone_and_a_cpu_both():
+def test_a_chip_that_multiplies_in_bfloat16_keeps_activations_in_it_unless_that_is_pinned_or_not_allowed():
     on_a_card = {"chip": "h100", "platform": "cuda"}
-    assert set(offered(**on_a_card)) == {("bfloat16", "bfloat16")}
-    assert set(offered()) == {("bfloat16", "float32"), ("bfloat16", "bfloat16")}
+    assert set(offered(**on_a_card)) == set(offered()) == {("bfloat16", "bfloat16")}
+    slow = replace(FAST, flops={"float32": 2.0, "bfloat16": 1.0})
+    assert offered(slow) == [("float32", "float32"), ("bfloat16", "float32"), ("bfloat16", "bfloat16")]
     assert set(offered(**on_a_card, numerics="exact")) == {("float32", "float32")}
     assert set(offered(**on_a_card, pins={"activations": "float32"})) == {("bfloat16", "float32")}
     assert set(offered(**on_a_card, supported=("precision",))) == {("bfloat16", "float32")}
