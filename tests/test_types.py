@@ -19,7 +19,11 @@ plans = st.builds(
     precision=st.sampled_from(["float32", "bfloat16"]),
     prefetch=st.integers(1, 8),
     async_save=st.booleans(),
-    further=st.builds(lambda *pair: (("activations", pair[0]), ("unroll", pair[1])), st.sampled_from(["float32", "bfloat16"]), st.integers(0, 99)),
+    further=st.builds(
+        lambda *pair: (("activations", pair[0]), ("unroll", pair[1])),
+        st.sampled_from(["float32", "bfloat16"]),
+        st.integers(0, 99),
+    ),
     pinned=st.lists(st.sampled_from(["remat", "precision"]), unique=True).map(tuple),
 )
 

@@ -287,6 +287,8 @@ class Planned:
     """Range of a plan that no compiler has seen (planner/calibration.py); None of one that was compiled."""
     disk: Mapping[str, int] = field(default_factory=dict)
     """Bytes of the checkpoints that the run keeps (training/disk.py)."""
+    without_cudnn: str = ""
+    """Why attention on a GPU is not cuDNN's; empty where it is, where nothing attends, and on other chips."""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the object that `plan --json` prints."""
@@ -308,6 +310,7 @@ class Planned:
             "error_band": None if self.error_band is None else dict(self.error_band),
             "estimate_band": None if self.estimate_band is None else dict(self.estimate_band),
             "disk": dict(self.disk),
+            "without_cudnn": self.without_cudnn,
             "step_seconds": self.step_seconds,
             "step_seconds_source": self.step_seconds_source,
             "step_seconds_range": None if self.step_seconds_range is None else list(self.step_seconds_range),

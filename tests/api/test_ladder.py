@@ -37,7 +37,7 @@ def found(pins, **_):
     peak = PEAKS[pins["micro_batch"], pins["async_save"]]
     predicted = {"process": peak - STATE, "parameters": STATE // 3, "optimizer": STATE - STATE // 3}
     return Planned(
-        plan=Plan(chip="cpu", accumulation=16 // pins["micro_batch"], **pins),
+        plan=Plan.from_dict({"chip": "cpu", "accumulation": 16 // pins["micro_batch"], **pins}),
         ledger=Ledger(budget_bytes=2**60, predicted=predicted, phase="train"),
         recipe="stories", parameters=1_000_000, step_seconds=1.0, step_seconds_source="roofline", step_flops=1.0,
         chip_flops=1.0, tokens_per_step=2048, examples_per_step=16, compiles=1, devices=1, reason="",

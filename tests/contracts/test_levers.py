@@ -21,6 +21,7 @@ OFF = Plan(
     async_save=False,
 )  # fmt: skip
 CHUNKED = replace(OFF, loss_chunk=128)
+HALF = replace(CHUNKED, precision="bfloat16")
 SMALL = replace(CHUNKED, micro_batch=2, remat="block")
 WIDE = {"width": 256, "heads": 4, "seq_len": 32, "batch_size": 2}
 LONG = {"seq_len": 1024, "batch_size": 2}
@@ -41,6 +42,8 @@ LEVERS = {
     "loss_chunk": Row(replace(OFF, remat="block"), replace(CHUNKED, remat="block"), 0.6),
     "remat": Row(CHUNKED, replace(CHUNKED, remat="block"), 0.8),
     "precision": Row(CHUNKED, replace(CHUNKED, precision="bfloat16"), 0.9),
+    "activations": Row(HALF, HALF.with_levers(activations="bfloat16"), 0.85),
+    "unroll": Row(CHUNKED.with_levers(unroll=0), CHUNKED, 0.95),
     "attention_chunk": Row(
         replace(CHUNKED, micro_batch=2), replace(CHUNKED, micro_batch=2, attention_chunk=128), 0.7, size=LONG
     ),
@@ -140,6 +143,7 @@ def _without_levers():
     "stories-weight_bits",
     "stories-layerwise",
     "stories-attention_chunk",
+    "stories-activations",
 )
 @pytest.mark.parametrize(("name", "lever"), supporting())
 def test_a_lever_that_is_on_saves_bytes_in_the_compiled_step(name, lever):
@@ -214,7 +218,7 @@ def averaged(decay, bits):
 
 def test_every_lever_file_is_held_here():
     files = {path.stem for path in Path(plimsoll.levers.__path__[0]).glob("*.py")} - {"__init__", "lever", "registry"}
-    held = {"precision", "remat", "chunked_loss", "attention", "eight_bit", "weight_bits", "layerwise"}
+    held = {"precision", "remat", "chunked_loss", "attention", "eight_bit", "weight_bits", "layerwise", "activations"}
     elsewhere = {"frozen", "lora", "offload", "sharding", "ema"}
     assert files == held | elsewhere | NUMBERS_ONLY, "a new lever needs a row in LEVERS"
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from compiled_bytes import temporary_bytes
 from plimsoll.levers import attention
 from plimsoll.levers.attention import causal_attention, kernel, query_blocks
+from plimsoll.levers.records.blocks import without_cudnn
 from plimsoll.planner import liveness
 from plimsoll.planner.flops import dot_flops
 from plimsoll.processes import toolchains
@@ -176,6 +177,20 @@ GPU, TPU = Compute(platform="gpu", precision="bfloat16"), Compute(platform="tpu"
 )
 def test_the_chips_own_kernel_is_used_where_it_exists(compute, length, width, expected):
     assert kernel(compute, length=length, width=width) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, ""),
+        ({"chunk": 1024}, "it goes in blocks of 1,024 positions, as --attention-chunk says"),
+        ({"precision": "float32"}, "cuDNN's is in bfloat16 here, and products are in float32"),
+        ({"width": 12}, "cuDNN's takes heads whose width is a multiple of 8, and they have 12 columns"),
+        ({"width": 136}, "cuDNN's takes heads of up to 128 columns, and they have 136"),
+    ],
+)
+def test_a_plan_says_why_attention_is_not_cudnns(changes, words):
+    assert without_cudnn(**{"precision": "bfloat16", "chunk": 0, "width": 64} | changes) == words
 
 
 def test_a_tpus_kernel_computes_the_same():

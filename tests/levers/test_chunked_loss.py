@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from compiled_bytes import temporary_bytes
-from plimsoll.levers.chunked_loss import IGNORE, LIFT, chunked_cross_entropy, each_nats
+from plimsoll.levers.chunked_loss import IGNORE, LIFT, chunked_cross_entropy, each_nats, nats_in_one_pass
 from plimsoll.levers.precision import dot, dot_rows
 from plimsoll.planner.flops import dot_flops
 
@@ -149,3 +149,14 @@ def test_no_logits_are_computed_twice(chunk):
     once = 2.0 * tokens * width * vocab
     assert dot_flops(jax.make_jaxpr(value_and_grads(chunked(chunk)))(*arguments)) == 3 * once
     assert dot_flops(jax.make_jaxpr(chunked(chunk))(*arguments)) == once
+
+
+def test_a_gradient_in_one_pass_is_the_same():
+    random = np.random.default_rng(0)
+    logits = jnp.asarray(random.normal(size=(12, 40)) * 4, jnp.float32)
+    labels = jnp.asarray(random.integers(-1, 40, 12), jnp.int32)
+    towards = jnp.asarray(random.normal(size=12), jnp.float32)
+    expected, pull = jax.vjp(lambda logits: each_nats(logits, labels), logits)
+    actual, pull_once = jax.vjp(lambda logits: nats_in_one_pass(logits, labels), logits)
+    np.testing.assert_array_equal(actual, expected)
+    np.testing.assert_allclose(*pull_once(towards), *pull(towards), atol=1e-6)

@@ -188,6 +188,12 @@ def test_a_margin_and_the_disk_stand_in_the_table():
     assert "disk                12.0 MiB for 4 checkpoints of 3.0 MiB at once" in text
 
 
+def test_the_reason_why_attention_is_not_cudnns_stands_in_the_table():
+    text = plan_table(replace(PLANNED, without_cudnn="products are in float32"))
+    assert "not cuDNN's attention  products are in float32" in text
+    assert "cuDNN" not in plan_table(PLANNED)
+
+
 def test_overruns_stand_in_the_ledger():
     overrun = {"step": 1200, "what": "resident set", "measured_bytes": 3 * GIB, "predicted_bytes": GIB}
     overrun |= {"budget_bytes": 2 * GIB, "said": ""}

@@ -18,6 +18,7 @@ from plimsoll.api.pins import require_levers, require_supported
 from plimsoll.errors import RecipeError
 from plimsoll.levers.lever import CLASSES
 from plimsoll.levers.records.batch import PREFETCH
+from plimsoll.levers.records.blocks import without_cudnn
 from plimsoll.planned import Planned
 from plimsoll.planner import calibration, host
 from plimsoll.planner.child import Child
@@ -121,6 +122,11 @@ def plan(
             "estimate_band": calibration.estimate_band(planned.ledger),
             "disk": disk.needed(compiler.static().state_bytes),
         }
+        if target.platform == "cuda" and recipe.head_columns is not None:
+            chosen = planned.plan
+            further["without_cudnn"] = without_cudnn(
+                precision=chosen.precision, chunk=chosen.attention_chunk, width=recipe.head_columns
+            )
         return notebook.ShownPlan(**vars(planned) | further)
 
 

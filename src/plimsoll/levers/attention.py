@@ -29,6 +29,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from plimsoll.levers.precision import Form, batched_dot, batched_dot_rows, rounded
+from plimsoll.levers.records.blocks import without_cudnn
 from plimsoll.levers.sharding import in_mesh, rows_spec
 from plimsoll.types import Compute
 
@@ -88,18 +89,12 @@ def attention(
 
 
 def kernel(compute: Compute, *, length: int, width: int) -> Literal["cudnn", "splash"] | None:
-    """Returns the name of the chip's own attention kernel; None where it has none for these shapes.
-
-    Not in float16, although cuDNN would take it: float16 is for cards without bfloat16 (compute capability below 8.0),
-    and those have no such kernel, which the compiler does not say: the run would.
-    """
-    if compute.attention_chunk or compute.precision != "bfloat16":
-        return None
-    if compute.platform == "gpu" and width % 8 == 0 and width <= 128:
-        return "cudnn"
-    if compute.platform == "tpu" and length % KERNEL_BLOCK == 0:
-        return "splash"
-    return None
+    """Returns the name of the chip's own attention kernel; None where it has none for these shapes."""
+    if compute.platform == "gpu":
+        reason = without_cudnn(precision=compute.precision, chunk=compute.attention_chunk, width=width)
+        return None if reason else "cudnn"
+    plain = compute.attention_chunk or compute.precision != "bfloat16" or length % KERNEL_BLOCK
+    return "splash" if compute.platform == "tpu" and not plain else None
 
 
 def query_blocks(length: int) -> list[tuple[int, int]]:

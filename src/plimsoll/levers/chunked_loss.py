@@ -40,6 +40,7 @@ def chunked_cross_entropy(
     head: Head,
     chunk: int,
     lift: float = 1.0,
+    platform: str = "cpu",
 ) -> Float[Array, ""]:
     """Sums `-log p(label)`, in nats, over the tokens whose label is not `IGNORE`, `chunk` tokens at a time.
 
@@ -49,19 +50,22 @@ def chunked_cross_entropy(
 
     What flows back into `head` is a probability, or one less: made before any scale of the loss is known. A head that
     rounds it to float16 would lose those below 6e-8, so it is multiplied by `lift` on the way in and what comes out is
-    divided by it: `LIFT` there, a power of two, so that it changes nothing else.
+    divided by it: `LIFT` there, a power of two, so that it changes nothing else. On an accelerator (`platform`) the
+    gradient of the logits is written once (`nats_in_one_pass`).
     """
-    return chunked_sum(hidden, weights, labels, rule=_NatsOf(head), chunk=chunk, lift=lift)
+    nats = each_nats if platform == "cpu" else nats_in_one_pass
+    return chunked_sum(hidden, weights, labels, rule=_NatsOf(head, nats), chunk=chunk, lift=lift)
 
 
 class _NatsOf(NamedTuple):
     """The rule of one softmax."""
 
     head: Head
+    nats: Callable[[Array, Array], Array]
 
     def __call__(self, rows: Array, weights: Any, labels: Array, fixed: None) -> Array:
         del fixed
-        return jnp.sum(each_nats(self.head(rows, weights), labels))
+        return jnp.sum(self.nats(self.head(rows, weights), labels))
 
 
 def chunked_sum(
@@ -90,6 +94,30 @@ def each_nats(logits: Float[Array, "tokens vocab"], labels: Int[Array, " tokens"
     counted = labels != IGNORE
     picked = jnp.take_along_axis(logits, jnp.where(counted, labels, 0)[:, None], axis=-1)[:, 0]
     return jnp.where(counted, jax.nn.logsumexp(logits, axis=-1) - picked, 0.0)
+
+
+@jax.custom_vjp
+def nats_in_one_pass(logits: Float[Array, "tokens vocab"], labels: Int[Array, " tokens"]) -> Float[Array, " tokens"]:
+    """Returns `each_nats`, with a gradient that is an operation on single numbers, probability less one or zero.
+
+    The compiler fuses it with the rounding to what the products by the head read, so that no gradient of the logits is
+    in memory in float32: that of `each_nats` is written, scattered into and read again.
+    """
+    return each_nats(logits, labels)
+
+
+def _one_pass_forward(logits: Array, labels: Array) -> tuple[Array, tuple[Array, Array, Array]]:
+    return each_nats(logits, labels), (logits, jax.nn.logsumexp(logits, axis=-1), labels)
+
+
+def _one_pass_backward(kept: tuple[Array, Array, Array], towards: Array) -> tuple[Array, None]:
+    logits, log_total, labels = kept
+    towards = jnp.where(labels != IGNORE, towards, 0.0)
+    hit = jnp.arange(logits.shape[1], dtype=labels.dtype) == labels[:, None]
+    return towards[:, None] * (jnp.exp(logits - log_total[:, None]) - hit.astype(jnp.float32)), None
+
+
+nats_in_one_pass.defvjp(_one_pass_forward, _one_pass_backward)
 
 
 def chunked_nats(
@@ -149,7 +177,9 @@ def _summed_forward(hidden: Array, weights: Any, labels: Array, fixed: Any, how:
 
 
 def _summed_backward(how: _How, kept: tuple[Array, Any], towards_total: Array):
-    towards_hidden, towards_weights = jax.tree.map(lambda x: in_float32(jnp.multiply, x, towards_total / how.lift), kept)
+    towards_hidden, towards_weights = jax.tree.map(
+        lambda x: in_float32(jnp.multiply, x, towards_total / how.lift), kept
+    )
     return towards_hidden, towards_weights, None, None
 
 

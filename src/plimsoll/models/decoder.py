@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from plimsoll.levers.activations import in_float32, stream
+from plimsoll.levers.activations import in_float32, stream, swiglu
 from plimsoll.levers.attention import causal_attention
 from plimsoll.levers.lora import linear
 from plimsoll.levers.precision import dot, dot_rows
@@ -98,13 +98,7 @@ class Block(nnx.Module):
 def fed(block: Any, x: Float[Array, "... width"]) -> Float[Array, "... width"]:
     """Returns x + SwiGLU(norm(x)), with the block's `feed_norm`, `gate`, `up` and `down`."""
     normed = block.feed_norm(x)
-    inner = in_float32(swiglu, keep(block.gate(normed)), keep(block.up(normed)))
-    return x + block.down(inner)
-
-
-def swiglu(gate: Array, up: Array) -> Array:
-    """Returns silu(gate) * up: Shazeer 2020, https://arxiv.org/abs/2002.05202."""
-    return jax.nn.silu(gate) * up
+    return x + block.down(swiglu(keep(block.gate(normed)), keep(block.up(normed))))
 
 
 class Decoder:

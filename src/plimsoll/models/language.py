@@ -54,6 +54,7 @@ class NextToken:
             head=self.decoder.head,
             chunk=self.compute.loss_chunk,
             lift=LIFT if self.compute.precision == "float16" else 1.0,
+            platform=self.compute.platform,
         )
         return LossSum(total, jnp.sum(labels != IGNORE, dtype=jnp.float32))
 

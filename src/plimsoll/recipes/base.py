@@ -87,6 +87,11 @@ class Recipe(ABC):
         return ()
 
     @property
+    def head_columns(self) -> int | None:
+        """Width of a head of attention; None where nothing attends, or where it is not known here."""
+        return None
+
+    @property
     def layerwise_passes(self) -> int:
         """Passes over the layers of a step that updates layer by layer; 0 for an optimizer that has no such step.
 

@@ -94,6 +94,8 @@ def expected_rows(planned: Mapping[str, Any]) -> list[tuple[str, str]]:
         )
         text += f", which is {format_bytes(beyond)} over the budget" if beyond > 0 else ""
         rows.append(("estimated", text))
+    if reason := planned.get("without_cudnn"):
+        rows.append(("not cuDNN's attention", reason))
     if margin := planned.get("margin_bytes"):
         rows.append(("margin", f"{format_bytes(margin)}: this run went over its budget before"))
     if (earlier := planned.get("error_band")) and earlier["sessions"]:

@@ -141,6 +141,28 @@ def _blocks_of_attention(problem: Problem, _rates: Rates) -> list[int]:
     return [0, *problem.attention_chunks]
 
 
+WIDEST_CUDNN_HEAD = 128
+"""Columns of a head up to which JAX gives cuDNN the gradient of attention on every card (jax 0.10.2,
+jax/_src/cudnn/fused_attention_stablehlo.py); a multiple of 8."""
+
+
+def without_cudnn(*, precision: str, chunk: int, width: int) -> str:
+    """Returns why attention on a GPU is not cuDNN's, whose scores are never in memory; empty where it is.
+
+    Not in float16, although cuDNN would take it: float16 is for cards without bfloat16 (compute capability below 8.0),
+    and those have no such kernel, which the compiler does not say: the run would.
+    """
+    if chunk:
+        return f"it goes in blocks of {chunk:,} positions, as --attention-chunk says"
+    if precision != "bfloat16":
+        return f"cuDNN's is in bfloat16 here, and products are in {precision}"
+    if width % 8:
+        return f"cuDNN's takes heads whose width is a multiple of 8, and they have {width} columns"
+    if width > WIDEST_CUDNN_HEAD:
+        return f"cuDNN's takes heads of up to {WIDEST_CUDNN_HEAD} columns, and they have {width}"
+    return ""
+
+
 def _smallest_block(recipe: Any, _levers: Values) -> int:
     if not recipe.attention_chunks:
         raise LeftOut("its scores are small: the recipe names no blocks worth trying (`attention_chunks`)")

@@ -54,7 +54,14 @@ class Control(AdamWRecipe):
             takes_minutes=True,
         ),
     )
-    supported: ClassVar[tuple[str, ...]] = ("precision", "unroll", "remat", "remat_offload", "optimizer_bits", "offload")
+    supported: ClassVar[tuple[str, ...]] = (
+        "precision",
+        "unroll",
+        "remat",
+        "remat_offload",
+        "optimizer_bits",
+        "offload",
+    )
 
     data: str = ""
     """The HDF5 file that `plimsoll prepare control` wrote, or another with the same datasets."""

@@ -9,7 +9,8 @@ sections 3.3 and 3.4. With `selective`, every token multiplies lambda by a decay
 follows that (De et al. 2024, "Griffin", https://arxiv.org/abs/2402.19427, section 2.4).
 
 States and their coefficients are float32 in every precision, and whatever `activations` is: with 1 - |lambda| = 1e-4,
-bfloat16 could not tell lambda from 1. What a layer keeps does not depend on how far it looks back; no table of positions is needed.
+bfloat16 could not tell lambda from 1. What a layer keeps does not depend on how far it looks back; no table of
+positions is needed.
 """
 
 from __future__ import annotations

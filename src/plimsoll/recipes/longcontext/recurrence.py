@@ -1,7 +1,8 @@
 """Diagonal linear recurrences, c_t = a_t c_{t-1} + x_t, over long sequences: several ways to the same states.
 
 `steps` and `matmul` cut the sequence in chunks: each chunk runs from a state of zero, all of them side by side, then
-one state is carried from chunk to chunk, and what it leaves at each position is added. `associative` is a parallel
+one state is carried from chunk to chunk (by `matmul` in a prefix scan over the chunks), and what it leaves at each
+position is added. `associative` is a parallel
 prefix scan (Blelloch, 1990; Smith et al., "S5", 2208.04933, section 3), `fft` a convolution with the powers of a fixed
 coefficient, padded to twice the length so that it does not wrap.
 
@@ -113,8 +114,13 @@ def _in_chunks(chunk: int, coefficient: Array, inputs: Array, initial: Array, *,
         return reached * state + own, state
 
     whole = jnp.broadcast_to(reach[-1], (batch, chunks, width))
-    _, entering = jax.lax.scan(to_next, initial, (whole.swapaxes(0, 1), local[-1].swapaxes(0, 1)))
-    result = local + reach * entering.swapaxes(0, 1)
+    if within is _by_matmul:  # for accelerators: a loop would start some kernels for every chunk
+        after = _by_form("associative", chunk, whole, local[-1], initial)
+        entering = jnp.concatenate([initial[:, None], after[:, :-1]], axis=1)
+    else:
+        _, entering = jax.lax.scan(to_next, initial, (whole.swapaxes(0, 1), local[-1].swapaxes(0, 1)))
+        entering = entering.swapaxes(0, 1)
+    result = local + reach * entering
     return result.transpose(1, 2, 0, 3).reshape(batch, length + missing, width)[:, :length]
 
 

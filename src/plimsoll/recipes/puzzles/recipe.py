@@ -184,6 +184,10 @@ class Puzzles(Recipe):
     def attention_chunks(self) -> tuple[int, ...]:
         return (256,) if self.variant == "attention" and self.shape.whole_length > LONG else ()
 
+    @property
+    def head_columns(self) -> int | None:
+        return self.width // self.heads if self.variant == "attention" else None
+
     @cached_property
     def training_set(self) -> PuzzleSet:
         return self._opened("train")

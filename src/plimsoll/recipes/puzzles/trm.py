@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
-from plimsoll.levers.activations import in_float32, stream
+from plimsoll.levers.activations import in_float32, stream, swiglu
 from plimsoll.levers.attention import attention
 from plimsoll.levers.precision import dot, dot_columns, rounded
 from plimsoll.levers.remat import keep, scan_blocks
@@ -95,7 +95,10 @@ class Network:
         return by_rows(math.sqrt(d) * x)
 
     def recursed(self, weights: dict, high: Latent, low: Latent, x: Latent, *, learns: bool) -> tuple[Latent, Latent]:
-        """Returns both latents after a supervision step, float32; with `learns`, the last round can be differentiated."""
+        """Returns both latents after a supervision step, in float32.
+
+        With `learns`, the last round can be differentiated.
+        """
         how, shape, blocks = self.compute, self.shape, weights["blocks"]
         high, low, x = (stream(latent, how) for latent in (high, low, x))
         if self.positions_first:
@@ -175,13 +178,9 @@ def _added(hidden: Array, more: Array, *, axis: int) -> Array:
 
 
 def _gated(gate_up: Array, *, axis: int) -> Array:
-    """Returns one half times silu of the other: SwiGLU, Shazeer 2020, https://arxiv.org/abs/2002.05202."""
-
-    def gated(both: Array) -> Array:
-        gate, up = jnp.split(both, 2, axis=axis)
-        return jax.nn.silu(gate) * up
-
-    return in_float32(gated, gate_up)
+    """Returns one half times silu of the other."""
+    gate, up = jnp.split(gate_up, 2, axis=axis)
+    return swiglu(gate, up)
 
 
 def truncated(key: Array, shape: tuple[int, ...], *, std: float | None = None) -> Array:

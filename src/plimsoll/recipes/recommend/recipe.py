@@ -74,7 +74,6 @@ class Recommend(AdamWRecipe):
     shown: ClassVar[tuple[Shown, ...]] = (Shown(words="what it ranks", make="plimsoll.recipes.recommend.rank:shown"),)
     supported: ClassVar[tuple[str, ...]] = (
         "precision",
-        "unroll",
         "remat",
         "remat_offload",
         "loss_chunk",
@@ -165,8 +164,8 @@ class Recommend(AdamWRecipe):
 
     @property
     def supported_levers(self) -> tuple[str, ...]:
-        if self.pretrained == NONE:  # a published model's activations are float32
-            return (*super().supported_levers, "activations")
+        if self.pretrained == NONE:  # a published model's activations are float32, and frozen layers always a loop
+            return (*super().supported_levers, "activations", "unroll")
         return (*super().supported_levers, "frozen_bits") if self.freeze else super().supported_levers
 
     @property

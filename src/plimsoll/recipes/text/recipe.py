@@ -148,6 +148,10 @@ class Text(AdamWRecipe):
         return (256,) if self.seq_len > 512 else ()
 
     @property
+    def head_columns(self) -> int:
+        return self.shape.head_width
+
+    @property
     def window_stride(self) -> int:
         return self.stride or self.seq_len
 
