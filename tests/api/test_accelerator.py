@@ -14,10 +14,12 @@ import pytest
 from plimsoll.api import accelerator, train
 from plimsoll.api.plan import _compile_process, budget_bytes, plan
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError, RunError
+from plimsoll.planner.child import Child
 from plimsoll.planner.chips import chip
 from plimsoll.processes import environment
 from plimsoll.processes.request import ask
 from plimsoll.recipes.registry import preset
+from plimsoll.recipes.text.recipe import Text
 from plimsoll.runs.folder import RunFolder
 from plimsoll.units import GIB, MIB
 from report_examples import PLANNED
@@ -378,3 +380,22 @@ def test_beside_an_accelerator_the_ledger_has_its_bytes_and_the_hosts(tmp_path):
     counted = [row["peak_device_bytes"] for row in rows if "peak_device_bytes" in row]
     assert len(counted) == 4  # the steps of the second session
     assert 0 < max(counted) <= result["measured"]["peak_bytes"]
+
+
+@pytest.mark.slow
+def test_plans_are_compiled_and_timed_where_the_card_is(tmp_path, monkeypatch):
+    """The whole way, with this CPU in the card's place: a child compiles, times and answers, a second plan asks none."""
+    monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path))
+    monkeypatch.setattr(accelerator, "compile_environment", lambda *_: environment.for_processes("cpu"))
+    recipe = Text(dataset_id="no-such/text", width=16, layers=1, heads=2, vocab_size=300, seq_len=16, batch_size=2)
+    pins = {"remat": "none", "loss_chunk": 0, "offload": "none", "prefetch": 0}
+    options = {"chip": "h200", "card": CARD, "measure": True, "numerics": "exact", "pins": pins, "memory": "1GiB"}
+    planned = plan(recipe, **options)
+    assert planned.step_seconds_source == "measured"
+    assert planned.ledger.source == "compiled"
+    assert planned.ledger.budget_bytes == GIB
+    assert planned.ledger.host.predicted_peak_bytes > 50 * MIB
+    assert planned.not_compiled == ""
+
+    monkeypatch.setattr(Child, "_start", lambda child: silently("a child was started"))
+    assert plan(recipe, **options) == dataclasses.replace(planned, compiles=0)
