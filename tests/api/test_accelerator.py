@@ -384,7 +384,7 @@ def test_beside_an_accelerator_the_ledger_has_its_bytes_and_the_hosts(tmp_path):
 
 @pytest.mark.slow
 def test_plans_are_compiled_and_timed_where_the_card_is(tmp_path, monkeypatch):
-    """The whole way, with this CPU in the card's place: a child compiles, times and answers, a second plan asks none."""
+    """The whole way, with this CPU in the card's place: a child compiles and times; a second plan asks for nothing."""
     monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path))
     monkeypatch.setattr(accelerator, "compile_environment", lambda *_: environment.for_processes("cpu"))
     recipe = Text(dataset_id="no-such/text", width=16, layers=1, heads=2, vocab_size=300, seq_len=16, batch_size=2)
