@@ -55,7 +55,8 @@ def machine(tmp_path, monkeypatch):
     tool.write_text(f'#!/bin/sh\ncase "$1" in --query-gpu*) cat {tmp_path}/gpus;; *) cat {tmp_path}/holders;; esac\n')
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for variable in ("CUDA_VISIBLE_DEVICES", "JAX_PLATFORMS"):
+        monkeypatch.delenv(variable, raising=False)
     (tmp_path / "holders").touch()
     (tmp_path / "gpus").touch()
     installed(monkeypatch, "jax-cuda13-plugin")
@@ -77,6 +78,7 @@ def test_without_a_driver_it_is_the_cpu_and_no_process_is_started(tmp_path, monk
         raise AssertionError("a process was started")
 
     monkeypatch.setattr(subprocess, "Popen", started)
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     installed(monkeypatch, "jax-cuda13-plugin")  # as in an image for cards, on a machine without one
     target, why = chosen(tmp_path)
     assert (target.name, why) == ("cpu", "on the CPU: no NVIDIA driver and no TPU is here")
@@ -134,6 +136,7 @@ def test_a_slice_of_one_host_is_recognised(tmp_path, monkeypatch):
     device.mkdir(parents=True)
     (device / "vendor").write_text("0x1ae0\n")
     (device / "device").write_text("0x0042\n")  # Google's network card, of a virtual machine without a TPU
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     monkeypatch.setattr(accelerator.util, "find_spec", lambda name: name)
     assert chosen(tmp_path)[0].name == "cpu"
     (device / "device").write_text("0x0063\n")
@@ -234,7 +237,7 @@ def test_a_plan_of_one_card_leaves_the_others_alone(monkeypatch):
     four = dataclasses.replace(CARD, devices=4)
     for variables in (
         accelerator.training_environment(chip("h200x2"), four, 35 * GIB, silently),
-        accelerator.compile_environment(chip("h200x2"), four, 35 * GIB),
+        accelerator.compile_environment(chip("h200x2"), four, 35 * GIB, measure=True),
     ):
         assert variables["JAX_CUDA_VISIBLE_DEVICES"] == "0,1"
     monkeypatch.setenv("JAX_CUDA_VISIBLE_DEVICES", "3,1,0,2")
@@ -242,10 +245,26 @@ def test_a_plan_of_one_card_leaves_the_others_alone(monkeypatch):
     assert variables["JAX_CUDA_VISIBLE_DEVICES"] == "3"
 
 
-def test_plans_are_compiled_on_the_card_within_the_budget_which_is_not_taken_at_once():
-    variables = accelerator.compile_environment(chip("h200"), CARD, 35 * GIB)
+@pytest.mark.parametrize(("measure", "at_once"), [(True, "true"), (False, "false")])
+def test_plans_are_compiled_on_the_card_within_the_budget_which_only_timing_takes(measure, at_once):
+    variables = accelerator.compile_environment(chip("h200"), CARD, 35 * GIB, measure=measure)
     assert float(variables["XLA_CLIENT_MEM_FRACTION"]) == pytest.approx(0.25)
-    assert variables["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
+    assert variables["XLA_PYTHON_CLIENT_PREALLOCATE"] == at_once
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "why"),
+    [
+        ("JAX_PLATFORMS", "cpu", "JAX_PLATFORMS is cpu"),
+        ("CUDA_VISIBLE_DEVICES", "", "CUDA_VISIBLE_DEVICES hides the GPU"),
+        ("CUDA_VISIBLE_DEVICES", "-1", "CUDA_VISIBLE_DEVICES hides the GPU"),
+    ],
+)
+def test_a_user_who_hides_the_card_trains_on_the_cpu(machine, monkeypatch, variable, value, why):
+    monkeypatch.setattr(accelerator, "ask", silently)
+    monkeypatch.setenv(variable, value)
+    target, said = chosen(machine)
+    assert (target.name, said) == ("cpu", f"on the CPU: {why}")
 
 
 def test_the_child_of_a_card_that_is_here_is_its_own_compiler_and_answers_for_its_driver():
@@ -386,7 +405,7 @@ def test_beside_an_accelerator_the_ledger_has_its_bytes_and_the_hosts(tmp_path):
 def test_plans_are_compiled_and_timed_where_the_card_is(tmp_path, monkeypatch):
     """The whole way, with this CPU in the card's place: a child compiles and times; a second plan asks for nothing."""
     monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path))
-    monkeypatch.setattr(accelerator, "compile_environment", lambda *_: environment.for_processes("cpu"))
+    monkeypatch.setattr(accelerator, "compile_environment", lambda *_, **__: environment.for_processes("cpu"))
     recipe = Text(dataset_id="no-such/text", width=16, layers=1, heads=2, vocab_size=300, seq_len=16, batch_size=2)
     pins = {"remat": "none", "loss_chunk": 0, "offload": "none", "prefetch": 0}
     options = {"chip": "h200", "card": CARD, "measure": True, "numerics": "exact", "pins": pins, "memory": "1GiB"}
