@@ -43,21 +43,23 @@ DOTS: Mapping[str, tuple[Any, Any]] = {
 Clock = Callable[[], float]
 
 
-def card_rates(clock: Clock = time.perf_counter, *, precisions: tuple[str, ...] = tuple(DOTS)) -> Rates:
+def card_rates(clock: Clock = time.perf_counter) -> Rates:
     """Measures dots, copies, launches and the link to the host of the first device: some seconds.
 
     Args:
         clock: Clock in seconds.
-        precisions: Those of DOTS that are measured. One that the card's compiler refuses is left out.
+
+    Returns:
+        The rates of the precisions that the card's compiler takes, and no links between devices.
     """
     limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 16 * GIB)
     side = next(n for n in (SIDE, SIDE // 2, SIDE // 4, SIDE // 8) if 12 * n * n <= limit // 4 or n == SIDE // 8)
     flops = {}
-    for precision in precisions:
+    for precision in DOTS:
         try:
             seconds = seconds_each(partial(_products, _square(side, precision), precision), clock)
             flops[precision] = IN_A_ROUND * 2 * side**3 / seconds
-        except jax.errors.JaxRuntimeError:
+        except (jax.errors.JaxRuntimeError, ValueError):  # by XLA, or by JAX before it
             if precision == "float32":
                 raise
     array = jax.jit(lambda: jnp.full(min(COPIED_BYTES, limit // 4) // 4, 1.0, jnp.float32))()
