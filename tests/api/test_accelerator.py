@@ -169,6 +169,17 @@ def test_a_card_that_jax_cannot_use_is_refused_in_one_paragraph(machine, monkeyp
     assert "\n" not in str(refusal.value)
 
 
+def test_a_look_that_takes_too_long_is_refused(machine, monkeypatch):
+    """One host of a TPU slice waits for the others, and a driver that hangs for ever."""
+
+    def slow(command, **options):
+        raise subprocess.TimeoutExpired(command, options["timeout"])
+
+    monkeypatch.setattr(subprocess, "run", slow)
+    with pytest.raises(RecipeError, match=f"had no answer after {accelerator.LOOK_SECONDS} s and was ended"):
+        chosen(machine)
+
+
 BROKEN_PLUGIN = """
 def initialize():
     raise RuntimeError("Unable to use CUDA because of the following issues:\\n  Outdated CUDA driver: 12.2, needs 13.0")
@@ -190,7 +201,7 @@ def test_a_plugins_own_error_is_told_without_its_traceback(tmp_path):
 
 
 GPUS = "0, GPU-aa, NVIDIA H200, 143771, 143167, 580.159\n1, GPU-bb, NVIDIA H200, 143771, 20000, 580.159\n"
-HOLDERS = "GPU-bb, 4242, python, 123000\nGPU-bb, 77, [Not Found], [N/A]\n"
+HOLDERS = "GPU-bb, 4242, python, a.py, 123000\nGPU-bb, 77, [Not Found], [N/A]\n"
 
 
 def test_what_others_hold_of_a_card_is_said_with_the_budget_that_would_do(machine, monkeypatch):
@@ -201,7 +212,7 @@ def test_what_others_hold_of_a_card_is_said_with_the_budget_that_would_do(machin
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     with pytest.raises(BudgetError) as refusal:
         accelerator.require_free(CARD, h200, 30 * GIB)
-    for part in ("python (process 4242) with 120.1 GiB", "[Not Found] (process 77)", "at most --memory 18976MiB"):
+    for part in ("python, a.py (process 4242) with 120.1 GiB", "[Not Found] (process 77)", "at most --memory 18976MiB"):
         assert part in str(refusal.value)
     assert refusal.value.exit_code == 2
     accelerator.require_free(CARD, h200, 18976 * MIB)
@@ -227,7 +238,7 @@ def test_the_default_budget_is_no_more_than_the_card_has_and_what_is_free_of_it(
     (machine / "gpus").write_text(GPUS.replace("143167", "51200"))
     (machine / "holders").write_text(HOLDERS.replace("GPU-bb", "GPU-aa"))
     assert budget_bytes(None, h200, CARD, said.append) == 49 * GIB
-    assert said[0].startswith("49.0 GiB of the NVIDIA H200 can be used now: python (process 4242) with 120.1 GiB")
+    assert said[0].startswith("49.0 GiB of the NVIDIA H200 can be used now: python, a.py (process 4242) with 120.1")
     with pytest.raises(RecipeError, match=r"--memory 120GiB is 120.0 GiB per device, .* has 100.0 GiB"):
         budget_bytes("120GiB", h200, small)
 

@@ -71,6 +71,7 @@ def world(monkeypatch, tmp_path):
     asked = SimpleNamespace(plans=[], sessions=[], refuse={}, folders=set(), steps={})
 
     def plan(recipe, *, name, chip, memory, numerics, pins, prepared):
+        assert chip == "cpu"
         asked.plans.append((pins["micro_batch"], pins["async_save"]))
         return found(pins)
 
