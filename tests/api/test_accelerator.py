@@ -14,10 +14,12 @@ import pytest
 from plimsoll.api import accelerator, train
 from plimsoll.api.plan import _compile_process, budget_bytes, plan
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError, RunError
+from plimsoll.planner.child import Child
 from plimsoll.planner.chips import chip
 from plimsoll.processes import environment
 from plimsoll.processes.request import ask
 from plimsoll.recipes.registry import preset
+from plimsoll.recipes.text.recipe import Text
 from plimsoll.runs.folder import RunFolder
 from plimsoll.units import GIB, MIB
 from report_examples import PLANNED
@@ -53,7 +55,8 @@ def machine(tmp_path, monkeypatch):
     tool.write_text(f'#!/bin/sh\ncase "$1" in --query-gpu*) cat {tmp_path}/gpus;; *) cat {tmp_path}/holders;; esac\n')
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for variable in ("CUDA_VISIBLE_DEVICES", "JAX_PLATFORMS"):
+        monkeypatch.delenv(variable, raising=False)
     (tmp_path / "holders").touch()
     (tmp_path / "gpus").touch()
     installed(monkeypatch, "jax-cuda13-plugin")
@@ -75,6 +78,7 @@ def test_without_a_driver_it_is_the_cpu_and_no_process_is_started(tmp_path, monk
         raise AssertionError("a process was started")
 
     monkeypatch.setattr(subprocess, "Popen", started)
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     installed(monkeypatch, "jax-cuda13-plugin")  # as in an image for cards, on a machine without one
     target, why = chosen(tmp_path)
     assert (target.name, why) == ("cpu", "on the CPU: no NVIDIA driver and no TPU is here")
@@ -132,6 +136,7 @@ def test_a_slice_of_one_host_is_recognised(tmp_path, monkeypatch):
     device.mkdir(parents=True)
     (device / "vendor").write_text("0x1ae0\n")
     (device / "device").write_text("0x0042\n")  # Google's network card, of a virtual machine without a TPU
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     monkeypatch.setattr(accelerator.util, "find_spec", lambda name: name)
     assert chosen(tmp_path)[0].name == "cpu"
     (device / "device").write_text("0x0063\n")
@@ -164,6 +169,17 @@ def test_a_card_that_jax_cannot_use_is_refused_in_one_paragraph(machine, monkeyp
     assert "\n" not in str(refusal.value)
 
 
+def test_a_look_that_takes_too_long_is_refused(machine, monkeypatch):
+    """One host of a TPU slice waits for the others, and a driver that hangs for ever."""
+
+    def slow(command, **options):
+        raise subprocess.TimeoutExpired(command, options["timeout"])
+
+    monkeypatch.setattr(subprocess, "run", slow)
+    with pytest.raises(RecipeError, match=f"had no answer after {accelerator.LOOK_SECONDS} s and was ended"):
+        chosen(machine)
+
+
 BROKEN_PLUGIN = """
 def initialize():
     raise RuntimeError("Unable to use CUDA because of the following issues:\\n  Outdated CUDA driver: 12.2, needs 13.0")
@@ -185,7 +201,7 @@ def test_a_plugins_own_error_is_told_without_its_traceback(tmp_path):
 
 
 GPUS = "0, GPU-aa, NVIDIA H200, 143771, 143167, 580.159\n1, GPU-bb, NVIDIA H200, 143771, 20000, 580.159\n"
-HOLDERS = "GPU-bb, 4242, python, 123000\nGPU-bb, 77, [Not Found], [N/A]\n"
+HOLDERS = "GPU-bb, 4242, python, a.py, 123000\nGPU-bb, 77, [Not Found], [N/A]\n"
 
 
 def test_what_others_hold_of_a_card_is_said_with_the_budget_that_would_do(machine, monkeypatch):
@@ -196,7 +212,7 @@ def test_what_others_hold_of_a_card_is_said_with_the_budget_that_would_do(machin
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     with pytest.raises(BudgetError) as refusal:
         accelerator.require_free(CARD, h200, 30 * GIB)
-    for part in ("python (process 4242) with 120.1 GiB", "[Not Found] (process 77)", "at most --memory 18976MiB"):
+    for part in ("python, a.py (process 4242) with 120.1 GiB", "[Not Found] (process 77)", "at most --memory 18976MiB"):
         assert part in str(refusal.value)
     assert refusal.value.exit_code == 2
     accelerator.require_free(CARD, h200, 18976 * MIB)
@@ -222,7 +238,7 @@ def test_the_default_budget_is_no_more_than_the_card_has_and_what_is_free_of_it(
     (machine / "gpus").write_text(GPUS.replace("143167", "51200"))
     (machine / "holders").write_text(HOLDERS.replace("GPU-bb", "GPU-aa"))
     assert budget_bytes(None, h200, CARD, said.append) == 49 * GIB
-    assert said[0].startswith("49.0 GiB of the NVIDIA H200 can be used now: python (process 4242) with 120.1 GiB")
+    assert said[0].startswith("49.0 GiB of the NVIDIA H200 can be used now: python, a.py (process 4242) with 120.1")
     with pytest.raises(RecipeError, match=r"--memory 120GiB is 120.0 GiB per device, .* has 100.0 GiB"):
         budget_bytes("120GiB", h200, small)
 
@@ -232,7 +248,7 @@ def test_a_plan_of_one_card_leaves_the_others_alone(monkeypatch):
     four = dataclasses.replace(CARD, devices=4)
     for variables in (
         accelerator.training_environment(chip("h200x2"), four, 35 * GIB, silently),
-        accelerator.compile_environment(chip("h200x2"), four, 35 * GIB),
+        accelerator.compile_environment(chip("h200x2"), four, 35 * GIB, measure=True),
     ):
         assert variables["JAX_CUDA_VISIBLE_DEVICES"] == "0,1"
     monkeypatch.setenv("JAX_CUDA_VISIBLE_DEVICES", "3,1,0,2")
@@ -240,10 +256,26 @@ def test_a_plan_of_one_card_leaves_the_others_alone(monkeypatch):
     assert variables["JAX_CUDA_VISIBLE_DEVICES"] == "3"
 
 
-def test_plans_are_compiled_on_the_card_within_the_budget_which_is_not_taken_at_once():
-    variables = accelerator.compile_environment(chip("h200"), CARD, 35 * GIB)
+@pytest.mark.parametrize(("measure", "at_once"), [(True, "true"), (False, "false")])
+def test_plans_are_compiled_on_the_card_within_the_budget_which_only_timing_takes(measure, at_once):
+    variables = accelerator.compile_environment(chip("h200"), CARD, 35 * GIB, measure=measure)
     assert float(variables["XLA_CLIENT_MEM_FRACTION"]) == pytest.approx(0.25)
-    assert variables["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
+    assert variables["XLA_PYTHON_CLIENT_PREALLOCATE"] == at_once
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "why"),
+    [
+        ("JAX_PLATFORMS", "cpu", "JAX_PLATFORMS is cpu"),
+        ("CUDA_VISIBLE_DEVICES", "", "CUDA_VISIBLE_DEVICES hides the GPU"),
+        ("CUDA_VISIBLE_DEVICES", "-1", "CUDA_VISIBLE_DEVICES hides the GPU"),
+    ],
+)
+def test_a_user_who_hides_the_card_trains_on_the_cpu(machine, monkeypatch, variable, value, why):
+    monkeypatch.setattr(accelerator, "ask", silently)
+    monkeypatch.setenv(variable, value)
+    target, said = chosen(machine)
+    assert (target.name, said) == ("cpu", f"on the CPU: {why}")
 
 
 def test_the_child_of_a_card_that_is_here_is_its_own_compiler_and_answers_for_its_driver():
@@ -378,3 +410,22 @@ def test_beside_an_accelerator_the_ledger_has_its_bytes_and_the_hosts(tmp_path):
     counted = [row["peak_device_bytes"] for row in rows if "peak_device_bytes" in row]
     assert len(counted) == 4  # the steps of the second session
     assert 0 < max(counted) <= result["measured"]["peak_bytes"]
+
+
+@pytest.mark.slow
+def test_plans_are_compiled_and_timed_where_the_card_is(tmp_path, monkeypatch):
+    """The whole way, with this CPU in the card's place: a child compiles and times; a second plan asks for nothing."""
+    monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path))
+    monkeypatch.setattr(accelerator, "compile_environment", lambda *_, **__: environment.for_processes("cpu"))
+    recipe = Text(dataset_id="no-such/text", width=16, layers=1, heads=2, vocab_size=300, seq_len=16, batch_size=2)
+    pins = {"remat": "none", "loss_chunk": 0, "offload": "none", "prefetch": 0}
+    options = {"chip": "h200", "card": CARD, "measure": True, "numerics": "exact", "pins": pins, "memory": "1GiB"}
+    planned = plan(recipe, **options)
+    assert planned.step_seconds_source == "measured"
+    assert planned.ledger.source == "compiled"
+    assert planned.ledger.budget_bytes == GIB
+    assert planned.ledger.host.predicted_peak_bytes > 50 * MIB
+    assert planned.not_compiled == ""
+
+    monkeypatch.setattr(Child, "_start", lambda child: silently("a child was started"))
+    assert plan(recipe, **options) == dataclasses.replace(planned, compiles=0)

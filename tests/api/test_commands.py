@@ -55,7 +55,7 @@ def test_a_repetition_takes_the_same_plan_and_budget_beside_it():
     command = repeat_command(RunFolder("/runs/x"), to_dict(preset("code")), planned("code"))
     _, options = typed(command)
     assert (options.memory, options.plan, options.run) == ("1024MiB", "/runs/x/plan.json", "/runs/x-again")
-    assert options.chip is None
+    assert options.chip == "cpu"  # where there is a card, it would be the default
     odd = planned("code", budget_bytes=GIB + 1, plan={"chip": "h200"})
     _, options = typed(repeat_command(RunFolder("/runs/x"), to_dict(preset("code")), odd))
     assert (options.memory, options.chip) == (str(GIB + 1), "h200")

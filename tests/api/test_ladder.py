@@ -70,7 +70,8 @@ def world(monkeypatch, tmp_path):
     """What was asked, in order; `refuse` holds errors by the name of a rung."""
     asked = SimpleNamespace(plans=[], sessions=[], refuse={}, folders=set(), steps={})
 
-    def plan(recipe, *, name, memory, numerics, pins, prepared):
+    def plan(recipe, *, name, chip, memory, numerics, pins, prepared):
+        assert chip == "cpu"
         asked.plans.append((pins["micro_batch"], pins["async_save"]))
         return found(pins)
 

@@ -1,6 +1,8 @@
 """Rates of a card: what is counted as work is work, and what starting a call costs is no part of a rate."""
 
+import json
 import math
+import subprocess
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,8 @@ from plimsoll.engine import card_rates
 from plimsoll.engine.card_rates import CALL_SECONDS, LAUNCHES, seconds_each
 from plimsoll.engine.card_rates import card_rates as measured
 from plimsoll.planner.flops import dots
+from plimsoll.processes import toolchains
+from plimsoll.processes.environment import for_processes
 
 LATENCY = 100e-6
 """Seconds that starting a call and waiting for it took on an H100 (docs/log.md, "On a card")."""
@@ -54,14 +58,15 @@ def test_a_call_does_the_work_that_it_is_credited_with(precision, count):
     side, dtype = 64, card_rates.DOTS[precision][0]
     kernel = jax.ShapeDtypeStruct((side, side), dtype)
     jaxpr = card_rates.products.trace(kernel, precision, count).jaxpr
-    assert dots(jaxpr).flops == count * 2 * side**3
+    assert dots(jaxpr).flops == count * card_rates.IN_A_ROUND * 2 * side**3
     assert jaxpr.out_avals[0].dtype == dtype  # else a copy from float32 would be timed, too
 
 
-def test_a_chain_of_launches_has_as_many_products():
-    kernel = jax.ShapeDtypeStruct((card_rates.SMALL, card_rates.SMALL), jnp.float32)
-    jaxpr = card_rates.launches.trace(kernel, 7).jaxpr
-    assert dots(jaxpr).flops == 7 * LAUNCHES * 2 * card_rates.SMALL**3
+def test_a_chain_of_launches_has_as_many_kernels():
+    array = jnp.ones(card_rates.SMALL, jnp.float32)
+    lowered = card_rates.launches.lower(array, 7)
+    assert lowered.as_text(dialect="hlo").count("opt-barrier(") == LAUNCHES
+    assert float(lowered.compile()(array)[0]) == pytest.approx(1.0001 ** (7 * LAUNCHES), rel=1e-4)
 
 
 def test_rounds_of_a_copy_are_not_joined():
@@ -77,9 +82,48 @@ def test_all_rates_are_measured_from_the_clock_that_is_given(monkeypatch):
     monkeypatch.setattr(card_rates, "SIDE", 64)
     monkeypatch.setattr(card_rates, "COPIED_BYTES", 2**20)
     ticks = iter(range(10_000))
-    rates = measured(lambda: float(next(ticks)), precisions=("float32", "bfloat16"))
+    rates = measured(lambda: float(next(ticks)))
     side = 64
-    assert rates.flops == {"float32": 2 * side**3, "bfloat16": 2 * side**3}
+    work = card_rates.IN_A_ROUND * 2 * side**3
+    assert rates.flops == {"float32": work, "bfloat16": work, "float16": work}  # a CPU refuses TF32
     assert rates.copy_bytes == 2 * 2**20
     assert rates.dot_seconds == 1 / LAUNCHES
     assert math.isinf(rates.first_touch_bytes)
+
+
+FOR_AN_H100 = """
+import jax, jax.numpy as jnp, json
+from jax.sharding import SingleDeviceSharding
+from plimsoll.engine import card_rates
+from plimsoll.planner import chips, topology
+
+here = SingleDeviceSharding(topology.devices(chips.chip("h100"))[0])
+kernel = jax.ShapeDtypeStruct((8192, 8192), jnp.bfloat16, sharding=here)
+array = jax.ShapeDtypeStruct((2**28,), jnp.float32, sharding=here)
+small = jax.ShapeDtypeStruct((card_rates.SMALL,), jnp.float32, sharding=here)
+lowered = {
+    "products": card_rates.products.lower(kernel, "bfloat16", 100),
+    "copies": card_rates.copies.lower(array, 100),
+    "launches": card_rates.launches.lower(small, 100),
+}
+print(json.dumps({name: each.compile().as_text() for name, each in lowered.items()}))
+"""
+
+
+@pytest.mark.slow
+def test_nvidias_compiler_leaves_the_work_of_a_round_as_it_is():
+    """No round is joined with the next, and none copies what the round before has made."""
+    if why := toolchains.missing("cuda"):
+        pytest.skip(f"NVIDIA's compiler is {why}: `plimsoll chips --install cuda`")
+    python = str(toolchains.python_for("cuda"))
+    done = subprocess.run(
+        [python, "-c", FOR_AN_H100], env=for_processes("cuda"), capture_output=True, text=True, check=True
+    )
+    texts = json.loads(done.stdout.splitlines()[-1])
+    kernels = {"products": card_rates.IN_A_ROUND, "copies": 1, "launches": LAUNCHES}
+    for name, text in texts.items():
+        assert '"known_trip_count":{"n":"100"}' in text
+        body = next(part for part in text.split("\n\n") if part.startswith("%region") and "-> (s32[]" in part)
+        counting = 1
+        assert body.count(" fusion(") + body.count(" custom-call(") == kernels[name] + counting, name
+        assert " copy(" not in body

@@ -8,8 +8,11 @@ import time
 import pytest
 
 from planner_examples import STATIC, plan
+from plimsoll.planned import Ledger
 from plimsoll.planner import child
+from plimsoll.planner.candidates import Candidate
 from plimsoll.planner.child import Child, plan_of, processor
+from plimsoll.planner.clock import Clock
 from plimsoll.planner.types import DoesNotCompile
 
 BUFFER = {"bytes": 7, "shape": "int8[7]", "what": "sin", "place": "recipe.py:3"}
@@ -35,6 +38,8 @@ for line in sys.stdin:
         reply = {{"answer": {RATES!r} | {{"source": os.environ["CHIP"]}}}}
     elif verb == "static":
         reply = {{"answer": {dict(vars(STATIC))!r}}}
+    elif verb == "measure" and any(plan["micro_batch"] == 66 for plan in question["plans"]):
+        os.kill(os.getpid(), signal.SIGKILL)
     elif verb == "measure":
         reply = {{"answer": {{"seconds": [0.25] * len(question["plans"])}}}}
     elif micro == 13:
@@ -92,6 +97,20 @@ def test_a_child_answers_again_and_again_in_one_process(make_child, tmp_path):
         assert compiler.measure([plan(), plan()]) == [0.25, 0.25]
     assert len(started(tmp_path)) == 1
     assert compiler.compiles == 1
+
+
+def test_a_plan_that_kills_the_child_while_it_is_timed_costs_only_itself(make_child, tmp_path):
+    """Together with the others it ended the first child, by itself the second: the third times what is left."""
+    ledger, failures, said = Ledger(budget_bytes=1, predicted={}, phase="train"), [], []
+    plans = [plan(micro_batch=micro, accumulation=1) for micro in (1, 66, 2)]
+    with make_child() as compiler:
+        clock = Clock(compiler, said.append, failures, must_run=True)
+        timed = clock.timed([Candidate(each, ledger, 1.0) for each in plans])
+    assert [(each.plan, each.seconds) for each in timed] == [(plans[0], 0.25), (plans[2], 0.25)]
+    assert len(failures) == 1
+    assert failures[0].startswith("cannot run: micro-batch 66,")
+    assert "was killed by signal 9" in failures[0]
+    assert len(started(tmp_path)) == 3
 
 
 def test_a_child_has_ended_when_it_is_closed(make_child, tmp_path):

@@ -10,6 +10,7 @@ from plimsoll.planned import Buffer, Planned
 from plimsoll.planner.calibration import estimate_band
 from plimsoll.report.compared import settings_table
 from plimsoll.report.layout import format_difference_share, format_rate, format_share
+from plimsoll.report.page.plan_sections import the_plan
 from plimsoll.report.tables import buffers_table, ledger_table, plan_table, runs_table
 from plimsoll.units import GIB, MIB
 from report_examples import LEDGER, PLAN, PLANNED
@@ -38,6 +39,18 @@ def golden(name: str) -> str:
 
 def test_golden_plan_table():
     assert plan_table(PLANNED) == golden("plan.txt")
+
+
+def test_plans_that_did_not_compile_are_a_caution_in_a_table_and_on_a_page():
+    """Seen on an H100: the search had gone on with what did compile, without a word."""
+    sentence = (
+        "3 of 7 plans did not compile, the fastest may be among them: micro-batch 2, 8, 256 (INTERNAL: no config)"
+    )
+    planned = replace(PLANNED, not_compiled=sentence)
+    (line,) = (line for line in plan_table(planned).splitlines() if "caution" in line)
+    assert line.startswith("  caution             3 of 7 plans did not compile, the fastest may be")
+    assert f"<p>{sentence}.</p>" in str(the_plan(planned.to_dict()))
+    assert "caution" not in plan_table(PLANNED)
 
 
 def test_golden_ledger_table():

@@ -44,6 +44,8 @@ BESIDE_BYTES = GIB
 """Bytes of a GPU that lie beside XLA's pool: the CUDA context and loaded kernels, as in `planner/chips.toml`."""
 LOOK_SECONDS = 180
 """Time after which JAX's look at its devices counts as failed: on one host of several TPUs it waits for the others."""
+HIDDEN = ("", "-1")
+"""Values of CUDA_VISIBLE_DEVICES by which a user hides every GPU."""
 OURS = "JAX_CUDA_VISIBLE_DEVICES"
 """Variable by which JAX takes only some of the GPUs that CUDA sees."""
 
@@ -93,7 +95,12 @@ def chip_here(say: Say, *, batch: int, mesh: str | None = None, root: Path = Pat
 
 def _platform_here(root: Path) -> tuple[str | None, str]:
     """Returns the platform that JAX is to be asked for; None for the CPU alone, and why."""
+    allowed = [name for name in os.environ.get("JAX_PLATFORMS", "").split(",") if name]
+    if allowed and not {"cuda", "gpu", "tpu"} & {*allowed}:
+        return None, f"JAX_PLATFORMS is {','.join(allowed)}"
     if nvidia.driver_is_here(root):
+        if os.environ.get("CUDA_VISIBLE_DEVICES") in HIDDEN:
+            return None, "CUDA_VISIBLE_DEVICES hides the GPU"
         if any(True for name in KITS["cuda"].plugins for _ in metadata.distributions(name=name)):
             return "cuda", ""
         extra = KITS["cuda"].extra
@@ -275,10 +282,14 @@ def require_free(card: Card | None, target: Chip, budget_bytes: int) -> None:
     )
 
 
-def compile_environment(target: Chip, card: Card, budget_bytes: int) -> dict[str, str]:
-    """Returns the environment of the process that compiles and times plans on the card: it holds the budget at most."""
-    share = min(1.0, budget_bytes / card.memory_bytes)
-    return environment.on_card(share) | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | _visible(target, card)
+def compile_environment(target: Chip, card: Card, budget_bytes: int, *, measure: bool) -> dict[str, str]:
+    """Returns the environment of the process that compiles plans on the card, and holds the budget at most.
+
+    To time plans it takes the budget at once, as training does: an allocator that grows has less room for the large
+    buffers of a step, and would refuse plans that fit. To compile it takes nothing.
+    """
+    environ = environment.on_card(min(1.0, budget_bytes / card.memory_bytes)) | _visible(target, card)
+    return environ if measure else environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 
 def _visible(target: Chip, card: Card) -> dict[str, str]:

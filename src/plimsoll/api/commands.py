@@ -53,8 +53,16 @@ def repeat_command(folder: RunFolder, saved: Mapping[str, Any], planned: Mapping
     """Returns the command that trains the same recipe by the same plan from the start, in a folder of its own."""
     budget, chip = planned["budget_bytes"], planned["plan"]["chip"]
     memory = f"{budget // MIB}MiB" if budget % MIB == 0 else str(budget)
-    target = [] if chip == "cpu" else ["--chip", chip]
-    again = ["--memory", memory, *target, "--plan", str(folder.path / "plan.json"), "--run", f"{folder.path}-again"]
+    again = [
+        "--memory",
+        memory,
+        "--chip",
+        chip,
+        "--plan",
+        str(folder.path / "plan.json"),
+        "--run",
+        f"{folder.path}-again",
+    ]
     return shlex.join(["plimsoll", "train", *recipe_words(saved, planned.get("recipe")), *again])
 
 

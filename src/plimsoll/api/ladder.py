@@ -161,6 +161,7 @@ class _Climbed:
             planned = plan(
                 self.recipe,
                 name=self.name,
+                chip="cpu",  # whose resident set is measured
                 memory=WITHOUT_LIMIT,
                 numerics=self.rung.numerics,
                 pins=self.rung.pins,

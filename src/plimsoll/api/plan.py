@@ -113,7 +113,7 @@ def plan(
         learned=Learned(corrections=calibration.corrections(samples or []), margin_bytes=margin_bytes),
     )
     about = {"recipe": to_dict(recipe), "steps": (prepared or recipe).steps or UNKNOWN_STEPS}
-    command, variables = _compile_process(target, card, budget, about, say)
+    command, variables = _compile_process(target, card, budget, about, say, measure=measure)
     with Child(command, variables, about=about, answers=environment.cache_folder() / "answers") as compiler:
         planned = search(problem, compiler, say)
         further = {
@@ -131,7 +131,7 @@ def plan(
 
 
 def _compile_process(
-    target: Chip, card: Card | None, budget: int, about: dict[str, Any], say: Say
+    target: Chip, card: Card | None, budget: int, about: dict[str, Any], say: Say, *, measure: bool = False
 ) -> tuple[list[str], dict[str, str]]:
     """Returns command and environment of the child for this chip; `about` gets what its answers depend on."""
     if card is not None and target.platform == "cuda":
@@ -139,7 +139,7 @@ def _compile_process(
         about |= {"chip": dataclasses.asdict(target), "compiled": True}
         about |= {"card": {**dataclasses.asdict(card), "xla_flags": flags}}
         command = [sys.executable, "-m", "plimsoll.worker", "card-compile", json.dumps(about)]
-        return command, accelerator.compile_environment(target, card, budget)
+        return command, accelerator.compile_environment(target, card, budget, measure=measure)
     if target.platform == "cpu":
         command = [sys.executable, "-m", "plimsoll.worker", "compile"]
         about |= {"devices": target.devices} if target.devices > 1 else {}

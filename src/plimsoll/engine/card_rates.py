@@ -28,8 +28,10 @@ SIDE = 8192
 """Rows and columns of the matrices whose product is timed, where the card has the memory: large enough to fill it."""
 COPIED_BYTES, SENT_BYTES = GIB, 256 * MIB
 """Bytes of the arrays that are copied on the card, and sent to it from its host."""
-SMALL, LAUNCHES = 128, 100
-"""Rows of a product that is little but its launch, and how many of them follow one another in a round."""
+IN_A_ROUND = 2
+"""Products in a round: with one, the compiler copies its result back to where the next round reads it."""
+SMALL, LAUNCHES = 2**14, 100
+"""Elements of an array whose kernel is little but its launch, and how many of them follow one another in a round."""
 DOTS: Mapping[str, tuple[Any, Any]] = {
     "float32": (jnp.float32, jax.lax.Precision.HIGHEST),
     "tf32": (jnp.float32, jax.lax.DotAlgorithmPreset.TF32_TF32_F32),
@@ -41,27 +43,29 @@ DOTS: Mapping[str, tuple[Any, Any]] = {
 Clock = Callable[[], float]
 
 
-def card_rates(clock: Clock = time.perf_counter, *, precisions: tuple[str, ...] = tuple(DOTS)) -> Rates:
+def card_rates(clock: Clock = time.perf_counter) -> Rates:
     """Measures dots, copies, launches and the link to the host of the first device: some seconds.
 
     Args:
         clock: Clock in seconds.
-        precisions: Those of DOTS that are measured. One that the card's compiler refuses is left out.
+
+    Returns:
+        The rates of the precisions that the card's compiler takes, and no links between devices.
     """
     limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 16 * GIB)
     side = next(n for n in (SIDE, SIDE // 2, SIDE // 4, SIDE // 8) if 12 * n * n <= limit // 4 or n == SIDE // 8)
     flops = {}
-    for precision in precisions:
+    for precision in DOTS:
         try:
             seconds = seconds_each(partial(_products, _square(side, precision), precision), clock)
-            flops[precision] = 2 * side**3 / seconds
-        except jax.errors.JaxRuntimeError:
+            flops[precision] = IN_A_ROUND * 2 * side**3 / seconds
+        except (jax.errors.JaxRuntimeError, ValueError):  # by XLA, or by JAX before it
             if precision == "float32":
                 raise
     array = jax.jit(lambda: jnp.full(min(COPIED_BYTES, limit // 4) // 4, 1.0, jnp.float32))()
     copied = 2 * array.nbytes / seconds_each(partial(_copies, array), clock)
     del array
-    launch = seconds_each(partial(_launches, _square(SMALL, "float32")), clock) / LAUNCHES
+    launch = seconds_each(partial(_launches, jnp.ones(SMALL, jnp.float32)), clock) / LAUNCHES
     return Rates(
         flops=flops,
         copy_bytes=copied,
@@ -117,13 +121,15 @@ def _products(kernel: jax.Array, precision: str, count: int) -> jax.Array:
 
 @partial(jax.jit, static_argnums=(1, 2))
 def products(kernel: jax.Array, precision: str, count: int) -> jax.Array:
-    """Returns the result of `count` products, each of the one before it and `kernel`."""
+    """Returns the result of `count` rounds of IN_A_ROUND products, each of the one before it and `kernel`."""
     wanted = DOTS[precision][1]
 
-    def product(_: Any, x: jax.Array) -> jax.Array:
-        return jnp.dot(x, kernel, precision=wanted, preferred_element_type=kernel.dtype)
+    def in_a_round(_: Any, x: jax.Array) -> jax.Array:
+        for _ in range(IN_A_ROUND):
+            x = jnp.dot(x, kernel, precision=wanted, preferred_element_type=kernel.dtype)
+        return x
 
-    return jax.lax.fori_loop(0, count, product, kernel)
+    return jax.lax.fori_loop(0, count, in_a_round, kernel)
 
 
 def _copies(array: jax.Array, count: int) -> jax.Array:
@@ -136,20 +142,20 @@ def copies(array: jax.Array, count: int) -> jax.Array:
     return jax.lax.fori_loop(0, count, lambda _, x: jax.lax.optimization_barrier(x * 1.0001), array)
 
 
-def _launches(kernel: jax.Array, count: int) -> jax.Array:
-    return jax.block_until_ready(launches(kernel, count))
+def _launches(array: jax.Array, count: int) -> jax.Array:
+    return jax.block_until_ready(launches(array, count))
 
 
 @partial(jax.jit, static_argnums=1)
-def launches(kernel: jax.Array, count: int) -> jax.Array:
-    """Returns the result of `count` times LAUNCHES small products that wait for one another."""
+def launches(array: jax.Array, count: int) -> jax.Array:
+    """Returns the result of `count` times LAUNCHES small kernels that wait for one another, kept apart by barriers."""
 
     def chain(_: Any, x: jax.Array) -> jax.Array:
         for _ in range(LAUNCHES):
-            x = x @ kernel
+            x = jax.lax.optimization_barrier(x * 1.0001)
         return x
 
-    return jax.lax.fori_loop(0, count, chain, kernel)
+    return jax.lax.fori_loop(0, count, chain, array)
 
 
 def _host_link_bytes(size: int, clock: Clock) -> float:

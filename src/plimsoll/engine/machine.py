@@ -41,7 +41,7 @@ def examine(request: Mapping[str, Any]) -> dict[str, Any]:
         distributed.leave()  # when all have read them
     process_bytes = memory.resident_bytes()
     backend = jax.default_backend()
-    rates = cpu_rates() if backend == "cpu" else card_rates()
+    rates = card_rates() if backend == "gpu" else cpu_rates()
     of_card = {"launch_seconds": rates.dot_seconds, "host_link_bytes_per_second": rates.host_link_bytes}
     return {
         "backend": backend,
@@ -49,7 +49,7 @@ def examine(request: Mapping[str, Any]) -> dict[str, Any]:
         **everyone,
         "process_bytes": process_bytes,
         "flops": dict(rates.flops),
-        **({} if backend == "cpu" else of_card),
+        **(of_card if backend == "gpu" else {}),
         "copy_bytes_per_second": rates.copy_bytes,
         "transfer_bytes_per_second": transfer_rate(),
         "step_seconds": step_seconds(),

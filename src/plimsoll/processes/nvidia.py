@@ -66,12 +66,12 @@ def gpus(variables: Mapping[str, str] = os.environ) -> list[Gpu]:
             free_bytes=int(free) * MIB,
             driver=driver,
             holders=tuple(
-                Holder(int(pid), name, int(held) * MIB if held.isdigit() else None)
-                for of, pid, name, held in holders
+                Holder(int(pid), ", ".join(name), int(held) * MIB if held.isdigit() else None)
+                for of, pid, *name, held in holders
                 if of == uuid
             ),
         )
-        for index, uuid, kind, total, free, driver in listed
+        for index, uuid, kind, total, free, driver, *_ in listed
         if total.isdigit() and free.isdigit()
     ]
     allowed = variables.get("CUDA_VISIBLE_DEVICES")
@@ -90,4 +90,4 @@ def _rows(query: str, *, columns: int) -> list[list[str]]:
     except (OSError, subprocess.SubprocessError):
         return []
     rows = ([cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines())
-    return [row for row in rows if len(row) == columns]
+    return [row for row in rows if len(row) >= columns]  # the name of a program may have commas
