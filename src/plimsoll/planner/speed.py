@@ -5,7 +5,7 @@ temporaries, plus what devices send each other or fetch from their host, plus a 
 CPU, per dot. Good for ranking plans; `measure` says what it really is.
 
 Of a GPU whose compiler has seen the step, its kernels take the place of dots and moves: each at the rate of its own
-shape (kernel_seconds.py). Whoever compiled it or not, a GPU's kernels cost something to start.
+shape (kernel_seconds.py). What they cost to start is added, compiled or not.
 
 What is moved is told by the temporaries on a CPU, whose cache holds most of a small micro-batch, and by the operands
 of the dots on an accelerator: what is recomputed there is moved again, though it never is all there at once.
