@@ -230,7 +230,7 @@ def doctor(given: Given) -> Any:
 
 def exact(given: Given, words: list[str]) -> dict[str, Any]:
     """Returns the fingerprints of two equal runs and of one that was killed at a save in the middle."""
-    steps = 12 if given.toy else 60
+    steps = 60
     session = ["--steps", str(steps), "--save-every", str(steps // 4), "--quiet", *given.on]
     runs = {name: given.folder / f"exact-{name}" for name in ("one", "two", "killed")}
     train = {name: [*PLIMSOLL, "train", *words, *session, "--run", str(run)] for name, run in runs.items()}
@@ -252,7 +252,7 @@ def exact(given: Given, words: list[str]) -> dict[str, Any]:
 
 
 def saved(run: Path) -> bool:
-    return any(each.name.isdigit() for each in run.glob("checkpoints/*"))
+    return any(re.fullmatch(r"step-\d+", each.name) for each in run.glob("checkpoints/*"))
 
 
 def planned(given: Given, words: list[str]) -> dict[str, Any]:
