@@ -24,15 +24,12 @@ H100 = chip("h100")
 PEAK, SHARE, CORES = H100.flops["bfloat16"], H100.kernels["product_share"], 132
 
 
-def over_measured(name):
-    """The step's estimate over its time, both with what the training loop takes where that called it."""
-    step = TIMED[name]
-    counted = {
-        Kernel(
-            moved_bytes=moved, product=Product(**dict(zip(FIELDS, product, strict=True))) if product else None
-        ): times
-        for times, moved, product in step["kernels"]
-    }
+def estimated(step):
+    """Seconds of the kernels of a step as the record has them."""
+    counted = {}
+    for times, moved_bytes, sizes in step["kernels"]:
+        product = Product(**dict(zip(FIELDS, sizes, strict=True))) if sizes else None
+        counted[Kernel(moved_bytes=moved_bytes, product=product)] = times
     return kernel_seconds(counted, H100) + sum(counted.values()) * H100.kernels["launch_seconds"]
 
 
