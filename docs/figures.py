@@ -396,6 +396,31 @@ def recommend_savings(preset: str, chip: str) -> str:
     )
 
 
+def device() -> str:
+    """Parts of benchmarks/device.py that trained: bytes and seconds, promised beside measured."""
+    rows = []
+    for name, part in read("device", "parts").items():
+        run = part.get("result", {})
+        if "predicted_bytes" not in run:
+            continue
+        predicted, measured, times = run["predicted_bytes"], run["measured_bytes"], run["step_seconds"]
+        rows.append(
+            [
+                name,
+                f"`{run['words']}`",
+                f"{predicted / MIB:,.0f} MiB",
+                f"{measured / MIB:,.0f} ({predicted / measured - 1:+.1%})",
+                "unknown" if times["promised"] is None else f"{1e3 * times['promised']:,.1f}",
+                f"{1e3 * times['measured']:,.1f}",
+                f"{run['per_second']:,.0f} {run['unit']}",
+                "unknown" if run["mfu"] is None else f"{run['mfu']:.0%}",
+                f"{run['waited']:.0%}",
+            ]
+        )
+    head = ["", "plan", "predicted", "measured", "promised, ms", "measured, ms", "a second", "MFU", "waited"]
+    return table(head, rows) + "\n" + source("device", "python benchmarks/device.py --minutes 25")
+
+
 def _share(share: float, *, signed: bool = False) -> str:
     return (f"{share:+.0%}" if signed else f"{share:.0%}").replace("%", " %")
 

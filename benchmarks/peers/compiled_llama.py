@@ -26,7 +26,7 @@ def main() -> None:
     if not torch.cuda.is_available():
         sys.exit("torch finds no card")
     torch.set_float32_matmul_precision("high")
-    inner = -(-asked["width"] * 8 // 3 // 64) * 64  # as plimsoll.models.sizing.inner_width
+    inner = max(64, round(asked["width"] * 8 / 3 / 64) * 64)  # as plimsoll.models.sizing.inner_width
     shape = LlamaConfig(
         hidden_size=asked["width"],
         intermediate_size=inner,

@@ -22,6 +22,17 @@ def test_of_plans_within_a_twentieth_of_the_fastest_the_smallest_is_preferred():
     assert preferred([slow, fastest]) == fastest
 
 
+def test_on_a_card_that_is_not_timed_the_largest_micro_batch_is_preferred():
+    """Of those within a twentieth; what was timed, and a CPU's, goes by bytes."""
+    small, large, slow = (
+        candidate(seconds, peak, chip="h100", micro_batch=micro)
+        for seconds, peak, micro in [(100.0, 10, 2), (105.0, 90, 8), (105.1, 90, 16)]
+    )
+    assert preferred([small, large, slow]) == large
+    timed = [dataclasses.replace(each, measured=True) for each in (small, large)]
+    assert preferred(timed) == timed[0]
+
+
 def test_exact_numbers_are_preferred_to_fewer_bytes():
     exact, rounded = candidate(105.0, 90), candidate(100.0, 10, precision="bfloat16")
     assert preferred([rounded, exact]) == exact

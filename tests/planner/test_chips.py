@@ -164,6 +164,17 @@ def test_the_example_of_the_page_is_a_chip(tmp_path, monkeypatch):
     assert {each.name for each in chips.chips()} == {*NAMES, "our-a6000"}
 
 
+def test_kernels_of_a_file_are_its_own_or_those_of_an_h100(tmp_path, monkeypatch):
+    monkeypatch.setenv("PLIMSOLL_CHIPS", str(write(tmp_path / "mine.toml", A_CARD)))
+    assert chips.chip("our-a6000").kernels == chips.chip("h100").kernels
+    own = dict.fromkeys(chips.chip("h100").kernels, 0.5)
+    write(tmp_path / "mine.toml", A_CARD | {"kernels": own})
+    assert (chips.chip("our-a6000").kernels, chips.chip("h100").kernels["launch_seconds"]) == (own, 2.5e-6)
+    write(tmp_path / "mine.toml", A_CARD | {"kernels": own | {"launch_secs": 1.0}})
+    with pytest.raises(RecipeError, match=r"\[kernels\] has no field 'launch_secs': did you mean launch_seconds\?"):
+        chips.chip("our-a6000")
+
+
 def test_a_file_in_the_configuration_folder_is_found_and_replaces_ours(tmp_path):
     (tmp_path / "config").mkdir()
     write(tmp_path / "config/chips.toml", {"chips": {"t4": changed("memory_bytes", value=5)["chips"]["our-a6000"]}})

@@ -335,6 +335,17 @@ def test_below_the_smaller_compiled_one_there_is_never_less_than_in_proportion()
     assert [interpolated(micro, falling).temp_bytes for micro in (4, 6, 8, 16)] == [1_000, 1_000, 1_000, 1_000]
 
 
+def test_kernels_and_their_seconds_lie_on_the_same_line():
+    """3 kernels a step and 40 for each of 16 / n micro-batches; 0.2 s of them, and 0.8 / n."""
+    known = {n: replace(analysis(1_000), kernels=3 + 640 / n, kernel_seconds=0.2 + 0.8 / n) for n in (2, 8)}
+    for micro in (1, 4, 16):
+        between = interpolated(micro, known)
+        assert between.kernels == pytest.approx(3 + 640 / micro)
+        assert between.kernel_seconds == pytest.approx(0.2 + 0.8 / micro)
+    alone = interpolated(8, {2: known[2]})
+    assert (alone.kernels, alone.kernel_seconds) == (known[2].kernels / 4, known[2].kernel_seconds)
+
+
 def test_by_one_compile_alone_what_lies_on_the_host_grows_in_proportion():
     known = {4: of(1_000, hosted=120)}
     assert {micro: interpolated(micro, known).host_temp_bytes for micro in (1, 4, 8)} == {1: 30, 4: 120, 8: 240}

@@ -107,6 +107,34 @@ def test_temporaries_smaller_than_a_gradient_hold_no_activations():
     assert step_seconds(plan(accumulation=3), few, STATIC, RATES) == pytest.approx(seconds, rel=1e-12)
 
 
+ON_A_GPU = dataclasses.replace(RATES, launch_seconds=0.01, call_seconds=0.125)
+KERNELS = dataclasses.replace(WORK, moved_bytes=2e6, dots=0, kernels=40, kernel_seconds=9.0)
+
+
+def test_kernels_that_a_compiler_showed_take_the_place_of_dots_and_moves():
+    assert step_seconds(plan(accumulation=3), KERNELS, STATIC, ON_A_GPU) == pytest.approx(9 + 40 * 0.01 + 0.125 + 1.5)
+
+
+def test_what_lies_beyond_the_compiled_ones_is_not_faster_than_its_arithmetic():
+    beyond = dataclasses.replace(KERNELS, kernel_seconds=1.0)
+    assert step_seconds(plan(), beyond, STATIC, ON_A_GPU) == pytest.approx(8 + 40 * 0.01 + 0.125 + 0.5)
+
+
+def test_a_gpu_without_its_compiler_starts_kernels_too():
+    traced = dataclasses.replace(KERNELS, kernel_seconds=0.0)
+    without = step_seconds(plan(), traced, STATIC, RATES)
+    assert step_seconds(plan(), traced, STATIC, ON_A_GPU) - without == pytest.approx(40 * 0.01 + 0.125)
+
+
+def test_on_more_devices_each_runs_its_share_of_the_kernels():
+    """Two examples at a time, three times, on four devices; on eight one at a time."""
+    now = plan(micro_batch=8, accumulation=3, devices=4)
+    rates = dataclasses.replace(ON_A_GPU, loop_seconds=0.0)
+    one = {each.devices: each for each in scaling(now, dataclasses.replace(KERNELS, flops=1.0), STATIC, rates)}
+    assert one[1].step_seconds == pytest.approx(4 * (9 + 40 * 0.01) + 0.125)
+    assert one[8].step_seconds == pytest.approx(9 / 2 + 40 * 0.01 + 0.125 + 7_000 / 1e5)
+
+
 def test_one_device_sends_nothing_whatever_its_link():
     apart = dataclasses.replace(RATES, link_bytes=0.0)
     assert step_seconds(plan(), WORK, STATIC, apart) == step_seconds(plan(), WORK, STATIC, RATES)

@@ -74,6 +74,13 @@ def test_stalls_are_listed_with_their_steps():
     assert "17 4.0 s" in said
 
 
+def test_the_time_of_a_step_stands_beside_what_was_promised():
+    assert "The plan promised 500 ms a step." in text_of(run_page(run(), footer=""))
+    estimated = PLANNED.to_dict() | {"step_seconds_range": [0.4, 0.75]}
+    said = text_of(run_page(run(planned=estimated), footer=""))
+    assert "The plan promised 500 ms a step, as an estimate of 400 ms to 750 ms." in said
+
+
 def test_waiting_for_data_comes_with_advice_only_where_it_is_much():
     much = columns_of(rows(data_seconds=dict.fromkeys(range(1, 41), 0.2)))
     assert "waited for data 40.0 % of the time of its steps. A deeper --prefetch" in text_of(

@@ -90,6 +90,11 @@ def test_a_plan_without_tokens_prints_examples_only():
     assert "tokens/s" not in text
 
 
+def test_an_estimated_time_is_shown_with_its_range():
+    text = plan_table(replace(PLANNED, step_seconds_range=(0.4, 0.75)))
+    assert "500 ms (estimated, 400 ms to 750 ms): 32,768 tokens/s" in text
+
+
 def test_bytes_of_several_devices_are_said_to_be_of_each():
     text = plan_table(replace(PLANNED, devices=8, plan=replace(PLAN, chip="tpu-v4-64")))
     assert text.startswith("plan for stories-small on tpu-v4-64 x 8, bytes of each device: 1.5 GiB of 2.0 GiB")

@@ -62,10 +62,19 @@ def chips(arguments: list[str]) -> int:
 
 NOTES = (
     "Rates are dense and of one device; float32 is at the highest precision. None was held against a",
-    "card. The cpu is this machine: its rates are measured when it is planned for. `h100x8` are eight in",
-    "one machine, `plimsoll chips tpu-v4` lists the sizes of a family, `plimsoll chips h100` the sources.",
+    "card; what a step reaches of them was, on an H100. The cpu is this machine: its rates are measured",
+    "when it is planned for. `h100x8` are eight in one machine, `plimsoll chips tpu-v4` lists the sizes",
+    "of a family, `plimsoll chips h100` the sources.",
 )
 """Lines below the table."""
+KERNELS = {
+    "product_share": ("products", "{:.0f} % of their rate is reached, where they fill the card"),
+    "attention_share": ("attention", "{:.0f} % of that rate is reached by cuDNN's"),
+    "memory_share": ("memory", "{:.0f} % of its speed is reached"),
+    "launch_seconds": ("a kernel", "{:.2g} us to start it"),
+    "call_seconds": ("a step", "{:,.0f} us besides its kernels"),
+}
+"""Label and words of the figures in `Chip.kernels`."""
 
 
 def _table(groups: Mapping[str, Sequence[Chip]]) -> list[str]:
@@ -115,6 +124,9 @@ def _described(chip: Chip) -> str:
             "link_bandwidth": ("links", links),
             "compiler": ("compiler is told", settings),
         }
+    for figure, value in chip.kernels.items():
+        label, words = KERNELS[figure]
+        figures[figure] = label, words.format(1e6 * value if figure.endswith("seconds") else 100 * value)
     if chip.host_link_bandwidth:
         figures["host_link_bandwidth"] = ("link to host", f"{_giga(chip.host_link_bandwidth)} GB/s each way")
     if chip.host_memory_bytes is not None:

@@ -115,9 +115,9 @@ def read(path: Path, *, known: Catalogue | None = None) -> Catalogue:
     own = {name: table.whole(dict.fromkeys(limits, count)) for name, table in whole.tables("architectures").items()}
     architectures = {**(known.architectures if known else {}), **own}
     kernels, kernel_sources = _kernels(whole.table("kernels", default={}), known)
+    gpus = {name: _gpu(name, table, architectures) for name, table in whole.tables("chips").items()}
     gpus = {
-        name: replace(_gpu(name, table, architectures), kernels=kernels)
-        for name, table in whole.tables("chips").items()
+        name: replace(gpu, kernels=kernels, sources={**gpu.sources, **kernel_sources}) for name, gpu in gpus.items()
     }
     families = {name: _family(name, table) for name, table in whole.tables("families").items()}
     whole.end()

@@ -1,0 +1,86 @@
+"""benchmarks/device.py: parts by worth, within a time, each recorded; and the whole of it on a CPU, at toy sizes."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+BENCHMARKS = ROOT / "benchmarks"
+
+
+def module(path, monkeypatch):
+    monkeypatch.syspath_prepend(str(path.parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    loaded = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, path.stem, loaded)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+@pytest.fixture
+def device(monkeypatch):
+    return module(BENCHMARKS / "device.py", monkeypatch)
+
+
+def given(device, tmp_path, *, left=60.0, toy=True):
+    return device.Given(None, tmp_path, sys.executable, toy, time.monotonic() + left, tmp_path)
+
+
+def test_a_part_that_fails_is_recorded_with_its_reason(device, tmp_path):
+    def refused(given):
+        return given.run([sys.executable, "-c", "import sys; sys.exit('there is no such card')"])
+
+    answer = device.answered(device.Part("a", 1.0, refused), given(device, tmp_path))
+    assert answer["failed"] == "there is no such card"
+    broken = device.answered(device.Part("b", 1.0, lambda given: {}["missing"]), given(device, tmp_path))
+    assert broken["failed"] == "KeyError: 'missing'"
+    assert device.line(broken) == "failed: KeyError: 'missing'"
+
+
+def test_a_part_for_which_no_time_is_left_is_left_out(device, tmp_path):
+    part = device.Part("long", 150.0, lambda given: {"ran": 1})
+    assert "about 150" in device.answered(part, given(device, tmp_path, toy=False))["left_out"]
+    assert device.answered(part, given(device, tmp_path, left=200.0, toy=False))["result"] == {"ran": 1}
+
+
+def test_a_command_that_takes_longer_than_what_is_left_is_stopped(device, tmp_path):
+    here = given(device, tmp_path, left=1.0)
+    with pytest.raises(device.Failed, match="took longer than 1 s"):
+        here.run([sys.executable, "-c", "import time; time.sleep(30)"])
+
+
+def test_on_a_card_there_are_twelve_plans_of_four_recipes_and_the_peers(device):
+    parts = {part.name: part for part in device.parts(toy=False)}
+    assert len(parts) == len(device.parts(toy=False))
+    trained = [part for part in parts.values() if getattr(part.result, "func", None) is device.planned]
+    assert len(trained) >= 10  # besides the puzzles and longcontext
+    assert {"puzzles at their published size", "longcontext", "own recipe", "torch.compile, 350M"} <= parts.keys()
+    assert sum(part.seconds for part in parts.values()) < 40 * 60
+
+
+@pytest.mark.slow
+def test_it_runs_to_its_end_on_a_cpu(tmp_path, monkeypatch):
+    command = [sys.executable, str(BENCHMARKS / "device.py"), "--minutes", "8", "--chip", "cpu", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    result = json.loads((tmp_path / "device.json").read_text())
+    parts = result["parts"]
+    without = {name: part["failed"] for name, part in parts.items() if "result" not in part}
+    assert without.keys() == {"torch.compile, 97.5M"}, without
+    assert "torch" in without["torch.compile, 97.5M"]
+    assert parts["exact"]["result"]["equal"]
+    assert parts["exact"]["result"]["killed_before_its_end"]
+    trained = [part["result"] for part in parts.values() if "predicted_bytes" in part.get("result", {})]
+    assert len(trained) >= 6  # small, two precisions, puzzles, longcontext, own
+    for run in trained:
+        assert 0 < run["measured_bytes"] <= run["budget_bytes"]
+        assert run["step_seconds"]["measured"] > 0
+    figures = module(ROOT / "docs/figures.py", monkeypatch)
+    monkeypatch.setattr(figures, "RESULTS", tmp_path)
+    shown = figures.device()
+    assert all(name in shown for name in ("small, found", "longcontext", "own recipe"))
