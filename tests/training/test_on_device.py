@@ -1,14 +1,18 @@
 """Batches that are put ahead: in their order, a bounded number of them, with the position of what was taken."""
 
 import threading
+from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 
 from plimsoll.errors import DataError
+from plimsoll.levers import sharding
 from plimsoll.planner.estimate import BATCHES_ON_DEVICE
 from plimsoll.training.loop import IN_FLIGHT
 from plimsoll.training.on_device import AHEAD, OnDevice
+from plimsoll.training.program import Functions
 
 
 class Numbers:
@@ -104,6 +108,14 @@ def test_an_error_comes_after_the_batches_before_it(putting):
     with pytest.raises(DataError, match="the text ends"):
         next(source)
     assert source.state() == {"at": 2}
+
+
+def test_a_batch_that_is_split_over_devices_already_stays_as_it_is():
+    functions = SimpleNamespace(mesh=sharding.mesh_of(jax.devices()[:1], fsdp=1))
+    put = Functions.put(functions, {"x": np.arange(4, dtype=np.int32)})  # pyright: ignore[reportArgumentType]
+    assert put["x"].sharding.spec == sharding.ROWS
+    again = Functions.put(functions, put)  # pyright: ignore[reportArgumentType]
+    assert again["x"] is put["x"]
 
 
 def test_closing_ends_the_thread_and_then_the_source():
