@@ -48,7 +48,7 @@ def tokenised(documents: Documents, tokenizer: TextTokenizer, say: Say) -> Packe
         StoppedError: The disk of the cache is full.
     """
     made_with = _made_with(documents, tokenizer)
-    name = hashlib.sha256(json.dumps(made_with, sort_keys=True).encode()).hexdigest()[:32]
+    name = _sha256(json.dumps(made_with, sort_keys=True))[:32]
     folder = _folder(name)
     if (packed := kept(name, say)) is not None:
         return packed
@@ -95,13 +95,18 @@ def _made_with(documents: Documents, tokenizer: TextTokenizer) -> Mapping[str, A
     """Returns what the ids follow from. Of a text too large to be read whole, the files' times of writing, too."""
     assert documents.paths is not None
     facts = files_facts(documents.paths)
+    written = [path.stat().st_mtime_ns for path in documents.paths] if facts["bytes"] > WHOLE_BYTES else []
     return {
         "method": METHOD,
-        "tokenizer": hashlib.sha256(tokenizer.to_json().encode()).hexdigest(),
+        "tokenizer": _sha256(tokenizer.to_json()),
         "end_of_text": tokenizer.end_of_text,
         "names": documents.digest,
         "formats": sorted({f"{file.format} {file.column}" for file in documents.files if isinstance(file, File)}),
         "text": facts,
-        "written": [path.stat().st_mtime_ns for path in documents.paths] if facts["bytes"] > WHOLE_BYTES else [],
+        "written": _sha256(repr(written)),
         "max_examples": documents.max_examples,
     }
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
