@@ -81,6 +81,14 @@ def test_whatever_the_ids_follow_from_makes_others(text, byte_tokenizer, made, t
     np.testing.assert_array_equal(packed.read("tokens.bin", 0, packed.tokens), load_tokens(documents, tokenizer))
 
 
+def test_of_a_text_too_large_to_be_read_whole_the_time_of_writing_counts(text, byte_tokenizer, made, monkeypatch):
+    monkeypatch.setattr(module, "WHOLE_BYTES", len(TEXT) - 1)
+    for written in (1, 2, 1):
+        os.utime(text, (written, written))
+        tokenised(open_documents(str(text)), byte_tokenizer, unheard)
+    assert len(made) == 2
+
+
 def test_what_was_interrupted_is_continued(text, byte_tokenizer, monkeypatch):
     monkeypatch.setattr("plimsoll.data.packed.encoding.BLOCK", 1000)
     monkeypatch.setattr("plimsoll.data.packed.prepare.MARK_SECONDS", 0.0)
