@@ -17,6 +17,8 @@ from plimsoll.data.batch_source import BatchSource
 from plimsoll.data.examples import Examples
 from plimsoll.data.hdf5.rows import Hdf5Rows
 from plimsoll.data.hdf5.shuffled import MixedChunks
+from plimsoll.data.packed.packed import open_packed
+from plimsoll.data.packed.stream_order import stream_order_loader
 from plimsoll.data.packed.windows import packed_loader
 from plimsoll.data.text.loader import memory_loader, text_loader
 from plimsoll.data.text.opening import open_documents, python_sources
@@ -142,13 +144,22 @@ def make_from_interactions(folder):
     return lambda: interaction_loader(rows, batch_size=4, seed=7, prefetch=2)
 
 
-OTHERS = ["python sources", "memory", "arrays", "hdf5", "puzzles", "packed", "interactions"]
+def make_from_kept_text(folder):
+    """19 windows of 24 tokens, in the order of a stream."""
+    write_packed(folder / "packed", np.arange(19 * 24 + 1), vocab_size=500, end_of_text=499)
+    options = {"seq_len": 24, "stride": 24, "batch_size": 4, "shuffle_buffer_size": 10, "seed": 7}
+    return lambda: stream_order_loader(open_packed(folder / "packed"), prefetch=2, **options)
+
+
+OTHERS = ["kept text", "python sources", "memory", "arrays", "hdf5", "puzzles", "packed", "interactions"]
 
 
 @pytest.fixture(scope="module", params=[*FILES, *OTHERS])
 def make_source(request, tmp_path_factory):
     if request.param == "interactions":
         return make_from_interactions(tmp_path_factory.mktemp("source"))
+    if request.param == "kept text":
+        return make_from_kept_text(tmp_path_factory.mktemp("source"))
     if request.param == "packed":
         return make_from_packed(tmp_path_factory.mktemp("source"))
     if request.param == "puzzles":

@@ -133,7 +133,7 @@ def on_a_pod(plan, temp, *, host_budget=None, peak=0):
 def test_an_accelerator_holds_state_batches_and_temporaries_but_no_process():
     found = on_a_pod(plan(), 50 * MIB)
     assert found.phase == "train"
-    assert found.predicted_peak_bytes == STATE + 2 * MIB + 50 * MIB
+    assert found.predicted_peak_bytes == STATE + 4 * MIB + 50 * MIB
     assert "process" not in found.predicted
 
 
@@ -249,11 +249,11 @@ def test_a_small_state_has_fewer_slices_to_write(state, slices):
     [("none", 42, 0), ("optimizer", 42 - 26, 26), ("frozen", 42 - 3, 3), ("all", 42 - 29, 29)],
 )
 def test_every_phase_of_an_accelerator_and_of_its_host_in_mib(offload, device, host):
-    """A device holds two batches of 5; its host a process of 116, data of 3, and what four devices left there."""
+    """A device holds four batches of 5; its host a process of 116, data of 3, and what four devices left there."""
     pod = problem(GIB, chip="tpu-v4-64", platform="tpu", devices=32, hosts=8, effective_batch=64, host_budget_bytes=GIB)
     found = ledger(plan(offload=offload), pod, static=LARGE, analysis=WORK, rehearsal=REHEARSAL)
     assert in_mib(found.phases) == {
-        "start": device + 7, "train": device + 2 * 5 + 52, "evaluate": device + 2 * 5 + 9
+        "start": device + 7, "train": device + 4 * 5 + 52, "evaluate": device + 4 * 5 + 9
     }  # fmt: skip
     assert found.spare_bytes == 0
     assert found.host is not None

@@ -219,6 +219,9 @@ def _problem(described: Recipe, target: Chip, prepared: Prepared | None, **reque
     require_levers(pins)
     require_supported(described, pins)
     prefetches = [pins["prefetch"]] if "prefetch" in pins else PREFETCH
+    host_bytes = {depth: described.host_bytes(prepared, prefetch=depth) for depth in prefetches}
+    if target.platform != "cpu" and (more := described.host_bytes_beside_accelerator(prepared)):
+        host_bytes = {depth: parts | {"encoding threads": more} for depth, parts in host_bytes.items()}
     return Problem(
         chip=target.name,
         platform=target.platform,
@@ -232,7 +235,7 @@ def _problem(described: Recipe, target: Chip, prepared: Prepared | None, **reque
         loss_whole=described.loss_whole,
         attention_chunks=described.attention_chunks,
         layerwise=described.layerwise_passes,
-        host_bytes={depth: described.host_bytes(prepared, prefetch=depth) for depth in prefetches},
+        host_bytes=host_bytes,
         data_advice=described.data_advice(),
         **requested,
     )

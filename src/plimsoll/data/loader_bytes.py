@@ -14,6 +14,10 @@ _ELEMENT = 160
 """Bytes of a window in the shuffle buffer besides its ids: the array object and two list entries."""
 TEXT_IN_FLIGHT = 8 * MIB
 """Bytes of text, its encodings and the tokenizer's code while the loader runs (docs/log.md, "Components")."""
+MOST_THREADS = 8
+"""Threads that encode a stream at most."""
+THREAD_BYTES = 8 * MIB
+"""Bytes of each further thread that encodes (measured: 9 MiB for the second, 6 for the third and the fourth)."""
 ENCODED_BEFORE = 2 * MIB
 """Bytes instead of these where the whole set was encoded before the first step."""
 SOURCE_FILES = 5 * MIB

@@ -35,6 +35,7 @@ from plimsoll.training import allocator, distributed, memory, program
 from plimsoll.training.checkpoint import Checkpoints
 from plimsoll.training.initial_weights import with_initial
 from plimsoll.training.loop import Ended, Schedule, run_steps, summed
+from plimsoll.training.on_device import OnDevice
 from plimsoll.training.step import make_step
 from plimsoll.types import Batch, Source
 
@@ -103,6 +104,9 @@ class _Training:
         in_background = self.plan.async_save and distributed.processes() == 1  # while steps send, nothing else may
         checkpoints = Checkpoints(self.folder.checkpoints, in_background=in_background)
         loader = self.recipe.source(self.folder.path, prefetch=self.plan.prefetch)
+        distributed.barrier("data")  # a host without the tokenised text has made it: minutes
+        if jax.default_backend() != "cpu":
+            loader = OnDevice(loader, executables.put)
         try:
             state, resumed = self._start(executables, checkpoints, loader)
             schedule, source = self._schedule(), TimedSource(loader, self.measured.marks)

@@ -35,8 +35,9 @@ LEARNED = "learned from runs"
 
 LOADING_BYTES = 4 * MIB
 """Difference between two starts of the same process."""
-BATCHES_ON_DEVICE = 2
-"""The one of the step that runs, and the one of the step that waits: at most two are in flight."""
+BATCHES_ON_DEVICE = 4
+"""The one of the step that runs, and the one of the step that waits: at most two are in flight. And the two that no
+step has taken (`training/on_device.py`)."""
 OF_STATE = {"optimizer": "optimizer", "ema": "ema", "frozen": "parameters"}
 """The component in which a part that can be offloaded is counted."""
 

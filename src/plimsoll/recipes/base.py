@@ -253,6 +253,10 @@ class Recipe(ABC):
         """Returns the most that the source holds in host memory, by component; an estimate while nothing is
         prepared."""
 
+    def host_bytes_beside_accelerator(self, prepared: Prepared | None) -> int:
+        """Returns what the source holds besides `host_bytes` where an accelerator leaves it the host's cores."""
+        return 0
+
     def data_advice(self) -> str:
         """Returns what makes `host_bytes` less, for a refusal; empty if nothing does."""
         return ""

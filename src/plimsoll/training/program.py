@@ -71,6 +71,8 @@ class Executables:
     evaluate: jax.stages.Compiled | Fed
     state: Any
     """Shapes and dtypes of the state; and shardings where it is offloaded or split over devices."""
+    put: Callable[[Batch], Any] = jax.device_put
+    """Puts a batch of NumPy arrays where the step expects it."""
 
 
 @dataclass(frozen=True)
@@ -145,9 +147,11 @@ class Functions:
         """Returns a batch of NumPy arrays, split by rows over the devices of a mesh.
 
         Every process reads the whole batch and takes the rows of its own devices from it: none twice, none lost,
-        however many processes there are.
+        however many processes there are. What is on the devices already stays as it is.
         """
         assert self.mesh is not None
+        if any(isinstance(values, jax.Array) for values in batch.values()):
+            return dict(batch)
         rows = NamedSharding(self.mesh, sharding.ROWS)
         return {
             name: jax.make_array_from_callback(values.shape, rows, values.__getitem__) for name, values in batch.items()
@@ -184,7 +188,8 @@ def compile_all(program: Program) -> Executables:
     step = compiled(program.step, deterministic=program.deterministic)
     if program.put is not None:
         evaluate, step = Fed(evaluate, program.put), Fed(step, program.put)
-    return Executables(init=init, step=step, evaluate=evaluate, state=program.state)
+    put = program.put or jax.device_put
+    return Executables(init=init, step=step, evaluate=evaluate, state=program.state, put=put)
 
 
 def compiled(

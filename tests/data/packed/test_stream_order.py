@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from hypotheses import examples
 from packed_files import write_packed
+from plimsoll.data.loader_bytes import loader_bytes
 from plimsoll.data.packed.packed import open_packed
 from plimsoll.data.packed.stream_order import stream_order_loader
 from plimsoll.data.text.loader import load_tokens, text_loader
@@ -94,3 +96,21 @@ def test_a_file_that_is_cut_short_or_has_other_ids_is_noticed_where_it_is_read(p
     tokens[:60].tofile(tmp_path / "x/tokens.bin")
     with pytest.raises(DataError, match="ends before token 65"):
         next(stream_order_loader(changed, **in_order))
+
+
+@pytest.mark.parametrize(("seq_len", "batch_size", "prefetch"), [(512, 64, 2), (64, 512, 0)])
+def test_a_loader_holds_the_bytes_the_planner_charges_and_no_buffer(tmp_path, seq_len, batch_size, prefetch):
+    write_packed(tmp_path / "x", np.arange(10**6) % 256, vocab_size=257, end_of_text=256)
+    options = {"seq_len": seq_len, "batch_size": batch_size, "prefetch": prefetch}
+    tracemalloc.start()
+    others = {"stride": seq_len, "shuffle_buffer_size": 1000, "seed": 1}
+    loader = stream_order_loader(open_packed(tmp_path / "x"), **options, **others)
+    for _ in range(prefetch + 3):
+        batch = next(loader)
+    peak = tracemalloc.get_traced_memory()[1]
+    loader.close()
+    tracemalloc.stop()
+    del batch
+    charged = loader_bytes(shuffle_buffer_size=0, vocab_size=257, **options)
+    assert peak < charged + 100_000
+    assert charged < 2.5 * peak

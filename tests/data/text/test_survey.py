@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plimsoll.data.text import survey as of_survey
+from plimsoll.data.packed import encoding
 from plimsoll.data.text.documents import is_held_out
 from plimsoll.data.text.opening import open_documents
 from plimsoll.data.text.survey import collect_held_out, count_windows, describe_text, survey
@@ -79,25 +79,21 @@ def test_a_survey_encodes_so_many_characters_at_a_time_and_none_of_validation(
     byte_tokenizer, listed_documents, monkeypatch
 ):
     """Documents of 2, 4, 3, 1 and 5 characters, at least 5 at a time: 6, then 4 and what is left."""
-    encoded = []
-    encode = type(byte_tokenizer).encode_pieces
+    seen = []
+    encode = type(byte_tokenizer).encode_each
 
-    def noting(self, pieces):
-        encoded.append([piece.text for piece in pieces])
-        return encode(self, pieces)
+    def noting(self, texts, ends):
+        seen.append(texts)
+        return encode(self, texts, ends)
 
-    monkeypatch.setattr(type(byte_tokenizer), "encode_pieces", noting)
-    monkeypatch.setattr(of_survey, "_BLOCK", 5)
+    monkeypatch.setattr(type(byte_tokenizer), "encode_each", noting)
+    monkeypatch.setattr(encoding, "BLOCK", 5)
     texts = ["aa", HELD, "bbbb", "ccc", "d", "eeeee"]
     assert len(OTHERS) == 5
     found = survey(listed_documents(texts), byte_tokenizer, seq_len=4, stride=2)
-    assert encoded == [["aa", "bbbb"], ["ccc", "d", "eeeee"], []]
+    assert sorted(seen) == [["aa", "bbbb"], ["ccc", "d", "eeeee"]]
     assert (found.documents, found.tokens, found.windows) == (5, 15 + 5, (20 - 5) // 2 + 1)
     assert survey(listed_documents(texts), byte_tokenizer, seq_len=4).windows == (20 - 5) // 4 + 1
-
-
-def test_a_survey_takes_64_kib_at_a_time():
-    assert of_survey._BLOCK == 65_536
 
 
 def test_an_inspection_by_hand(listed_documents):

@@ -18,38 +18,15 @@ from plimsoll.cache import cache_folder
 from plimsoll.data.disk import locked
 from plimsoll.data.packed.encoding import in_threads
 from plimsoll.data.packed.packed import META, Packed, open_packed
-from plimsoll.data.packed.prepare import METHOD, PACKED_TO, fill
+from plimsoll.data.packed.prepare import METHOD, fill
 from plimsoll.data.packed.writer import TextFolder
 from plimsoll.data.same_data import WHOLE_BYTES, files_facts
 from plimsoll.data.text.documents import Documents
 from plimsoll.data.text.formats import File
-from plimsoll.data.text.streams import COMPRESSED
 from plimsoll.data.text.tokenizer import TextTokenizer
 from plimsoll.errors import DataError
-from plimsoll.units import GIB
-
-LARGEST_BYTES = 4 * GIB
-"""Bytes of text above which it is streamed: encoding as many takes ten minutes on two cores, and 2 GiB of disk."""
-BYTES_A_TOKEN = 4
-"""Bytes of text in a token, about: 3.3 of Python's source with 4,096 tokens, 4.4 of English with 50,257."""
 
 Say = Callable[[str], None]
-
-
-def worth_keeping(documents: Documents, *, tokens: int | None) -> bool:
-    """Decides whether a text is tokenised once before training, and not as it is read.
-
-    Files on this machine are, up to LARGEST_BYTES, where a run reads all of them.
-
-    Args:
-        documents: The text.
-        tokens: Tokens that the run reads, its shuffle buffer included; None where epochs give its length.
-    """
-    if documents.paths is None:
-        return False
-    packed = (*COMPRESSED, ".parquet")
-    size = sum(path.stat().st_size * (PACKED_TO if path.suffix.lower() in packed else 1) for path in documents.paths)
-    return size <= LARGEST_BYTES and (tokens is None or tokens * BYTES_A_TOKEN >= size)
 
 
 def _folder(name: str) -> Path:
@@ -71,7 +48,7 @@ def tokenised(documents: Documents, tokenizer: TextTokenizer, say: Say) -> Packe
         StoppedError: The disk of the cache is full.
     """
     made_with = _made_with(documents, tokenizer)
-    name = hashlib.sha256(json.dumps(made_with, sort_keys=True).encode()).hexdigest()[:32]
+    name = _sha256(json.dumps(made_with, sort_keys=True))[:32]
     folder = _folder(name)
     if (packed := kept(name, say)) is not None:
         return packed
@@ -118,13 +95,18 @@ def _made_with(documents: Documents, tokenizer: TextTokenizer) -> Mapping[str, A
     """Returns what the ids follow from. Of a text too large to be read whole, the files' times of writing, too."""
     assert documents.paths is not None
     facts = files_facts(documents.paths)
+    written = [path.stat().st_mtime_ns for path in documents.paths] if facts["bytes"] > WHOLE_BYTES else []
     return {
         "method": METHOD,
-        "tokenizer": hashlib.sha256(tokenizer.to_json().encode()).hexdigest(),
+        "tokenizer": _sha256(tokenizer.to_json()),
         "end_of_text": tokenizer.end_of_text,
         "names": documents.digest,
         "formats": sorted({f"{file.format} {file.column}" for file in documents.files if isinstance(file, File)}),
         "text": facts,
-        "written": [path.stat().st_mtime_ns for path in documents.paths] if facts["bytes"] > WHOLE_BYTES else [],
+        "written": _sha256(repr(written)),
         "max_examples": documents.max_examples,
     }
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -24,7 +24,7 @@ from plimsoll.data.packed.writer import PROGRESS, TextFolder, require_same
 from plimsoll.data.text.documents import Documents
 from plimsoll.data.text.formats import File
 from plimsoll.data.text.opening import open_documents
-from plimsoll.data.text.streams import COMPRESSED
+from plimsoll.data.text.streams import COMPRESSED, PACKED_TO
 from plimsoll.data.text.tokenizer import TextTokenizer, load_tokenizer, tokenizer_vocab_size, train_byte_bpe
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.units import MIB, format_bytes
@@ -34,8 +34,6 @@ METHOD = 1
 MARK_SECONDS = 2.0
 LOOKED_AT = MIB
 """Characters that are encoded to estimate how much room all of it takes."""
-PACKED_TO = 4
-"""Bytes of text for a byte of a compressed file, about: its offsets count bytes of text."""
 
 Progress = Callable[[float | None, str], None]
 """Called with the share that is done, None where it is unknown, and with words."""

@@ -16,6 +16,8 @@ from plimsoll.errors import DataError
 from plimsoll.units import KIB, MIB
 
 COMPRESSED = (".gz", ".zst")
+PACKED_TO = 4
+"""Bytes of text for a byte of a compressed file, about: its offsets count bytes of text."""
 
 _ZST_INPUT = 4 * KIB  # compressed bytes at a time: text that shrinks 1000-fold still expands to 4 MiB
 

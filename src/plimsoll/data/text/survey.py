@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from plimsoll.data.text.documents import Documents, Piece
-from plimsoll.units import KIB, MIB
+from plimsoll.units import MIB
 
 if TYPE_CHECKING:
     from plimsoll.data.text.tokenizer import TextTokenizer
-
-_BLOCK = 64 * KIB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,18 +30,21 @@ def count_windows(tokens: int, *, seq_len: int, stride: int) -> int:
 
 
 def survey(documents: Documents, tokenizer: TextTokenizer, *, seq_len: int, stride: int | None = None) -> Survey:
-    """Counts an epoch by encoding everything once: about a minute per 100 million tokens. Nothing is kept."""
-    ended = tokens = size = 0
-    waiting: list[Piece] = []
-    for piece in documents.pieces():
-        if not piece.held_out:
-            ended += piece.last
-            waiting.append(piece)
-            size += len(piece.text)
-        if size >= _BLOCK:
-            tokens += len(tokenizer.encode_pieces(waiting))
-            waiting, size = [], 0
-    tokens += len(tokenizer.encode_pieces(waiting))
+    """Counts an epoch by encoding everything once, with a thread for each core: half a minute per 100 million tokens on
+    two. Nothing is kept."""
+    from plimsoll.data.packed.encoding import encoded, in_threads
+
+    ended = 0
+
+    def training() -> Iterator[Piece]:
+        nonlocal ended
+        for piece in documents.pieces():
+            if not piece.held_out:
+                ended += piece.last
+                yield piece
+
+    with in_threads(tokenizer, workers=None) as encoder:
+        tokens = sum(len(ids) for _, ids, _ in encoded(training(), encoder))
     windows = count_windows(tokens, seq_len=seq_len, stride=stride or seq_len)
     return Survey(documents=ended, tokens=tokens, windows=windows)
 

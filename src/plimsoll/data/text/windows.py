@@ -19,6 +19,7 @@ import numpy as np
 
 from plimsoll.data import require_sizes
 from plimsoll.data.batch_source import Positioned
+from plimsoll.data.loader_bytes import MOST_THREADS
 from plimsoll.data.text.documents import Documents, Piece
 from plimsoll.data.text.tokenizer import TextTokenizer
 from plimsoll.errors import DataError
@@ -38,9 +39,15 @@ class Block(NamedTuple):
 
 
 def encoding_threads() -> int:
-    """Returns the threads that encode a stream: one for each core that this process may use, 8 at most."""
+    """Returns the threads that encode a stream: one for each core that this process may use, MOST_THREADS at most.
+
+    One alone where JAX_PLATFORMS says that the steps run on these cores: there more threads cost a fifth more of their
+    time, and memory (docs/log.md, "The card never waits").
+    """
+    if os.environ.get("JAX_PLATFORMS") == "cpu":
+        return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(8, cores)
+    return min(MOST_THREADS, cores)
 
 
 class _Unencoded(NamedTuple):

@@ -286,8 +286,7 @@ class Text(AdamWRecipe):
         resident = 0
         if not self.use_streaming:
             resident = prepared.facts["tokens"] if prepared is not None else self._documents().bytes or 0
-        kept = self._kept_in_cache if prepared is None else KEPT in prepared.facts
-        streamed = self.use_streaming and not kept
+        kept, streamed = self._read_from_cache(prepared), self._streamed(prepared)
 
         data = loader_bytes(
             seq_len=self.seq_len,
@@ -301,10 +300,21 @@ class Text(AdamWRecipe):
         files = SOURCE_FILES if streamed and self.dataset_id == STANDARD_LIBRARY else 0
         return {"data": data + text + files + 4 * self.validation_tokens}
 
+    def host_bytes_beside_accelerator(self, prepared: Prepared | None) -> int:
+        from plimsoll.data.loader_bytes import MOST_THREADS, THREAD_BYTES
+
+        return (MOST_THREADS - 1) * THREAD_BYTES if self._streamed(prepared) else 0
+
+    def _read_from_cache(self, prepared: Prepared | None) -> bool:
+        return self._kept_in_cache if prepared is None else KEPT in prepared.facts
+
+    def _streamed(self, prepared: Prepared | None) -> bool:
+        return self.use_streaming and not self._read_from_cache(prepared)
+
     @cached_property
     def _kept_in_cache(self) -> bool:
         """Whether the text is tokenised before training, into the cache, and its windows are read from there."""
-        from plimsoll.data.packed.kept import worth_keeping
+        from plimsoll.data.text.opening import worth_keeping
 
         if self.is_stream or not self.use_streaming:
             return False

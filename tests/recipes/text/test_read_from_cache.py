@@ -1,0 +1,103 @@
+"""Local text of a run, tokenised before it begins and read in the order of a stream; older runs still stream."""
+
+import dataclasses
+import itertools
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from plimsoll.api.loader import loader
+from plimsoll.data.loader_bytes import MOST_THREADS, THREAD_BYTES
+from plimsoll.data.packed.stream_order import StreamOrderLoader
+from plimsoll.data.text.loader import TextLoader
+from plimsoll.errors import DataError
+from plimsoll.recipes.text.recipe import KEPT, Text
+
+WORDS = list("abcdefghijklmnop")
+
+
+@pytest.fixture
+def recipe(tmp_path, monkeypatch):
+    monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path / "cache"))
+    texts = [f"{' '.join(WORDS[i % 9 :])} {i}" for i in range(600)]
+    (tmp_path / "a.txt").write_text("\n\n".join(texts))
+    sizes = {"seq_len": 16, "batch_size": 4, "vocab_size": 300, "width": 16, "layers": 1, "heads": 1}
+    return Text(dataset_id=str(tmp_path / "a.txt"), steps=2000, shuffle_buffer_size=50, **sizes)
+
+
+def prepared(recipe, folder):
+    """Prepares a folder as `api.train.prepare_data` leaves it."""
+    folder.mkdir()
+    found = recipe.prepare(folder, lambda words: None)
+    (folder / "data.json").write_text(json.dumps(dataclasses.asdict(found)))
+    return found
+
+
+def stream_of(recipe, folder):
+    """The source of a run that was begun before text was kept: its facts say nothing of it."""
+    found = prepared(recipe, folder)
+    del found.facts[KEPT]
+    (folder / "data.json").write_text(json.dumps(dataclasses.asdict(found)))
+    return recipe.source(folder, prefetch=2)
+
+
+def taken(source, count):
+    try:
+        return [batch["input_ids"].tolist() for batch in itertools.islice(source, count)]
+    finally:
+        source.close()
+
+
+def test_a_run_reads_the_order_of_the_stream_and_one_that_streamed_goes_on_streaming(recipe, tmp_path):
+    prepared(recipe, tmp_path / "run")
+    kept, stream = recipe.source(tmp_path / "run", prefetch=2), stream_of(recipe, tmp_path / "old")
+    assert isinstance(kept, StreamOrderLoader)
+    assert isinstance(stream, TextLoader)
+    assert taken(kept, 150) == taken(stream, 150)
+
+
+def test_tokens_that_were_removed_from_the_cache_are_made_again(recipe, tmp_path):
+    prepared(recipe, tmp_path / "run")
+    before = taken(recipe.source(tmp_path / "run", prefetch=0), 20)
+    shutil.rmtree(tmp_path / "cache")
+    assert taken(recipe.source(tmp_path / "run", prefetch=0), 20) == before
+    assert list((tmp_path / "cache/tokens").glob("*/meta.json"))
+
+
+def test_a_run_that_does_not_read_to_the_end_streams_and_epochs_count_what_was_kept(recipe, tmp_path):
+    short = dataclasses.replace(recipe, steps=3)
+    assert KEPT not in prepared(short, tmp_path / "short").facts
+    by_steps = prepared(recipe, tmp_path / "run")
+    epochs = prepared(dataclasses.replace(recipe, steps=None, epochs=2.0), tmp_path / "epochs")
+    assert epochs.facts[KEPT] == by_steps.facts[KEPT]
+    streamed = dataclasses.replace(recipe, steps=None, epochs=2.0, use_streaming=False)
+    assert KEPT not in (counted := prepared(streamed, tmp_path / "memory")).facts
+    assert (epochs.steps, epochs.facts["tokens"]) == (counted.steps, counted.facts["tokens"])
+
+
+def test_less_than_a_batch_is_refused_as_before(recipe, tmp_path):
+    with pytest.raises(DataError, match="fewer than the 4,000 of one batch"):
+        prepared(dataclasses.replace(recipe, batch_size=4_000), tmp_path / "run")
+
+
+def test_the_ledger_has_no_shuffle_buffer_where_text_is_kept_and_threads_only_beside_a_card(recipe, tmp_path):
+    wide = dataclasses.replace(recipe, shuffle_buffer_size=100_000)
+    kept = prepared(wide, tmp_path / "run")
+    bytes_kept = wide.host_bytes(kept, prefetch=2)["data"]
+    assert wide.host_bytes(None, prefetch=2)["data"] == bytes_kept
+    assert wide.host_bytes_beside_accelerator(kept) == 0
+    old = dataclasses.replace(kept, facts={name: fact for name, fact in kept.facts.items() if name != KEPT})
+    assert wide.host_bytes(old, prefetch=2)["data"] > bytes_kept + 100_000 * 2 * 17
+    assert wide.host_bytes_beside_accelerator(old) == (MOST_THREADS - 1) * THREAD_BYTES
+
+
+def test_a_loader_without_a_run_reads_from_the_cache_too_and_takes_positions_of_a_stream(recipe, tmp_path):
+    stream = stream_of(recipe, tmp_path / "old")
+    list(itertools.islice(stream, 30))
+    state, rest = stream.state(), taken(stream, 10)
+    source = loader(recipe, tmp_path / "loader", prefetch=0)
+    assert isinstance(source, StreamOrderLoader)
+    source.restore(state)
+    np.testing.assert_array_equal(taken(source, 10), rest)
