@@ -26,7 +26,7 @@ def site(tmp_path, monkeypatch):
     installed.cache_clear()
     yield folder
     installed.cache_clear()
-    for name in [name for name, module in sys.modules.items() if str(folder) in str(vars(module).get("__file__"))]:
+    for name in [name for name, module in sys.modules.items() if str(folder) in str(getattr(module, "__file__", ""))]:
         del sys.modules[name]
     sys.modules.update(before)
 
