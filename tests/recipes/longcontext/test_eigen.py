@@ -212,7 +212,7 @@ HALF = (("activations", "bfloat16"),)
 
 @pytest.mark.parametrize("name", ["fixed", "selective"])
 def test_states_stay_in_single_precision_under_bfloat16_activations_and_remember_as_long(name):
-    """A state that keeps 0.9999 of itself would keep all of it in bfloat16, and sum up thousands of tokens in 8 bits."""
+    """A state that keeps 0.9999 of itself would keep all of it in bfloat16, and sum up thousands of tokens."""
     shape = replace(SHAPES[name], r_min=0.9999, r_max=0.99995)
     compute = Compute(precision="bfloat16", further=HALF)
     graph, weights = nnx.split(Mixer(shape, compute, nnx.Rngs(0)))
