@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from compiled_bytes import temporary_bytes
-from plimsoll.levers.remat import keep, rematerialised, scan_blocks
+from plimsoll.levers.remat import keep, rematerialised, scan_blocks, unrolls
 from plimsoll.models.language import NextToken
 from plimsoll.models.sizing import DecoderShape
 from plimsoll.planner.flops import dot_flops
@@ -108,3 +108,43 @@ def test_scanned_blocks_are_applied_in_their_order(remat, layers):
     for layer in range(layers):
         expected = expected * scales[layer] + layer
     np.testing.assert_allclose(actual, expected)
+
+
+@pytest.mark.parametrize(
+    ("platform", "remat", "unroll", "layers", "expected"),
+    [
+        ("cpu", "none", 24, 24, True),
+        ("cpu", "none", 24, 25, False),
+        ("cpu", "dots", 24, 4, False),
+        ("gpu", "none", 24, 24, True),
+        ("gpu", "none", 24, 25, False),
+        ("gpu", "block", 24, 4, True),
+        ("gpu", "offload", 24, 4, False),
+        ("gpu", "none", 0, 1, False),
+        ("gpu", "none", 48, 48, True),
+        ("tpu", "none", 24, 4, False),
+    ],
+)
+def test_where_layers_are_computed_one_after_another(platform, remat, unroll, layers, expected):
+    how = Compute(platform=platform, remat=remat, further=(("unroll", unroll),))
+    assert unrolls(how, layers=layers) == expected
+
+
+@pytest.mark.parametrize("remat", ["none", "dots", "block"])
+def test_unrolled_on_a_gpu_blocks_compute_what_a_loop_does_and_what_is_recomputed_stays_apart(remat):
+    """Traced for a GPU and run here: without barriers a compiler would merge what is recomputed with what was kept."""
+    stacked = {"scale": jnp.asarray([2.0, 3.0, 0.5]), "shift": jnp.arange(3, dtype=jnp.float32)}
+    block = lambda x, p: jnp.sin(keep(x * p["scale"]) + p["shift"])  # noqa: E731
+
+    def loss(stacked, unroll):
+        how = Compute(platform="gpu", remat=remat, further=(("unroll", unroll),))
+        return jnp.sum(scan_blocks(block, jnp.ones(4), stacked, layers=3, compute=how))
+
+    loop, one_by_one = (jax.make_jaxpr(jax.grad(partial(loss, unroll=unroll)))(stacked) for unroll in (0, 24))
+    assert ("scan" in str(loop), "scan" in str(one_by_one)) == (True, False)
+    if remat != "none":
+        assert str(one_by_one).count("prevent_cse=True") == 3
+    for actual, expected in zip(
+        *(jax.tree.leaves(jax.grad(partial(loss, unroll=unroll))(stacked)) for unroll in (24, 0)), strict=True
+    ):
+        np.testing.assert_allclose(actual, expected, rtol=1e-5)

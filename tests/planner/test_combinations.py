@@ -46,6 +46,34 @@ def test_recomputing_blocks_beside_whole_logits_is_not_offered_where_the_loss_ma
     assert offered(pins={"loss_chunk": 0}) == {("none", 0), ("dots", 0), ("block", 0)}
 
 
+def test_a_gpu_is_offered_few_large_chunks_of_the_loss_and_whole_logits_beside_recomputed_blocks():
+    rates = Rates(flops={"float32": 1.0}, copy_bytes=1.0, first_touch_bytes=1.0, loop_seconds=0.0, source="made up")
+    card = problem(1, chip="h100", platform="cuda")
+    offered = {(one["remat"], one["loss_chunk"]) for one in combinations(card, rates)}
+    assert offered == {(remat, chunk) for remat in ("none", "dots", "block") for chunk in (0, 8_192, 2_048)}
+
+
+def test_a_gpu_is_offered_a_loop_over_layers_where_that_saves_bytes_and_nothing_else_beside_the_host():
+    rates = Rates(
+        flops={"float32": 1.0}, copy_bytes=1.0, first_touch_bytes=1.0, loop_seconds=0.0, source="made up",
+        host_link_bytes=1.0,
+    )  # fmt: skip
+    about = {"supported": ("remat", "unroll", "layerwise", "offload"), "loss_chunks": (), "layerwise": 2}
+    card = problem(1, chip="h100", platform="cuda", **about)
+    offered = {(one["unroll"], one["remat"], one["layerwise"], one["offload"]) for one in combinations(card, rates)}
+    everything = {"none", "dots", "block"}
+    assert offered == {
+        *((24, remat, 0, "none") for remat in everything),
+        *((0, remat, 0, "none") for remat in everything - {"none"}),
+        *((0, remat, 0, "optimizer") for remat in everything),
+        (24, "block", 2, "none"),
+    }
+    on_a_cpu = combinations(problem(1, **about), rates)
+    assert {one["unroll"] for one in on_a_cpu} == {24}
+    with pytest.raises(RecipeError, match=r"--unroll 0 would change nothing on tpu-v5e-1: layers are a loop on a TPU"):
+        list(combinations(problem(1, chip="tpu-v5e-1", platform="tpu", pins={"unroll": 0}, **about), rates))
+
+
 MOVABLE = {"optimizer": 100, "frozen": 200}
 
 

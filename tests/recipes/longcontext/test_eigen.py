@@ -207,6 +207,31 @@ def test_states_stay_in_single_precision_under_bfloat16_and_the_loss_is_near():
     assert "bf16" in str(trace)
 
 
+HALF = (("activations", "bfloat16"),)
+
+
+@pytest.mark.parametrize("name", ["fixed", "selective"])
+def test_states_stay_in_single_precision_under_bfloat16_activations_and_remember_as_long(name):
+    """A state that keeps 0.9999 of itself would keep all of it in bfloat16, and sum up thousands of tokens."""
+    shape = replace(SHAPES[name], r_min=0.9999, r_max=0.99995)
+    compute = Compute(precision="bfloat16", further=HALF)
+    graph, weights = nnx.split(Mixer(shape, compute, nnx.Rngs(0)))
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 2048, shape.width)), jnp.bfloat16)
+    mix = jax.jit(lambda weights, x: nnx.merge(graph, weights)(x))
+    (written, states), (wide, expected) = mix(weights, x), mix(weights, jnp.float32(x))
+    assert (written.dtype, states.dtype, wide.dtype) == (jnp.bfloat16, jnp.complex64, jnp.float32)
+    assert_near(states, expected, 0.01)
+    assert_near(jnp.float32(written), wide, 0.02)
+
+
+def test_the_loss_under_bfloat16_activations_is_near():
+    batch = {"tokens": tokens()}
+    exact = loss_of(TINY)(parameters("fixed"), batch)
+    rounded = loss_of(TINY, replace(SCANNED, precision="bfloat16", further=HALF))(parameters("fixed"), batch)
+    assert rounded[0] == pytest.approx(float(exact[0]), rel=0.01)
+    assert rounded[0].dtype == jnp.float32
+
+
 def test_eigenvalues_are_not_decayed_and_matrices_are():
     mask = decayed(parameters("selective"))["blocks"]["mixer"]
     assert mask["eigenvalues"] == {"nu": False, "theta": False}

@@ -259,3 +259,18 @@ def test_bfloat16_is_near(shape):
     ]
     assert losses[1] == pytest.approx(losses[0], rel=0.02)
     assert losses[1] != losses[0]
+
+
+@pytest.mark.parametrize("shape", [SMALL, MLP], ids=["attention", "mlp"])
+def test_under_bfloat16_activations_the_carry_and_the_loss_are_float32_and_near(shape):
+    params, data = start(shape), batch()
+    losses, carries = [], []
+    for activations in ("float32", "bfloat16"):
+        task = solver(shape, precision="bfloat16", further=(("activations", activations),))
+        loss, carry, _ = loss_of(task)(params, task.start(BATCH), data, keys())
+        losses.append(loss.total)
+        carries.append(carry)
+    assert {carry[name].dtype for carry in carries for name in ("high", "low")} == {jnp.dtype("float32")}
+    assert losses[1].dtype == jnp.float32
+    assert losses[1] == pytest.approx(float(losses[0]), rel=0.02)
+    assert losses[1] != losses[0]

@@ -139,11 +139,11 @@ class Network:
             if self.positions_first:  # a SwiGLU across positions; the norm is over positions, too
                 gate_up = keep(self._dot_columns(block["mix_gate_up"], hidden))
                 mixed = keep(self._dot_columns(block["mix_down"], _gated(gate_up, axis=0)))
-                hidden = _added(hidden, mixed, axis=0)
+                hidden = rms(hidden + mixed, axis=0)
             else:
-                hidden = _added(hidden, self._attended(block, hidden), axis=-1)
+                hidden = rms(hidden + self._attended(block, hidden))
             gate_up = keep(self._dot(hidden, block["gate_up"]))
-            hidden = _added(hidden, keep(self._dot(_gated(gate_up, axis=-1), block["down"])), axis=-1)
+            hidden = rms(hidden + keep(self._dot(_gated(gate_up, axis=-1), block["down"])))
         return by_rows(hidden, axis=1 if self.positions_first else 0)
 
     def _attended(self, weights: dict, hidden: Latent) -> Latent:
@@ -169,12 +169,7 @@ class Network:
 
 def rms(x: Array, *, axis: int = -1) -> Array:
     """Returns x / rms(x) over an axis. Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467, without a scale."""
-    return x * jax.lax.rsqrt(jnp.mean(x * x, axis=axis, keepdims=True) + NORM_EPSILON)
-
-
-def _added(hidden: Array, more: Array, *, axis: int) -> Array:
-    """Returns rms(hidden + more): summed, and normed, before it is rounded."""
-    return in_float32(lambda hidden, more: rms(hidden + more, axis=axis), hidden, more)
+    return in_float32(lambda x: x * jax.lax.rsqrt(jnp.mean(x * x, axis=axis, keepdims=True) + NORM_EPSILON), x)
 
 
 def _gated(gate_up: Array, *, axis: int) -> Array:
