@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -91,7 +92,8 @@ class CrossCompiler(LocalCompiler):
             traced = jax.jit(make_evaluate(self._task(full))).trace(params, self._share(batch))
             evaluating = liveness.temporary_bytes(traced.jaxpr)
         command = [sys.executable, "-m", "plimsoll.worker", "host", json.dumps(self._about)]
-        answer = subprocess.run(command, capture_output=True, text=True, check=False)
+        on_cpu = os.environ | {"JAX_PLATFORMS": "cpu"}  # whatever is imported, it takes no memory of a card
+        answer = subprocess.run(command, env=on_cpu, capture_output=True, text=True, check=False)
         if answer.returncode:
             raise RuntimeError(f"the host's process failed: {answer.stderr.strip()[-300:]}")
         host: dict[str, int] = json.loads(answer.stdout.splitlines()[-1])
