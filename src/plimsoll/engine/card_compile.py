@@ -41,9 +41,9 @@ class CardCompiler(CrossCompiler):
         found, expected = jax.local_devices()[: self.chip.devices], self._about["card"]["kind"]
         if any(device.device_kind != expected for device in found):
             raise PlimsollError(
-                f"plans were to be compiled on the {expected} of this machine, and JAX finds a {found[0].device_kind} in"
-                " the process that was to do it: `plimsoll doctor` says whether the card can be used; --chip cpu plans"
-                " for the CPU"
+                f"plans were to be compiled on the {expected} of this machine, and JAX finds a {found[0].device_kind}"
+                " in the process that was to do it: `plimsoll doctor` says whether the card can be used; --chip cpu"
+                " plans for the CPU"
             )
         return found
 

@@ -176,8 +176,8 @@ class _Training:
         if self.plan.chip != "cpu" and jax.default_backend() == "cpu":  # JAX falls back to it without a word
             raise RunError(
                 f"{self.folder.path} is planned for {self.plan.chip}, and JAX finds only a CPU in the process that was"
-                " to train: `plimsoll doctor` says whether the accelerator can be used. What was saved is whole; run the"
-                " same command again, or --replan --chip cpu to go on without it"
+                " to train: `plimsoll doctor` says whether the accelerator can be used. What was saved is whole; run"
+                " the same command again, or --replan --chip cpu to go on without it"
             )
         import_everything(self.recipe, tracker=self.session.tracker)
         executables = load(self.recipe, self.plan, steps=self.prepared.steps)
