@@ -63,7 +63,7 @@ def test_plans_whose_states_are_alike_take_turns_and_each_has_its_own_time(monke
 @pytest.mark.parametrize("status", ["RESOURCE_EXHAUSTED: Out of memory", "INTERNAL: x"])
 def test_a_step_that_fails_on_the_card_fails_the_question_and_leaves_nothing_behind(monkeypatch, status):
     """XLA's error where it comes from, the call of the compiled step; the next question is answered all the same."""
-    card, real = compiler(), CardCompiler._compiled
+    card, real = compiler(), CardCompiler.executable
     monkeypatch.setattr(card_compile, "TIMED_SECONDS", 0.0)
 
     def failing(*_):
@@ -72,7 +72,7 @@ def test_a_step_that_fails_on_the_card_fails_the_question_and_leaves_nothing_beh
     def compiled(self, lowered, plan):
         return failing if plan.micro_batch == 4 and "jit_step" in lowered.as_text()[:200] else real(self, lowered, plan)
 
-    monkeypatch.setattr(CardCompiler, "_compiled", compiled)
+    monkeypatch.setattr(CardCompiler, "executable", compiled)
     with pytest.raises(jax.errors.JaxRuntimeError, match=status[:8]):
         card.measure([plan()])
     (seconds,) = card.measure([plan(micro_batch=2, accumulation=2)])

@@ -74,8 +74,8 @@ class CardCompiler(CrossCompiler):
     def _timed(self, plans: Sequence[Plan]) -> list[float]:
         spec = self.recipe.batch_spec(self.recipe.effective_batch)
         every = [self.functions(plan) for plan in plans]
-        steps = [self._compiled(functions.step(spec)[0], plan) for functions, plan in zip(every, plans, strict=True)]
-        held = {"state": self._compiled(every[0].init(), plans[0])(np.uint32(0))}
+        steps = [self.executable(functions.step(spec)[0], plan) for functions, plan in zip(every, plans, strict=True)]
+        held = {"state": self.executable(every[0].init(), plans[0])(np.uint32(0))}
         random = np.random.default_rng(0)
         numbers = {name: random.integers(0, 2, shape).astype(dtype) for name, (shape, dtype) in spec.items()}
         batch = jax.device_put(numbers, self.devices[0]) if len(self.devices) == 1 else every[0].put(numbers)

@@ -57,7 +57,7 @@ class CrossCompiler(LocalCompiler):
         if not self.compiled:
             return self.estimated(plan)
         lowered, jaxpr = self.functions(plan).step(self.recipe.batch_spec(self.recipe.effective_batch))
-        compiled = self._compiled(lowered, plan)
+        compiled = self.executable(lowered, plan)
         stats = compiled.memory_analysis()
         assert stats is not None
         return analysis_of(
@@ -84,8 +84,8 @@ class CrossCompiler(LocalCompiler):
         if self.compiled:
             functions = self.functions(full)
             if full.offload != "none":
-                starting = temp_bytes(self._compiled(functions.init(), full))
-            evaluating = temp_bytes(self._compiled(functions.evaluate(batch), full))
+                starting = temp_bytes(self.executable(functions.init(), full))
+            evaluating = temp_bytes(self.executable(functions.evaluate(batch), full))
         else:
             starting += self.static(full.fsdp, full.storage).host_bytes(full.offload)
             params = evaluated(self.state(full.storage, full.precision))
@@ -136,7 +136,7 @@ class CrossCompiler(LocalCompiler):
     def _task(self, plan: Plan) -> Any:
         return self.recipe.task(plan.compute(chips.BACKEND[self.chip.platform]))
 
-    def _compiled(self, lowered: jax.stages.Lowered, plan: Plan) -> jax.stages.Compiled:
+    def executable(self, lowered: jax.stages.Lowered, plan: Plan) -> jax.stages.Compiled:
         """Compiles for the chip as its own process will."""
         return lowered.compile()
 
