@@ -4,7 +4,7 @@ import pytest
 
 from plimsoll import errors
 from plimsoll.cli import main as cli
-from plimsoll.errors import BudgetError, PlimsollError, StoppedError
+from plimsoll.errors import BudgetError, DeviceLostError, PlimsollError, StoppedError
 
 
 def every_error():
@@ -12,8 +12,8 @@ def every_error():
 
 
 def test_refusals_exit_with_2_and_a_run_that_stopped_itself_with_3():
-    assert {kind.exit_code for kind in every_error() if kind is not StoppedError} == {2}
-    assert StoppedError.exit_code == 3
+    assert {kind.exit_code for kind in every_error() if not issubclass(kind, StoppedError)} == {2}
+    assert {StoppedError.exit_code, DeviceLostError.exit_code} == {3}
     assert len(every_error()) >= 6
 
 

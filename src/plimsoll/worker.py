@@ -76,6 +76,13 @@ def _train(options: dict[str, Any]) -> int:
         except OSError as problem:  # mostly of a disk; checkpoints are whole
             print(f"error: training stopped: {problem}. Run the same command again to continue", file=sys.stderr)
             return 3
+        except RuntimeError as problem:
+            if not str(problem).startswith(NO_BACKEND):
+                raise
+            said = " ".join(str(problem).partition(" (set JAX_PLATFORMS")[0].split())[:400]
+            advice = "`plimsoll doctor` says whether it can be used, and what was saved is whole"
+            print(f"error: JAX lost the accelerator before training began: {said}. {advice}", file=sys.stderr)
+            return 2
         if ending.again is None:
             return ending.code
         hold()
@@ -86,6 +93,9 @@ def _train(options: dict[str, Any]) -> int:
     command = [sys.executable, "-m", "plimsoll.worker", "again", json.dumps(ending.again)]
     become(Ready(command, dict(os.environ), ending.again["lock"]))
 
+
+NO_BACKEND = "Unable to initialize backend"
+"""Words with which JAX's error begins where a device that was listed cannot be used now."""
 
 COMPILERS = {
     "compile": ("plimsoll.engine.compile", "LocalCompiler"),

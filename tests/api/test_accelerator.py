@@ -419,7 +419,14 @@ def test_plans_are_compiled_and_timed_where_the_card_is(tmp_path, monkeypatch):
     monkeypatch.setattr(accelerator, "compile_environment", lambda *_, **__: environment.for_processes("cpu"))
     recipe = Text(dataset_id="no-such/text", width=16, layers=1, heads=2, vocab_size=300, seq_len=16, batch_size=2)
     pins = {"remat": "none", "loss_chunk": 0, "offload": "none", "prefetch": 0}
-    options = {"chip": "h200", "card": CARD, "measure": True, "numerics": "exact", "pins": pins, "memory": "1GiB"}
+    options = {
+        "chip": "h200",
+        "card": dataclasses.replace(CARD, kind="cpu"),
+        "measure": True,
+        "numerics": "exact",
+        "pins": pins,
+        "memory": "1GiB",
+    }
     planned = plan(recipe, **options)
     assert planned.step_seconds_source == "measured"
     assert planned.ledger.source == "compiled"

@@ -6,6 +6,7 @@ from commands import plimsoll
 from plimsoll.api import accelerator
 from plimsoll.cli import doctor
 from plimsoll.errors import RecipeError
+from plimsoll.processes import request
 from plimsoll.units import GIB, MIB
 
 FOUND = {
@@ -133,6 +134,13 @@ def test_an_accelerator_that_cannot_be_used_is_to_be_mended(monkeypatch, capsys)
     monkeypatch.setattr(accelerator, "chip_here", broken)
     assert doctor.doctor([]) == 2
     assert "to mend: JAX does not work here: an NVIDIA GPU and JAX's plug-in" in capsys.readouterr().out
+
+
+def test_a_cpu_is_not_ready_where_a_card_was_asked_for(monkeypatch, capsys):
+    monkeypatch.setattr(request, "ask", lambda *_, **__: FOUND["jax"])
+    assert doctor.doctor(["--chip", "h100"]) == 2
+    assert "to mend: JAX does not work here: it finds only a CPU where h100 was asked for" in capsys.readouterr().out
+    assert doctor.doctor(["--chip", "cpu"]) == 0
 
 
 def test_this_machine_is_examined(tmp_path):

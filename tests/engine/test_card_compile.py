@@ -7,6 +7,7 @@ import pytest
 
 from plimsoll.engine import card_compile
 from plimsoll.engine.card_compile import CardCompiler, in_turn
+from plimsoll.errors import PlimsollError
 from plimsoll.planned import Plan
 from plimsoll.planner.chips import chip
 from plimsoll.planner.types import Rates
@@ -21,10 +22,10 @@ def plan(**changes):
     return Plan(**{"chip": "rtx4090", "micro_batch": 4, "accumulation": 1, **levers, **changes})
 
 
-def compiler(**changes):
+def compiler(kind="cpu", **changes):
     card = dataclasses.replace(chip("rtx4090"), **changes)
-    about = {"recipe": to_dict(RECIPE), "steps": 10, "chip": dataclasses.asdict(card), "compiled": True, "card": {}}
-    return CardCompiler(about)
+    about = {"recipe": to_dict(RECIPE), "steps": 10, "chip": dataclasses.asdict(card), "compiled": True}
+    return CardCompiler(about | {"card": {"kind": kind}})
 
 
 def test_plans_are_compiled_for_the_device_that_is_here_and_run_on_it(monkeypatch):
@@ -38,6 +39,12 @@ def test_plans_are_compiled_for_the_device_that_is_here_and_run_on_it(monkeypatc
     assert 0 < analysis.argument_bytes < analysis.argument_bytes + analysis.beyond_state_bytes
     held = card.static(1, plan().storage)
     assert analysis.argument_bytes == pytest.approx(held.state_bytes + held.batch_bytes, rel=0.01)
+
+
+def test_a_cpu_does_not_take_the_cards_place_without_a_word():
+    """JAX falls back to it where the card cannot be used."""
+    with pytest.raises(PlimsollError, match="on the NVIDIA H200 of this machine, and JAX finds a cpu in the process"):
+        compiler(kind="NVIDIA H200")
 
 
 def test_plans_whose_states_are_alike_take_turns_and_each_has_its_own_time(monkeypatch):
@@ -56,7 +63,7 @@ def test_plans_whose_states_are_alike_take_turns_and_each_has_its_own_time(monke
 @pytest.mark.parametrize("status", ["RESOURCE_EXHAUSTED: Out of memory", "INTERNAL: x"])
 def test_a_step_that_fails_on_the_card_fails_the_question_and_leaves_nothing_behind(monkeypatch, status):
     """XLA's error where it comes from, the call of the compiled step; the next question is answered all the same."""
-    card, real = compiler(), CardCompiler._compiled
+    card, real = compiler(), CardCompiler.executable
     monkeypatch.setattr(card_compile, "TIMED_SECONDS", 0.0)
 
     def failing(*_):
@@ -65,7 +72,7 @@ def test_a_step_that_fails_on_the_card_fails_the_question_and_leaves_nothing_beh
     def compiled(self, lowered, plan):
         return failing if plan.micro_batch == 4 and "jit_step" in lowered.as_text()[:200] else real(self, lowered, plan)
 
-    monkeypatch.setattr(CardCompiler, "_compiled", compiled)
+    monkeypatch.setattr(CardCompiler, "executable", compiled)
     with pytest.raises(jax.errors.JaxRuntimeError, match=status[:8]):
         card.measure([plan()])
     (seconds,) = card.measure([plan(micro_batch=2, accumulation=2)])

@@ -208,6 +208,16 @@ def test_each_chip_has_its_own_rates(make_child):
         assert [child.rates().source for child in (one, other, again)] == ["h200", "l4", "l4"]
 
 
+def test_another_driver_of_a_card_is_asked_again_for_rates_and_times(make_child, tmp_path):
+    """What one card measured is no answer for another, nor for another driver."""
+    cards = [{"kind": "NVIDIA H200", "driver": "580.1"}, {"kind": "NVIDIA H200", "driver": "590.2"}]
+    for card in [*cards, *cards]:
+        with make_child({"chip": "h200", "card": card}) as compiler:
+            compiler.rates()
+            assert compiler.measure([plan()]) == [0.25]
+    assert len(started(tmp_path)) == 2
+
+
 def test_a_child_killed_between_two_questions_is_started_again(make_child, tmp_path):
     with make_child() as compiler:
         analyse(compiler, 1)

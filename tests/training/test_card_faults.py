@@ -87,6 +87,32 @@ def test_a_card_that_no_longer_answers_ends_the_run_with_what_was_saved(runs, me
 
 
 @pytest.mark.parametrize(
+    ("platforms", "message"),
+    [
+        ("tpu", "JAX lost the accelerator before training began: Unable to initialize backend 'tpu'"),
+        ("cuda,cpu", "is planned for h200, and JAX finds only a CPU in the process that was to train"),
+    ],
+)
+def test_a_card_that_is_gone_before_the_first_step_is_one_paragraph_and_no_cpu_takes_its_place(
+    runs, platforms, message
+):
+    """JAX is told to use backends that this machine has not: of a GPU it then falls back to the CPU by itself."""
+    run = runs.prepared()
+    planned = json.loads((run / "plan.json").read_text())
+    planned["plan"]["chip"] = "h200"
+    (run / "plan.json").write_text(json.dumps(planned))
+    session = json.dumps({"run": str(run), "budget_bytes": 900 * MIB, "quiet": True})
+    command = [sys.executable, "-m", "plimsoll.worker", "train", session]
+    variables = environment.for_processes("cpu") | {"JAX_PLATFORMS": platforms}
+    ended = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    (line,) = ended.stderr.splitlines()
+    assert message in line
+    assert "`plimsoll doctor` says whether" in line
+    assert checkpoint_steps(run) == []
+
+
+@pytest.mark.parametrize(
     ("message", "lost"),
     [
         ("INTERNAL: CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure", True),

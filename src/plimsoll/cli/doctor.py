@@ -76,6 +76,8 @@ def doctor(arguments: list[str]) -> int:
         examined: dict[str, Any] = {"failed": not_usable} if not_usable else ask("doctor", question, under=under)
     except (PlimsollError, RuntimeError) as problem:
         examined = {"failed": str(problem)}
+    if backend != "cpu" and examined.get("backend") == "cpu":  # JAX falls back to it without a word
+        examined = {"failed": f"it finds only a CPU where {options.chip or 'an accelerator'} was asked for"}
     result["jax"] = examined
     result["sheet"] = sheet(str(examined["devices"][0]["kind"])) if "launch_seconds" in examined else None
     result["mend"] = to_mend(result)

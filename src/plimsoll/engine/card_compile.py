@@ -17,6 +17,7 @@ import numpy as np
 
 from plimsoll.engine.card_rates import card_rates
 from plimsoll.engine.cross_compile import CrossCompiler
+from plimsoll.errors import PlimsollError
 from plimsoll.planned import Plan
 from plimsoll.planner.types import Rates
 from plimsoll.training import program
@@ -32,12 +33,19 @@ TIMED_SECONDS = 1.0
 class CardCompiler(CrossCompiler):
     """A recipe's compiler for the GPUs that it runs on.
 
-    `about` holds what CrossCompiler needs, and the `card`, of which nothing is read: answers depend on it.
+    `about` holds what CrossCompiler needs, and the `card`, on which answers depend.
     """
 
     def placed(self) -> Sequence[Any]:
-        """Returns the devices that are used, which are here."""
-        return jax.local_devices()[: self.chip.devices]
+        """Returns the devices that are used. Raises PlimsollError if they are not the card's: JAX may be left a CPU."""
+        found, expected = jax.local_devices()[: self.chip.devices], self._about["card"]["kind"]
+        if any(device.device_kind != expected for device in found):
+            raise PlimsollError(
+                f"plans were to be compiled on the {expected} of this machine, and JAX finds a {found[0].device_kind}"
+                " in the process that was to do it: `plimsoll doctor` says whether the card can be used; --chip cpu"
+                " plans for the CPU"
+            )
+        return found
 
     def rates(self) -> Rates:
         """Returns the chip's rates from the catalogue; measured, if it is in none."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -112,7 +113,8 @@ class CrossCompiler(LocalCompiler):
     def _host(self) -> dict[str, int]:
         """The bytes of the host's process, which imports the same under every plan: weighed once, in 3 s."""
         command = [sys.executable, "-m", "plimsoll.worker", "host", json.dumps(self._about)]
-        answer = subprocess.run(command, capture_output=True, text=True, check=False)
+        on_cpu = os.environ | {"JAX_PLATFORMS": "cpu"}  # whatever is imported, it takes no memory of a card
+        answer = subprocess.run(command, env=on_cpu, capture_output=True, text=True, check=False)
         if answer.returncode:
             raise RuntimeError(f"the host's process failed: {answer.stderr.strip()[-300:]}")
         return json.loads(answer.stdout.splitlines()[-1])

@@ -24,7 +24,7 @@ from plimsoll.engine.ledger import Measurements
 from plimsoll.engine.log import SessionLog, TimedSource
 from plimsoll.engine.options import Session, TrainOptions
 from plimsoll.engine.program import import_everything, load
-from plimsoll.errors import StoppedError
+from plimsoll.errors import RunError, StoppedError
 from plimsoll.optimizers.in_place import in_place
 from plimsoll.planned import Plan
 from plimsoll.processes.interruption import Interruption
@@ -177,6 +177,12 @@ class _Training:
         }
 
     def _load(self) -> program.Executables:
+        if self.plan.chip != "cpu" and jax.default_backend() == "cpu":  # JAX falls back to it without a word
+            raise RunError(
+                f"{self.folder.path} is planned for {self.plan.chip}, and JAX finds only a CPU in the process that was"
+                " to train: `plimsoll doctor` says whether the accelerator can be used. What was saved is whole; run"
+                " the same command again, or --replan --chip cpu to go on without it"
+            )
         import_everything(self.recipe, tracker=self.session.tracker)
         executables = load(self.recipe, self.plan, steps=self.prepared.steps)
         self.measured.marks["peak while loading"] = allocator.peak_bytes()
