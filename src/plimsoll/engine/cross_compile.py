@@ -81,7 +81,8 @@ class CrossCompiler(LocalCompiler):
         """Returns the kernels of a step that was compiled for a GPU; none of another chip's."""
         if not self.chip.kernels:
             return Counter()
-        (module,) = compiled.runtime_executable().hlo_modules()
+        executable: Any = compiled.runtime_executable()
+        (module,) = executable.hlo_modules()
         return kernels(Module(module.as_serialized_hlo_module_proto()))
 
     def rehearse(self, plan: Mapping[str, Any]) -> dict[str, Any]:
