@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from plimsoll.levers.chunked_loss import each_nats
+from plimsoll.levers.chunked_loss import each_nats, nats_in_one_pass
 from plimsoll.levers.precision import batched_dot_rows, dot, dot_rows
 from plimsoll.recipes.recommend.item_shape import ItemShape
 from plimsoll.types import IGNORE, Compute, Params
@@ -73,6 +73,7 @@ class Items:
     def __init__(self, shape: ItemShape, compute: Compute) -> None:
         self.shape = shape
         self._how: dict[str, Any] = {"precision": compute.precision, "platform": compute.platform}
+        self._nats = each_nats if compute.platform == "cpu" else nats_in_one_pass
 
     def init(self, key: Array) -> dict[str, Any]:
         """Returns float32 parameters. The adapter's are Xavier normal."""
@@ -116,14 +117,14 @@ class Items:
         """Returns the sum of `-log p(item)` over tokens whose item is not `IGNORE`: a rule of `levers.chunked_loss`."""
         if not self.shape.two_level:
             labels = jnp.where(items == IGNORE, IGNORE, items - 1)
-            return jnp.sum(each_nats(dot_rows(hidden, vectors["items"][1:], **self._how), labels))
+            return jnp.sum(self._nats(dot_rows(hidden, vectors["items"][1:], **self._how), labels))
         known = jnp.maximum(items, 0)
         cluster = jnp.where(items == IGNORE, IGNORE, fixed["cluster"][known])
         place = jnp.where(items == IGNORE, IGNORE, fixed["place"][known])
         members = fixed["members"][jnp.maximum(cluster, 0)]
         within = batched_dot_rows(hidden[:, None], vectors["items"][members], **self._how)[:, 0]
         within = jnp.where(members == NO_ITEM, -jnp.inf, within)
-        return jnp.sum(each_nats(self._cluster_scores(hidden, vectors, fixed), cluster) + each_nats(within, place))
+        return jnp.sum(self._nats(self._cluster_scores(hidden, vectors, fixed), cluster) + self._nats(within, place))
 
     def log_probabilities(
         self, hidden: Float[Array, "rows width"], vectors: dict, fixed: dict
