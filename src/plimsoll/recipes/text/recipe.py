@@ -277,6 +277,7 @@ class Text(AdamWRecipe):
     def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
         from plimsoll.data.loader_bytes import (
             ENCODED_BEFORE,
+            READ_FROM_CACHE,
             SOURCE_FILES,
             TEXT_IN_FLIGHT,
             loader_bytes,
@@ -296,7 +297,8 @@ class Text(AdamWRecipe):
             resident_tokens=resident,
             vocab_size=self.vocab,
         )
-        text = (TEXT_IN_FLIGHT if streamed else ENCODED_BEFORE) + (0 if kept else tokenizer_bytes(self.vocab))
+        text = READ_FROM_CACHE if kept else TEXT_IN_FLIGHT if streamed else ENCODED_BEFORE
+        text += 0 if kept else tokenizer_bytes(self.vocab)
         files = SOURCE_FILES if streamed and self.dataset_id == STANDARD_LIBRARY else 0
         return {"data": data + text + files + 4 * self.validation_tokens}
 
