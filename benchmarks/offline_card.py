@@ -151,7 +151,7 @@ def compiled_step(name: str, chip_name: str, text: Path | None) -> dict[str, Any
     ).with_levers(**case.levers)  # fmt: skip
     lowered, jaxpr = compiler.functions(plan).step(recipe.batch_spec(recipe.effective_batch))
     started = time.process_time()
-    compiled = lowered.compile(compiler_options=OPTIONS)
+    compiled = compiler.executable(lowered, plan)
     took = time.process_time() - started
     analysis = analysis_of(compiled, flops=compiler._flops(plan), moved_bytes=dots(jaxpr).moved_bytes)
     module = compiled.as_text()
@@ -176,12 +176,6 @@ def compiled_step(name: str, chip_name: str, text: Path | None) -> dict[str, Any
         "large_float32": dict(large),
     }
 
-
-OPTIONS: dict[str, Any] = {
-    "xla_disable_hlo_passes": "rematerialization",
-    "xla_gpu_deterministic_ops": True,
-    "xla_gpu_enable_triton_gemm": False,
-}
 
 SIZES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, "s64": 8, "u64": 8, "f64": 8, "c64": 8}
 NO_KERNEL = {
