@@ -41,7 +41,7 @@ BATCHES_ON_DEVICE = 4
 step has taken (`training/on_device.py`)."""
 TIMED_KERNELS_SHARE = 0.011
 """Bytes that kernels chosen by the card's clock may take beyond those of the compiler's own choice, as a share of the
-step's. An H100 took up to 1.01 % more than was predicted for one plan of seven (2026-11-23, jax 0.11.2; docs/chips.md)
+step's. An H100 took up to 1.01 % more than was predicted for one plan of six (2026-11-23, jax 0.11.2; docs/chips.md)
 with such kernels, and not more than was predicted without."""
 OF_STATE = {"optimizer": "optimizer", "ema": "ema", "frozen": "parameters"}
 """The component in which a part that can be offloaded is counted."""
