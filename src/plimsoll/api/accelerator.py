@@ -84,8 +84,9 @@ def chip_here(say: Say, *, batch: int, mesh: str | None = None, root: Path = Pat
     try:
         card = _card(platform)
     except (PlimsollError, RuntimeError) as problem:
+        words = str(problem).rstrip(".")
         raise RecipeError(
-            f"{_WHAT[platform][0]} and JAX's plug-in for it are in this machine, and JAX cannot use it: {problem}. Mend"
+            f"{_WHAT[platform][0]} and JAX's plug-in for it are in this machine, and JAX cannot use it: {words}. Mend"
             " that (`plimsoll doctor` asks again), or train on the CPU with --chip cpu"
         ) from None
     target, why = _named_by(card, platform, batch, mesh)

@@ -109,6 +109,27 @@ def test_what_was_interrupted_is_continued(text, byte_tokenizer, monkeypatch):
     np.testing.assert_array_equal(packed.read("tokens.bin", 0, packed.tokens + 1), ids)
 
 
+@pytest.mark.parametrize("what", ["progress.json", "tokens.bin", "tokenizer.json", "others.txt"])
+def test_what_was_interrupted_and_is_damaged_is_made_again_and_it_is_said(text, byte_tokenizer, monkeypatch, what):
+    monkeypatch.setattr("plimsoll.data.packed.encoding.BLOCK", 1000)
+    monkeypatch.setattr("plimsoll.data.packed.prepare.MARK_SECONDS", 0.0)
+
+    def interrupt(words):
+        if "%" in words and int(words.rpartition(" ")[2][:-1]) > 30:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tokenised(open_documents(str(text)), byte_tokenizer, interrupt)
+    (folder,) = (path for path in (text.parent / "cache/tokens").iterdir() if path.is_dir())
+    (folder / what).write_text("{")
+    said = []
+    packed = tokenised(open_documents(str(text)), byte_tokenizer, said.append)
+    assert "cannot be continued, and is made again" in said[1]
+    ids = load_tokens(open_documents(str(text)), byte_tokenizer)
+    np.testing.assert_array_equal(packed.read("tokens.bin", 0, packed.tokens + 1), ids)
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
 def test_a_second_process_waits_for_the_first_and_makes_nothing(text, byte_tokenizer, made):
     packed = tokenised(open_documents(str(text)), byte_tokenizer, unheard)
     finished = (packed.folder / "meta.json").read_bytes()

@@ -11,6 +11,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +81,15 @@ def kept(name: str, say: Say) -> Packed | None:
 
 
 def _make(folder: Path, made_with: Mapping[str, Any], documents: Documents, tokenizer: TextTokenizer, say: Say) -> None:
-    with TextFolder(folder, made_with) as writer, in_threads(tokenizer, workers=None) as encoder:
-        writer.begin(tokenizer)
+    with ExitStack() as stack:
+        try:
+            writer = _begun(folder, made_with, tokenizer, stack)
+        except DataError as problem:
+            say(f"tokens: what a process left that was stopped cannot be continued, and is made again ({problem})")
+            stack.close()
+            shutil.rmtree(folder, ignore_errors=True)
+            writer = _begun(folder, made_with, tokenizer, stack)
+        encoder = stack.enter_context(in_threads(tokenizer, workers=None))
         fill(writer, documents, encoder, lambda share, words: say(f"tokens: {words}, {share or 0:.0%}"))
         if _made_with(documents, tokenizer) != made_with:
             raise DataError(
@@ -89,6 +97,12 @@ def _make(folder: Path, made_with: Mapping[str, Any], documents: Documents, toke
                 " before. Run the same command again when nothing writes there"
             )
         writer.finish(source=f"{documents.name}: {documents.describe()}")
+
+
+def _begun(folder: Path, made_with: Mapping[str, Any], tokenizer: TextTokenizer, stack: ExitStack) -> TextFolder:
+    writer = stack.enter_context(TextFolder(folder, made_with))
+    writer.begin(tokenizer)
+    return writer
 
 
 def _made_with(documents: Documents, tokenizer: TextTokenizer) -> Mapping[str, Any]:
