@@ -152,7 +152,7 @@ def compiled_step(name: str, chip_name: str, text: Path | None) -> dict[str, Any
     ).with_levers(**case.levers)  # fmt: skip
     lowered, jaxpr = compiler.functions(plan).step(recipe.batch_spec(recipe.effective_batch))
     started = time.process_time()
-    compiled = compiler.executable(lowered, plan)
+    compiled: Any = compiler.executable(lowered, plan)
     took = time.process_time() - started
     kernels = compiler._kernels(compiled)
     analysis = analysis_of(
