@@ -46,7 +46,7 @@ class Product:
     cols: int
     inner: int
     attention: bool = False
-    """Of a flash attention `rows` are queries, `cols` keys, and `inner` the widths of all of its products together."""
+    """True of a flash attention: `rows` are queries, `cols` keys, `inner` the widths of all of its products together."""
 
     @property
     def flops(self) -> float:
