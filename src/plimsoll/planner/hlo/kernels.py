@@ -46,7 +46,7 @@ class Product:
     cols: int
     inner: int
     attention: bool = False
-    """True of a flash attention: `rows` are queries, `cols` keys, `inner` the widths of all of its products together."""
+    """True of a flash attention: `rows` are queries, `cols` keys, `inner` the widths of all its products together."""
 
     @property
     def flops(self) -> float:
