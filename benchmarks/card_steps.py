@@ -3,13 +3,13 @@
     python benchmarks/card_steps.py [--only "97.5M, 8 x 32" ...] [--record]
 
 The steps are a decoder written by hand below, of 97.5M parameters in eight forms, and plans of plimsoll's own recipes.
-The card's figures stand beside them, with their source. Each step is compiled for `h100` (`plimsoll chips --install
-cuda`), in a process of the compile environment, with the options that training has. Prints estimated beside measured
-times; `--record` writes the kernels into tests/planner/h100_steps.json, from which tests/planner/test_kernel_seconds.py
-holds the model against the card without a compiler. docs/chips.md has the table.
+The card's figures stand beside them, with their source. The decoder is compiled for `h100` (`plimsoll chips --install
+cuda`), in a process of the compile environment, deterministic and without Triton's products, as training is. Prints
+estimated beside measured times. docs/chips.md has the table.
 
-The record is of the commit whose steps were timed, and is made anew only with new times: later recipes compile to other
-kernels.
+Recipes compile to other kernels than at the commit whose steps were timed, so theirs are read from the record,
+tests/planner/h100_steps.json, from which tests/planner/test_kernel_seconds.py holds the model against the card without
+a compiler. `--record` compiles all of them and writes it anew: only with new times.
 """
 
 from __future__ import annotations
@@ -240,10 +240,11 @@ def main() -> None:
     from plimsoll.planner.kernel_seconds import kernel_seconds
 
     card, steps = chip("h100"), {}
+    recorded = json.loads(RECORD.read_text())["steps"]
     for name in given.only or [*HAND, *OWN]:
-        answer = in_the_environment(name)
+        answer = in_the_environment(name) if given.record or name in HAND else recorded[name]
         seconds = OWN[name][3] if name in OWN else _tokens(**HAND[name][0]) / HAND[name][1]
-        steps[name] = {"measured_seconds": seconds, "called_by_training": name in OWN, **answer}
+        steps[name] = {**answer, "measured_seconds": seconds, "called_by_training": name in OWN}
         counted = {
             Kernel(moved_bytes=moved, product=product and _product(Product, product)): times
             for times, moved, product in answer["kernels"]
@@ -257,7 +258,7 @@ def main() -> None:
             flush=True,
         )
     if given.record:
-        lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(step)}" for name, step in steps.items())
+        lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(step)}" for name, step in (recorded | steps).items())
         source = f'"source": {json.dumps(SOURCE)},\n"options": {json.dumps(OPTIONS)}'
         RECORD.write_text(f'{{{source},\n"steps": {{\n{lines}\n}}}}\n')
 

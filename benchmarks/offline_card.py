@@ -9,11 +9,11 @@ own recipes, with the levers that are named. Of each it prints
 * operations of the products, traced, and the bytes that kernels read and write, by the shapes of the compiled step:
   a loop counts as often as it turns, and a kernel that reads or writes a part of an operand counts all of it;
 * kernels that are started, and calls of cuDNN's attention and of cuBLAS among them;
-* seconds by the planner's roofline;
+* seconds as a plan estimates them, from the kernels (`planner/kernel_seconds.py`);
 * buffers of float32 above 64 MiB that are alive at the peak, with the line they come from.
 
-MEASURED is what an H100 did (docs/log.md, "A card", 2026-11-23): bytes beside the state, of a decoder written by hand
-or of plimsoll as it was then. Prints one line a step, writes one JSON to bench-out/.
+MEASURED is what an H100 did (docs/log.md, "On a card: the levers"): bytes beside the state, of a decoder written by
+hand or of plimsoll as it was then. Prints one line a step, writes one JSON to bench-out/.
 """
 
 from __future__ import annotations
@@ -134,6 +134,7 @@ def compiled_step(name: str, chip_name: str, text: Path | None) -> dict[str, Any
     from plimsoll.planner.chips import chip
     from plimsoll.planner.flops import dots
     from plimsoll.planner.hlo.buffers import largest_temporaries
+    from plimsoll.planner.kernel_seconds import kernel_seconds
     from plimsoll.planner.speed import step_seconds
     from plimsoll.recipes.registry import preset
     from plimsoll.recipes.saved import to_dict
@@ -151,9 +152,16 @@ def compiled_step(name: str, chip_name: str, text: Path | None) -> dict[str, Any
     ).with_levers(**case.levers)  # fmt: skip
     lowered, jaxpr = compiler.functions(plan).step(recipe.batch_spec(recipe.effective_batch))
     started = time.process_time()
-    compiled = compiler.executable(lowered, plan)
+    compiled: Any = compiler.executable(lowered, plan)
     took = time.process_time() - started
-    analysis = analysis_of(compiled, flops=compiler._flops(plan), moved_bytes=dots(jaxpr).moved_bytes)
+    kernels = compiler._kernels(compiled)
+    analysis = analysis_of(
+        compiled,
+        flops=compiler._flops(plan),
+        moved_bytes=dots(jaxpr).moved_bytes,
+        kernels=kernels.total(),
+        kernel_seconds=kernel_seconds(kernels, compiler.chip),
+    )
     module = compiled.as_text()
     if text is not None:
         text.mkdir(parents=True, exist_ok=True)

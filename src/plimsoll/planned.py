@@ -255,7 +255,8 @@ class Planned:
     parameters: int
     step_seconds: float | None
     """Time of one optimizer step; None where the chip's rate is unknown."""
-    step_seconds_source: Literal["measured", "roofline"]
+    step_seconds_source: Literal["measured", "kernels", "roofline"]
+    """Source of that time: a clock, the compiled step's kernels added up, or the chip's rates alone."""
     step_seconds_range: tuple[float, float] | None = None
     """Least and most that an estimate may be in truth, by the steps that were measured; None of others."""
     step_flops: float

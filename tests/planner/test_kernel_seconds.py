@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,15 @@ def test_other_cards_follow_their_data_sheets(card):
     share = H100.memory_bandwidth / card.memory_bandwidth
     assert kernel_seconds({kernel: 1}, card) == pytest.approx(kernel_seconds({kernel: 1}, H100) * share)
     assert math.isfinite(product_seconds(product(1, 1, 1, precision="float32"), card))
+
+
+def test_the_steps_of_recipes_that_were_timed_are_shown_by_their_own_kernels_not_todays():
+    name = "code 128 x 4, 64 x 1"
+    command = [sys.executable, str(Path(__file__).parents[2] / "benchmarks/card_steps.py"), "--only", name]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    ratio = over_measured(name)
+    assert f" {sum(times for times, *_ in TIMED[name]['kernels']):,} kernels" in shown
+    assert shown.rstrip().endswith(f"estimated {11.5 * ratio:8.1f} ms, measured {11.5:8.1f}: {ratio:.2f}")
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from plimsoll.planned import Ledger, Plan
 from plimsoll.planner.candidates import Candidate, kind, same_step
 from plimsoll.planner.estimate import RUNNING_BYTES, interpolated, ledger
 from plimsoll.planner.search import NEAR, _Search, search
-from plimsoll.planner.speed import step_seconds
+from plimsoll.planner.speed import range_of, step_seconds
 from plimsoll.planner.types import DoesNotCompile, Rehearsal
 from plimsoll.types import Storage
 from plimsoll.units import GIB, MIB, parse_bytes
@@ -240,8 +240,22 @@ def test_a_plan_too_large_to_be_timed_costs_only_itself():
 
 def test_without_timing_nothing_runs():
     compiler = FakeCompiler()
-    assert found(GIB, compiler).step_seconds_source == "roofline"
+    planned = found(GIB, compiler)
+    assert (planned.step_seconds_source, planned.step_seconds_range) == ("roofline", None)
     assert "measure" not in {verb for verb, _ in compiler.asked}
+
+
+def test_a_time_says_whether_it_is_of_kernels_and_has_its_range_only_then():
+    class WithKernels(FakeCompiler):
+        def analyse(self, plan: Plan):
+            return replace(super().analyse(plan), kernels=10 * plan.accumulation, kernel_seconds=1.0)
+
+    card = {"platform": "cuda", "chip": "h100"}
+    planned = found(GIB, WithKernels(), **card)
+    assert planned.step_seconds_source == "kernels"
+    assert planned.step_seconds_range == range_of(planned.step_seconds)
+    timed = found(GIB, WithKernels(), measure=True, **card)
+    assert (timed.step_seconds_source, timed.step_seconds_range) == ("measured", None)
 
 
 def refusal(budget, compiler=None, **changes):

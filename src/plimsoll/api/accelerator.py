@@ -46,7 +46,7 @@ LOOK_SECONDS = 180
 """Time after which JAX's look at its devices counts as failed: on one host of several TPUs it waits for the others."""
 HIDDEN = ("", "-1")
 """Values of CUDA_VISIBLE_DEVICES by which a user hides every GPU."""
-OURS = "JAX_CUDA_VISIBLE_DEVICES"
+JAX_VISIBLE = "JAX_CUDA_VISIBLE_DEVICES"
 """Variable by which JAX takes only some of the GPUs that CUDA sees."""
 
 
@@ -297,9 +297,9 @@ def _visible(target: Chip, card: Card) -> dict[str, str]:
     """Returns the variable by which JAX leaves alone the GPUs that a plan does not use; none if it uses all."""
     if card.devices <= target.devices:
         return {}
-    theirs = [name for name in os.environ.get(OURS, "all").split(",") if name != "all"]
+    theirs = [name for name in os.environ.get(JAX_VISIBLE, "all").split(",") if name != "all"]
     seen = theirs or [str(number) for number in range(card.devices)]
-    return {OURS: ",".join(seen[: target.devices])}
+    return {JAX_VISIBLE: ",".join(seen[: target.devices])}
 
 
 def training_environment(

@@ -24,7 +24,7 @@ LEAST_MEMORY = 512 * MIB
 LEAST_DISK = GIB
 LOW, HIGH = 1 / 3, 1.05
 """Share of a data sheet's rate below which, and above which, a measured one is doubtful. An H100 reached 0.81 of its
-products and 0.9 of its memory (docs/log.md, "On a card"), and nothing is above its sheet but a clock's mistake."""
+products and 0.9 of its memory (docs/chips.md), and nothing is above its sheet but a clock's mistake."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,7 @@
 """Sources of examples: files to documents to tokens to batches, in NumPy, with positions that are JSON."""
 
+import os
+
 from plimsoll.errors import RecipeError
 
 STANDARD_LIBRARY = "python:standard-library"
@@ -11,6 +13,11 @@ def require_sizes(*, least: int = 1, **sizes: int | None) -> None:
     for name, value in sizes.items():
         if value is not None and value < least:
             raise RecipeError(f"--{name.replace('_', '-')} must be {least} or more, got {value}")
+
+
+def cores() -> int:
+    """Returns how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def in_short(problem: Exception, *, kind: bool = False) -> str:

@@ -1,7 +1,7 @@
 """Rates of the GPU that is here: work that is chained inside one compiled call, over the time of the call.
 
-A product of 1,024 rows takes an H100 about a microsecond, and starting it and waiting for it fifty: timed one call at
-a time, the card seems a hundred times slower than it is. So each call does as much work as takes `CALL_SECONDS`.
+A product of 1,024 rows takes an H100 about a microsecond, and starting it and waiting for it about a hundred: timed one
+call at a time, the card seems a hundred times slower than it is. So each call works for `CALL_SECONDS`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from plimsoll.planner.types import Rates
 from plimsoll.units import GIB, MIB
 
 CALL_SECONDS = 0.2
-"""Time that a call takes at least: a thousand times what starting it and waiting for it costs."""
+"""Time that a call takes at least: some thousand times what starting it and waiting for it costs."""
 CALLS = 5
 """Calls that are timed; the best counts, which is what the card can do without other load."""
 SIDE = 8192

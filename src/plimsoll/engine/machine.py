@@ -20,7 +20,7 @@ from plimsoll.units import MIB
 
 TRANSFER_BYTES = 64 * MIB
 """Size of the array that is sent to the device to measure the rate."""
-SAID = 400
+MOST_OF_A_MESSAGE = 400
 """Characters that are shown of a message of JAX or its plug-in."""
 
 
@@ -99,8 +99,8 @@ class _Messages(logging.Handler):
 
 
 def _one_paragraph(texts: list[str]) -> str:
-    """Returns messages without their line breaks, each at most SAID characters long."""
-    return "; ".join(dict.fromkeys(" ".join(text.split())[:SAID] for text in texts))
+    """Returns messages without their line breaks, each at most MOST_OF_A_MESSAGE characters long."""
+    return "; ".join(dict.fromkeys(" ".join(text.split())[:MOST_OF_A_MESSAGE] for text in texts))
 
 
 def transfer_rate() -> float:

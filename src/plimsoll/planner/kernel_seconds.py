@@ -2,7 +2,8 @@
 
 A kernel takes as long as the slower of the two. A product is computed in tiles, one to a multiprocessor at a time, so
 one of few rows leaves most of a card idle, and its last wave of tiles is seldom full. What kernels reach of the data
-sheet's rates is in `chips.toml`, measured on one H100; other cards are taken to reach the same shares.
+sheet's rates is in `chips.toml`, measured on one H100 or fitted to its steps; other cards are taken to reach the same
+shares.
 """
 
 from __future__ import annotations

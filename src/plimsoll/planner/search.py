@@ -465,6 +465,7 @@ class _Search:
         problem, analysis = self.problem, self._analyse(chosen.plan)
         others = [c for c in ranked if replace(c.plan, async_save=True) != replace(chosen.plan, async_save=True)]
         others.sort(key=lambda candidate: candidate.seconds)
+        source = "measured" if chosen.measured else "kernels" if analysis.kernel_seconds else "roofline"
         how = "timed here" if chosen.measured else "by the chip's rates"
         fastest = min(candidate.seconds for candidate in [chosen, *ranked])
         which = "with larger micro-batches," if chosen.by_estimate else "and smaller,"
@@ -481,8 +482,8 @@ class _Search:
             recipe=problem.recipe,
             parameters=self.static.parameters,
             step_seconds=chosen.seconds,
-            step_seconds_source="measured" if chosen.measured else "roofline",
-            step_seconds_range=range_of(chosen.seconds) if analysis.kernel_seconds and not chosen.measured else None,
+            step_seconds_source=source,
+            step_seconds_range=range_of(chosen.seconds) if source == "kernels" else None,
             step_flops=analysis.flops,
             largest_buffers=analysis.largest,
             chip_flops=self.rates.flops[chosen.plan.precision],

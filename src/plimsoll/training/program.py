@@ -56,7 +56,7 @@ class Program:
     evaluate: jax.stages.Lowered
     state: Any
     deterministic: bool = True
-    """Whether they are compiled so that two runs are equal to the last bit."""
+    """True if they are compiled so that two runs are equal to the last bit."""
     put: Callable[[Batch], Any] | None = None
     """Splits a batch of NumPy arrays over several devices; None on one."""
 

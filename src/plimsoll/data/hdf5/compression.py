@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import os
 import struct
 import threading
 from collections.abc import Callable
@@ -17,6 +16,8 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+
+from plimsoll.data import cores
 
 Encode = Callable[[np.ndarray], bytes | None]
 """A chunk as LZF, by an encoder that knows its content; None where the chunk is not as it expects."""
@@ -28,8 +29,7 @@ def threads() -> int:
     """Returns how many threads may compress at the same time; 0 where the libraries do not export what it takes."""
     if library("lzf_compress") is None or library("H5_checksum_fletcher32") is None:
         return 0
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(MOST_THREADS, cores)
+    return min(MOST_THREADS, cores())
 
 
 def compressed(chunk: np.ndarray, encode: Encode | None) -> tuple[bytes, int]:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plimsoll.data import in_short
+from plimsoll.data import cores, in_short
 from plimsoll.data.text.documents import Piece
 from plimsoll.data.text.tokenizer import TextTokenizer
 from plimsoll.errors import PlimsollError
@@ -54,7 +54,7 @@ def in_threads(tokenizer: TextTokenizer, *, workers: int | None) -> Iterator[Enc
     """Opens an encoder of `workers` blocks at a time in this process; by default one for each core it may use."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the parallelism is ours: threads inside would be too many
     if workers is None:
-        workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        workers = cores()
     pool = ThreadPoolExecutor(workers)
     try:
         yield Encoder(workers + 1, lambda texts, ends: pool.submit(tokenizer.encode_each, texts, ends).result)

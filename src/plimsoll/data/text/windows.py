@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from plimsoll.data import require_sizes
+from plimsoll.data import cores, require_sizes
 from plimsoll.data.batch_source import Positioned
 from plimsoll.data.loader_bytes import MOST_THREADS
 from plimsoll.data.text.documents import Documents, Piece
@@ -46,8 +46,7 @@ def encoding_threads() -> int:
     """
     if os.environ.get("JAX_PLATFORMS") == "cpu":
         return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(MOST_THREADS, cores)
+    return min(MOST_THREADS, cores())
 
 
 class _Unencoded(NamedTuple):

@@ -1,4 +1,4 @@
-"""Whether a GPU's compiler keeps to one order of sums, so that two runs of a plan are equal to the last bit.
+"""Choice of whether a GPU's compiler keeps to one order of sums, so that two runs of a plan are equal to the last bit.
 
 By default XLA chooses kernels for an NVIDIA GPU by timing them, and some add in whatever order their threads finish:
 on an H100 three runs of one plan parted at step 10. What is given up for equal runs are Triton's products and that

@@ -46,7 +46,7 @@ class Product:
     cols: int
     inner: int
     attention: bool = False
-    """Of a flash attention `rows` are queries, `cols` keys, and `inner` the widths of all of its products together."""
+    """True of a flash attention: `rows` are queries, `cols` keys, `inner` the widths of all its products together."""
 
     @property
     def flops(self) -> float:
@@ -141,13 +141,13 @@ class _Reader:
         moved = sum(map(padded_bytes, [*operands, *(results[:-1] if library and len(results) > 1 else results)]))
         config = _config(instruction)
         if "gemm_backend_config" in config and len(operands) > 1:
-            asked = config["gemm_backend_config"]
-            numbers = asked.get("dot_dimension_numbers", {})
+            gemm = config["gemm_backend_config"]
+            numbers = gemm.get("dot_dimension_numbers", {})
             axes = [
                 [int(axis) for axis in numbers.get(f"{name}_dimensions", ())]
                 for name in ("lhs_contracting", "lhs_batch", "rhs_contracting", "rhs_batch")
             ]
-            precisions = asked.get("precision_config", {}).get("operand_precision", ())
+            precisions = gemm.get("precision_config", {}).get("operand_precision", ())
             left, right = operands[:2]
             product = _shaped(left, right, *axes, highest="HIGHEST" in precisions)
             return Kernel(moved_bytes=moved, product=product)
@@ -239,9 +239,9 @@ def _shaped(
     )
 
 
-def _attention(asked: Mapping[str, Any], query: Any, *, backward: bool) -> Product:
+def _attention(config: Mapping[str, Any], query: Any, *, backward: bool) -> Product:
     """Returns a flash attention's products: two forward, five backward, half of each where it is causal."""
-    *batch, rows, cols = (int(size) for size in asked["intermediate_tensor_shape"]["dimensions"])
+    *batch, rows, cols = (int(size) for size in config["intermediate_tensor_shape"]["dimensions"])
     heads = math.prod(batch)
     width = math.prod(query.dimensions) // (heads * rows)
     products = 5 if backward else 2
@@ -249,7 +249,7 @@ def _attention(asked: Mapping[str, Any], query: Any, *, backward: bool) -> Produ
         precision=_PRECISION.get(query.element_type, "float32"),
         batch=heads,
         rows=rows,
-        cols=cols // 2 if "CAUSAL" in asked.get("mask_type", "") else cols,
+        cols=cols // 2 if "CAUSAL" in config.get("mask_type", "") else cols,
         inner=products * width,
         attention=True,
     )

@@ -315,7 +315,7 @@ class Text(AdamWRecipe):
 
     @cached_property
     def _kept_in_cache(self) -> bool:
-        """Whether the text is tokenised before training, into the cache, and its windows are read from there."""
+        """True if the text is tokenised before training, into the cache, and its windows are read from there."""
         from plimsoll.data.text.opening import worth_keeping
 
         if self.is_stream or not self.use_streaming:
