@@ -212,6 +212,7 @@ def test_for_a_tpu_the_step_holds_the_kernel_and_no_scores():
     assert "tpu_custom_call" not in lowered(replace(TPU, precision="float32"))
 
 
+@pytest.mark.slow
 def test_for_an_nvidia_gpu_the_step_holds_the_kernel_and_no_scores():
     """Where its compiler is installed. Without it the plain form is traced, which keeps as little."""
     python = toolchains.python_for("cuda")

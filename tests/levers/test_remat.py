@@ -35,12 +35,14 @@ def compiled_step(remat):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_each_step_down_keeps_fewer_bytes_in_the_real_step():
     none, dots, block = (compiled_step(remat)[0].memory_analysis().temp_size_in_bytes for remat in REMATS[:3])
     assert dots < 0.75 * none
     assert block < 0.75 * dots
 
 
+@pytest.mark.slow
 def test_the_bytes_are_paid_for_in_dots():
     none, dots, block = (compiled_step(remat)[1] for remat in REMATS[:3])
     assert none < dots < block < 4 / 3 * none  # at most one more forward pass

@@ -353,6 +353,7 @@ SIZES = {"cuda": ("h200", 12, 128, 32), "tpu": ("tpu-v5e-1", 6, 64, 2)}
 """Layers, positions, examples. Inputs of blocks are at the peak of the first, which takes a TPU's compiler minutes."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("platform", SIZES)
 def test_the_real_compilers_need_fewer_bytes_of_the_device(platform):
     name, layers, length, batch = SIZES[platform]

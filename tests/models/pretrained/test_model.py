@@ -58,7 +58,7 @@ def wide(params):
     return jax.tree.map(lambda leaf: widened(readable(leaf)), params, is_leaf=packed)
 
 
-@pytest.mark.slow_except("4")
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [32, 16, 8, 4])
 def test_stored_in_fewer_bits_it_computes_what_the_codes_mean(params, ids, bits):
     model, few = Pretrained(GEMMA, Compute()), kept(params, bits)
