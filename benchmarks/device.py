@@ -72,7 +72,7 @@ class Failed(Exception):
 
 @dataclass(frozen=True)
 class Given:
-    """What the command line says, and what was found here."""
+    """Options of the command line, and the chip that was found here."""
 
     chip: str | None
     out: Path

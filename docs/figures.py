@@ -44,7 +44,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def source(name: str, command: str) -> str:
-    """Where a figure is from: the file, the command that wrote it, and under which conditions."""
+    """Returns the source of a figure: the file, the command that wrote it, and under which conditions."""
     conditions = read(name, "conditions")
     return (
         f"From [results/{name}.json](results/{name}.json): `{command}` at {conditions['commit'][:8]}, on"
@@ -121,7 +121,7 @@ def _known(value: float | None) -> str:
 
 
 def parity() -> str:
-    """What 8-bit state costs in learning."""
+    """Returns a table of what 8-bit state costs in learning."""
     steps, seeds = read("eight_bit_parity", "conditions", "options", "steps"), read("eight_bit_parity", "seeds")
     off = [held["8"]["held_out"] / held["float32"]["held_out"] - 1 for held in seeds.values()]
     return (
@@ -133,7 +133,7 @@ def parity() -> str:
 
 
 def window_price() -> str:
-    """What a token costs in a long window beside a short one."""
+    """Returns a table of what a token costs in a long window beside a short one."""
     short, long = (row for row in read("longcontext", "rows") if row["side"] == "ours")
     took = " and ".join(f"{row['microseconds_per_token']:.0f}" for row in (long, short))
     beyond = long["temporary_bytes_of_one_window"] - short["temporary_bytes_of_one_window"]
@@ -175,7 +175,7 @@ def packed_loader(name: str) -> str:
 
 
 def beside_attention() -> str:
-    """What a token costs beside causal attention of the same width, as the window grows."""
+    """Returns a table of what a token costs beside causal attention of the same width, as the window grows."""
     rows = []
     for row in read("longcontext_attention", "rows") + read("longcontext_attention32", "rows"):
         side = "linear recurrence" if row["side"] == "ours" else "causal attention, in blocks of 256"
@@ -249,13 +249,13 @@ def _drawn(name: str) -> list[str]:
 
 
 def demo(*parts: str) -> str:
-    """What `make demo` printed."""
+    """Returns what `make demo` printed."""
     blocks = ["\n".join(read("demo", part)) for part in parts]
     return "\n```text\n" + "\n...\n".join(blocks) + "\n...\n```\n"
 
 
 def demo_minutes() -> str:
-    """How long it took, and where."""
+    """Returns how long the demo took, and on which machine."""
     conditions, seconds = read("demo", "conditions"), read("demo", "seconds")
     # A result without the word is of the time when the set-up was counted, on a machine that others used.
     others = " that others used too" if conditions.get("shared", True) else ""
@@ -282,7 +282,7 @@ def trained(name: str, *, told: str = "") -> str:
 
 
 def evaluations(name: str, **columns: str) -> str:
-    """What a run's evaluations found: a column for each metric, under the name that is given for it."""
+    """Returns a table of what evaluations of a run found: a column for each metric, under the name given for it."""
     rows = [
         [f"{row['step']:,}", f"{row['seconds'] / 60:.1f}", *(_metric(name, row[name]) for name in columns)]
         for row in read(f"run-{name}", "evaluations")
@@ -295,7 +295,7 @@ def _metric(name: str, value: float) -> str:
 
 
 def processes() -> str:
-    """What a second process brings, each of them on a core of its own."""
+    """Returns a table of what a second process brings, each of them on a core of its own."""
     seconds = read("processes", "seconds")
     one, two = (statistics.median(seconds[count]) for count in ("1", "2"))
     options = read("processes", "options")
@@ -345,7 +345,7 @@ def _cost(run: Any) -> list[str]:
 
 
 def recommend_memory() -> str:
-    """What a frozen language model takes on chips, lever by lever."""
+    """Returns a table of what a frozen language model takes on chips, lever by lever."""
     rows = read("recommend_memory", "rows")
     presets, chips = (list(dict.fromkeys(row[key] for row in rows)) for key in ("preset", "chip"))
     of = {(row["preset"], row["chip"], row["row"]): row for row in rows}
@@ -370,7 +370,7 @@ def _planned(row: Any) -> str:
 
 
 def recommend_savings(preset: str, chip: str) -> str:
-    """What the guide's three claims come to there: recomputing, bfloat16 arithmetic, its time."""
+    """Returns a table of what the guide's three claims come to there: recomputing, bfloat16 arithmetic, its time."""
     rows = {
         row["row"]: row for row in read("recommend_memory", "rows") if (row["preset"], row["chip"]) == (preset, chip)
     }

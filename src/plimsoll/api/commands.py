@@ -53,16 +53,8 @@ def repeat_command(folder: RunFolder, saved: Mapping[str, Any], planned: Mapping
     """Returns the command that trains the same recipe by the same plan from the start, in a folder of its own."""
     budget, chip = planned["budget_bytes"], planned["plan"]["chip"]
     memory = f"{budget // MIB}MiB" if budget % MIB == 0 else str(budget)
-    again = [
-        "--memory",
-        memory,
-        "--chip",
-        chip,
-        "--plan",
-        str(folder.path / "plan.json"),
-        "--run",
-        f"{folder.path}-again",
-    ]
+    plan_file, run = str(folder.path / "plan.json"), f"{folder.path}-again"
+    again = ["--memory", memory, "--chip", chip, "--plan", plan_file, "--run", run]
     return shlex.join(["plimsoll", "train", *recipe_words(saved, planned.get("recipe")), *again])
 
 

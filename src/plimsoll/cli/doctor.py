@@ -209,7 +209,7 @@ def report(result: Mapping[str, Any]) -> str:
     if "failed" not in jax:
         nominal: dict[str, Any] = result.get("sheet") or {"flops": {}}
         rates = ", ".join(
-            f"{rate / 1e9:,.0f}{_of_sheet(nominal['flops'].get(precision), 1e9)} GFLOP/s in {precision}"
+            f"{rate / 1e9:,.0f}{_of_sheet(nominal['flops'].get(precision))} GFLOP/s in {precision}"
             for precision, rate in jax["flops"].items()
         )
         copied, moved = jax["copy_bytes_per_second"], jax["transfer_bytes_per_second"]
@@ -241,8 +241,9 @@ def report(result: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "", *verdict])
 
 
-def _of_sheet(nominal: float | None, unit: float) -> str:
-    return f" (sheet {nominal / unit:,.0f})" if nominal else ""
+def _of_sheet(flops: float | None) -> str:
+    """Returns the data sheet's rate in GFLOP/s, in brackets; empty where there is none."""
+    return f" (sheet {flops / 1e9:,.0f})" if flops else ""
 
 
 def _of_card(jax: Mapping[str, Any]) -> list[tuple[str, str]]:

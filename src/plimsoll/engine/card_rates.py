@@ -57,15 +57,15 @@ def card_rates(clock: Clock = time.perf_counter) -> Rates:
     flops = {}
     for precision in DOTS:
         try:
-            seconds = seconds_each(partial(_products, _square(side, precision), precision), clock)
+            seconds = seconds_each(partial(products, _square(side, precision), precision), clock)
             flops[precision] = IN_A_ROUND * 2 * side**3 / seconds
         except (jax.errors.JaxRuntimeError, ValueError):  # by XLA, or by JAX before it
             if precision == "float32":
                 raise
     array = jax.jit(lambda: jnp.full(min(COPIED_BYTES, limit // 4) // 4, 1.0, jnp.float32))()
-    copied = 2 * array.nbytes / seconds_each(partial(_copies, array), clock)
+    copied = 2 * array.nbytes / seconds_each(partial(copies, array), clock)
     del array
-    launch = seconds_each(partial(_launches, jnp.ones(SMALL, jnp.float32)), clock) / LAUNCHES
+    launch = seconds_each(partial(launches, jnp.ones(SMALL, jnp.float32)), clock) / LAUNCHES
     return Rates(
         flops=flops,
         copy_bytes=copied,
@@ -78,21 +78,21 @@ def card_rates(clock: Clock = time.perf_counter) -> Rates:
 
 
 def seconds_each(call: Callable[[int], object], clock: Clock) -> float:
-    """Returns the seconds of one round of a call that does `count` rounds of work and waits for them.
+    """Returns the seconds of one round of a call that does `count` rounds of work, and is waited for.
 
     The number of rounds grows until a call takes `CALL_SECONDS`, so what starting and waiting cost does not show.
 
     Args:
-        call: Does as many rounds as it is told, within one compiled function or queued behind one another, and waits.
+        call: Does as many rounds as it is told, within one compiled function or queued behind one another.
         clock: Clock in seconds.
     """
 
     def best(count: int) -> float:
-        call(count)  # compiles, loads kernels
+        jax.block_until_ready(call(count))  # compiles, loads kernels
         times = []
         for _ in range(CALLS):
             started = clock()
-            call(count)
+            jax.block_until_ready(call(count))
             times.append(clock() - started)
         return min(times)
 
@@ -115,10 +115,6 @@ def _square(side: int, precision: str) -> jax.Array:
     return jax.jit(square)(jax.random.key(0))
 
 
-def _products(kernel: jax.Array, precision: str, count: int) -> jax.Array:
-    return jax.block_until_ready(products(kernel, precision, count))
-
-
 @partial(jax.jit, static_argnums=(1, 2))
 def products(kernel: jax.Array, precision: str, count: int) -> jax.Array:
     """Returns the result of `count` rounds of IN_A_ROUND products, each of the one before it and `kernel`."""
@@ -132,18 +128,10 @@ def products(kernel: jax.Array, precision: str, count: int) -> jax.Array:
     return jax.lax.fori_loop(0, count, in_a_round, kernel)
 
 
-def _copies(array: jax.Array, count: int) -> jax.Array:
-    return jax.block_until_ready(copies(array, count))
-
-
 @partial(jax.jit, static_argnums=1)
 def copies(array: jax.Array, count: int) -> jax.Array:
     """Returns the array after it was read and written `count` times; the barrier keeps the rounds apart."""
     return jax.lax.fori_loop(0, count, lambda _, x: jax.lax.optimization_barrier(x * 1.0001), array)
-
-
-def _launches(array: jax.Array, count: int) -> jax.Array:
-    return jax.block_until_ready(launches(array, count))
 
 
 @partial(jax.jit, static_argnums=1)
@@ -166,10 +154,10 @@ def _host_link_bytes(size: int, clock: Clock) -> float:
     there = SingleDeviceSharding(device, memory_kind="device")
     pinned = jax.device_put(jnp.ones(size, jnp.uint8), SingleDeviceSharding(device, memory_kind="pinned_host"))
 
-    def send(count: int) -> None:
+    def send(count: int) -> jax.Array:
         sent = pinned
         for _ in range(count):
             sent = jax.device_put(pinned, there)
-        jax.block_until_ready(sent)
+        return sent
 
     return size / seconds_each(send, clock)
