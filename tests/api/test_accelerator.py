@@ -201,7 +201,7 @@ def test_a_plugins_own_error_is_told_without_its_traceback(tmp_path):
     assert "Traceback" not in done.stderr
 
 
-GPUS = "0, GPU-aa, NVIDIA H200, 143771, 143167, 580.159\n1, GPU-bb, NVIDIA H200, 143771, 20000, 580.159\n"
+GPUS = "0, GPU-aa, NVIDIA H200, 143167, 580.159\n1, GPU-bb, NVIDIA H200, 20000, 580.159\n"
 HOLDERS = "GPU-bb, 4242, python, a.py, 123000\nGPU-bb, 77, [Not Found], [N/A]\n"
 
 

@@ -40,8 +40,6 @@ class Gpu:
     index: int
     uuid: str
     kind: str
-    total_bytes: int
-    """The whole memory, what the driver keeps for itself included."""
     free_bytes: int
     driver: str
     """Version of the driver."""
@@ -55,14 +53,13 @@ def driver_is_here(root: Path = Path("/")) -> bool:
 
 def gpus(variables: Mapping[str, str] = os.environ) -> list[Gpu]:
     """Returns the cards that `CUDA_VISIBLE_DEVICES` allows; none where nvidia-smi does not answer."""
-    listed = _rows("--query-gpu=index,uuid,name,memory.total,memory.free,driver_version", columns=6)
+    listed = _rows("--query-gpu=index,uuid,name,memory.free,driver_version", columns=5)
     holders = _rows("--query-compute-apps=gpu_uuid,pid,process_name,used_memory", columns=4) if listed else []
     found = [
         Gpu(
             index=int(index),
             uuid=uuid,
             kind=kind,
-            total_bytes=int(total) * MIB,
             free_bytes=int(free) * MIB,
             driver=driver,
             holders=tuple(
@@ -71,8 +68,8 @@ def gpus(variables: Mapping[str, str] = os.environ) -> list[Gpu]:
                 if of == uuid
             ),
         )
-        for index, uuid, kind, total, free, driver, *_ in listed
-        if total.isdigit() and free.isdigit()
+        for index, uuid, kind, free, driver, *_ in listed
+        if free.isdigit()
     ]
     allowed = variables.get("CUDA_VISIBLE_DEVICES")
     if allowed is None:
