@@ -233,6 +233,19 @@ class OtherBudget:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Point:
+    """A plan that no other beats, on the line of bytes against time."""
+
+    plan: Plan
+    needed_bytes: int
+    """The smallest budget that it fits in."""
+    step_seconds: float
+    compiled: bool
+    """False where its bytes are believed, from a traced step."""
+    chosen: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Buffer:
     """A temporary of the compiled step, and where it comes from."""
 
@@ -272,6 +285,8 @@ class Planned:
     alternatives: tuple[Alternative, ...] = ()
     other_budgets: tuple[OtherBudget, ...] = ()
     """A smaller one and a larger one."""
+    frontier: tuple[Point, ...] = ()
+    """Plans that nothing beats in bytes and in time, the smallest first."""
     largest_buffers: tuple[Buffer, ...] = ()
     """The largest of the step's temporaries; empty where the compiler does not say."""
     left_out: tuple[str, ...] = ()
@@ -343,6 +358,7 @@ class Planned:
                 }
                 for other in self.other_budgets
             ],
+            "frontier": [dataclasses.asdict(point) | {"plan": point.plan.to_dict()} for point in self.frontier],
             "left_out": list(self.left_out),
             "not_compiled": self.not_compiled,
             "largest_buffers": [dataclasses.asdict(buffer) for buffer in self.largest_buffers],

@@ -143,16 +143,17 @@ def _host(about: dict[str, Any]) -> int:
 
 
 def _rehearse(request: dict[str, Any]) -> int:
-    """Runs a few steps of a plan, and prints what they took. It waits for a line of standard input before."""
+    """Runs a few steps of a plan, and prints what they took. The plan comes in a line of standard input."""
     from plimsoll.engine.program import import_everything, rehearse
     from plimsoll.planner.child import plan_of
     from plimsoll.recipes.saved import from_dict
 
     recipe = from_dict(request["recipe"])
     import_everything(recipe)
-    if not sys.stdin.readline():  # a line says that the cache has the compiled step
+    plan = sys.stdin.readline()  # once the cache has the compiled step
+    if not plan:
         return 1  # the planner is gone
-    result = rehearse(recipe, plan_of(request["plan"]), steps=request["steps"])
+    result = rehearse(recipe, plan_of(json.loads(plan)), steps=request["steps"])
     print(json.dumps(dataclasses.asdict(result)))
     return 0
 

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from hypotheses import examples
 from planner_examples import PROCESS, STATIC, FakeCompiler, activation_bytes, analysis, plan, problem
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError
-from plimsoll.planned import Ledger, Plan
-from plimsoll.planner.candidates import Candidate, kind, same_step
+from plimsoll.planned import Plan
+from plimsoll.planner.space import same_step
 from plimsoll.planner.estimate import RUNNING_BYTES, interpolated, ledger
-from plimsoll.planner.search import NEAR, _Search, search
+from plimsoll.planner.prices import NEAR
+from plimsoll.planner.search import search
 from plimsoll.planner.speed import range_of, step_seconds
 from plimsoll.planner.types import DoesNotCompile, Rehearsal
 from plimsoll.types import Storage
@@ -100,7 +101,7 @@ def test_where_plans_are_timed_a_loss_in_chunks_has_its_chance():
 def test_nothing_is_timed_that_this_machine_cannot_hold():
     compiler = FakeCompiler()
     budget = need_of(plan(micro_batch=2, accumulation=8, precision="bfloat16"), GIB, FakeCompiler()) + MIB
-    found(budget, compiler, measure=True, available_bytes=budget)
+    found(budget, compiler, measure=True)
     timed = [one for verb, one in compiler.asked if verb == "measure"]
     assert timed
     assert all(need_of(one, GIB, FakeCompiler()) <= budget + STATIC.state_bytes + 20 * MIB for one in timed)
@@ -761,59 +762,3 @@ def test_by_one_compile_alone_a_smaller_micro_batch_is_not_promised_fewer_tempor
     alone = {4: analysis(80 * MIB)}
     temporaries = {micro: interpolated(micro, alone).temp_bytes for micro in (1, 2, 4, 8)}
     assert temporaries == {1: 80 * MIB, 2: 80 * MIB, 4: 80 * MIB, 8: 160 * MIB}
-
-
-class Priced(_Search):
-    """A search of which only the last step is looked at: estimates by micro-batch, and what confirming them finds."""
-
-    def __init__(self, confirmed, *, weights=(("none", 30),)):
-        self.confirmed, self.asked = confirmed, []
-        self.rehearsals = {
-            kind(plan(remat=name)): Rehearsal(
-                process_bytes=weight, starting_bytes=0, init_temp_bytes=0, evaluate_temp_bytes=0
-            )
-            for name, weight in weights
-        }
-
-    def _confirm(self, best):
-        self.asked.append(best.plan.micro_batch)
-        peak = self.confirmed[best.plan.micro_batch]
-        return None if peak is None else priced(best.plan.micro_batch, peak)
-
-
-def priced(micro, peak):
-    book = Ledger(budget_bytes=1, predicted={"state": peak}, phase="train")
-    return Candidate(plan(micro_batch=micro), book, 1.0)
-
-
-def least(estimated, confirmed, **of):
-    search = Priced(confirmed, **of)
-    found = search._least([priced(micro, peak) for micro, peak in estimated.items()])
-    return search.asked, None if found is None else (found.plan.micro_batch, found.peak)
-
-
-def test_the_smallest_is_that_of_the_confirmed_ones_until_no_estimate_is_below_them():
-    estimated = {1: 150, 2: 110, 4: 100}
-    assert least(estimated, {4: 130, 2: 120}) == ([4, 2], (2, 120))
-    assert least(estimated, {4: 105}) == ([4], (4, 105))
-    assert least(estimated, {4: 110}) == ([4], (4, 110))  # no better than as good
-    assert least(estimated, {4: 111, 2: 112}) == ([4, 2], (4, 111))
-    assert least({}, {}) == ([], None)
-
-
-def test_what_does_not_compile_is_passed_over_and_four_are_confirmed_at_most():
-    estimated = {micro: 100 + micro for micro in range(1, 8)}
-    assert least(estimated, {1: None, 2: 300, 3: 400, 4: 200, 5: 500}) == ([1, 2, 3, 4, 5], (4, 200))
-    assert least(estimated, dict.fromkeys(estimated)) == ([1, 2, 3, 4, 5, 6, 7], None)
-
-
-@pytest.mark.parametrize(("confirmed", "asked"), [(100, [4]), (101, [4, 2])])
-def test_where_its_kind_was_not_rehearsed_an_estimate_may_be_less_by_what_processes_differ(confirmed, asked):
-    """Two others weigh 30 and 40: what is estimated at 110 may be 100."""
-    weights = (("dots", 30), ("block", 40))
-    assert least({4: 90, 2: 110}, {4: confirmed, 2: 999}, weights=weights) == (asked, (4, confirmed))
-
-
-def test_where_its_kind_was_rehearsed_an_estimate_is_what_it_is():
-    weights = (("none", 30), ("block", 40))
-    assert least({4: 90, 2: 110}, {4: 105, 2: 999}, weights=weights) == ([4], (4, 105))

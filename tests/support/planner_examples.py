@@ -41,9 +41,12 @@ class FakeCompiler:
     cannot_run: Any = lambda plan: False
     temporaries: Any = lambda plan: 20 * MIB + activation_bytes(plan)  # a step dearer than a save
     seconds: dict = field(default_factory=dict)
-    """Of micro-batch and remat, perhaps of the loss chunk; without an entry an example costs a millisecond."""
+    """Of micro-batch and remat, perhaps of the loss chunk; without any entry an example costs a millisecond."""
     compiles: int = 0
+    workers: int = 1
     doing: str = "compiling"
+    traced: Any = lambda plan: 1.0
+    """Temporaries of a traced plan over those of the compiled one."""
     asked: list = field(default_factory=list)
 
     def static(self, fsdp: int = 1, storage: Storage | None = None) -> Static:
@@ -74,6 +77,19 @@ class FakeCompiler:
             source="made up",
         )
 
+    def trace(self, plan: Plan) -> Analysis:
+        said, asked, fails = self.compiles, list(self.asked), self.fails
+        self.fails = lambda plan: False
+        try:
+            found = self.analyse(plan)
+        except DoesNotCompile:  # what compiles or not, a trace shows nothing of it
+            found = FakeCompiler.analyse(self, plan)
+        finally:
+            self.compiles, self.asked, self.fails = said, asked, fails
+        gradient = 0 if plan.layerwise else STATIC.parameter_bytes
+        temporaries = gradient + round((found.temp_bytes - gradient) * self.traced(plan))
+        return replace(found, temp_bytes=temporaries, kernels=0.0, kernel_seconds=0.0, source="estimated")
+
     def analyse(self, plan: Plan) -> Analysis:
         self.compiles += 1
         self.asked.append(("analyse", plan))
@@ -101,7 +117,8 @@ class FakeCompiler:
 
     def _took(self, plan: Plan) -> float:
         levers = (plan.micro_batch, plan.remat, plan.loss_chunk)
-        return self.seconds.get(levers) or self.seconds.get(levers[:2], 1e-3 * plan.effective_batch)
+        other = 99.0 if self.seconds else 1e-3 * plan.effective_batch
+        return self.seconds.get(levers) or self.seconds.get(levers[:2], other)
 
 
 def problem(budget: int, **changes: Any) -> Problem:

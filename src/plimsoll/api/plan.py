@@ -21,7 +21,7 @@ from plimsoll.levers.records.batch import PREFETCH
 from plimsoll.levers.records.blocks import without_cudnn
 from plimsoll.planned import Planned
 from plimsoll.planner import calibration, host
-from plimsoll.planner.child import Child
+from plimsoll.planner.child import Child, Pool
 from plimsoll.planner.chips import Chip
 from plimsoll.planner.search import search
 from plimsoll.planner.types import Learned, Problem
@@ -60,6 +60,7 @@ def plan(
     pinned_by: str | None = None,
     prepared: Prepared | None = None,
     margin_bytes: int = 0,
+    within: float | None = None,
     say: Say = lambda text: None,
 ) -> Planned:
     """Returns the fastest plan for `recipe` whose predicted peak fits `memory`; allocates nothing unless `measure`.
@@ -71,7 +72,8 @@ def plan(
     accelerators. `prepared` says what is known of the data; without it nothing of the data is read. `pinned_by` is
     where `pins` come from, if nobody typed them. `measure` times the best few, on the chip at hand only.
     `margin_bytes` stay free, beyond the prediction, in the phases that a plan decides about: what a run that went over
-    its budget has learned.
+    its budget has learned. `within` are the seconds that planning may take: after them the best plan that is confirmed is
+    taken, or the first one that is.
     Raises BudgetError, with the smallest peak found and what would fit, if nothing does; and RecipeError where driver
     and plug-in of an accelerator are here, and JAX cannot use it.
     """
@@ -104,7 +106,6 @@ def plan(
         prepared,
         recipe=name,
         budget_bytes=budget,
-        available_bytes=host.available_bytes() if card is None else budget,
         host_budget_bytes=_host_budget(host_memory, target),
         numerics=numerics,
         pins=pins,
@@ -114,8 +115,11 @@ def plan(
     )
     about = {"recipe": to_dict(recipe), "steps": (prepared or recipe).steps or UNKNOWN_STEPS}
     command, variables = _compile_process(target, card, budget, about, say, measure=measure)
-    with Child(command, variables, about=about, answers=environment.cache_folder() / "answers") as compiler:
-        planned = search(problem, compiler, say)
+    answers = environment.cache_folder() / "answers"
+    number = 1 if card is not None else host.compilers()
+    children = [Child(command, variables, about=about, answers=answers) for _ in range(number)]
+    with Pool(children) as compiler:
+        planned = search(problem, compiler, say, within=within)
         further = {
             "margin_bytes": margin_bytes,
             "error_band": None if samples is None else calibration.error_band(samples),

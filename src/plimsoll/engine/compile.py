@@ -25,19 +25,27 @@ import optax
 from plimsoll.engine.program import lowered
 from plimsoll.levers import offload, sharding
 from plimsoll.planned import Plan, plain_compute
+from plimsoll.planner import liveness
 from plimsoll.planner.child import plan_of
 from plimsoll.planner.flops import dots
 from plimsoll.planner.hlo.buffers import largest_temporaries
 from plimsoll.planner.types import Analysis, Rates, Static
 from plimsoll.recipes.saved import from_dict
 from plimsoll.training import memory, program
-from plimsoll.training.step import make_init
+from plimsoll.training.step import make_init, make_step
 from plimsoll.types import Precision, Storage
 
-TIMED_ROUNDS = 5
-"""Rounds of timing, at least; steps of 60 ms need more of them where others use the machine."""
-TIMED_SECONDS = 2.0
-"""Seconds of timing for each plan, at least, where several are compared."""
+TIMED_ROUNDS = 4
+"""Rounds of timing, where the order is not clear before."""
+FEWEST_ROUNDS = 2
+"""Rounds after which an order may be clear."""
+APART = 0.85
+"""Share of another plan's least time below which all of a plan's times are clearly less."""
+TIMED_SECONDS = 1.0
+"""Seconds of timing for each plan, where the order is not clear before: short steps need more rounds where others use
+the machine."""
+LONGEST_SECONDS = 4.0
+"""Seconds of timing for each plan after which no further round begins."""
 TOUCHED = 64 * 2**20
 """Bytes whose pages are taken to measure what that costs: huge pages, as training's are (environment.py)."""
 
@@ -52,6 +60,9 @@ class LocalCompiler:
         self._about = about
         self.recipe, self.steps = from_dict(about["recipe"]), about["steps"]
         self._devices: int = about.get("devices", 1)
+        self._steps: dict[Plan, tuple[Any, Any]] = {}
+        self._next: subprocess.Popen[str] | None = None
+        """The process of the next rehearsal."""
 
     def answer(
         self,
@@ -71,6 +82,8 @@ class LocalCompiler:
         assert plan is not None
         if verb == "rehearse":
             return self.rehearse(plan)
+        if verb == "trace":
+            return dataclasses.asdict(self.trace(plan_of(plan)))
         assert verb == "analyse"
         return dataclasses.asdict(self.analyse(plan_of(plan)))
 
@@ -112,13 +125,34 @@ class LocalCompiler:
         return jax.eval_shape(init, jax.ShapeDtypeStruct((), jnp.uint32))
 
     def analyse(self, plan: Plan) -> Analysis:
-        task = self.recipe.task(plan.compute(jax.default_backend()))
-        devices = jax.devices()[: plan.devices] if plan.devices > 1 else None
-        functions = program.Functions(task, self.rule(plan.storage), plan, devices)
-        step, jaxpr = functions.step(self.recipe.batch_spec(self.recipe.effective_batch))
+        self.warm_up()
+        step, jaxpr = self.functions(plan).step(self.recipe.batch_spec(self.recipe.effective_batch))
         counted = dots(jaxpr)
         return analysis_of(
             program.compiled(step, deterministic=plan.deterministic), flops=counted.flops, dots=counted.number
+        )
+
+    def trace(self, plan: Plan) -> Analysis:
+        """Returns what the traced step says of its bytes and its work."""
+        self.warm_up()
+        task = self.recipe.task(plan.compute(jax.default_backend()))
+        step = make_step(task, self.rule(plan.storage), accumulation=plan.accumulation, layerwise=plan.layerwise)
+        share = self.recipe.effective_batch // self._devices
+        batch = {
+            name: jax.ShapeDtypeStruct((spec.shape[0] // self._devices, *spec.shape[1:]), spec.dtype)
+            for name, spec in program.shapes(self.recipe.batch_spec(self.recipe.effective_batch)).items()
+        }
+        state = self.state(plan.storage, plan.precision, examples=share)
+        jaxpr = jax.jit(step, donate_argnums=0).trace(state, batch).jaxpr
+        counted = dots(jaxpr)
+        return Analysis(
+            argument_bytes=0,
+            output_bytes=0,
+            alias_bytes=0,
+            temp_bytes=liveness.temporary_bytes(jaxpr),
+            flops=counted.flops * self._devices,
+            dots=counted.number,
+            source="estimated",
         )
 
     def rule(self, storage: Storage) -> optax.GradientTransformation:
@@ -128,48 +162,82 @@ class LocalCompiler:
     def measure(self, plans: Sequence[Plan]) -> list[float]:
         """Returns the seconds per step of each plan on one random batch. Allocates one state, so only a child does it.
 
-        The plans take turns, A B C A B C, so that other work on the machine affects all of them alike. The median
-        counts.
+        The plans take turns, A B A B, so that other work on the machine affects all of them alike, until their order is
+        clear or the time is over; never are there two states. The median counts.
         """
-        executables = [program.compile_all(lowered(self.recipe, plan, steps=self.steps)) for plan in plans]
-        states: dict[tuple[Storage, int], Any] = {}  # one for all plans with the same storage, passed on
-        for plan, each in zip(plans, executables, strict=True):
-            if (plan.storage, plan.fsdp) not in states:
-                states[plan.storage, plan.fsdp] = each.init(np.uint32(0))
-        random = np.random.default_rng(0)
         spec = self.recipe.batch_spec(self.recipe.effective_batch)
+        random = np.random.default_rng(0)
         batch = {name: random.integers(0, 2, shape).astype(dtype) for name, (shape, dtype) in spec.items()}
+        every = [self._timed(plan) for plan in plans]
+        held: dict[Any, Any] = {}
         seconds: list[list[float]] = [[] for _ in plans]
-        least, start = TIMED_SECONDS * len(plans) if len(plans) > 1 else 0.0, time.perf_counter()
-        for rounds in itertools.count():
-            if rounds > TIMED_ROUNDS and time.perf_counter() - start > least:
-                break
-            for plan, each, taken in zip(plans, executables, seconds, strict=True):
-                started, key = time.perf_counter(), (plan.storage, plan.fsdp)
-                states[key], metrics = each.step(states[key], batch)
-                jax.block_until_ready((states[key], metrics))
+        start = time.perf_counter()
+        while not _clear(seconds, time.perf_counter() - start):
+            for plan, (init, step), taken in zip(plans, every, seconds, strict=True):
+                kept = plan.storage, plan.fsdp, plan.precision == "float16"
+                if kept not in held:
+                    held.clear()
+                    held[kept] = init(np.uint32(0))
+                started = time.perf_counter()
+                held[kept], metrics = step(held[kept], batch)
+                jax.block_until_ready((held[kept], metrics))
                 taken.append(time.perf_counter() - started)
-        return [statistics.median(taken[1:]) for taken in seconds]
+        return [statistics.median(taken[1:] or taken) for taken in seconds]
+
+    def _timed(self, plan: Plan) -> tuple[Any, Any]:
+        """Returns how a plan begins and its step, compiled; the last few stay, for one is timed beside several."""
+        if plan not in self._steps:
+            functions = self.functions(plan)
+            spec = self.recipe.batch_spec(self.recipe.effective_batch)
+            lowered = functions.init(), functions.step(spec)[0]
+            init, step = (program.compiled(each, deterministic=plan.deterministic) for each in lowered)
+            memory.trim()
+            put = program.Fed(step, functions.put) if plan.devices > 1 else step
+            self._steps = dict([*self._steps.items()][-1:]) | {plan: (init, put)}
+        return self._steps[plan]
+
+    def functions(self, plan: Plan) -> program.Functions:
+        """Returns the plan's functions, over several devices if it has them."""
+        devices = jax.devices()[: plan.devices] if plan.devices > 1 else None
+        return program.Functions(self.recipe.task(plan.compute(jax.default_backend())), self.rule(plan.storage), plan, devices)
+
+    def warm_up(self) -> None:
+        """Starts the process of the next rehearsal, which imports while this one traces and compiles."""
+        if self._next is None:
+            pipe = subprocess.PIPE
+            command = [sys.executable, "-m", "plimsoll.worker", "rehearse", json.dumps(self._about)]
+            self._next = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
     def rehearse(self, plan: Mapping[str, Any]) -> dict[str, Any]:
-        """Runs the rehearsal in a process of its own.
-
-        It imports while this process puts every executable into the cache, and then loads them.
-        """
-        request = json.dumps({**self._about, "plan": dict(plan)})
-        command = [sys.executable, "-m", "plimsoll.worker", "rehearse", request]
-        pipe = subprocess.PIPE
-        with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        """Runs the rehearsal in a process of its own, which loads what this one has put into the cache."""
+        self.warm_up()
+        process, self._next = self._next, None
+        assert process is not None
+        with process:
             try:
                 program.compile_all(lowered(self.recipe, plan_of(plan), steps=self.steps))
                 memory.trim()
             except BaseException:
                 process.kill()
                 raise
-            output, errors = process.communicate("compiled\n")
+            output, errors = process.communicate(json.dumps(dict(plan)) + "\n")
         if process.returncode:
             raise RuntimeError(f"the rehearsal failed: {errors.strip()[-300:]}")
         return json.loads(output.splitlines()[-1])
+
+
+def _clear(seconds: Sequence[Sequence[float]], elapsed: float) -> bool:
+    """Returns whether plans were timed enough: each round's first is their loading."""
+    rounds = len(seconds[-1])
+    if rounds == 0:
+        return False
+    if elapsed > LONGEST_SECONDS * len(seconds):
+        return True
+    timed = sorted((min(taken[1:], default=0.0), max(taken[1:], default=0.0)) for taken in seconds)
+    apart = all(slowest < APART * fastest for (_, slowest), (fastest, _) in itertools.pairwise(timed))
+    if len(seconds) > 1 and apart and rounds > FEWEST_ROUNDS:
+        return True
+    return rounds > TIMED_ROUNDS and elapsed > TIMED_SECONDS * len(seconds)
 
 
 def analysis_of(step: jax.stages.Compiled, **counted: Any) -> Analysis:

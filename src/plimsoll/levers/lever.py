@@ -134,6 +134,10 @@ class Lever:
     idle: Callable[[Any, Any], str | None] | None = None
     """Why a value would change nothing for a recipe, as a sentence with advice; None where it would."""
 
+    may_gain: Callable[[Any, Problem], float] | None = None
+    """Share of a step's time that a value may come down to beyond what rates can tell; by default 1. Where plans are
+    timed, the search tries it for that."""
+
     rungs: tuple[Rung, ...] = ()
     """Its steps of the ladder; empty where a ladder cannot show it."""
     has_rung: bool = True
@@ -193,6 +197,9 @@ class Lever:
             and (self.refused is None or self.refused(problem, rates, value) is None)
         ]
         return possible or [self.plain]
+
+    def hope(self, value: Any, problem: Problem) -> float:
+        return 1.0 if self.may_gain is None else self.may_gain(value, problem)
 
     def described(self, value: Any) -> str:
         """Returns few words for `value`; empty where it is not worth saying."""

@@ -13,21 +13,24 @@ import importlib.metadata
 import json
 import os
 import platform
+import queue
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from plimsoll.errors import PlimsollError
 from plimsoll.levers.registry import LEVERS
 from plimsoll.planned import Buffer, Plan
 from plimsoll.planner.types import Analysis, ChildDied, DoesNotCompile, Rates, Rehearsal, Static
 from plimsoll.types import Storage
+
+Answer = TypeVar("Answer")
 
 SECONDS_PER_ANSWER = 1200
 """Time after which a compile counts as failed. That of `arc-1` for a TPU takes 210 s of a shared core."""
@@ -45,23 +48,22 @@ class Child:
         self._answers = answers
         self._process: subprocess.Popen[str] | None = None
         self._errors: IO[str] | None = None
+        self._busy = False
         self.compiles = 0
         self.doing = "compiling" if about.get("compiled", True) else "estimating"
 
-    def __enter__(self) -> Child:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def stop(self) -> None:
+        """Ends the process, at once if it is busy."""
         process = self._process
         if process is None:
             return
-        assert process.stdin is not None
-        process.stdin.close()
-        try:
-            process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        if not self._busy:
+            assert process.stdin is not None
+            process.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=10)
+        process.kill()
+        process.wait()
         self._close(process)
 
     def static(self, fsdp: int = 1, storage: Storage | None = None) -> Static:
@@ -74,6 +76,9 @@ class Child:
     def analyse(self, plan: Plan) -> Analysis:
         answer = self._cached("analyse", {"plan": _compiled_levers(plan)}, compiles=1)
         return Analysis(**answer | {"largest": tuple(Buffer(**buffer) for buffer in answer.get("largest", ()))})
+
+    def trace(self, plan: Plan) -> Analysis:
+        return Analysis(**self._cached("trace", {"plan": _compiled_levers(plan)}))
 
     def rehearse(self, plan: Plan) -> Rehearsal:
         return Rehearsal(**self._cached("rehearse", {"plan": _compiled_levers(plan)}))
@@ -107,6 +112,7 @@ class Child:
         begin = time.monotonic()
         watchdog = threading.Timer(SECONDS_PER_ANSWER, process.kill)
         watchdog.start()
+        self._busy = True
         try:
             process.stdin.write(json.dumps({"verb": verb, **arguments}) + "\n")
             process.stdin.flush()
@@ -115,6 +121,7 @@ class Child:
             line = ""
         finally:
             watchdog.cancel()
+            self._busy = False
         if not line.endswith("\n"):  # it ended, or was killed, before it had answered
             too_slow = time.monotonic() - begin >= SECONDS_PER_ANSWER
             raise ChildDied(self._why_it_ended(process, too_slow=too_slow))
@@ -165,6 +172,55 @@ class Child:
             with contextlib.suppress(BrokenPipeError):  # a question nobody read
                 if stream is not None:
                     stream.close()
+
+
+class Pool:
+    """A `planner.types.Compiler` of several children, which answer side by side; each starts when it is first needed.
+
+    Plans are timed by the first one alone.
+    """
+
+    def __init__(self, children: Sequence[Child]) -> None:
+        self.workers, self.doing = len(children), children[0].doing
+        self._children, self._idle = children, queue.LifoQueue[Child]()
+        for child in reversed(children):
+            self._idle.put(child)
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for child in self._children:
+            child.stop()
+
+    @property
+    def compiles(self) -> int:
+        return sum(child.compiles for child in self._children)
+
+    def static(self, fsdp: int = 1, storage: Storage | None = None) -> Static:
+        return self._one(lambda child: child.static(fsdp, storage))
+
+    def rates(self) -> Rates:
+        return self._one(Child.rates)
+
+    def trace(self, plan: Plan) -> Analysis:
+        return self._one(lambda child: child.trace(plan))
+
+    def analyse(self, plan: Plan) -> Analysis:
+        return self._one(lambda child: child.analyse(plan))
+
+    def rehearse(self, plan: Plan) -> Rehearsal:
+        return self._one(lambda child: child.rehearse(plan))
+
+    def measure(self, plans: Sequence[Plan]) -> list[float]:
+        return self._children[0].measure(plans)
+
+    def _one(self, ask: Callable[[Child], Answer]) -> Answer:
+        child = self._idle.get()
+        try:
+            return ask(child)
+        finally:
+            self._idle.put(child)
 
 
 def _compiled_levers(plan: Plan) -> dict[str, Any]:

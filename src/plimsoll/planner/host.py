@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import psutil
 
 from plimsoll.units import GIB, MIB
 
+COMPILER_BYTES = 3 * GIB
+"""Memory that one compile process may come to: 0.5 to 2.6 GiB were seen (docs/log.md, "Plans in seconds")."""
 NO_LIMIT = 2**60
 """Bytes that stand for no limit: control groups write a number close to 2^63."""
 
@@ -20,6 +23,12 @@ def margin_bytes(available: int) -> int:
 def available_bytes(root: Path = Path("/")) -> int:
     """Returns the free memory of the machine, or what the control groups still allow, whichever is less."""
     return min(psutil.virtual_memory().available, cgroup_room(root))
+
+
+def compilers() -> int:
+    """Returns how many compile processes this machine has cores and memory for, at least one."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores, available_bytes() // COMPILER_BYTES))
 
 
 def cgroup_room(root: Path = Path("/")) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from plimsoll.errors import BudgetError
 from plimsoll.levers.lever import CLASSES
 from plimsoll.levers.registry import LEVERS, in_words
@@ -14,8 +16,22 @@ PROCESSES_DIFFER = 1.15
 """Ratio of the heaviest process to the lightest, whichever levers are on: above it none helps the process to fit."""
 
 
-def refusal(problem: Problem, static: Static, least: Candidate | None, failures: list[str]) -> BudgetError:
-    """Returns the refusal. `least` is the smallest plan that was found; None where nothing compiles (`failures`)."""
+WouldFit = Callable[..., Candidate | None]
+"""The plan of this problem with some fields changed; None where none fits either."""
+
+
+def refusal(
+    problem: Problem, static: Static, least: Candidate | None, failures: list[str], would_fit: WouldFit
+) -> BudgetError:
+    """Returns the refusal.
+
+    Args:
+        problem: What was planned.
+        static: Bytes of its state.
+        least: The smallest plan; None where nothing compiles.
+        failures: Why what did not compile did not.
+        would_fit: Looks for the plan of the problem with other fields: no lever is advised that would not help.
+    """
     if least is None:
         return BudgetError(
             f"{problem.recipe} does not compile for {problem.chip}: {'; '.join(failures) or 'no plan to try'}",
@@ -33,7 +49,7 @@ def refusal(problem: Problem, static: Static, least: Candidate | None, failures:
         spare = least.ledger.spare_bytes
         parts = _components_text(least.ledger) + (f" and {format_bytes(spare)} to spare" if spare else "")
         parts += f"\n  already used: micro-batch {least.plan.micro_batch}, {in_words(least.plan.levers)}"
-        rest = _advice(problem, static, least)
+        rest = _advice(problem, static, least, would_fit) + _way_out(problem, least, would_fit)
     enough = f"{-(-floor // MIB)}MiB" if floor < 64 * GIB else f"{-(-floor // GIB)}GiB"  # as the option takes it
     return BudgetError(
         f"no plan for {problem.recipe} fits in {format_bytes(budget)} {where}\n"
@@ -44,7 +60,24 @@ def refusal(problem: Problem, static: Static, least: Candidate | None, failures:
     )
 
 
-def _advice(problem: Problem, static: Static, least: Candidate) -> str:
+def _way_out(problem: Problem, least: Candidate, would_fit: WouldFit) -> str:
+    """Returns the one pin that, set free, would make a plan fit, and the value it would have; empty if none would."""
+    ways = []
+    process = least.ledger.predicted.get("process", 0)
+    if problem.pinned_by is not None or process > PROCESSES_DIFFER * problem.budget_bytes:
+        return ""
+    for pin in problem.pins:
+        free = would_fit(pins={name: value for name, value in problem.pins.items() if name != pin})
+        if free is not None:
+            ways.append((free.ledger.needed_bytes, pin, getattr(free.plan, pin)))
+    if not ways:
+        return ""
+    needed, pin, value = max(ways, key=lambda way: way[0])
+    flag = pin.replace("_", "-")
+    return f"\n  the smallest change of what is pinned: --{flag} {value}, which needs {format_bytes(needed)}"
+
+
+def _advice(problem: Problem, static: Static, least: Candidate, would_fit: WouldFit) -> str:
     """Returns what else would help, as further parts of a sentence."""
     over = least.ledger.needed_bytes - problem.budget_bytes
     hints = []
@@ -56,7 +89,7 @@ def _advice(problem: Problem, static: Static, least: Candidate) -> str:
         hints.append("leave out " + ", ".join(f"--{name.replace('_', '-')}" for name in sorted(problem.pins)))
     for numerics in CLASSES[CLASSES.index(problem.numerics) + 1 :]:  # type: ignore[arg-type]
         names = {support.name for lever in LEVERS.values() if lever.touches == numerics for support in lever.supports}
-        if names & {*problem.supported}:
+        if names & {*problem.supported} and would_fit(numerics=numerics) is not None:
             hints.append(f"--numerics {numerics}")
     if problem.data_advice and least.ledger.predicted.get("data", 0) > over:
         hints.append(problem.data_advice)

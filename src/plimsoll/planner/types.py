@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -130,10 +129,16 @@ class Compiler(Protocol):
     """Answers from a child process. A plan that does not compile here raises `DoesNotCompile`."""
 
     compiles: int
+    workers: int
+    """Questions that it answers at once."""
     doing: str
     """Word for what `analyse` does: compiling, or estimating where there is no compiler."""
 
     def static(self, fsdp: int = 1, storage: Storage | None = None) -> Static: ...
+    def trace(self, plan: Plan) -> Analysis:
+        """Returns what can be told of a step without compiling it."""
+        ...
+
     def analyse(self, plan: Plan) -> Analysis: ...
     def rehearse(self, plan: Plan) -> Rehearsal: ...
     def measure(self, plans: Sequence[Plan]) -> list[float]:
@@ -202,5 +207,3 @@ class Problem(lever.Problem):
     learned: Learned = field(default_factory=Learned)
     measure: bool = False
     """Time the best few on the chip at hand."""
-    available_bytes: float = math.inf
-    """Bytes that a process which times plans may take here; more than the budget, to see what the budget costs."""

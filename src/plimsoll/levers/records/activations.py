@@ -21,14 +21,20 @@ def _refused(problem: Problem, rates: Rates, value: Activations) -> str | None:
     )
 
 
-def _worth_trying(problem: Problem, rates: Rates) -> list[Activations]:
-    """Returns bfloat16 alone on a chip that multiplies in it: there it is faster, and smaller.
+EITHER_WAY = 0.85
+"""Share of the time that float32 activations may save on a CPU that multiplies in bfloat16, or cost: bfloat16 was 1.04
+to 1.1 times as fast for text, alike for puzzles, and 0.85 times as fast for longcontext (docs/log.md)."""
 
-    A decoder written by hand was 1.8 times as fast with it on an H100, in three quarters of the bytes (docs/levers.md);
-    ours is 1.04 to 1.1 times as fast on a CPU with AVX512-BF16, in two thirds (docs/log.md, "Activations in bfloat16").
-    Elsewhere it is for its bytes.
+
+def _worth_trying(problem: Problem, rates: Rates) -> list[Activations]:
+    """Returns bfloat16 alone on an accelerator that multiplies in it: there it is faster, and smaller.
+
+    A decoder written by hand was 1.8 times as fast with it on an H100, in three quarters of the bytes (docs/levers.md).
+    On a CPU either may be faster, and where products are not faster in bfloat16 it is for its bytes.
     """
-    return ["bfloat16"] if PRECISION.tried(problem, rates) == ["bfloat16"] else ["float32", "bfloat16"]
+    if PRECISION.tried(problem, rates) != ["bfloat16"]:
+        return ["float32", "bfloat16"]
+    return ["bfloat16", "float32"] if problem.platform == "cpu" else ["bfloat16"]
 
 
 def _goes_with(levers: Values, _tried: Mapping[str, Sequence[Any]]) -> bool:
@@ -55,6 +61,7 @@ ACTIVATIONS = Lever(
     worth_trying=_worth_trying,
     refused=_refused,
     goes_with=_goes_with,
+    may_gain=lambda value, problem: EITHER_WAY if value == "float32" and problem.platform == "cpu" else 1.0,
     rungs=(Rung(name="activations-16", words="activations in bfloat16, too", value=_over_bfloat16),),
     row=lambda value, plan: value if value != "float32" or plan.precision == "bfloat16" else "",
 )

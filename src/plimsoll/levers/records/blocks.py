@@ -81,6 +81,10 @@ CHUNKS_ON_A_CARD = (8_192, 2_048)
 small product, and read and write the gradient of the head's weights, some hundred times a step."""
 
 
+IN_CACHE = 0.8
+"""Share of the time that a step with a chunked loss may take on a CPU, whose cache holds a chunk (docs/log.md)."""
+
+
 def _chunks_of_the_loss(problem: Problem, _rates: Rates) -> list[int]:
     chunks = CHUNKS_ON_A_CARD if problem.loss_chunks and problem.platform == "cuda" else problem.loss_chunks
     whole = problem.loss_whole or not chunks
@@ -125,6 +129,7 @@ LOSS_CHUNK = Lever(
     supports=(Support("loss_chunk"),),
     worth_trying=_chunks_of_the_loss,
     goes_with=_with_small_logits,
+    may_gain=lambda value, problem: IN_CACHE if value and problem.platform == "cpu" else 1.0,
     idle=lambda value, recipe: _no_smaller(
         value, recipe, recipe.effective_batch * recipe.rate_per_example, "an effective batch"
     ),

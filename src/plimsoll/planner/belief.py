@@ -1,0 +1,226 @@
+"""What is believed of every candidate before the compiler has said it: an interval of bytes, and one of seconds.
+
+Four sources, each with the error that was measured for it (docs/log.md, "Plans in seconds"): a traced step
+(liveness.py), whose temporaries are counted without a compiler; the compiler's answers for the same levers with another
+micro-batch; its answers for other levers, which say how far a trace is off for this model; and the order of the levers,
+of which each value is faster and larger than the next. The state is exact, from shapes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from plimsoll.planner.estimate import interpolated
+from plimsoll.planner.space import Combination
+from plimsoll.planner.types import Analysis
+
+UNSEEN = (0.7, 1.45)
+"""Compiled over traced temporaries of a model of which nothing was compiled yet."""
+ALIKE = 0.3
+"""The same, as a share of what it was for other levers of this model."""
+DOUBLED = 0.04
+"""The same, as a share of what it was for the same levers, for each doubling of the micro-batch."""
+STRETCHED = 0.1
+"""Share by which a trace may be off a line through others, for each doubling beyond them. Between two it is at most on
+the line: what is alive at the same time is the largest of several sums, each linear in the micro-batch."""
+ORDERED = 0.1
+"""Share by which a lever's next value may need more, although it is meant to need less."""
+STORED = 0.25
+"""Share by which temporaries may differ where only the storage of state and weights does."""
+UNTIMED = (0.6, 1.6)
+"""Seconds by the clock over those by the rates, of a model of which nothing was timed yet."""
+TIMED_ALIKE = 0.25
+"""The same, as a share of what it was for other levers of this model."""
+TIMED_DOUBLED = 0.08
+"""The same, as a share of what it was for the same levers, for each doubling of the micro-batch."""
+
+
+class Interval(NamedTuple):
+    low: float
+    likely: float
+    high: float
+
+    def times(self, factor: float) -> Interval:
+        return Interval(self.low * factor, self.likely * factor, self.high * factor)
+
+    def share_below(self, limit: float) -> float:
+        """Returns how likely the value is at most `limit`, were all values in between as likely."""
+        if self.high <= limit:
+            return 1.0
+        if limit < self.low:
+            return 0.0
+        return 0.5 if self.high == math.inf else (limit - self.low) / (self.high - self.low)
+
+    def expected_gain(self, over: float) -> float:
+        """Returns by how much the value is expected to be below `over`; what is above it gains nothing."""
+        if over <= self.low:
+            return 0.0
+        if self.high == math.inf:
+            return (over - self.low) / 2
+        if over >= self.high:
+            return over - (self.low + self.high) / 2
+        return (over - self.low) ** 2 / (2 * (self.high - self.low))
+
+
+def exactly(value: float) -> Interval:
+    return Interval(value, value, value)
+
+
+UNKNOWN = Interval(0.0, math.inf, math.inf)
+
+
+@dataclass(eq=False)
+class Known:
+    """What has been learned of one combination, by micro-batch."""
+
+    traced: dict[int, Analysis] = field(default_factory=dict)
+    compiled: dict[int, Analysis] = field(default_factory=dict)
+    timed: dict[int, float] = field(default_factory=dict)
+    """Seconds of a step by the clock over those by the rates."""
+    untimed: set[int] = field(default_factory=set)
+    """Those that this machine could not time, although it may train them."""
+    too_large_from: float = math.inf
+    """The smallest micro-batch for which the compiler lacked memory."""
+
+    def estimate(self, micro: int) -> Analysis:
+        """Returns the compiler's answer, else that of the trace, on a line through its micro-batches."""
+        return self.compiled.get(micro) or interpolated(micro, self.traced)
+
+
+class Beliefs:
+    """Beliefs about all candidates of a search. `known` is what they follow from; nothing else is kept."""
+
+    def __init__(self, combinations: Iterable[Combination]) -> None:
+        self.known = {each: Known() for each in combinations}
+        self._temporaries: dict[tuple[Combination, int], Interval] = {}
+        self._least: dict[tuple[Combination, int], float] = {}
+        by_family: dict[tuple[Any, ...], list[Combination]] = {}
+        for each in self.known:
+            by_family.setdefault(each.family, []).append(each)
+        self._family = {each: by_family[each.family] for each in self.known}
+        self._children: dict[Combination, list[Combination]] = {each: [] for each in self.known}
+        for each in self.known:
+            for parent in each.parents:
+                self._children[parent].append(each)
+
+    def traced(self, combination: Combination, found: Mapping[int, Analysis]) -> None:
+        """Learns the trace of a combination, and of those that only store state and weights otherwise."""
+        for each in self._family[combination]:
+            if each is combination or not self.known[each].traced:
+                self.known[each].traced = dict(found)
+
+    def learned(self) -> None:
+        """Forgets what followed from less."""
+        self._temporaries.clear()
+        self._least.clear()
+
+    def temporaries(self, combination: Combination, micro: int) -> Interval:
+        """Returns the bytes that a step is believed to need beyond its state."""
+        key = combination, micro
+        if key not in self._temporaries:
+            self._temporaries[key] = self._believed(combination, micro)
+        return self._temporaries[key]
+
+    def _believed(self, combination: Combination, micro: int) -> Interval:
+        known = self.known[combination]
+        if micro >= known.too_large_from:
+            return UNKNOWN._replace(low=math.inf)
+        if micro in known.compiled:
+            return exactly(known.compiled[micro].beyond_state_bytes)
+        if known.traced:
+            ratio, traced = self._ratio(combination, micro), _line(known.traced, micro)
+            return Interval(ratio.low * traced.low, ratio.likely * traced.likely, ratio.high * traced.high)
+        return self._by_order(combination, micro)
+
+    def _ratio(self, combination: Combination, micro: int) -> Interval:
+        """Returns how many times the traced bytes the compiled ones are."""
+        if ratios := _ratios(self.known[combination]):
+            return _near(ratios, micro, DOUBLED, ALIKE, UNSEEN)
+        family = {micro: ratio for each in self._family[combination] for micro, ratio in _ratios(self.known[each]).items()}
+        if family:
+            low, likely, high = _near(family, micro, DOUBLED, ALIKE, UNSEEN)
+            return Interval(low * (1 - STORED), likely, high * (1 + STORED))
+        others = [ratio for each in self.known.values() for ratio in _ratios(each).values()]
+        if not others:
+            return Interval(UNSEEN[0], 1.0, UNSEEN[1])
+        return Interval(min(others) * (1 - ALIKE), sum(others) / len(others), max(others) * (1 + ALIKE))
+
+    def _by_order(self, combination: Combination, micro: int) -> Interval:
+        """Returns what follows from levers that need more, and from those that need less."""
+        above = [self.temporaries(each, micro) for each in combination.parents if micro in each.plans]
+        high = min((bytes_.high for bytes_ in above if bytes_.high < math.inf), default=math.inf) * (1 + ORDERED)
+        low = self._least_by_order(combination, micro) * (1 - ORDERED)
+        low = min(low, high)
+        return Interval(low, (low + high) / 2, high)
+
+    def _least_by_order(self, combination: Combination, micro: int) -> float:
+        key = combination, micro
+        if key not in self._least:
+            found = 0.0
+            for child in self._children[combination]:
+                if micro in child.plans:
+                    traced = self.known[child].traced
+                    least = self.temporaries(child, micro).low if traced else self._least_by_order(child, micro)
+                    found = max(found, least)
+            self._least[key] = found
+        return self._least[key]
+
+    def clock_over_rates(self, combination: Combination, micro: int) -> Interval:
+        """Returns how many times as long as by the rates a step takes by the clock."""
+        timed = self.known[combination].timed
+        if micro in timed:
+            return exactly(timed[micro])
+        if micro in self.known[combination].untimed:  # this machine could not hold it: no hope is set on it
+            return exactly(UNTIMED[1])
+        if timed:
+            return _near(timed, micro, TIMED_DOUBLED, TIMED_ALIKE, UNTIMED)
+        others = [ratio for each in self.known.values() for ratio in each.timed.values()]
+        if not others:
+            return Interval(UNTIMED[0] * combination.hope, 1.0, UNTIMED[1])
+        low, high = min(others) * (1 - TIMED_ALIKE), max(others) * (1 + TIMED_ALIKE)
+        return Interval(low * combination.hope, sum(others) / len(others), high)
+
+
+def with_temporaries(analysis: Analysis, beyond_state: float) -> Analysis:
+    """Returns the analysis of a step that needs so many bytes beyond its state."""
+    return replace(analysis, temp_bytes=round(beyond_state), output_bytes=0, alias_bytes=0, peak_bytes=0)
+
+
+def _line(traced: Mapping[int, Analysis], micro: int) -> Interval:
+    """Returns the bytes that a trace of this micro-batch would count, from those of others."""
+    likely = interpolated(micro, traced).beyond_state_bytes
+    below = max((each for each in traced if each <= micro), default=None)
+    if micro in traced or (below is not None and micro < max(traced)):
+        return Interval(traced[below].beyond_state_bytes, likely, likely)  # type: ignore[index]
+    spread = min(ALIKE, STRETCHED * min(abs(math.log2(micro / each)) for each in traced))
+    return Interval(likely * (1 - spread), likely, likely * (1 + spread))
+
+
+def _ratios(known: Known) -> dict[int, float]:
+    return {
+        micro: analysis.beyond_state_bytes / max(1, interpolated(micro, known.traced).beyond_state_bytes)
+        for micro, analysis in known.compiled.items()
+        if known.traced
+    }
+
+
+def _near(
+    ratios: dict[int, float], micro: int, error: float, most: float, expected: tuple[float, float]
+) -> Interval:
+    """Returns the ratio on a line between the nearest two, with an `error` for each doubling from the nearest one."""
+    below = max((each for each in ratios if each <= micro), default=None)
+    above = min((each for each in ratios if each >= micro), default=None)
+    if below is None or above is None:
+        ratio = ratios[below if below is not None else above]  # type: ignore[index]
+    else:
+        share = (micro - below) / (above - below) if above > below else 0.0
+        ratio = ratios[below] + share * (ratios[above] - ratios[below])
+    doublings = min(abs(math.log2(micro / each)) for each in ratios)
+    spread = min(most, error * doublings)
+    low, high = ratio * (1 - spread), ratio * (1 + spread)
+    if doublings and not expected[0] <= ratio <= expected[1]:  # nothing like what was ever seen: who knows what is next
+        low, high = min(low, expected[0]), max(high, expected[1])
+    return Interval(low, ratio, high)

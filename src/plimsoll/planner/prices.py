@@ -1,0 +1,201 @@
+"""Bytes and seconds of a candidate: what is exact of them, and what is believed of the rest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from plimsoll.levers.lever import CLASSES
+from plimsoll.planned import Ledger, Plan
+from plimsoll.planner.belief import Beliefs, Interval, exactly, with_temporaries
+from plimsoll.planner.candidates import Candidate, kind
+from plimsoll.planner.estimate import ledger
+from plimsoll.planner.space import Combination, StaticOf, same_step, smaller
+from plimsoll.planner.speed import step_seconds
+from plimsoll.planner.types import Analysis, Problem, Rates, Rehearsal
+from plimsoll.units import MIB
+
+NEAR = 1.05
+"""Plans this close in time count as equal: a class of numerics must gain as much, and so must all of the budget."""
+USUAL = Rehearsal(
+    process_bytes=200 * MIB, starting_bytes=0, init_temp_bytes=4 * MIB, evaluate_temp_bytes=4 * MIB
+)
+"""A training process, before one of this recipe was rehearsed."""
+USUAL_SPREAD = 200 * MIB
+"""By how much it may be less, or more: no budget is refused before a process was rehearsed."""
+KINDS_DIFFER = 0.06
+"""Share of a process by which one with other levers may weigh more or less (docs/log.md, "Plans in seconds")."""
+
+
+@dataclass(frozen=True)
+class View:
+    """A candidate as it is believed to be now."""
+
+    combination: Combination
+    micro: int
+    fits: float
+    """How likely it fits."""
+    cost: Interval
+    """Seconds of a step, weighed by class of numerics and share of the budget: the search looks for the least."""
+
+    @property
+    def step(self) -> Plan:
+        return self.combination.steps[self.micro]
+
+
+class Prices:
+    """Prices of one search: problem, rates, state and rehearsals so far, beside the beliefs."""
+
+    def __init__(self, problem: Problem, rates: Rates, static_of: StaticOf, beliefs: Beliefs) -> None:
+        self.problem, self.rates, self.static_of, self.beliefs = problem, rates, static_of, beliefs
+        self.rehearsals: dict[Plan, Rehearsal] = {}
+        """Of each plan that was rehearsed for itself; the latest of a kind counts for the kind."""
+        self._room: dict[object, float] = {}
+        self._fastest: dict[Combination, float] = {}
+
+    def learned(self) -> None:
+        """Forgets what followed from less."""
+        self.beliefs.learned()
+        self._room.clear()
+        self._fastest.clear()
+
+    def views(self) -> Iterator[View]:
+        """Yields every candidate that may fit."""
+        for combination in self.beliefs.known:
+            for micro in combination.plans:
+                fits = self.fits(combination, micro)
+                if fits > 0:
+                    yield View(combination, micro, fits, self.cost(combination, micro))
+
+    def fits(self, combination: Combination, micro: int) -> float:
+        """Returns how likely the candidate fits; exactly 0 or 1 once it was compiled and rehearsed."""
+        plan, known = combination.plans[micro], self.beliefs.known[combination]
+        if micro in known.compiled and combination.steps[micro] in self.rehearsals:
+            return float(self.priced(plan, known.compiled[micro]).ledger.fits)
+        room, spread = self._room_for(combination)
+        low, likely, high = self.beliefs.temporaries(combination, micro)
+        return Interval(low - spread, likely, high + spread).share_below(room)
+
+    def cost(self, combination: Combination, micro: int) -> Interval:
+        """Returns the seconds of a step, weighed by what else a plan is preferred for."""
+        plan = combination.plans[micro]
+        cost = self.seconds(combination, micro).times(NEAR ** CLASSES.index(plan.numerics))
+        if self.problem.platform != "cpu" and not self.problem.measure:
+            return cost  # what a card loses by small kernels is known worst: there bytes that are free count nothing
+        room = self._room_for(combination)[0]
+        needed = self.problem.budget_bytes - room + self.beliefs.temporaries(combination, micro).likely
+        return cost.times(1 + (NEAR - 1) * min(1.0, max(0.0, needed / self.problem.budget_bytes)))
+
+    def seconds(self, combination: Combination, micro: int) -> Interval:
+        """Returns the seconds of a step: by the clock where plans are timed, else by the rates."""
+        known = self.beliefs.known[combination]
+        if not known.traced and micro not in known.compiled:
+            return self._no_faster_than_parents(combination)
+        by_rates = self.by_rates(combination, micro)
+        if self.problem.measure:
+            clock = self.beliefs.clock_over_rates(combination, micro)
+            return Interval(clock.low * by_rates, clock.likely * by_rates, clock.high * by_rates)
+        return exactly(by_rates) if micro in known.compiled else Interval(0.95 * by_rates, by_rates, 1.05 * by_rates)
+
+    def _no_faster_than_parents(self, combination: Combination) -> Interval:
+        """Returns the seconds of what nobody traced: at best those of the slowest parent's fastest, less its hope."""
+        if combination not in self._fastest:
+            fastest = 0.0
+            for parent in combination.parents:
+                fastest = max(fastest, min(self.seconds(parent, micro).low for micro in parent.plans))
+            self._fastest[combination] = fastest * (combination.hope if self.problem.measure else 1.0)
+        fastest = self._fastest[combination]
+        return Interval(fastest, 1.2 * fastest, 1.5 * fastest)
+
+    def by_rates(self, combination: Combination, micro: int) -> float:
+        """Returns the seconds of a step by the rates, as its analysis has it."""
+        plan = combination.plans[micro]
+        analysis = self.beliefs.known[combination].estimate(micro)
+        likely = self.beliefs.temporaries(combination, micro).likely
+        if micro not in self.beliefs.known[combination].compiled and likely < math.inf:
+            analysis = with_temporaries(analysis, likely)
+        problem = self.problem
+        shared = problem.devices // problem.hosts if problem.platform == "cpu" else 1  # its cores: no more of them
+        static = self.static_of(plan.fsdp, plan.storage)
+        return step_seconds(plan, analysis, static, self.rates, devices=problem.devices, sharing=shared)
+
+    def candidate(self, combination: Combination, micro: int) -> Candidate:
+        """Returns the candidate with its likely price, of a combination that was traced or compiled."""
+        known = self.beliefs.known[combination]
+        analysis = known.compiled.get(micro)
+        if analysis is None:
+            likely = self.beliefs.temporaries(combination, micro).likely
+            analysis = with_temporaries(known.estimate(micro), likely)
+        priced = self.priced(combination.plans[micro], analysis)
+        measured = self.problem.measure and micro in known.timed
+        return replace(priced, seconds=self.seconds(combination, micro).likely, measured=measured)
+
+    def needed(self, combination: Combination, micro: int) -> Interval:
+        """Returns the smallest budget that the candidate fits in."""
+        plan, known = combination.plans[micro], self.beliefs.known[combination]
+        if micro in known.compiled:
+            needed, temporaries = self._needed(plan, known.compiled[micro]), exactly(0.0)
+        else:
+            needed, temporaries = 0, self.beliefs.temporaries(combination, micro)
+        spread = self._rehearsal(plan)[1]
+        low, likely, high = (needed or self._needed(plan, with_temporaries(NO_STEP, each)) if each < math.inf else each
+                             for each in temporaries)
+        return Interval(max(0.0, low - spread), likely, high + spread)
+
+    def _needed(self, plan: Plan, analysis: Analysis) -> int:
+        *_, smallest = smaller(plan, self.problem)
+        return self._ledger(smallest, analysis, self._rehearsal(plan)[0], self.problem).needed_bytes
+
+    def priced(self, plan: Plan, analysis: Analysis, problem: Problem | None = None) -> Candidate:
+        """Returns the first variant of the plan that fits, else the smallest, without its seconds."""
+        problem = problem or self.problem
+        rehearsal, _ = self._rehearsal(plan)
+        for variant in smaller(plan, problem):
+            book = self._ledger(variant, analysis, rehearsal, problem)
+            if book.fits:
+                break
+        return Candidate(variant, book, 0.0, analysis)
+
+    def _ledger(self, plan: Plan, analysis: Analysis, rehearsal: Rehearsal, problem: Problem) -> Ledger:
+        static = self.static_of(plan.fsdp, plan.storage)
+        return ledger(plan, problem, static=static, analysis=analysis, rehearsal=rehearsal)
+
+    def _rehearsal(self, plan: Plan) -> tuple[Rehearsal, float]:
+        """Returns the plan's own rehearsal, else one of its kind, else any; and by how much it may differ.
+
+        How a process is loaded depends on its kind: what another kind takes to start is not held against it.
+        """
+        if (own := self.rehearsals.get(same_step(plan))) is not None:
+            return own, 0
+        alike = [each for other, each in self.rehearsals.items() if kind(other) == kind(plan)]
+        if alike:
+            return alike[-1], 0
+        if not self.rehearsals:
+            return USUAL, USUAL_SPREAD
+        any_kind = list(self.rehearsals.values())[-1]
+        return replace(any_kind, starting_bytes=0), KINDS_DIFFER * any_kind.process_bytes
+
+    def _room_for(self, combination: Combination) -> tuple[float, float]:
+        """Returns the most bytes that a step may need beyond its state, and what the process may weigh more."""
+        plan = combination.any_plan
+        rehearsal, spread = self._rehearsal(plan)
+        key = plan.fsdp, plan.storage, plan.offload, plan.deterministic, kind(plan), rehearsal
+        if key not in self._room:
+            *_, smallest = smaller(plan, self.problem)
+
+            def book(bytes_: int) -> Ledger:
+                return self._ledger(smallest, with_temporaries(NO_STEP, bytes_), rehearsal, self.problem)
+
+            nothing, low, high = book(0), 0, self.problem.budget_bytes
+            while nothing.fits and high - low > 1:
+                middle = (low + high) // 2
+                low, high = (middle, high) if book(middle).fits else (low, middle)
+            on_host = nothing.host is not None and not nothing.host.fits
+            lacking = max(0, nothing.needed_bytes - self.problem.budget_bytes)
+            self._room[key] = -math.inf if on_host else low - lacking
+        return self._room[key], spread
+
+
+NO_STEP = Analysis(argument_bytes=0, output_bytes=0, alias_bytes=0, temp_bytes=0, flops=0.0)
+"""Analysis of a process that does not train."""

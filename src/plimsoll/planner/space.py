@@ -1,0 +1,192 @@
+"""Candidates of a search: every combination of the levers, from the fastest to the smallest, less what is refused.
+
+Pinned levers keep their value; a pin that is impossible on this chip, or beside another one, is refused here. What a
+lever's values are, their order, and what they go with, stands in the lever's own record (`levers/lever.py`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from plimsoll.errors import RecipeError
+from plimsoll.levers import registry
+from plimsoll.levers.records.offload import OFFLOAD_WORDS, OFFLOADED, SUPPORTED_AS
+from plimsoll.planned import Plan
+from plimsoll.planner.types import Problem, Rates, Static
+from plimsoll.types import Offload, Storage
+
+StaticOf = Callable[[int, Storage], Static]
+"""Bytes of the state, from the number of devices that share a copy and how it is stored."""
+
+
+@dataclass(frozen=True, eq=False)
+class Combination:
+    """A value for every lever but the micro-batch and those that no compiled function depends on."""
+
+    levers: dict[str, Any]
+    plans: dict[int, Plan]
+    """Micro-batch to the plan, with everything that gives time for bytes without a compile at its roomiest."""
+    parents: tuple[Combination, ...]
+    """Those with one lever at an earlier value: faster where nothing is known, and larger."""
+    hope: float
+    """Share of the time that the levers may come down to beyond what rates can tell, where plans are timed."""
+
+    @cached_property
+    def steps(self) -> dict[int, Plan]:
+        """Micro-batch to the plan as the compiler sees it."""
+        return {micro: same_step(plan) for micro, plan in self.plans.items()}
+
+    @cached_property
+    def any_plan(self) -> Plan:
+        return next(iter(self.plans.values()))
+
+    @cached_property
+    def family(self) -> tuple[Any, ...]:
+        """The levers, less those that only say how state and weights are stored."""
+        stored = {lever.name for lever in registry.chained()}
+        return tuple(value for name, value in self.levers.items() if name not in stored)
+
+
+def combinations(problem: Problem, rates: Rates, static_of: StaticOf) -> list[Combination]:
+    """Returns every combination, parents before their children.
+
+    Raises:
+        RecipeError: A pinned value is impossible, or would change nothing.
+    """
+    _require_moved(problem, static_of(1, Storage()))
+    _require_narrower(problem, static_of)
+    micros = micro_batches(problem)
+    tried = {lever.name: lever.tried(problem, rates) for lever in registry.searched()}
+    chain = _storages(problem, rates)
+    rules = [lever.goes_with for lever in registry.LEVERS.values() if lever.goes_with is not None]
+    made: dict[tuple[int, ...], Combination] = {}
+    for place in itertools.product(*(range(len(values)) for values in (*tried.values(), chain))):
+        values = {name: tried[name][at] for name, at in zip(tried, place, strict=False)}
+        levers = values | chain[place[-1]]
+        if not all(rule(levers, tried) for rule in rules) or _unmovable(static_of(1, Storage()), levers["offload"]):
+            continue
+        of_levers = [problem.effective_batch] if levers["layerwise"] else micros
+        made[place] = Combination(
+            levers=levers,
+            plans={micro: _plan(problem, levers, micro) for micro in of_levers},
+            parents=tuple(_parents(place, made)),
+            hope=math.prod(registry.LEVERS[name].hope(value, problem) for name, value in levers.items()),
+        )
+    return list(made.values())
+
+
+def _parents(place: tuple[int, ...], made: dict[tuple[int, ...], Combination]) -> Iterator[Combination]:
+    for lever, at in enumerate(place):
+        earlier = ((*place[:lever], before, *place[lever + 1 :]) for before in range(at - 1, -1, -1))
+        yield from itertools.islice((made[each] for each in earlier if each in made), 1)
+
+
+def _plan(problem: Problem, levers: dict[str, Any], micro: int) -> Plan:
+    return Plan.from_dict(
+        {
+            "chip": problem.chip,
+            "micro_batch": micro,
+            "accumulation": problem.effective_batch // micro,
+            "devices": problem.devices,
+            "prefetch": problem.pins.get("prefetch", max(problem.host_bytes)),
+            "async_save": problem.pins.get("async_save", True),
+            "pinned": sorted(problem.pins),
+            **levers,
+        }
+    )
+
+
+def smaller(plan: Plan, problem: Problem) -> Iterator[Plan]:
+    """Yields the plan and then variants with fewer and fewer bytes, by levers that change no compiled function.
+
+    First with synchronous saves unless saving is pinned, then with fewer batches made ready, too.
+    """
+    yield plan
+    if plan.async_save and "async_save" not in plan.pinned:
+        plan = replace(plan, async_save=False)
+        yield plan
+    for depth in sorted(problem.host_bytes, reverse=True):
+        if depth < plan.prefetch:
+            yield replace(plan, prefetch=depth)
+
+
+def same_step(plan: Plan) -> Plan:
+    """Returns the plan as the compiler sees it: levers that change no compiled function at their plain value."""
+    unseen = {name: lever.plain for name, lever in registry.LEVERS.items() if not lever.compiled}
+    return plan.with_levers(**unseen)
+
+
+def micro_batches(problem: Problem) -> list[int]:
+    """Returns the divisors of the effective batch that give every device a share; a pinned one alone.
+
+    Raises RecipeError where no micro-batch, or not the pinned one, can be divided.
+    """
+    pinned, devices = problem.pins.get("micro_batch"), problem.devices
+    if problem.effective_batch % devices:
+        raise RecipeError(
+            f"the effective batch of {problem.effective_batch} examples (--batch-size x --gradient-accumulation-steps)"
+            f" cannot be divided among the {devices} devices of {problem.chip}: choose a multiple of {devices}"
+        )
+    if pinned is None:
+        whole = problem.effective_batch // devices
+        small = [n for n in range(1, math.isqrt(whole) + 1) if whole % n == 0]
+        return [n * devices for n in sorted({*small, *(whole // n for n in small)})]
+    if pinned < 1 or problem.effective_batch % pinned:
+        raise RecipeError(
+            f"--micro-batch {pinned} does not divide the effective batch of {problem.effective_batch} examples"
+            " (--batch-size x --gradient-accumulation-steps): choose a divisor of it"
+        )
+    if pinned % devices:
+        raise RecipeError(
+            f"--micro-batch {pinned} cannot be divided among the {devices} devices of {problem.chip}: choose a"
+            f" multiple of {devices}"
+        )
+    return [pinned]
+
+
+def _storages(problem: Problem, rates: Rates) -> list[dict[str, Any]]:
+    """Returns values of the chained levers: first all as they are fastest, then one after another in fewer bits."""
+    tried = {lever.name: lever.tried(problem, rates) for lever in registry.chained()}
+    last = {name: values[0] for name, values in tried.items()}
+    chain = [dict(last)]
+    for name, values in tried.items():
+        for value in values[1:]:
+            last[name] = value
+            chain.append(dict(last))
+    return chain
+
+
+def _require_narrower(problem: Problem, static_of: StaticOf) -> None:
+    """Raises RecipeError where weights or state are to be kept in fewer bits, and none of this model's can be."""
+    for name, lever in registry.LEVERS.items():
+        value = problem.pins.get(name, lever.plain)
+        if not lever.stores or value == lever.plain:
+            continue
+        if static_of(1, Storage(**{name: value})).state_bytes >= static_of(1, Storage()).state_bytes:
+            raise RecipeError(
+                f"{lever.flag} {value} would change nothing: {problem.recipe} has no {lever.stores} that can be"
+                " kept in fewer bits. Norms, biases, leaves of less than 4,096 weights and those that are not whole"
+                " blocks of 64 stay in float32, and so does the state of embeddings. Leave it out"
+            )
+
+
+def _unmovable(static: Static, offload: Offload) -> list[str]:
+    """Returns the parts of the state that `offload` names, and of which this model has nothing worth moving."""
+    return [part for part in SUPPORTED_AS if part in OFFLOADED[offload] and not static.movable.get(part)]
+
+
+def _require_moved(problem: Problem, static: Static) -> None:
+    """Raises RecipeError where what is pinned would move nothing."""
+    pinned = problem.pins.get("offload", "none")
+    if empty := _unmovable(static, pinned):
+        words = " or ".join(OFFLOAD_WORDS[part] for part in empty)
+        layers = " (of what is frozen, layers that are stacked along a first axis are)" if "frozen" in empty else ""
+        raise RecipeError(
+            f"--offload {pinned} would change nothing: {problem.recipe} has no {words} large enough to be"
+            f" moved{layers}. Leave it out"
+        )
