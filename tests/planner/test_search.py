@@ -14,9 +14,9 @@ from planner_examples import PROCESS, STATIC, FakeCompiler, activation_bytes, an
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError
 from plimsoll.planned import Plan
 from plimsoll.planner.space import same_step
-from plimsoll.planner.estimate import RUNNING_BYTES, interpolated, ledger
+from plimsoll.planner.estimate import RUNNING_BYTES, SAVING_BYTES, SLICES_BYTES, interpolated, ledger
 from plimsoll.planner.prices import NEAR
-from plimsoll.planner.search import search
+from plimsoll.planner.search import SMALL, search
 from plimsoll.planner.speed import range_of, step_seconds
 from plimsoll.planner.types import DoesNotCompile, Rehearsal
 from plimsoll.types import Storage
@@ -41,7 +41,8 @@ def need_of(one: Plan, budget: int, compiler: FakeCompiler) -> int:
 
 def every_plan(precision):
     for micro, remat, chunk in itertools.product((1, 2, 4, 8, 16), ("none", "dots", "block"), (0, 256)):
-        yield plan(micro_batch=micro, accumulation=16 // micro, remat=remat, loss_chunk=chunk, precision=precision)
+        if remat == "none" or chunk:  # to recompute blocks and keep all logits is not tried (levers/records/blocks.py)
+            yield plan(micro_batch=micro, accumulation=16 // micro, remat=remat, loss_chunk=chunk, precision=precision)
 
 
 def smallest_need(precision="bfloat16"):
@@ -69,13 +70,13 @@ def test_as_the_budget_shrinks_plans_get_slower_and_always_fit():
 @settings(deadline=None, max_examples=examples(40))
 @given(above=st.integers(0, 600 * MIB))
 def test_the_plan_is_as_fast_as_any_that_fits(above):
-    """But for the 5 % within which it prefers fewer bytes, and 15 % at which it stops looking at slower levers."""
+    """But for the 5 % within which it prefers fewer bytes, and the 3 % that are not worth a question."""
     budget = smallest_need() + above
     compiler = FakeCompiler(loop_seconds=0.1)  # small micro-batches cost more than recomputing
     planned = found(budget, compiler)
     fitting = [one for one in every_plan("bfloat16") if need_of(one, budget, compiler) <= budget]
     fastest = min(step_seconds(one, compiler.analyse(one), STATIC, compiler.rates()) for one in fitting)
-    assert planned.step_seconds <= fastest * 1.15 * NEAR
+    assert planned.step_seconds <= fastest * (1 + SMALL) * NEAR
 
 
 def test_what_the_rates_do_not_know_the_clock_shows():
@@ -229,7 +230,7 @@ def test_of_micro_batches_that_do_not_fit_not_only_the_next_is_timed():
     fast = {(micro, remat): 0.5 for micro in (1, 2, 4, 8, 16) for remat in ("dots", "block")}
     planned = found(budget, FakeCompiler(seconds=slow | fast), measure=True)
     assert planned.plan.remat != "none"
-    assert planned.step_seconds == 0.5
+    assert planned.step_seconds == pytest.approx(0.5)
 
 
 def test_a_plan_too_large_to_be_timed_costs_only_itself():
@@ -342,7 +343,7 @@ def some(most: int):
 @settings(max_examples=examples(60), deadline=None)
 @given(
     some(6),
-    some(30),
+    some(8),  # percent: KINDS_DIFFER
     st.sampled_from(["mixed", "compressed"]),
     st.sampled_from([None, 2]),
     st.integers(60, 240),
@@ -366,7 +367,9 @@ def test_larger_micro_batches_are_not_compiled_where_a_small_one_is_too_large():
 
 def test_advice_fits_the_case():
     assert "leave out --micro-batch, --remat" in str(refusal(PROCESS, pins={"micro_batch": 16, "remat": "none"}))
-    assert "--numerics mixed" in str(refusal(PROCESS, numerics="exact"))
+    between = (smallest_need() + smallest_need("float32")) // 2
+    assert "--numerics mixed" in str(refusal(between, numerics="exact"))
+    assert "--numerics mixed" not in str(refusal(PROCESS, numerics="exact"))  # would be refused again
     assert "--numerics mixed" not in str(refusal(PROCESS))
     large_data = {2: {"data": 300 * MIB}}
     advice = "a smaller --mix-chunks"
@@ -490,7 +493,7 @@ def test_shards_that_do_not_divide_are_refused(changes, words):
 
 
 def test_a_host_holds_a_copy_of_the_state_while_saving_however_it_is_written():
-    host = PROCESS + RUNNING_BYTES + 3 * MIB + 20 * MIB + STATIC.state_bytes
+    host = PROCESS + RUNNING_BYTES + 3 * MIB + SAVING_BYTES + SLICES_BYTES + STATIC.state_bytes
     assert found(GIB, host_budget_bytes=host, **POD).ledger.fits
     for pins in ({}, {"async_save": False}):
         with pytest.raises(BudgetError, match="--host-memory"):
@@ -531,7 +534,7 @@ def test_the_chosen_plan_is_compiled_for_itself_and_few_others_are():
     chosen = found(smallest_need() - 2 * MIB, compiler, numerics="compressed", supported=COMPRESSIBLE).plan
     compiled = [plan for verb, plan in compiler.asked if verb == "analyse"]
     assert same_step(chosen) in compiled
-    assert sum(plan.storage != Storage() for plan in compiled) <= 4
+    assert len(compiled) <= 8
 
 
 def test_a_pinned_form_of_the_state_is_obeyed_and_widens_the_class():
@@ -587,7 +590,7 @@ class Triton(FakeCompiler):
     """Fails for the micro-batches that failed on an H100, and not for lack of memory (docs/log.md, "On a card")."""
 
     def analyse(self, plan: Plan):
-        if plan.micro_batch in (2, 8, 256):
+        if plan.micro_batch == 24:
             self.compiles += 1
             raise DoesNotCompile(NO_CONFIGURATION)
         return super().analyse(plan)
@@ -597,10 +600,11 @@ def test_where_a_micro_batch_does_not_compile_those_beside_it_are_tried():
     """The largest that fits and compiles is as good as ever, and what was left out stands in one sentence."""
     every = found(GIB, FakeCompiler(loop_seconds=0.05), effective_batch=768)
     planned = found(GIB, Triton(loop_seconds=0.05), effective_batch=768)
-    assert planned.plan.micro_batch == every.plan.micro_batch > 8
+    assert every.plan.micro_batch == 24
+    assert planned.plan.micro_batch in (16, 32)
     assert planned.plan.remat == every.plan.remat == "none"
-    assert planned.not_compiled.startswith("2 of ")
-    assert "did not compile, the fastest may be among them: micro-batch 2, 8 (INTERNAL: No supp" in planned.not_compiled
+    assert re.match("[12] of ", planned.not_compiled)
+    assert "did not compile, the fastest may be among them: micro-batch 24 (micro-batch" in planned.not_compiled
     assert planned.to_dict()["not_compiled"] == planned.not_compiled
     assert every.not_compiled == ""
 
@@ -646,7 +650,7 @@ def test_on_an_accelerator_no_other_plan_that_fits_is_much_faster_by_the_rates()
         chosen = found(budget, compiler)
         fitting = [one for one in every_plan("bfloat16") if need_of(one, budget, compiler) <= budget]
         best = min(step_seconds(one, compiler.analyse(one), STATIC, compiler.rates()) for one in fitting)
-        assert chosen.step_seconds <= best * 1.15 * NEAR
+        assert chosen.step_seconds <= best * (1 + SMALL) * NEAR
 
 
 def test_a_plan_within_a_twentieth_of_the_fastest_is_not_called_the_fastest():
@@ -714,20 +718,22 @@ def test_a_kind_of_plan_that_cannot_be_rehearsed_costs_that_kind():
 
 
 class HeavierWhenConfirmed(FakeCompiler):
-    """The second process that is rehearsed with unrolled layers weighs 150 MiB more than the first."""
+    """The process of the first plan that is confirmed weighs 150 MiB more than its kind was believed to."""
 
     def rehearse(self, plan: Plan) -> Rehearsal:
-        more = 150 * MIB if plan.remat == "none" and any(verb == "rehearse" for verb, _ in self.asked) else 0
+        more = 150 * MIB if plan.remat == "none" else 0
         return replace(super().rehearse(plan), process_bytes=PROCESS + more)
 
 
-def test_where_what_was_good_enough_does_not_fit_after_all_the_search_goes_on():
-    """Not to a small micro-batch of the same levers, which is slower than recomputing blocks in a large one."""
+def test_where_what_was_best_does_not_fit_after_all_the_search_goes_on():
     budget = need_of(plan(micro_batch=8, accumulation=2, precision="bfloat16"), GIB, FakeCompiler()) + MIB
-    assert found(budget, FakeCompiler(loop_seconds=0.01)).plan.micro_batch == 8
-    planned = found(budget, HeavierWhenConfirmed(loop_seconds=0.01))
-    assert planned.plan.remat != "none"
+    assert found(budget, FakeCompiler(loop_seconds=0.01)).plan.remat == "none"
+    compiler = HeavierWhenConfirmed(loop_seconds=0.01)
+    planned = found(budget, compiler)
+    fitting = [one for one in every_plan("bfloat16") if need_of(one, budget, compiler) <= budget]
+    fastest = min(step_seconds(one, compiler.analyse(one), STATIC, compiler.rates()) for one in fitting)
     assert planned.ledger.needed_bytes <= budget
+    assert planned.step_seconds <= fastest * (1 + SMALL) * NEAR
 
 
 @pytest.mark.parametrize("pin", [{"optimizer_bits": 8}, {"weight_bits": 24}, {"weight_bits": 16}], ids=str)
@@ -749,11 +755,9 @@ def test_of_plans_as_fast_as_one_another_the_exact_one_is_taken_though_another_n
     budget = need_of(plan(micro_batch=8, accumulation=2), GIB, compiler) + MIB
     pins = {"remat": "none", "loss_chunk": 0, "precision": "float32"}
     planned = found(budget, compiler, numerics="compressed", supported=COMPRESSIBLE, pins=pins)
-    rivals = [other for other in planned.alternatives if other.plan.numerics == "compressed"]
-    assert any(
-        other.step_seconds <= NEAR * planned.step_seconds and other.peak_bytes < planned.ledger.predicted_peak_bytes
-        for other in rivals
-    )
+    rival = found(budget, compiler, numerics="compressed", supported=COMPRESSIBLE, pins=pins | {"optimizer_bits": 8})
+    assert rival.step_seconds <= NEAR * planned.step_seconds
+    assert rival.ledger.needed_bytes < planned.ledger.needed_bytes
     assert planned.plan.numerics == "exact"
 
 

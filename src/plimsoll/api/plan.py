@@ -111,6 +111,7 @@ def plan(
         pins=pins,
         pinned_by=pinned_by,
         measure=measure,
+        steps=(prepared or recipe).steps if measure else None,
         learned=Learned(corrections=calibration.corrections(samples or []), margin_bytes=margin_bytes),
     )
     about = {"recipe": to_dict(recipe), "steps": (prepared or recipe).steps or UNKNOWN_STEPS}

@@ -34,6 +34,10 @@ UNTIMED = (0.6, 1.6)
 """Seconds by the clock over those by the rates, of a model of which nothing was timed yet."""
 TIMED_ALIKE = 0.25
 """The same, as a share of what it was for other levers of this model."""
+TIMED_STORED = 0.04
+"""The same, where only the storage of state and weights differs."""
+COMPILED_ALIKE = 0.12
+"""The same for the seconds of what the compiler made, by the rates."""
 TIMED_DOUBLED = 0.08
 """The same, as a share of what it was for the same levers, for each doubling of the micro-batch."""
 
@@ -78,8 +82,8 @@ class Known:
 
     traced: dict[int, Analysis] = field(default_factory=dict)
     compiled: dict[int, Analysis] = field(default_factory=dict)
-    timed: dict[int, float] = field(default_factory=dict)
-    """Seconds of a step by the clock over those by the rates."""
+    slower: dict[int, float] = field(default_factory=dict)
+    """Seconds of a step over those by its trace: by the clock, or by what the compiler made, where nothing is timed."""
     untimed: set[int] = field(default_factory=set)
     """Those that this machine could not time, although it may train them."""
     too_large_from: float = math.inf
@@ -168,19 +172,23 @@ class Beliefs:
             self._least[key] = found
         return self._least[key]
 
-    def clock_over_rates(self, combination: Combination, micro: int) -> Interval:
-        """Returns how many times as long as by the rates a step takes by the clock."""
-        timed = self.known[combination].timed
-        if micro in timed:
-            return exactly(timed[micro])
-        if micro in self.known[combination].untimed:  # this machine could not hold it: no hope is set on it
+    def slower(self, combination: Combination, micro: int, alike: float) -> Interval:
+        """Returns how many times as long as by a trace a step takes; `alike` is the error for other levers."""
+        known = self.known[combination]
+        if micro in known.slower:
+            return exactly(known.slower[micro])
+        if micro in known.untimed:  # this machine could not hold it: no hope is set on it
             return exactly(UNTIMED[1])
-        if timed:
-            return _near(timed, micro, TIMED_DOUBLED, TIMED_ALIKE, UNTIMED)
-        others = [ratio for each in self.known.values() for ratio in each.timed.values()]
+        if known.slower:
+            return _near(known.slower, micro, TIMED_DOUBLED, alike, UNTIMED)
+        family = {other: ratio for each in self._family[combination] for other, ratio in self.known[each].slower.items()}
+        if family:
+            low, likely, high = _near(family, micro, TIMED_DOUBLED, alike, UNTIMED)
+            return Interval(low * (1 - TIMED_STORED), likely, high * (1 + TIMED_STORED))
+        others = [ratio for each in self.known.values() for ratio in each.slower.values()]
         if not others:
             return Interval(UNTIMED[0] * combination.hope, 1.0, UNTIMED[1])
-        low, high = min(others) * (1 - TIMED_ALIKE), max(others) * (1 + TIMED_ALIKE)
+        low, high = min(others) * (1 - alike), max(others) * (1 + alike)
         return Interval(low * combination.hope, sum(others) / len(others), high)
 
 

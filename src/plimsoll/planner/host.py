@@ -26,9 +26,12 @@ def available_bytes(root: Path = Path("/")) -> int:
 
 
 def compilers() -> int:
-    """Returns how many compile processes this machine has cores and memory for, at least one."""
+    """Returns how many compile processes this machine has cores and memory for, at least one.
+
+    One keeps two cores busy: of two on two cores each took twice as long (docs/log.md, "Plans in seconds").
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, available_bytes() // COMPILER_BYTES))
+    return max(1, min(cores // 2, available_bytes() // COMPILER_BYTES))
 
 
 def cgroup_room(root: Path = Path("/")) -> int:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 from plimsoll.levers.lever import CLASSES
 from plimsoll.planned import Ledger, Plan
-from plimsoll.planner.belief import Beliefs, Interval, exactly, with_temporaries
+from plimsoll.planner.belief import COMPILED_ALIKE, TIMED_ALIKE, Beliefs, Interval, exactly, with_temporaries
 from plimsoll.planner.candidates import Candidate, kind
-from plimsoll.planner.estimate import ledger
+from plimsoll.planner.estimate import interpolated, ledger
 from plimsoll.planner.space import Combination, StaticOf, same_step, smaller
 from plimsoll.planner.speed import step_seconds
 from plimsoll.planner.types import Analysis, Problem, Rates, Rehearsal
@@ -22,9 +22,9 @@ USUAL = Rehearsal(
     process_bytes=200 * MIB, starting_bytes=0, init_temp_bytes=4 * MIB, evaluate_temp_bytes=4 * MIB
 )
 """A training process, before one of this recipe was rehearsed."""
-USUAL_SPREAD = 200 * MIB
-"""By how much it may be less, or more: no budget is refused before a process was rehearsed."""
-KINDS_DIFFER = 0.06
+USUAL_SPREAD = 70 * MIB
+"""By how much it may be less, or more. No budget is refused before a process was rehearsed: the smallest plan is."""
+KINDS_DIFFER = 0.08
 """Share of a process by which one with other levers may weigh more or less (docs/log.md, "Plans in seconds")."""
 
 
@@ -88,34 +88,38 @@ class Prices:
         return cost.times(1 + (NEAR - 1) * min(1.0, max(0.0, needed / self.problem.budget_bytes)))
 
     def seconds(self, combination: Combination, micro: int) -> Interval:
-        """Returns the seconds of a step: by the clock where plans are timed, else by the rates."""
+        """Returns the seconds of a step: by the clock where plans are timed, else by the rates of what was compiled."""
         known = self.beliefs.known[combination]
-        if not known.traced and micro not in known.compiled:
+        if not known.traced:
             return self._no_faster_than_parents(combination)
-        by_rates = self.by_rates(combination, micro)
-        if self.problem.measure:
-            clock = self.beliefs.clock_over_rates(combination, micro)
-            return Interval(clock.low * by_rates, clock.likely * by_rates, clock.high * by_rates)
-        return exactly(by_rates) if micro in known.compiled else Interval(0.95 * by_rates, by_rates, 1.05 * by_rates)
+        if micro in known.compiled and not self.problem.measure:
+            return exactly(self.by_rates(combination, micro, known.compiled[micro]))
+        slower = self.beliefs.slower(combination, micro, TIMED_ALIKE if self.problem.measure else COMPILED_ALIKE)
+        return slower.times(self._by_trace(combination, micro))
+
+    def learn_seconds(self, combination: Combination, micro: int, seconds: float) -> None:
+        """Learns how long a step takes, by the clock or by the rates of what was compiled."""
+        self.beliefs.learned()  # what has been compiled since
+        self.beliefs.known[combination].slower[micro] = seconds / self._by_trace(combination, micro)
+
+    def _by_trace(self, combination: Combination, micro: int) -> float:
+        traced = interpolated(micro, self.beliefs.known[combination].traced)
+        likely = self.beliefs.temporaries(combination, micro).likely
+        return self.by_rates(combination, micro, with_temporaries(traced, likely) if likely < math.inf else traced)
 
     def _no_faster_than_parents(self, combination: Combination) -> Interval:
         """Returns the seconds of what nobody traced: at best those of the slowest parent's fastest, less its hope."""
         if combination not in self._fastest:
             fastest = 0.0
             for parent in combination.parents:
-                fastest = max(fastest, min(self.seconds(parent, micro).low for micro in parent.plans))
+                fastest = max(fastest, min(self.seconds(parent, micro).likely for micro in parent.plans))
             self._fastest[combination] = fastest * (combination.hope if self.problem.measure else 1.0)
         fastest = self._fastest[combination]
-        return Interval(fastest, 1.2 * fastest, 1.5 * fastest)
+        return Interval(0.95 * fastest, 1.1 * fastest, 1.4 * fastest)
 
-    def by_rates(self, combination: Combination, micro: int) -> float:
-        """Returns the seconds of a step by the rates, as its analysis has it."""
-        plan = combination.plans[micro]
-        analysis = self.beliefs.known[combination].estimate(micro)
-        likely = self.beliefs.temporaries(combination, micro).likely
-        if micro not in self.beliefs.known[combination].compiled and likely < math.inf:
-            analysis = with_temporaries(analysis, likely)
-        problem = self.problem
+    def by_rates(self, combination: Combination, micro: int, analysis: Analysis) -> float:
+        """Returns the seconds of a step by the rates, as this analysis has it."""
+        plan, problem = combination.plans[micro], self.problem
         shared = problem.devices // problem.hosts if problem.platform == "cpu" else 1  # its cores: no more of them
         static = self.static_of(plan.fsdp, plan.storage)
         return step_seconds(plan, analysis, static, self.rates, devices=problem.devices, sharing=shared)
@@ -128,7 +132,7 @@ class Prices:
             likely = self.beliefs.temporaries(combination, micro).likely
             analysis = with_temporaries(known.estimate(micro), likely)
         priced = self.priced(combination.plans[micro], analysis)
-        measured = self.problem.measure and micro in known.timed
+        measured = self.problem.measure and micro in known.slower
         return replace(priced, seconds=self.seconds(combination, micro).likely, measured=measured)
 
     def needed(self, combination: Combination, micro: int) -> Interval:

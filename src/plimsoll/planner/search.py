@@ -36,12 +36,12 @@ from plimsoll.units import format_bytes, format_seconds
 
 SMALL = 0.03
 """Share of a step's time that an answer must be expected to gain, to be asked for."""
-SMALL_BYTES = 0.005
+SMALL_BYTES = 0.01
 """Share of the smallest plan's bytes that an answer must be expected to gain, where the floor is looked for."""
-TRACE_COSTS = 0.3
-"""Seconds of a trace over those of a compile."""
-UNSURE = 0.5
-"""Worth of a trace over that of a compile while no plan is known that fits: it shows none yet."""
+TRACED_FIRST = 0.9
+"""Worth of a trace over that of a compile, which must follow it; half of that while no plan is known that fits."""
+ASKING_SECONDS = 5.0
+"""Seconds that a compile and its timing are taken to need, where a run is short."""
 CONFIRMING_SECONDS = 6.0
 """Seconds that confirming a plan is taken to need, of those that planning is given, before one was confirmed."""
 GIVEN_UP = 12
@@ -195,11 +195,12 @@ class Search:
         best = min(known, key=lambda view: view.cost.likely, default=None)
         finite = [view.cost.high for view in views if view.cost.high < math.inf]
         over = best.cost.likely if best is not None else 1.2 * max(finite, default=0.0)
+        small = self._small(best)
         wanted, late = False, self._late()
         for view in views:
             verb = self._next(view)
             gain = view.fits * (1.0 if late or not over else view.cost.expected_gain(over) / over)
-            if verb is not None and view is not best and (best is None or (gain > SMALL and not late)):
+            if verb is not None and view is not best and (best is None or (gain > small and not late)):
                 wanted = True
                 yield self._question(view, verb, gain, first=best is None)
         if best is not None and not wanted and self._next(best) == "rehearse":
@@ -217,6 +218,9 @@ class Search:
                 needed.append((view, self.prices.needed(combination, micro)))
         known = [(view, bytes_) for view, bytes_ in needed if self._next(view) in (None, "rehearse", "measure")]
         best = min(known, key=lambda each: each[1].likely, default=None)
+        if best is not None and not self.prices.rehearsals:  # what processes weigh is known worst
+            yield self._question(best[0], "rehearse", 1.0)
+            return
         over = best[1].likely if best is not None else 2 * max((bytes_.low for _, bytes_ in needed), default=1.0)
         wanted = False
         for view, bytes_ in needed:
@@ -230,15 +234,22 @@ class Search:
 
     def _question(self, view: View, verb: Verb, gain: float, *, first: bool = False) -> Question:
         beside = self._fastest_timed() if verb == "measure" else None
-        factor = 1.0 if verb != "trace" else UNSURE if first else 1 / TRACE_COSTS
+        factor = 1.0 if verb != "trace" else TRACED_FIRST / 2 if first else TRACED_FIRST
         return Question(verb, view.combination, view.micro, factor * gain, beside)
+
+    def _small(self, best: View | None) -> float:
+        """Returns the least gain worth a question: in a short run, what asking takes must be saved in it."""
+        if best is None or self.problem.steps is None or not self.problem.measure:
+            return SMALL
+        training = self.problem.steps * self.prices.seconds(best.combination, best.micro).likely
+        return max(SMALL, ASKING_SECONDS / training)
 
     def _late(self) -> bool:
         """Returns whether what is left of the time is just enough to confirm the best plan."""
         return self.clock() >= self.deadline - self.confirming_seconds
 
     def _fastest_timed(self) -> tuple[Combination, int] | None:
-        timed = [(each, micro) for each, known in self.beliefs.known.items() for micro in known.timed]
+        timed = [(each, micro) for each, known in self.beliefs.known.items() for micro in known.slower]
         return min(timed, key=lambda each: self.prices.seconds(*each).likely, default=None)
 
     def _next(self, view: View) -> Verb | None:
@@ -248,7 +259,7 @@ class Search:
             return "analyse" if known.traced else "trace"
         if 0 < view.fits < 1:
             return "rehearse"  # whether it fits hangs on the process
-        if self.problem.measure and view.micro not in {*known.timed, *known.untimed}:
+        if self.problem.measure and view.micro not in {*known.slower, *known.untimed}:
             return "measure"
         return None if plan in self.prices.rehearsals else "rehearse"
 
@@ -288,13 +299,16 @@ class Search:
                 self.beliefs.traced(question.combination, dict(found))  # type: ignore[call-overload]
             elif isinstance(found, Analysis):
                 known.compiled[question.micro] = found
+                if not self.problem.measure:
+                    by_rates = self.prices.by_rates(question.combination, question.micro, found)
+                    self.prices.learn_seconds(question.combination, question.micro, by_rates)
             elif isinstance(found, Rehearsal):
                 self.prices.rehearsals[plan] = found
             else:
                 *beside, seconds = found  # type: ignore[misc]
                 if question.beside is not None:  # as if both had been timed when the other was, whatever else runs now
                     seconds *= self.prices.seconds(*question.beside).likely / beside[0]
-                known.timed[question.micro] = seconds / self.prices.by_rates(question.combination, question.micro)
+                self.prices.learn_seconds(question.combination, question.micro, seconds)
         self.prices.learned()
 
     def _learn_failure(self, question: Question, why: str) -> None:
@@ -330,7 +344,7 @@ class Search:
         for combination, known in self.beliefs.known.items():
             for micro in known.compiled:
                 plan = combination.steps[micro]
-                timed = not self.problem.measure or micro in {*known.timed, *known.untimed}
+                timed = not self.problem.measure or micro in {*known.slower, *known.untimed}
                 settled = plan in self.prices.rehearsals and plan not in self.failed
                 if settled and timed and self.prices.fits(combination, micro) == 1:
                     costs.append((self.prices.cost(combination, micro).likely, combination, micro))
@@ -363,7 +377,8 @@ class Search:
 
     def _has_seconds(self, view: View) -> bool:
         known = self.beliefs.known[view.combination]
-        return view.micro in known.timed if any(each.timed for each in self.beliefs.known.values()) else bool(known.traced)
+        timed = self.problem.measure and any(each.slower for each in self.beliefs.known.values())
+        return view.micro in known.slower if timed else bool(known.traced)
 
     def _not_compiled(self) -> str:
         """Returns how many plans did not compile, for other reasons than memory, in a sentence; empty if none."""

@@ -207,3 +207,5 @@ class Problem(lever.Problem):
     learned: Learned = field(default_factory=Learned)
     measure: bool = False
     """Time the best few on the chip at hand."""
+    steps: int | None = None
+    """Steps of the run that is about to begin, so that planning takes no longer than it can save; None of another."""
