@@ -48,8 +48,8 @@ def _points(prices: Prices, chosen: Candidate) -> Iterable[tuple[Candidate, Poin
             if prices.beliefs.temporaries(combination, micro).low == math.inf:
                 continue
             candidate = prices.candidate(combination, micro)
-            smallest = prices.priced(combination.plans[micro], candidate.analysis, anything)
-            is_chosen = same_step(candidate.plan) == same_step(chosen.plan)
+            smallest = prices.priced(combination, micro, candidate.analysis, anything)
+            is_chosen = combination.steps[micro] == same_step(chosen.plan)
             seconds = candidate.seconds
             if not is_chosen and smallest.ledger.needed_bytes <= prices.problem.budget_bytes:
                 seconds = max(seconds, chosen.seconds)

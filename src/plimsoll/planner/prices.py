@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from plimsoll.levers.lever import CLASSES
 from plimsoll.planned import Ledger, Plan
 from plimsoll.planner.belief import COMPILED_ALIKE, TIMED_ALIKE, Beliefs, Interval, exactly, with_temporaries
 from plimsoll.planner.candidates import Candidate, kind
 from plimsoll.planner.estimate import interpolated, ledger
-from plimsoll.planner.space import Combination, StaticOf, same_step, smaller
+from plimsoll.planner.space import Combination, StaticOf, smaller
 from plimsoll.planner.speed import step_seconds
 from plimsoll.planner.types import Analysis, Problem, Rates, Rehearsal
 from plimsoll.units import MIB
@@ -26,6 +27,9 @@ USUAL_SPREAD = 70 * MIB
 """By how much it may be less, or more. No budget is refused before a process was rehearsed: the smallest plan is."""
 KINDS_DIFFER = 0.08
 """Share of a process by which one with other levers may weigh more or less (docs/log.md, "Plans in seconds")."""
+
+ROUNDED = 1 << 15
+"""Bytes by which room for temporaries may be taken to be more than it is: what is compiled and rehearsed is exact."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +53,19 @@ class Prices:
 
     def __init__(self, problem: Problem, rates: Rates, static_of: StaticOf, beliefs: Beliefs) -> None:
         self.problem, self.rates, self.static_of, self.beliefs = problem, rates, static_of, beliefs
-        self.rehearsals: dict[Plan, Rehearsal] = {}
-        """Of each plan that was rehearsed for itself; the latest of a kind counts for the kind."""
+        self.rehearsed: dict[tuple[Combination, int], Rehearsal] = {}
+        """Of each candidate that was rehearsed for itself."""
+        self.processes: dict[tuple[Any, ...], Rehearsal] = {}
+        """The latest of each kind."""
         self._room: dict[object, float] = {}
         self._fastest: dict[Combination, float] = {}
+
+    def learn_rehearsal(self, combination: Combination, micro: int, rehearsal: Rehearsal) -> None:
+        """Learns what the process of a candidate weighs, and with it those of its kind."""
+        self.rehearsed[combination, micro] = rehearsal
+        alike = kind(combination.any_plan)
+        self.processes.pop(alike, None)
+        self.processes[alike] = rehearsal
 
     def learned(self) -> None:
         """Forgets what followed from less."""
@@ -70,9 +83,9 @@ class Prices:
 
     def fits(self, combination: Combination, micro: int) -> float:
         """Returns how likely the candidate fits; exactly 0 or 1 once it was compiled and rehearsed."""
-        plan, known = combination.plans[micro], self.beliefs.known[combination]
-        if micro in known.compiled and combination.steps[micro] in self.rehearsals:
-            return float(self.priced(plan, known.compiled[micro]).ledger.fits)
+        known = self.beliefs.known[combination]
+        if micro in known.compiled and (combination, micro) in self.rehearsed:
+            return float(self.priced(combination, micro, known.compiled[micro]).ledger.fits)
         room, spread = self._room_for(combination)
         low, likely, high = self.beliefs.temporaries(combination, micro)
         return Interval(low - spread, likely, high + spread).share_below(room)
@@ -131,31 +144,35 @@ class Prices:
         if analysis is None:
             likely = self.beliefs.temporaries(combination, micro).likely
             analysis = with_temporaries(known.estimate(micro), likely)
-        priced = self.priced(combination.plans[micro], analysis)
+        priced = self.priced(combination, micro, analysis)
         measured = self.problem.measure and micro in known.slower
         return replace(priced, seconds=self.seconds(combination, micro).likely, measured=measured)
 
     def needed(self, combination: Combination, micro: int) -> Interval:
         """Returns the smallest budget that the candidate fits in."""
-        plan, known = combination.plans[micro], self.beliefs.known[combination]
+        known = self.beliefs.known[combination]
+        rehearsal, spread = self._rehearsal(combination, micro)
+        *_, smallest = smaller(combination.plans[micro], self.problem)
+
+        def of(analysis: Analysis) -> int:
+            return self._ledger(smallest, analysis, rehearsal, self.problem).needed_bytes
+
         if micro in known.compiled:
-            needed, temporaries = self._needed(plan, known.compiled[micro]), exactly(0.0)
+            low = likely = high = of(known.compiled[micro])
         else:
-            needed, temporaries = 0, self.beliefs.temporaries(combination, micro)
-        spread = self._rehearsal(plan)[1]
-        low, likely, high = (needed or self._needed(plan, with_temporaries(NO_STEP, each)) if each < math.inf else each
-                             for each in temporaries)
+            low, likely, high = (
+                of(with_temporaries(NO_STEP, each)) if each < math.inf else math.inf
+                for each in self.beliefs.temporaries(combination, micro)
+            )
         return Interval(max(0.0, low - spread), likely, high + spread)
 
-    def _needed(self, plan: Plan, analysis: Analysis) -> int:
-        *_, smallest = smaller(plan, self.problem)
-        return self._ledger(smallest, analysis, self._rehearsal(plan)[0], self.problem).needed_bytes
-
-    def priced(self, plan: Plan, analysis: Analysis, problem: Problem | None = None) -> Candidate:
+    def priced(
+        self, combination: Combination, micro: int, analysis: Analysis, problem: Problem | None = None
+    ) -> Candidate:
         """Returns the first variant of the plan that fits, else the smallest, without its seconds."""
         problem = problem or self.problem
-        rehearsal, _ = self._rehearsal(plan)
-        for variant in smaller(plan, problem):
+        rehearsal, _ = self._rehearsal(combination, micro)
+        for variant in smaller(combination.plans[micro], problem):
             book = self._ledger(variant, analysis, rehearsal, problem)
             if book.fits:
                 break
@@ -165,25 +182,24 @@ class Prices:
         static = self.static_of(plan.fsdp, plan.storage)
         return ledger(plan, problem, static=static, analysis=analysis, rehearsal=rehearsal)
 
-    def _rehearsal(self, plan: Plan) -> tuple[Rehearsal, float]:
-        """Returns the plan's own rehearsal, else one of its kind, else any; and by how much it may differ.
+    def _rehearsal(self, combination: Combination, micro: int | None = None) -> tuple[Rehearsal, float]:
+        """Returns the candidate's own rehearsal, else one of its kind, else any; and by how much it may differ.
 
         How a process is loaded depends on its kind: what another kind takes to start is not held against it.
         """
-        if (own := self.rehearsals.get(same_step(plan))) is not None:
+        if micro is not None and (own := self.rehearsed.get((combination, micro))) is not None:
             return own, 0
-        alike = [each for other, each in self.rehearsals.items() if kind(other) == kind(plan)]
-        if alike:
-            return alike[-1], 0
-        if not self.rehearsals:
+        if (alike := self.processes.get(kind(combination.any_plan))) is not None:
+            return alike, 0
+        if not self.processes:
             return USUAL, USUAL_SPREAD
-        any_kind = list(self.rehearsals.values())[-1]
-        return replace(any_kind, starting_bytes=0), KINDS_DIFFER * any_kind.process_bytes
+        latest = list(self.processes.values())[-1]
+        return replace(latest, starting_bytes=0), KINDS_DIFFER * latest.process_bytes
 
     def _room_for(self, combination: Combination) -> tuple[float, float]:
         """Returns the most bytes that a step may need beyond its state, and what the process may weigh more."""
         plan = combination.any_plan
-        rehearsal, spread = self._rehearsal(plan)
+        rehearsal, spread = self._rehearsal(combination)
         key = plan.fsdp, plan.storage, plan.offload, plan.deterministic, kind(plan), rehearsal
         if key not in self._room:
             *_, smallest = smaller(plan, self.problem)
@@ -192,12 +208,12 @@ class Prices:
                 return self._ledger(smallest, with_temporaries(NO_STEP, bytes_), rehearsal, self.problem)
 
             nothing, low, high = book(0), 0, self.problem.budget_bytes
-            while nothing.fits and high - low > 1:
+            while nothing.fits and high - low > ROUNDED:
                 middle = (low + high) // 2
                 low, high = (middle, high) if book(middle).fits else (low, middle)
             on_host = nothing.host is not None and not nothing.host.fits
             lacking = max(0, nothing.needed_bytes - self.problem.budget_bytes)
-            self._room[key] = -math.inf if on_host else low - lacking
+            self._room[key] = -math.inf if on_host else high - lacking if nothing.fits else -lacking
         return self._room[key], spread
 
 

@@ -218,7 +218,7 @@ class Search:
                 needed.append((view, self.prices.needed(combination, micro)))
         known = [(view, bytes_) for view, bytes_ in needed if self._next(view) in (None, "rehearse", "measure")]
         best = min(known, key=lambda each: each[1].likely, default=None)
-        if best is not None and not self.prices.rehearsals:  # what processes weigh is known worst
+        if best is not None and not self.prices.processes:  # what processes weigh is known worst
             yield self._question(best[0], "rehearse", 1.0)
             return
         over = best[1].likely if best is not None else 2 * max((bytes_.low for _, bytes_ in needed), default=1.0)
@@ -229,7 +229,7 @@ class Search:
             if verb not in (None, "measure") and (best is None or view is not best[0]) and gain > SMALL_BYTES:
                 wanted = True
                 yield self._question(view, verb, gain)
-        if best is not None and not wanted and best[0].step not in self.prices.rehearsals:
+        if best is not None and not wanted and (best[0].combination, best[0].micro) not in self.prices.rehearsed:
             yield self._question(best[0], "rehearse", 0.0)
 
     def _question(self, view: View, verb: Verb, gain: float, *, first: bool = False) -> Question:
@@ -254,14 +254,14 @@ class Search:
 
     def _next(self, view: View) -> Verb | None:
         """Returns what is to be asked next of a candidate; None where everything is known."""
-        known, plan = self.beliefs.known[view.combination], view.step
+        known = self.beliefs.known[view.combination]
         if view.micro not in known.compiled:
             return "analyse" if known.traced else "trace"
         if 0 < view.fits < 1:
             return "rehearse"  # whether it fits hangs on the process
         if self.problem.measure and view.micro not in {*known.slower, *known.untimed}:
             return "measure"
-        return None if plan in self.prices.rehearsals else "rehearse"
+        return None if (view.combination, view.micro) in self.prices.rehearsed else "rehearse"
 
     def _nothing_compiles(self) -> bool:
         compiled = any(known.compiled for known in self.beliefs.known.values())
@@ -289,7 +289,7 @@ class Search:
     # What is learned.
 
     def _learn(self, question: Question, answer: Future[object]) -> None:
-        known, plan = self.beliefs.known[question.combination], question.step
+        known = self.beliefs.known[question.combination]
         try:
             found = answer.result()
         except DoesNotCompile as problem:
@@ -303,7 +303,7 @@ class Search:
                     by_rates = self.prices.by_rates(question.combination, question.micro, found)
                     self.prices.learn_seconds(question.combination, question.micro, by_rates)
             elif isinstance(found, Rehearsal):
-                self.prices.rehearsals[plan] = found
+                self.prices.learn_rehearsal(question.combination, question.micro, found)
             else:
                 *beside, seconds = found  # type: ignore[misc]
                 if question.beside is not None:  # as if both had been timed when the other was, whatever else runs now
@@ -334,7 +334,7 @@ class Search:
             self.prices.candidate(combination, micro)
             for combination, known in self.beliefs.known.items()
             for micro in known.compiled
-            if combination.steps[micro] in self.prices.rehearsals
+            if (combination, micro) in self.prices.rehearsed
             and combination.steps[micro] not in self.failed
         ]
 
@@ -345,7 +345,7 @@ class Search:
             for micro in known.compiled:
                 plan = combination.steps[micro]
                 timed = not self.problem.measure or micro in {*known.slower, *known.untimed}
-                settled = plan in self.prices.rehearsals and plan not in self.failed
+                settled = (combination, micro) in self.prices.rehearsed and plan not in self.failed
                 if settled and timed and self.prices.fits(combination, micro) == 1:
                     costs.append((self.prices.cost(combination, micro).likely, combination, micro))
         if not costs:
@@ -361,7 +361,7 @@ class Search:
         changed = replace(self.problem, measure=False, **changes)  # type: ignore[arg-type]
         try:
             found = Search(changed, self.compiler, self.say, deadline=self.deadline, clock=self.clock)
-            found.prices.rehearsals |= self.prices.rehearsals
+            found.prices.processes |= self.prices.processes
             return found._decided(found._by_time, found._best)
         except PlimsollError:
             return None
