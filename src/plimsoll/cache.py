@@ -128,7 +128,8 @@ def prune(folder: Path, limit: int) -> int:
                 break
             removed += entry.size_bytes if _remove(entry) else 0
         state.truncate(0)
-        state.write(now)  # of before: whatever was added meanwhile is looked at next time
+        if total - removed <= limit:  # else it looks again
+            state.write(now)  # as it was before, so that what was added meanwhile is looked at next time
     return removed
 
 
