@@ -196,7 +196,7 @@ def _remove(entry: Entry) -> bool:
 
 def _remove_text(path: Path) -> bool:
     if not path.name.startswith(_REMOVED):
-        place = path.with_name(f"{path.name}.made.lock")  # of data/packed/kept.py
+        place = path.with_name(f"{path.name.removesuffix('.part')}.made.lock")  # as in data/packed/kept.py
         gone = path.with_name(f"{_REMOVED}{path.name}-{os.getpid()}")
         with open(place, "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # OSError: a process is making it

@@ -1,8 +1,9 @@
 """A text that is tokenised once, into a packed folder of the cache, for all runs that read it with one tokenizer.
 
 The name of the folder is a digest of what its ids follow from: the tokenizer, and the files' names, sizes, formats and
-content. A text that changed, or another tokenizer, has another folder; a copy of the text elsewhere has the same. The
-folder may be removed at any time: the next run that needs it makes it again.
+content. A text that changed, or another tokenizer, has another folder; a copy of the text elsewhere has the same. It
+gets that name when it is whole, and is `.part` before. It may be removed at any time: the next run that needs it makes
+it again.
 
 `checked.json`, written last, has the SHA-256 of its files, and when they last changed. Files that did not change since
 are not read again; of others (copied, restored, written to) all is, and what is not as it was is made again.
@@ -80,16 +81,21 @@ def tokenised(documents: Documents, tokenizer: TextTokenizer, say: Say) -> Packe
             shutil.rmtree(folder, ignore_errors=True)
             packed = None
         if packed is None:
-            if not folder.exists():
+            part = folder.with_name(f"{name}.part")
+            if not part.exists():
                 _require_room(folder, documents, tokenizer, limit)
             say(f"tokens: made once, for all runs with this text and tokenizer, in {folder}")
             try:
-                _make(folder, made_with, documents, tokenizer, say)
+                _make(part, made_with, documents, tokenizer, say)
+                shutil.rmtree(
+                    folder, ignore_errors=True
+                )  # of an earlier version, which left what was not finished here
+                part.rename(folder)
             except DataError:  # the text changed, or is none: nothing that was written may be continued
-                shutil.rmtree(folder, ignore_errors=True)
+                shutil.rmtree(part, ignore_errors=True)
                 raise
             except (StoppedError, OSError) as problem:  # it is read another way, and whoever filled the disk needs it
-                shutil.rmtree(folder, ignore_errors=True)
+                shutil.rmtree(part, ignore_errors=True)
                 why = problem.strerror if isinstance(problem, OSError) else "its disk is full"
                 raise NotKept(f"the cache {home} has no room for {documents.name}: {why}. {_ADVICE}") from None
             packed = open_packed(folder)
@@ -103,7 +109,7 @@ _ADVICE = "`plimsoll doctor` shows what the cache holds, and PLIMSOLL_CACHE name
 
 def kept(name: str) -> Packed | None:
     """Returns the tokenised text of this name from the cache; None where it is not there, or is damaged."""
-    with suppress(DataError):
+    with suppress(DataError, OSError):  # it may be removed meanwhile
         return _opened(cache.cache_folder() / "tokens" / name)
     return None
 
