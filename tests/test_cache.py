@@ -46,7 +46,10 @@ def test_the_limit_is_5_gib_or_what_the_user_says(monkeypatch):
         cache.limit_bytes()
 
 
-@given(st.lists(st.tuples(st.sampled_from(list(cache.PARTS)), st.integers(0, 50), AGES)), st.integers(0, 400))
+@given(
+    st.lists(st.tuples(st.sampled_from(["autotuning", "tokens", "answers"]), st.integers(0, 50), AGES)),
+    st.integers(0, 400),
+)
 def test_the_least_recently_used_go_first_and_no_more_than_needed(tmp_path_factory, rows, limit):
     folder = tmp_path_factory.mktemp("cache")
     for number, (part, size, age) in enumerate(rows):
@@ -62,6 +65,18 @@ def test_the_least_recently_used_go_first_and_no_more_than_needed(tmp_path_facto
         last = max(gone, key=lambda entry: entry.used_ns)
         assert all(last.used_ns <= entry.used_ns for entry in left)
         assert sum(entry.size_bytes for entry in [*left, last]) > limit
+
+
+@pytest.mark.parametrize("hours", [-30, -1, 1, 23, 25])
+def test_answers_that_may_rest_on_a_compiled_step_go_with_it(tmp_path, hours):
+    """An answer is written after its step was last used, as far as the system has noted; using it changes no more."""
+    day = 24 * 3600
+    put(tmp_path, "compiled", "jit_f-1-cache", size=100, age=9 * day)
+    later = put(tmp_path, "compiled", "jit_g-1-cache", size=100, age=2 * day)
+    answer = put(tmp_path, "answers", "a.json", size=10, age=9 * day - hours * 3600)
+    os.utime(answer, (time.time(), answer.stat().st_mtime))
+    assert cache.prune(tmp_path, 150) == (100 if hours == 25 else 110)
+    assert [later.exists(), answer.exists()] == [True, hours == 25]
 
 
 def test_what_a_process_may_be_about_to_use_stays_and_is_looked_at_again(tmp_path):
@@ -83,7 +98,7 @@ def test_reading_a_compiled_step_is_using_it(tmp_path):
     os.utime(step, (written + 300, written))
     assert cache.prune(tmp_path, 20) == 0
     assert step.stat().st_mtime == step.stat().st_atime == pytest.approx(written + 300)
-    put(tmp_path, "answers", "a.json", size=1, age=0)
+    put(tmp_path, "tokens", "text", size=1, age=0)
     assert cache.prune(tmp_path, 11) == 10
     assert [step.exists(), other.exists()] == [True, False]
 

@@ -36,6 +36,9 @@ LIMIT, DEFAULT_LIMIT_BYTES = "PLIMSOLL_CACHE_LIMIT", 5 * GIB
 IN_USE_SECONDS = 600
 """Time after its last use for which an entry stays, even above the limit: the training that follows a plan loads what
 the planner compiled, and would need the memory of a compiler without it."""
+NOTED_WITHIN_SECONDS = 24 * 3600
+"""Time that a system may take to note that a file was read again: an answer that was written this long after the last
+known use of a compiled step may rest on it."""
 _REMOVED = ".removed-"
 """Beginning of the name of a folder that is being removed: none is half there under its own name."""
 _AUTOTUNING = "compiled/xla_gpu_per_fusion_autotune_cache_dir"
@@ -86,15 +89,17 @@ class Entry:
     size_bytes: int
     used_ns: int
     """Time of its last use, in nanoseconds since 1970."""
+    made_ns: int
+    """Time when it was written; known of answers."""
 
 
 def entries(folder: Path) -> list[Entry]:
     """Returns what the limit of the cache is for.
 
-    A file's last use is the later of its times of writing and reading; our own readers set the first. JAX sets none:
-    Linux notes the reading, but of a file that it has noted a reading of since it was written only once a day
-    (`relatime`). So such a file's time of writing is set to that of its reading, and its next reading is noted. Where
-    a disk notes none (`noatime`), the oldest compiled steps go first.
+    A file's last use is the later of its times of writing and reading, and our own readers set the second. JAX sets
+    none: Linux notes a reading of a file once after it was written, and then once a day (`relatime`). So the time of
+    writing of such a file is set to that of its reading, and its next reading is noted. Where a disk notes none
+    (`noatime`), the oldest compiled steps go first.
     """
     found = [_of_file("answers", file) for file in _inside(folder / "answers")]
     found += [_of_file("compiled", file) for file in _inside(folder / "compiled")]
@@ -110,6 +115,9 @@ def prune(folder: Path, limit: int) -> int:
     Costs the time of a few `stat` calls unless something was added since it last looked; then, that of one for each
     file. Another process that does the same at this moment is left to do it.
 
+    With a compiled step go the answers that may rest on it. The training that follows a plan whose answers are there
+    would else compile the step itself, in 150 MiB that the plan does not have (docs/log.md, "The cache has a limit").
+
     Args:
         folder: The cache folder.
         limit: Bytes that may stay. What was used in the last `IN_USE_SECONDS` does in any case.
@@ -123,10 +131,15 @@ def prune(folder: Path, limit: int) -> int:
             return 0
         found = sorted(entries(folder), key=lambda entry: entry.used_ns)
         total, in_use = sum(entry.size_bytes for entry in found), time.time_ns() - IN_USE_SECONDS * 10**9
+        rested_on = 0
         for entry in found:
             if total - removed <= limit or entry.used_ns > in_use:
                 break
             removed += entry.size_bytes if _remove(entry) else 0
+            rested_on = entry.used_ns if entry.part == "compiled" else rested_on
+        for entry in found:
+            if entry.part == "answers" and entry.made_ns <= rested_on + NOTED_WITHIN_SECONDS * 10**9:
+                removed += entry.size_bytes if entry.path.exists() and _remove(entry) else 0
         state.truncate(0)
         if total - removed <= limit:  # else it looks again
             state.write(now)  # as it was before, so that what was added meanwhile is looked at next time
@@ -164,11 +177,11 @@ def _of_file(part: str, path: Path) -> Entry | None:
     status = _status(path)
     if status is None or not stat.S_ISREG(status.st_mode) or path.name in _OF_JAX or path.name.endswith(_TIME):
         return None
-    used = max(status.st_atime_ns, status.st_mtime_ns)
-    if used > status.st_mtime_ns:
-        with contextlib.suppress(OSError):
+    made, used = status.st_mtime_ns, max(status.st_atime_ns, status.st_mtime_ns)
+    if part == "compiled" and used > made:
+        with contextlib.suppress(OSError):  # another user's
             os.utime(path, ns=(used, used))
-    return Entry(part=part, path=path, size_bytes=status.st_size, used_ns=used)
+    return Entry(part=part, path=path, size_bytes=status.st_size, used_ns=used, made_ns=made)
 
 
 def _of_text(path: Path) -> Entry | None:
@@ -176,8 +189,8 @@ def _of_text(path: Path) -> Entry | None:
     if status is None or not stat.S_ISDIR(status.st_mode):
         return None
     files = [inside for file in _inside(path) if (inside := _status(file))]
-    used = 0 if path.name.startswith(_REMOVED) else status.st_mtime_ns
-    return Entry(part="tokens", path=path, size_bytes=sum(file.st_size for file in files), used_ns=used)
+    size, used = sum(file.st_size for file in files), 0 if path.name.startswith(_REMOVED) else status.st_mtime_ns
+    return Entry(part="tokens", path=path, size_bytes=size, used_ns=used, made_ns=used)
 
 
 def _remove(entry: Entry) -> bool:
