@@ -7,8 +7,10 @@ import subprocess
 import sys
 import textwrap
 import time
+import zlib
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -101,6 +103,23 @@ def test_reading_a_compiled_step_is_using_it(tmp_path):
     put(tmp_path, "tokens", "text", size=1, age=0)
     assert cache.prune(tmp_path, 11) == 10
     assert [step.exists(), other.exists()] == [True, False]
+
+
+def test_a_compiled_step_that_was_half_written_is_removed_once_it_was_used(tmp_path):
+    """JAX would never replace it. What is being written now is left alone, and so is what no process has read."""
+    whole = zstandard.compress(os.urandom(300_000))
+    contents = {"whole": whole, "half": whole[:70_000], "nothing": b"", "now": whole[:70_000], "unused": whole[:-1]}
+    contents["by another library"] = zlib.compress(whole)[:100]
+    ages = {"now": 0, "unused": 10**6}
+    for name, content in contents.items():
+        step = put(tmp_path, "compiled", f"{name}-cache", size=0, age=0)
+        step.write_bytes(content)
+        used = time.time() - ages.get(name, 60)
+        os.utime(step, (used, used))
+    assert cache.prune(tmp_path, GIB) == 0
+    assert {path.name.removesuffix("-cache") for path in (tmp_path / "compiled").iterdir()} == {
+        "whole", "now", "unused", "by another library"
+    }  # fmt: skip
 
 
 def test_nothing_is_listed_where_nothing_was_added(tmp_path, monkeypatch):

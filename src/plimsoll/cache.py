@@ -39,6 +39,8 @@ the planner compiled, and would need the memory of a compiler without it."""
 NOTED_WITHIN_SECONDS = 24 * 3600
 """Time that a system may take to note that a file was read again: an answer that was written this long after the last
 known use of a compiled step may rest on it."""
+WRITTEN_SECONDS = 5
+"""Time after which a compiled step that is not whole is no longer being written, which takes milliseconds."""
 _REMOVED = ".removed-"
 """Beginning of the name of a folder that is being removed: none is half there under its own name."""
 _AUTOTUNING = "compiled/xla_gpu_per_fusion_autotune_cache_dir"
@@ -129,7 +131,8 @@ def prune(folder: Path, limit: int) -> int:
         before, now = state.read(), json.dumps([limit, *_times(folder)])
         if before == now:
             return 0
-        found = sorted(entries(folder), key=lambda entry: entry.used_ns)
+        since_ns = os.fstat(state.fileno()).st_mtime_ns - IN_USE_SECONDS * 10**9
+        found = sorted(_whole(entries(folder), since_ns), key=lambda entry: entry.used_ns)
         total, in_use = sum(entry.size_bytes for entry in found), time.time_ns() - IN_USE_SECONDS * 10**9
         rested_on = 0
         for entry in found:
@@ -140,9 +143,8 @@ def prune(folder: Path, limit: int) -> int:
         for entry in found:
             if entry.part == "answers" and entry.made_ns <= rested_on + NOTED_WITHIN_SECONDS * 10**9:
                 removed += entry.size_bytes if entry.path.exists() and _remove(entry) else 0
-        state.truncate(0)
-        if total - removed <= limit:  # else it looks again
-            state.write(now)  # as it was before, so that what was added meanwhile is looked at next time
+        state.truncate(0)  # written is how it was before: what was added meanwhile is looked at next time
+        state.write(now if total - removed <= limit else "above the limit: looks again")
     return removed
 
 
@@ -152,6 +154,30 @@ def empty(folder: Path) -> tuple[list[Entry], list[Entry]]:
     for entry in entries(folder):
         (removed if _remove(entry) else kept).append(entry)
     return removed, kept
+
+
+def _whole(found: list[Entry], since_ns: int) -> list[Entry]:
+    """Removes compiled steps that were used since then and are not whole, and returns all other entries.
+
+    JAX writes a step in place and never replaces it: a full disk or a killed process leaves its beginning for good, of
+    which JAX warns, and compiles the step anew, in every process.
+    """
+    import zstandard
+
+    whole, written_by_ns = [], time.time_ns() - WRITTEN_SECONDS * 10**9
+    for entry in found:
+        try:
+            if entry.part == "compiled" and since_ns <= entry.used_ns and entry.made_ns < written_by_ns:
+                content = entry.path.read_bytes()
+                if content.startswith(zstandard.FRAME_HEADER) or not content:
+                    zstandard.ZstdDecompressor().decompress(content)
+        except zstandard.ZstdError:
+            _remove(entry)
+        except OSError:  # another process has removed it
+            continue
+        else:
+            whole.append(entry)
+    return whole
 
 
 def _times(folder: Path) -> list[int]:

@@ -128,12 +128,12 @@ def _opened(folder: Path) -> Packed | None:
 def _require_room(folder: Path, documents: Documents, tokenizer: TextTokenizer, limit: int) -> None:
     """Raises NotKept where neither the disk nor the limit of the cache has room for the text."""
     expected = expected_bytes(documents, tokenizer) or 0
-    free = free_bytes(folder) - LEAST_FREE
-    if expected > min(free, limit):
-        room = f"may have {format_bytes(limit)} ({cache.LIMIT})"
-        if free < limit:
-            room = f"has {format_bytes(max(0, free))} of disk left at {folder.parent}"
-        raise NotKept(f"{documents.name} takes about {format_bytes(expected)} of ids, and the cache {room}. {_ADVICE}")
+    free = free_bytes(folder)
+    if expected > min(free - LEAST_FREE, limit):
+        room = f"the cache may have {format_bytes(limit)} ({cache.LIMIT})"
+        if free - LEAST_FREE < limit:
+            room = f"{format_bytes(free)} are free at {folder.parent}, of which {format_bytes(LEAST_FREE)} stay free"
+        raise NotKept(f"{documents.name} takes about {format_bytes(expected)} of ids, and {room}. {_ADVICE}")
 
 
 def _state(path: Path) -> list[int]:
