@@ -194,6 +194,7 @@ def test_planners_at_once_share_answers_that_another_process_removes(tmp_path):
         assert len(json.loads(path.read_text())["seconds"]) == 2000
 
 
+@pytest.mark.slow
 def test_processes_at_once_share_compiled_steps_that_another_one_removes(tmp_path):
     """What is left is whole: a third process loads or compiles all of it, and JAX warns of nothing."""
     program = """

@@ -33,9 +33,9 @@ PARTS = {
 }
 """Parts that are made again where they are missing, and their names in words."""
 LIMIT, DEFAULT_LIMIT_BYTES = "PLIMSOLL_CACHE_LIMIT", 5 * GIB
-IN_USE_SECONDS = 600
-"""Time after its last use for which an entry stays, even above the limit: the training that follows a plan loads what
-the planner compiled, and would need the memory of a compiler without it."""
+IN_USE_SECONDS = 3600
+"""Time after its last use for which an entry stays, even above the limit, longer than a plan takes: the training that
+follows it loads what the planner compiled, and would need the memory of a compiler without it."""
 NOTED_WITHIN_SECONDS = 24 * 3600
 """Time that a system may take to note that a file was read again: an answer that was written this long after the last
 known use of a compiled step may rest on it."""
