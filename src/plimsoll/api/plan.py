@@ -117,7 +117,8 @@ def plan(
     about = {"recipe": to_dict(recipe), "steps": (prepared or recipe).steps or UNKNOWN_STEPS}
     command, variables = _compile_process(target, card, budget, about, say, measure=measure)
     with ExitStack() as stack:
-        stack.callback(prune, cache, cache_limit)  # of a refused plan, too
+        prune(cache, cache_limit)  # a step that a full disk cut short would be compiled, and measured, in the rehearsal
+        stack.callback(prune, cache, cache_limit)  # after a refusal, too
         compiler = stack.enter_context(Child(command, variables, about=about, answers=cache / "answers"))
         planned = search(problem, compiler, say)
         if compiler.not_kept is not None:
