@@ -254,7 +254,7 @@ def test_processes_at_once_tokenise_a_text_that_another_one_removes(text, byte_t
     emptied, printed = together(
         tmp_path / "cache", program, text=str(text), tokenizer=str(tmp_path / "tokenizer.json"), expected=digest
     )
-    assert emptied > 2
+    assert emptied > 0
     assert all(int(read) > 0 for read in printed)
     assert {path.suffix for path in (tmp_path / "cache/tokens").iterdir()} <= {"", ".lock"}
     packed = tokenised(open_documents(str(text)), byte_tokenizer, unheard)

@@ -35,9 +35,8 @@ from plimsoll.errors import DataError, PlimsollError, StoppedError
 from plimsoll.units import format_bytes
 
 Say = Callable[[str], None]
-
-
 CHECKED = "checked.json"
+_ADVICE = "`plimsoll doctor` shows what the cache holds, and PLIMSOLL_CACHE names another folder"
 
 
 class NotKept(PlimsollError):
@@ -78,33 +77,19 @@ def tokenised(documents: Documents, tokenizer: TextTokenizer, say: Say) -> Packe
             packed = _opened(folder)
         except DataError as problem:
             say(f"tokens: those in the cache are damaged and made again ({problem})")
-            shutil.rmtree(folder, ignore_errors=True)
             packed = None
         if packed is None:
+            shutil.rmtree(folder, ignore_errors=True)  # an earlier version kept unfinished ones here, too
             part = folder.with_name(f"{name}.part")
             if not part.exists():
                 _require_room(folder, documents, tokenizer, limit)
             say(f"tokens: made once, for all runs with this text and tokenizer, in {folder}")
-            try:
-                _make(part, made_with, documents, tokenizer, say)
-                shutil.rmtree(
-                    folder, ignore_errors=True
-                )  # of an earlier version, which left what was not finished here
-                part.rename(folder)
-            except DataError:  # the text changed, or is none: nothing that was written may be continued
-                shutil.rmtree(part, ignore_errors=True)
-                raise
-            except (StoppedError, OSError) as problem:  # it is read another way, and whoever filled the disk needs it
-                shutil.rmtree(part, ignore_errors=True)
-                why = problem.strerror if isinstance(problem, OSError) else "its disk is full"
-                raise NotKept(f"the cache {home} has no room for {documents.name}: {why}. {_ADVICE}") from None
+            _make_or_nothing(part, made_with, documents, tokenizer, say)
+            part.rename(folder)
             packed = open_packed(folder)
             say(f"tokens: {packed.tokens:,} of {packed.documents:,} documents")
     cache.prune(home, limit)
     return packed
-
-
-_ADVICE = "`plimsoll doctor` shows what the cache holds, and PLIMSOLL_CACHE names another folder"
 
 
 def kept(name: str) -> Packed | None:
@@ -172,6 +157,21 @@ def _require_unchanged(folder: Path) -> None:
         ) from None
     with suppress(OSError):
         _note_unchanged(folder, digests)
+
+
+def _make_or_nothing(
+    folder: Path, made_with: Mapping[str, Any], documents: Documents, tokenizer: TextTokenizer, say: Say
+) -> None:
+    """Makes a text. Only what was interrupted is left to be continued, not what failed."""
+    try:
+        _make(folder, made_with, documents, tokenizer, say)
+    except DataError:  # the text changed, or is none
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    except (StoppedError, OSError) as problem:  # it is read another way, and whoever filled the disk needs it
+        shutil.rmtree(folder, ignore_errors=True)
+        why = problem.strerror if isinstance(problem, OSError) else "the disk is full"
+        raise NotKept(f"{folder.parent} has no room for the ids of {documents.name}: {why}. {_ADVICE}") from None
 
 
 def _make(folder: Path, made_with: Mapping[str, Any], documents: Documents, tokenizer: TextTokenizer, say: Say) -> None:
