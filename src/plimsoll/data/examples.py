@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from plimsoll.data.batch_source import BatchSource, Permuted
+from plimsoll.data.batch_source import BatchSource, PermutedBatches
 from plimsoll.errors import DataError, PlimsollError
 from plimsoll.types import COUNTED
 
@@ -87,6 +87,9 @@ class Examples(ExampleSet, Sequence[Example]):
         if not self._count:
             raise DataError(f"{called} is empty: it has no example to learn from")
         self.spec = {name: (value.shape, value.dtype.name) for name, value in self._read(0).items()}
+        plain = (type(rows) in (np.ndarray, np.memmap) and rows.dtype.kind != "O" for rows in self._arrays.values())
+        self._rows_are_checked = bool(self._arrays) and all(plain)
+        """True of arrays whose rows have one shape and type by themselves: not of objects."""
 
     def __len__(self) -> int:
         return self._count
@@ -110,15 +113,30 @@ class Examples(ExampleSet, Sequence[Example]):
         return example
 
     def loader(self, *, batch_size: int, seed: int, shuffle: bool = True, prefetch: int = 2) -> BatchSource:
-        order = Permuted(self, size={"examples": len(self)}, seed=seed if shuffle else None)
-        return BatchSource(order.batch(batch_size, drop_remainder=True, batch_fn=_stacked), prefetch=prefetch)
+        size, order_seed = {"examples": len(self)}, seed if shuffle else None
+        batches = PermutedBatches(self._batch, len(self), batch_size=batch_size, size=size, seed=order_seed)
+        return BatchSource(batches, prefetch=prefetch)
 
     def counted(self, batch_size: int) -> Iterator[Example]:
         for first in range(0, len(self), batch_size):
-            rows = [self[index] for index in range(first, min(first + batch_size, len(self)))]
-            counted = np.arange(batch_size) < len(rows)
-            rows += rows[-1:] * (batch_size - len(rows))
-            yield _stacked(rows) | {COUNTED: counted}
+            batch = self._batch(np.arange(first, min(first + batch_size, len(self))))
+            rows = np.arange(batch_size)
+            counted = rows < len(self) - first
+            if not counted.all():
+                batch = {name: values[np.minimum(rows, len(values) - 1)] for name, values in batch.items()}
+            yield batch | {COUNTED: counted}
+
+    def _batch(self, indices: np.ndarray) -> Example:
+        """Returns a batch of these examples: rows of the arrays taken together, where all of them are numbers."""
+        if self._rows_are_checked:
+            try:
+                return {
+                    str(name): narrowed(rows.take(indices, axis=0), self.called) for name, rows in self._arrays.items()
+                }
+            except DataError:  # too large a number: reading one by one names its example
+                pass
+        examples = [self[index] for index in indices.tolist()]
+        return {name: np.stack([example[name] for example in examples]) for name in examples[0]}
 
     def _read(self, index: int) -> Example:
         try:
@@ -162,7 +180,3 @@ def narrowed(value: Any, words: str) -> np.ndarray:
             f" {np.iinfo(narrow).max:,}"
         )
     return array.astype(narrow)
-
-
-def _stacked(examples: Sequence[Example]) -> Example:
-    return {name: np.stack([example[name] for example in examples]) for name in examples[0]}
