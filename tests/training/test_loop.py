@@ -444,7 +444,7 @@ def test_where_one_step_is_under_way_at_a_time_the_kernel_takes_back_what_it_lef
     """Between steps, and between the batches of an evaluation."""
     looks = []
     monkeypatch.setitem(loop.IN_FLIGHT, "cpu", limit)
-    monkeypatch.setattr(memory, "settle", lambda: looks.append(1) or 1)
+    monkeypatch.setattr(memory, "settle", lambda **_: looks.append(1) or 1)
     flight = loop._InFlight(Silent())
     for step in range(3):
         flight.add(step, {"loss": 1.0, "gradient_norm": 1.0})
@@ -457,7 +457,7 @@ def test_where_one_step_is_under_way_at_a_time_the_kernel_takes_back_what_it_lef
 def test_no_more_steps_are_under_way_than_may_be(monkeypatch, limit, under_way):
     """Two where a backend says nothing of its own."""
     monkeypatch.setattr(loop, "IN_FLIGHT", {} if limit == 2 else {"cpu": limit})
-    monkeypatch.setattr(memory, "settle", lambda: 1)
+    monkeypatch.setattr(memory, "settle", lambda **_: 1)
     ended, waiting = [], []
 
     class Noting(Silent):

@@ -155,7 +155,7 @@ def test_settling_ends_at_the_latest_when_patience_does(kernel):
 def test_a_heap_is_trimmed_where_more_than_4_mib_are_left_than_after_the_last_time(monkeypatch):
     left = iter([100, 100 + 4 * MIB, 101 + 4 * MIB, 50, 50 + 4 * MIB, 51 + 4 * MIB, 60])
     trimmed = []
-    monkeypatch.setattr(memory, "settle", lambda: next(left))
+    monkeypatch.setattr(memory, "settle", lambda **_: next(left))
     monkeypatch.setattr(memory, "trim_heap", lambda: trimmed.append(len(trimmed)))
     between, after = memory.BetweenSteps(), []
     for _ in range(5):
