@@ -21,6 +21,11 @@ from plimsoll.types import COUNTED
 
 Example = dict[str, np.ndarray]
 
+HANDED_OVER = 256 * 2**10
+"""Bytes of a batch from which a thread reads rows of arrays ahead: taking fewer from memory takes 10 to 50 us, and a
+batch from another thread 60, while that one and the training loop wait for Python's lock (docs/log.md, "Small steps").
+"""
+
 _NARROW = {"float64": np.float32, "complex128": np.complex64, "int64": np.int32, "uint64": np.uint32}
 
 
@@ -115,6 +120,9 @@ class Examples(ExampleSet, Sequence[Example]):
     def loader(self, *, batch_size: int, seed: int, shuffle: bool = True, prefetch: int = 2) -> BatchSource:
         size, order_seed = {"examples": len(self)}, seed if shuffle else None
         batches = PermutedBatches(self._batch, len(self), batch_size=batch_size, size=size, seed=order_seed)
+        in_memory = self._rows_are_checked and not any(isinstance(rows, np.memmap) for rows in self._arrays.values())
+        if in_memory and batch_size * sum(rows.nbytes for rows in self._arrays.values()) <= HANDED_OVER * len(self):
+            prefetch = 0
         return BatchSource(batches, prefetch=prefetch)
 
     def counted(self, batch_size: int) -> Iterator[Example]:

@@ -24,20 +24,14 @@ FILE = re.compile("/(?!dev/|memfd:)")
 _MADV_DONTNEED = 4
 
 
-def _status(field: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1]) * 1024
-    raise KeyError(field)
-
-
 def resident_bytes() -> int:
     """Returns the bytes that this process holds now."""
     if sys.platform != "linux":
         import psutil
 
         return psutil.Process().memory_info().rss
-    return _status("VmRSS")
+    with open("/proc/self/statm", "rb") as file:  # a quarter of the time that `status` takes
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def peak_resident_bytes() -> int:
@@ -47,7 +41,8 @@ def peak_resident_bytes() -> int:
 
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
-    return _status("VmHWM")
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 
 def settle(*, enough: int = 0, patience: float = 0.03, interval: float = 5e-4) -> int:
@@ -58,19 +53,13 @@ def settle(*, enough: int = 0, patience: float = 0.03, interval: float = 5e-4) -
     if sys.platform != "linux":
         return resident_bytes()
     deadline = time.perf_counter() + patience
-
-    def pages() -> int:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1])
-
-    size = os.sysconf("SC_PAGE_SIZE")
-    lowest, still = pages(), 0
-    while still < 3 and lowest * size > enough and time.perf_counter() < deadline:
+    lowest, still = resident_bytes(), 0
+    while still < 3 and lowest > enough and time.perf_counter() < deadline:
         time.sleep(interval)
-        now = pages()
+        now = resident_bytes()
         still = still + 1 if now >= lowest else 0
         lowest = min(lowest, now)
-    return lowest * size
+    return lowest
 
 
 def trim() -> None:
