@@ -4,8 +4,8 @@
 
 The bare loop is what one writes without a library: a jitted step with its state donated, batches that are rows of NumPy
 arrays in a permuted order, the loss read every ten steps. The two take turns, each in a process of its own, the same
-model, data, optimizer and batch. Of the trained run the first steps are left out, as in the bare loop. Medians of the
-rounds; `cores taken by others` says whether the figures mean anything.
+model, data, optimizer and batch. Of each the median over windows of ten steps, the first steps left out, and then of
+the rounds; `cores taken by others` says whether the figures mean anything.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib.util
+import itertools
 import json
 import os
 import statistics
@@ -77,7 +78,7 @@ def ours(given: argparse.Namespace, run: Path) -> dict[str, float]:
     waited = [row["data_seconds"] for row in done.rows if "data_seconds" in row and row["step"] > WARM]
     return {
         "promised": promised,
-        "trained": BATCH / statistics.mean(seconds),
+        "trained": BATCH / statistics.median(seconds),
         "waited": sum(waited) / sum(seconds),
         "predicted MiB": done.predicted / 2**20,
         "peak MiB": done.peak / 2**20,
@@ -114,18 +115,17 @@ def bare(given: argparse.Namespace) -> float:
     params = recipe.init(jax.random.key(0))
     state = params, rule.init(params)
     data, random = recipe.data(), np.random.default_rng(0)
-    count, order, started = len(next(iter(data.values()))), np.zeros(0, int), 0.0
+    count, order, ends = len(next(iter(data.values()))), np.zeros(0, int), []
     for number in range(given.steps):
-        if number == WARM:
-            started = time.perf_counter()
         if len(order) < BATCH:
             order = np.concatenate([order, random.permutation(count)])
         rows, order = order[:BATCH], order[BATCH:]
         state, loss = jitted(state, {name: values[rows] for name, values in data.items()})
         if number % LOGGED == 0:
             float(loss)
-    jax.block_until_ready(state)
-    return BATCH * (given.steps - WARM) / (time.perf_counter() - started)
+            if number >= WARM:
+                ends.append(time.perf_counter())
+    return BATCH * LOGGED / statistics.median(end - start for start, end in itertools.pairwise(ends))
 
 
 def _recipe(width: int) -> Any:

@@ -453,6 +453,24 @@ def test_where_one_step_is_under_way_at_a_time_the_kernel_takes_back_what_it_lef
     assert len(looks) == 2 * settled
 
 
+def test_while_one_step_from_the_heap_runs_the_numbers_of_the_one_before_are_logged(monkeypatch):
+    """On a CPU, too: and what is left is looked at after each step as before."""
+    looks, ended = [], []
+    monkeypatch.setattr(memory, "settle", lambda **_: looks.append(1) or 1)
+
+    class Noting(Silent):
+        def step(self, done, metrics):
+            ended.append(done)
+
+    flight = loop._InFlight(Noting(), in_heap=True)
+    for step in range(3):
+        flight.add(step, {"loss": 1.0, "gradient_norm": 1.0})
+        assert ended == list(range(step))
+    flight.land()
+    assert ended == [0, 1, 2]
+    assert len(looks) == 3
+
+
 @pytest.mark.parametrize(("limit", "under_way"), [(1, [0, 0, 0, 0]), (2, [1, 1, 1, 1]), (3, [1, 2, 2, 2])])
 def test_no_more_steps_are_under_way_than_may_be(monkeypatch, limit, under_way):
     """Two where a backend says nothing of its own."""

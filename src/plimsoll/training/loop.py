@@ -26,7 +26,9 @@ IN_FLIGHT = {"cpu": 1}
 """Backend to the steps that may be under way at once, else 2: JAX runs ahead otherwise, and memory with it.
 
 On a CPU one: the next step would touch its temporaries while the kernel still takes back those of the last, which
-showed as a fifth of them on top of the peak, now and then (docs/log.md, "Two steps at once")."""
+showed as a fifth of them on top of the peak, now and then (docs/log.md, "Two steps at once"). Temporaries from the heap
+stay where they are, so two steps of a small model may be under way: the numbers of one are read and logged, and the
+next batch taken, while the other runs."""
 
 TIME_IS_UP, OVER_BUDGET = 100, 101
 """Reasons to stop a session, besides the numbers of signals; of several processes' requests, the largest counts."""
@@ -104,7 +106,7 @@ def run_steps(
     """
     first = int(state["step"])
     deadline = time.monotonic() + schedule.stop_after_seconds
-    flight, agreed = _InFlight(log), Agreement()
+    flight, agreed = _InFlight(log, in_heap=executables.in_heap), Agreement()
     evaluated_at = saved_at = first
     step = first
     reason = 0
@@ -203,9 +205,11 @@ def _on_host(metrics: Any) -> Any:
 class _InFlight:
     """Holds the metrics of the steps under way, and waits for the oldest when there are too many."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, *, in_heap: bool = False) -> None:
         self._log = log
-        self._limit = IN_FLIGHT.get(jax.default_backend(), 2)
+        limit = IN_FLIGHT.get(jax.default_backend(), 2)
+        self._settles = limit == 1
+        self._limit = 2 if in_heap else limit
         self._steps: deque[tuple[int, Report]] = deque()
         self._between = memory.BetweenSteps()
 
@@ -213,7 +217,7 @@ class _InFlight:
         self._steps.append((step, metrics))
         while len(self._steps) >= self._limit:
             self._finish(*self._steps.popleft())
-        if self._limit == 1:
+        if self._settles:
             self._between.settle()
 
     def land(self) -> None:
