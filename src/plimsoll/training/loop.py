@@ -192,6 +192,7 @@ def summed(batches: Iterator[Batch], evaluate: Callable[[Any, Batch], Any], para
 
 def numbers_of(report: Mapping[str, Any]) -> dict[str, float]:
     """Returns a step's report as numbers: sums are divided, and left out where their weight is zero."""
+    report = _on_host(report)
     pairs = {name: value for name, value in report.items() if isinstance(value, LossSum)}
     numbers = {name: float(total) / float(weight) for name, (total, weight) in pairs.items() if weight}
     return numbers | {name: float(value) for name, value in report.items() if name not in pairs}
@@ -226,7 +227,7 @@ class _InFlight:
             self._finish(*self._steps.popleft())
 
     def _finish(self, step: int, metrics: Report) -> None:
-        numbers = numbers_of(_on_host(metrics))
+        numbers = numbers_of(metrics)
         if numbers.get("scale", 0.0) > SMALLEST and not math.isfinite(numbers["gradient_norm"]):
             del numbers["gradient_norm"]  # an overflow of float16: the step was skipped, its scale is halved
         elif not math.isfinite(numbers["loss"]) or not math.isfinite(numbers["gradient_norm"]):
