@@ -26,7 +26,10 @@ HANDED_OVER = 256 * 2**10
 batch from another thread 60, while that one and the training loop wait for Python's lock (docs/log.md, "Small steps").
 """
 
-_NARROW = {"float64": np.float32, "complex128": np.complex64, "int64": np.int32, "uint64": np.uint32}
+_NARROW = {
+    np.dtype(wide): np.dtype(narrow)
+    for wide, narrow in (("float64", "float32"), ("complex128", "complex64"), ("int64", "int32"), ("uint64", "uint32"))
+}
 
 
 class ExampleSet(Sized):
@@ -179,12 +182,11 @@ def narrowed(value: Any, words: str) -> np.ndarray:
     if array.dtype.kind not in "biufc" and array.dtype.name != "bfloat16":
         kind = f"a {type(value).__name__}" if not isinstance(value, np.ndarray) else f"an array of {array.dtype}"
         raise DataError(f"{words} is {kind}, not numbers")
-    narrow = _NARROW.get(array.dtype.name)
+    narrow = _NARROW.get(array.dtype)
     if narrow is None:
         return array
     if array.dtype.kind in "iu" and array.size and not np.can_cast(np.min_scalar_type(array.max()), narrow):
         raise DataError(
-            f"{words} has {array.max():,}, and the largest that a {np.dtype(narrow).name} holds is"
-            f" {np.iinfo(narrow).max:,}"
+            f"{words} has {array.max():,}, and the largest that a {narrow.name} holds is {np.iinfo(narrow).max:,}"
         )
     return array.astype(narrow)

@@ -192,15 +192,26 @@ def summed(batches: Iterator[Batch], evaluate: Callable[[Any, Batch], Any], para
 
 def numbers_of(report: Mapping[str, Any]) -> dict[str, float]:
     """Returns a step's report as numbers: sums are divided, and left out where their weight is zero."""
-    report = _on_host(report)
-    pairs = {name: value for name, value in report.items() if isinstance(value, LossSum)}
-    numbers = {name: float(total) / float(weight) for name, (total, weight) in pairs.items() if weight}
-    return numbers | {name: float(value) for name, value in report.items() if name not in pairs}
+    numbers = {}
+    for name, value in _on_host(report).items():
+        if not isinstance(value, LossSum):
+            numbers[name] = float(value)
+        elif weight := float(value.weight):
+            numbers[name] = float(value.total) / weight
+    return numbers
 
 
-def _on_host(metrics: Any) -> Any:
-    """Returns arrays of NumPy. `device_get` begins copies to the host: 40 us each on a CPU, which has them already."""
-    return jax.tree.map(np.asarray, metrics) if jax.default_backend() == "cpu" else jax.device_get(metrics)
+def _on_host(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the report in arrays of NumPy.
+
+    `device_get` begins copies to the host: 40 us each on a CPU, which has them already.
+    """
+    if jax.default_backend() != "cpu":
+        return jax.device_get(dict(report))
+    return {
+        name: LossSum(*map(np.asarray, value)) if isinstance(value, tuple) else np.asarray(value)
+        for name, value in report.items()
+    }
 
 
 class _InFlight:
@@ -209,8 +220,9 @@ class _InFlight:
     def __init__(self, log: Log, *, in_heap: bool = False) -> None:
         self._log = log
         limit = IN_FLIGHT.get(jax.default_backend(), 2)
-        self._settles = limit == 1
         self._limit = 2 if in_heap else limit
+        self._settle_every = (memory.LOOK_SECONDS if in_heap else 0.0) if limit == 1 else math.inf
+        self._settle_next = 0.0 if limit == 1 else math.inf
         self._steps: deque[tuple[int, Report]] = deque()
         self._between = memory.BetweenSteps()
 
@@ -218,7 +230,8 @@ class _InFlight:
         self._steps.append((step, metrics))
         while len(self._steps) >= self._limit:
             self._finish(*self._steps.popleft())
-        if self._settles:
+        if (now := time.perf_counter()) >= self._settle_next:
+            self._settle_next = now + self._settle_every
             self._between.settle()
 
     def land(self) -> None:
