@@ -2,6 +2,7 @@
 """A user's own data: every epoch holds every example once, in another order; what is no data set is refused."""
 
 import itertools
+import threading
 from collections import Counter
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hypotheses import examples
-from plimsoll.data.examples import Examples
+from plimsoll.data.examples import HANDED_OVER, Examples
 from plimsoll.errors import DataError
 from plimsoll.types import COUNTED
 
@@ -91,6 +92,24 @@ def test_arrays_of_objects_are_read_one_by_one():
     ragged[:] = [np.ones(3), np.zeros(3)]
     (batch,) = Examples({"x": ragged}, called="the data").counted(2)
     assert batch["x"].tolist() == [[1, 1, 1], [0, 0, 0]]
+
+
+def test_a_thread_reads_ahead_what_takes_longer_than_its_hand_over(tmp_path):
+    """Small rows in memory have none: their reader would wait for it longer than for them."""
+    rows = np.ones((8, 4), np.float32)
+    np.save(tmp_path / "x.npy", rows)
+    given = {
+        "few bytes": ({"x": rows}, 0),
+        "many bytes": ({"x": np.ones((8, HANDED_OVER // 16), np.float32)}, 1),
+        "on disk": ({"x": np.load(tmp_path / "x.npy", mmap_mode="r")}, 1),
+        "examples": ([{"x": row} for row in rows], 1),
+    }
+    for name, (data, threads) in given.items():
+        before = threading.active_count()
+        loader = Examples(data, called="the data").loader(batch_size=8, seed=1, prefetch=2)
+        next(loader)
+        assert (name, threading.active_count() - before) == (name, threads)
+        loader.close()
 
 
 def test_what_lies_on_disk_is_counted_as_what_it_will_be_in_memory(tmp_path):

@@ -20,7 +20,7 @@ from plimsoll.training.checkpoint import Checkpoints
 from plimsoll.training.distributed import Agreement
 from plimsoll.training.program import Executables
 from plimsoll.training.step import Report, evaluated
-from plimsoll.types import Batch, LossSum
+from plimsoll.types import Batch
 
 IN_FLIGHT = {"cpu": 1}
 """Backend to the steps that may be under way at once, else 2: JAX runs ahead otherwise, and memory with it.
@@ -194,22 +194,22 @@ def numbers_of(report: Mapping[str, Any]) -> dict[str, float]:
     """Returns a step's report as numbers: sums are divided, and left out where their weight is zero."""
     numbers = {}
     for name, value in _on_host(report).items():
-        if not isinstance(value, LossSum):
+        if not isinstance(value, tuple):
             numbers[name] = float(value)
-        elif weight := float(value.weight):
-            numbers[name] = float(value.total) / weight
+        elif weight := float(value[1]):
+            numbers[name] = float(value[0]) / weight
     return numbers
 
 
 def _on_host(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the report in arrays of NumPy.
+    """Returns the report in arrays of NumPy, a sum and its weight as a tuple.
 
     `device_get` begins copies to the host: 40 us each on a CPU, which has them already.
     """
     if jax.default_backend() != "cpu":
         return jax.device_get(dict(report))
     return {
-        name: LossSum(*map(np.asarray, value)) if isinstance(value, tuple) else np.asarray(value)
+        name: tuple(map(np.asarray, value)) if isinstance(value, tuple) else np.asarray(value)
         for name, value in report.items()
     }
 
