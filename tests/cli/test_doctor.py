@@ -2,9 +2,13 @@
 
 import json
 
+import pytest
+
 from commands import plimsoll
+from plimsoll import cache
 from plimsoll.api import accelerator
 from plimsoll.cli import doctor
+from plimsoll.data.disk import locked
 from plimsoll.errors import RecipeError
 from plimsoll.processes import request
 from plimsoll.units import GIB, MIB
@@ -20,7 +24,10 @@ FOUND = {
     "disk": {
         "cache_folder": "/cache",
         "cache_free_bytes": 70 * GIB,
-        "cache_bytes": 20 * MIB,
+        "cache_limit_bytes": 5 * GIB,
+        "cache_bytes": 30 * MIB,
+        "cache_parts_bytes": {"compiled": 20 * MIB, "autotuning": 0, "tokens": 9 * MIB, "answers": 1 * MIB},
+        "cache_runs_bytes": 0,
         "run_folder": "/work/runs",
         "run_free_bytes": 60 * GIB,
     },
@@ -47,7 +54,8 @@ GOLDEN = """\
   memory              16.0 GiB, available 12.0 GiB
   control group       no limit
   default budget      10.0 GiB (--memory sets another)
-  compile cache       20.0 MiB in /cache, 70.0 GiB free
+  cache               /cache, 70.0 GiB free: 30.0 MiB of at most 5.0 GiB (compiled steps 20.0 MiB,
+                      tokenised text 9.0 MiB, answers of the compiler 1.0 MiB)
   runs                /work/runs, 60.0 GiB free
   JAX plug-ins        jax_plugins.xla_cuda12: hidden from runs on cpu
 
@@ -69,7 +77,13 @@ def test_what_lacks_is_said_with_what_to_do():
     problems = doctor.to_mend(lacking)
     assert len(problems) == 4
     text = doctor.report({**lacking, "mend": problems, "ready": False})
-    for part in ("not installed: orbax-checkpoint", "200.0 MiB of memory", "set PLIMSOLL_CACHE", "no backend"):
+    for part in (
+        "not installed: orbax-checkpoint",
+        "200.0 MiB of memory",
+        "or empty the cache with --empty-cache (30.0 MiB), or",
+        "set PLIMSOLL_CACHE",
+        "no backend",
+    ):
         assert part in text
     assert "ready" not in text.splitlines()
 
@@ -141,6 +155,44 @@ def test_a_cpu_is_not_ready_where_a_card_was_asked_for(monkeypatch, capsys):
     assert doctor.doctor(["--chip", "h100"]) == 2
     assert "to mend: JAX does not work here: it finds only a CPU where h100 was asked for" in capsys.readouterr().out
     assert doctor.doctor(["--chip", "cpu"]) == 0
+
+
+def held_by(disk):
+    lines = doctor.report({**FOUND, "disk": FOUND["disk"] | disk, "mend": [], "ready": True}).splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("  cache "))
+    return " ".join(" ".join(lines[first : first + 3]).split()).partition(" runs /work")[0]
+
+
+def test_an_empty_cache_and_runs_of_buckets_are_said():
+    nothing = {"cache_bytes": 0, "cache_parts_bytes": dict.fromkeys(cache.PARTS, 0)}
+    assert held_by(nothing) == "cache /cache, 70.0 GiB free: 0 B of at most 5.0 GiB"
+    assert held_by(nothing | {"cache_runs_bytes": GIB}).endswith("0 B of at most 5.0 GiB, and runs of buckets 1.0 GiB")
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_the_cache_is_emptied_and_nothing_is_examined(tmp_path, monkeypatch, capsys, form):
+    monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path))
+    monkeypatch.setattr(request, "ask", pytest.fail)
+    for name, size in (("compiled/jit_f-1-cache", 3000), ("answers/a.json", 20), ("tokens/t/meta.json", 500)):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_bytes(bytes(size))
+    (tmp_path / "calibration.json").write_text("{}")
+    assert doctor.disk(tmp_path)["cache_parts_bytes"] == {
+        "compiled": 3000, "autotuning": 0, "tokens": 500, "answers": 20
+    }  # fmt: skip
+    with locked(tmp_path / "tokens/t.made"):
+        assert doctor.doctor(["--empty-cache", *form]) == 0
+    printed = capsys.readouterr().out
+    if form:
+        assert json.loads(printed)["removed_bytes"] == {"compiled": 3000, "autotuning": 0, "tokens": 0, "answers": 20}
+    else:
+        assert printed == (
+            f"removed from {tmp_path}: 2.9 KiB (compiled steps 2.9 KiB, answers of the compiler 20 B)\n"
+            "still there: 500 B (tokenised text 500 B), which a process is making or this user may not remove\n"
+        )
+    assert doctor.doctor(["--empty-cache"]) == 0
+    assert doctor.disk(tmp_path)["cache_bytes"] == 0
+    assert (tmp_path / "calibration.json").exists()
 
 
 def test_this_machine_is_examined(tmp_path):

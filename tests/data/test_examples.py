@@ -2,6 +2,7 @@
 """A user's own data: every epoch holds every example once, in another order; what is no data set is refused."""
 
 import itertools
+import threading
 from collections import Counter
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hypotheses import examples
-from plimsoll.data.examples import Examples
+from plimsoll.data.examples import HANDED_OVER, Examples
 from plimsoll.errors import DataError
 from plimsoll.types import COUNTED
 
@@ -56,6 +57,59 @@ def test_64_bits_become_32_and_the_names_of_arrays_those_of_rows():
         "y": "int32",
         "z": "uint8",
     }
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(
+    count=st.integers(1, 20),
+    batch_size=st.integers(1, 9),
+    shape=st.sampled_from([(), (3,), (2, 1)]),
+    dtype=st.sampled_from(["float64", "float32", "int64", "uint8", "bool", "complex128"]),
+)
+def test_batches_of_arrays_are_those_of_their_examples_one_by_one(count, batch_size, shape, dtype):
+    values = (np.arange(count * int(np.prod(shape))).reshape(count, *shape) * 1.1).astype(dtype)
+    together = Examples({"x": values, "n": np.arange(count)}, called="the data")
+    singly = Examples([{"x": values[n], "n": n} for n in range(count)], called="the data")
+    options = {"batch_size": batch_size, "seed": 3, "prefetch": 0}
+    pairs = [
+        *itertools.islice(zip(together.loader(**options), singly.loader(**options), strict=True), 4),
+        *zip(together.counted(batch_size), singly.counted(batch_size), strict=True),
+    ]
+    for ours, theirs in pairs:
+        assert list(ours) == list(theirs)
+        for name in ours:
+            np.testing.assert_array_equal(ours[name], theirs[name], strict=True)
+
+
+def test_too_large_a_number_in_a_batch_is_named_with_its_example():
+    data = Examples({"x": np.array([1, 2, 2**31, 4])}, called="the data")
+    with pytest.raises(DataError, match="'x' of example 2 has 2,147,483,648, and the largest"):
+        next(data.loader(batch_size=4, seed=0, prefetch=0))
+
+
+def test_arrays_of_objects_are_read_one_by_one():
+    ragged = np.empty(2, object)
+    ragged[:] = [np.ones(3), np.zeros(3)]
+    (batch,) = Examples({"x": ragged}, called="the data").counted(2)
+    assert batch["x"].tolist() == [[1, 1, 1], [0, 0, 0]]
+
+
+def test_a_thread_reads_ahead_what_takes_longer_than_its_hand_over(tmp_path):
+    """Small rows in memory have none: their reader would wait for it longer than for them."""
+    rows = np.ones((8, 4), np.float32)
+    np.save(tmp_path / "x.npy", rows)
+    given = {
+        "few bytes": ({"x": rows}, 0),
+        "many bytes": ({"x": np.ones((8, HANDED_OVER // 16), np.float32)}, 1),
+        "on disk": ({"x": np.load(tmp_path / "x.npy", mmap_mode="r")}, 1),
+        "examples": ([{"x": row} for row in rows], 1),
+    }
+    for name, (data, threads) in given.items():
+        before = threading.active_count()
+        loader = Examples(data, called="the data").loader(batch_size=8, seed=1, prefetch=2)
+        next(loader)
+        assert (name, threading.active_count() - before) == (name, threads)
+        loader.close()
 
 
 def test_what_lies_on_disk_is_counted_as_what_it_will_be_in_memory(tmp_path):

@@ -1,5 +1,6 @@
 """The compile child, as a real process: it answers, fails, crashes, is killed, hangs, or says nonsense."""
 
+import json
 import os
 import signal
 import sys
@@ -124,6 +125,34 @@ def test_no_question_starts_no_process(make_child, tmp_path):
     with make_child():
         pass
     assert started(tmp_path) == []
+
+
+def test_a_use_of_an_answer_is_noted_and_the_time_when_it_was_written_stays(make_child, tmp_path):
+    with make_child() as compiler:
+        compiler.static()
+        (path,) = (tmp_path / "answers").iterdir()
+        os.utime(path, (10, 20))
+        compiler.static()
+    assert path.stat().st_mtime == 20
+    assert path.stat().st_atime > time.time() - 600
+
+
+@pytest.mark.parametrize("damage", ["", "null", '{"seconds": '])
+def test_an_answer_that_is_damaged_or_gone_is_asked_for_again(make_child, tmp_path, damage):
+    with make_child() as compiler:
+        assert compiler.measure([plan()]) == [0.25]
+        (path,) = (tmp_path / "answers").iterdir()
+        path.write_text(damage)
+        assert compiler.measure([plan()]) == [0.25]
+        assert json.loads(path.read_text()) == {"seconds": [0.25]}
+        assert compiler.not_kept is None
+
+
+def test_answers_that_cannot_be_written_are_answers_all_the_same(make_child, tmp_path):
+    (tmp_path / "answers").write_text("a file")
+    with make_child() as compiler:
+        assert compiler.static() == STATIC
+        assert compiler.not_kept == f"{tmp_path / 'answers'}: File exists"
 
 
 def test_an_answer_is_kept_for_the_same_question_and_only_for_that(make_child, tmp_path):

@@ -115,6 +115,12 @@ def test_kernels_that_a_compiler_showed_take_the_place_of_dots_and_moves():
     assert step_seconds(plan(accumulation=3), KERNELS, STATIC, ON_A_GPU) == pytest.approx(9 + 40 * 0.01 + 0.125 + 1.5)
 
 
+def test_a_step_on_a_cpu_is_called_too():
+    called = dataclasses.replace(RATES, call_seconds=0.125)
+    twice = plan(accumulation=2)
+    assert step_seconds(twice, WORK, STATIC, called) == pytest.approx(step_seconds(twice, WORK, STATIC, RATES) + 0.125)
+
+
 def test_what_lies_beyond_the_compiled_ones_is_not_faster_than_its_arithmetic():
     beyond = dataclasses.replace(KERNELS, kernel_seconds=1.0)
     assert step_seconds(plan(), beyond, STATIC, ON_A_GPU) == pytest.approx(8 + 40 * 0.01 + 0.125 + 0.5)

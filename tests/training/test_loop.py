@@ -1,5 +1,7 @@
 """The loop between steps: what an evaluation comes to, which checkpoint is the best, what is given back."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -444,7 +446,7 @@ def test_where_one_step_is_under_way_at_a_time_the_kernel_takes_back_what_it_lef
     """Between steps, and between the batches of an evaluation."""
     looks = []
     monkeypatch.setitem(loop.IN_FLIGHT, "cpu", limit)
-    monkeypatch.setattr(memory, "settle", lambda: looks.append(1) or 1)
+    monkeypatch.setattr(memory, "settle", lambda **_: looks.append(1) or 1)
     flight = loop._InFlight(Silent())
     for step in range(3):
         flight.add(step, {"loss": 1.0, "gradient_norm": 1.0})
@@ -453,11 +455,30 @@ def test_where_one_step_is_under_way_at_a_time_the_kernel_takes_back_what_it_lef
     assert len(looks) == 2 * settled
 
 
+def test_while_one_step_from_the_heap_runs_the_numbers_of_the_one_before_are_logged(monkeypatch):
+    """On a CPU, too. What is left is looked at after the first, and then as often as the memory in use is."""
+    looks, ended, now = [], [], iter([100.0, 100.0 + 0.9 * memory.LOOK_SECONDS, 100.0 + 1.1 * memory.LOOK_SECONDS])
+    monkeypatch.setattr(memory, "settle", lambda **_: looks.append(1) or 1)
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: next(now)))
+
+    class Noting(Silent):
+        def step(self, done, metrics):
+            ended.append(done)
+
+    flight = loop._InFlight(Noting(), in_heap=True)
+    for step in range(3):
+        flight.add(step, {"loss": 1.0, "gradient_norm": 1.0})
+        assert ended == list(range(step))
+    flight.land()
+    assert ended == [0, 1, 2]
+    assert len(looks) == 2
+
+
 @pytest.mark.parametrize(("limit", "under_way"), [(1, [0, 0, 0, 0]), (2, [1, 1, 1, 1]), (3, [1, 2, 2, 2])])
 def test_no_more_steps_are_under_way_than_may_be(monkeypatch, limit, under_way):
     """Two where a backend says nothing of its own."""
     monkeypatch.setattr(loop, "IN_FLIGHT", {} if limit == 2 else {"cpu": limit})
-    monkeypatch.setattr(memory, "settle", lambda: 1)
+    monkeypatch.setattr(memory, "settle", lambda **_: 1)
     ended, waiting = [], []
 
     class Noting(Silent):

@@ -155,7 +155,7 @@ def test_settling_ends_at_the_latest_when_patience_does(kernel):
 def test_a_heap_is_trimmed_where_more_than_4_mib_are_left_than_after_the_last_time(monkeypatch):
     left = iter([100, 100 + 4 * MIB, 101 + 4 * MIB, 50, 50 + 4 * MIB, 51 + 4 * MIB, 60])
     trimmed = []
-    monkeypatch.setattr(memory, "settle", lambda: next(left))
+    monkeypatch.setattr(memory, "settle", lambda **_: next(left))
     monkeypatch.setattr(memory, "trim_heap", lambda: trimmed.append(len(trimmed)))
     between, after = memory.BetweenSteps(), []
     for _ in range(5):
@@ -164,12 +164,28 @@ def test_a_heap_is_trimmed_where_more_than_4_mib_are_left_than_after_the_last_ti
     assert after == [(0, 100), (0, 100), (1, 50), (1, 50), (2, 60)]
 
 
-def test_the_resident_set_is_read_in_kib(kernel):
+def test_the_resident_set_is_read_in_pages_and_its_peak_in_kib(kernel):
+    kernel.pages = iter([25])
     kernel.files["/proc/self/status"] = "Name:\tpython\nVmHWM:\t    120 kB\nVmRSS:\t    100 kB\n"
-    assert (memory.resident_bytes(), memory.peak_resident_bytes()) == (100 * 1024, 120 * 1024)
-    kernel.files["/proc/self/status"] = "Name:\tpython\n"
-    with pytest.raises(KeyError, match="VmRSS"):
-        memory.resident_bytes()
+    assert (memory.resident_bytes(), memory.peak_resident_bytes()) == (25 * PAGE, 120 * 1024)
+
+
+def test_nothing_is_waited_for_where_no_mapped_buffer_is_held_beyond_what_was_left(kernel):
+    """One that is, by the smallest mapped buffer or more, is waited for; what is left then counts from there on."""
+    between, mapped = memory.BetweenSteps(), memory.SMALLEST_MAPPED // PAGE
+    steps = [
+        ([1000, 1000, 1000, 1000], 3),  # the first: nobody knows what is left
+        ([1000 + mapped], 0),
+        ([1001 + mapped, 990], 1),  # it goes back while it is waited for
+        ([990 + mapped], 0),
+        ([991 + mapped] * 4, 3),  # it stays
+        ([991 + 2 * mapped], 0),
+    ]
+    for pages, sleeps in steps:
+        kernel.pages, before = iter(pages), len(kernel.sleeps)
+        between.settle()
+        assert len(kernel.sleeps) - before == sleeps
+        assert next(kernel.pages, None) is None
 
 
 @pytest.mark.parametrize(("platform", "unit"), [("darwin", 1), ("freebsd14", 1024)])

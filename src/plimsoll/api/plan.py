@@ -9,12 +9,14 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from plimsoll.api import accelerator, notebook
 from plimsoll.api.accelerator import Card
 from plimsoll.api.mesh import over_devices
 from plimsoll.api.pins import require_levers, require_supported
+from plimsoll.cache import cache_folder, limit_bytes, prune
 from plimsoll.errors import RecipeError
 from plimsoll.levers.lever import CLASSES
 from plimsoll.levers.records.batch import PREFETCH
@@ -95,9 +97,9 @@ def plan(
     budget = budget_bytes(memory, target, card, say)
     if measure:
         accelerator.require_free(card, target, budget)
-    samples = None
+    samples, cache, cache_limit = None, cache_folder(), limit_bytes()
     if calibration.is_on():
-        samples, unreadable = calibration.read(environment.cache_folder(), calibration.key_of(recipe.kind, target.name))
+        samples, unreadable = calibration.read(cache, calibration.key_of(recipe.kind, target.name))
         if unreadable is not None:
             say(unreadable)
     problem = _problem(
@@ -116,11 +118,15 @@ def plan(
     )
     about = {"recipe": to_dict(recipe), "steps": (prepared or recipe).steps or UNKNOWN_STEPS}
     command, variables = _compile_process(target, card, budget, about, say, measure=measure)
-    answers = environment.cache_folder() / "answers"
-    number = 1 if card is not None else host.compilers()
-    children = [Child(command, variables, about=about, answers=answers) for _ in range(number)]
-    with Pool(children) as compiler:
+    with ExitStack() as stack:
+        prune(cache, cache_limit)  # a step that a full disk cut short would be compiled, and measured, in the rehearsal
+        stack.callback(prune, cache, cache_limit)  # after a refusal, too
+        number = 1 if card is not None else host.compilers()
+        children = [Child(command, variables, about=about, answers=cache / "answers") for _ in range(number)]
+        compiler = stack.enter_context(Pool(children))
         planned = search(problem, compiler, say, within=within)
+        if compiler.not_kept is not None:
+            say(f"the next plan asks the compiler again, since its answers cannot be kept in {compiler.not_kept}")
         further = {
             "margin_bytes": margin_bytes,
             "error_band": None if samples is None else calibration.error_band(samples),

@@ -7,12 +7,13 @@ import json
 import platform
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from plimsoll import cache
 from plimsoll.cli.parse import Json, parse
 from plimsoll.errors import PlimsollError
 from plimsoll.runs.provenance import DISTRIBUTION, installed_version
@@ -39,12 +40,17 @@ class DoctorOptions:
     """How many processes the run has; with --coordinator."""
     process: int | None = None
     """Which of the processes this is, from 0; with --coordinator."""
+    empty_cache: bool = False
+    """Remove everything from the cache that can be made again, and examine nothing. Learned predictions and the runs
+    of buckets stay, and so does a text that is being tokenised."""
     json: Json = False
 
 
 def doctor(arguments: list[str]) -> int:
     """Prints devices, versions, rates, memory and disk, and `ready` or what to mend. Returns the exit code."""
     options = parse(DoctorOptions, arguments, program="plimsoll doctor")
+    if options.empty_cache:
+        return empty_cache(as_json=options.json)
     from plimsoll.api import accelerator, cluster
     from plimsoll.processes import environment
 
@@ -105,20 +111,54 @@ def memory() -> dict[str, int | None]:
 
 
 def disk(run: Path) -> dict[str, Any]:
-    """Returns the free bytes of the cache folder's disk and of that for runs, and the size of the compile cache."""
-    from plimsoll.processes.environment import cache_folder
-
-    cache = cache_folder()
-    compiled = [path for path in (cache / "compiled").glob("**/*") if path.is_file()]
+    """Returns the free bytes of the cache folder's disk and of that for runs, and the bytes of the cache by part."""
+    folder, limit = cache.cache_folder(), cache.limit_bytes()
+    entries = cache.entries(folder)
     run = run.expanduser().absolute()
-    parent = next(folder for folder in (run, *run.parents) if folder.exists())
+    parent = next(place for place in (run, *run.parents) if place.exists())
     return {
-        "cache_folder": str(cache),
-        "cache_free_bytes": shutil.disk_usage(cache).free,
-        "cache_bytes": sum(path.stat().st_size for path in compiled),
+        "cache_folder": str(folder),
+        "cache_free_bytes": shutil.disk_usage(folder).free,
+        "cache_limit_bytes": limit,
+        "cache_bytes": sum(entry.size_bytes for entry in entries),
+        "cache_parts_bytes": sizes(entries),
+        "cache_runs_bytes": sum(path.lstat().st_size for path in (folder / "runs").glob("**/*") if path.is_file()),
         "run_folder": str(run),
         "run_free_bytes": shutil.disk_usage(parent).free,
     }
+
+
+def sizes(entries: Iterable[cache.Entry]) -> dict[str, int]:
+    """Returns the bytes of each part of the cache."""
+    sums = dict.fromkeys(cache.PARTS, 0)
+    for entry in entries:
+        sums[entry.part] += entry.size_bytes
+    return sums
+
+
+def by_part(parts: Mapping[str, int]) -> str:
+    """Returns the parts that are not empty, in words."""
+    from plimsoll.units import format_bytes
+
+    return ", ".join(f"{cache.PARTS[part]} {format_bytes(size)}" for part, size in parts.items() if size) or "empty"
+
+
+def empty_cache(*, as_json: bool) -> int:
+    """Empties the cache, and prints what was removed. Returns the exit code."""
+    from plimsoll.units import format_bytes
+
+    folder = cache.cache_folder()
+    removed, kept = (sizes(entries) for entries in cache.empty(folder))
+    if as_json:
+        print(json.dumps({"cache_folder": str(folder), "removed_bytes": removed, "kept_bytes": kept}))
+        return 0
+    print(f"removed from {folder}: {format_bytes(sum(removed.values()))} ({by_part(removed)})")
+    if any(kept.values()):
+        print(
+            f"still there: {format_bytes(sum(kept.values()))} ({by_part(kept)}), which a process is making or"
+            " this user may not remove"
+        )
+    return 0
 
 
 def plugins() -> list[str]:
@@ -190,7 +230,11 @@ def to_mend(result: Mapping[str, Any]) -> list[str]:
         free = result["disk"][f"{what}_free_bytes"]
         if free < LEAST_DISK:
             folder = result["disk"][f"{what}_folder"]
-            instead = "set PLIMSOLL_CACHE to another disk" if what == "cache" else "name another --run"
+            instead = "name another --run"
+            if what == "cache":
+                instead = "set PLIMSOLL_CACHE to another disk"
+                if held := result["disk"]["cache_bytes"]:
+                    instead = f"empty the cache with --empty-cache ({format_bytes(held)}), or {instead}"
             problems.append(f"{format_bytes(free)} of disk are free at {folder}: make room, or {instead}")
     return problems
 
@@ -204,6 +248,11 @@ def report(result: Mapping[str, Any]) -> str:
     installed = ", ".join(f"{name} {version or 'missing'}" for name, version in result["versions"].items())
     hidden = ", ".join(result["plugins"]) + ": hidden from runs on cpu" if result["plugins"] else "none"
     cache_free, run_free = (f"{format_bytes(where[name])} free" for name in ("cache_free_bytes", "run_free_bytes"))
+    held = f"{format_bytes(where['cache_bytes'])} of at most {format_bytes(where['cache_limit_bytes'])}"
+    if where["cache_bytes"]:
+        held += f" ({by_part(where['cache_parts_bytes'])})"
+    if where["cache_runs_bytes"]:
+        held += f", and runs of buckets {format_bytes(where['cache_runs_bytes'])}"
     lines = labelled("versions", installed)
     lines += labelled("by default", result["trains"]) if result.get("trains") else []
     if "failed" not in jax:
@@ -233,7 +282,7 @@ def report(result: Mapping[str, Any]) -> str:
         *labelled("memory", f"{format_bytes(ram['total_bytes'])}, available {format_bytes(ram['available_bytes'])}"),
         *labelled("control group", "no limit" if limit is None else f"{format_known_bytes(limit)} left"),
         *labelled("default budget", f"{format_bytes(ram['default_budget_bytes'])} (--memory sets another)"),
-        *labelled("compile cache", f"{format_bytes(where['cache_bytes'])} in {where['cache_folder']}, {cache_free}"),
+        *labelled("cache", f"{where['cache_folder']}, {cache_free}: {held}"),
         *labelled("runs", f"{where['run_folder']}, {run_free}"),
         *labelled("JAX plug-ins", hidden),
     ]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import weakref
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import grain
 import numpy as np
 from grain.experimental import ThreadPrefetchIterDataset
 
+from plimsoll.data.permutation import Order
 from plimsoll.errors import DataError
 
 
@@ -71,7 +72,7 @@ class _Walker(grain.DatasetIterator):
 class Permuted(Positioned):
     """Items that can be indexed, in a permutation of all of them for each epoch; in their own order without a `seed`.
 
-    Without end, or `epochs` of them. A permutation is computed index by index: to keep it would take 8 bytes an item.
+    Without end, or `epochs` of them. What is kept of a permutation is a part of it.
     """
 
     start: ClassVar = {"epoch": 0, "index": 0}
@@ -81,16 +82,51 @@ class Permuted(Positioned):
     ) -> None:
         super().__init__(size=size)
         self.items, self.epochs = items, epochs
-        order = grain.MapDataset.range(len(items))
-        self.order = (order if seed is None else order.shuffle(seed=seed % 2**31)).repeat()
+        self.order = Order(len(items), seed)
 
     def walk(self, at: dict[str, Any]) -> Iterator[Any]:
-        count = len(self.items)
         while self.epochs is None or at["epoch"] < self.epochs:
-            item = self.items[int(self.order[at["epoch"] * count + at["index"]] or 0)]
-            epochs, at["index"] = divmod(at["index"] + 1, count)
-            at["epoch"] += epochs
-            yield item
+            for index in self.order.after(at["epoch"], at["index"]).tolist():
+                item = self.items[index]
+                epochs, at["index"] = divmod(at["index"] + 1, self.order.count)
+                at["epoch"] += epochs
+                yield item
+
+
+class PermutedBatches(Positioned):
+    """Batches of items that can be read together, without end, in the order and at the positions of `Permuted`."""
+
+    start: ClassVar = Permuted.start
+
+    def __init__(
+        self,
+        read: Callable[[np.ndarray], Any],
+        count: int,
+        *,
+        batch_size: int,
+        size: Mapping[str, int],
+        seed: int | None,
+    ) -> None:
+        """`read` returns the batch of the items with the indices it is given; `count` is the number of all items."""
+        super().__init__(size=size)
+        self.read, self.batch_size, self.order = read, batch_size, Order(count, seed)
+
+    def walk(self, at: dict[str, Any]) -> Iterator[Any]:
+        epoch, index = at["epoch"], at["index"]
+        coming = self.order.after(epoch, index)
+        while True:
+            parts, wanted = [], self.batch_size
+            while wanted:
+                if not len(coming):
+                    coming = self.order.after(epoch, index)
+                part, coming = coming[:wanted], coming[wanted:]
+                parts.append(part)
+                wanted -= len(part)
+                epochs, index = divmod(index + len(part), self.order.count)
+                epoch += epochs
+            batch = self.read(np.concatenate(parts))
+            at["epoch"], at["index"] = epoch, index  # once it is read: a read that fails is tried again
+            yield batch
 
 
 class BatchSource:

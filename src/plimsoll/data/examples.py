@@ -15,13 +15,21 @@ from typing import Any
 
 import numpy as np
 
-from plimsoll.data.batch_source import BatchSource, Permuted
+from plimsoll.data.batch_source import BatchSource, PermutedBatches
 from plimsoll.errors import DataError, PlimsollError
 from plimsoll.types import COUNTED
 
 Example = dict[str, np.ndarray]
 
-_NARROW = {"float64": np.float32, "complex128": np.complex64, "int64": np.int32, "uint64": np.uint32}
+HANDED_OVER = 256 * 2**10
+"""Bytes of a batch from which a thread reads rows of arrays ahead: taking fewer from memory takes 10 to 50 us, and a
+batch from another thread 60, while that one and the training loop wait for Python's lock (docs/log.md, "Small steps").
+"""
+
+_NARROW = {
+    np.dtype(wide): np.dtype(narrow)
+    for wide, narrow in (("float64", "float32"), ("complex128", "complex64"), ("int64", "int32"), ("uint64", "uint32"))
+}
 
 
 class ExampleSet(Sized):
@@ -87,6 +95,9 @@ class Examples(ExampleSet, Sequence[Example]):
         if not self._count:
             raise DataError(f"{called} is empty: it has no example to learn from")
         self.spec = {name: (value.shape, value.dtype.name) for name, value in self._read(0).items()}
+        plain = (type(rows) in (np.ndarray, np.memmap) and rows.dtype.kind != "O" for rows in self._arrays.values())
+        self._rows_are_checked = bool(self._arrays) and all(plain)
+        """True of arrays whose rows have one shape and type by themselves: not of objects."""
 
     def __len__(self) -> int:
         return self._count
@@ -110,15 +121,33 @@ class Examples(ExampleSet, Sequence[Example]):
         return example
 
     def loader(self, *, batch_size: int, seed: int, shuffle: bool = True, prefetch: int = 2) -> BatchSource:
-        order = Permuted(self, size={"examples": len(self)}, seed=seed if shuffle else None)
-        return BatchSource(order.batch(batch_size, drop_remainder=True, batch_fn=_stacked), prefetch=prefetch)
+        size, order_seed = {"examples": len(self)}, seed if shuffle else None
+        batches = PermutedBatches(self._batch, len(self), batch_size=batch_size, size=size, seed=order_seed)
+        in_memory = self._rows_are_checked and not any(isinstance(rows, np.memmap) for rows in self._arrays.values())
+        if in_memory and batch_size * sum(rows.nbytes for rows in self._arrays.values()) <= HANDED_OVER * len(self):
+            prefetch = 0
+        return BatchSource(batches, prefetch=prefetch)
 
     def counted(self, batch_size: int) -> Iterator[Example]:
         for first in range(0, len(self), batch_size):
-            rows = [self[index] for index in range(first, min(first + batch_size, len(self)))]
-            counted = np.arange(batch_size) < len(rows)
-            rows += rows[-1:] * (batch_size - len(rows))
-            yield _stacked(rows) | {COUNTED: counted}
+            batch = self._batch(np.arange(first, min(first + batch_size, len(self))))
+            rows = np.arange(batch_size)
+            counted = rows < len(self) - first
+            if not counted.all():
+                batch = {name: values[np.minimum(rows, len(values) - 1)] for name, values in batch.items()}
+            yield batch | {COUNTED: counted}
+
+    def _batch(self, indices: np.ndarray) -> Example:
+        """Returns a batch of these examples: rows of the arrays taken together, where all of them are numbers."""
+        if self._rows_are_checked:
+            try:
+                return {
+                    str(name): narrowed(rows.take(indices, axis=0), self.called) for name, rows in self._arrays.items()
+                }
+            except DataError:  # too large a number: reading one by one names its example
+                pass
+        examples = [self[index] for index in indices.tolist()]
+        return {name: np.stack([example[name] for example in examples]) for name in examples[0]}
 
     def _read(self, index: int) -> Example:
         try:
@@ -153,16 +182,11 @@ def narrowed(value: Any, words: str) -> np.ndarray:
     if array.dtype.kind not in "biufc" and array.dtype.name != "bfloat16":
         kind = f"a {type(value).__name__}" if not isinstance(value, np.ndarray) else f"an array of {array.dtype}"
         raise DataError(f"{words} is {kind}, not numbers")
-    narrow = _NARROW.get(array.dtype.name)
+    narrow = _NARROW.get(array.dtype)
     if narrow is None:
         return array
     if array.dtype.kind in "iu" and array.size and not np.can_cast(np.min_scalar_type(array.max()), narrow):
         raise DataError(
-            f"{words} has {array.max():,}, and the largest that a {np.dtype(narrow).name} holds is"
-            f" {np.iinfo(narrow).max:,}"
+            f"{words} has {array.max():,}, and the largest that a {narrow.name} holds is {np.iinfo(narrow).max:,}"
         )
     return array.astype(narrow)
-
-
-def _stacked(examples: Sequence[Example]) -> Example:
-    return {name: np.stack([example[name] for example in examples]) for name in examples[0]}

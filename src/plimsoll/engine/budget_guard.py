@@ -6,6 +6,7 @@ has the budget as its limit, and on a CPU under an address-space limit, the allo
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,8 @@ class BudgetGuard:
     started: int = 0
     """Peak when training began: no plan changes what a process needs until then, so another one is no answer to it."""
     overrun: overruns.Overrun | None = None
+    look_again: float = 0.0
+    """Time of `time.monotonic` before which `exceeded` does not look again."""
 
     @property
     def counts(self) -> bool:
@@ -42,8 +45,12 @@ class BudgetGuard:
         return not self.session.debug_nans and not self.session.profile and self.session.profiler_port is None
 
     def exceeded(self) -> bool:
-        """Returns whether training should stop and be planned again."""
-        return not self.session.keep_plan and self._over()
+        """Returns whether training should stop and be planned again. Looks every `memory.LOOK_SECONDS` at most."""
+        now = time.monotonic()
+        if self.session.keep_plan or now < self.look_again:
+            return False
+        self.look_again = now + memory.LOOK_SECONDS
+        return self._over()
 
     def _over(self) -> bool:
         if not self.counts or jax.default_backend() != "cpu":

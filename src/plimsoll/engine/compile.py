@@ -32,6 +32,7 @@ from plimsoll.planner.hlo.buffers import largest_temporaries
 from plimsoll.planner.types import Analysis, Rates, Static
 from plimsoll.recipes.saved import from_dict
 from plimsoll.training import memory, program
+from plimsoll.training.loop import numbers_of
 from plimsoll.training.step import make_init, make_step
 from plimsoll.types import Precision, Storage
 
@@ -46,6 +47,8 @@ TIMED_SECONDS = 1.0
 the machine."""
 LONGEST_SECONDS = 4.0
 """Seconds of timing for each plan after which no further round begins."""
+CALLS = 400
+"""Calls of a step that does nothing, to measure what a call costs: a tenth of a second."""
 TOUCHED = 64 * 2**20
 """Bytes whose pages are taken to measure what that costs: huge pages, as training's are (environment.py)."""
 
@@ -256,7 +259,7 @@ def analysis_of(step: jax.stages.Compiled, **counted: Any) -> Analysis:
 
 
 def cpu_rates() -> Rates:
-    """Measures dots, small dots, copies and page faults of this machine: about two seconds."""
+    """Measures dots, small dots, copies, page faults and calls of this machine: about two seconds."""
     from plimsoll.levers.precision import dot
 
     rows, inner, cols = 1024, 512, 1024
@@ -278,6 +281,7 @@ def cpu_rates() -> Rates:
         first_touch_bytes=first_touch,
         loop_seconds=0.0,
         dot_seconds=_dot_seconds(flops["float32"]),
+        call_seconds=_call_seconds(),
         source="measured here",
     )
 
@@ -298,6 +302,28 @@ def _dot_seconds(flops: float) -> float:
     count = 3 * 2 * layers - 1  # nobody needs the gradient of the first one's input
     each = _seconds({"gradient": gradient})["gradient"] / count
     return max(0.0, each - 2 * rows * width * width / flops)
+
+
+def _call_seconds() -> float:
+    """Returns what a step costs besides its work: its call with arrays of NumPy, and its numbers read.
+
+    The state is that of three small layers under Adam: an argument costs 2 us or so.
+    """
+    state: list[Any] = [jnp.zeros(8) for _ in range(3 * 2 * 3 + 2)]
+    batch = {"x": np.ones((64, 8), np.float32), "y": np.ones(64, np.float32)}
+
+    def step(state: list[jax.Array], batch: Mapping[str, jax.Array]) -> tuple[list[jax.Array], dict[str, jax.Array]]:
+        loss, weight = jnp.sum(batch["x"]), jnp.sum(batch["y"])
+        return [leaf + 1 for leaf in state], {"loss": loss, "weight": weight, "gradient_norm": loss}
+
+    compiled = jax.jit(step, donate_argnums=0).lower(state, batch).compile()
+
+    def call() -> None:
+        nonlocal state
+        state, report = compiled(state, batch)
+        numbers_of(report)
+
+    return _seconds({"call": call}, rounds=CALLS)["call"]
 
 
 def _ready(function: Any, *arguments: Any) -> Callable[[], Any]:

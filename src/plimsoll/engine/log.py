@@ -85,6 +85,8 @@ class SessionLog:
         self.window: list[float] = []
         self.profile = Profile(folder.path / "profile", steps=session.profile)
         self.between_steps = self.peak = allocator.peak_bytes()
+        self.look_again = 0.0
+        """Time of `time.monotonic` from which the memory in use is looked at after a step again."""
         self.phase_peaks: dict[str, int] = {}
         """The peak after each phase that raised it; what a phase needs below an earlier peak cannot be seen."""
         self.saving_in_background = False
@@ -106,8 +108,10 @@ class SessionLog:
     def step(self, done: int, metrics: Mapping[str, float]) -> None:
         now = time.monotonic()
         self._log_epoch()
-        self.between_steps = min(self.between_steps, allocator.bytes_now())
-        self._mark("save" if self.saving_in_background else "train")
+        if now >= self.look_again or self._phase_ends(done):
+            self.look_again = now + memory.LOOK_SECONDS
+            self.between_steps = min(self.between_steps, allocator.bytes_now())
+            self._mark("save" if self.saving_in_background else "train")
         self.window.append(now - self.step_ended)
         self.step_ended = now
         self.train_loss = metrics["loss"]
@@ -122,6 +126,12 @@ class SessionLog:
             self._end_epoch(self._epoch_of(done))
             if not self.schedule.due(self.schedule.evaluate_every, done):
                 self._log_epoch()
+
+    def _phase_ends(self, done: int) -> bool:
+        """Returns whether an evaluation or a save follows this step, to which its peak must not be assigned."""
+        return self.schedule.due(self.schedule.evaluate_every, done) or self.schedule.due(
+            self.schedule.save_every, done
+        )
 
     def _mark(self, phase: str) -> None:
         """Assigns what raised the peak since the last mark to this phase."""

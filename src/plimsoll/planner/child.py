@@ -50,6 +50,8 @@ class Child:
         self._errors: IO[str] | None = None
         self._busy = False
         self.compiles = 0
+        self.not_kept: str | None = None
+        """Why an answer could not be written to its file, which costs the next plan its time; None if all were."""
         self.doing = "compiling" if about.get("compiled", True) else "estimating"
 
     def stop(self) -> None:
@@ -89,9 +91,12 @@ class Child:
     def _cached(self, verb: str, arguments: Mapping[str, Any], *, about: str | None = None, compiles: int = 0) -> Any:
         question = json.dumps([verb, arguments, about or self._about], sort_keys=True)
         path = self._answers / f"{verb}-{hashlib.sha256(question.encode()).hexdigest()[:24]}.json"
-        if path.exists():
-            with contextlib.suppress(ValueError):  # damaged: ask again
-                return json.loads(path.read_text())
+        with contextlib.suppress(OSError, ValueError):  # not there, or damaged: ask
+            answer = json.loads(path.read_text())
+            if isinstance(answer, dict):
+                with contextlib.suppress(OSError):  # another user's
+                    os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))  # used now (cache.py)
+                return answer
         try:
             answer = self._ask(verb, arguments)
         except ChildDied:
@@ -99,10 +104,13 @@ class Child:
                 raise
             answer = self._ask(verb, arguments)  # all plans need this one
         self.compiles += compiles
-        self._answers.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=self._answers, delete=False) as file:
-            json.dump(answer, file)
-        os.replace(file.name, path)
+        try:
+            self._answers.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile("w", dir=self._answers, delete=False) as file:
+                json.dump(answer, file)
+            os.replace(file.name, path)
+        except OSError as problem:  # full, or not to be written to: a plan needs the answer, not its file
+            self.not_kept = f"{self._answers}: {problem.strerror}"
         return answer
 
     def _ask(self, verb: str, arguments: Mapping[str, Any]) -> Any:
@@ -196,6 +204,11 @@ class Pool:
     @property
     def compiles(self) -> int:
         return sum(child.compiles for child in self._children)
+
+    @property
+    def not_kept(self) -> Path | None:
+        """The folder in which answers cannot be kept; None where they are."""
+        return next((child.not_kept for child in self._children if child.not_kept is not None), None)
 
     def static(self, fsdp: int = 1, storage: Storage | None = None) -> Static:
         return self._one(lambda child: child.static(fsdp, storage))

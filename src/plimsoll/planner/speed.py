@@ -1,8 +1,8 @@
 """How long a step takes, before it has run: a roofline with the chip's rates.
 
 Dots at the rate of their precision, plus moving what does not stay in the cache, plus the first touch of the step's
-temporaries, plus what devices send each other or fetch from their host, plus a fixed price per micro-batch and, on a
-CPU, per dot. Good for ranking plans; `measure` says what it really is.
+temporaries, plus what devices send each other or fetch from their host, plus a fixed price per step, per micro-batch
+and, on a CPU, per dot. Good for ranking plans; `measure` says what it really is.
 
 Of a GPU whose compiler has seen the step, its kernels take the place of dots and moves: each at the rate of its own
 shape (kernel_seconds.py). What they cost to start is added, compiled or not.

@@ -118,7 +118,7 @@ class Rates:
     launch_seconds: float = 0.0
     """Cost of a kernel besides its work; 0 where kernels are not counted."""
     call_seconds: float = 0.0
-    """Cost of a step besides its kernels, on a GPU: the call from the training loop."""
+    """Cost of a step besides its work or its kernels: the call from the training loop, and its numbers read."""
     link_bytes: float = 0.0
     """Bytes per second that a device sends to the others."""
     host_link_bytes: float = 0.0

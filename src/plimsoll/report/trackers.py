@@ -104,8 +104,10 @@ class TensorBoard:
         allocated = values.get("device_bytes", values.get("resident_bytes"))
         if allocated is not None:
             guide[ALLOCATED] = allocated / 1e9
-        for name, value in {**values, **guide}.items():
-            self._write(step, summary=scalar(name, value))
+        row = self._messages.Event().summary
+        for name, value in {**values, **guide}.items():  # of one event: its checksums are computed in Python
+            row.MergeFrom(scalar(name, value))
+        self._write(step, summary=row)
 
     def _write(self, step: int | None, **content: Any) -> None:
         """Writes an event in TensorBoard's format: a length and the event, each followed by its checksum."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import jax
+import numpy as np
 
 from plimsoll.errors import StoppedError
 from plimsoll.levers.loss_scale import SMALLEST
@@ -19,13 +20,15 @@ from plimsoll.training.checkpoint import Checkpoints
 from plimsoll.training.distributed import Agreement
 from plimsoll.training.program import Executables
 from plimsoll.training.step import Report, evaluated
-from plimsoll.types import Batch, LossSum
+from plimsoll.types import Batch
 
 IN_FLIGHT = {"cpu": 1}
 """Backend to the steps that may be under way at once, else 2: JAX runs ahead otherwise, and memory with it.
 
 On a CPU one: the next step would touch its temporaries while the kernel still takes back those of the last, which
-showed as a fifth of them on top of the peak, now and then (docs/log.md, "Two steps at once")."""
+showed as a fifth of them on top of the peak, now and then (docs/log.md, "Two steps at once"). Temporaries from the heap
+stay where they are, so two steps of a small model may be under way: the numbers of one are read and logged, and the
+next batch taken, while the other runs."""
 
 TIME_IS_UP, OVER_BUDGET = 100, 101
 """Reasons to stop a session, besides the numbers of signals; of several processes' requests, the largest counts."""
@@ -103,10 +106,11 @@ def run_steps(
     """
     first = int(state["step"])
     deadline = time.monotonic() + schedule.stop_after_seconds
-    flight, agreed = _InFlight(log), Agreement()
+    flight, agreed = _InFlight(log, in_heap=executables.in_heap), Agreement()
     evaluated_at = saved_at = first
     step = first
     reason = 0
+    best = checkpoints.best()
 
     def request() -> int:
         late = TIME_IS_UP if time.monotonic() >= deadline else 0
@@ -126,7 +130,7 @@ def run_steps(
                 memory.trim()  # what steps left would sit under the evaluation's peak
                 evaluated_at = step
                 _evaluate(state, step, loader, evaluate, checkpoints, log, schedule.best_by)
-            best = checkpoints.best()
+                best = checkpoints.best()  # a file, which would be read between all steps
             if schedule.due(schedule.save_every, step) or (best is not None and best["step"] == step):
                 flight.land()
                 saved_at = step
@@ -176,28 +180,49 @@ def summed(batches: Iterator[Batch], evaluate: Callable[[Any, Batch], Any], para
     `validation_` is put before every name. A metric whose weight is zero in all batches is left out.
     """
     totals: dict[str, tuple[float, float]] = {}
+    between = memory.BetweenSteps()
     for batch in batches:
-        for name, (total, weight) in jax.device_get(evaluate(params, dict(batch))).items():
+        for name, (total, weight) in _on_host(evaluate(params, dict(batch))).items():
             old_total, old_weight = totals.get(name, (0.0, 0.0))
             totals[name] = old_total + float(total), old_weight + float(weight)
         if IN_FLIGHT.get(jax.default_backend()) == 1:
-            memory.settle()  # as between steps
+            between.settle()
     return {f"validation_{name}": total / weight for name, (total, weight) in totals.items() if weight}
 
 
 def numbers_of(report: Mapping[str, Any]) -> dict[str, float]:
     """Returns a step's report as numbers: sums are divided, and left out where their weight is zero."""
-    pairs = {name: value for name, value in report.items() if isinstance(value, LossSum)}
-    numbers = {name: float(total) / float(weight) for name, (total, weight) in pairs.items() if weight}
-    return numbers | {name: float(value) for name, value in report.items() if name not in pairs}
+    numbers = {}
+    for name, value in _on_host(report).items():
+        if not isinstance(value, tuple):
+            numbers[name] = float(value)
+        elif weight := float(value[1]):
+            numbers[name] = float(value[0]) / weight
+    return numbers
+
+
+def _on_host(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the report in arrays of NumPy, a sum and its weight as a tuple.
+
+    `device_get` begins copies to the host: 40 us each on a CPU, which has them already.
+    """
+    if jax.default_backend() != "cpu":
+        return jax.device_get(dict(report))
+    return {
+        name: tuple(map(np.asarray, value)) if isinstance(value, tuple) else np.asarray(value)
+        for name, value in report.items()
+    }
 
 
 class _InFlight:
     """Holds the metrics of the steps under way, and waits for the oldest when there are too many."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, *, in_heap: bool = False) -> None:
         self._log = log
-        self._limit = IN_FLIGHT.get(jax.default_backend(), 2)
+        limit = IN_FLIGHT.get(jax.default_backend(), 2)
+        self._limit = 2 if in_heap else limit
+        self._settle_every = (memory.LOOK_SECONDS if in_heap else 0.0) if limit == 1 else math.inf
+        self._settle_next = 0.0 if limit == 1 else math.inf
         self._steps: deque[tuple[int, Report]] = deque()
         self._between = memory.BetweenSteps()
 
@@ -205,7 +230,8 @@ class _InFlight:
         self._steps.append((step, metrics))
         while len(self._steps) >= self._limit:
             self._finish(*self._steps.popleft())
-        if self._limit == 1:
+        if (now := time.perf_counter()) >= self._settle_next:
+            self._settle_next = now + self._settle_every
             self._between.settle()
 
     def land(self) -> None:
@@ -214,7 +240,7 @@ class _InFlight:
             self._finish(*self._steps.popleft())
 
     def _finish(self, step: int, metrics: Report) -> None:
-        numbers = numbers_of(jax.device_get(metrics))
+        numbers = numbers_of(metrics)
         if numbers.get("scale", 0.0) > SMALLEST and not math.isfinite(numbers["gradient_norm"]):
             del numbers["gradient_norm"]  # an overflow of float16: the step was skipped, its scale is halved
         elif not math.isfinite(numbers["loss"]) or not math.isfinite(numbers["gradient_norm"]):

@@ -73,6 +73,8 @@ class Executables:
     """Shapes and dtypes of the state; and shardings where it is offloaded or split over devices."""
     put: Callable[[Batch], Any] = jax.device_put
     """Puts a batch of NumPy arrays where the step expects it."""
+    in_heap: bool = False
+    """True if a step on a CPU allocates less than the smallest buffer that is mapped (`memory.SMALLEST_MAPPED`)."""
 
 
 @dataclass(frozen=True)
@@ -186,10 +188,12 @@ def compile_all(program: Program) -> Executables:
     evaluate = compiled(program.evaluate, deterministic=program.deterministic)
     memory.trim()
     step = compiled(program.step, deterministic=program.deterministic)
+    stats = step.memory_analysis() if jax.default_backend() == "cpu" else None
+    in_heap = stats is not None and stats.temp_size_in_bytes < memory.SMALLEST_MAPPED
     if program.put is not None:
         evaluate, step = Fed(evaluate, program.put), Fed(step, program.put)
     put = program.put or jax.device_put
-    return Executables(init=init, step=step, evaluate=evaluate, state=program.state, put=put)
+    return Executables(init=init, step=step, evaluate=evaluate, state=program.state, put=put, in_heap=in_heap)
 
 
 def compiled(

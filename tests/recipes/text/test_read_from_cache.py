@@ -66,6 +66,26 @@ def test_tokens_that_were_removed_from_the_cache_are_made_again(recipe, tmp_path
     assert list((tmp_path / "cache/tokens").glob("*/meta.json"))
 
 
+@pytest.mark.parametrize("length", [{"steps": 2000}, {"epochs": 2.0, "steps": None}])
+def test_a_cache_that_cannot_be_written_to_makes_a_run_stream_and_it_is_said_once(recipe, tmp_path, length):
+    recipe = dataclasses.replace(recipe, **length)
+    prepared(recipe, tmp_path / "run")
+    expected = taken(recipe.source(tmp_path / "run", prefetch=0), 20)
+    shutil.rmtree(tmp_path / "cache")
+    (tmp_path / "cache").write_text("a file")
+    said = []
+    (tmp_path / "other").mkdir()
+    found = recipe.prepare(tmp_path / "other", said.append)
+    (tmp_path / "other/data.json").write_text(json.dumps(dataclasses.asdict(found)))
+    assert KEPT not in found.facts
+    (line,) = (words for words in said if words.startswith("tokens: "))
+    assert "as training reads it" in line
+    assert str(tmp_path / "cache") in line
+    source = recipe.source(tmp_path / "other", prefetch=0)
+    assert isinstance(source, TextLoader)
+    assert taken(source, 20) == expected
+
+
 def test_a_run_that_does_not_read_to_the_end_streams_and_epochs_count_what_was_kept(recipe, tmp_path):
     short = dataclasses.replace(recipe, steps=3)
     assert KEPT not in prepared(short, tmp_path / "short").facts

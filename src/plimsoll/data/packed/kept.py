@@ -1,37 +1,46 @@
 """A text that is tokenised once, into a packed folder of the cache, for all runs that read it with one tokenizer.
 
 The name of the folder is a digest of what its ids follow from: the tokenizer, and the files' names, sizes, formats and
-content. A text that changed, or another tokenizer, has another folder; a copy of the text elsewhere has the same. The
-folder may be removed at any time: the next run that needs it makes it again.
+content. A text that changed, or another tokenizer, has another folder; a copy of the text elsewhere has the same. It
+gets that name when it is whole, and is `.part` before. It may be removed at any time: the next run that needs it makes
+it again.
+
+`checked.json`, written last, has the SHA-256 of its files, and when they last changed. Files that did not change since
+are not read again; of others (copied, restored, written to) all is, and what is not as it was is made again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from plimsoll.cache import cache_folder
-from plimsoll.data.disk import locked
+from plimsoll import cache
+from plimsoll.data import in_short
+from plimsoll.data.disk import free_bytes, locked
 from plimsoll.data.packed.encoding import in_threads
-from plimsoll.data.packed.packed import META, Packed, open_packed
-from plimsoll.data.packed.prepare import METHOD, fill
-from plimsoll.data.packed.writer import TextFolder
+from plimsoll.data.packed.packed import DOCUMENTS, META, TOKENS, VALIDATION, Packed, open_packed
+from plimsoll.data.packed.prepare import METHOD, expected_bytes, fill
+from plimsoll.data.packed.writer import LEAST_FREE, TextFolder
 from plimsoll.data.same_data import WHOLE_BYTES, files_facts
 from plimsoll.data.text.documents import Documents
 from plimsoll.data.text.formats import File
 from plimsoll.data.text.tokenizer import TextTokenizer
-from plimsoll.errors import DataError
+from plimsoll.errors import DataError, PlimsollError, StoppedError
+from plimsoll.units import format_bytes
 
 Say = Callable[[str], None]
+CHECKED = "checked.json"
+_ADVICE = "`plimsoll doctor` shows what the cache holds, and PLIMSOLL_CACHE names another folder"
 
 
-def _folder(name: str) -> Path:
-    return cache_folder() / "tokens" / name
+class NotKept(PlimsollError):
+    """The cache cannot take the text: its folder is not to be written to, its disk is full, or its limit too low."""
 
 
 def tokenised(documents: Documents, tokenizer: TextTokenizer, say: Say) -> Packed:
@@ -46,38 +55,123 @@ def tokenised(documents: Documents, tokenizer: TextTokenizer, say: Say) -> Packe
 
     Raises:
         DataError: The text changed while it was read.
-        StoppedError: The disk of the cache is full.
+        NotKept: The cache cannot take it. Nothing of it is left there.
     """
+    limit = cache.limit_bytes()
     made_with = _made_with(documents, tokenizer)
     name = _sha256(json.dumps(made_with, sort_keys=True))[:32]
-    folder = _folder(name)
-    if (packed := kept(name, say)) is not None:
+    try:
+        home = cache.cache_folder()
+    except PlimsollError as problem:
+        raise NotKept(str(problem)) from None
+    if (packed := kept(name)) is not None:
         return packed
-    folder.parent.mkdir(exist_ok=True)
-    with locked(folder.with_name(f"{name}.made"), wait=lambda: say("tokens: another process makes them: waiting")):
-        packed = kept(name, say)
+    folder = home / "tokens" / name
+    try:
+        folder.parent.mkdir(exist_ok=True)
+        lock = locked(folder.with_name(f"{name}.made"), wait=lambda: say("tokens: another process makes them: waiting"))
+    except OSError as problem:
+        raise NotKept(f"the cache folder {home} cannot be written to: {problem.strerror}. {_ADVICE}") from None
+    with lock:
+        try:
+            packed = _opened(folder)
+        except DataError as problem:
+            say(f"tokens: those in the cache are damaged and made again ({problem})")
+            packed = None
         if packed is None:
+            shutil.rmtree(folder, ignore_errors=True)  # an earlier version kept unfinished ones here, too
+            part = folder.with_name(f"{name}.part")
+            if not part.exists():
+                _require_room(folder, documents, tokenizer, limit)
             say(f"tokens: made once, for all runs with this text and tokenizer, in {folder}")
-            try:
-                _make(folder, made_with, documents, tokenizer, say)
-            except DataError:  # the text changed, or is none: nothing that was written may be continued
-                shutil.rmtree(folder, ignore_errors=True)
-                raise
+            _make_or_nothing(part, made_with, documents, tokenizer, say)
+            part.rename(folder)
             packed = open_packed(folder)
             say(f"tokens: {packed.tokens:,} of {packed.documents:,} documents")
+    cache.prune(home, limit)
     return packed
 
 
-def kept(name: str, say: Say) -> Packed | None:
+def kept(name: str) -> Packed | None:
     """Returns the tokenised text of this name from the cache; None where it is not there, or is damaged."""
-    folder = _folder(name)
-    if (folder / META).is_file():
-        try:
-            return open_packed(folder)
-        except DataError as problem:
-            say(f"tokens: those in the cache are damaged and made again ({problem})")
-            (folder / META).unlink(missing_ok=True)
+    with suppress(DataError, OSError):  # it may be removed meanwhile
+        return _opened(cache.cache_folder() / "tokens" / name)
     return None
+
+
+def _opened(folder: Path) -> Packed | None:
+    """Returns a tokenised text, and notes its use; None if there is none. Raises DataError if it is damaged."""
+    if not (folder / META).is_file():
+        return None
+    packed = open_packed(folder)
+    _require_unchanged(folder)
+    with suppress(OSError):  # another user's
+        os.utime(folder)
+    return packed
+
+
+def _require_room(folder: Path, documents: Documents, tokenizer: TextTokenizer, limit: int) -> None:
+    """Raises NotKept where neither the disk nor the limit of the cache has room for the text."""
+    expected = expected_bytes(documents, tokenizer) or 0
+    free = free_bytes(folder)
+    if expected > min(free - LEAST_FREE, limit):
+        room = f"the cache may have {format_bytes(limit)} ({cache.LIMIT})"
+        if free - LEAST_FREE < limit:
+            room = f"{format_bytes(free)} are free at {folder.parent}, of which {format_bytes(LEAST_FREE)} stay free"
+        raise NotKept(f"{documents.name} takes about {format_bytes(expected)} of ids, and {room}. {_ADVICE}")
+
+
+def _state(path: Path) -> list[int]:
+    """Returns size and time of the last change of a file: the latter no program can set back."""
+    status = path.stat()
+    return [status.st_size, status.st_ctime_ns]
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _note_unchanged(folder: Path, digests: Mapping[str, str]) -> None:
+    """Writes when the files last changed, beside their digests."""
+    files = {name: {"state": _state(folder / name), "sha256": digest} for name, digest in digests.items()}
+    new = folder / f"{CHECKED}.{os.getpid()}.new"
+    new.write_text(json.dumps(files))
+    new.replace(folder / CHECKED)
+
+
+def _require_unchanged(folder: Path) -> None:
+    """Raises DataError where a file is not as it was written."""
+    path = folder / CHECKED
+    try:
+        files = json.loads(path.read_text("utf-8"))
+        if all(_state(folder / name) == file["state"] for name, file in files.items()):
+            return
+        digests = {name: file["sha256"] for name, file in files.items()}
+        for name, digest in digests.items():
+            if _digest(folder / name) != digest:
+                raise DataError(f"{folder / name} is not as it was written: its SHA-256 is another")
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as problem:
+        raise DataError(
+            f"{path} does not say whether the files are as they were written: {in_short(problem)}"
+        ) from None
+    with suppress(OSError):
+        _note_unchanged(folder, digests)
+
+
+def _make_or_nothing(
+    folder: Path, made_with: Mapping[str, Any], documents: Documents, tokenizer: TextTokenizer, say: Say
+) -> None:
+    """Makes a text. Only what was interrupted is left to be continued, not what failed."""
+    try:
+        _make(folder, made_with, documents, tokenizer, say)
+    except DataError:  # the text changed, or is none
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    except (StoppedError, OSError) as problem:  # it is read another way, and whoever filled the disk needs it
+        shutil.rmtree(folder, ignore_errors=True)
+        why = problem.strerror if isinstance(problem, OSError) else "the disk is full"
+        raise NotKept(f"{folder.parent} has no room for the ids of {documents.name}: {why}. {_ADVICE}") from None
 
 
 def _make(folder: Path, made_with: Mapping[str, Any], documents: Documents, tokenizer: TextTokenizer, say: Say) -> None:
@@ -97,6 +191,7 @@ def _make(folder: Path, made_with: Mapping[str, Any], documents: Documents, toke
                 " before. Run the same command again when nothing writes there"
             )
         writer.finish(source=f"{documents.name}: {documents.describe()}")
+        _note_unchanged(folder, {name: _digest(folder / name) for name in (TOKENS, VALIDATION, DOCUMENTS)})
 
 
 def _begun(folder: Path, made_with: Mapping[str, Any], tokenizer: TextTokenizer, stack: ExitStack) -> TextFolder:

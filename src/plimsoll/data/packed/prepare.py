@@ -120,27 +120,32 @@ def _made_with(options: TextSet) -> dict[str, Any]:
 
 def require_room(documents: Documents, tokenizer: TextTokenizer, folder: TextFolder) -> None:
     """Raises DataError where the disk has no room for the text, as far as its beginning tells."""
+    expected = expected_bytes(documents, tokenizer)
+    itemsize = 2 if tokenizer.size <= 2**16 else 4
+    written = (folder.counts.tokens + folder.counts.validation_tokens) * itemsize
+    free = free_bytes(folder.out / TOKENS)
+    if expected is not None and expected - written > free:
+        raise DataError(
+            f"{documents.name} takes about {format_bytes(expected - written)} of ids, and {format_bytes(free)} are free"
+            f" at {folder.out.parent}: name an --out on another disk, or take less of it with --max-examples"
+        )
+
+
+def expected_bytes(documents: Documents, tokenizer: TextTokenizer) -> int | None:
+    """Returns about how many bytes of ids the text has, as far as its beginning tells; None where nothing does."""
     texts, characters, share, extent = [], 0, None, Extent(documents)
     for piece in documents.pieces():
         texts.append(piece.text)
         characters += len(piece.text)
         share = extent.share(piece.position)
         if share is None:
-            return
+            return None
         if characters >= LOOKED_AT:
             break
     if not share:
-        return
+        return None
     _, lengths = tokenizer.encode_each(texts)
-    itemsize = 2 if tokenizer.size <= 2**16 else 4
-    written = (folder.counts.tokens + folder.counts.validation_tokens) * itemsize
-    needed = round(int(lengths.sum()) / share) * itemsize - written
-    free = free_bytes(folder.out / TOKENS)
-    if needed > free:
-        raise DataError(
-            f"{documents.name} takes about {format_bytes(needed)} of ids, and {format_bytes(free)} are free at"
-            f" {folder.out.parent}: name an --out on another disk, or take less of it with --max-examples"
-        )
+    return round(int(lengths.sum()) / share) * (2 if tokenizer.size <= 2**16 else 4)
 
 
 class Extent:

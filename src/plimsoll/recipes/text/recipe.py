@@ -199,7 +199,7 @@ class Text(AdamWRecipe):
     def prepare(self, folder: Path, say: Say) -> Prepared:
         import numpy as np
 
-        from plimsoll.data.packed.kept import tokenised
+        from plimsoll.data.packed.kept import NotKept, tokenised
         from plimsoll.data.same_data import files_facts
         from plimsoll.data.text.survey import collect_held_out
 
@@ -220,8 +220,11 @@ class Text(AdamWRecipe):
             facts["text"] = files_facts(documents.paths)
         packed = None
         if self._kept_in_cache:
-            packed = tokenised(documents, tokenizer, say)
-            facts[KEPT] = packed.folder.name
+            try:
+                packed = tokenised(documents, tokenizer, say)
+                facts[KEPT] = packed.folder.name
+            except NotKept as problem:
+                say(f"tokens: the text is tokenised as training reads it, and again by every run: {problem}")
         if self.steps is not None and self.use_streaming:
             if packed is None:
                 self._require_a_batch(documents, tokenizer)
@@ -336,9 +339,9 @@ class Text(AdamWRecipe):
         name = read_json(path, absent=f"there is no {path}", again="Start a new --run")["facts"].get(KEPT)
         if name is None:
             return None
-        say = partial(print, flush=True)
-        packed = kept(name, say)
-        return packed or tokenised(self._documents(), load_tokenizer(folder / TOKENIZER), say)
+        return kept(name) or tokenised(
+            self._documents(), load_tokenizer(folder / TOKENIZER), partial(print, flush=True)
+        )
 
     def _documents(self) -> Documents:
         from plimsoll.data.text.opening import open_documents

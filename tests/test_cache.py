@@ -1,0 +1,220 @@
+"""The cache's limit: least recently used goes first, what is in use stays, and processes at once do not harm it."""
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+import zlib
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from emptying import together
+from plimsoll import cache
+from plimsoll.errors import PlimsollError
+from plimsoll.processes.environment import for_processes
+from plimsoll.units import GIB, MIB
+
+AGES = st.integers(0, 10**6)
+"""Seconds since the last use, far enough in the past that nothing counts as in use."""
+
+
+def put(folder, part, name, *, size, age):
+    """Writes an entry that was last used so many seconds before a day ago."""
+    place = folder / {"autotuning": cache._AUTOTUNING}.get(part, part)
+    path = place / name / "tokens.bin" if part == "tokens" else place / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(bytes(size))
+    used = time.time() - 24 * 3600 - age
+    os.utime(path, (used, used))
+    os.utime(place / name, (used, used))
+    return place / name
+
+
+def test_the_limit_is_5_gib_or_what_the_user_says(monkeypatch):
+    monkeypatch.delenv(cache.LIMIT, raising=False)
+    assert cache.limit_bytes() == 5 * GIB
+    monkeypatch.setenv(cache.LIMIT, "700MiB")
+    assert cache.limit_bytes() == 700 * MIB
+    monkeypatch.setenv(cache.LIMIT, "0")
+    assert cache.limit_bytes() == 0
+    monkeypatch.setenv(cache.LIMIT, "much")
+    with pytest.raises(PlimsollError, match=r"PLIMSOLL_CACHE_LIMIT is the size that the cache may have, and .* 'much'"):
+        cache.limit_bytes()
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["autotuning", "tokens", "answers"]), st.integers(0, 50), AGES)),
+    st.integers(0, 400),
+)
+def test_the_least_recently_used_go_first_and_no_more_than_needed(tmp_path_factory, rows, limit):
+    folder = tmp_path_factory.mktemp("cache")
+    for number, (part, size, age) in enumerate(rows):
+        put(folder, part, str(number), size=size, age=age)
+    before = cache.entries(folder)
+    assert sorted((entry.part, entry.size_bytes) for entry in before) == sorted((part, size) for part, size, _ in rows)
+    removed = cache.prune(folder, limit)
+    left = cache.entries(folder)
+    gone = [entry for entry in before if entry not in left]
+    assert sum(entry.size_bytes for entry in gone) == removed
+    assert sum(entry.size_bytes for entry in left) <= limit
+    if gone:
+        last = max(gone, key=lambda entry: entry.used_ns)
+        assert all(last.used_ns <= entry.used_ns for entry in left)
+        assert sum(entry.size_bytes for entry in [*left, last]) > limit
+
+
+@pytest.mark.parametrize("hours", [-30, -1, 1, 23, 25])
+def test_answers_that_may_rest_on_a_compiled_step_go_with_it(tmp_path, hours):
+    """An answer is written after its step was last used, as far as the system has noted; using it changes no more."""
+    day = 24 * 3600
+    put(tmp_path, "compiled", "jit_f-1-cache", size=100, age=9 * day)
+    later = put(tmp_path, "compiled", "jit_g-1-cache", size=100, age=2 * day)
+    answer = put(tmp_path, "answers", "a.json", size=10, age=9 * day - hours * 3600)
+    os.utime(answer, (time.time(), answer.stat().st_mtime))
+    assert cache.prune(tmp_path, 150) == (100 if hours == 25 else 110)
+    assert [later.exists(), answer.exists()] == [True, hours == 25]
+
+
+def test_what_a_process_may_be_about_to_use_stays_and_is_looked_at_again(tmp_path):
+    old = put(tmp_path, "answers", "old.json", size=10, age=0)
+    new = put(tmp_path, "compiled", "jit_f-1-cache", size=100, age=0)
+    os.utime(new)
+    assert cache.prune(tmp_path, 50) == 10
+    assert [old.exists(), new.exists()] == [False, True]
+    used = time.time() - cache.IN_USE_SECONDS - 5
+    os.utime(new, (used, used))
+    assert cache.prune(tmp_path, 50) == 100
+
+
+def test_reading_a_compiled_step_is_using_it(tmp_path):
+    """JAX sets no time: the system does, and again only if the file was written after it (see `entries`)."""
+    step = put(tmp_path, "compiled", "jit_f-1-cache", size=10, age=500)
+    other = put(tmp_path, "compiled", "jit_g-1-cache", size=10, age=400)
+    written = step.stat().st_mtime
+    os.utime(step, (written + 300, written))
+    assert cache.prune(tmp_path, 20) == 0
+    assert step.stat().st_mtime == step.stat().st_atime == pytest.approx(written + 300)
+    put(tmp_path, "tokens", "text", size=1, age=0)
+    assert cache.prune(tmp_path, 11) == 10
+    assert [step.exists(), other.exists()] == [True, False]
+
+
+def test_a_compiled_step_that_was_half_written_is_removed_once_it_was_used(tmp_path):
+    """JAX would never replace it. What is being written now is left alone, and so is what no process has read."""
+    whole = zstandard.compress(os.urandom(300_000))
+    contents = {"whole": whole, "half": whole[:70_000], "nothing": b"", "now": whole[:70_000], "unused": whole[:-1]}
+    contents["by another library"] = zlib.compress(whole)[:100]
+    ages = {"now": -3600, "unused": 10**6}
+    for name, content in contents.items():
+        step = put(tmp_path, "compiled", f"{name}-cache", size=0, age=0)
+        step.write_bytes(content)
+        used = time.time() - ages.get(name, 60)
+        os.utime(step, (used, used))
+    assert cache.prune(tmp_path, GIB) == 0
+    assert {path.name.removesuffix("-cache") for path in (tmp_path / "compiled").iterdir()} == {
+        "whole", "now", "unused", "by another library"
+    }  # fmt: skip
+
+
+def test_nothing_is_listed_where_nothing_was_added(tmp_path, monkeypatch):
+    put(tmp_path, "answers", "a.json", size=10, age=0)
+    cache.prune(tmp_path, 100)
+    with monkeypatch.context() as changed:
+        changed.setattr(cache, "entries", pytest.fail)
+        assert cache.prune(tmp_path, 100) == 0
+    assert cache.prune(tmp_path, 5) == 10  # another limit
+    for part in cache.PARTS:
+        kept = put(tmp_path, part, "b-cache", size=10, age=0)
+        os.utime(kept.parent, ns=(1, list(cache.PARTS).index(part) + 1))  # a clock that is coarse
+        assert cache.prune(tmp_path, 5) == 10
+    with open(tmp_path / "limit.json", "a") as held:
+        put(tmp_path, "answers", "c.json", size=10, age=0)
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert cache.prune(tmp_path, 5) == 0  # whoever holds it does it
+    assert cache.prune(tmp_path, 5) == 10
+
+
+def test_what_cannot_be_made_again_stays_and_times_of_jax_go_with_their_step(tmp_path):
+    put(tmp_path, "compiled", "jit_f-1-cache", size=10, age=0)
+    kept = [put(tmp_path, "runs", "a-run", size=10, age=0), tmp_path / "calibration.json"]
+    kept[1].write_text("{}")
+    for name in ("jit_f-1-atime", ".lockfile"):
+        (tmp_path / "compiled" / name).write_bytes(bytes(8))
+    removed, left = cache.empty(tmp_path)
+    assert [entry.path.name for entry in removed] == ["jit_f-1-cache"]
+    assert left == []
+    assert os.listdir(tmp_path / "compiled") == [".lockfile"]
+    assert all(path.exists() for path in kept)
+
+
+def test_a_text_that_was_half_removed_goes_first(tmp_path):
+    text = put(tmp_path, "tokens", "text", size=10, age=0)
+    (tmp_path / "tokens/.removed-other-77").mkdir()
+    (tmp_path / "tokens/.removed-other-77/tokens.bin").write_bytes(bytes(10))
+    assert cache.prune(tmp_path, 10) == 10
+    assert list((tmp_path / "tokens").iterdir()) == [text]
+    with open(text / "tokens.bin", "rb") as file:
+        assert cache.prune(tmp_path, 0) == 10
+        assert file.read() == bytes(10)  # who had opened it reads on
+    assert not list((tmp_path / "tokens").iterdir())
+
+
+COMPILER = """
+import json, sys
+for line in sys.stdin:
+    question = json.loads(line)
+    seconds = [question["plans"][0]["micro_batch"]] * 2000
+    print(json.dumps({"answer": {"seconds": seconds}}), flush=True)
+"""
+
+
+def test_planners_at_once_share_answers_that_another_process_removes(tmp_path):
+    """Real processes: 600 questions each, 20 different ones, every answer of several KB."""
+    program = """
+    import json, os, sys
+    from pathlib import Path
+    from plimsoll.planner.child import Child
+    from planner_examples import plan
+
+    folder, compiler = Path(os.environ["PLIMSOLL_CACHE"]), json.loads(os.environ["ARGUMENTS"])["compiler"]
+    with Child([sys.executable, "-c", compiler], os.environ, about={}, answers=folder / "answers") as child:
+        for number in range(600):
+            micro = number * 7 % 20 + 1
+            assert child.measure([plan(micro_batch=micro)]) == [micro] * 2000
+    """
+    emptied, _ = together(tmp_path, program, compiler=COMPILER)
+    assert emptied > 0
+    for path in (tmp_path / "answers").glob("*.json"):
+        assert len(json.loads(path.read_text())["seconds"]) == 2000
+
+
+@pytest.mark.slow
+def test_processes_at_once_share_compiled_steps_that_another_one_removes(tmp_path):
+    """What is left is whole: a third process loads or compiles all of it, and JAX warns of nothing."""
+    program = """
+    import warnings
+    from plimsoll.processes.environment import hide_plugins
+
+    hide_plugins()
+    import jax
+    import jax.numpy as jnp
+
+    numbers = jnp.arange(64.0)
+    for number in range(12):
+        step = jax.jit(lambda x, number=number: (jnp.sin(x * number) @ jnp.cos(x + number)).sum())
+        assert abs(float(step(numbers)) - float((jnp.sin(numbers * number) @ jnp.cos(numbers + number)).sum())) < 1e-3
+    """
+    emptied, _ = together(tmp_path, program)
+    assert emptied > 0
+    environment = for_processes("cpu") | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    environment |= {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "compiled"), "PYTHONWARNINGS": "error"}
+    third = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (third.returncode, third.stderr) == (0, "")
