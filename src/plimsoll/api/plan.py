@@ -37,6 +37,8 @@ from plimsoll.units import format_bytes, parse_bytes
 
 Say = Callable[[str], None]
 
+WITHIN = {"cpu": 30.0, "cuda": 60.0, "tpu": 60.0}
+"""Seconds that planning may take, by platform."""
 UNKNOWN_STEPS = 10_000
 """Length of the schedule where nobody has said or counted it: changes no byte."""
 
@@ -74,8 +76,8 @@ def plan(
     accelerators. `prepared` says what is known of the data; without it nothing of the data is read. `pinned_by` is
     where `pins` come from, if nobody typed them. `measure` times the best few, on the chip at hand only.
     `margin_bytes` stay free, beyond the prediction, in the phases that a plan decides about: what a run that went over
-    its budget has learned. `within` are the seconds that planning may take: after them the best plan that is confirmed is
-    taken, or the first one that is.
+    its budget has learned. `within` are the seconds that planning may take: after them the best plan that is confirmed
+    is taken, or the first one that is; by default as many as `WITHIN` has.
     Raises BudgetError, with the smallest peak found and what would fit, if nothing does; and RecipeError where driver
     and plug-in of an accelerator are here, and JAX cannot use it.
     """
@@ -124,7 +126,7 @@ def plan(
         number = 1 if card is not None else host.compilers()
         children = [Child(command, variables, about=about, answers=cache / "answers") for _ in range(number)]
         compiler = stack.enter_context(Pool(children))
-        planned = search(problem, compiler, say, within=within)
+        planned = search(problem, compiler, say, within=WITHIN[target.platform] if within is None else within)
         if compiler.not_kept is not None:
             say(f"the next plan asks the compiler again, since its answers cannot be kept in {compiler.not_kept}")
         further = {

@@ -202,7 +202,9 @@ class LocalCompiler:
     def functions(self, plan: Plan) -> program.Functions:
         """Returns the plan's functions, over several devices if it has them."""
         devices = jax.devices()[: plan.devices] if plan.devices > 1 else None
-        return program.Functions(self.recipe.task(plan.compute(jax.default_backend())), self.rule(plan.storage), plan, devices)
+        return program.Functions(
+            self.recipe.task(plan.compute(jax.default_backend())), self.rule(plan.storage), plan, devices
+        )
 
     def warm_up(self) -> None:
         """Starts the process of the next rehearsal, which imports while this one traces and compiles."""

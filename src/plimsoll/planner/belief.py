@@ -143,7 +143,9 @@ class Beliefs:
         """Returns how many times the traced bytes the compiled ones are."""
         if ratios := _ratios(self.known[combination]):
             return _near(ratios, micro, DOUBLED, ALIKE, UNSEEN)
-        family = {micro: ratio for each in self._family[combination] for micro, ratio in _ratios(self.known[each]).items()}
+        family = {
+            micro: ratio for each in self._family[combination] for micro, ratio in _ratios(self.known[each]).items()
+        }
         if family:
             low, likely, high = _near(family, micro, DOUBLED, ALIKE, UNSEEN)
             return Interval(low * (1 - STORED), likely, high * (1 + STORED))
@@ -181,7 +183,9 @@ class Beliefs:
             return exactly(UNTIMED[1])
         if known.slower:
             return _near(known.slower, micro, TIMED_DOUBLED, alike, UNTIMED)
-        family = {other: ratio for each in self._family[combination] for other, ratio in self.known[each].slower.items()}
+        family = {
+            other: ratio for each in self._family[combination] for other, ratio in self.known[each].slower.items()
+        }
         if family:
             low, likely, high = _near(family, micro, TIMED_DOUBLED, alike, UNTIMED)
             return Interval(low * (1 - TIMED_STORED), likely, high * (1 + TIMED_STORED))
@@ -215,9 +219,7 @@ def _ratios(known: Known) -> dict[int, float]:
     }
 
 
-def _near(
-    ratios: dict[int, float], micro: int, error: float, most: float, expected: tuple[float, float]
-) -> Interval:
+def _near(ratios: dict[int, float], micro: int, error: float, most: float, expected: tuple[float, float]) -> Interval:
     """Returns the ratio on a line between the nearest two, with an `error` for each doubling from the nearest one."""
     below = max((each for each in ratios if each <= micro), default=None)
     above = min((each for each in ratios if each >= micro), default=None)

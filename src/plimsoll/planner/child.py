@@ -206,8 +206,8 @@ class Pool:
         return sum(child.compiles for child in self._children)
 
     @property
-    def not_kept(self) -> Path | None:
-        """The folder in which answers cannot be kept; None where they are."""
+    def not_kept(self) -> str | None:
+        """Where answers cannot be kept, and why; None where they are."""
         return next((child.not_kept for child in self._children if child.not_kept is not None), None)
 
     def static(self, fsdp: int = 1, storage: Storage | None = None) -> Static:

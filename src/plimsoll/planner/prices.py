@@ -19,9 +19,7 @@ from plimsoll.units import MIB
 
 NEAR = 1.05
 """Plans this close in time count as equal: a class of numerics must gain as much, and so must all of the budget."""
-USUAL = Rehearsal(
-    process_bytes=200 * MIB, starting_bytes=0, init_temp_bytes=4 * MIB, evaluate_temp_bytes=4 * MIB
-)
+USUAL = Rehearsal(process_bytes=200 * MIB, starting_bytes=0, init_temp_bytes=4 * MIB, evaluate_temp_bytes=4 * MIB)
 """A training process, before one of this recipe was rehearsed."""
 USUAL_SPREAD = 70 * MIB
 """By how much it may be less, or more. No budget is refused before a process was rehearsed: the smallest plan is."""
@@ -172,11 +170,12 @@ class Prices:
         """Returns the first variant of the plan that fits, else the smallest, without its seconds."""
         problem = problem or self.problem
         rehearsal, _ = self._rehearsal(combination, micro)
+        found = []
         for variant in smaller(combination.plans[micro], problem):
-            book = self._ledger(variant, analysis, rehearsal, problem)
-            if book.fits:
+            found.append(Candidate(variant, self._ledger(variant, analysis, rehearsal, problem), 0.0, analysis))
+            if found[-1].ledger.fits:
                 break
-        return Candidate(variant, book, 0.0, analysis)
+        return found[-1]
 
     def _ledger(self, plan: Plan, analysis: Analysis, rehearsal: Rehearsal, problem: Problem) -> Ledger:
         static = self.static_of(plan.fsdp, plan.storage)

@@ -15,11 +15,11 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
-from plimsoll.errors import BudgetError, PlimsollError
+from plimsoll.errors import PlimsollError
 from plimsoll.levers.registry import in_words
 from plimsoll.planned import Plan, Planned
 from plimsoll.planner.belief import UNKNOWN, Beliefs, Interval
@@ -172,7 +172,11 @@ class Search:
                         running[pool.submit(self._ask, question)] = question
                 if not running:
                     return best()
-                left = None if self.deadline == math.inf else max(0.5, self.deadline - self.confirming_seconds - self.clock())
+                left = (
+                    None
+                    if self.deadline == math.inf
+                    else max(0.5, self.deadline - self.confirming_seconds - self.clock())
+                )
                 for future in wait(running, timeout=left, return_when=FIRST_COMPLETED).done:
                     self._learn(running.pop(future), future)
         except KeyboardInterrupt:
@@ -334,8 +338,7 @@ class Search:
             self.prices.candidate(combination, micro)
             for combination, known in self.beliefs.known.items()
             for micro in known.compiled
-            if (combination, micro) in self.prices.rehearsed
-            and combination.steps[micro] not in self.failed
+            if (combination, micro) in self.prices.rehearsed and combination.steps[micro] not in self.failed
         ]
 
     def _best(self) -> Candidate | None:

@@ -128,9 +128,12 @@ class Rates:
 class Compiler(Protocol):
     """Answers from a child process. A plan that does not compile here raises `DoesNotCompile`."""
 
-    compiles: int
     workers: int
     """Questions that it answers at once."""
+
+    @property
+    def compiles(self) -> int: ...
+
     doing: str
     """Word for what `analyse` does: compiling, or estimating where there is no compiler."""
 
