@@ -33,7 +33,7 @@ from plimsoll.recipes.own.files import short_name
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import name_of, to_dict
 from plimsoll.training import disk
-from plimsoll.units import format_bytes, parse_bytes
+from plimsoll.units import format_bytes, parse_bytes, parse_seconds
 
 Say = Callable[[str], None]
 
@@ -64,10 +64,13 @@ def plan(
     pinned_by: str | None = None,
     prepared: Prepared | None = None,
     margin_bytes: int = 0,
-    within: float | None = None,
+    within: str | float | None = None,
+    smallest: bool = False,
     say: Say = lambda text: None,
 ) -> Planned:
     """Returns the fastest plan for `recipe` whose predicted peak fits `memory`; allocates nothing unless `measure`.
+
+    With `smallest` it is the plan that needs least, whatever `memory` is.
 
     `chip` is one of `plimsoll chips`; without it the accelerator that is here, else the CPU. A `card` of that kind that
     is in this machine compiles the plans itself, and times them if `measure`; one that nobody passed is looked for.
@@ -96,6 +99,9 @@ def plan(
             f"{target.name} is in no list of chips, and JAX cannot use as many of them here: its rates are not known."
             " Add it to a chip file (docs/chips.md)"
         )
+    seconds = WITHIN[target.platform] if within is None else parse_seconds(within)
+    if not seconds > 0:
+        raise RecipeError(f"--within must be above 0, got {within}: planning takes seconds. 10s is often enough")
     budget = budget_bytes(memory, target, card, say)
     if measure:
         accelerator.require_free(card, target, budget)
@@ -126,7 +132,7 @@ def plan(
         number = 1 if card is not None else host.compilers()
         children = [Child(command, variables, about=about, answers=cache / "answers") for _ in range(number)]
         compiler = stack.enter_context(Pool(children))
-        planned = search(problem, compiler, say, within=WITHIN[target.platform] if within is None else within)
+        planned = search(problem, compiler, say, within=seconds, smallest=smallest)
         if compiler.not_kept is not None:
             say(f"the next plan asks the compiler again, since its answers cannot be kept in {compiler.not_kept}")
         further = {

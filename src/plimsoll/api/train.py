@@ -195,6 +195,7 @@ def _settle_plan(
             measure=options.plan is None and target.platform in ("cpu", "cuda") and processes == 1,
             prepared=prepared,
             margin_bytes=margin,
+            within=options.within,
             say=say,
         )
     except BudgetError as refusal:

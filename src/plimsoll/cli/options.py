@@ -64,6 +64,13 @@ class PlanOptions:
     """Devices that share the work, and the state, like data=8 or data=4,fsdp=2; default: all of the chip's."""
     measure: bool = False
     """Time the best few here (allocates, in a process of its own)."""
+    within: str | None = None
+    """Time that planning may take, like 10s: then the best plan that is confirmed is taken, or the first one that is;
+    default 30s on a CPU, 60s for an accelerator."""
+    floor: bool = False
+    """The smallest plan instead of the fastest that fits."""
+    frontier: bool = False
+    """Print bytes against time of a step, too: the plans that nothing beats."""
     settings: bool = False
     """A plan for each of the guide's machines (8, 12 and 32 GiB, a TPU) instead of one for --memory and --chip."""
     compare: str | None = None

@@ -34,7 +34,7 @@ def plan(arguments: list[str]) -> int:
 
     if options.picture is not None:
         picture.require_picture(options.picture)
-    here = {"chip": options.chip, "mesh": options.mesh, "measure": options.measure}
+    here = {"chip": options.chip, "mesh": options.mesh, "measure": options.measure, "smallest": options.floor}
     try:
         planned = find_plan(options.recipe, **here, **_budgets_and_levers(name, options))
     except BudgetError as problem:
@@ -50,13 +50,26 @@ def plan(arguments: list[str]) -> int:
     print(json.dumps(planned.to_dict()) if options.json else tables.plan_table(planned))
     if options.buffers and not options.json:
         print(f"\n{tables.buffers_table(planned)}")
+    if options.frontier and not options.json:
+        print(f"\n{tables.frontier_table(planned)}")
     if options.picture is not None:
         picture.save_picture(options.picture, lambda: picture.waterfall(planned))
     return 0
 
 
 def _settings(name: str, options: PlanOptions) -> int:
-    single_plan_options = ("compare", "memory", "host_memory", "chip", "mesh", "measure", "buffers", "picture")
+    single_plan_options = (
+        "compare",
+        "memory",
+        "host_memory",
+        "chip",
+        "mesh",
+        "measure",
+        "buffers",
+        "picture",
+        "floor",
+        "frontier",
+    )
     _require_absent(options, single_plan_options, "--settings plans for machines of its own", "--settings")
     from plimsoll.api.compare import settings
     from plimsoll.report.compared import settings_table
@@ -68,7 +81,8 @@ def _settings(name: str, options: PlanOptions) -> int:
 
 def _compare(name: str, options: PlanOptions) -> int:
     assert options.compare is not None
-    _require_absent(options, ("chip", "mesh", "measure", "buffers"), "--compare plans for several chips", "--compare")
+    single_plan_options = ("chip", "mesh", "measure", "buffers", "floor", "frontier")
+    _require_absent(options, single_plan_options, "--compare plans for several chips", "--compare")
     from plimsoll.api.compare import chips_named, compared, prices_named
     from plimsoll.report.compared import compared_figure, compared_table
     from plimsoll.report.picture import require_picture, save_picture
@@ -90,6 +104,7 @@ def _budgets_and_levers(name: str, options: PlanOptions) -> dict[str, Any]:
         "name": short_name(name),
         "memory": options.memory,
         "host_memory": options.host_memory,
+        "within": options.within,
         "numerics": options.levers.numerics,
         "pins": options.levers.pins(),
         "say": lambda text: print(f"  {text} ...", file=sys.stderr),

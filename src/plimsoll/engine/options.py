@@ -29,6 +29,8 @@ class TrainOptions:
     """Folder of the run, new or to be continued, here or in a bucket (s3://, gs://); default runs/RECIPE."""
     plan: str | None = None
     """Use this plan (a file from `plimsoll plan --json`, or a run's plan.json) instead of searching."""
+    within: str | float | None = None
+    """Time that planning may take, like 10s; default 30s on a CPU, 60s for an accelerator."""
     replan: bool = False
     """Search again for a run that has a plan."""
     keep_plan: bool = False

@@ -82,6 +82,7 @@ def search(
     say: Say,
     *,
     within: float | None = None,
+    smallest: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> Planned:
     """Returns the fastest plan that fits, as far as it is found.
@@ -92,6 +93,7 @@ def search(
         say: Called with what is being done.
         within: Seconds after which the best confirmed plan is taken; None for as long as it takes. Where none is
             confirmed by then, the first one that is.
+        smallest: Return the plan that needs least instead, whether it fits or not.
         clock: Clock in seconds.
 
     Raises:
@@ -100,7 +102,8 @@ def search(
     """
     deadline = math.inf if within is None else clock() + within
     try:
-        return Search(problem, compiler, say, deadline=deadline, clock=clock).run()
+        found = Search(problem, compiler, say, deadline=deadline, clock=clock)
+        return found.least() if smallest else found.run()
     except DoesNotCompile as failure:  # not on one plan, but on what all of them need
         raise PlimsollError(
             f"{problem.recipe} cannot be planned for {problem.chip}: {failure}. `plimsoll doctor` says whether this"
@@ -144,6 +147,14 @@ class Search:
                 raise refusal(self.problem, self.static, smallest, [*self.failed.values()], self._would_fit)
             best = self._decided(self._by_time, self._best) or smallest  # less was needed than had been believed
         return self._planned(best)
+
+    def least(self) -> Planned:
+        """Returns the smallest plan. Raises BudgetError if nothing compiles."""
+        smallest = self.floor()
+        if smallest is None:
+            raise refusal(self.problem, self.static, None, [*self.failed.values()], self._would_fit)
+        reason = f"the smallest plan: it fits in {format_bytes(smallest.ledger.needed_bytes)} and more"
+        return replace(self._planned(smallest), reason=reason)
 
     def floor(self) -> Candidate | None:
         """Returns the smallest plan, compiled and rehearsed for itself; None where nothing compiles."""

@@ -181,6 +181,23 @@ def buffers_table(planned: Planned) -> str:
     return "\n".join([title, *columns(rows, align="rlll")])
 
 
+def frontier_table(planned: Planned) -> str:
+    """Returns what `plimsoll plan --frontier` adds: bytes against time, every plan that nothing beats.
+
+    A line shows where the budget is.
+    """
+    rows, budget = [], planned.ledger.budget_bytes
+    over = [point.needed_bytes > budget for point in planned.frontier]
+    for number, point in enumerate(planned.frontier):
+        if over[number] and not any(over[:number]):
+            rows.append((format_bytes(budget), "", "the budget", ""))
+        words = f"micro-batch {point.plan.micro_batch}, {in_words(point.plan.levers)}"
+        how = "chosen" if point.chosen else "" if point.compiled else "believed, not compiled"
+        rows.append((format_bytes(point.needed_bytes), format_seconds(point.step_seconds), words, how))
+    title = "budget that is enough, and time of a step: what another GiB buys, and what one less costs"
+    return "\n".join([title, *columns(rows, align="rrll")])
+
+
 def ledger_table(ledger: Mapping[str, Any]) -> str:
     """Returns a run's `ledger.json` as a table: predicted, measured, and measured minus predicted.
 
