@@ -37,7 +37,8 @@ TIMED_ALIKE = 0.25
 TIMED_STORED = 0.04
 """The same, where only the storage of state and weights differs."""
 COMPILED_ALIKE = 0.12
-"""The same for the seconds of what the compiler made, by the rates."""
+COMPILED_DOUBLED = 0.03
+"""The same two for the seconds of what the compiler made, by the rates."""
 TIMED_DOUBLED = 0.08
 """The same, as a share of what it was for the same levers, for each doubling of the micro-batch."""
 
@@ -174,20 +175,21 @@ class Beliefs:
             self._least[key] = found
         return self._least[key]
 
-    def slower(self, combination: Combination, micro: int, alike: float) -> Interval:
-        """Returns how many times as long as by a trace a step takes; `alike` is the error for other levers."""
+    def slower(self, combination: Combination, micro: int, *, timed: bool) -> Interval:
+        """Returns how many times as long as by a trace a step takes: by the clock, or by what the compiler made."""
+        doubled, alike = (TIMED_DOUBLED, TIMED_ALIKE) if timed else (COMPILED_DOUBLED, COMPILED_ALIKE)
         known = self.known[combination]
         if micro in known.slower:
             return exactly(known.slower[micro])
         if micro in known.untimed:  # this machine could not hold it: no hope is set on it
             return exactly(UNTIMED[1])
         if known.slower:
-            return _near(known.slower, micro, TIMED_DOUBLED, alike, UNTIMED)
+            return _near(known.slower, micro, doubled, alike, UNTIMED)
         family = {
             other: ratio for each in self._family[combination] for other, ratio in self.known[each].slower.items()
         }
         if family:
-            low, likely, high = _near(family, micro, TIMED_DOUBLED, alike, UNTIMED)
+            low, likely, high = _near(family, micro, doubled, alike, UNTIMED)
             return Interval(low * (1 - TIMED_STORED), likely, high * (1 + TIMED_STORED))
         others = [ratio for each in self.known.values() for ratio in each.slower.values()]
         if not others:
