@@ -193,9 +193,12 @@ class Beliefs:
             return Interval(low * (1 - TIMED_STORED), likely, high * (1 + TIMED_STORED))
         others = [ratio for each in self.known.values() for ratio in each.slower.values()]
         if not others:
-            return Interval(UNTIMED[0] * combination.hope, 1.0, UNTIMED[1])
+            return Interval(min(UNTIMED[0], combination.hope), 1.0, UNTIMED[1])
         low, high = min(others) * (1 - alike), max(others) * (1 + alike)
-        return Interval(low * combination.hope, sum(others) / len(others), high)
+        likely = sum(others) / len(others)
+        if not UNTIMED[0] <= likely <= UNTIMED[1]:  # nothing like what was ever seen: who knows what others are like
+            low, high = min(low, UNTIMED[0]), max(high, UNTIMED[1])
+        return Interval(min(low, combination.hope * likely), likely, high)
 
 
 def with_temporaries(analysis: Analysis, beyond_state: float) -> Analysis:
