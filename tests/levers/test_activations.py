@@ -118,9 +118,10 @@ def offered(rates=FAST, **changes):
     return [(one.levers["precision"], one.levers["activations"]) for one in found]
 
 
-def test_a_chip_that_multiplies_in_bfloat16_keeps_activations_in_it_unless_that_is_pinned_or_not_allowed():
+def test_an_accelerator_that_multiplies_in_bfloat16_keeps_activations_in_it_unless_that_is_pinned_or_not_allowed():
     on_a_card = {"chip": "h100", "platform": "cuda"}
-    assert set(offered(**on_a_card)) == set(offered()) == {("bfloat16", "bfloat16")}
+    assert set(offered(**on_a_card)) == {("bfloat16", "bfloat16")}
+    assert offered() == [("bfloat16", "bfloat16"), ("bfloat16", "float32")], "on a CPU either may be faster"
     slow = replace(FAST, flops={"float32": 2.0, "bfloat16": 1.0})
     assert offered(slow) == [("float32", "float32"), ("bfloat16", "float32"), ("bfloat16", "bfloat16")]
     assert set(offered(**on_a_card, numerics="exact")) == {("float32", "float32")}
