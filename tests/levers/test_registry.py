@@ -18,10 +18,9 @@ from plimsoll.errors import BudgetError, RecipeError
 from plimsoll.levers import registry
 from plimsoll.levers.lever import CLASSES, NO_DEFAULT, Lever
 from plimsoll.planned import Plan
-from plimsoll.planner.candidates import combination, same_step
 from plimsoll.planner.child import _compiled_levers, plan_of
-from plimsoll.planner.combinations import combinations
 from plimsoll.planner.search import search
+from plimsoll.planner.space import combinations, same_step
 from plimsoll.recipes.own.recipe import recipe
 from plimsoll.recipes.registry import preset
 from plimsoll.report.tables import lever_rows, plan_words
@@ -117,7 +116,6 @@ def test_a_plan_has_it_and_survives_json(toy):
     assert (again.to_dict()["norms"], again.levers["norms"], again.numerics) == ("bfloat16", "bfloat16", "mixed")
     assert replace(pulled, micro_batch=2, accumulation=8).norms == "bfloat16"
     assert same_step(pulled) != same_step(plan())
-    assert combination(pulled) != combination(plan())
     assert plan_of(json.loads(json.dumps(_compiled_levers(pulled)))).norms == "bfloat16"
 
 
@@ -202,8 +200,9 @@ def test_every_record_agrees_with_the_plan_and_the_search(lever: Lever):
 def test_every_combination_says_what_each_searched_lever_is():
     """A plan is made of a combination: a lever that one of them left out would keep a default that nobody chose."""
     expected = {name for name, lever in registry.LEVERS.items() if not lever.by_itself}
-    for levers in combinations(problem(GIB, numerics="compressed"), FakeCompiler().rates()):
-        assert levers.keys() == expected
+    compiler = FakeCompiler()
+    for one in combinations(problem(GIB, numerics="compressed"), compiler.rates(), compiler.static):
+        assert one.levers.keys() == expected
 
 
 def test_storage_and_its_levers_have_the_same_values():

@@ -1,5 +1,6 @@
 """The compile child, as a real process: it answers, fails, crashes, is killed, hangs, or says nonsense."""
 
+import contextlib
 import json
 import os
 import signal
@@ -9,11 +10,8 @@ import time
 import pytest
 
 from planner_examples import STATIC, plan
-from plimsoll.planned import Ledger
 from plimsoll.planner import child
-from plimsoll.planner.candidates import Candidate
-from plimsoll.planner.child import Child, plan_of, processor
-from plimsoll.planner.clock import Clock
+from plimsoll.planner.child import Child, Pool, plan_of, processor
 from plimsoll.planner.types import DoesNotCompile
 
 BUFFER = {"bytes": 7, "shape": "int8[7]", "what": "sin", "place": "recipe.py:3"}
@@ -68,18 +66,33 @@ for line in sys.stdin:
 
 
 @pytest.fixture
-def make_child(tmp_path):
-    made = []
+def child_of(tmp_path):
+    """Makes children, and ends them."""
+    with contextlib.ExitStack() as made:
 
+        def make(about=None):
+            about = about or {}
+            environment = os.environ | {"STARTED": str(tmp_path / "started"), "CHIP": about.get("chip", "cpu")}
+            one = Child([sys.executable, "-c", PROGRAM], environment, about=about, answers=tmp_path / "answers")
+            made.callback(one.stop)
+            return one
+
+        yield make
+
+
+@pytest.fixture
+def make_child(child_of):
+    """Makes children that end where they are no longer needed."""
+
+    @contextlib.contextmanager
     def make(about=None):
-        environment = os.environ | {"STARTED": str(tmp_path / "started"), "CHIP": (about or {}).get("chip", "cpu")}
-        one = Child([sys.executable, "-c", PROGRAM], environment, about=about or {}, answers=tmp_path / "answers")
-        made.append(one)
-        return one
+        one = child_of(about)
+        try:
+            yield one
+        finally:
+            one.stop()
 
-    yield make
-    for one in made:
-        one.__exit__()
+    return make
 
 
 def started(tmp_path):
@@ -100,21 +113,18 @@ def test_a_child_answers_again_and_again_in_one_process(make_child, tmp_path):
     assert compiler.compiles == 1
 
 
-def test_a_plan_that_kills_the_child_while_it_is_timed_costs_only_itself(make_child, tmp_path):
-    """Together with the others it ended the first child, by itself the second: the third times what is left."""
-    ledger, failures, said = Ledger(budget_bytes=1, predicted={}, phase="train"), [], []
-    plans = [plan(micro_batch=micro, accumulation=1) for micro in (1, 66, 2)]
+def test_plans_that_kill_the_child_while_they_are_timed_are_not_timed_again_for_it(make_child, tmp_path):
+    """Whose fault it was is for the search to find out: it asks about each by itself."""
+    one, deadly, other = (plan(micro_batch=micro, accumulation=1) for micro in (1, 66, 2))
     with make_child() as compiler:
-        clock = Clock(compiler, said.append, failures, must_run=True)
-        timed = clock.timed([Candidate(each, ledger, 1.0) for each in plans])
-    assert [(each.plan, each.seconds) for each in timed] == [(plans[0], 0.25), (plans[2], 0.25)]
-    assert len(failures) == 1
-    assert failures[0].startswith("cannot run: micro-batch 66,")
-    assert "was killed by signal 9" in failures[0]
-    assert len(started(tmp_path)) == 3
+        with pytest.raises(DoesNotCompile, match="was killed by signal 9"):
+            compiler.measure([one, deadly])
+        assert len(started(tmp_path)) == 1
+        assert compiler.measure([one, other]) == [0.25, 0.25]
+    assert len(started(tmp_path)) == 2
 
 
-def test_a_child_has_ended_when_it_is_closed(make_child, tmp_path):
+def test_a_child_has_ended_when_it_is_stopped(make_child, tmp_path):
     with make_child() as compiler:
         compiler.static()
     with pytest.raises(ProcessLookupError):

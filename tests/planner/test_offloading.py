@@ -14,7 +14,7 @@ from plimsoll.planned import Plan
 from plimsoll.planner import chips
 from plimsoll.planner.chips import chip
 from plimsoll.planner.estimate import ledger
-from plimsoll.planner.search import search
+from plimsoll.planner.search import SMALL, search
 from plimsoll.planner.speed import step_seconds
 from plimsoll.processes import toolchains
 from plimsoll.processes.environment import for_processes
@@ -91,7 +91,9 @@ def test_where_there_is_room_nothing_moves_and_no_plan_is_compiled_for_it():
 
 def test_it_moves_where_nothing_else_that_is_exact_fits():
     floor = floor_without()
-    assert on_a_card(floor).plan.offload == "none"
+    assert on_a_card(2 * floor).plan.offload == "none"
+    at_the_floor = on_a_card(floor)
+    assert at_the_floor.step_seconds <= (1 + SMALL) * on_a_card(floor, pins={"offload": "none"}).step_seconds
     tight = on_a_card(floor - MIB)
     assert tight.plan.offload == "optimizer"
     assert tight.ledger.predicted_peak_bytes <= floor - MIB
@@ -234,7 +236,7 @@ def test_where_nothing_is_frozen_it_is_refused_and_not_searched(offload):
     compiler = FakeCard()
     with pytest.raises(BudgetError):
         on_a_card(MIB, compiler, supported=ABLE)
-    assert {asked.offload for _, asked in compiler.asked} == {"none", "optimizer"}
+    assert {asked.offload for _, asked in compiler.asked} <= {"none", "optimizer"}
     with pytest.raises(RecipeError, match=f"--offload {offload} is refused on cpu, where the host's memory is the dev"):
         search(problem(GIB, supported=ABLE, pins={"offload": offload}), FakeCardWithFrozen(), lambda text: None)
     with pytest.raises(RecipeError, match=f"--offload {offload} would change nothing: the loss of"):

@@ -4,28 +4,32 @@ from dataclasses import replace
 
 import pytest
 
-from planner_examples import STATIC, plan, problem
+from planner_examples import STATIC, analysis, plan, problem
 from plimsoll.planned import HostLedger, Ledger
 from plimsoll.planner.candidates import Candidate
 from plimsoll.planner.refusal import refusal
 from plimsoll.units import MIB
 
 
-def smallest(*, spare=0, host=None, load=0, **parts):
+def smallest(*, spare=0, host=None, load=0, levers=None, **parts):
     """A plan whose parts are so many MiB."""
     predicted = {name.replace("_", " "): round(size * MIB) for name, size in parts.items()}
     book = Ledger(
         budget_bytes=100 * MIB, predicted=predicted, phase="train", phases={"load": load * MIB}, host=host,
         spare_bytes=spare * MIB,
     )  # fmt: skip
-    return Candidate(plan(), book, 1.0)
+    return Candidate(plan(**(levers or {})), book, 1.0, analysis(0))
 
 
-def refused(least, **changes):
+def never(**_changes):
+    """Nothing else would fit either."""
+
+
+def refused(least, would_fit=never, **changes):
     """Its lines; nothing besides what is asked for would help, whose state is small and whose rate is of examples."""
     static = replace(STATIC, parameter_bytes=1, optimizer_bytes=0)
     about = {"rate_unit": "examples", "numerics": "compressed"} | changes
-    return refusal(problem(100 * MIB, **about), static, least, [])
+    return refusal(problem(100 * MIB, **about), static, least, [], would_fit)
 
 
 def test_the_smallest_plan_its_parts_and_what_would_be_enough():
@@ -57,10 +61,10 @@ def test_from_64_gib_on_whole_ones_are_asked_for(mib, words):
 
 
 def test_where_nothing_compiles_the_reasons_are_all_there_is():
-    found = refusal(problem(100 * MIB), STATIC, None, ["one", "two"])
+    found = refusal(problem(100 * MIB), STATIC, None, ["one", "two"], never)
     assert str(found) == "toy does not compile for cpu: one; two"
     assert (found.budget_bytes, found.floor_bytes) == (100 * MIB, None)
-    assert str(refusal(problem(1), STATIC, None, [])) == "toy does not compile for cpu: no plan to try"
+    assert str(refusal(problem(1), STATIC, None, [], never)) == "toy does not compile for cpu: no plan to try"
 
 
 def beside(budget, needed):
@@ -79,15 +83,16 @@ def test_a_host_that_is_too_small_is_told_where_the_device_is_not():
         assert refused(least).floor_bytes == 101 * MIB
 
 
-def advice(least, *, state=0, failures=(), **changes):
+def advice(least, *, state=0, would_fit=never, **changes):
     static = replace(STATIC, parameters=1_000, parameter_bytes=state * MIB, optimizer_bytes=0)
     about = {"rate_unit": "examples", "numerics": "compressed", "supported": ()} | changes
-    enough = str(refusal(problem(100 * MIB, **about), static, least, [*failures])).splitlines()[-1]
-    _, *hints = enough.split(", or ")
+    lines = str(refusal(problem(100 * MIB, **about), static, least, [], would_fit)).splitlines()
+    (could,) = (line for line in lines if line.startswith("  you could: "))
+    _, *hints = could.split(", or ")
     return hints
 
 
-OVER = smallest(process=120)
+OVER = smallest(process=70, step_temporaries=50)
 
 
 def test_pins_are_to_be_left_out_by_their_flags_or_with_the_plan_that_they_came_from():
@@ -109,8 +114,53 @@ def test_pins_are_to_be_left_out_by_their_flags_or_with_the_plan_that_they_came_
         ("exact", ("remat",), []),
     ],
 )
-def test_numbers_that_may_be_touched_more_are_offered_where_a_lever_does(numerics, supported, hints):
-    assert advice(OVER, numerics=numerics, supported=supported) == hints
+def test_numbers_that_may_be_touched_more_are_offered_where_a_lever_does_and_they_help(numerics, supported, hints):
+    asked = []
+
+    def would_fit(**changes):
+        asked.append(changes)
+        return OVER if changes.keys() == {"numerics"} else None
+
+    assert advice(OVER, numerics=numerics, supported=supported, would_fit=would_fit) == hints
+    assert [f"--numerics {changes['numerics']}" for changes in asked] == hints, "nothing is searched for in vain"
+    assert advice(OVER, numerics=numerics, supported=supported) == [], "it would be refused again"
+
+
+WAYS = {"remat": "none", "loss_chunk": 0, "micro_batch": 16}
+
+
+def way_out(least=OVER, *, helps, **changes):
+    """Its line, or None. `helps` has each pin that helps when it is free, with the MiB that are then needed."""
+
+    def would_fit(pins=WAYS, **_others):
+        (free,) = WAYS.keys() - pins.keys()
+        assert all(WAYS[name] == value for name, value in pins.items())
+        values = {"remat": {"remat": "block"}, "loss_chunk": {"loss_chunk": 256}}
+        return smallest(process=helps[free], levers=values[free]) if free in helps else None
+
+    lines = str(refused(least, would_fit, **{"pins": WAYS} | changes)).splitlines()
+    found = [line for line in lines if line.startswith("  the smallest change of what is pinned: ")]
+    return found[0].removeprefix("  the smallest change of what is pinned: ") if found else None
+
+
+def test_of_pins_that_alone_are_too_much_the_one_that_leaves_most_to_the_plan_is_to_change():
+    both = {"remat": 80, "loss_chunk": 90}
+    assert way_out(helps=both) == "--loss-chunk 256, which needs 90.0 MiB"
+    assert way_out(helps={"remat": 80}) == "--remat block, which needs 80.0 MiB"
+    assert way_out(helps={}) is None
+
+
+@pytest.mark.parametrize(
+    ("least", "changes"),
+    [
+        (OVER, {"pinned_by": "--plan x.json"}),
+        (OVER, {"pins": {}}),
+        (smallest(process=115.5), {}),
+    ],
+    ids=["pinned by a file", "nothing is pinned", "the process is too much, whatever the levers are"],
+)
+def test_where_no_pin_is_to_blame_none_is_named(least, changes):
+    assert way_out(least, helps={"remat": 80}, **changes) is None
 
 
 @pytest.mark.parametrize(("size", "helps"), [(20, False), (20.1, True), (50, True)])

@@ -1,0 +1,138 @@
+"""What another budget would buy, and the plans that nothing beats, of plans whose bytes and seconds are known."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hypotheses import examples
+from planner_examples import PROCESS, FakeCompiler, problem
+from plimsoll.planner.prices import NEAR
+from plimsoll.planner.search import SMALL, search
+from plimsoll.planner.space import same_step
+from plimsoll.units import GIB, MIB
+
+
+def found(budget, **changes):
+    compiler = FakeCompiler(loop_seconds=0.05)  # small micro-batches are slow
+    return search(problem(budget, **changes), compiler, lambda text: None), compiler
+
+
+UNPRICED = pytest.mark.xfail(strict=True, reason="the plan of another budget is the smallest variant, saves and all")
+
+
+def test_more_memory_buys_the_step_that_it_would_have_found():
+    tight, _ = found(PROCESS + 300 * MIB)
+    roomy, _ = found(PROCESS + 300 * MIB + GIB)
+    _, more = tight.other_budgets
+    assert more.budget_bytes == PROCESS + 300 * MIB + GIB
+    assert same_step(more.plan) == same_step(roomy.plan)
+    assert same_step(tight.plan) != same_step(roomy.plan)
+    assert more.step_ratio == pytest.approx(roomy.step_seconds / tight.step_seconds)
+    assert more.step_ratio < 1
+
+
+@UNPRICED
+def test_more_memory_buys_the_plan_that_it_would_have_found():
+    tight, _ = found(PROCESS + 300 * MIB)
+    roomy, _ = found(PROCESS + 300 * MIB + GIB)
+    assert tight.other_budgets[1].plan == roomy.plan
+
+
+def test_where_everything_fits_more_memory_buys_no_time():
+    roomy, _ = found(4 * GIB)
+    _, more = roomy.other_budgets
+    assert same_step(more.plan) == same_step(roomy.plan)
+    assert more.step_ratio == 1
+
+
+@UNPRICED
+def test_where_everything_fits_more_memory_buys_nothing():
+    roomy, _ = found(4 * GIB)
+    _, more = roomy.other_budgets
+    assert (more.plan, more.peak_bytes) == (roomy.plan, roomy.ledger.predicted_peak_bytes)
+
+
+def test_less_memory_says_so_where_nothing_fits():
+    tight, _ = found(PROCESS + 150 * MIB)
+    less, _ = tight.other_budgets
+    assert less.budget_bytes == (PROCESS + 150 * MIB) // 2
+    assert (less.plan, less.peak_bytes, less.step_ratio) == (None, None, None)
+
+
+def test_a_gib_less_gives_a_plan_within_it():
+    roomy, _ = found(GIB + PROCESS + 300 * MIB)
+    less, _ = roomy.other_budgets
+    assert less.budget_bytes == PROCESS + 300 * MIB
+    assert less.plan is not None
+    assert less.peak_bytes <= less.budget_bytes
+
+
+def test_what_the_clock_found_slower_is_not_bought_by_more_memory():
+    """By the rates 16 at once is fastest, and compiled and timed."""
+    by_the_clock = {(16, "none"): 1.0, (8, "none"): 1.0, (4, "none"): 0.5, (2, "none"): 0.6, (1, "none"): 0.9}
+    compiler = FakeCompiler(loop_seconds=0.05, seconds=by_the_clock)
+    timed = search(problem(4 * GIB, measure=True), compiler, lambda text: None)
+    assert timed.plan.micro_batch == 4
+    assert [same_step(other.plan) for other in timed.other_budgets] == [same_step(timed.plan)] * 2
+    assert timed.other_budgets[1].step_ratio == 1
+
+
+def test_nothing_is_asked_for_either(monkeypatch):
+    with_them, compiler = found(PROCESS + 300 * MIB)
+    asked = list(compiler.asked)
+    monkeypatch.setattr("plimsoll.planner.search.other_budgets", lambda *_: ())
+    monkeypatch.setattr("plimsoll.planner.search.frontier", lambda *_: ())
+    without, compiler = found(PROCESS + 300 * MIB)
+    assert compiler.asked == asked
+    assert (without.other_budgets, without.frontier) == ((), ())
+    assert with_them.other_budgets
+    assert len(with_them.frontier) > 1
+
+
+def test_they_go_through_json():
+    tight, _ = found(PROCESS + 150 * MIB)
+    values = tight.to_dict()
+    less, more = values["other_budgets"]
+    assert less["plan"] is None
+    assert more["plan"]["micro_batch"] == tight.other_budgets[1].plan.micro_batch
+    assert [each["needed_bytes"] for each in values["frontier"]] == [each.needed_bytes for each in tight.frontier]
+    assert [each["plan"]["micro_batch"] for each in values["frontier"]] == [
+        each.plan.micro_batch for each in tight.frontier
+    ]
+
+
+BUDGETS = st.integers(PROCESS // MIB + 120, PROCESS // MIB + 900)
+
+
+@settings(deadline=None, max_examples=examples(30))
+@given(budget=BUDGETS, loop=st.sampled_from([1e-9, 1e-3, 0.05]), off=st.sampled_from([0.8, 1.0, 1.3]))
+def test_of_the_plans_that_nothing_beats_a_larger_one_is_faster(budget, loop, off):
+    compiler = FakeCompiler(loop_seconds=loop, traced=lambda plan: off)
+    planned = search(problem(budget * MIB), compiler, lambda text: None)
+    points = planned.frontier
+    (chosen,) = (point for point in points if point.chosen)
+    assert same_step(chosen.plan) == same_step(planned.plan)
+    assert chosen.compiled
+    assert chosen.needed_bytes <= budget * MIB
+    assert chosen.step_seconds == planned.step_seconds
+    sizes = [point.needed_bytes for point in points]
+    assert sizes == sorted(sizes)
+    others = [(point.needed_bytes, point.step_seconds) for point in points if not point.chosen]
+    assert all(one[0] < next_[0] and one[1] > next_[1] for one, next_ in zip(others, others[1:], strict=False))
+    assert all(point.step_seconds >= chosen.step_seconds for point in points if point.needed_bytes <= budget * MIB)
+    asked = {same_step(plan) for verb, plan in compiler.asked if verb == "analyse"}
+    assert all((same_step(point.plan) in asked) == point.compiled for point in points)
+
+
+def test_a_point_is_what_its_bytes_buy_and_a_byte_less_does_not():
+    """Of a compiler whose traces are exact; less what the search calls equal."""
+    planned, _ = found(PROCESS + 400 * MIB)
+    smaller = None
+    for point in planned.frontier:
+        bought, _ = found(point.needed_bytes)
+        assert bought.step_seconds <= point.step_seconds * (1 + SMALL) * NEAR
+        if smaller is not None and smaller.step_seconds > point.step_seconds * (1 + SMALL) * NEAR:
+            missed, _ = found(point.needed_bytes - 1)
+            assert missed.step_seconds > point.step_seconds
+        smaller = point
+    assert len(planned.frontier) > 3
