@@ -9,6 +9,7 @@ of which each value is faster and larger than the next. The state is exact, from
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -153,7 +154,7 @@ class Beliefs:
         others = [ratio for each in self.known.values() for ratio in _ratios(each).values()]
         if not others:
             return Interval(UNSEEN[0], 1.0, UNSEEN[1])
-        return Interval(min(others) * (1 - ALIKE), sum(others) / len(others), max(others) * (1 + ALIKE))
+        return Interval(min(others) * (1 - ALIKE), statistics.median(others), max(others) * (1 + ALIKE))
 
     def _by_order(self, combination: Combination, micro: int) -> Interval:
         """Returns what follows from levers that need more, and from those that need less."""
@@ -195,7 +196,7 @@ class Beliefs:
         if not others:
             return Interval(min(UNTIMED[0], combination.hope), 1.0, UNTIMED[1])
         low, high = min(others) * (1 - alike), max(others) * (1 + alike)
-        likely = sum(others) / len(others)
+        likely = statistics.median(others)
         if not UNTIMED[0] <= likely <= UNTIMED[1]:  # nothing like what was ever seen: who knows what others are like
             low, high = min(low, UNTIMED[0]), max(high, UNTIMED[1])
         return Interval(min(low, combination.hope * likely), likely, high)
