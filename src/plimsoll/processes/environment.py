@@ -14,7 +14,7 @@ from plimsoll.cache import cache_folder
 
 ALLOCATOR = {
     "glibc.malloc.hugetlb": 1,
-    "glibc.malloc.arena_max": 2,
+    "glibc.malloc.arena_max": 1,
     "glibc.malloc.mmap_threshold": 2**20,
     "glibc.malloc.trim_threshold": 2**20,
 }
