@@ -15,9 +15,10 @@ def packed(text, *, cores):
 
 
 def dot(rows, inner, cols, dtype="f32"):
+    axes = "lhs_contracting_dims={1}, rhs_contracting_dims={0}, operand_precision={highest,highest}"
     return f"""  x = {dtype}[{rows},{inner}] parameter(0)
   w = {dtype}[{inner},{cols}] parameter(1)
-  ROOT y = f32[{rows},{cols}] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}, operand_precision={{highest,highest}}
+  ROOT y = f32[{rows},{cols}] dot(x, w), {axes}
 }}"""
 
 
