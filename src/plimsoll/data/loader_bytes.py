@@ -22,7 +22,7 @@ ENCODED_BEFORE = 2 * MIB
 """Bytes instead of these where the whole set was encoded before the first step."""
 READ_FROM_CACHE = 7 * MIB
 """Bytes instead of these where windows are read from a file of tokens: code of Grain and NumPy that comes back with the
-first batch (6.2 to 6.7 MiB measured, batches included: docs/log.md, "The card never waits", "Allowances, measured again")."""
+first batch (6.2 to 6.7 MiB measured, batches included: docs/log.md, "Allowances, measured again")."""
 READ_PACKED = 3 * MIB
 """Bytes of the same code that windows of a packed file bring back beside their own (3 to 6.5 MiB measured, docs/log.md,
 "Allowances, measured again")."""

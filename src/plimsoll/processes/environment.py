@@ -19,7 +19,8 @@ ALLOCATOR = {
     "glibc.malloc.trim_threshold": 2**20,
 }
 """Settings by which large buffers are mapped and unmapped, so that resident memory follows the live buffers. Huge pages
-cost less to touch and to release (docs/log.md, "Allocator")."""
+cost less to touch and to release (docs/log.md, "Allocator"). One arena: with two, peaks of one plan differed by 10 MiB
+(docs/log.md, "To the last MiB")."""
 
 KEEPING = {
     "glibc.malloc.arena_max": 1,
