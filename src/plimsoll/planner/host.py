@@ -1,7 +1,8 @@
-"""Memory that this machine can really give: free bytes, and the limits of the control groups of this process."""
+"""What this machine can really give: its cores, its free bytes, and the limits of this process's control groups."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import psutil
@@ -10,6 +11,11 @@ from plimsoll.units import GIB, MIB
 
 NO_LIMIT = 2**60
 """Bytes that stand for no limit: control groups write a number close to 2^63."""
+
+
+def cores() -> int:
+    """Returns how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def margin_bytes(available: int) -> int:
