@@ -11,7 +11,7 @@ import pytest
 
 from planner_examples import STATIC, plan
 from plimsoll.planner import child
-from plimsoll.planner.child import Child, Pool, plan_of, processor
+from plimsoll.planner.child import Child, plan_of, processor
 from plimsoll.planner.types import DoesNotCompile
 
 BUFFER = {"bytes": 7, "shape": "int8[7]", "what": "sin", "place": "recipe.py:3"}

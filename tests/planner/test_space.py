@@ -13,7 +13,6 @@ from plimsoll.planner.types import Rates
 from plimsoll.types import STORABLE, STORED
 from plimsoll.units import GIB, MIB
 
-
 RATES = Rates(
     flops={"float32": 1.0}, copy_bytes=1.0, first_touch_bytes=1.0, loop_seconds=0.0, source="made up",
     host_link_bytes=1.0,
@@ -162,7 +161,9 @@ def test_fewer_bits_of_what_a_model_has_none_of_are_refused(pins):
     assert [one.levers | pins for one in space(asked)] == [one.levers for one in space(asked)]
     (name, bits) = next(iter(pins.items()))
     flag = name.replace("_", "-")
-    with pytest.raises(RecipeError, match=f"--{flag} {bits} would change nothing: toy has no .* of less than 4,096 weights"):
+    with pytest.raises(
+        RecipeError, match=f"--{flag} {bits} would change nothing: toy has no .* of less than 4,096 weights"
+    ):
         combinations(asked, RATES, lambda fsdp, storage: STATIC)
 
 
