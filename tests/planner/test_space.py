@@ -162,7 +162,9 @@ def test_fewer_bits_of_what_a_model_has_none_of_are_refused(pins):
     assert [one.levers | pins for one in space(asked)] == [one.levers for one in space(asked)]
     (name, bits) = next(iter(pins.items()))
     flag = name.replace("_", "-")
-    with pytest.raises(RecipeError, match=f"--{flag} {bits} would change nothing: toy has no .* of less than 4,096 weights"):
+    with pytest.raises(
+        RecipeError, match=f"--{flag} {bits} would change nothing: toy has no .* of less than 4,096 weights"
+    ):
         combinations(asked, RATES, lambda fsdp, storage: STATIC)
 
 
@@ -211,7 +213,7 @@ def test_only_what_rates_cannot_tell_has_a_hope():
     (chunked,), (wide,) = hopes[True, "bfloat16"], hopes[False, "float32"]
     assert 0.5 < chunked < 1
     assert 0.5 < wide < 1
-    assert hopes[True, "float32"] == {pytest.approx(chunked * wide)}
+    assert hopes[True, "float32"] == {chunked * wide}
     on_a_card = space(problem(1, **about, chip="h100", platform="cuda"))
     assert {one.hope for one in on_a_card} == {1.0}
 
