@@ -13,10 +13,10 @@ from hypotheses import examples
 from planner_examples import PROCESS, STATIC, FakeCompiler, activation_bytes, analysis, plan, problem
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError
 from plimsoll.planned import Plan
-from plimsoll.planner.space import same_step
 from plimsoll.planner.estimate import RUNNING_BYTES, SAVING_BYTES, SLICES_BYTES, interpolated, ledger
 from plimsoll.planner.prices import NEAR
 from plimsoll.planner.search import SMALL, search
+from plimsoll.planner.space import same_step
 from plimsoll.planner.speed import range_of, step_seconds
 from plimsoll.planner.types import DoesNotCompile, Rehearsal
 from plimsoll.types import Storage

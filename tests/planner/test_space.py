@@ -13,7 +13,6 @@ from plimsoll.planner.types import Rates
 from plimsoll.types import STORABLE, STORED
 from plimsoll.units import GIB, MIB
 
-
 RATES = Rates(
     flops={"float32": 1.0}, copy_bytes=1.0, first_touch_bytes=1.0, loop_seconds=0.0, source="made up",
     host_link_bytes=1.0,
