@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -59,6 +60,11 @@ for line in sys.stdin:
         time.sleep(600)
     elif micro == 71:
         time.sleep(600)
+    elif micro in (100, 101):
+        open(f"{{started}}.{{micro}}", "w").close()
+        while not os.path.exists(started + ".go"):
+            time.sleep(0.005)
+        reply = {{"answer": {ANALYSIS!r}}}
     else:
         reply = {{"answer": {ANALYSIS!r}}}
     print(json.dumps(reply), flush=True)
@@ -282,3 +288,90 @@ def test_the_child_sees_the_plan_it_was_asked_about():
 
 def test_the_processor_is_named_with_the_cores_we_may_use():
     assert processor().startswith(f"{len(os.sched_getaffinity(0))} cores of ")
+
+
+@pytest.fixture
+def pool_of(child_of):
+    def make(count):
+        return Pool([child_of() for _ in range(count)])
+
+    return make
+
+
+def ended(tmp_path):
+    """Whether no process that was started is there any more."""
+    for process in started(tmp_path):
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
+    return True
+
+
+def test_a_pool_starts_only_the_children_it_needs_and_ends_them(pool_of, tmp_path):
+    with pool_of(3) as pool:
+        assert pool.workers == 3
+        assert started(tmp_path) == []
+        assert pool.static() == STATIC
+        assert pool.rates().source == "cpu"
+        assert pool.trace(plan()).temp_bytes == 7
+        assert analyse(pool, 1).temp_bytes == 7
+        assert pool.measure([plan(), plan()]) == [0.25, 0.25]
+        assert len(started(tmp_path)) == 1, "one question after another: the child that is warm answers all"
+    assert ended(tmp_path)
+
+
+def waiting(tmp_path, micros):
+    """Waits until these questions have been read."""
+    until = time.monotonic() + 60
+    while not all((tmp_path / f"started.{micro}").exists() for micro in micros):
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+def test_the_children_of_a_pool_answer_side_by_side_and_their_compiles_add_up(pool_of, tmp_path):
+    """Each of two answers only when both have been asked."""
+    with pool_of(2) as pool, ThreadPoolExecutor(3) as threads:
+        together = [threads.submit(analyse, pool, micro) for micro in (100, 101)]
+        waiting(tmp_path, (100, 101))
+        third = threads.submit(analyse, pool, 1)
+        assert not any(each.done() for each in (*together, third)), "both are busy"
+        (tmp_path / "started.go").touch()
+        assert [each.result().temp_bytes for each in (*together, third)] == [7, 7, 7]
+        assert len(started(tmp_path)) == 2
+        assert pool.compiles == 3
+    assert ended(tmp_path)
+
+
+def test_a_child_that_dies_leaves_the_others_at_work_and_is_started_again(pool_of, tmp_path):
+    with pool_of(2) as pool, ThreadPoolExecutor(2) as threads:
+        busy = threads.submit(analyse, pool, 100)
+        waiting(tmp_path, [100])
+        with pytest.raises(DoesNotCompile, match="killed by signal 9"):
+            analyse(pool, 66)
+        assert analyse(pool, 2).temp_bytes == 7
+        assert not busy.done()
+        (tmp_path / "started.go").touch()
+        assert busy.result().temp_bytes == 7
+    assert len(started(tmp_path)) == 3
+
+
+def test_children_at_work_are_stopped_at_once(pool_of, tmp_path):
+    """A search that was interrupted does not wait for compiles that nobody needs."""
+    with ThreadPoolExecutor(2) as threads:
+        with pool_of(3) as pool:
+            busy = [threads.submit(analyse, pool, micro) for micro in (100, 101)]
+            waiting(tmp_path, (100, 101))
+        assert ended(tmp_path)
+        for each in busy:
+            with pytest.raises(DoesNotCompile, match="killed by signal 9"):
+                each.result(timeout=60)
+    assert pool.compiles == 0
+
+
+def test_a_child_that_is_stopped_twice_or_was_never_asked_is_no_fault(child_of, tmp_path):
+    one = child_of()
+    one.stop()
+    one.static()
+    one.stop()
+    one.stop()
+    assert ended(tmp_path)
+    assert len(started(tmp_path)) == 1

@@ -212,7 +212,7 @@ def test_only_what_rates_cannot_tell_has_a_hope():
     (chunked,), (wide,) = hopes[True, "bfloat16"], hopes[False, "float32"]
     assert 0.5 < chunked < 1
     assert 0.5 < wide < 1
-    assert hopes[True, "float32"] == {pytest.approx(chunked * wide)}
+    assert hopes[True, "float32"] == {chunked * wide}
     on_a_card = space(problem(1, **about, chip="h100", platform="cuda"))
     assert {one.hope for one in on_a_card} == {1.0}
 
