@@ -195,8 +195,8 @@ class Beliefs:
         others = [ratio for each in self.known.values() for ratio in each.slower.values()]
         if not others:
             return Interval(min(UNTIMED[0], combination.hope), 1.0, UNTIMED[1])
-        low, high = min(others) * (1 - alike), max(others) * (1 + alike)
         likely = statistics.median(others)
+        low, high = max(min(others), likely / 2) * (1 - alike), min(max(others), 2 * likely) * (1 + alike)
         if not UNTIMED[0] <= likely <= UNTIMED[1]:  # nothing like what was ever seen: who knows what others are like
             low, high = min(low, UNTIMED[0]), max(high, UNTIMED[1])
         return Interval(min(low, combination.hope * likely), likely, high)
