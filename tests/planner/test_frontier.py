@@ -1,5 +1,7 @@
 """What another budget would buy, and the plans that nothing beats, of plans whose bytes and seconds are known."""
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -118,7 +120,7 @@ def test_of_the_plans_that_nothing_beats_a_larger_one_is_faster(budget, loop, of
     sizes = [point.needed_bytes for point in points]
     assert sizes == sorted(sizes)
     others = [(point.needed_bytes, point.step_seconds) for point in points if not point.chosen]
-    assert all(one[0] < next_[0] and one[1] > next_[1] for one, next_ in zip(others, others[1:], strict=False))
+    assert all(one[0] < next_[0] and one[1] > next_[1] for one, next_ in itertools.pairwise(others))
     assert all(point.step_seconds >= chosen.step_seconds for point in points if point.needed_bytes <= budget * MIB)
     asked = {same_step(plan) for verb, plan in compiler.asked if verb == "analyse"}
     assert all((same_step(point.plan) in asked) == point.compiled for point in points)
