@@ -178,7 +178,7 @@ class LocalCompiler:
         spec = self.recipe.batch_spec(self.recipe.effective_batch)
         random = np.random.default_rng(0)
         batch = {name: random.integers(0, 2, shape).astype(dtype) for name, (shape, dtype) in spec.items()}
-        every = [self._timed(plan) for plan in plans]
+        every = [self._loaded(plan) for plan in plans]
         held: dict[Any, Any] = {}
         seconds: list[list[float]] = [[] for _ in plans]
         start = time.perf_counter()
@@ -194,7 +194,7 @@ class LocalCompiler:
                 taken.append(time.perf_counter() - started)
         return [statistics.median(taken[1:] or taken) for taken in seconds]
 
-    def _timed(self, plan: Plan) -> tuple[Any, Any]:
+    def _loaded(self, plan: Plan) -> tuple[Any, Any]:
         """Returns how a plan begins and its step, compiled; the last few stay, for one is timed beside several."""
         if plan not in self._steps:
             functions = self.functions(plan)
