@@ -205,16 +205,17 @@ def compiles_of(batch, supported):
     return size, counted
 
 
-@pytest.mark.parametrize("supported", [("remat", "loss_chunk"), ABLE], ids=["few levers", "all levers"])
-def test_questions_grow_with_the_logarithm_of_the_space(supported):
-    """On average over budgets: for each doubling of the space, less than one compile."""
-    sizes = {}
-    for batch in (4, 64, 4096):
-        size, counted = compiles_of(batch, supported)
-        sizes[size] = mean(counted)
-        assert mean(counted) <= 1 + math.log2(size)
-    assert max(sizes) > 4 * min(sizes)
-    assert sizes[max(sizes)] - sizes[min(sizes)] <= 2 * math.log2(max(sizes) / min(sizes))
+@pytest.mark.parametrize(
+    ("supported", "each"), [(("remat", "loss_chunk"), 1), (ABLE, 2)], ids=["few levers", "all levers"]
+)
+def test_questions_grow_with_the_logarithm_of_the_space(supported, each):
+    """On average over budgets, so many compiles for each doubling; micro-batches alone cost hardly any."""
+    found = dict(compiles_of(batch, supported) for batch in (64, 4096, 65_536))
+    small, _, large = found
+    assert large > 2 * small
+    for size, compiles in found.items():
+        assert mean(compiles) <= each * math.log2(size)
+    assert mean(found[large]) <= mean(found[small]) + math.log2(large / small)
 
 
 # With a limit of time, by a clock that only the compiler moves.
@@ -444,4 +445,4 @@ def test_more_room_is_never_less_likely_to_do_and_gains_no_less(one, limits):
 
 @given(one=intervals(), limit=SIZES, factor=st.floats(0.001, 1000))
 def test_in_other_units_it_is_the_same(one, limit, factor):
-    assert one.times(factor).expected_gain(limit * factor) == pytest.approx(factor * one.expected_gain(limit), abs=1e-3)
+    assert one.times(factor).expected_gain(limit * factor) == pytest.approx(factor * one.expected_gain(limit), rel=1e-6, abs=1e-3)
