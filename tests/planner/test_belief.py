@@ -445,4 +445,6 @@ def test_more_room_is_never_less_likely_to_do_and_gains_no_less(one, limits):
 
 @given(one=intervals(), limit=SIZES, factor=st.floats(0.001, 1000))
 def test_in_other_units_it_is_the_same(one, limit, factor):
-    assert one.times(factor).expected_gain(limit * factor) == pytest.approx(factor * one.expected_gain(limit), rel=1e-6, abs=1e-3)
+    assert one.times(factor).expected_gain(limit * factor) == pytest.approx(
+        factor * one.expected_gain(limit), rel=1e-6, abs=1e-3
+    )
