@@ -92,6 +92,72 @@ def test_the_search_tries_it_and_chooses_it_where_its_bytes_are_needed(toy):
     assert tight.ledger.predicted_peak_bytes <= refused.value.floor_bytes - MIB
 
 
+def space(**changes):
+    about = {"supported": ("remat", "loss_chunk", "norms")} | changes
+    compiler = FakeCompiler()
+    return combinations(problem(GIB, **about), compiler.rates(), compiler.static)
+
+
+def test_the_search_has_every_combination_with_it_after_those_without(toy):
+    pulled = [one for one in space() if one.levers["norms"] == "bfloat16"]
+    others = {tuple((one.levers | {"norms": "bfloat16"}).items()): one for one in space(pins={"norms": "float32"})}
+    assert len(pulled) == len(others) > 1
+    for one in pulled:
+        without = [each for each in one.parents if each.levers["norms"] == "float32"]
+        assert [each.levers | {"norms": "bfloat16"} for each in without] == [one.levers]
+        assert without[0].family != one.family, "it is another step, not another form of the state"
+
+
+def test_a_refusal_of_its_pin_says_which_value_would_do(toy):
+    with pytest.raises(BudgetError) as refused:
+        found(PROCESS + STATIC.state_bytes, pins={"norms": "float32"})
+    pins = {"norms": "float32", "micro_batch": 1}
+    with pytest.raises(BudgetError, match=r"what is pinned: --norms bfloat16, which needs"):
+        found(refused.value.floor_bytes - MIB, pins=pins)
+
+
+def test_it_is_chosen_where_the_clock_says_that_it_is_faster(toy):
+    class Clock(FakeCompiler):
+        def _took(self, plan):
+            return 1.0 if plan.norms == "bfloat16" else 2.0
+
+    planned = found(GIB, Clock(), measure=True)
+    assert (planned.plan.norms, planned.step_seconds) == ("bfloat16", 1.0)
+    assert found(GIB, Clock(), measure=True, numerics="exact").plan.norms == "float32"
+
+
+def test_other_budgets_and_the_frontier_have_it(toy):
+    with pytest.raises(BudgetError) as refused:
+        found(PROCESS + STATIC.state_bytes, pins={"norms": "float32"})
+    tight = found(refused.value.floor_bytes - MIB)
+    assert {point.plan.norms for point in tight.frontier} == {"bfloat16", "float32"}
+    assert tight.other_budgets[1].plan.norms == "float32", "with room its numbers are left alone"
+
+
+def test_what_its_record_says_it_goes_with_is_all_that_is_asked():
+    apart = replace(toy_lever.NORMS, goes_with=lambda levers, _: levers["norms"] == "float32" or levers["loss_chunk"])
+    with toy_lever.registered(apart):
+        compiler = FakeCompiler(temporaries=saving)
+        with pytest.raises(BudgetError):
+            found(PROCESS, compiler)
+        both = {(plan.norms, plan.loss_chunk > 0) for one in space() for plan in one.plans.values()}
+        assert both == {("float32", False), ("float32", True), ("bfloat16", True)}
+        assert {(plan.norms, plan.loss_chunk > 0) for _, plan in compiler.asked} <= both
+
+
+def test_what_its_record_refuses_is_refused_where_it_is_pinned_and_else_not_tried():
+    def on_a_cpu(problem, _rates, value):
+        return f"is refused on {problem.chip}. Leave it out" if value == "bfloat16" else None
+
+    with toy_lever.registered(replace(toy_lever.NORMS, refused=on_a_cpu)):
+        compiler = FakeCompiler(temporaries=saving)
+        with pytest.raises(RecipeError, match=r"^--norms bfloat16 is refused on cpu\. Leave it out$"):
+            found(GIB, compiler, pins={"norms": "bfloat16"})
+        assert compiler.asked == []
+        assert found(GIB, compiler, pins={"norms": "float32"}).plan.norms == "float32"
+        assert {one.levers["norms"] for one in space()} == {"float32"}
+
+
 @pytest.mark.parametrize("changes", [{"numerics": "exact"}, {"supported": ("remat", "loss_chunk")}], ids=str)
 def test_it_is_left_alone_where_the_numbers_or_the_recipe_do_not_allow_it(toy, changes):
     compiler = FakeCompiler(temporaries=saving)
