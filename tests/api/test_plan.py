@@ -11,7 +11,7 @@ from plimsoll.recipes.text.recipe import Text
 RECIPE = Text(dataset_id="no-such/text", width=16, layers=1, heads=2, vocab_size=300, seq_len=16, batch_size=2)
 
 
-def refuses(problem, compiler, say):
+def refuses(problem, compiler, say, **how):
     raise BudgetError("no plan fits", budget_bytes=1, floor_bytes=None)
 
 
