@@ -354,13 +354,6 @@ def test_a_child_that_dies_leaves_the_others_at_work_and_is_started_again(pool_o
     assert len(started(tmp_path)) == 3
 
 
-RACES = pytest.mark.xfail(
-    strict=False,  # which of the two threads is faster
-    reason="stop() closes pipes that the thread that asked still reads, and that thread asks a new process",
-)
-
-
-@RACES
 @pytest.mark.parametrize("verb", ["analyse", "trace", "rehearse"])
 def test_children_at_work_are_stopped_at_once_and_for_good(pool_of, tmp_path, verb):
     """A search that was interrupted does not wait for answers that nobody needs."""

@@ -19,9 +19,6 @@ def found(budget, **changes):
     return search(problem(budget, **changes), compiler, lambda text: None), compiler
 
 
-UNPRICED = pytest.mark.xfail(strict=True, reason="the plan of another budget is the smallest variant, saves and all")
-
-
 def test_more_memory_buys_the_step_that_it_would_have_found():
     tight, _ = found(PROCESS + 300 * MIB)
     roomy, _ = found(PROCESS + 300 * MIB + GIB)
@@ -33,7 +30,6 @@ def test_more_memory_buys_the_step_that_it_would_have_found():
     assert more.step_ratio < 1
 
 
-@UNPRICED
 def test_more_memory_buys_the_plan_that_it_would_have_found():
     tight, _ = found(PROCESS + 300 * MIB)
     roomy, _ = found(PROCESS + 300 * MIB + GIB)
@@ -47,7 +43,6 @@ def test_where_everything_fits_more_memory_buys_no_time():
     assert more.step_ratio == 1
 
 
-@UNPRICED
 def test_where_everything_fits_more_memory_buys_nothing():
     roomy, _ = found(4 * GIB)
     _, more = roomy.other_budgets

@@ -111,6 +111,11 @@ def test_an_attention_is_priced_by_its_own_share():
     assert product_seconds(asked, H100) == pytest.approx(asked.flops / (PEAK * H100.kernels["attention_share"]))
 
 
+def test_a_chip_whose_kernels_nobody_counts_takes_no_time_for_them():
+    """A TPU's rates have none of the shares that a GPU's have."""
+    assert kernel_seconds({}, chip("tpu-v5e-8")) == 0.0
+
+
 def test_a_card_without_tf32_multiplies_in_float32():
     t4 = chip("t4")
     asked = product(4096, 4096, 4096, precision="tf32")

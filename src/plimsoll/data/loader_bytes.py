@@ -20,10 +20,12 @@ THREAD_BYTES = 8 * MIB
 """Bytes of each further thread that encodes (measured: 9 MiB for the second, 6 for the third and the fourth)."""
 ENCODED_BEFORE = 2 * MIB
 """Bytes instead of these where the whole set was encoded before the first step."""
-READ_FROM_CACHE = 9 * MIB
+READ_FROM_CACHE = 7 * MIB
 """Bytes instead of these where windows are read from a file of tokens: code of Grain and NumPy that comes back with the
-first batch (6.2 MiB measured, docs/log.md, "The card never waits"; as much as 9 with the same thread in recipes of the
-user's own)."""
+first batch (6.2 to 6.7 MiB measured, batches included: docs/log.md, "Allowances, measured again")."""
+READ_PACKED = 3 * MIB
+"""Bytes of the same code that windows of a packed file bring back beside their own (3 to 6.5 MiB measured, docs/log.md,
+"Allowances, measured again")."""
 SOURCE_FILES = 5 * MIB
 """Further bytes of text that is read from thousands of files: their paths, and what opening them leaves."""
 RUN_BYTES, RUNS_MIXED = 64 * KIB, 64

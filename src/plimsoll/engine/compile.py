@@ -29,6 +29,9 @@ from plimsoll.planner import liveness
 from plimsoll.planner.child import plan_of
 from plimsoll.planner.flops import dots
 from plimsoll.planner.hlo.buffers import largest_temporaries
+from plimsoll.planner.hlo.module import Module
+from plimsoll.planner.hlo.packed import packed_bytes
+from plimsoll.planner.host import cores
 from plimsoll.planner.types import Analysis, Rates, Static
 from plimsoll.recipes.saved import from_dict
 from plimsoll.training import memory, program
@@ -130,10 +133,14 @@ class LocalCompiler:
     def analyse(self, plan: Plan) -> Analysis:
         self.warm_up()
         step, jaxpr = self.functions(plan).step(self.recipe.batch_spec(self.recipe.effective_batch))
-        counted = dots(jaxpr)
-        return analysis_of(
-            program.compiled(step, deterministic=plan.deterministic), flops=counted.flops, dots=counted.number
-        )
+        counted, compiled = dots(jaxpr), program.compiled(step, deterministic=plan.deterministic)
+        analysis = analysis_of(compiled, flops=counted.flops, dots=counted.number)
+        if jax.default_backend() != "cpu":
+            return analysis
+        executable: Any = compiled.runtime_executable()
+        (module,) = executable.hlo_modules()
+        packed = packed_bytes(Module(module.as_serialized_hlo_module_proto()), cores=cores())
+        return dataclasses.replace(analysis, temp_bytes=analysis.temp_bytes + packed)
 
     def trace(self, plan: Plan) -> Analysis:
         """Returns what the traced step says of its bytes and its work."""
@@ -171,7 +178,7 @@ class LocalCompiler:
         spec = self.recipe.batch_spec(self.recipe.effective_batch)
         random = np.random.default_rng(0)
         batch = {name: random.integers(0, 2, shape).astype(dtype) for name, (shape, dtype) in spec.items()}
-        every = [self._timed(plan) for plan in plans]
+        every = [self._loaded(plan) for plan in plans]
         held: dict[Any, Any] = {}
         seconds: list[list[float]] = [[] for _ in plans]
         start = time.perf_counter()
@@ -187,7 +194,7 @@ class LocalCompiler:
                 taken.append(time.perf_counter() - started)
         return [statistics.median(taken[1:] or taken) for taken in seconds]
 
-    def _timed(self, plan: Plan) -> tuple[Any, Any]:
+    def _loaded(self, plan: Plan) -> tuple[Any, Any]:
         """Returns how a plan begins and its step, compiled; the last few stay, for one is timed beside several."""
         if plan not in self._steps:
             functions = self.functions(plan)

@@ -9,6 +9,7 @@ of which each value is faster and larger than the next. The state is exact, from
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -37,7 +38,8 @@ TIMED_ALIKE = 0.25
 TIMED_STORED = 0.04
 """The same, where only the storage of state and weights differs."""
 COMPILED_ALIKE = 0.12
-"""The same for the seconds of what the compiler made, by the rates."""
+COMPILED_DOUBLED = 0.03
+"""The same two for the seconds of what the compiler made, by the rates."""
 TIMED_DOUBLED = 0.08
 """The same, as a share of what it was for the same levers, for each doubling of the micro-batch."""
 
@@ -152,7 +154,7 @@ class Beliefs:
         others = [ratio for each in self.known.values() for ratio in _ratios(each).values()]
         if not others:
             return Interval(UNSEEN[0], 1.0, UNSEEN[1])
-        return Interval(min(others) * (1 - ALIKE), sum(others) / len(others), max(others) * (1 + ALIKE))
+        return Interval(min(others) * (1 - ALIKE), statistics.median(others), max(others) * (1 + ALIKE))
 
     def _by_order(self, combination: Combination, micro: int) -> Interval:
         """Returns what follows from levers that need more, and from those that need less."""
@@ -174,26 +176,30 @@ class Beliefs:
             self._least[key] = found
         return self._least[key]
 
-    def slower(self, combination: Combination, micro: int, alike: float) -> Interval:
-        """Returns how many times as long as by a trace a step takes; `alike` is the error for other levers."""
+    def slower(self, combination: Combination, micro: int, *, timed: bool) -> Interval:
+        """Returns how many times as long as by a trace a step takes: by the clock, or by what the compiler made."""
+        doubled, alike = (TIMED_DOUBLED, TIMED_ALIKE) if timed else (COMPILED_DOUBLED, COMPILED_ALIKE)
         known = self.known[combination]
         if micro in known.slower:
             return exactly(known.slower[micro])
         if micro in known.untimed:  # this machine could not hold it: no hope is set on it
             return exactly(UNTIMED[1])
         if known.slower:
-            return _near(known.slower, micro, TIMED_DOUBLED, alike, UNTIMED)
+            return _near(known.slower, micro, doubled, alike, UNTIMED)
         family = {
             other: ratio for each in self._family[combination] for other, ratio in self.known[each].slower.items()
         }
         if family:
-            low, likely, high = _near(family, micro, TIMED_DOUBLED, alike, UNTIMED)
+            low, likely, high = _near(family, micro, doubled, alike, UNTIMED)
             return Interval(low * (1 - TIMED_STORED), likely, high * (1 + TIMED_STORED))
         others = [ratio for each in self.known.values() for ratio in each.slower.values()]
         if not others:
-            return Interval(UNTIMED[0] * combination.hope, 1.0, UNTIMED[1])
-        low, high = min(others) * (1 - alike), max(others) * (1 + alike)
-        return Interval(low * combination.hope, sum(others) / len(others), high)
+            return Interval(min(UNTIMED[0], combination.hope), 1.0, UNTIMED[1])
+        likely = statistics.median(others)
+        low, high = max(min(others), likely / 2) * (1 - alike), min(max(others), 2 * likely) * (1 + alike)
+        if not UNTIMED[0] <= likely <= UNTIMED[1]:  # nothing like what was ever seen: who knows what others are like
+            low, high = min(low, UNTIMED[0]), max(high, UNTIMED[1])
+        return Interval(min(low, combination.hope * likely), likely, high)
 
 
 def with_temporaries(analysis: Analysis, beyond_state: float) -> Analysis:

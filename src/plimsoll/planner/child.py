@@ -48,24 +48,28 @@ class Child:
         self._answers = answers
         self._process: subprocess.Popen[str] | None = None
         self._errors: IO[str] | None = None
-        self._busy = False
+        self._busy = self._stopped = False
         self.compiles = 0
         self.not_kept: str | None = None
         """Why an answer could not be written to its file, which costs the next plan its time; None if all were."""
         self.doing = "compiling" if about.get("compiled", True) else "estimating"
 
     def stop(self) -> None:
-        """Ends the process, at once if it is busy."""
-        process = self._process
+        """Ends the process, at once if it is busy: whoever asked it is told so."""
+        self._stopped, process = True, self._process
         if process is None:
             return
-        if not self._busy:
-            assert process.stdin is not None
-            process.stdin.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=10)
-        process.kill()
-        process.wait()
+        if self._busy:  # who asked reads its last words, and closes the pipes
+            process.kill()
+            process.wait()
+            return
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
         self._close(process)
 
     def static(self, fsdp: int = 1, storage: Storage | None = None) -> Static:
@@ -100,7 +104,7 @@ class Child:
         try:
             answer = self._ask(verb, arguments)
         except ChildDied:
-            if compiles or verb == "measure":  # costs one plan, or those that were timed together
+            if compiles or verb == "measure" or self._stopped:  # costs one plan, or those that were timed together
                 raise
             answer = self._ask(verb, arguments)  # all plans need this one
         self.compiles += compiles
@@ -114,6 +118,8 @@ class Child:
         return answer
 
     def _ask(self, verb: str, arguments: Mapping[str, Any]) -> Any:
+        if self._stopped:
+            raise ChildDied("the compile process was stopped")
         process = self._process or self._start()
         assert process.stdin is not None
         assert process.stdout is not None

@@ -18,14 +18,14 @@ from plimsoll.units import MIB
 
 SAVING_BYTES = 6 * MIB
 """Orbax at work on a state of any size: its library code, its threads (docs/log.md, "Saving")."""
-SLICES_BYTES = 22 * MIB
-"""Slices of 4 MiB that Orbax writes, 8 MiB of them in flight, and what its threads hold besides: a save took up to 30
-MiB (docs/log.md, "A save takes up to 30 MiB"); a smaller state has fewer."""
+SLICES_BYTES = 18 * MIB
+"""Slices of 4 MiB that Orbax writes, 8 MiB of them in flight, and what its threads hold besides: all in all a save took
+18 to 27 MiB beside the copy of the state (docs/log.md, "Allowances, measured again"); a smaller state has fewer."""
 RESTORE_BYTES = 8 * MIB
 """Bytes that Orbax reads at a time; besides them a leaf is held twice, as read and as it goes to the device."""
-RUNNING_BYTES = 16 * MIB
+RUNNING_BYTES = 14 * MIB
 """Bytes that a running process adds to a rehearsed one: library code that comes back, thread stacks, logs, allocator
-rounding (docs/log.md, "Given back")."""
+rounding (docs/log.md, "Given back", "Allowances, measured again")."""
 STARTING_BYTES = 8 * MIB
 """Further bytes of the first thing that runs: it brings back all of that code at once, and before it two processes
 differ by some MiB (docs/log.md, "Over the budget at the start")."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 from plimsoll.planned import OtherBudget, Point
 from plimsoll.planner.candidates import Candidate
 from plimsoll.planner.prices import Prices
-from plimsoll.planner.space import same_step
+from plimsoll.planner.space import Combination, same_step
 from plimsoll.units import GIB
 
 
@@ -32,12 +32,15 @@ def other_budgets(prices: Prices, chosen: Candidate) -> tuple[OtherBudget, Other
     budget = prices.problem.budget_bytes
     points = list(_points(prices, chosen))
     return (
-        _fastest(points, budget - GIB if budget > GIB else budget // 2, chosen),
-        _fastest(points, budget + GIB, chosen),
+        _fastest(prices, points, budget - GIB if budget > GIB else budget // 2, chosen),
+        _fastest(prices, points, budget + GIB, chosen),
     )
 
 
-def _points(prices: Prices, chosen: Candidate) -> Iterable[tuple[Candidate, Point]]:
+Place = tuple[Combination, int]
+
+
+def _points(prices: Prices, chosen: Candidate) -> Iterable[tuple[Place, Point]]:
     """Yields every traced candidate as small as it can be saved and read.
 
     One that fits the budget and is believed to be faster than the chosen one is not: the search would have taken it.
@@ -53,26 +56,22 @@ def _points(prices: Prices, chosen: Candidate) -> Iterable[tuple[Candidate, Poin
             seconds = candidate.seconds
             if not is_chosen and smallest.ledger.needed_bytes <= prices.problem.budget_bytes:
                 seconds = max(seconds, chosen.seconds)
-            yield (
-                smallest,
-                Point(
-                    plan=smallest.plan,
-                    needed_bytes=smallest.ledger.needed_bytes,
-                    step_seconds=seconds,
-                    compiled=micro in known.compiled,
-                    chosen=is_chosen,
-                ),
+            point = Point(
+                plan=smallest.plan,
+                needed_bytes=smallest.ledger.needed_bytes,
+                step_seconds=seconds,
+                compiled=micro in known.compiled,
+                chosen=is_chosen,
             )
+            yield (combination, micro), point
 
 
-def _fastest(points: list[tuple[Candidate, Point]], budget: int, chosen: Candidate) -> OtherBudget:
-    fitting = [(candidate, point) for candidate, point in points if point.needed_bytes <= budget]
+def _fastest(prices: Prices, points: list[tuple[Place, Point]], budget: int, chosen: Candidate) -> OtherBudget:
+    fitting = [(place, point) for place, point in points if point.needed_bytes <= budget]
     if not fitting:
         return OtherBudget(budget_bytes=budget, plan=None, peak_bytes=None, step_ratio=None)
-    candidate, point = min(fitting, key=lambda each: (each[1].step_seconds, each[1].needed_bytes))
-    return OtherBudget(
-        budget_bytes=budget,
-        plan=candidate.plan,
-        peak_bytes=candidate.peak,
-        step_ratio=point.step_seconds / chosen.seconds,
-    )
+    place, point = min(fitting, key=lambda each: (each[1].step_seconds, not each[1].chosen, each[1].needed_bytes))
+    analysis = prices.candidate(*place).analysis
+    best = prices.priced(*place, analysis, replace(prices.problem, budget_bytes=budget))  # as it would be saved there
+    ratio = point.step_seconds / chosen.seconds
+    return OtherBudget(budget_bytes=budget, plan=best.plan, peak_bytes=best.peak, step_ratio=ratio)

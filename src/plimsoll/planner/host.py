@@ -1,4 +1,4 @@
-"""Memory that this machine can really give: free bytes, and the limits of the control groups of this process."""
+"""What this machine can really give: its cores, its free bytes, and the limits of this process's control groups."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ COMPILER_BYTES = 3 * GIB
 """Memory that one compile process may come to: 0.5 to 2.6 GiB were seen (docs/log.md, "Plans in seconds")."""
 NO_LIMIT = 2**60
 """Bytes that stand for no limit: control groups write a number close to 2^63."""
+
+
+def cores() -> int:
+    """Returns how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def margin_bytes(available: int) -> int:

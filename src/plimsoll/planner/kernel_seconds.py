@@ -22,7 +22,9 @@ SHARE_OF_INNER = 512
 
 
 def kernel_seconds(counted: Mapping[Kernel, int], chip: Chip) -> float:
-    """Returns the seconds of all kernels, each as often as it runs, without what starting them costs."""
+    """Returns the seconds of all kernels, each as often as it runs, without what starting them costs; 0 of none."""
+    if not counted:
+        return 0.0
     bytes_per_second = chip.memory_bandwidth * chip.kernels["memory_share"]
     return sum(
         times * max(product_seconds(kernel.product, chip), kernel.moved_bytes / bytes_per_second)

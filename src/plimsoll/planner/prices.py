@@ -9,7 +9,7 @@ from typing import Any
 
 from plimsoll.levers.lever import CLASSES
 from plimsoll.planned import Ledger, Plan
-from plimsoll.planner.belief import COMPILED_ALIKE, TIMED_ALIKE, Beliefs, Interval, exactly, with_temporaries
+from plimsoll.planner.belief import Beliefs, Interval, exactly, with_temporaries
 from plimsoll.planner.candidates import Candidate, kind
 from plimsoll.planner.estimate import interpolated, ledger
 from plimsoll.planner.space import Combination, StaticOf, smaller
@@ -105,7 +105,7 @@ class Prices:
             return self._no_faster_than_parents(combination)
         if micro in known.compiled and not self.problem.measure:
             return exactly(self.by_rates(combination, micro, known.compiled[micro]))
-        slower = self.beliefs.slower(combination, micro, TIMED_ALIKE if self.problem.measure else COMPILED_ALIKE)
+        slower = self.beliefs.slower(combination, micro, timed=self.problem.measure)
         return slower.times(self._by_trace(combination, micro))
 
     def learn_seconds(self, combination: Combination, micro: int, seconds: float) -> None:

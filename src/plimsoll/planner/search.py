@@ -142,7 +142,7 @@ class Search:
         """Returns the plan. Raises BudgetError if none fits."""
         best = self._decided(self._by_time, self._best)
         if best is None:
-            smallest = self.floor()
+            smallest = self.floor(enough=self._smallest_that_fits)  # whatever the time: it may be what fits
             if smallest is None or not smallest.ledger.fits:
                 raise refusal(self.problem, self.static, smallest, [*self.failed.values()], self._would_fit)
             best = self._decided(self._by_time, self._best) or smallest  # less was needed than had been believed
@@ -156,21 +156,31 @@ class Search:
         reason = f"the smallest plan: it fits in {format_bytes(smallest.ledger.needed_bytes)} and more"
         return replace(self._planned(smallest), reason=reason)
 
-    def floor(self) -> Candidate | None:
-        """Returns the smallest plan, compiled and rehearsed for itself; None where nothing compiles."""
+    def floor(self, enough: Callable[[], Candidate | None] | None = None) -> Candidate | None:
+        """Returns the smallest plan, compiled and rehearsed for itself; None where nothing compiles.
+
+        Args:
+            enough: What is enough where the time is used up; by default the smallest that is known then.
+        """
         self.say("looking for the smallest plan")
-        return self._decided(self._by_bytes, self._smallest)
+        return self._decided(self._by_bytes, self._smallest, enough)
 
     def _decided(
-        self, questions: Callable[[], Iterable[Question]], best: Callable[[], Candidate | None]
+        self,
+        questions: Callable[[], Iterable[Question]],
+        best: Callable[[], Candidate | None],
+        enough: Callable[[], Candidate | None] | None = None,
     ) -> Candidate | None:
-        """Asks `questions`, those of most worth first, until there is none; returns the best one then known."""
+        """Asks `questions`, those of most worth first, until there is none; returns the best one then known.
+
+        Where the time is used up, it returns what is `enough` then, by default the best one.
+        """
         workers = max(1, getattr(self.compiler, "workers", 1))
         running: dict[Future[object], Question] = {}
         pool = ThreadPoolExecutor(workers)
         try:
             while True:
-                if self._late() and (found := best()) is not None:
+                if self._late() and (found := (enough or best)()) is not None:
                     self.ended_early = True
                     return found
                 asked = {question.about for question in running.values()}
@@ -369,6 +379,10 @@ class Search:
 
     def _smallest(self) -> Candidate | None:
         return min(self._settled(), key=lambda candidate: candidate.ledger.needed_bytes, default=None)
+
+    def _smallest_that_fits(self) -> Candidate | None:
+        smallest = self._smallest()
+        return smallest if smallest is not None and smallest.ledger.fits else None
 
     def _would_fit(self, **changes: object) -> Candidate | None:
         """Returns the plan of a problem with these changes, untimed; None where none fits either."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -80,10 +81,14 @@ def combinations(problem: Problem, rates: Rates, static_of: StaticOf) -> list[Co
     return list(made.values())
 
 
-def _parents(place: tuple[int, ...], made: dict[tuple[int, ...], Combination]) -> Iterator[Combination]:
+def _parents(place: tuple[int, ...], made: dict[tuple[int, ...], Combination]) -> list[Combination]:
+    """Returns the combinations with one lever at the value before; where there is none, all with earlier values."""
+    found = []
     for lever, at in enumerate(place):
         earlier = ((*place[:lever], before, *place[lever + 1 :]) for before in range(at - 1, -1, -1))
-        yield from itertools.islice((made[each] for each in earlier if each in made), 1)
+        found += itertools.islice((made[each] for each in earlier if each in made), 1)
+    before = (each for other, each in made.items() if all(map(operator.le, other, place)))
+    return found or list(before)
 
 
 def _plan(problem: Problem, levers: dict[str, Any], micro: int) -> Plan:

@@ -55,6 +55,7 @@ class Analysis:
     output_bytes: int
     alias_bytes: int
     temp_bytes: int
+    """Temporaries as compiled; on a CPU also what its libraries pack (hlo/packed.py)."""
     flops: float
     """Operations of the whole step on all devices, counted from its dots; rematerialisation included."""
     moved_bytes: float = 0.0

@@ -14,12 +14,13 @@ from plimsoll.cache import cache_folder
 
 ALLOCATOR = {
     "glibc.malloc.hugetlb": 1,
-    "glibc.malloc.arena_max": 2,
+    "glibc.malloc.arena_max": 1,
     "glibc.malloc.mmap_threshold": 2**20,
     "glibc.malloc.trim_threshold": 2**20,
 }
 """Settings by which large buffers are mapped and unmapped, so that resident memory follows the live buffers. Huge pages
-cost less to touch and to release (docs/log.md, "Allocator")."""
+cost less to touch and to release (docs/log.md, "Allocator"). One arena: with two, peaks of one plan differed by 10 MiB
+(docs/log.md, "To the last MiB")."""
 
 KEEPING = {
     "glibc.malloc.arena_max": 1,

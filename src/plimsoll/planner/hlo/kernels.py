@@ -69,6 +69,17 @@ def kernels(module: Module) -> Counter[Kernel]:
     return counted
 
 
+def products(module: Module) -> list[tuple[Product, bool]]:
+    """Returns every dot of a scheduled module, and whether it is inside a fusion, as those given to a library are."""
+    reader = _Reader(module)
+    return [
+        (reader.product(module.instructions[identity]), computation not in module.schedule)
+        for computation, body in module.bodies.items()
+        for identity in body
+        if module.instructions[identity].opcode == "dot"
+    ]
+
+
 def _count(reader: _Reader, computation: int, times: int, counted: Counter[Kernel]) -> None:
     module = reader.module
     for identity in module.schedule[computation]:
@@ -124,7 +135,7 @@ class _Reader:
             return Kernel(moved_bytes=2 * _bytes(instruction.shape))
         if opcode in _UPDATES:
             return Kernel(moved_bytes=2 * self._update_bytes(instruction))
-        product = self._product(instruction) if opcode == "dot" else None
+        product = self.product(instruction) if opcode == "dot" else None
         moved = sum(map(padded_bytes, arrays if opcode != "copy-start" else arrays[:1]))
         return Kernel(moved_bytes=2 * moved if opcode == "copy-start" else moved, product=product)
 
@@ -156,7 +167,8 @@ class _Reader:
             return Kernel(moved_bytes=moved, product=product)
         return Kernel(moved_bytes=moved)
 
-    def _product(self, dot: Any) -> Product:
+    def product(self, dot: Any) -> Product:
+        """Returns the product that a dot is."""
         left, right = self._operands(dot)
         numbers = dot.dot_dimension_numbers
         axes = (
@@ -173,7 +185,7 @@ class _Reader:
         for identity in self.module.bodies[computation]:
             instruction = self.module.instructions[identity]
             if instruction.opcode == "dot":
-                products.append(self._product(instruction))
+                products.append(self.product(instruction))
             elif instruction.opcode == "fusion":
                 products.append(self._dot(instruction.called_computation_ids[0]))
         return max((each for each in products if each), key=lambda product: product.flops, default=None)

@@ -295,12 +295,13 @@ class LongContext(AdamWRecipe):
         ]
 
     def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
+        from plimsoll.data.loader_bytes import READ_PACKED
         from plimsoll.data.packed.packed import packed_bytes
 
         _, dtype = self.batch_spec(1)["tokens"]
         itemsize = {"uint16": 2, "uint32": 4}[dtype]
         sizes = {"seq_len": self.seq_len, "batch_size": self.effective_batch, "itemsize": itemsize}
-        return {"data": packed_bytes(**sizes, prefetch=prefetch)}
+        return {"data": READ_PACKED + packed_bytes(**sizes, prefetch=prefetch)}
 
     def data_advice(self) -> str:
         return "a smaller --batch-size"

@@ -287,6 +287,7 @@ class Text(AdamWRecipe):
             tokenizer_bytes,
         )
 
+        held_out = self.validation_tokens if prepared is None else prepared.facts["validation_tokens"]
         resident = 0
         if not self.use_streaming:
             resident = prepared.facts["tokens"] if prepared is not None else self._documents().bytes or 0
@@ -303,7 +304,7 @@ class Text(AdamWRecipe):
         text = READ_FROM_CACHE if kept else TEXT_IN_FLIGHT if streamed else ENCODED_BEFORE
         text += 0 if kept else tokenizer_bytes(self.vocab)
         files = SOURCE_FILES if streamed and self.dataset_id == STANDARD_LIBRARY else 0
-        return {"data": data + text + files + 4 * self.validation_tokens}
+        return {"data": data + text + files + 4 * held_out}
 
     def host_bytes_beside_accelerator(self, prepared: Prepared | None) -> int:
         from plimsoll.data.loader_bytes import MOST_THREADS, THREAD_BYTES
