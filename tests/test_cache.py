@@ -179,11 +179,11 @@ def test_planners_at_once_share_answers_that_another_process_removes(tmp_path):
     program = """
     import json, os, sys
     from pathlib import Path
-    from plimsoll.planner.child import Child
+    from plimsoll.planner.child import Child, Pool
     from planner_examples import plan
 
     folder, compiler = Path(os.environ["PLIMSOLL_CACHE"]), json.loads(os.environ["ARGUMENTS"])["compiler"]
-    with Child([sys.executable, "-c", compiler], os.environ, about={}, answers=folder / "answers") as child:
+    with Pool([Child([sys.executable, "-c", compiler], os.environ, about={}, answers=folder / "answers")]) as child:
         for number in range(600):
             micro = number * 7 % 20 + 1
             assert child.measure([plan(micro_batch=micro)]) == [micro] * 2000

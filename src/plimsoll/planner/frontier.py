@@ -9,9 +9,10 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
+from plimsoll.levers.lever import CLASSES
 from plimsoll.planned import OtherBudget, Point
 from plimsoll.planner.candidates import Candidate
-from plimsoll.planner.prices import Prices
+from plimsoll.planner.prices import NEAR, Prices
 from plimsoll.planner.space import Combination, same_step
 from plimsoll.units import GIB
 
@@ -70,8 +71,15 @@ def _fastest(prices: Prices, points: list[tuple[Place, Point]], budget: int, cho
     fitting = [(place, point) for place, point in points if point.needed_bytes <= budget]
     if not fitting:
         return OtherBudget(budget_bytes=budget, plan=None, peak_bytes=None, step_ratio=None)
-    place, point = min(fitting, key=lambda each: (each[1].step_seconds, not each[1].chosen, each[1].needed_bytes))
+    place, point = min(fitting, key=_cost)
     analysis = prices.candidate(*place).analysis
     best = prices.priced(*place, analysis, replace(prices.problem, budget_bytes=budget))  # as it would be saved there
     ratio = point.step_seconds / chosen.seconds
     return OtherBudget(budget_bytes=budget, plan=best.plan, peak_bytes=best.peak, step_ratio=ratio)
+
+
+def _cost(found: tuple[Place, Point]) -> tuple[float, bool, int]:
+    """Returns what the search weighs: a class of numerics must gain time; what was chosen is as good as another."""
+    _, point = found
+    seconds = point.step_seconds * NEAR ** CLASSES.index(point.plan.numerics)
+    return seconds, not point.chosen, point.needed_bytes
