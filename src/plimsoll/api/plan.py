@@ -132,7 +132,7 @@ def plan(
         number = 1 if card is not None else host.compilers()
         children = [Child(command, variables, about=about, answers=cache / "answers") for _ in range(number)]
         compiler = stack.enter_context(Pool(children))
-        planned = search(problem, compiler, say, within=seconds, smallest=smallest)
+        planned = search(problem, compiler, say, within=seconds, smallest=smallest, clock=compiler.clock)
         if compiler.not_kept is not None:
             say(f"the next plan asks the compiler again, since its answers cannot be kept in {compiler.not_kept}")
         further = {

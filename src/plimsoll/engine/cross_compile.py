@@ -121,9 +121,10 @@ class CrossCompiler(LocalCompiler):
         return json.loads(answer.stdout.splitlines()[-1])
 
     def trace(self, plan: Plan) -> Analysis:
-        return self.estimated(plan)
+        """Returns what the traced step says; where a compile follows, without the dots in a kernel of its own."""
+        return self.estimated(plan, all_dots=not self.compiled)
 
-    def estimated(self, plan: Plan) -> Analysis:
+    def estimated(self, plan: Plan, *, all_dots: bool = True) -> Analysis:
         """Returns one device's share of the work, traced, less what `fsdp` splits of the gradient."""
         devices, state = self.chip.devices, self.state(plan.storage, plan.precision, examples=self.examples)
         if plan.offload != "none":  # in the types, so that it is streamed and not counted
@@ -135,13 +136,14 @@ class CrossCompiler(LocalCompiler):
         split = whole - whole // plan.fsdp
         static = self.static(plan.fsdp, plan.storage)
         held = static.state_bytes - static.host_bytes(plan.offload)
+        counted = dots(jaxpr)
         return Analysis(
             argument_bytes=held,
             output_bytes=held,
             alias_bytes=held,
             temp_bytes=max(0, liveness.temporary_bytes(jaxpr) - split),
-            flops=self._flops(plan),
-            moved_bytes=dots(jaxpr).moved_bytes * devices,
+            flops=self._flops(plan) if all_dots else counted.flops * devices,
+            moved_bytes=counted.moved_bytes * devices,
             kernels=KERNELS_OF_A_MICRO_BATCH * plan.accumulation if self.chip.kernels else 0.0,
             host_temp_bytes=liveness.kept_on_host_bytes(jaxpr),
             source="estimated",

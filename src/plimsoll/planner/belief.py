@@ -138,8 +138,19 @@ class Beliefs:
             return exactly(known.compiled[micro].beyond_state_bytes)
         if known.traced:
             ratio, traced = self._ratio(combination, micro), _line(known.traced, micro)
-            return Interval(ratio.low * traced.low, ratio.likely * traced.likely, ratio.high * traced.high)
+            low, likely, high = (one * other for one, other in zip(ratio, traced, strict=True))
+            return self._between_compiled(combination, micro, Interval(low, likely, high))
         return self._by_order(combination, micro)
+
+    def _between_compiled(self, combination: Combination, micro: int, believed: Interval) -> Interval:
+        """Returns what is left of a belief beside what was compiled of levers that need more, and of some that need
+        less; the belief where they contradict it."""
+        compiled = (self.known[each].compiled.get(micro) for each in combination.parents)
+        most = min((each.beyond_state_bytes for each in compiled if each is not None), default=math.inf)
+        compiled = (self.known[each].compiled.get(micro) for each in self._children[combination])
+        least = max((each.beyond_state_bytes for each in compiled if each is not None), default=0)
+        low, high = max(believed.low, least * (1 - ORDERED)), min(believed.high, most * (1 + ORDERED))
+        return Interval(low, min(max(low, believed.likely), high), high) if low <= high else believed
 
     def _ratio(self, combination: Combination, micro: int) -> Interval:
         """Returns how many times the traced bytes the compiled ones are."""

@@ -49,7 +49,7 @@ class Child:
         self._process: subprocess.Popen[str] | None = None
         self._errors: IO[str] | None = None
         self._busy = self._stopped = False
-        self.compiles = 0
+        self.compiles, self.seconds_saved = 0, 0.0
         self.not_kept: str | None = None
         """Why an answer could not be written to its file, which costs the next plan its time; None if all were."""
         self.doing = "compiling" if about.get("compiled", True) else "estimating"
@@ -96,11 +96,13 @@ class Child:
         question = json.dumps([verb, arguments, about or self._about], sort_keys=True)
         path = self._answers / f"{verb}-{hashlib.sha256(question.encode()).hexdigest()[:24]}.json"
         with contextlib.suppress(OSError, ValueError):  # not there, or damaged: ask
-            answer = json.loads(path.read_text())
-            if isinstance(answer, dict):
+            kept = json.loads(path.read_text())
+            if isinstance(kept, dict) and isinstance(kept.get("answer"), dict):
                 with contextlib.suppress(OSError):  # another user's
                     os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))  # used now (cache.py)
-                return answer
+                self.seconds_saved += kept["seconds"]
+                return kept["answer"]
+        started = time.monotonic()
         try:
             answer = self._ask(verb, arguments)
         except ChildDied:
@@ -111,7 +113,7 @@ class Child:
         try:
             self._answers.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile("w", dir=self._answers, delete=False) as file:
-                json.dump(answer, file)
+                json.dump({"answer": answer, "seconds": time.monotonic() - started}, file)
             os.replace(file.name, path)
         except OSError as problem:  # full, or not to be written to: a plan needs the answer, not its file
             self.not_kept = f"{self._answers}: {problem.strerror}"
@@ -210,6 +212,13 @@ class Pool:
     @property
     def compiles(self) -> int:
         return sum(child.compiles for child in self._children)
+
+    def clock(self) -> float:
+        """Returns a time in seconds in which answers that were kept take as long as when they were given.
+
+        So a search whose time is limited ends where it did before, with the same plan, at once.
+        """
+        return time.monotonic() + sum(child.seconds_saved for child in self._children)
 
     @property
     def not_kept(self) -> str | None:
