@@ -133,7 +133,7 @@ class Search:
         self.failed: dict[Plan, str] = {}
         """Candidates that do not compile or run, and why."""
         self.notes: list[str] = []
-        self.confirming_seconds = CONFIRMING_SECONDS
+        self.confirming_seconds, self.compiling_seconds = CONFIRMING_SECONDS, 0.0
         self.ended_early = False
 
     # What is decided.
@@ -270,8 +270,8 @@ class Search:
         return max(SMALL, ASKING_SECONDS / training)
 
     def _late(self) -> bool:
-        """Returns whether what is left of the time is just enough to confirm the best plan."""
-        return self.clock() >= self.deadline - self.confirming_seconds
+        """Returns whether what is left of the time is just enough to confirm the best plan, by what it took before."""
+        return self.clock() >= self.deadline - self.confirming_seconds - self.compiling_seconds
 
     def _fastest_timed(self) -> tuple[Combination, int] | None:
         timed = [(each, micro) for each, known in self.beliefs.known.items() for micro in known.slower]
@@ -298,12 +298,14 @@ class Search:
         if question.verb == "trace":
             micros = sample(sorted(question.combination.plans))
             return [(micro, self.compiler.trace(question.combination.steps[micro])) for micro in micros]
+        started = self.clock()
         if question.verb == "analyse":
             self.say(f"{self.compiler.doing} {words}")
-            return self.compiler.analyse(plan)
+            found = self.compiler.analyse(plan)
+            self.compiling_seconds = self.clock() - started
+            return found
         if question.verb == "rehearse":
             self.say(f"confirming {words}")
-            started = self.clock()
             found = self.compiler.rehearse(replace(plan, async_save=True))
             self.confirming_seconds = self.clock() - started
             return found
