@@ -195,7 +195,7 @@ def test_a_smaller_budget_gives_no_faster_plan(budget, more, traced, loop, slowe
 def compiles_of(batch, supported):
     """Size of a space, and how many of its plans are compiled for each of budgets from refused to roomy."""
     counted, size = [], 0
-    for budget in (150, 230, 280, 420, 800):
+    for budget in (150, 280, 800):
         question = asked(budget, effective_batch=batch, supported=supported)
         apart = tuple((budget * at % 7) / 7 for at in range(FACTORS))
         compiler = Card(loop_seconds=0.02 if budget % 20 else 1e-3, traced=off_by(0.7 + budget % 3 / 5, apart))
@@ -242,7 +242,7 @@ def test_when_the_time_is_up_the_best_confirmed_plan_is_taken(budget, within, tr
     assert ("by the time that planning was given," in planned.reason) == one.ended_early
     others = [each for each in one._settled() if each.ledger.fits and (each.measured or not measure)]
     assert planned.step_seconds <= min(each.seconds for each in others) * NEAR**2
-    if compiler.now < within - one.confirming_seconds:
+    if compiler.now < within - one.confirming_seconds - one.compiling_seconds:
         assert not one.ended_early
     if not one.ended_early:
         rival = found(one.problem, Card(loop_seconds=loop, traced=traced))
