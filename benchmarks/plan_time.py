@@ -24,7 +24,6 @@ from training_process import ENVIRONMENT, PLIMSOLL
 RECIPES: list[list[str]] = [
     ["code"],
     ["stories", "--target-params", "10M", "--batch-size", "64"],
-    ["control"],
     ["sudoku-4x4", "--batch-size", "128"],
     ["sudoku-mlp", "--batch-size", "128"],
     ["longcontext-nano", "--seq-len", "2048", "--batch-size", "32"],
