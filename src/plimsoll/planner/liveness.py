@@ -47,7 +47,9 @@ def _stacked_on_host(jaxpr: Any) -> int:
     total = 0
     for equation in jaxpr.eqns:
         if equation.primitive.name == "scan":
-            stacked = equation.outvars[equation.params["num_carry"] :]
+            (body,) = inner_jaxprs(equation)
+            made = zip(equation.outvars, body.outvars, strict=True)
+            stacked = (whole for whole, of_a_round in made if whole.aval.ndim > of_a_round.aval.ndim)
             total += sum(_bytes(variable, on_host=True) for variable in stacked)
         total += sum(map(_stacked_on_host, inner_jaxprs(equation)))
     return total
