@@ -462,6 +462,6 @@ class Search:
             which = f"{which} by the time that planning was given,"
         how = "timed here" if chosen.measured else "by the chip's rates"
         return (
-            f"{which} of {len(others) + 1} plans compared ({format_seconds(chosen.seconds)} a step, {how});"
+            f"{which} of {len(others) + 1} {'plans' if others else 'plan'} compared ({format_seconds(chosen.seconds)} a step, {how});"
             f" {self.problem.recipe} has a peak of {format_bytes(chosen.peak)} in the phase '{chosen.ledger.phase}'"
         )
