@@ -461,7 +461,8 @@ class Search:
         if self.ended_early:
             which = f"{which} by the time that planning was given,"
         how = "timed here" if chosen.measured else "by the chip's rates"
+        plans = f"{len(others) + 1} plans" if others else "1 plan"
         return (
-            f"{which} of {len(others) + 1} {'plans' if others else 'plan'} compared ({format_seconds(chosen.seconds)} a step, {how});"
+            f"{which} of {plans} compared ({format_seconds(chosen.seconds)} a step, {how});"
             f" {self.problem.recipe} has a peak of {format_bytes(chosen.peak)} in the phase '{chosen.ledger.phase}'"
         )
