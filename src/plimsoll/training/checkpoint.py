@@ -21,6 +21,7 @@ import os
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -38,6 +39,8 @@ from plimsoll.training.disk import KEPT
 from plimsoll.units import MIB, format_bytes
 
 SLICE_BYTES = 4 * MIB
+REMOVALS = 20
+"""Times, at most, that what a failed save left is removed, a tenth of a second apart."""
 IN_FLIGHT_BYTES = 8 * MIB
 """Bytes that Orbax may hold at a time while it writes or reads."""
 DAMAGED = ".damaged"
@@ -364,7 +367,11 @@ def _flush_folder(folder: Path) -> None:
 
 def _not_saved(partial: Path, step: int, problem: Exception) -> Exception:
     """Returns a StoppedError about the disk, in a paragraph; any other problem as it is."""
-    shutil.rmtree(partial, ignore_errors=True)
+    for _ in range(REMOVALS):  # a thread of Orbax may still write, and what it leaves would keep the disk full
+        shutil.rmtree(partial, ignore_errors=True)
+        if not partial.exists():
+            break
+        time.sleep(0.1)
     if allocator.refused(problem):  # memory, not disk, under the same status
         return problem
     full = any(word in str(problem) for word in ("No space left", "RESOURCE_EXHAUSTED", "Disk quota", "ENOSPC"))
