@@ -1,9 +1,13 @@
 """What is believed of every candidate before the compiler has said it: an interval of bytes, and one of seconds.
 
-Four sources, each with the error that was measured for it (docs/log.md, "Plans in seconds"): a traced step
+Four sources, each with its error: a traced step
 (liveness.py), whose temporaries are counted without a compiler; the compiler's answers for the same levers with another
 micro-batch; its answers for other levers, which say how far a trace is off for this model; and the order of the levers,
 of which each value is faster and larger than the next. The state is exact, from shapes.
+
+Errors of traces are those of `code` on a CPU and of three chips' compilers (docs/log.md, "Plans in seconds";
+calibration.py).
+The others are taken wider than what a dozen plans showed: too wide costs a compile, too narrow a better plan.
 """
 
 from __future__ import annotations
@@ -45,6 +49,8 @@ TIMED_DOUBLED = 0.08
 
 
 class Interval(NamedTuple):
+    """Range of a value that is not known exactly, and its likeliest value."""
+
     low: float
     likely: float
     high: float
@@ -72,6 +78,7 @@ class Interval(NamedTuple):
 
 
 def exactly(value: float) -> Interval:
+    """Returns the interval of a value that is known."""
     return Interval(value, value, value)
 
 
@@ -80,7 +87,7 @@ UNKNOWN = Interval(0.0, math.inf, math.inf)
 
 @dataclass(eq=False)
 class Known:
-    """What has been learned of one combination, by micro-batch."""
+    """Answers about one combination so far, by micro-batch."""
 
     traced: dict[int, Analysis] = field(default_factory=dict)
     compiled: dict[int, Analysis] = field(default_factory=dict)
@@ -90,10 +97,6 @@ class Known:
     """Those that this machine could not time, although it may train them."""
     too_large_from: float = math.inf
     """The smallest micro-batch for which the compiler lacked memory."""
-
-    def estimate(self, micro: int) -> Analysis:
-        """Returns the compiler's answer, else that of the trace, on a line through its micro-batches."""
-        return self.compiled.get(micro) or interpolated(micro, self.traced)
 
 
 class Beliefs:
@@ -143,8 +146,10 @@ class Beliefs:
         return self._by_order(combination, micro)
 
     def _between_compiled(self, combination: Combination, micro: int, believed: Interval) -> Interval:
-        """Returns what is left of a belief beside what was compiled of levers that need more, and of some that need
-        less; the belief where they contradict it."""
+        """Returns a belief narrowed by what was compiled of levers that need more, and of levers that need less.
+
+        Where those contradict it, it stays as it is.
+        """
         compiled = (self.known[each].compiled.get(micro) for each in combination.parents)
         most = min((each.beyond_state_bytes for each in compiled if each is not None), default=math.inf)
         compiled = (self.known[each].compiled.get(micro) for each in self._children[combination])

@@ -222,7 +222,7 @@ class Pool:
 
     @property
     def not_kept(self) -> str | None:
-        """Where answers cannot be kept, and why; None where they are."""
+        """The folder in which answers cannot be kept, and the reason; None where they are kept."""
         return next((child.not_kept for child in self._children if child.not_kept is not None), None)
 
     def static(self, fsdp: int = 1, storage: Storage | None = None) -> Static:

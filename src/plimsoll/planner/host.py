@@ -10,7 +10,7 @@ import psutil
 from plimsoll.units import GIB, MIB
 
 COMPILER_BYTES = 3 * GIB
-"""Memory that one compile process may come to: 0.5 to 2.6 GiB were seen (docs/log.md, "Plans in seconds")."""
+"""Memory that one compile process may come to: 0.5 to 1.5 GiB were seen (docs/log.md, "Plans in seconds")."""
 NO_LIMIT = 2**60
 """Bytes that stand for no limit: control groups write a number close to 2^63."""
 

@@ -56,7 +56,7 @@ Verb = Literal["trace", "analyse", "rehearse", "measure"]
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked next, about one candidate."""
+    """A question to the compiler about one candidate."""
 
     verb: Verb
     combination: Combination
@@ -72,7 +72,7 @@ class Question:
 
     @property
     def about(self) -> tuple[Combination, int | None]:
-        """What two questions at once may not have in common."""
+        """The candidate, or for a trace the combination: no two questions at once are about the same."""
         return self.combination, None if self.verb == "trace" else self.micro
 
 
@@ -134,7 +134,7 @@ class Search:
         """Candidates that do not compile or run, and why."""
         self.notes: list[str] = []
         self.confirming_seconds, self.compiling_seconds = CONFIRMING_SECONDS, 0.0
-        self.ended_early = False
+        self.ended_early = self.interrupted = False
 
     # What is decided.
 
@@ -175,7 +175,7 @@ class Search:
 
         Where the time is used up, it returns what is `enough` then, by default the best one.
         """
-        workers = max(1, getattr(self.compiler, "workers", 1))
+        workers = self.compiler.workers
         running: dict[Future[object], Question] = {}
         pool = ThreadPoolExecutor(workers)
         try:
@@ -193,18 +193,13 @@ class Search:
                         running[pool.submit(self._ask, question)] = question
                 if not running:
                     return best()
-                left = (
-                    None
-                    if self.deadline == math.inf
-                    else max(0.5, self.deadline - self.confirming_seconds - self.clock())
-                )
+                left = None if self.deadline == math.inf else max(0.5, self._seconds_left())
                 for future in wait(running, timeout=left, return_when=FIRST_COMPLETED).done:
                     self._learn(running.pop(future), future)
         except KeyboardInterrupt:
             if (found := best()) is None:
                 raise
-            self.notes.append("interrupted: this is the best plan that was confirmed by then")
-            self.ended_early = True
+            self.ended_early = self.interrupted = True
             return found
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -269,9 +264,12 @@ class Search:
         training = self.problem.steps * self.prices.seconds(best.combination, best.micro).likely
         return max(SMALL, ASKING_SECONDS / training)
 
+    def _seconds_left(self) -> float:
+        """Returns the seconds until what is left is just enough for a compile and a confirmation as they were before."""
+        return self.deadline - self.confirming_seconds - self.compiling_seconds - self.clock()
+
     def _late(self) -> bool:
-        """Returns whether what is left of the time is just enough to confirm the best plan, by what it took before."""
-        return self.clock() >= self.deadline - self.confirming_seconds - self.compiling_seconds
+        return self._seconds_left() <= 0
 
     def _fastest_timed(self) -> tuple[Combination, int] | None:
         timed = [(each, micro) for each, known in self.beliefs.known.items() for micro in known.slower]
@@ -459,7 +457,9 @@ class Search:
         fastest = min((other.seconds for other in others), default=math.inf)
         which = "the fastest" if chosen.seconds <= fastest else f"within {NEAR - 1:.0%} of the fastest"
         if self.ended_early:
-            which = f"{which} by the time that planning was given,"
+            which += (
+                " by the time that it was interrupted," if self.interrupted else " by the time that planning was given,"
+            )
         how = "timed here" if chosen.measured else "by the chip's rates"
         plans = f"{len(others) + 1} plans" if others else "1 plan"
         return (
