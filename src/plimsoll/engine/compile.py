@@ -146,14 +146,9 @@ class LocalCompiler:
         """Returns what the traced step says of its bytes and its work."""
         self.warm_up()
         task = self.recipe.task(plan.compute(jax.default_backend()))
-        step = make_step(task, self.rule(plan.storage), accumulation=plan.accumulation, layerwise=plan.layerwise)
-        share = self.recipe.effective_batch // self._devices
-        batch = {
-            name: jax.ShapeDtypeStruct((spec.shape[0] // self._devices, *spec.shape[1:]), spec.dtype)
-            for name, spec in program.shapes(self.recipe.batch_spec(self.recipe.effective_batch)).items()
-        }
-        state = self.state(plan.storage, plan.precision, examples=share)
-        jaxpr = jax.jit(step, donate_argnums=0).trace(state, batch).jaxpr
+        share = self.share(self.recipe.batch_spec(self.recipe.effective_batch))
+        state = self.state(plan.storage, plan.precision, examples=self.recipe.effective_batch // self._devices)
+        jaxpr = self.traced(plan, task, state, share)
         counted = dots(jaxpr)
         return Analysis(
             argument_bytes=0,
@@ -164,6 +159,18 @@ class LocalCompiler:
             dots=counted.number,
             source="estimated",
         )
+
+    def traced(self, plan: Plan, task: Any, state: Any, batch: Any) -> Any:
+        """Returns the jaxpr of a step for state and batch of these shapes."""
+        step = make_step(task, self.rule(plan.storage), accumulation=plan.accumulation, layerwise=plan.layerwise)
+        return jax.jit(step, donate_argnums=0).trace(state, batch).jaxpr
+
+    def share(self, batch: program.BatchSpec) -> dict[str, jax.ShapeDtypeStruct]:
+        """Returns the shapes of one device's rows of a batch."""
+        return {
+            name: jax.ShapeDtypeStruct((spec.shape[0] // self._devices, *spec.shape[1:]), spec.dtype)
+            for name, spec in program.shapes(batch).items()
+        }
 
     def rule(self, storage: Storage) -> optax.GradientTransformation:
         """Returns the optimizer of the run's length, with state and weights kept as `storage` says."""

@@ -33,7 +33,7 @@ from plimsoll.planner.kernel_seconds import kernel_seconds
 from plimsoll.planner.speed import KERNELS_OF_A_MICRO_BATCH
 from plimsoll.planner.types import Analysis, Rates
 from plimsoll.training import program
-from plimsoll.training.step import evaluated, make_evaluate, make_init, make_step
+from plimsoll.training.step import evaluated, make_evaluate, make_init
 
 
 class CrossCompiler(LocalCompiler):
@@ -106,7 +106,7 @@ class CrossCompiler(LocalCompiler):
         else:
             starting += self.static(full.fsdp, full.storage).host_bytes(full.offload)
             params = evaluated(self.state(full.storage, full.precision))
-            traced = jax.jit(make_evaluate(self._task(full))).trace(params, self._share(batch))
+            traced = jax.jit(make_evaluate(self._task(full))).trace(params, self.share(batch))
             evaluating = liveness.temporary_bytes(traced.jaxpr)
         return self._host | {"init_temp_bytes": starting, "evaluate_temp_bytes": evaluating}
 
@@ -130,8 +130,8 @@ class CrossCompiler(LocalCompiler):
         if plan.offload != "none":  # in the types, so that it is streamed and not counted
             shardings = offload.placed(state, plan.offload, AbstractMesh((1,), ("device",)))
             state = sharding.with_shardings(state, shardings)
-        share = self._share(self.recipe.batch_spec(self.recipe.effective_batch))
-        jaxpr = self._traced(plan, self._task(plan), state, share)
+        share = self.share(self.recipe.batch_spec(self.recipe.effective_batch))
+        jaxpr = self.traced(plan, self._task(plan), state, share)
         whole = program.tree_bytes(state["params"]["trainable"])
         split = whole - whole // plan.fsdp
         static = self.static(plan.fsdp, plan.storage)
@@ -153,12 +153,7 @@ class CrossCompiler(LocalCompiler):
         """Counts the whole step in its plain form: a chip's attention kernel shows no dots, and a CPU has no TF32."""
         task = self.recipe.task(dataclasses.replace(plan.compute("cpu"), precision="float32"))
         batch = program.shapes(self.recipe.batch_spec(self.recipe.effective_batch))
-        return dot_flops(self._traced(plan, task, self.state(plan.storage, plan.precision), batch))
-
-    def _traced(self, plan: Plan, task: Any, state: Any, batch: Any) -> Any:
-        """Returns the jaxpr of a step for state and batch of these shapes."""
-        step = make_step(task, self.rule(plan.storage), accumulation=plan.accumulation, layerwise=plan.layerwise)
-        return jax.jit(step, donate_argnums=0).trace(state, batch).jaxpr
+        return dot_flops(self.traced(plan, task, self.state(plan.storage, plan.precision), batch))
 
     def _task(self, plan: Plan) -> Any:
         return self.recipe.task(plan.compute(self._backend))
@@ -170,10 +165,3 @@ class CrossCompiler(LocalCompiler):
     def functions(self, plan: Plan) -> program.Functions:
         """Returns the plan's functions over the chip's devices."""
         return program.Functions(self._task(plan), self.rule(plan.storage), plan, self.devices)
-
-    def _share(self, batch: program.BatchSpec) -> dict[str, jax.ShapeDtypeStruct]:
-        """Returns the shapes of one device's rows of a batch."""
-        return {
-            name: jax.ShapeDtypeStruct((spec.shape[0] // self.chip.devices, *spec.shape[1:]), spec.dtype)
-            for name, spec in program.shapes(batch).items()
-        }

@@ -265,7 +265,7 @@ class Search:
         return max(SMALL, ASKING_SECONDS / training)
 
     def _seconds_left(self) -> float:
-        """Returns the seconds until what is left is just enough for a compile and a confirmation as they were before."""
+        """Returns the seconds until what is left is just enough for a compile and a confirmation, as they were."""
         return self.deadline - self.confirming_seconds - self.compiling_seconds - self.clock()
 
     def _late(self) -> bool:
@@ -457,9 +457,8 @@ class Search:
         fastest = min((other.seconds for other in others), default=math.inf)
         which = "the fastest" if chosen.seconds <= fastest else f"within {NEAR - 1:.0%} of the fastest"
         if self.ended_early:
-            which += (
-                " by the time that it was interrupted," if self.interrupted else " by the time that planning was given,"
-            )
+            when = "it was interrupted" if self.interrupted else "planning was given"
+            which += f" by the time that {when},"
         how = "timed here" if chosen.measured else "by the chip's rates"
         plans = f"{len(others) + 1} plans" if others else "1 plan"
         return (

@@ -1,0 +1,73 @@
+"""`plan --within`, `--floor` and `--frontier` reach the search, and what it found is printed."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from planner_examples import STATIC
+from plimsoll.api import plan as api_plan
+from plimsoll.cli.main import main
+from plimsoll.planned import Point
+from plimsoll.planner.child import Pool
+from plimsoll.units import GIB, MIB
+from report_examples import PLAN, PLANNED
+
+POINTS = (
+    Point(plan=replace(PLAN, micro_batch=8), needed_bytes=900 * MIB, step_seconds=0.75, compiled=False),
+    Point(plan=PLAN, needed_bytes=1600 * MIB, step_seconds=0.5, compiled=True, chosen=True),
+    Point(plan=replace(PLAN, remat="none"), needed_bytes=3 * GIB, step_seconds=0.4, compiled=True),
+)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """How the search was asked."""
+    found = {}
+
+    def search(problem, compiler, say, **how):
+        found.update(how)
+        return replace(PLANNED, frontier=POINTS)
+
+    monkeypatch.setattr(api_plan, "search", search)
+    monkeypatch.setattr(Pool, "static", lambda self: STATIC)
+    return found
+
+
+def test_the_time_of_planning_is_the_chips_unless_it_is_given(asked):
+    assert main(["plan", "stories", "--chip", "cpu"]) == 0
+    assert (asked["within"], asked["smallest"]) == (30.0, False)
+    assert main(["plan", "stories", "--chip", "tpu-v5e-8"]) == 0
+    assert asked["within"] == 60.0
+    assert main(["plan", "stories", "--chip", "cpu", "--within", "2min", "--floor"]) == 0
+    assert (asked["within"], asked["smallest"]) == (120.0, True)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"), [("0s", "--within must be above 0, got 0s"), ("soon", "'soon' cannot be read")]
+)
+def test_no_time_and_nonsense_are_refused(asked, capsys, given, words):
+    assert main(["plan", "stories", "--chip", "cpu", "--within", given]) == 2
+    assert words in capsys.readouterr().err
+    assert asked == {}
+
+
+def test_the_frontier_is_printed_where_it_is_asked_for_with_the_budget_as_a_line(asked, capsys):
+    main(["plan", "stories", "--chip", "cpu"])
+    assert "believed, not compiled" not in capsys.readouterr().out
+    main(["plan", "stories", "--chip", "cpu", "--frontier"])
+    said = capsys.readouterr().out.splitlines()
+    table = said[
+        said.index("budget that is enough, and time of a step: what another GiB buys, and what one less costs") :
+    ]
+    words = [
+        ("900.0 MiB", "believed, not compiled"),
+        ("1.6 GiB", "chosen"),
+        ("2.0 GiB", "the budget"),
+        ("3.0 GiB", "remat none"),
+    ]
+    assert all(size in line and word in line for (size, word), line in zip(words, table[1:], strict=True))
+    main(["plan", "stories", "--chip", "cpu", "--json"])
+    told = json.loads(capsys.readouterr().out)["frontier"]
+    assert [point["needed_bytes"] for point in told] == [point.needed_bytes for point in POINTS]
+    assert [point["chosen"] for point in told] == [False, True, False]
