@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner_examples import STATIC, problem
+from plimsoll.engine.compile import LocalCompiler
 from plimsoll.errors import RecipeError
 from plimsoll.levers.activations import in_float32, swiglu
 from plimsoll.levers.precision import dot, dot_columns, dot_rows
@@ -19,8 +20,11 @@ from plimsoll.models.decoder import rms_norm
 from plimsoll.models.language import NextToken
 from plimsoll.models.rotary import rotary_angles, rotate
 from plimsoll.models.sizing import DecoderShape
+from plimsoll.planned import Plan
 from plimsoll.planner.space import combinations
 from plimsoll.planner.types import Rates
+from plimsoll.recipes.registry import preset
+from plimsoll.recipes.saved import to_dict
 from plimsoll.types import Compute
 
 ROUNDING = 2.0**-8
@@ -141,3 +145,25 @@ def test_bfloat16_activations_need_products_in_bfloat16(precision):
 def test_it_is_of_the_class_mixed():
     assert LEVERS["activations"].numerics("bfloat16") == "mixed"
     assert LEVERS["activations"].numerics("float32") == "exact"
+
+
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [("stories", 0.65), ("sudoku-4x4", 0.4), ("longcontext-nano", 0.55), ("recommend-debug", 0.95)],
+)
+def test_every_recipes_step_keeps_less_for_its_backward_pass(name, share, monkeypatch):
+    """By half of what lies between products; logits, and what a small recipe holds besides, stay as they are."""
+    recipe = preset(name)
+    monkeypatch.setattr(LocalCompiler, "warm_up", lambda self: None)
+    compiler = LocalCompiler({"recipe": to_dict(recipe), "steps": 10})
+    micro = min(recipe.effective_batch, 16)
+    common = {
+        "chip": "cpu", "micro_batch": micro, "accumulation": recipe.effective_batch // micro, "remat": "none",
+        "loss_chunk": min(recipe.loss_chunks, default=0), "precision": "bfloat16", "prefetch": 2, "async_save": True,
+    }  # fmt: skip
+    with jax.numpy_dtype_promotion("standard"):  # as recipes are run
+        kept = {
+            activations: compiler.trace(Plan(**common, further=(("activations", activations),))).temp_bytes
+            for activations in ("float32", "bfloat16")
+        }
+    assert kept["bfloat16"] < share * kept["float32"]

@@ -459,3 +459,24 @@ def test_in_other_units_it_is_the_same(one, limit, factor):
     assert one.times(factor).expected_gain(limit * factor) == pytest.approx(
         factor * one.expected_gain(limit), rel=1e-6, abs=1e-3
     )
+
+
+def test_what_was_compiled_of_stronger_and_weaker_levers_narrows_what_a_trace_tells():
+    compiler = Card(traced=lambda plan: 0.8)
+    question = asked(1_000, numerics="mixed", supported=("remat", "loss_chunk"))
+    every = combinations(question, compiler.rates(), cache(compiler.static))
+    beliefs, micro = Beliefs(every), 16
+    block = next(each for each in every if each.levers["remat"] == "block")
+    (dots,) = (each for each in block.parents if each.levers["remat"] == "dots")
+    for each in every:
+        learned(beliefs, compiler, each, micro, "trace")
+    small = compiler.analyse(block.steps[micro])
+    beliefs.known[dots].compiled[micro] = replace(small, temp_bytes=small.temp_bytes // 2)  # half of what block needs
+    beliefs.learned()
+    most = beliefs.known[dots].compiled[micro].beyond_state_bytes * (1 + belief.ORDERED)
+    assert beliefs.temporaries(block, micro).high <= most
+    beliefs.known[dots].compiled.clear()
+    beliefs.known[block].compiled[micro] = replace(small, temp_bytes=2 * small.temp_bytes)
+    beliefs.learned()
+    least = beliefs.known[block].compiled[micro].beyond_state_bytes * (1 - belief.ORDERED)
+    assert beliefs.temporaries(dots, micro).low >= least

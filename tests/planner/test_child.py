@@ -381,3 +381,17 @@ def test_a_child_that_is_stopped_twice_or_was_never_asked_is_no_fault(child_of, 
     one.stop()
     assert ended(tmp_path)
     assert len(started(tmp_path)) == 1
+
+
+def test_the_clock_of_a_pool_counts_what_kept_answers_took_when_they_were_given(pool_of, tmp_path, monkeypatch):
+    """So that a search whose time is limited ends where it did before."""
+    with pool_of(1) as first:
+        first.analyse(plan(micro_batch=1, accumulation=1))
+    (path,) = (tmp_path / "answers").glob("analyse-*.json")
+    kept = json.loads(path.read_text())
+    path.write_text(json.dumps(kept | {"seconds": 1_000.0}))
+    monkeypatch.setattr(child.time, "monotonic", lambda: 5.0)
+    with pool_of(1) as again:
+        assert again.clock() == 5.0
+        again.analyse(plan(micro_batch=1, accumulation=1))
+        assert again.clock() == 1_005.0

@@ -767,3 +767,14 @@ def test_by_one_compile_alone_a_smaller_micro_batch_is_not_promised_fewer_tempor
     alone = {4: analysis(80 * MIB)}
     temporaries = {micro: interpolated(micro, alone).temp_bytes for micro in (1, 2, 4, 8)}
     assert temporaries == {1: 80 * MIB, 2: 80 * MIB, 4: 80 * MIB, 8: 160 * MIB}
+
+
+def test_a_short_run_is_asked_fewer_questions_about():
+    """What a compile and its timing take must be saved in it."""
+    seconds = {(micro, remat): 0.5 - 0.02 * micro for micro in (1, 2, 4, 8, 16) for remat in ("none", "dots", "block")}
+    asked = {}
+    for steps in (10, 1_000_000, None):
+        compiler = FakeCompiler(seconds=seconds, loop_seconds=0.05)
+        assert found(GIB, compiler, measure=True, steps=steps).ledger.fits
+        asked[steps] = len(compiler.asked)
+    assert asked[10] < asked[1_000_000] == asked[None]

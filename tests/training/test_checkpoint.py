@@ -260,6 +260,30 @@ def test_a_full_disk_stops_the_run_and_the_last_good_checkpoint_survives(small_d
     assert_same_bits(load_part(saved, shapes(make_state(1))), make_state(1))
 
 
+def test_what_a_thread_still_writes_after_a_failure_is_removed_too(saved_twice, monkeypatch):
+    """It would keep the disk full. Orbax's threads end some time after the error is raised."""
+    removed, late = [], []
+
+    def remove(path, **how):
+        removed.append(path)
+        rmtree(path, **how)
+        if len(removed) < 3:  # one of them is not done
+            path.mkdir()
+        late.append(path.exists())
+
+    def fail(*_args, **_kwargs):
+        monkeypatch.setattr(checkpoint.shutil, "rmtree", remove)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    rmtree = checkpoint.shutil.rmtree
+    monkeypatch.setattr(checkpoint, "_start_writing", fail)
+    monkeypatch.setattr(checkpoint.time, "sleep", lambda seconds: None)
+    with pytest.raises(StoppedError, match="disk is full"):
+        saved_twice.save(3, make_state(3), POSITION)
+    assert late == [True, True, False]
+    assert not list(saved_twice.folder.glob(".partial-*"))
+
+
 @pytest.mark.parametrize("writer", ["replace_file", "_flush_folder", "_start_writing"])
 def test_a_write_that_fails_anywhere_leaves_the_last_good_checkpoint(saved_twice, monkeypatch, writer):
     def fail(*_args, **_kwargs):
