@@ -462,6 +462,7 @@ def test_in_other_units_it_is_the_same(one, limit, factor):
 
 
 def test_what_was_compiled_of_stronger_and_weaker_levers_narrows_what_a_trace_tells():
+    """By what was compiled of yet others, which a trace overestimates four times, it could be anything."""
     compiler = Card(traced=lambda plan: 0.8)
     question = asked(1_000, numerics="mixed", supported=("remat", "loss_chunk"))
     every = combinations(question, compiler.rates(), cache(compiler.static))
@@ -471,6 +472,12 @@ def test_what_was_compiled_of_stronger_and_weaker_levers_narrows_what_a_trace_te
     for each in every:
         learned(beliefs, compiler, each, micro, "trace")
     small = compiler.analyse(block.steps[micro])
+    for factor, micro_of_others in ((0.25, 1), (4, 2)):
+        others = next(each for each in every if each not in (block, dots) and each.family != block.family)
+        known = beliefs.known[others]
+        known.compiled[micro_of_others] = compiler.analyse(others.steps[micro_of_others])
+        size = round(factor * known.compiled[micro_of_others].temp_bytes)
+        known.compiled[micro_of_others] = replace(known.compiled[micro_of_others], temp_bytes=size)
     beliefs.known[dots].compiled[micro] = replace(small, temp_bytes=small.temp_bytes // 2)  # half of what block needs
     beliefs.learned()
     most = beliefs.known[dots].compiled[micro].beyond_state_bytes * (1 + belief.ORDERED)
