@@ -67,6 +67,22 @@ def test_a_plan_of_an_older_version_says_that_it_did_not_keep_them():
     assert "made by a version that did not keep it" in text_of(run_page(run(planned=planned), footer=""))
 
 
+def test_the_plans_that_nothing_beats_are_a_chart_of_bytes_against_time():
+    planned = PLANNED.to_dict()
+    assert "Bytes against time" not in text_of(run_page(run(planned=planned), footer=""))
+    plans = [(900 * MIB, 0.75, False), (1536 * MIB, 0.5, True), (3 * GIB, 0.4, True)]
+    planned["frontier"] = [
+        {"plan": {}, "needed_bytes": size, "step_seconds": seconds, "compiled": compiled, "chosen": seconds == 0.5}
+        for size, seconds, compiled in plans
+    ]
+    for page in (run_page(run(planned=planned), footer=""), plan_page(planned, footer="")):
+        assert "1 of 3 were not compiled" in text_of(page)
+        said = re.search(r'aria-label="(Bytes against time[^"]*)"', page)[1]
+        assert "plans that nothing beats: from 3 at 400 to 0.8789 at 750" in said  # GiB at ms
+        assert "the chosen plan: from 1.5 at 500" in said
+        assert "the line: 2.0 GiB: 2." in said
+
+
 def test_stalls_are_listed_with_their_steps():
     slow = columns_of(rows(step_seconds={17: 4.0}))
     said = text_of(run_page(run(columns=slow), footer=""))

@@ -11,8 +11,8 @@ import pytest
 from plimsoll.api import plan as api_plan
 from plimsoll.cli.main import main
 from plimsoll.errors import PlimsollError
-from plimsoll.planned import Buffer, Ledger
-from plimsoll.report.picture import require_picture, save_picture, waterfall
+from plimsoll.planned import Buffer, Ledger, Point
+from plimsoll.report.picture import frontier_figure, require_picture, save_picture, waterfall
 from plimsoll.report.tables import plan_table
 from plimsoll.units import GIB, MIB
 from report_examples import PLANNED, SOURCES
@@ -155,3 +155,26 @@ def test_the_largest_temporaries_stand_below_with_their_lines(tmp_path):
     ]
     assert [bar.get_width() for bar in below.patches] == [8, 2]  # MiB
     assert words(below)[:2] == [" 8.0 MiB  float32[512,4096]", " 2.0 MiB  float32[4096,128]"]
+
+
+def test_the_frontier_is_drawn_with_the_budget_and_what_was_not_compiled_is_hollow(tmp_path, monkeypatch):
+    plans = [(900 * MIB, 0.75, False), (1600 * MIB, 0.5, True), (3 * GIB, 0.4, True)]
+    points = [
+        Point(plan=PLANNED.plan, needed_bytes=size, step_seconds=seconds, compiled=compiled, chosen=seconds == 0.5)
+        for size, seconds, compiled in plans
+    ]
+    planned = replace(PLANNED, frontier=tuple(points))
+    (axes,) = frontier_figure(planned).axes
+    line, *dots, budget = axes.lines
+    assert list(line.get_xdata()) == [750.0, 500.0, 400.0]  # ms
+    assert list(line.get_ydata()) == [900 / 1024, 1600 / 1024, 3.0]  # GiB
+    assert [dot.get_markerfacecolor() == "white" for dot in dots] == [True, False, False]
+    assert list(budget.get_ydata()) == [2.0, 2.0]
+    assert [text.get_text() for text in axes.texts] == [
+        "chosen: micro-batch 16 x 4, remat block, loss chunk 1024, bfloat16",
+        "budget 2.0 GiB",
+    ]
+    monkeypatch.setattr(api_plan, "search", lambda *_, **__: planned)
+    path = tmp_path / "bytes.svg"
+    assert main(["plan", "stories", "--chip", "cpu", "--frontier", "--picture", str(path)]) == 0
+    assert "what bytes buy" in path.read_text()

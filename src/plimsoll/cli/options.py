@@ -80,7 +80,7 @@ class PlanOptions:
     buffers: bool = False
     """Print the largest temporaries of the step, and the lines they come from."""
     picture: str | None = None
-    """Draw where the bytes go into this .png or .svg file."""
+    """Draw where the bytes go, or what they buy with --frontier, into this .png or .svg file."""
     json: Json = False
 
 

@@ -53,7 +53,8 @@ def plan(arguments: list[str]) -> int:
     if options.frontier and not options.json:
         print(f"\n{tables.frontier_table(planned)}")
     if options.picture is not None:
-        picture.save_picture(options.picture, lambda: picture.waterfall(planned))
+        draw = picture.frontier_figure if options.frontier else picture.waterfall
+        picture.save_picture(options.picture, lambda: draw(planned))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Picture of a plan's bytes: its components as a waterfall up to the budget.
+"""Pictures of a plan: its components as a waterfall up to the budget, and what bytes buy in time.
 
     save_picture("plan.png", lambda: waterfall(planned))
 
@@ -102,6 +102,41 @@ def waterfall(planned: Planned) -> "Figure":
     axes.set_title(subtitle, loc="left", fontsize=9, color=QUIET_INK, pad=22)
     title = f"{planned.recipe} on {planned.plan.chip}" + (f" x {planned.devices}" if planned.devices > 1 else "")
     _write_above(axes, title, at=0, points=48, ha="left", color=INK, fontsize=12, fontweight="bold")
+    return figure
+
+
+def frontier_figure(planned: Planned) -> "Figure":
+    """Returns a figure of bytes against time: the plans that nothing beats, the chosen one, and the budget as a line.
+
+    Plans that were not compiled are hollow: their bytes are believed.
+    """
+    from matplotlib.figure import Figure
+
+    budget, points = planned.ledger.budget_bytes, planned.frontier
+    unit, unit_name = byte_axis(max([budget, *(point.needed_bytes for point in points)]))
+    slowest = max((point.step_seconds for point in points), default=1.0)
+    second, time_name = (1.0, "s") if slowest >= 1 else (1e-3, "ms")
+    figure = Figure(figsize=(9, 5), layout="constrained", facecolor="white")
+    axes = figure.subplots()
+    xs, ys = [point.step_seconds / second for point in points], [point.needed_bytes / unit for point in points]
+    axes.plot(xs, ys, color=BAR, linewidth=1.2, drawstyle="steps-pre", zorder=2)
+    for point, x, y in zip(points, xs, ys, strict=True):
+        colour = LINE if point.chosen else BAR
+        axes.plot([x], [y], "o", color=colour, markerfacecolor=colour if point.compiled else "white", zorder=3)
+        if point.chosen:
+            text = f"chosen: {plan_words(point.plan)}"
+            axes.annotate(text, (x, y), (8, 8), textcoords="offset points", fontsize=8, color=INK)
+    axes.axhline(budget / unit, color=LINE, linewidth=1.6, zorder=1)
+    place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": "right", "fontsize": 9}
+    axes.annotate(f"budget {format_bytes(budget)}", (1, budget / unit), (-4, 4), color=LINE, **place)
+    axes.set_ylim(0, 1.1 * max([budget / unit, *ys]))
+    axes.margins(x=0.12)
+    bar_axes(axes, x_label=f"time of a step in {time_name}")
+    axes.set_ylabel(f"budget that is enough in {unit_name}", fontsize=9, color=QUIET_INK)
+    axes.tick_params(axis="y", colors=QUIET_INK, labelsize=8)
+    axes.grid(axis="y", color=ROOM, linewidth=0.8, zorder=0)
+    title = f"{planned.recipe} on {planned.plan.chip}: what bytes buy. Hollow: believed, not compiled"
+    axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color=INK, pad=12)
     return figure
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from plimsoll.planned import Plan
 from plimsoll.report.layout import UNKNOWN, format_difference_share, format_known_bytes, format_share
+from plimsoll.report.page.chart import Chart, Line
+from plimsoll.report.page.learning import BYTES, STEP_TIMES, unit_of
 from plimsoll.report.page.markup import Markup, element, joined, scrolling, shortened, table
 from plimsoll.report.tables import chosen_rows, expected_rows, plan_words
 from plimsoll.units import format_bytes, format_seconds
@@ -120,6 +122,7 @@ def the_plan(planned: Facts) -> Markup:
             element("div", _alternatives(planned), _other_budgets(planned), class_="beside"),
             class_="pair wide",
         ),
+        _frontier(planned),
         joined(element("h3", f"What does not compile here{more}"), element("ul", *failures[:8])) if failures else None,
         _buffers(planned),
     )
@@ -157,6 +160,38 @@ def _other_budgets(planned: Facts) -> Markup:
         size += f" {'more' if more else 'less'} ({format_bytes(other['budget_bytes'])})"
         items.append(element("li", f"{size}: {_effect(other, planned['plan'], more=more)}"))
     return joined(title, element("ul", *items) if items else element("p", "Nothing was tried."))
+
+
+def _frontier(planned: Facts) -> Markup | None:
+    """Returns the chart of bytes against time, of the plans that nothing beats; None if fewer than two are known."""
+    points: Sequence[Facts] = sorted(planned.get("frontier") or (), key=lambda point: point["step_seconds"])
+    if len(points) < 2:
+        return None
+    budget = planned["budget_bytes"]
+    unit, unit_name = unit_of(max(budget, *(point["needed_bytes"] for point in points)), BYTES)
+    size, size_name = unit_of(points[-1]["step_seconds"], STEP_TIMES)
+    chosen = [point for point in points if point["chosen"]]
+    curves = [("plans that nothing beats", points), ("the chosen plan", chosen)]
+    believed = sum(not point["compiled"] for point in points)
+    return Chart(
+        title="Bytes against time",
+        caption="See what another GiB buys, and what one less costs: no plan is both smaller and faster than one of"
+        f" these. {believed:,} of {len(points):,} were not compiled: they are as the search believes them to be.",
+        x_label=f"time of a step, {size_name}",
+        y_label=f"budget that is enough, {unit_name}",
+        lines=[
+            Line(
+                name=name,
+                xs=[point["step_seconds"] / size for point in of],
+                ys=[point["needed_bytes"] / unit for point in of],
+                marked=True,
+            )
+            for name, of in curves
+            if of
+        ],
+        levels=[(f"the line: {format_bytes(budget)}", budget / unit)],
+        from_zero=True,
+    ).figure()
 
 
 OUTSIDE_THE_STEP = ("async_save", "prefetch", "pinned")
