@@ -130,6 +130,7 @@ def _without_levers():
     """What most rows of stories compare with, compiled once and here: `step_bytes` keeps it."""
     with jax.numpy_dtype_promotion("standard"):
         step_bytes("stories", OFF, ())
+        step_bytes("stories", HALF, ())
         step_bytes("stories", SMALL, tuple(WIDE.items()))
         step_bytes("stories", LEVERS["attention_chunk"].off, tuple(LONG.items()))
 
@@ -138,7 +139,6 @@ def _without_levers():
     "stories-loss_chunk",
     "stories-remat",
     "stories-optimizer_bits",
-    "longcontext-remat",
     "stories-micro_batch",
     "stories-weight_bits",
     "stories-layerwise",

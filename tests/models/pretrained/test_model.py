@@ -70,7 +70,7 @@ def test_stored_in_fewer_bits_it_computes_what_the_codes_mean(params, ids, bits)
     np.testing.assert_allclose(logits, plain, rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.slow_except("4")
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [32, 16, 8, 4])
 def test_gradients_reach_the_given_vectors_through_frozen_layers(params, bits):
     vectors = jax.random.normal(jax.random.key(1), (2, 12, GEMMA.width))
