@@ -23,7 +23,7 @@ from plimsoll.levers.records.batch import PREFETCH
 from plimsoll.levers.records.blocks import without_cudnn
 from plimsoll.planned import Planned
 from plimsoll.planner import calibration, host
-from plimsoll.planner.child import Child, Pool
+from plimsoll.planner.child import LONGEST_ANSWER, Child, Pool
 from plimsoll.planner.chips import Chip
 from plimsoll.planner.search import search
 from plimsoll.planner.types import Learned, Problem
@@ -39,6 +39,8 @@ Say = Callable[[str], None]
 
 WITHIN = {"cpu": 30.0, "cuda": 60.0, "tpu": 60.0}
 """Seconds that planning may take, by platform."""
+PATIENCE = 10
+"""Times what planning may take that a single answer may: then it counts as failed, and the next candidate is asked."""
 UNKNOWN_STEPS = 10_000
 """Length of the schedule where nobody has said or counted it: changes no byte."""
 
@@ -130,7 +132,8 @@ def plan(
         prune(cache, cache_limit)  # a step that a full disk cut short would be compiled, and measured, in the rehearsal
         stack.callback(prune, cache, cache_limit)  # after a refusal, too
         number = 1 if card is not None else host.compilers()
-        children = [Child(command, variables, about=about, answers=cache / "answers") for _ in range(number)]
+        how = {"about": about, "answers": cache / "answers", "longest": max(LONGEST_ANSWER, PATIENCE * seconds)}
+        children = [Child(command, variables, **how) for _ in range(number)]
         compiler = stack.enter_context(Pool(children))
         planned = search(problem, compiler, say, within=seconds, smallest=smallest, clock=compiler.clock)
         if compiler.not_kept is not None:

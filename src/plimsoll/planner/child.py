@@ -29,23 +29,34 @@ from plimsoll.levers.registry import LEVERS
 from plimsoll.planned import Buffer, Plan
 from plimsoll.planner.types import Analysis, ChildDied, DoesNotCompile, Rates, Rehearsal, Static
 from plimsoll.types import Storage
+from plimsoll.units import format_seconds
 
 Answer = TypeVar("Answer")
 
-SECONDS_PER_ANSWER = 1200
-"""Time after which a compile counts as failed. That of `arc-1` for a TPU takes 210 s of a shared core."""
+LONGEST_ANSWER = 300.0
+"""Seconds after which an answer counts as failed, by default. The longest compile that was seen, that of `arc-1` for a
+TPU, took 210 s of a shared core."""
 
 
 class Child:
-    """A `planner.types.Compiler`. `command` starts the process; its answers depend on `about`."""
+    """A `planner.types.Compiler`. `command` starts the process; its answers depend on `about`.
+
+    One that has no answer after `longest` seconds is stopped.
+    """
 
     def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], *, about: Mapping[str, Any], answers: Path
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        about: Mapping[str, Any],
+        answers: Path,
+        longest: float = LONGEST_ANSWER,
     ) -> None:
         self._command, self._environment = list(command), dict(environment)
         self._about = json.dumps([about, _versions()], sort_keys=True)
         self._chip = json.dumps([about.get("chip"), about.get("card"), _versions()], sort_keys=True)
-        self._answers = answers
+        self._answers, self._longest = answers, longest
         self._process: subprocess.Popen[str] | None = None
         self._errors: IO[str] | None = None
         self._busy = self._stopped = False
@@ -126,7 +137,7 @@ class Child:
         assert process.stdin is not None
         assert process.stdout is not None
         begin = time.monotonic()
-        watchdog = threading.Timer(SECONDS_PER_ANSWER, process.kill)
+        watchdog = threading.Timer(self._longest, process.kill)
         watchdog.start()
         self._busy = True
         try:
@@ -139,7 +150,7 @@ class Child:
             watchdog.cancel()
             self._busy = False
         if not line.endswith("\n"):  # it ended, or was killed, before it had answered
-            too_slow = time.monotonic() - begin >= SECONDS_PER_ANSWER
+            too_slow = time.monotonic() - begin >= self._longest
             raise ChildDied(self._why_it_ended(process, too_slow=too_slow))
         try:
             answer = json.loads(line)
@@ -172,7 +183,7 @@ class Child:
         code = process.wait()
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         if too_slow:
-            how = f"had no answer after {SECONDS_PER_ANSWER} s and was stopped"
+            how = f"had no answer after {format_seconds(self._longest)} and was stopped"
         message = ""
         if self._errors is not None:
             self._errors.seek(0)
