@@ -234,7 +234,7 @@ def test_a_child_that_hangs_is_ended_after_a_while(make_child, tmp_path, micro):
     with make_child(longest=1.0) as compiler:
         analyse(compiler, 1)
         begun = time.monotonic()
-        with pytest.raises(DoesNotCompile, match="no answer after 1.0 s and was stopped"):
+        with pytest.raises(DoesNotCompile, match=r"no answer after 1\.0 s and was stopped"):
             analyse(compiler, micro)
         assert time.monotonic() - begun < 20
         assert analyse(compiler, 2).temp_bytes == 7
