@@ -5,32 +5,53 @@ import typing
 
 import pytest
 
-from plimsoll.engine.cross_compile import CrossCompiler
+from plimsoll.engine.cross_compile import CrossCompiler, cublas_workspace
 from plimsoll.planned import Plan
 from plimsoll.planner.chips import chip
 from plimsoll.recipes.saved import to_dict
 from plimsoll.recipes.text.recipe import Text
 from plimsoll.types import Precision
+from plimsoll.units import MIB
 
 RECIPE = Text(dataset_id="there-is-no-such/text", width=16, layers=2, heads=2, vocab_size=300, seq_len=16, batch_size=4)
 
 
+PLAN = Plan(
+    chip="rtx4090",
+    micro_batch=4,
+    accumulation=1,
+    remat="none",
+    loss_chunk=0,
+    precision="bfloat16",
+    prefetch=0,
+    async_save=False,
+)
+
+
+def compiler_of(name: str) -> CrossCompiler:
+    about = {"recipe": to_dict(RECIPE), "steps": 10, "chip": dataclasses.asdict(chip(name)), "compiled": False}
+    return CrossCompiler(about)
+
+
 def analysed(precision: Precision):
-    plan = Plan(
-        chip="rtx4090",
-        micro_batch=4,
-        accumulation=1,
-        remat="none",
-        loss_chunk=0,
-        precision=precision,
-        prefetch=0,
-        async_save=False,
-    )
-    about = {"recipe": to_dict(RECIPE), "steps": 10, "chip": dataclasses.asdict(chip("rtx4090")), "compiled": False}
-    return CrossCompiler(about).analyse(plan)
+    return compiler_of("rtx4090").analyse(dataclasses.replace(PLAN, precision=precision))
 
 
 @pytest.mark.parametrize("precision", [one for one in typing.get_args(Precision) if one != "float32"])
 def test_every_precision_of_a_card_is_answered_on_a_machine_without_it(precision):
     """A CPU refuses TF32, and the arithmetic of a card's step is counted on one."""
     assert analysed(precision).flops == analysed("float32").flops > 0
+
+
+def test_products_of_newer_cards_have_a_larger_workspace_and_other_chips_none():
+    assert [cublas_workspace(capability) for capability in ("7.5", "8.0", "9.0a", "10.0a")] == [
+        4 * MIB,
+        4 * MIB,
+        32 * MIB,
+        32 * MIB,
+    ]
+    h100 = compiler_of("h100")
+    assert (h100.workspace, compiler_of("tpu-v5e-8").workspace) == (32 * MIB, 0)
+    with_it = h100.trace(PLAN).temp_bytes
+    h100.workspace = 0
+    assert with_it - h100.trace(PLAN).temp_bytes > 30 * MIB

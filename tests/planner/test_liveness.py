@@ -16,8 +16,8 @@ MIB = 2**20
 SQUARE = jax.ShapeDtypeStruct((512, 512), jnp.float32)  # 1 MiB
 
 
-def counted(function, *arguments):
-    return temporary_bytes(jax.jit(function).trace(*arguments).jaxpr)
+def counted(function, *arguments, **how):
+    return temporary_bytes(jax.jit(function).trace(*arguments).jaxpr, **how)
 
 
 def test_elementwise_work_is_fused_and_takes_nothing():
@@ -38,6 +38,18 @@ def test_a_product_is_there_until_its_last_use():
         return (b @ x) @ a
 
     assert counted(all_kept, SQUARE) == 3 * MIB
+
+
+def test_the_workspace_of_a_library_is_there_while_a_product_runs_and_not_after_it():
+    assert counted(lambda x: x @ x, SQUARE, workspace=3 * MIB) == 3 * MIB
+    assert counted(lambda x: (x @ x) @ x, SQUARE, workspace=3 * MIB) == 4 * MIB
+    scanned = lambda x: jax.lax.scan(lambda x, _: (x @ x, None), x, length=3)[0]  # noqa: E731
+    assert counted(scanned, SQUARE, workspace=3 * MIB) - counted(scanned, SQUARE) == 3 * MIB
+
+    def sorted_after_a_product(x):
+        return jnp.sort(jnp.concatenate([x @ x] * 4))
+
+    assert counted(sorted_after_a_product, SQUARE, workspace=2 * MIB) == counted(sorted_after_a_product, SQUARE)
 
 
 def test_what_nobody_reads_is_not_counted():

@@ -33,9 +33,14 @@ READS_FUSED = FUSED | FREE | {"reduce_sum", "reduce_max", "reduce_min", "reduce_
 """Operations that compute fused operands while they read them."""
 
 
-def temporary_bytes(closed: Any) -> int:
-    """Returns the largest sum of intermediate values alive at once; arguments and results are not counted."""
-    return _peak(live(closed))
+def temporary_bytes(closed: Any, *, workspace: int = 0) -> int:
+    """Returns the largest sum of intermediate values alive at once; arguments and results are not counted.
+
+    Args:
+        closed: The traced function.
+        workspace: Bytes that a library takes while it computes a product.
+    """
+    return _peak(live(closed), workspace)
 
 
 def kept_on_host_bytes(closed: Any) -> int:
@@ -55,7 +60,7 @@ def _stacked_on_host(jaxpr: Any) -> int:
     return total
 
 
-def _peak(jaxpr: Any) -> int:
+def _peak(jaxpr: Any, workspace: int) -> int:
     """Returns the largest sum alive at once in a jaxpr, whose arguments and results belong to whoever calls it."""
     results = set(_variables(jaxpr.outvars))
     for equation in reversed(jaxpr.eqns):  # what only has another shape there is that result
@@ -65,7 +70,8 @@ def _peak(jaxpr: Any) -> int:
     alive: dict[Any, int] = {}
     highest = 0
     for at, equation in enumerate(jaxpr.eqns):
-        inside = max(map(_peak, inner_jaxprs(equation)), default=0)
+        inside = max((_peak(inner, workspace) for inner in inner_jaxprs(equation)), default=0)
+        inside += workspace if equation.primitive.name == "dot_general" else 0
         allocated = {
             variable: _bytes(variable)
             for variable in equation.outvars
