@@ -18,6 +18,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -101,10 +102,10 @@ def errors(name: str, chip: str, count: int, dice: random.Random, *, timed: bool
         raise Seen
 
     search, planning.search = planning.search, look
+    memory = "20GiB" if chip == "cpu" else None
     try:
-        planning.plan(preset(name), name=name, chip=chip, memory="20GiB" if chip == "cpu" else None, measure=timed)
-    except Seen:
-        pass
+        with suppress(Seen):
+            planning.plan(preset(name), name=name, chip=chip, memory=memory, measure=timed)
     finally:
         planning.search = search
     return found

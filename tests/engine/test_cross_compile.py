@@ -5,8 +5,8 @@ import typing
 
 import pytest
 
+from planner_examples import plan
 from plimsoll.engine.cross_compile import CrossCompiler, cublas_workspace
-from plimsoll.planned import Plan
 from plimsoll.planner.chips import chip
 from plimsoll.recipes.saved import to_dict
 from plimsoll.recipes.text.recipe import Text
@@ -16,16 +16,7 @@ from plimsoll.units import MIB
 RECIPE = Text(dataset_id="there-is-no-such/text", width=16, layers=2, heads=2, vocab_size=300, seq_len=16, batch_size=4)
 
 
-PLAN = Plan(
-    chip="rtx4090",
-    micro_batch=4,
-    accumulation=1,
-    remat="none",
-    loss_chunk=0,
-    precision="bfloat16",
-    prefetch=0,
-    async_save=False,
-)
+PLAN = plan(chip="rtx4090", accumulation=1, precision="bfloat16")
 
 
 def compiler_of(name: str) -> CrossCompiler:

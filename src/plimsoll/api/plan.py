@@ -41,6 +41,8 @@ WITHIN = {"cpu": 30.0, "cuda": 60.0, "tpu": 60.0}
 """Seconds that planning may take, by platform."""
 PATIENCE = 10
 """Times what planning may take that a single answer may: then it counts as failed, and the next candidate is asked."""
+MOST_SECONDS = 24 * 3600.0
+"""Seconds that planning may be given at most: clocks and timers take no number of any size."""
 UNKNOWN_STEPS = 10_000
 """Length of the schedule where nobody has said or counted it: changes no byte."""
 
@@ -102,8 +104,10 @@ def plan(
             " Add it to a chip file (docs/chips.md)"
         )
     seconds = WITHIN[target.platform] if within is None else parse_seconds(within)
-    if not seconds > 0:
-        raise RecipeError(f"--within must be above 0, got {within}: planning takes seconds. 10s is often enough")
+    if not 0 < seconds <= MOST_SECONDS:
+        raise RecipeError(
+            f"--within must be above 0 and at most 24h, got {within}: planning takes seconds. 10s is often enough"
+        )
     budget = budget_bytes(memory, target, card, say)
     if measure:
         accelerator.require_free(card, target, budget)

@@ -19,7 +19,6 @@ STALLS = 5
 """Number of stalls that are listed, the longest first."""
 BYTES = (GIB, "GiB"), (MIB, "MiB")
 TIMES = (3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds")
-STEP_TIMES = (1.0, "seconds"), (1e-3, "ms")
 WAITED = 0.05
 """Share of a run's time spent waiting for data, from which on the page gives advice."""
 CHARTS_OF_METRICS = 4

@@ -8,7 +8,7 @@ from typing import Any
 from plimsoll.planned import Plan
 from plimsoll.report.layout import UNKNOWN, format_difference_share, format_known_bytes, format_share
 from plimsoll.report.page.chart import Chart, Line
-from plimsoll.report.page.learning import BYTES, STEP_TIMES, unit_of
+from plimsoll.report.page.learning import BYTES, unit_of
 from plimsoll.report.page.markup import Markup, element, joined, scrolling, shortened, table
 from plimsoll.report.tables import chosen_rows, expected_rows, plan_words
 from plimsoll.units import format_bytes, format_seconds
@@ -16,6 +16,7 @@ from plimsoll.units import format_bytes, format_seconds
 Facts = Mapping[str, Any]
 
 BAR_WIDTH = 100
+STEP_TIMES = (1.0, "seconds"), (1e-3, "ms")
 
 
 def line_picture(planned: Facts) -> Markup:
