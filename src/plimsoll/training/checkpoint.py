@@ -39,8 +39,9 @@ from plimsoll.training.disk import KEPT
 from plimsoll.units import MIB, format_bytes
 
 SLICE_BYTES = 4 * MIB
-REMOVALS = 20
-"""Times, at most, that what a failed save left is removed, a tenth of a second apart."""
+REMOVALS, GONE = 100, 10
+"""Times, at most, that what a failed save left is removed, a tenth of a second apart, and looks in a row that it has to
+stay away: a thread of Orbax that still writes makes the folder anew."""
 IN_FLIGHT_BYTES = 8 * MIB
 """Bytes that Orbax may hold at a time while it writes or reads."""
 DAMAGED = ".damaged"
@@ -365,13 +366,20 @@ def _flush_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def _remove(partial: Path) -> None:
+    """Removes what a failed save left, and what threads of Orbax still write there: it would keep the disk full."""
+    gone = 0
+    for _ in range(REMOVALS):
+        gone = 0 if partial.exists() else gone + 1
+        if gone == GONE:
+            return
+        shutil.rmtree(partial, ignore_errors=True)
+        time.sleep(0.1)
+
+
 def _not_saved(partial: Path, step: int, problem: Exception) -> Exception:
     """Returns a StoppedError about the disk, in a paragraph; any other problem as it is."""
-    for _ in range(REMOVALS):  # a thread of Orbax may still write, and what it leaves would keep the disk full
-        shutil.rmtree(partial, ignore_errors=True)
-        if not partial.exists():
-            break
-        time.sleep(0.1)
+    _remove(partial)
     if allocator.refused(problem):  # memory, not disk, under the same status
         return problem
     full = any(word in str(problem) for word in ("No space left", "RESOURCE_EXHAUSTED", "Disk quota", "ENOSPC"))
