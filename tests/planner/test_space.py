@@ -37,7 +37,8 @@ def test_the_search_comes_to_every_lever():
         source="made up", host_link_bytes=1.0,
     )  # fmt: skip
     about = {"supported": (*LEVERS, "remat_offload", "frozen_offload"), "numerics": "compressed"}
-    card = problem(1, **about, chip="h200", platform="cuda", attention_chunks=(64,), layerwise=2)
+    about |= {"attention_chunks": (64,), "layerwise": 2, "effective_batch": 128}
+    card = problem(1, **about, chip="h200", platform="cuda")
     tried = [*space(card, rates), *space(replace(card, chip="h200x8", devices=8), rates)]
     values = {name: {one.levers[name] for one in tried} for name in tried[0].levers}
     by_user = {name for name, lever in LEVERS.items() if lever.by_user}
@@ -63,10 +64,14 @@ def test_recomputing_blocks_beside_whole_logits_is_not_offered_where_the_loss_ma
 
 
 def test_a_gpu_is_offered_few_large_chunks_of_the_loss_and_whole_logits_beside_recomputed_blocks():
-    offered = {
-        (one.levers["remat"], one.levers["loss_chunk"]) for one in space(problem(1, chip="h100", platform="cuda"))
-    }
-    assert offered == {(remat, chunk) for remat in ("none", "dots", "block") for chunk in (0, 8_192, 2_048)}
+    def offered(batch):
+        card = problem(1, chip="h100", platform="cuda", effective_batch=batch)
+        return {(one.levers["remat"], one.levers["loss_chunk"]) for one in space(card)}
+
+    remats = ("none", "dots", "block")
+    assert offered(128) == {(remat, chunk) for remat in remats for chunk in (0, 8_192, 2_048)}
+    assert offered(64) == {(remat, chunk) for remat in remats for chunk in (0, 2_048)}, "64 x 128 are no more than 8,192"
+    assert offered(16) == {(remat, 0) for remat in remats}
 
 
 def test_a_gpu_is_offered_a_loop_over_layers_where_that_saves_bytes_and_nothing_else_beside_the_host():
@@ -181,7 +186,9 @@ def test_no_two_candidates_are_the_same_step_and_each_has_the_levers_of_its_comb
     steps = [step for one in found for step in one.steps.values()]
     assert len(set(steps)) == len(steps) > 50
     for one in found:
-        assert {*one.plans} == ({12} if one.levers["layerwise"] else {1, 2, 3, 4, 6, 12})
+        chunked = one.levers["loss_chunk"] and one.levers["remat"] == "none"  # of 256 tokens, and an example has 128
+        micros = {3, 4, 6, 12} if chunked else {1, 2, 3, 4, 6, 12}
+        assert {*one.plans} == ({12} if one.levers["layerwise"] else micros)
         for micro, each in one.plans.items():
             assert (each.micro_batch, each.effective_batch) == (micro, 12)
             assert {name: getattr(each, name) for name in one.levers} == one.levers

@@ -75,6 +75,7 @@ class CrossCompiler(LocalCompiler):
     def analyse(self, plan: Plan) -> Analysis:
         if not self.compiled:
             return self.estimated(plan)
+        self.warm_up()
         lowered, jaxpr = self.functions(plan).step(self.recipe.batch_spec(self.recipe.effective_batch))
         compiled = self.executable(lowered, plan)
         stats = compiled.memory_analysis()
@@ -126,12 +127,20 @@ class CrossCompiler(LocalCompiler):
     @cached_property
     def _host(self) -> dict[str, int]:
         """The bytes of the host's process, which imports the same under every plan: weighed once, in 3 s."""
-        command = [sys.executable, "-m", "plimsoll.worker", "host", json.dumps(self._about)]
-        on_cpu = os.environ | {"JAX_PLATFORMS": "cpu"}  # whatever is imported, it takes no memory of a card
-        answer = subprocess.run(command, env=on_cpu, capture_output=True, text=True, check=False)
-        if answer.returncode:
-            raise RuntimeError(f"the host's process failed: {answer.stderr.strip()[-300:]}")
-        return json.loads(answer.stdout.splitlines()[-1])
+        self.warm_up()
+        assert self._next is not None
+        output, errors = self._next.communicate()
+        if self._next.returncode:
+            raise RuntimeError(f"the host's process failed: {errors.strip()[-300:]}")
+        return json.loads(output.splitlines()[-1])
+
+    def warm_up(self) -> None:
+        """Starts the process that is weighed as the host's, while this one compiles."""
+        if self._next is None:
+            pipe = subprocess.PIPE
+            command = [sys.executable, "-m", "plimsoll.worker", "host", json.dumps(self._about)]
+            on_cpu = os.environ | {"JAX_PLATFORMS": "cpu"}  # whatever is imported, it takes no memory of a card
+            self._next = subprocess.Popen(command, env=on_cpu, stdout=pipe, stderr=pipe, text=True)
 
     def trace(self, plan: Plan) -> Analysis:
         """Returns what the traced step says; where a compile follows, without the dots in a kernel of its own."""

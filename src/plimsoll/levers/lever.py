@@ -35,6 +35,9 @@ class Problem:
     platform: Literal["cpu", "cuda", "tpu"] = "cpu"
     devices: int = 1
     effective_batch: int
+    rate_per_example: int = 1
+    rate_unit: str = "examples"
+    """What one example is a number of: like 128 "tokens"."""
     numerics: str
     supported: tuple[str, ...]
     """Levers that the recipe's code makes use of (`Recipe.supported_levers`)."""
@@ -133,6 +136,11 @@ class Lever:
     """Whether a combination of levers makes sense, given all values that are tried of each."""
     idle: Callable[[Any, Any], str | None] | None = None
     """Why a value would change nothing for a recipe, as a sentence with advice; None where it would."""
+
+    same_as_plain: Callable[[Any, int, Problem], bool] | None = None
+    """Whether a value makes the same step as the plain one, for a micro-batch of so many examples."""
+    sets_apart: bool = False
+    """True where how far a trace is off with one value says nothing of another's."""
 
     may_gain: Callable[[Any, Problem], float] | None = None
     """Share of a step's time that a value may come down to beyond what rates can tell; by default 1. Where plans are

@@ -12,6 +12,7 @@ those with bfloat16 activations on a CPU (docs/log.md, "What beliefs are off by"
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Iterable, Mapping
@@ -29,8 +30,7 @@ ALIKE = 0.3
 DOUBLED = 0.04
 """The same, as a share of what it was for the same levers, for each doubling of the micro-batch."""
 STRETCHED = 0.1
-"""Share by which a trace may be off a line through others, for each doubling beyond them. Between two it is at most on
-the line: what is alive at the same time is the largest of several sums, each linear in the micro-batch."""
+"""Share by which a trace may be above a line through others, for each doubling beyond them."""
 ORDERED = 0.1
 """Share by which a lever's next value may need more, although it is meant to need less."""
 STORED = 0.25
@@ -167,7 +167,12 @@ class Beliefs:
         if family:
             low, likely, high = _near(family, micro, DOUBLED, ALIKE, UNSEEN)
             return Interval(low * (1 - STORED), likely, high * (1 + STORED))
-        others = [ratio for each in self.known.values() for ratio in _ratios(each).values()]
+        others = [
+            ratio
+            for each, known in self.known.items()
+            if each.apart == combination.apart
+            for ratio in _ratios(known).values()
+        ]
         if not others:
             return Interval(UNSEEN[0], 1.0, UNSEEN[1])
         return Interval(min(others) * (1 - ALIKE), statistics.median(others), max(others) * (1 + ALIKE))
@@ -224,18 +229,42 @@ def with_temporaries(analysis: Analysis, beyond_state: float) -> Analysis:
 
 
 def _line(traced: Mapping[int, Analysis], micro: int) -> Interval:
-    """Returns the bytes that a trace of this micro-batch would count, from those of others."""
-    likely = interpolated(micro, traced).beyond_state_bytes
-    below = max((each for each in traced if each <= micro), default=None)
-    if micro in traced or (below is not None and micro < max(traced)):
-        return Interval(traced[below].beyond_state_bytes, likely, likely)  # type: ignore[index]
-    spread = min(ALIKE, STRETCHED * min(abs(math.log2(micro / each)) for each in traced))
+    """Returns the bytes that a trace of this micro-batch would count, from those of others.
+
+    What is alive at the same time is the largest of several sums, each linear in the micro-batch: between two that were
+    traced it is at most on the line through them, and everywhere at least on a line through two others.
+    """
+    bytes_ = {each: float(traced[each].beyond_state_bytes) for each in sorted(traced)}
+    if micro in bytes_:
+        return exactly(bytes_[micro])
+    if len(bytes_) == 1:
+        return _stretched(interpolated(micro, traced).beyond_state_bytes, micro, bytes_)
+    pairs = list(itertools.pairwise(bytes_))
+    lines = [_through(bytes_, *pair, micro) for pair in pairs if not pair[0] < micro < pair[1]]
+    least = max(max(lines, default=0.0), max((size for each, size in bytes_.items() if each < micro), default=0.0))
+    inside = next((pair for pair in pairs if pair[0] < micro < pair[1]), None)
+    if inside is not None:
+        most = _through(bytes_, *inside, micro)
+        return Interval(min(least, most), most, most)
+    if micro < min(bytes_):
+        most = bytes_[min(bytes_)]
+        least = max(least, most * micro / min(bytes_))
+        return Interval(min(least, most), least, most)
+    return _stretched(least, micro, bytes_)._replace(low=least)
+
+
+def _through(bytes_: Mapping[int, float], one: int, other: int, micro: int) -> float:
+    return bytes_[one] + (bytes_[other] - bytes_[one]) * (micro - one) / (other - one)
+
+
+def _stretched(likely: float, micro: int, bytes_: Mapping[int, float]) -> Interval:
+    spread = min(ALIKE, STRETCHED * min(abs(math.log2(micro / each)) for each in bytes_))
     return Interval(likely * (1 - spread), likely, likely * (1 + spread))
 
 
 def _ratios(known: Known) -> dict[int, float]:
     return {
-        micro: analysis.beyond_state_bytes / max(1, interpolated(micro, known.traced).beyond_state_bytes)
+        micro: analysis.beyond_state_bytes / max(1.0, _line(known.traced, micro).likely)
         for micro, analysis in known.compiled.items()
         if known.traced
     }

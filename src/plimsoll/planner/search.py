@@ -294,7 +294,8 @@ class Search:
         plan = question.step
         words = f"micro-batch {plan.micro_batch}, {in_words(plan.levers)}"
         if question.verb == "trace":
-            micros = sample(sorted(question.combination.plans))
+            small, *large = sample(sorted(question.combination.plans))
+            micros = sorted({min(small, question.micro), *large, max(small, *large, question.micro)})
             return [(micro, self.compiler.trace(question.combination.steps[micro])) for micro in micros]
         started = self.clock()
         if question.verb == "analyse":

@@ -9,9 +9,9 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from plimsoll.errors import RecipeError
@@ -52,6 +52,11 @@ class Combination:
         stored = {lever.name for lever in registry.chained()}
         return tuple(value for name, value in self.levers.items() if name not in stored)
 
+    @cached_property
+    def apart(self) -> tuple[Any, ...]:
+        """The levers of whose other values nothing is learned about traces."""
+        return tuple(value for name, value in self.levers.items() if registry.LEVERS[name].sets_apart)
+
 
 def combinations(problem: Problem, rates: Rates, static_of: StaticOf) -> list[Combination]:
     """Returns every combination, parents before their children.
@@ -72,13 +77,30 @@ def combinations(problem: Problem, rates: Rates, static_of: StaticOf) -> list[Co
         if not all(rule(levers, tried) for rule in rules) or _unmovable(static_of(1, Storage()), levers["offload"]):
             continue
         of_levers = [problem.effective_batch] if levers["layerwise"] else micros
+        plainer = _plainer(place, tried, problem)
+        others = [micro for micro in of_levers if not any(same(micro) for at, same in plainer if at in made)]
+        if not others:
+            continue
         made[place] = Combination(
             levers=levers,
-            plans={micro: _plan(problem, levers, micro) for micro in of_levers},
+            plans={micro: _plan(problem, levers, micro) for micro in others},
             parents=tuple(_parents(place, made)),
             hope=math.prod(registry.LEVERS[name].hope(value, problem) for name, value in levers.items()),
         )
     return list(made.values())
+
+
+def _plainer(
+    place: tuple[int, ...], tried: Mapping[str, Sequence[Any]], problem: Problem
+) -> list[tuple[tuple[int, ...], Callable[[int], bool]]]:
+    """Returns the places with one lever plain instead, each with whether a micro-batch has the same step there."""
+    found = []
+    for number, (at, (name, values)) in enumerate(zip(place, tried.items(), strict=False)):
+        lever = registry.LEVERS[name]
+        if lever.same_as_plain is not None and values[at] != lever.plain and lever.plain in values:
+            plain = (*place[:number], values.index(lever.plain), *place[number + 1 :])
+            found.append((plain, partial(lever.same_as_plain, values[at], problem=problem)))
+    return found
 
 
 def _parents(place: tuple[int, ...], made: dict[tuple[int, ...], Combination]) -> list[Combination]:

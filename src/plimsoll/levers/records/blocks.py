@@ -121,6 +121,10 @@ def _largest_chunk(recipe: Any, levers: Values) -> int:
     return smaller[-1]
 
 
+def _whole_in_a_chunk(value: int, micro_batch: int, problem: Problem) -> bool:
+    return problem.rate_unit == "tokens" and value >= micro_batch // problem.devices * problem.rate_per_example
+
+
 LOSS_CHUNK = Lever(
     name="loss_chunk",
     type=int,
@@ -129,6 +133,7 @@ LOSS_CHUNK = Lever(
     supports=(Support("loss_chunk"),),
     worth_trying=_chunks_of_the_loss,
     goes_with=_with_small_logits,
+    same_as_plain=_whole_in_a_chunk,
     may_gain=lambda value, problem: IN_CACHE if value and problem.platform == "cpu" else 1.0,
     idle=lambda value, recipe: _no_smaller(
         value, recipe, recipe.effective_batch * recipe.rate_per_example, "an effective batch"
