@@ -211,9 +211,11 @@ class Drawn:
     def _relations(
         self, ratios: dict[tuple[Combination, int], float], alike: str, doubled: str, stored: str
     ) -> Iterator[tuple[str, float]]:
-        middle = statistics.median(ratios.values())
+        groups: dict[tuple[Any, ...], list[float]] = defaultdict(list)
+        for (combination, _), ratio in ratios.items():
+            groups[combination.apart].append(ratio)
         for (combination, micro), ratio in ratios.items():
-            yield alike, abs(ratio / middle - 1)
+            yield alike, abs(ratio / statistics.median(groups[combination.apart]) - 1)
             for (other, at), of_other in ratios.items():
                 if other is combination and at < micro:
                     yield doubled, abs(ratio / of_other - 1) / math.log2(micro / at)

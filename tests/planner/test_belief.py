@@ -22,7 +22,7 @@ from plimsoll.planner import belief
 from plimsoll.planner.belief import ALIKE, UNKNOWN, UNSEEN, Beliefs, Interval, exactly
 from plimsoll.planner.estimate import ledger, sample
 from plimsoll.planner.prices import NEAR
-from plimsoll.planner.search import SMALL, SMALL_BYTES, Search, search
+from plimsoll.planner.search import SMALL, SMALL_AT_LAST, SMALL_BYTES, Search, search
 from plimsoll.planner.space import combinations, same_step, smaller
 from plimsoll.planner.speed import step_seconds
 from plimsoll.units import MIB
@@ -150,10 +150,13 @@ def test_what_is_returned_fits_and_what_is_refused_does_not(budget, traced, loop
     numerics=NUMERICS,
     batch=BATCHES,
     speed=st.sampled_from([0.5, 1.03, 2.0]),
-    slower=st.none() | st.lists(st.floats(0.9, 1.1), min_size=2, max_size=FACTORS).map(tuple),
+    slower=st.none() | st.lists(st.floats(0.95, 1.05), min_size=2, max_size=FACTORS).map(tuple),
 )
 def test_with_room_for_every_belief_the_plan_is_as_fast_as_any(traced, loop, numerics, batch, speed, slower):
-    """By the rates, or by a clock that says something else."""
+    """By the rates, or by a clock that says something else: by a twentieth either way.
+
+    By a tenth, what gained much but was not expected to may stay unasked.
+    """
     question = asked(16 * 1024, numerics=numerics, effective_batch=batch, measure=slower is not None)
     compiler = Card(loop_seconds=loop, bf16_speed=speed, traced=traced, slower=slower or (1.0,))
     planned = found(question, compiler)
@@ -242,11 +245,24 @@ def test_when_the_time_is_up_the_best_confirmed_plan_is_taken(budget, within, tr
     assert ("by the time that planning was given," in planned.reason) == one.ended_early
     others = [each for each in one._settled() if each.ledger.fits and (each.measured or not measure)]
     assert planned.step_seconds <= min(each.seconds for each in others) * NEAR**2
-    if compiler.now < within - one.confirming_seconds - one.compiling_seconds:
-        assert not one.ended_early
     if not one.ended_early:
         rival = found(one.problem, Card(loop_seconds=loop, traced=traced))
         assert planned.step_seconds == rival.step_seconds, "that is what the search finds with all the time there is"
+
+
+def test_the_longer_planning_takes_the_more_an_answer_has_to_gain():
+    """So that the last seconds of a plan are not spent on the last percent of a step."""
+    asked_for, seconds = [], []
+    for within in (60, 120, 600, 10_000):
+        one, compiler = limited(700, within, Slow(loop_seconds=0.02, traced=off_by(0.9, [0.0, 0.5, 1.0])))
+        planned = one.run()
+        asked_for.append(sum(verb == "analyse" for verb, _ in compiler.asked))
+        seconds.append(planned.step_seconds)
+        assert ("by the time that planning was given," in planned.reason) == one.ended_early
+    assert asked_for == sorted(asked_for)
+    assert asked_for[0] < asked_for[-1]
+    assert seconds[-1] <= min(seconds)
+    assert seconds[0] <= seconds[-1] * (1 + 4 * SMALL_AT_LAST)
 
 
 def test_with_time_enough_nothing_is_said_of_it():
@@ -379,13 +395,17 @@ def test_before_anything_is_asked_everything_may_be():
 def test_one_answer_tells_more_of_its_own_levers_than_of_others():
     compiler = Card(traced=off_by(0.8, [0.0]))
     beliefs = Beliefs(combinations(asked(400, numerics="exact"), compiler.rates(), cache(compiler.static)))
-    one, *others = [each for each in beliefs.known if each.family != next(iter(beliefs.known)).family][:2]
-    for each in (one, *others):
+    every = [each for each in beliefs.known if len(each.plans) > 1]
+    one = every[0]
+    alike = next(each for each in every if each.apart == one.apart and each.family != one.family)
+    apart = next(each for each in every if each.apart != one.apart)
+    for each in (one, alike, apart):
         learned(beliefs, compiler, each, 4, "trace")
     before = width(beliefs, one, 8)
     learned(beliefs, compiler, one, 4, "analyse")
     assert beliefs.temporaries(one, 4) == exactly(compiler.analyse(one.steps[4]).beyond_state_bytes)
-    assert 0 < width(beliefs, one, 8) < width(beliefs, one, 16) < width(beliefs, others[0], 8) < before
+    assert 0 < width(beliefs, one, 8) < width(beliefs, one, 16) < width(beliefs, alike, 8) < before
+    assert width(beliefs, apart, 8) == before
 
 
 def width(beliefs, combination, micro):
@@ -464,7 +484,7 @@ def test_in_other_units_it_is_the_same(one, limit, factor):
 def test_what_was_compiled_of_stronger_and_weaker_levers_narrows_what_a_trace_tells():
     """By what was compiled of yet others, which a trace overestimates four times, it could be anything."""
     compiler = Card(traced=lambda plan: 0.8)
-    question = asked(1_000, numerics="mixed", supported=("remat", "loss_chunk"))
+    question = asked(1_000, numerics="mixed", supported=("remat", "loss_chunk"), chip="h100", platform="cuda")
     every = combinations(question, compiler.rates(), cache(compiler.static))
     beliefs, micro = Beliefs(every), 16
     block = next(each for each in every if each.levers["remat"] == "block")

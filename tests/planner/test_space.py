@@ -70,7 +70,9 @@ def test_a_gpu_is_offered_few_large_chunks_of_the_loss_and_whole_logits_beside_r
 
     remats = ("none", "dots", "block")
     assert offered(128) == {(remat, chunk) for remat in remats for chunk in (0, 8_192, 2_048)}
-    assert offered(64) == {(remat, chunk) for remat in remats for chunk in (0, 2_048)}, "64 x 128 are no more than 8,192"
+    assert offered(64) == {(remat, chunk) for remat in remats for chunk in (0, 2_048)}, (
+        "64 x 128 are no more than 8,192"
+    )
     assert offered(16) == {(remat, 0) for remat in remats}
 
 

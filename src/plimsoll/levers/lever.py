@@ -139,8 +139,8 @@ class Lever:
 
     same_as_plain: Callable[[Any, int, Problem], bool] | None = None
     """Whether a value makes the same step as the plain one, for a micro-batch of so many examples."""
-    sets_apart: bool = False
-    """True where how far a trace is off with one value says nothing of another's."""
+    sets_apart: Collection[str] = ()
+    """Platforms for whose compilers how far a trace is off with one value says nothing of another's."""
 
     may_gain: Callable[[Any, Problem], float] | None = None
     """Share of a step's time that a value may come down to beyond what rates can tell; by default 1. Where plans are

@@ -23,10 +23,10 @@ from plimsoll.planner.estimate import interpolated
 from plimsoll.planner.space import Combination
 from plimsoll.planner.types import Analysis
 
-UNSEEN = (0.7, 1.45)
+UNSEEN = (0.75, 1.9)
 """Compiled over traced temporaries of a model of which nothing was compiled yet."""
-ALIKE = 0.3
-"""The same, as a share of what it was for other levers of this model."""
+ALIKE = 0.15
+"""The same, as a share of what it was for other levers of this model, but for those that set apart."""
 DOUBLED = 0.04
 """The same, as a share of what it was for the same levers, for each doubling of the micro-batch."""
 STRETCHED = 0.1

@@ -56,6 +56,8 @@ class Prices:
         """Of each candidate that was rehearsed for itself."""
         self.processes: dict[tuple[Any, ...], Rehearsal] = {}
         """The latest of each kind."""
+        self.weighs_processes = problem.platform == "cpu" or problem.host_budget_bytes is not None
+        """Whether a process counts in a budget that is limited."""
         self._room: dict[object, float] = {}
         self._fastest: dict[Combination, float] = {}
 
@@ -185,16 +187,18 @@ class Prices:
     def _rehearsal(self, combination: Combination, micro: int | None = None) -> tuple[Rehearsal, float]:
         """Returns the candidate's own rehearsal, else one of its kind, else any; and by how much it may differ.
 
-        How a process is loaded depends on its kind: what another kind takes to start is not held against it.
+        How a process is loaded depends on its kind: what another kind takes to start is not held against it. Nothing of
+        a process lies in the memory of an accelerator.
         """
         if micro is not None and (own := self.rehearsed.get((combination, micro))) is not None:
             return own, 0
         if (alike := self.processes.get(kind(combination.any_plan))) is not None:
             return alike, 0
-        if not self.processes:
-            return USUAL, USUAL_SPREAD
-        latest = list(self.processes.values())[-1]
-        return replace(latest, starting_bytes=0), KINDS_DIFFER * latest.process_bytes
+        latest = next(reversed(self.processes.values()), None)
+        if latest is None:
+            return USUAL, USUAL_SPREAD if self.weighs_processes else 0
+        spread = KINDS_DIFFER * latest.process_bytes if self.weighs_processes else 0
+        return replace(latest, starting_bytes=0), spread
 
     def _room_for(self, combination: Combination) -> tuple[float, float]:
         """Returns the most bytes that a step may need beyond its state, and what the process may weigh more."""

@@ -36,6 +36,8 @@ from plimsoll.units import format_bytes, format_seconds
 
 SMALL = 0.03
 """Share of a step's time that an answer must be expected to gain, to be asked for."""
+SMALL_AT_LAST = 0.15
+"""The same when the time is nearly used up, where it is limited: it grows evenly until then."""
 SMALL_BYTES = 0.01
 """Share of the smallest plan's bytes that an answer must be expected to gain, where the floor is looked for."""
 TRACED_FIRST = 0.9
@@ -124,6 +126,7 @@ class Search:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.problem, self.compiler, self.say, self.deadline, self.clock = problem, compiler, say, deadline, clock
+        self.given = deadline - clock()
         static_of: Callable[[int, Storage], Static] = cache(compiler.static)
         self.static = static_of(1, Storage())
         rates = compiler.rates()
@@ -216,13 +219,15 @@ class Search:
         finite = [view.cost.high for view in views if view.cost.high < math.inf]
         over = best.cost.likely if best is not None else 1.2 * max(finite, default=0.0)
         small = self._small(best)
-        wanted, late = False, self._late()
+        wanted, hurried, late = False, False, self._late()
         for view in views:
             verb = self._next(view)
             gain = view.fits * (1.0 if late or not over else view.cost.expected_gain(over) / over)
             if verb is not None and view is not best and (best is None or (gain > small and not late)):
                 wanted = True
                 yield self._question(view, verb, gain, first=best is None)
+            hurried |= verb is not None and view is not best and gain > SMALL
+        self.ended_early = hurried and not wanted
         if best is not None and not wanted and self._next(best) == "rehearse":
             yield self._question(best, "rehearse", 0.0)
 
@@ -238,7 +243,7 @@ class Search:
                 needed.append((view, self.prices.needed(combination, micro)))
         known = [(view, bytes_) for view, bytes_ in needed if self._next(view) in (None, "rehearse", "measure")]
         best = min(known, key=lambda each: each[1].likely, default=None)
-        if best is not None and not self.prices.processes:  # what processes weigh is known worst
+        if best is not None and self.prices.weighs_processes and not self.prices.processes:  # that is known worst
             yield self._question(best[0], "rehearse", 1.0)
             return
         over = best[1].likely if best is not None else 2 * max((bytes_.low for _, bytes_ in needed), default=1.0)
@@ -258,11 +263,14 @@ class Search:
         return Question(verb, view.combination, view.micro, factor * gain, beside)
 
     def _small(self, best: View | None) -> float:
-        """Returns the least gain worth a question: in a short run, what asking takes must be saved in it."""
+        """Returns the least gain worth a question: it grows with time, and a run must save what asking takes."""
+        small = SMALL
+        if 0 < self.given < math.inf:
+            small += (SMALL_AT_LAST - SMALL) * min(1.0, max(0.0, 1 - self._seconds_left() / self.given))
         if best is None or self.problem.steps is None or not self.problem.measure:
-            return SMALL
+            return small
         training = self.problem.steps * self.prices.seconds(best.combination, best.micro).likely
-        return max(SMALL, ASKING_SECONDS / training)
+        return max(small, ASKING_SECONDS / training)
 
     def _seconds_left(self) -> float:
         """Returns the seconds until what is left is just enough for a compile and a confirmation, as they were."""

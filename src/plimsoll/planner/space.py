@@ -37,6 +37,9 @@ class Combination:
     hope: float
     """Share of the time that the levers may come down to beyond what rates can tell, where plans are timed."""
 
+    apart: tuple[Any, ...]
+    """Values of the levers of whose other values nothing is learned about traces."""
+
     @cached_property
     def steps(self) -> dict[int, Plan]:
         """Micro-batch to the plan as the compiler sees it."""
@@ -51,11 +54,6 @@ class Combination:
         """The levers, less those that only say how state and weights are stored."""
         stored = {lever.name for lever in registry.chained()}
         return tuple(value for name, value in self.levers.items() if name not in stored)
-
-    @cached_property
-    def apart(self) -> tuple[Any, ...]:
-        """The levers of whose other values nothing is learned about traces."""
-        return tuple(value for name, value in self.levers.items() if registry.LEVERS[name].sets_apart)
 
 
 def combinations(problem: Problem, rates: Rates, static_of: StaticOf) -> list[Combination]:
@@ -85,6 +83,9 @@ def combinations(problem: Problem, rates: Rates, static_of: StaticOf) -> list[Co
             levers=levers,
             plans={micro: _plan(problem, levers, micro) for micro in others},
             parents=tuple(_parents(place, made)),
+            apart=tuple(
+                value for name, value in levers.items() if problem.platform in registry.LEVERS[name].sets_apart
+            ),
             hope=math.prod(registry.LEVERS[name].hope(value, problem) for name, value in levers.items()),
         )
     return list(made.values())

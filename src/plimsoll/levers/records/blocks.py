@@ -29,6 +29,7 @@ REMAT = Lever(
     ),
     needs=lambda value: {"none": (), "offload": ("remat", "remat_offload")}.get(value, ("remat",)),
     refused=_nowhere_to_go,
+    sets_apart=("cpu",),  # which widens products that are kept in bfloat16, and not what is kept besides
     rungs=(Rung(name="remat", words="blocks are computed again in the backward pass", value="block"),),
     words=lambda value: f"remat {value}",
     label="rematerialisation",
