@@ -12,8 +12,8 @@ Configurations are drawn at random (drawn.py). Each is planned without a budget 
 the unconstrained peak and the floor; a budget is drawn between 0.9 of the floor and 1.2 of the peak; then the command
 line plans and trains under it, `--runs` times, each time in a process of its own with evaluations and two saves in
 it, and the largest `VmHWM` counts. What is refused runs with the memory that the refusal advises. `--cgroup` runs each
-once more in a memory control group with the hard limit `budget - RssFile`. `--grid` is a fixed set instead, with fixed
-budgets.
+once more in a memory control group with the hard limit `budget - RssFile`. `--near-floor` draws budgets from 8 MiB
+below the floor to 24 above it. `--grid` is a fixed set instead, with fixed budgets.
 
 A row is written to bench-out/ as soon as it is there; `--resume` goes on behind them. prediction_figures.py sums up.
 """
@@ -47,6 +47,8 @@ from training_process import ENVIRONMENT, MIB, PLIMSOLL, MemoryGroup, NoGroup, p
 PLAN_SECONDS, RUN_SECONDS = 3600, 3600
 MOST_BYTES = 3 * 2**30
 """Budgets stay below it: the machine has other users."""
+NEAR_FLOOR = (-8, 24)
+"""MiB beyond the floor."""
 
 SMALL = {"width": 128, "layers": 4, "heads": 4, "vocab_size": 4096}
 LARGE = {"width": 384, "layers": 6, "heads": 6, "vocab_size": 4096}
@@ -71,7 +73,7 @@ def main() -> None:
         "recommend-": given.interactions,
     }
     drawn = next((name for name, data in others.items() if data), "")
-    kind = "grid" if given.grid else f"{drawn}{given.seed}"
+    kind = "grid" if given.grid else f"{drawn}{'near-floor-' if given.near_floor else ''}{given.seed}"
     out = Path("bench-out") / f"prediction-{kind}.jsonl"
     rows = [json.loads(text) for text in out.read_text().splitlines()] if out.exists() else []
     if not given.summary:
@@ -96,6 +98,7 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--packed", help="a folder of `plimsoll prepare longcontext`: draw that recipe instead")
     options.add_argument("--interactions", help="a folder of `plimsoll prepare recommend`: draw that recipe instead")
     options.add_argument("--pretrained", help="a folder of a Llama or a Gemma that half of those stand on")
+    options.add_argument("--near-floor", action="store_true", help="budgets near what a refusal names")
     options.add_argument("--grid", action="store_true", help="the fixed configurations instead")
     return options.parse_args()
 
@@ -187,7 +190,8 @@ class Measured:
         try:
             if budget is None:
                 row |= self.explored()
-                budget = drawn_budget(self.configuration, row["floor"], row["unconstrained"])
+                near = near_the_floor if self.given.near_floor else drawn_budget
+                budget = near(self.configuration, row["floor"], row["unconstrained"])
         except Failed as problem:
             return row | {"outcome": "failed", "said": str(problem)}
         row |= {"budget": budget, "memory": budget, "outcome": "ran"}
@@ -266,6 +270,12 @@ def drawn_budget(configuration: Configuration, floor: int, unconstrained: int) -
     """Whole MiB, so that what is printed is what was asked for."""
     low, high = 0.9 * floor, max(floor, min(1.2 * unconstrained, MOST_BYTES))
     return round(math.exp(math.log(low) + configuration.budget_at * math.log(high / low)) / MIB) * MIB
+
+
+def near_the_floor(configuration: Configuration, floor: int, _unconstrained: int) -> int:
+    """Whole MiB."""
+    below, above = NEAR_FLOOR
+    return round(floor / MIB + below + configuration.budget_at * (above - below)) * MIB
 
 
 def mebibytes(text: str) -> int:
