@@ -253,6 +253,10 @@ def _pins(dice: random.Random, options: Mapping[str, Any]) -> dict[str, Any]:
         "layerwise": (0, 2),
     }
     pins = {name: dice.choice(values) for name, values in choices.items() if dice.random() < PIN}
+    if pins.get("attention_chunk", 0) >= options.get("seq_len", 0) or pins.get("loss_chunk", 0) >= (
+        effective * options.get("seq_len", 0)
+    ):  # refused where they would change nothing
+        pins = {name: value for name, value in pins.items() if name not in ("attention_chunk", "loss_chunk")}
     if not options["ema_decay"]:
         pins.pop("ema_bits", None)
     if pins.get("layerwise"):  # it takes the whole batch, and implies `block`
