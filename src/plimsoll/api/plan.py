@@ -146,7 +146,7 @@ def plan(
             "margin_bytes": margin_bytes,
             "error_band": None if samples is None else calibration.error_band(samples),
             "estimate_band": calibration.estimate_band(planned.ledger),
-            "disk": disk.needed(compiler.static().state_bytes),
+            "disk": disk.needed(compiler.static().state_bytes - compiler.static().given_bytes),
         }
         if target.platform == "cuda" and recipe.head_columns is not None:
             chosen = planned.plan

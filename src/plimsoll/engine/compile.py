@@ -113,6 +113,7 @@ class LocalCompiler:
             largest_leaf_bytes=max(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)),
             batch_bytes=program.tree_bytes(batch) // devices,
             whole_state_bytes=program.tree_bytes(state),
+            given_bytes=program.tree_bytes(state["params"]["frozen"]) if self.recipe.frozen_is_given else 0,
             movable=offload.movable_bytes(state, fsdp=fsdp),
         )
 

@@ -33,7 +33,7 @@ from plimsoll.recipes.saved import from_dict
 from plimsoll.runs.folder import RunFolder
 from plimsoll.training import allocator, distributed, memory, program
 from plimsoll.training.checkpoint import Checkpoints
-from plimsoll.training.initial_weights import with_initial
+from plimsoll.training.initial_weights import own_copies, with_initial
 from plimsoll.training.loop import Ended, Schedule, run_steps, summed
 from plimsoll.training.on_device import OnDevice
 from plimsoll.training.step import make_step
@@ -102,7 +102,9 @@ class _Training:
             print("interrupted before the first step", flush=True)
             return Ended(0, self.interruption.signal, False)
         in_background = self.plan.async_save and distributed.processes() == 1  # while steps send, nothing else may
-        checkpoints = Checkpoints(self.folder.checkpoints, in_background=in_background)
+        checkpoints = Checkpoints(
+            self.folder.checkpoints, in_background=in_background, frozen=not self.recipe.frozen_is_given
+        )
         loader = self.recipe.source(self.folder.path, prefetch=self.plan.prefetch)
         distributed.barrier("data")  # a host without the tokenised text has made it: minutes
         if jax.default_backend() != "cpu":
@@ -202,6 +204,7 @@ class _Training:
     def _start(
         self, executables: program.Executables, checkpoints: Checkpoints, loader: Source
     ) -> tuple[Any, int | None]:
+        frozen = self._frozen(executables) if self.recipe.frozen_is_given and checkpoints.all() else {}
         step, state, position, notes = checkpoints.newest(executables.state)
         noted = " ".join(notes)
         self.notes += notes + [  # the session that set them aside may have been killed before it logged it
@@ -212,13 +215,31 @@ class _Training:
         if step is None:
             if notes:
                 self.notes.append("no checkpoint is whole: starting from the beginning")
-            state = jax.block_until_ready(executables.init(np.uint32(self.recipe.seed % 2**32)))
+            frozen.clear()  # two of them are never in memory
+            state = self._first(executables)
             state |= self._given(state, executables.state)
         else:
+            state["params"] |= frozen
             loader.restore(position)
         memory.trim()
         self.measured.started(state, resumed=step)
         return state, step
+
+    def _first(self, executables: program.Executables) -> Any:
+        """Returns the state as it is drawn."""
+        return jax.block_until_ready(executables.init(np.uint32(self.recipe.seed % 2**32)))
+
+    def _frozen(self, executables: program.Executables) -> dict[str, Any]:
+        """Returns the frozen weights of the parameters, which the checkpoints leave out, as a dictionary with them."""
+        state = self._first(executables)
+        drawn = state["params"].pop("frozen")
+        for leaf in jax.tree.leaves(state):
+            leaf.delete()
+        frozen = own_copies(self.recipe.given_frozen(drawn), drawn)
+        if self.plan.devices > 1:
+            like = executables.state["params"]["frozen"]
+            frozen = jax.tree.map(lambda leaf, spec: jax.device_put(leaf, spec.sharding), frozen, like)
+        return {"frozen": jax.block_until_ready(frozen)}
 
     def _given(self, state: Any, like: Any) -> dict[str, Any]:
         """Returns the entries of the state that begin with the recipe's own parameters, if it has some."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 
 from plimsoll.engine.program import lowered
 from plimsoll.errors import CheckpointError, RunError, as_written
@@ -18,7 +19,7 @@ from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.saved import from_dict, name_of
 from plimsoll.recipes.verbs import lacking, resolved
 from plimsoll.runs.folder import RunFolder
-from plimsoll.training.checkpoint import Checkpoints, Saved, damage, load_part
+from plimsoll.training.checkpoint import FROZEN, Checkpoints, Saved, damage, load_part, without_frozen
 from plimsoll.training.loop import summed
 from plimsoll.training.program import compiled
 from plimsoll.training.step import evaluated, make_evaluate, make_init
@@ -26,7 +27,7 @@ from plimsoll.types import LossSum
 
 PARAMETERS = "['params']"
 """Where a state keeps them, as a checkpoint spells it."""
-AVERAGED = "['ema']", "['params']['frozen']", "['params']['tables']"
+AVERAGED = "['ema']", FROZEN, "['params']['tables']"
 """The same, where an average is used instead of what is trained."""
 Evaluate = Callable[[Any, Any], Mapping[str, LossSum]]
 """From parameters and a batch to sums by name."""
@@ -51,10 +52,16 @@ class Trained:
         how: dict[str, Any] = {"frozen_bits": self.plan.frozen_bits, "precision": self.plan.precision}
         init = make_init(task, rule, **how, examples=self.plan.effective_batch)
         like = jax.eval_shape(init, jax.ShapeDtypeStruct((), "uint32"))
+        given = {}
+        if self.recipe.frozen_is_given:
+            drawn = jax.jit(lambda seed: init(seed)["params"]["frozen"])(np.uint32(0))
+            given, like = {"frozen": self.recipe.given_frozen(drawn)}, without_frozen(like)
         if "ema" not in like or not average:
-            return evaluated(load_part(self.saved, {"params": like["params"]}, only=PARAMETERS))
-        frozen = {name: leaf for name, leaf in like["params"].items() if name != "trainable"}
-        return evaluated(load_part(self.saved, {"ema": like["ema"], "params": frozen}, only=AVERAGED))
+            loaded = load_part(self.saved, {"params": like["params"]}, only=PARAMETERS)
+        else:
+            others = {name: leaf for name, leaf in like["params"].items() if name != "trainable"}
+            loaded = load_part(self.saved, {"ema": like["ema"], "params": others}, only=AVERAGED)
+        return evaluated(loaded | {"params": loaded["params"] | given})
 
     def means(self, *, average: bool = True, evaluate: Evaluate | None = None) -> dict[str, Any]:
         """Returns the means over the held-out set as the recipe reports them, and how much of it counted.

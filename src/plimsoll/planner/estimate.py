@@ -82,11 +82,12 @@ def _one_memory(
     process = rehearsal.process_bytes + RUNNING_BYTES
     base = {"process": process} | {name: local * size for name, size in _state(static).items()}
     step = {"step temporaries": local * analysis.beyond_state_bytes}
-    save = {"save buffers": _saving(static.whole_state_bytes or static.state_bytes)}
+    saved = (static.state_bytes if plan.devices == 1 else static.whole_state_bytes) - static.given_bytes
+    save = {"save buffers": _saving((static.whole_state_bytes or static.state_bytes) - static.given_bytes)}
     if plan.devices > 1:
-        save["state gathered for saving"] = static.whole_state_bytes
+        save["state gathered for saving"] = saved
     if plan.async_save:
-        save["state copy while saving"] = static.state_bytes if plan.devices == 1 else static.whole_state_bytes
+        save["state copy while saving"] = saved
     return {
         "load": {"process": rehearsal.starting_bytes + LOADING_BYTES},
         "start": base | {"process": process + STARTING_BYTES, "init temporaries": local * rehearsal.init_temp_bytes},
@@ -131,7 +132,7 @@ def _host(
 ) -> HostLedger:
     """Returns the ledger of a host, which writes what its devices hold once, and reads it back leaf by leaf."""
     local = problem.devices // problem.hosts
-    held = min(static.whole_state_bytes, local * static.state_bytes)
+    held = max(0, min(static.whole_state_bytes, local * static.state_bytes) - static.given_bytes)
     base = {"process": rehearsal.process_bytes + RUNNING_BYTES}
     if moved := static.host_bytes(plan.offload):
         base["offloaded state"] = local * moved

@@ -31,6 +31,8 @@ class Static:
     """One device's share of an effective batch."""
     whole_state_bytes: int = 0
     """State of all devices that share one copy."""
+    given_bytes: int = 0
+    """Frozen weights of such a state that checkpoints leave out."""
     movable: Mapping[str, int] = field(default_factory=dict)
     """Bytes that `offload` can put into the host's memory, by the parts in `OFFLOADED`. Frozen weights are in
     `parameter_bytes`."""

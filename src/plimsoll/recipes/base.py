@@ -204,6 +204,18 @@ class Recipe(ABC):
         return params
 
     @property
+    def frozen_is_given(self) -> bool:
+        """Whether all frozen weights are read from what the recipe names: checkpoints leave them out then."""
+        return False
+
+    def given_frozen(self, frozen: Any) -> Any:
+        """Returns the frozen weights that a run has, in the form of those that were initialised for it.
+
+        Called where `frozen_is_given`, before a checkpoint is used. What it is given may be deleted.
+        """
+        return frozen
+
+    @property
     def begins_with(self) -> str:
         """Name of the source of the weights that `begin` returns, for people."""
         return "--init-from"

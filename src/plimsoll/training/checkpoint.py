@@ -45,6 +45,8 @@ stay away: a thread of Orbax that still writes makes the folder anew."""
 IN_FLIGHT_BYTES = 8 * MIB
 """Bytes that Orbax may hold at a time while it writes or reads."""
 DAMAGED = ".damaged"
+FROZEN = "['params']['frozen']"
+"""Where a state keeps its frozen weights."""
 _PLACEHOLDER: Any = ...  # Orbax's word for "leave this one on disk"
 
 
@@ -60,10 +62,13 @@ class Saved:
 
 
 class Checkpoints:
-    """The checkpoints of one run. One writer at a time."""
+    """The checkpoints of one run. One writer at a time.
 
-    def __init__(self, folder: Path, *, in_background: bool) -> None:
-        self.folder, self.in_background = folder, in_background
+    `frozen` says whether they hold frozen weights: not where a recipe reads them from elsewhere (`frozen_is_given`).
+    """
+
+    def __init__(self, folder: Path, *, in_background: bool, frozen: bool = True) -> None:
+        self.folder, self.in_background, self.frozen = folder, in_background, frozen
         self._writer: threading.Thread | None = None
         self._failure: BaseException | None = None
 
@@ -101,7 +106,7 @@ class Checkpoints:
     def save(self, step: int, state: Any, loader_state: dict[str, Any]) -> None:
         """Saves the state after the save before it is done. Raises StoppedError for a state that is not finite."""
         self.wait()
-        leaves = _leaves(state)  # of several processes: all of them give what they hold, and the first one writes
+        leaves = _leaves(state if self.frozen else without_frozen(state))  # of several processes: all of them give what they hold, and the first one writes
         if distributed.process() == 0 and all(saved.step != step for saved in self.all()):
             self._write(step, leaves, loader_state)
         distributed.barrier("saved")
@@ -163,8 +168,10 @@ class Checkpoints:
     def newest(self, like: Any) -> tuple[int | None, Any, dict[str, Any], list[str]]:
         """Returns step, state, loader's position and notes of the newest whole checkpoint; step None if there is none.
 
-        Of several processes the first one reads, leaf by leaf, and sends it to the others.
+        Of several processes the first one reads, leaf by leaf, and sends it to the others. Without `frozen`, the state
+        has no frozen weights.
         """
+        like = like if self.frozen else without_frozen(like)
         if distributed.processes() == 1:
             saved, notes = self.latest_whole()
             if saved is None:
@@ -215,19 +222,25 @@ def load_part(saved: Saved, like: Any, *, only: str | tuple[str, ...] = "") -> A
 
 
 def _fitting(saved: Saved, like: Any, *, only: str | tuple[str, ...] = "") -> Iterator[tuple[str, np.ndarray]]:
-    """Returns `read_leaves`. Raises CheckpointError where their shapes are not those of `like`."""
-    have = {leaf["path"]: (tuple(leaf["shape"]), leaf["dtype"]) for leaf in _described(saved, only)}
+    """Returns `read_leaves`. Raises CheckpointError where their shapes are not those of `like`.
+
+    Frozen weights that were saved and are not wanted are left out: runs of before saved them always.
+    """
     want = {path: (tuple(leaf.shape), str(leaf.dtype)) for path, leaf in _leaves(like)}
+    frozen = any(path.startswith(FROZEN) for path in want)
+    have = {leaf["path"]: (tuple(leaf["shape"]), leaf["dtype"]) for leaf in _described(saved, only, frozen=frozen)}
     if have != want:
         path = next(p for p in [*have, *want] if have.get(p) != want.get(p))
         raise CheckpointError(
             f"checkpoint {saved.step} does not fit the recipe: {path} is {have.get(path)} there and {want.get(path)}"
             " here. Name another --run to start anew"
         )
-    return read_leaves(saved, only=only)
+    return read_leaves(saved, only=only, frozen=frozen)
 
 
-def read_leaves(saved: Saved, *, only: str | tuple[str, ...] = "") -> Iterator[tuple[str, np.ndarray]]:
+def read_leaves(
+    saved: Saved, *, only: str | tuple[str, ...] = "", frozen: bool = True
+) -> Iterator[tuple[str, np.ndarray]]:
     """Yields path and array of every leaf under `only`, one in memory at a time, in the order of the state."""
     from orbax.checkpoint import v1 as ocp
 
@@ -235,7 +248,7 @@ def read_leaves(saved: Saved, *, only: str | tuple[str, ...] = "") -> Iterator[t
     cut = {leaf["path"]: _cut(np.empty(leaf["shape"], leaf["dtype"])) for leaf in every}
     names = {path: [f"{path}#{index}" for index in range(len(pieces))] for path, pieces in cut.items()}
     everything = {name: _PLACEHOLDER for group in names.values() for name in group}
-    for leaf in _described(saved, only):
+    for leaf in _described(saved, only, frozen=frozen):
         path, whole = leaf["path"], np.empty(leaf["shape"], leaf["dtype"])
         pieces = _cut(whole)
         wanted = {name: np.empty_like(piece) for name, piece in zip(names[path], pieces, strict=True)}
@@ -247,9 +260,16 @@ def read_leaves(saved: Saved, *, only: str | tuple[str, ...] = "") -> Iterator[t
         del whole, pieces, read, wanted
 
 
-def _described(saved: Saved, only: str | tuple[str, ...] = "") -> list[dict[str, Any]]:
+def _described(saved: Saved, only: str | tuple[str, ...] = "", *, frozen: bool = True) -> list[dict[str, Any]]:
     leaves = json.loads((saved.path / "state.json").read_text())["leaves"]
-    return [leaf for leaf in leaves if leaf["path"].startswith(only)]
+    leaves = [leaf for leaf in leaves if leaf["path"].startswith(only)]
+    return [leaf for leaf in leaves if frozen or not leaf["path"].startswith(FROZEN)]
+
+
+def without_frozen(state: Any) -> Any:
+    """Returns the state without its frozen weights."""
+    params = {name: part for name, part in state["params"].items() if name != "frozen"}
+    return state | {"params": params}
 
 
 def loader_position(saved: Saved) -> dict[str, Any]:

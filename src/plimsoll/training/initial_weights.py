@@ -38,22 +38,29 @@ def with_initial(state: Any, begin: Callable[[Any], Any], average: Average | Non
     params = begin(random)
     if params is random:
         return None
-    own = {id(leaf) for leaf in jax.tree.leaves(state["params"])}
+    weights = jax.tree.map(as_stored, params["trainable"], stored)
+    whole = own_copies(params | {"trainable": weights}, state["params"])
+    if average is None:
+        return {"params": whole}
+    return {"params": whole, "ema": jax.tree.map(copied, average.start(whole["trainable"]))}
+
+
+def own_copies(tree: Any, own: Any) -> Any:
+    """Returns the tree with leaves that share no bytes with others, since they will be donated.
+
+    Leaves of `own` stay as they are; the originals of the others are deleted.
+    """
+    ids = {id(leaf) for leaf in jax.tree.leaves(own)}
 
     def owned(leaf: Any) -> Any:
-        """Returns a copy that shares no bytes, since it will be donated, and deletes the original; own leaves stay."""
-        if id(leaf) in own:
+        if id(leaf) in ids:
             return leaf
         copy = copied(leaf)
         if isinstance(leaf, jax.Array):
             leaf.delete()
         return copy
 
-    weights = jax.tree.map(as_stored, params["trainable"], stored)
-    whole = jax.tree.map(owned, params | {"trainable": weights})
-    if average is None:
-        return {"params": whole}
-    return {"params": whole, "ema": jax.tree.map(copied, average.start(whole["trainable"]))}
+    return jax.tree.map(owned, tree)
 
 
 def copied(leaf: Any) -> jax.Array:

@@ -171,7 +171,6 @@ def with_items(params: Params, rows: Float[np.ndarray, "items_and_1 item_width"]
 
 def with_clusters(params: Params, cluster_of: Int[np.ndarray, " items_and_1"], shape: ItemShape) -> Params:
     """Returns parameters with these clusters; rows of their own start as the means of their members' rows."""
-    fixed = members_of(cluster_of, shape)
     if shape.learned_clusters:
         table = np.asarray(params["trainable"]["items"]["embedding"])[1:]
         means = np.zeros((shape.clusters, shape.item_width), np.float32)
@@ -179,4 +178,9 @@ def with_clusters(params: Params, cluster_of: Int[np.ndarray, " items_and_1"], s
         means /= np.maximum(np.bincount(cluster_of[1:], minlength=shape.clusters), 1)[:, None]
         trainable = params["trainable"] | {"clusters": {"embedding": jax.device_put(means)}}
         params = params | {"trainable": trainable}
-    return params | {"frozen": params["frozen"] | {"clusters": jax.device_put(fixed)}}
+    return params | {"frozen": params["frozen"] | {"clusters": members(cluster_of, shape)}}
+
+
+def members(cluster_of: Int[np.ndarray, " items_and_1"], shape: ItemShape) -> Any:
+    """Returns `members_of` on the device."""
+    return jax.device_put(members_of(cluster_of, shape))

@@ -284,6 +284,20 @@ class Recommend(AdamWRecipe):
         return params
 
     @property
+    def frozen_is_given(self) -> bool:
+        return self.published is not None and self.freeze
+
+    def given_frozen(self, frozen: Any) -> Any:
+        """Returns the clusters of the data, and the pretrained weights."""
+        from plimsoll.recipes.recommend.item_reader import with_weights
+        from plimsoll.recipes.recommend.items import members
+
+        assert self.published is not None
+        if self.shape.two_level:
+            frozen = frozen | {"clusters": members(self.interactions.cluster_of, self.shape)}
+        return with_weights({"frozen": frozen}, self._weights(), self.published)["frozen"]
+
+    @property
     def begins_with(self) -> str:
         given = ["embeddings"] * (self._embeddings() is not None) + ["clusters"] * self.shape.two_level
         from_data = [f"the {' and '.join(given)} of --data"] if given else []
