@@ -129,6 +129,7 @@ def problem(budget: int, **changes: Any) -> Problem:
         "effective_batch": 16,
         "rate_per_example": 128,
         "rate_unit": "tokens",
+        "loss_rows": 128,
         "numerics": "mixed",
         "supported": ("precision", "remat", "loss_chunk", "layerwise"),
         "loss_chunks": (256,),

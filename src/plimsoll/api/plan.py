@@ -258,6 +258,7 @@ def _problem(described: Recipe, target: Chip, prepared: Prepared | None, **reque
         rate_unit=described.rate_unit,
         supported=described.supported_levers,
         loss_chunks=described.loss_chunks,
+        loss_rows=described.loss_rows,
         loss_whole=described.loss_whole,
         attention_chunks=described.attention_chunks,
         layerwise=described.layerwise_passes,

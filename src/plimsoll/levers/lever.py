@@ -35,9 +35,8 @@ class Problem:
     platform: Literal["cpu", "cuda", "tpu"] = "cpu"
     devices: int = 1
     effective_batch: int
-    rate_per_example: int = 1
-    rate_unit: str = "examples"
-    """What one example is a number of: like 128 "tokens"."""
+    loss_rows: int | None = None
+    """Rows of logits that an example has; None where that is not known."""
     numerics: str
     supported: tuple[str, ...]
     """Levers that the recipe's code makes use of (`Recipe.supported_levers`)."""
@@ -137,8 +136,8 @@ class Lever:
     idle: Callable[[Any, Any], str | None] | None = None
     """Why a value would change nothing for a recipe, as a sentence with advice; None where it would."""
 
-    same_as_plain: Callable[[Any, int, Problem], bool] | None = None
-    """Whether a value makes the same step as the plain one, for a micro-batch of so many examples."""
+    same_step: Callable[[Any, Any, int, Problem], bool] | None = None
+    """Whether two values make the same step, for a micro-batch of so many examples; by default no two do."""
     sets_apart: Collection[str] = ()
     """Platforms for whose compilers how far a trace is off with one value says nothing of another's."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -58,8 +59,11 @@ class Prices:
         """The latest of each kind."""
         self.weighs_processes = problem.platform == "cpu" or problem.host_budget_bytes is not None
         """Whether a process counts in a budget that is limited."""
+        self.took: dict[tuple[Combination, int], float] = {}
+        """Seconds of a step, by the clock or by the rates of what was compiled."""
         self._room: dict[object, float] = {}
         self._fastest: dict[Combination, float] = {}
+        self._kernels_of_a_micro_batch: dict[Combination, float] = {}
 
     def learn_rehearsal(self, combination: Combination, micro: int, rehearsal: Rehearsal) -> None:
         """Learns what the process of a candidate weighs, and with it those of its kind."""
@@ -113,13 +117,28 @@ class Prices:
 
     def learn_seconds(self, combination: Combination, micro: int, seconds: float) -> None:
         """Learns how long a step takes, by the clock or by the rates of what was compiled."""
+        self.took[combination, micro] = seconds
         self.beliefs.learned()  # what has been compiled since
-        self.beliefs.known[combination].slower[micro] = seconds / self._by_trace(combination, micro)
+        self._kernels_of_a_micro_batch.clear()
+        for (each, size), took in self.took.items():
+            self.beliefs.known[each].slower[size] = took / self._by_trace(each, size)
 
     def _by_trace(self, combination: Combination, micro: int) -> float:
         traced = interpolated(micro, self.beliefs.known[combination].traced)
+        if traced.kernels and (kernels := self._kernels(combination)):
+            traced = replace(traced, kernels=kernels * combination.plans[micro].accumulation)
         likely = self.beliefs.temporaries(combination, micro).likely
         return self.by_rates(combination, micro, with_temporaries(traced, likely) if likely < math.inf else traced)
+
+    def _kernels(self, combination: Combination) -> float:
+        """Returns the kernels of a micro-batch as far as they were compiled: of the same levers, else of any; or 0."""
+        if combination not in self._kernels_of_a_micro_batch:
+            counts: list[float] = []
+            for each in (combination,) if self.beliefs.known[combination].compiled else self.beliefs.known:
+                compiled = self.beliefs.known[each].compiled
+                counts += [found.kernels / each.plans[micro].accumulation for micro, found in compiled.items()]
+            self._kernels_of_a_micro_batch[combination] = statistics.median(counts) if counts else 0.0
+        return self._kernels_of_a_micro_batch[combination]
 
     def _no_faster_than_parents(self, combination: Combination) -> Interval:
         """Returns the seconds of what nobody traced: at best those of the slowest parent's fastest, less its hope."""

@@ -216,6 +216,11 @@ class Search:
         views = [view for view in self.prices.views() if view.step not in self.failed]
         known = [view for view in views if view.fits == 1 and self._next(view) in (None, "rehearse")]
         best = min(known, key=lambda view: view.cost.likely, default=None)
+        if best is None and self._processes_unknown():
+            doubtful = [view for view in views if self._next(view) == "rehearse"]
+            if doubtful:
+                yield self._question(max(doubtful, key=lambda view: view.fits), "rehearse", 1.0)
+                return
         finite = [view.cost.high for view in views if view.cost.high < math.inf]
         over = best.cost.likely if best is not None else 1.2 * max(finite, default=0.0)
         small = self._small(best)
@@ -243,7 +248,7 @@ class Search:
                 needed.append((view, self.prices.needed(combination, micro)))
         known = [(view, bytes_) for view, bytes_ in needed if self._next(view) in (None, "rehearse", "measure")]
         best = min(known, key=lambda each: each[1].likely, default=None)
-        if best is not None and self.prices.weighs_processes and not self.prices.processes:  # that is known worst
+        if best is not None and self._processes_unknown():
             yield self._question(best[0], "rehearse", 1.0)
             return
         over = best[1].likely if best is not None else 2 * max((bytes_.low for _, bytes_ in needed), default=1.0)
@@ -293,6 +298,10 @@ class Search:
         if self.problem.measure and view.micro not in {*known.slower, *known.untimed}:
             return "measure"
         return None if (view.combination, view.micro) in self.prices.rehearsed else "rehearse"
+
+    def _processes_unknown(self) -> bool:
+        """Returns whether what is known worst is what a process weighs."""
+        return self.prices.weighs_processes and not self.prices.processes
 
     def _nothing_compiles(self) -> bool:
         compiled = any(known.compiled for known in self.beliefs.known.values())

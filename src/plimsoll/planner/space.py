@@ -75,8 +75,8 @@ def combinations(problem: Problem, rates: Rates, static_of: StaticOf) -> list[Co
         if not all(rule(levers, tried) for rule in rules) or _unmovable(static_of(1, Storage()), levers["offload"]):
             continue
         of_levers = [problem.effective_batch] if levers["layerwise"] else micros
-        plainer = _plainer(place, tried, problem)
-        others = [micro for micro in of_levers if not any(same(micro) for at, same in plainer if at in made)]
+        before = _same_before(place, tried, problem)
+        others = [micro for micro in of_levers if not any(same(micro) for at, same in before if at in made)]
         if not others:
             continue
         made[place] = Combination(
@@ -91,16 +91,16 @@ def combinations(problem: Problem, rates: Rates, static_of: StaticOf) -> list[Co
     return list(made.values())
 
 
-def _plainer(
+def _same_before(
     place: tuple[int, ...], tried: Mapping[str, Sequence[Any]], problem: Problem
 ) -> list[tuple[tuple[int, ...], Callable[[int], bool]]]:
-    """Returns the places with one lever plain instead, each with whether a micro-batch has the same step there."""
+    """Returns the places with one lever at an earlier value, each with whether a micro-batch has its step there."""
     found = []
     for number, (at, (name, values)) in enumerate(zip(place, tried.items(), strict=False)):
-        lever = registry.LEVERS[name]
-        if lever.same_as_plain is not None and values[at] != lever.plain and lever.plain in values:
-            plain = (*place[:number], values.index(lever.plain), *place[number + 1 :])
-            found.append((plain, partial(lever.same_as_plain, values[at], problem=problem)))
+        same = registry.LEVERS[name].same_step
+        for before in range(at) if same is not None else ():
+            earlier = (*place[:number], before, *place[number + 1 :])
+            found.append((earlier, partial(same, values[before], values[at], problem=problem)))
     return found
 
 

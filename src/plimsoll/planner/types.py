@@ -202,6 +202,8 @@ class Problem(lever.Problem):
     """Budget of one device."""
     host_budget_bytes: int | None = None
     """Budget of one host beside its accelerators; None for no limit."""
+    rate_per_example: int
+    rate_unit: str
     host_bytes: Mapping[int, Mapping[str, int]]
     """Prefetch depth to host components and their bytes."""
     data_advice: str = ""

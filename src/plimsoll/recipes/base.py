@@ -159,6 +159,11 @@ class Recipe(ABC):
         """Tokens (or examples) that one example counts for."""
         return 1
 
+    @property
+    def loss_rows(self) -> int | None:
+        """Rows of logits that an example has, which a loss in chunks cuts; None where that is not known."""
+        return self.rate_per_example if self.rate_unit == "tokens" else None
+
     @abstractmethod
     def batch_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
         """Returns the shape and dtype of each array in a batch of `examples`, by name."""

@@ -122,8 +122,10 @@ def _largest_chunk(recipe: Any, levers: Values) -> int:
     return smaller[-1]
 
 
-def _whole_in_a_chunk(value: int, micro_batch: int, problem: Problem) -> bool:
-    return problem.rate_unit == "tokens" and value >= micro_batch // problem.devices * problem.rate_per_example
+def _both_whole(one: int, other: int, micro_batch: int, problem: Problem) -> bool:
+    """Returns whether both have all rows of a micro-batch in one piece."""
+    rows = None if problem.loss_rows is None else micro_batch // problem.devices * problem.loss_rows
+    return rows is not None and all(not chunk or chunk >= rows for chunk in (one, other))
 
 
 LOSS_CHUNK = Lever(
@@ -134,7 +136,7 @@ LOSS_CHUNK = Lever(
     supports=(Support("loss_chunk"),),
     worth_trying=_chunks_of_the_loss,
     goes_with=_with_small_logits,
-    same_as_plain=_whole_in_a_chunk,
+    same_step=_both_whole,
     may_gain=lambda value, problem: IN_CACHE if value and problem.platform == "cpu" else 1.0,
     idle=lambda value, recipe: _no_smaller(
         value, recipe, recipe.effective_batch * recipe.rate_per_example, "an effective batch"

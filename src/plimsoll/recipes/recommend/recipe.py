@@ -177,6 +177,10 @@ class Recommend(AdamWRecipe):
         """Scores of fewer positions are small beside the rest (docs/log.md, "Attention in blocks")."""
         return (256,) if self.seq_len > 512 else ()
 
+    @property
+    def loss_rows(self) -> int:
+        return self.seq_len
+
     @cached_property
     def interactions(self) -> Interactions:
         """The opened data set."""
