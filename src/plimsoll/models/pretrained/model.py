@@ -236,8 +236,10 @@ class Pretrained:
         """Returns the product with a kernel, or with a kernel and the bias beside it."""
         how: dict[str, Any] = {"precision": self.compute.precision, "platform": self.compute.platform}
         kernel: Any = weights["kernel"] if isinstance(weights, dict) else weights
-        adapted = not self.frozen or isinstance(kernel, Adapted)
-        y = linear(x, kernel, **how) if adapted else frozen_dot(x, kernel, **how)
+        if self.frozen and not isinstance(kernel, Adapted):
+            y = frozen_dot(x, kernel, **how)
+        else:
+            y = linear(x, kernel, **how)
         bias = weights.get("bias") if isinstance(weights, dict) else None
         return y if bias is None else y + bias.astype(y.dtype)
 
