@@ -14,14 +14,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from plimsoll.data.same_data import require_same_facts
 from plimsoll.errors import DataError, RecipeError
-from plimsoll.models.pretrained.shape import KNOWN, PretrainedShape, read_shape
+from plimsoll.models.pretrained.find import find_folder, find_shape
+from plimsoll.models.pretrained.shape import KNOWN, PretrainedShape
 from plimsoll.models.sizing import DecoderShape, inner_width
 from plimsoll.recipes.base import AdamWRecipe, Count, Prepared, Say
 from plimsoll.recipes.recommend.item_shape import ClusterVectors, ItemShape, Softmax
@@ -206,9 +207,7 @@ class Recommend(AdamWRecipe):
             return None
         if self.pretrained in KNOWN:
             return KNOWN[self.pretrained]
-        from plimsoll.data.hub import model_folder
-
-        shape = read_shape(model_folder(self.pretrained))
+        shape = find_shape(self.pretrained)
         if self.seq_len > shape.positions:
             raise RecipeError(
                 f"--seq-len {self.seq_len:,} is more than the {shape.positions:,} tokens that {self.pretrained} reads:"
@@ -308,14 +307,12 @@ class Recommend(AdamWRecipe):
         return ", ".join([*from_data, *(["--pretrained"] if self.published is not None else [])])
 
     def _weights(self) -> Path:
-        from plimsoll.data.hub import model_folder
-
         if self.pretrained in KNOWN:
             raise RecipeError(
                 f"--pretrained {self.pretrained} is a shape to plan with, without weights: name the folder of a model"
                 " (config.json, .safetensors), or its id on the Hugging Face hub"
             )
-        return model_folder(self.pretrained)
+        return find_folder(self.pretrained)
 
     def prepare(self, folder: Path, say: Say) -> Prepared:
         data, rows = self.interactions, self.rows
@@ -358,7 +355,7 @@ class Recommend(AdamWRecipe):
         names = ("users", "items", "interactions", "clusters", "catalogue", "clusters_sha256")
         identity = {name: about[name] for name in names} | {"sequences_sha256": self.interactions.sha256()}
         if self.published is not None:
-            identity["language_model"] = json.dumps(asdict(self.published), sort_keys=True)
+            identity["language_model"] = json.dumps(self.published.described(), sort_keys=True)
         return identity
 
     def data_changed(self, prepared: Prepared) -> str | None:
