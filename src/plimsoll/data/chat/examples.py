@@ -51,15 +51,11 @@ def read_example(record: Record, tokenizer: ChatTokenizer, loss_on: LossOn) -> R
         spans = None if loss_on == "all" else [(len(prompt), len(text))]
         return Read(Example(text, spans, False) if text.strip() else None, is_held_out(text))
     first = checked_messages(prompt, where, column="prompt")
-    messages = checked_messages([*first, *_listed(completion, where)], where)
+    messages = checked_messages([*first, *checked_messages(completion, where, column="completion")], where)
     example = tokenizer.conversation(
         messages, first=len(first), learn_all=loss_on == "all", tools=_tools(record), where=where
     )
     return Read(example, _held_out(messages))
-
-
-def _listed(completion: Any, where: str) -> list[Any]:
-    return checked_messages(completion, where, column="completion")
 
 
 def _held_out(messages: Sequence[Mapping[str, Any]]) -> bool:

@@ -68,8 +68,10 @@ class Records:
         """Returns what tells these records from others, as JSON; of a stream, its name and its revision's files."""
         if (paths := self.paths) is not None:
             return contents(paths) | {"formats": sorted({path.suffix for path in paths})}
-        streams = [file for file in self.files if isinstance(file, HubStream)]
-        return {"streams": [[stream.name, stream.config, stream.split, stream.files()] for stream in streams]}
+        (stream,) = [file for file in self.files if isinstance(file, HubStream)]
+        files = stream.files()
+        local = contents([Path(file) for file in files]) if all(Path(file).is_file() for file in files) else None
+        return {"stream": [stream.name, stream.config, stream.split, files], "local": local}
 
     def describe(self) -> str:
         """Returns one line: files, their formats and sizes."""

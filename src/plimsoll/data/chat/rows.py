@@ -175,7 +175,7 @@ class PackedRows(Positioned):
     def batch(self, rows: list[np.ndarray]) -> dict[str, np.ndarray]:
         """Returns the arrays of rows; those that lack to `batch_size` are empty."""
         arrays = {name: np.zeros((self.batch_size, self.seq_len), dtype) for name, dtype in DTYPES.items()}
-        arrays[INPUTS][:] = self.encoded.end_of_text
+        arrays[INPUTS][:], arrays[POSITIONS][:] = self.encoded.end_of_text, np.arange(self.seq_len)
         for place, documents in enumerate(rows):
             row, end = {name: values[place] for name, values in arrays.items()}, 0
             for segment, (ids, learned) in enumerate(self.encoded.read(documents.tolist(), self.seq_len), 1):

@@ -48,11 +48,11 @@ def assistant_spans(
     numbers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
     if template.marks_generation:
         return Rendered(rendered.text, _wanted(rendered.spans, numbers, first, template, where))
-    turns = _Turns(template, messages, rendered.text, tools, where)
+    turns = _Turns(template, messages, rendered.text, tools, tuple(special), where)
     spans = [turns.span(number) for number in numbers if number >= first]
     if any(end > start for (_, end), (start, _) in pairwise(spans)):
         raise turns.unknown(first)
-    return Rendered(rendered.text, [_without_space_after(rendered.text, span, special) for span in spans])
+    return Rendered(rendered.text, [turns.without_space_after(span) for span in spans])
 
 
 def _wanted(spans: list[Span], numbers: list[int], first: int, template: ChatTemplate, where: str) -> list[Span]:
@@ -69,10 +69,16 @@ class _Turns:
     """The messages of a conversation, each to be found in what the template made of all of them."""
 
     def __init__(
-        self, template: ChatTemplate, messages: Sequence[Mapping[str, Any]], text: str, tools: Any, where: str
-    ):
+        self,
+        template: ChatTemplate,
+        messages: Sequence[Mapping[str, Any]],
+        text: str,
+        tools: Any,
+        special: tuple[str, ...],
+        where: str,
+    ) -> None:
         self._template, self._messages, self._text = template, messages, text
-        self._tools, self._where = tools, where
+        self._tools, self._special, self._where = tools, special, where
 
     def span(self, number: int) -> Span:
         """Returns the characters of the assistant's message `number`."""
@@ -95,11 +101,25 @@ class _Turns:
         if whole.count(_MARK) != 1 or alone.count(_MARK) != 1:
             raise self.unknown(number)
         before, after = whole.split(_MARK)
-        ending = alone.split(_MARK)[1]
-        unchanged = self._text.startswith(before) and self._text.endswith(after) and after.startswith(ending)
-        if not unchanged or len(before) + len(after) > len(self._text):
+        ending = self._ending(number, alone.split(_MARK)[1], after)
+        if not self._text.startswith(before) or not self._text.endswith(after) or ending is None:
+            raise self.unknown(number)
+        if len(before) + len(after) > len(self._text):
             raise self.unknown(number)
         return len(before), len(self._text) - len(after) + len(ending)
+
+    def _ending(self, number: int, last: str, after: str) -> str | None:
+        """Returns what ends a turn, from what follows it as the last and before others; None where neither tells.
+
+        A template may write more after the last turn, as Phi-3's writes an end-of-text: then it is the token that
+        ends both.
+        """
+        if after.startswith(last):
+            return last
+        same = next((place for place, pair in enumerate(zip(last, after, strict=False)) if len(set(pair)) > 1), None)
+        common = after[:same]
+        ends = [common.find(token) + len(token) for token in self._special if token in common]
+        return common[: min(ends)] if ends and "tool_calls" not in self._messages[number] else None
 
     def _part(self, messages: Sequence[Mapping[str, Any]], *, prompt: bool = False) -> str | None:
         """Returns a part of the conversation as text; None where the template takes the whole alone."""
@@ -107,6 +127,12 @@ class _Turns:
             return self._template.render(messages, prompt=prompt, tools=self._tools, where=self._where).text
         except DataError:
             return None
+
+    def without_space_after(self, span: Span) -> Span:
+        """Returns a turn without the white space that follows the token which ends it."""
+        start, end = span
+        trimmed = start + len(self._text[start:end].rstrip())
+        return (start, trimmed) if self._text[start:trimmed].endswith(self._special) else span
 
     def unknown(self, number: int) -> DataError:
         """Builds the refusal of a message whose text cannot be found."""
@@ -116,9 +142,3 @@ class _Turns:
             " messages follow. Mark it in the template with {% generation %} blocks (--chat-template FILE), or learn"
             " all tokens with --loss-on all"
         )
-
-
-def _without_space_after(text: str, span: Span, special: Collection[str]) -> Span:
-    start, end = span
-    trimmed = start + len(text[start:end].rstrip())
-    return (start, trimmed) if text[start:trimmed].endswith(tuple(special)) else span

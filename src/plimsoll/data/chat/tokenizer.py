@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
@@ -25,6 +26,8 @@ from plimsoll.data.text.tokenizer import TextTokenizer, open_tokenizer, special_
 from plimsoll.errors import DataError
 
 TEMPLATE, CONFIG = "chat_template.jinja", "tokenizer_config.json"
+THE = "the conversation"
+"""What a refusal calls a conversation that is no record of a file."""
 
 
 class Example(NamedTuple):
@@ -87,7 +90,13 @@ class ChatTokenizer:
         return np.append(ids, np.int32(self.end_of_text)), np.append(learned, True)
 
     def conversation(
-        self, messages: Sequence[Mapping[str, Any]], *, first: int = 0, learn_all: bool = False, tools: Any, where: str
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        first: int = 0,
+        learn_all: bool = False,
+        tools: Any = None,
+        where: str = THE,
     ) -> Example:
         """Returns a conversation as an example.
 
@@ -114,10 +123,20 @@ class ChatTokenizer:
         Raises:
             DataError: There is no chat template, or it or a check refuses the messages.
         """
-        where = "the conversation"
-        checked = checked_messages(messages, where)
-        text = self._needed(where).render(checked, prompt=True, tools=tools, where=where).text
+        checked = checked_messages(messages, THE)
+        text = self._needed(THE).render(checked, prompt=True, tools=tools, where=THE).text
         return self.encode([Example(text, None, True)])[0][0]
+
+    def stops(self) -> frozenset[int]:
+        """Returns the ids after which an answer is complete: end-of-text, and what the template ends a turn with."""
+        ends = {self.end_of_text}
+        if self.template is not None:
+            asked = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+            with suppress(DataError):  # a template may want more than that
+                ids, learned = self.encode([self.conversation(asked)])[0]
+                last = int(ids[learned][-1])
+                ends |= {last} if self.decode([last]) in self.special else set()
+        return frozenset(ends)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Returns the text, special tokens included."""
@@ -131,7 +150,7 @@ class ChatTokenizer:
     def _needed(self, where: str) -> ChatTemplate:
         if self.template is None:
             raise DataError(
-                f"{where} is a conversation, and the tokenizer {self.name} has no chat template to write it as text:"
+                f"{where} has messages, and the tokenizer {self.name} has no chat template to write it as text:"
                 " name one with --chat-template FILE (a .jinja file, such as the one of the model's -Instruct"
                 " version), or use records with `prompt` and `completion`, or `text`"
             )
