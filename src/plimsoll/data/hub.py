@@ -48,21 +48,37 @@ class HubStream:
 
     def open(self) -> Any:
         """Opens the stream. DataError where it cannot be streamed, or has no such column."""
-        import datasets
-
-        try:
-            stream = datasets.load_dataset(self.name, self.config, split=self.split, streaming=True)
-        except Exception as problem:  # the library raises a dozen unrelated classes here
-            raise self._unreadable(problem) from problem
+        stream = self._open()
         if stream.column_names and self.column not in stream.column_names:
             raise no_column(f"split {self.split!r} of {self.name}", self.column, stream.column_names)
         return stream
+
+    def _open(self) -> Any:
+        import datasets
+
+        try:
+            return datasets.load_dataset(self.name, self.config, split=self.split, streaming=True)
+        except Exception as problem:  # the library raises a dozen unrelated classes here
+            raise self._unreadable(problem) from problem
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Yields the rows with all of their columns, from the first on."""
+        stream = self._open()
+        try:
+            yield from stream
+        except PlimsollError:
+            raise
+        except Exception as problem:  # of the network, or of a file in the middle of the stream
+            raise self._unreadable(problem) from problem
 
     def files(self) -> list[str]:
         """Returns paths or addresses of this split, as `datasets` sorts them; empty where it does not say."""
         import datasets
 
-        files = datasets.load_dataset_builder(self.name, self.config).config.data_files
+        try:
+            files = datasets.load_dataset_builder(self.name, self.config).config.data_files
+        except Exception as problem:  # the library raises a dozen unrelated classes here
+            raise self._unreadable(problem) from problem
         return list(files.get(self.split, [])) if isinstance(files, dict) else []
 
     def read(self, at: dict) -> Iterator[Part]:

@@ -15,10 +15,10 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from plimsoll import cache
 from plimsoll.data import in_short
@@ -35,8 +35,11 @@ from plimsoll.errors import DataError, PlimsollError, StoppedError
 from plimsoll.units import format_bytes
 
 Say = Callable[[str], None]
+Kept = TypeVar("Kept")
 CHECKED = "checked.json"
-_ADVICE = "`plimsoll doctor` shows what the cache holds, and PLIMSOLL_CACHE names another folder"
+MADE_ONCE = "tokens: made once, for all runs with this text and tokenizer, in {folder}"
+"""Line that is said before the work, once there is room for it."""
+ADVICE = "`plimsoll doctor` shows what the cache holds, and PLIMSOLL_CACHE names another folder"
 
 
 class NotKept(PlimsollError):
@@ -57,39 +60,79 @@ def tokenised(documents: Documents, tokenizer: TextTokenizer, say: Say) -> Packe
         DataError: The text changed while it was read.
         NotKept: The cache cannot take it. Nothing of it is left there.
     """
-    limit = cache.limit_bytes()
     made_with = _made_with(documents, tokenizer)
-    name = _sha256(json.dumps(made_with, sort_keys=True))[:32]
+    name = name_of(made_with)
+
+    def make(part: Path) -> None:
+        if not part.exists():
+            _require_room(part, documents, tokenizer)
+        say(MADE_ONCE.format(folder=part.with_suffix("")))
+        _make_or_nothing(part, made_with, documents, tokenizer, say)
+
+    return made_once(
+        name,
+        opened=_opened,
+        make=make,
+        say=say,
+        words=lambda packed: f"{packed.tokens:,} tokens of {packed.documents:,} documents",
+    )
+
+
+def name_of(made_with: Mapping[str, Any]) -> str:
+    """Returns the name of the folder for what its ids follow from."""
+    return _sha256(json.dumps(made_with, sort_keys=True))[:32]
+
+
+def made_once(
+    name: str,
+    *,
+    opened: Callable[[Path], Kept | None],
+    make: Callable[[Path], None],
+    say: Say,
+    words: Callable[[Kept], str],
+) -> Kept:
+    """Returns a folder of the cache's tokens, which is made unless it is there; of two processes the second waits.
+
+    Args:
+        name: Of the folder.
+        opened: Opens the folder, and notes its use; returns None if there is none, raises DataError for a damaged one.
+        make: Makes the folder at a path beside it, where an interrupted one may be left.
+        say: Receives a line where another process makes it, one of damage, and one after it was made.
+        words: Describes what was made.
+
+    Raises:
+        NotKept: The cache cannot take it.
+    """
+    limit = cache.limit_bytes()
     try:
         home = cache.cache_folder()
     except PlimsollError as problem:
         raise NotKept(str(problem)) from None
-    if (packed := kept(name)) is not None:
-        return packed
     folder = home / "tokens" / name
+    with suppress(DataError, OSError):  # it may be removed meanwhile
+        if (there := opened(folder)) is not None:
+            return there
     try:
         folder.parent.mkdir(exist_ok=True)
         lock = locked(folder.with_name(f"{name}.made"), wait=lambda: say("tokens: another process makes them: waiting"))
     except OSError as problem:
-        raise NotKept(f"the cache folder {home} cannot be written to: {problem.strerror}. {_ADVICE}") from None
+        raise NotKept(f"the cache folder {home} cannot be written to: {problem.strerror}. {ADVICE}") from None
     with lock:
         try:
-            packed = _opened(folder)
+            there = opened(folder)
         except DataError as problem:
             say(f"tokens: those in the cache are damaged and made again ({problem})")
-            packed = None
-        if packed is None:
+            there = None
+        if there is None:
             shutil.rmtree(folder, ignore_errors=True)  # an earlier version kept unfinished ones here, too
             part = folder.with_name(f"{name}.part")
-            if not part.exists():
-                _require_room(folder, documents, tokenizer, limit)
-            say(f"tokens: made once, for all runs with this text and tokenizer, in {folder}")
-            _make_or_nothing(part, made_with, documents, tokenizer, say)
+            make(part)
             part.rename(folder)
-            packed = open_packed(folder)
-            say(f"tokens: {packed.tokens:,} of {packed.documents:,} documents")
+            there = opened(folder)
+            assert there is not None
+            say(f"tokens: {words(there)}")
     cache.prune(home, limit)
-    return packed
+    return there
 
 
 def kept(name: str) -> Packed | None:
@@ -104,21 +147,21 @@ def _opened(folder: Path) -> Packed | None:
     if not (folder / META).is_file():
         return None
     packed = open_packed(folder)
-    _require_unchanged(folder)
+    require_unchanged(folder)
     with suppress(OSError):  # another user's
         os.utime(folder)
     return packed
 
 
-def _require_room(folder: Path, documents: Documents, tokenizer: TextTokenizer, limit: int) -> None:
+def _require_room(folder: Path, documents: Documents, tokenizer: TextTokenizer) -> None:
     """Raises NotKept where neither the disk nor the limit of the cache has room for the text."""
-    expected = expected_bytes(documents, tokenizer) or 0
+    expected, limit = expected_bytes(documents, tokenizer) or 0, cache.limit_bytes()
     free = free_bytes(folder)
     if expected > min(free - LEAST_FREE, limit):
         room = f"the cache may have {format_bytes(limit)} ({cache.LIMIT})"
         if free - LEAST_FREE < limit:
             room = f"{format_bytes(free)} are free at {folder.parent}, of which {format_bytes(LEAST_FREE)} stay free"
-        raise NotKept(f"{documents.name} takes about {format_bytes(expected)} of ids, and {room}. {_ADVICE}")
+        raise NotKept(f"{documents.name} takes about {format_bytes(expected)} of ids, and {room}. {ADVICE}")
 
 
 def _state(path: Path) -> list[int]:
@@ -132,15 +175,19 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _note_unchanged(folder: Path, digests: Mapping[str, str]) -> None:
-    """Writes when the files last changed, beside their digests."""
+def note_unchanged(folder: Path, names: Iterable[str]) -> None:
+    """Writes the digests of the files, and when they last changed, into the folder that they complete."""
+    _note(folder, {name: _digest(folder / name) for name in names})
+
+
+def _note(folder: Path, digests: Mapping[str, str]) -> None:
     files = {name: {"state": _state(folder / name), "sha256": digest} for name, digest in digests.items()}
     new = folder / f"{CHECKED}.{os.getpid()}.new"
     new.write_text(json.dumps(files))
     new.replace(folder / CHECKED)
 
 
-def _require_unchanged(folder: Path) -> None:
+def require_unchanged(folder: Path) -> None:
     """Raises DataError where a file is not as it was written."""
     path = folder / CHECKED
     try:
@@ -156,7 +203,7 @@ def _require_unchanged(folder: Path) -> None:
             f"{path} does not say whether the files are as they were written: {in_short(problem)}"
         ) from None
     with suppress(OSError):
-        _note_unchanged(folder, digests)
+        _note(folder, digests)
 
 
 def _make_or_nothing(
@@ -171,7 +218,7 @@ def _make_or_nothing(
     except (StoppedError, OSError) as problem:  # it is read another way, and whoever filled the disk needs it
         shutil.rmtree(folder, ignore_errors=True)
         why = problem.strerror if isinstance(problem, OSError) else "the disk is full"
-        raise NotKept(f"{folder.parent} has no room for the ids of {documents.name}: {why}. {_ADVICE}") from None
+        raise NotKept(f"{folder.parent} has no room for the ids of {documents.name}: {why}. {ADVICE}") from None
 
 
 def _make(folder: Path, made_with: Mapping[str, Any], documents: Documents, tokenizer: TextTokenizer, say: Say) -> None:
@@ -191,7 +238,7 @@ def _make(folder: Path, made_with: Mapping[str, Any], documents: Documents, toke
                 " before. Run the same command again when nothing writes there"
             )
         writer.finish(source=f"{documents.name}: {documents.describe()}")
-        _note_unchanged(folder, {name: _digest(folder / name) for name in (TOKENS, VALIDATION, DOCUMENTS)})
+        note_unchanged(folder, (TOKENS, VALIDATION, DOCUMENTS))
 
 
 def _begun(folder: Path, made_with: Mapping[str, Any], tokenizer: TextTokenizer, stack: ExitStack) -> TextFolder:
@@ -201,20 +248,24 @@ def _begun(folder: Path, made_with: Mapping[str, Any], tokenizer: TextTokenizer,
 
 
 def _made_with(documents: Documents, tokenizer: TextTokenizer) -> Mapping[str, Any]:
-    """Returns what the ids follow from. Of a text too large to be read whole, the files' times of writing, too."""
+    """Returns what the ids follow from."""
     assert documents.paths is not None
-    facts = files_facts(documents.paths)
-    written = [path.stat().st_mtime_ns for path in documents.paths] if facts["bytes"] > WHOLE_BYTES else []
     return {
         "method": METHOD,
         "tokenizer": _sha256(tokenizer.to_json()),
         "end_of_text": tokenizer.end_of_text,
         "names": documents.digest,
         "formats": sorted({f"{file.format} {file.column}" for file in documents.files if isinstance(file, File)}),
-        "text": facts,
-        "written": _sha256(repr(written)),
+        **contents(documents.paths),
         "max_examples": documents.max_examples,
     }
+
+
+def contents(paths: Sequence[Path]) -> dict[str, Any]:
+    """Returns facts of what the files hold; if they are too large to be read whole, their times of writing too."""
+    facts = files_facts(paths)
+    written = [path.stat().st_mtime_ns for path in paths] if facts["bytes"] > WHOLE_BYTES else []
+    return {"text": facts, "written": _sha256(repr(written))}
 
 
 def _sha256(text: str) -> str:

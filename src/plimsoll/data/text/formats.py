@@ -52,7 +52,7 @@ class File:
         """Returns the number of documents, where the file says so without being read."""
         if self.format != "parquet":
             return None
-        with _table(self) as table:
+        with open_table(self) as table:
             return table.metadata.num_rows
 
     def imports(self) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ class File:
     def columns(self) -> list[str] | None:
         """Returns the columns of the table, or of the first line; None for plain text."""
         if self.format in ("parquet", "arrow"):
-            with _table(self) as table:
+            with open_table(self) as table:
                 return (table.schema_arrow if self.format == "parquet" else table.schema).names
         if self.format != "jsonl":
             return None
@@ -76,19 +76,35 @@ class File:
 
 
 def _read_jsonl(file: File, at: dict) -> Iterator[Part]:
-    offset, number, inside = at.get("offset", 0), at.get("line", 0), at.get("inside", 0)
+    inside = at.get("inside", 0)
+    for record, number, start, end in json_lines(file, at.get("offset", 0), at.get("line", 0)):
+        text, where = None, f"line {number} of {file.name}"
+        if record is not None:
+            if file.column not in record:
+                raise no_column(where, file.column, list(record))
+            text = text_of(record[file.column], file.column, where)
+        here, after = {"offset": start, "line": number - 1}, {"offset": end, "line": number}
+        yield from record_parts(text, inside, here, after)
+        inside = 0
+
+
+def json_lines(file: File, offset: int = 0, number: int = 0) -> Iterator[tuple[dict | None, int, int, int]]:
+    """Yields the object of each line from byte `offset` on, None for a blank one.
+
+    Args:
+        file: Of the format jsonl.
+        offset: Byte at which a line begins, uncompressed.
+        number: Lines before it.
+
+    Yields:
+        The object, the number of its line from 1, and the bytes at which the line begins and ends.
+    """
     with open_bytes(file.path, offset) as reader:
         while line := reader.readline(LONGEST_LINE + 1):
-            number, text = number + 1, None
-            if line.strip():
-                record, where = _record_of_line(line, file, number, offset), f"line {number} of {file.name}"
-                if file.column not in record:
-                    raise no_column(where, file.column, list(record))
-                text = text_of(record[file.column], file.column, where)
-            here = {"offset": offset, "line": number - 1}
+            number += 1
+            record = _record_of_line(line, file, number, offset) if line.strip() else None
+            yield record, number, offset, offset + len(line)
             offset += len(line)
-            yield from record_parts(text, inside, here, {"offset": offset, "line": number})
-            inside = 0
 
 
 def _record_of_line(line: bytes, file: File, number: int, offset: int) -> dict:
@@ -143,7 +159,7 @@ def record_parts(text: str | None, inside: int, here: dict, after: dict) -> Iter
 
 
 @contextmanager
-def _table(file: File) -> Iterator[Any]:
+def open_table(file: File) -> Iterator[Any]:
     """Opens a parquet file, or the stream format in which `datasets` saves; turns its library's errors into DataError.
 
     Not memory-mapped: mapped pages count as resident.
@@ -170,7 +186,7 @@ def _read_table(file: File, at: dict) -> Iterator[Part]:
     """Yields the documents of a parquet or arrow file; a place is a row group or batch, and a row in it."""
     import pyarrow.types as kinds
 
-    with _table(file) as table:
+    with open_table(file) as table:
         schema = table.schema_arrow if file.format == "parquet" else table.schema
         if file.column not in schema.names:
             raise no_column(file.name, file.column, schema.names)

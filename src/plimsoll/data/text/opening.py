@@ -47,6 +47,26 @@ def open_documents(
         raise RecipeError(f"--max-examples must be 1 or more documents, got {max_examples}")
     if dataset_id == STANDARD_LIBRARY:
         return python_sources(max_examples=max_examples)
+    files = named_files(dataset_id, config=config, split=split, column=text_column)
+    if files is None:
+        stream = HubStream(name=dataset_id, config=config, split=split, column=text_column)
+        return _streamed(stream, max_examples)  # it knows its files' splits
+    path = Path(dataset_id).expanduser()
+    return _documents(files, path, name=dataset_id, description=_description(files), max_examples=max_examples)
+
+
+def named_files(dataset_id: str, *, config: str | None, split: str, column: str = "text") -> list[File] | None:
+    """Returns the files that `dataset_id` names; None if they are to be opened by `datasets` (`hub.HubStream`).
+
+    Args:
+        dataset_id: A file, a folder or an id on the hub.
+        config: Configuration of a data set of `datasets`.
+        split: Split of one.
+        column: Column that the files are to be read for.
+
+    Raises:
+        DataError: Nothing of this name is here and it is no id, or what is here is not read.
+    """
     path = Path(dataset_id).expanduser()
     if path.is_file():
         format = format_of(path)
@@ -54,20 +74,15 @@ def open_documents(
             raise DataError(
                 f"{path} is of no kind that is read as text: {KNOWN}. Convert it, or rename it if it is one."
             )
-        files = [File(path=path, format=format, column=text_column)]
-    elif path.is_dir():
-        files = _saved(path, split, text_column) or _folder(path, config, split, text_column)
-    elif looks_like_hub_id(dataset_id) and format_of(path) is None and not path.parent.exists():
-        files = None
-    else:
-        raise DataError(
-            f"there is no such path: {dataset_id!r} is no file or folder here ({Path.cwd()}), nor the id of "
-            "a Hugging Face data set, which looks like org/name. Check the path."
-        )
-    if files is None:
-        stream = HubStream(name=dataset_id, config=config, split=split, column=text_column)
-        return _streamed(stream, max_examples)  # it knows its files' splits
-    return _documents(files, path, name=dataset_id, description=_description(files), max_examples=max_examples)
+        return [File(path=path, format=format, column=column)]
+    if path.is_dir():
+        return _saved(path, split, column) or _folder(path, config, split, column)
+    if looks_like_hub_id(dataset_id) and format_of(path) is None and not path.parent.exists():
+        return None
+    raise DataError(
+        f"there is no such path: {dataset_id!r} is no file or folder here ({Path.cwd()}), nor the id of "
+        "a Hugging Face data set, which looks like org/name. Check the path."
+    )
 
 
 def worth_keeping(documents: Documents, *, tokens: int | None) -> bool:

@@ -101,6 +101,12 @@ def load_tokenizer(path: str | Path) -> TextTokenizer:
 
     Its end-of-text is the `eos_token` of the files that `transformers` saves beside it, or a well-known one.
     """
+    tokenizer, file = open_tokenizer(path)
+    return TextTokenizer(tokenizer, end_of_text=special_tokens(file).get("eos_token"), name=str(file))
+
+
+def open_tokenizer(path: str | Path) -> tuple[Tokenizer, Path]:
+    """Returns the tokenizer of the `tokenizers` library that a path names (`load_tokenizer`), and its file."""
     file = _tokenizer_file(path)
     merges = file.with_name(file.name.removesuffix("vocab.json") + "merges.txt")
     if (two_files := file.name.endswith("vocab.json")) and not merges.is_file():
@@ -110,20 +116,27 @@ def load_tokenizer(path: str | Path) -> TextTokenizer:
         )
     try:
         if two_files:
-            tokenizer = _byte_level(models.BPE.from_file(str(file), str(merges)))
-        else:
-            tokenizer = Tokenizer.from_file(str(file))
+            return _byte_level(models.BPE.from_file(str(file), str(merges))), file
+        return Tokenizer.from_file(str(file)), file
     except Exception as problem:  # the library raises bare Exceptions
         raise _unreadable(file, problem) from problem
-    end_of_text = None
-    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+
+
+def special_tokens(file: Path) -> dict[str, str]:
+    """Returns the spelling of bos_token, eos_token and others, from the files that `transformers` saves beside `file`.
+
+    What both files name is as tokenizer_config.json has it.
+    """
+    found: dict[str, str] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
         try:
-            token = json.loads((file.parent / name).read_text("utf-8"))["eos_token"]
-        except (OSError, ValueError, KeyError, TypeError):
+            content = json.loads((file.parent / name).read_text("utf-8"))
+            named = {key: value for key, value in content.items() if key.endswith("_token")}
+        except (OSError, ValueError, AttributeError):
             continue
-        end_of_text = token["content"] if isinstance(token, dict) else token
-        break
-    return TextTokenizer(tokenizer, end_of_text=end_of_text, name=str(file))
+        spelled = {key: token.get("content") if isinstance(token, dict) else token for key, token in named.items()}
+        found |= {key: token for key, token in spelled.items() if isinstance(token, str)}
+    return found
 
 
 def _byte_level(model: models.BPE) -> Tokenizer:

@@ -1,0 +1,78 @@
+"""Records become examples: text, with the characters whose tokens are to be learned."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from plimsoll.data.chat.messages import checked_messages
+from plimsoll.data.chat.records import Record
+from plimsoll.data.chat.tokenizer import ChatTokenizer, Example
+from plimsoll.data.text.documents import is_held_out
+from plimsoll.errors import DataError
+
+LossOn = Literal["assistant", "all"]
+"""What is learned: what the assistant writes, or a completion; or all tokens."""
+
+
+class Read(NamedTuple):
+    """A record that was read."""
+
+    example: Example | None
+    """None for a text or completion of nothing but white space."""
+    held_out: bool
+    """Whether the content of the record puts it among those for validation."""
+
+
+def read_example(record: Record, tokenizer: ChatTokenizer, loss_on: LossOn) -> Read:
+    """Returns a record as an example, and whether it is held out: its content decides, not how it is rendered.
+
+    Raises:
+        DataError: Its columns hold something else than its kind says, or the chat template refuses it.
+    """
+    columns, where = record.columns, record.where
+    if record.kind == "text":
+        text = _string(columns["text"], f"text of {where}")
+        return Read(Example(text, None, False) if text.strip() else None, is_held_out(text))
+    if record.kind == "messages":
+        messages = checked_messages(columns["messages"], where)
+        example = tokenizer.conversation(messages, learn_all=loss_on == "all", tools=_tools(record), where=where)
+        return Read(example, _held_out(messages))
+    prompt, completion = columns["prompt"], columns["completion"]
+    if isinstance(prompt, str) != isinstance(completion, str):
+        raise DataError(
+            f"prompt of {where} is a {type(prompt).__name__} and its completion a {type(completion).__name__}: both"
+            " have to be text, or both lists of messages"
+        )
+    if isinstance(prompt, str):
+        prompt, completion = (_string(columns[name], f"{name} of {where}") for name in ("prompt", "completion"))
+        text = prompt + completion
+        spans = None if loss_on == "all" else [(len(prompt), len(text))]
+        return Read(Example(text, spans, False) if text.strip() else None, is_held_out(text))
+    first = checked_messages(prompt, where, column="prompt")
+    messages = checked_messages([*first, *checked_messages(completion, where, column="completion")], where)
+    example = tokenizer.conversation(
+        messages, first=len(first), learn_all=loss_on == "all", tools=_tools(record), where=where
+    )
+    return Read(example, _held_out(messages))
+
+
+def _held_out(messages: Sequence[Mapping[str, Any]]) -> bool:
+    return is_held_out(json.dumps(messages, sort_keys=True))
+
+
+def _tools(record: Record) -> Any:
+    tools = record.columns.get("tools")
+    if tools is not None and not isinstance(tools, list):
+        raise DataError(
+            f"tools of {record.where} is a {type(tools).__name__}: a list of objects was expected, the JSON schema of"
+            " each function"
+        )
+    return tools or None
+
+
+def _string(value: Any, what: str) -> str:
+    if not isinstance(value, str):
+        raise DataError(f"{what} is a {type(value).__name__}: text was expected")
+    return value if value.isascii() else value.encode("utf-8", "replace").decode()  # half of a surrogate pair

@@ -1,0 +1,78 @@
+"""Messages as a chat template takes them: roles and content checked, parts of text joined."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from plimsoll.errors import DataError
+
+ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython")
+"""Roles of the templates that are in use; which of them may follow which, the template of a model says."""
+FIRST = ("system", "developer")
+"""Roles that only the first message may have."""
+_REASONING = ("reasoning_content", "thinking", "reasoning")
+"""Names that a message's reasoning has; templates read the first, some the second."""
+
+
+def checked_messages(given: Any, where: str, *, column: str = "messages") -> list[dict[str, Any]]:
+    """Returns the messages for a template: keys whose value is null left out, as `transformers` leaves them out.
+
+    Args:
+        given: What a record holds.
+        where: The record, for refusals.
+        column: Its column.
+
+    Raises:
+        DataError: It is no list of objects, is empty, or a message has an unknown role, one out of order, or content
+            that is no text.
+    """
+    if not isinstance(given, Sequence) or isinstance(given, str) or not given:
+        what = "is empty" if isinstance(given, Sequence) and not given else f"holds a {type(given).__name__}"
+        raise DataError(
+            f"{column} of {where} {what}: a list of at least one message was expected, like"
+            ' [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]'
+        )
+    return [_checked(message, number, f"message {number} of {where}") for number, message in enumerate(given, 1)]
+
+
+def _checked(given: Any, number: int, where: str) -> dict[str, Any]:
+    if not isinstance(given, Mapping):
+        raise DataError(f"{where} is a {type(given).__name__}: an object with role and content was expected")
+    message = {name: value for name, value in given.items() if value is not None}
+    role = message.get("role")
+    if role not in ROLES:
+        raise DataError(f"{where} has the role {role!r}, which is none of {', '.join(ROLES)}: correct its role")
+    if role in FIRST and number > 1:
+        raise DataError(
+            f"{where} has the role {role!r}, which only the first message may have: move what it says there, or into"
+            " the user's message"
+        )
+    if "content" in message:
+        message["content"] = _text(message["content"], where)
+    elif "tool_calls" not in message:
+        raise DataError(f"{where} has no content (null): write its text, or leave the record out")
+    reasoning = next((message[name] for name in _REASONING if name in message), None)
+    if reasoning is not None:
+        message = {"thinking": reasoning, **message, "reasoning_content": reasoning}
+    return message
+
+
+def _text(content: Any, where: str) -> str:
+    """Returns the text of a message; that of a list of parts, one after another."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, Sequence):
+        raise DataError(f"content of {where} is a {type(content).__name__}: text was expected")
+    texts = []
+    for part in content:
+        if isinstance(part, Mapping) and part.get("type", "text") == "text" and isinstance(part.get("text"), str):
+            part = part["text"]
+        if not isinstance(part, str):
+            kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+            raise DataError(
+                f"content of {where} has a part of the type {kind!r}: models are tuned on text alone here. Leave the"
+                " record out, or describe the part in words"
+            )
+        texts.append(part)
+    return "".join(texts)

@@ -1,0 +1,192 @@
+"""Records to fine-tune on: `messages`, `prompt` and `completion`, or `text`, from files, folders and the hub.
+
+The first record decides which of the three all of them are. Other columns are ignored, but for `tools`, which the chat
+template is given.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from plimsoll.data import require_sizes
+from plimsoll.data.hub import HubStream
+from plimsoll.data.packed.kept import contents
+from plimsoll.data.text.formats import File, json_lines, open_table
+from plimsoll.data.text.opening import named_files
+from plimsoll.data.text.pieces import not_text
+from plimsoll.errors import DataError
+from plimsoll.units import MIB, format_bytes
+
+KINDS: Mapping[str, tuple[str, ...]] = {
+    "messages": ("messages",),
+    "prompt": ("prompt", "completion"),
+    "text": ("text",),
+}
+"""Kinds of records and their columns: the first one whose columns a record has is its kind."""
+LARGEST_LIST = 64 * MIB
+"""Bytes of a .json file, which holds one list: it is parsed whole."""
+_COLUMNS = ("messages", "prompt", "completion", "text", "tools")
+_ROWS = 64
+"""Rows of a table that are decoded at a time."""
+_FORMATS = ("jsonl", "parquet", "arrow", "json")
+_ADVICE = (
+    "A record has `messages` (a list of objects with role and content), `prompt` and `completion`, or `text`: rename"
+    " its columns"
+)
+
+
+class Record(NamedTuple):
+    """One example as it was read."""
+
+    kind: str
+    """A key of KINDS."""
+    columns: Mapping[str, Any]
+    where: str
+    """Its line or row and its file, for refusals."""
+
+
+@dataclass(frozen=True)
+class Records:
+    """The records of a data set in its own order. Holds no file open between reads."""
+
+    files: tuple[File | HubStream, ...]
+    name: str
+    max_examples: int | None = None
+
+    @property
+    def paths(self) -> list[Path] | None:
+        """Paths of the files; None for a stream."""
+        paths = [file.path for file in self.files if isinstance(file, File)]
+        return paths if len(paths) == len(self.files) else None
+
+    def identity(self) -> dict[str, Any]:
+        """Returns what tells these records from others, as JSON; of a stream, its name and its revision's files."""
+        if (paths := self.paths) is not None:
+            return contents(paths) | {"formats": sorted({path.suffix for path in paths})}
+        (stream,) = [file for file in self.files if isinstance(file, HubStream)]
+        files = stream.files()
+        local = contents([Path(file) for file in files]) if all(Path(file).is_file() for file in files) else None
+        return {"stream": [stream.name, stream.config, stream.split, files], "local": local}
+
+    def describe(self) -> str:
+        """Returns one line: files, their formats and sizes."""
+        limit = f", the first {self.max_examples:,} records" if self.max_examples is not None else ""
+        if (paths := self.paths) is None:
+            return f"{self.name}, streamed through datasets{limit}"
+        formats = " and ".join(sorted({path.suffix for path in paths}))
+        size = format_bytes(sum(path.stat().st_size for path in paths))
+        return f"{self.name}: {len(paths):,} {formats} file{'s' * (len(paths) > 1)}, {size}{limit}"
+
+    def __iter__(self) -> Iterator[Record]:
+        """Yields the records.
+
+        Raises:
+            DataError: One is no object, is of another kind than the first, or there is none.
+        """
+        kind = None
+        for columns, where in islice(self._rows(), self.max_examples):
+            kind = kind or _kind_of(columns, where)
+            missing = [column for column in KINDS[kind] if columns.get(column) is None]
+            if missing:
+                raise DataError(
+                    f"{where} has no {' and no '.join(missing)}, and the first record of {self.name} does: all records"
+                    f" of a data set are of one kind ({' and '.join(KINDS[kind])}). Correct it, or split the file"
+                )
+            yield Record(kind, columns, where)
+        if kind is None:
+            raise DataError(f"{self.name} holds no records: its files are empty. {_ADVICE}")
+
+    def _rows(self) -> Iterator[tuple[Mapping[str, Any], str]]:
+        for file in self.files:
+            if isinstance(file, HubStream):
+                rows = file.records()
+                yield from ((row, f"row {row_number} of {file.name}") for row_number, row in enumerate(rows, 1))
+            elif file.format == "jsonl":
+                for record, number, _, _ in json_lines(file):
+                    if record is not None:
+                        yield record, f"line {number} of {file.name}"
+            else:
+                rows = _list(file) if file.format == "json" else _table_rows(file)
+                yield from ((row, f"record {row_number} of {file.name}") for row_number, row in enumerate(rows, 1))
+
+
+def open_records(
+    dataset_id: str, *, config: str | None = None, split: str = "train", max_examples: int | None = None
+) -> Records:
+    """Opens the records that `dataset_id` names; none is read yet.
+
+    Args:
+        dataset_id: A .jsonl (also .gz or .zst of it), .json or .parquet file, a folder of these, or a data set's id on
+            the Hugging Face hub.
+        config: Configuration of a hub data set.
+        split: Split of a hub data set.
+        max_examples: Records to read at most.
+
+    Raises:
+        DataError: Nothing of this name is here, or it is of another format.
+    """
+    require_sizes(max_examples=max_examples)
+    path = Path(dataset_id).expanduser()
+    if path.is_file() and path.suffix.lower() == ".json":
+        files = [File(path=path, format="json")]
+    else:
+        files = named_files(dataset_id, config=config, split=split)
+    if files is None:
+        stream = HubStream(name=dataset_id, config=config, split=split, column="")
+        return Records((stream,), dataset_id, max_examples)
+    plain = [file.path for file in files if file.format not in _FORMATS]
+    if plain:
+        raise DataError(
+            f"{plain[0]} is plain text, and examples to fine-tune on are records (.jsonl, .json, .parquet)."
+            ' Write it as .jsonl, one document a line, like {"text": "..."}'
+        )
+    return Records(tuple(files), dataset_id, max_examples)
+
+
+def _kind_of(columns: Mapping[str, Any], where: str) -> str:
+    for kind, names in KINDS.items():
+        if all(columns.get(name) is not None for name in names):
+            return kind
+    raise DataError(f"{where} has {', '.join(list(columns)[:20]) or 'no columns'}, which is no example. {_ADVICE}")
+
+
+def _table_rows(file: File) -> Iterator[dict[str, Any]]:
+    with open_table(file) as table:
+        names = (table.schema_arrow if file.format == "parquet" else table.schema).names
+        wanted = [name for name in names if name in _COLUMNS] or names
+        if file.format == "parquet":
+            batches = table.iter_batches(_ROWS, columns=wanted, use_threads=False)
+        else:
+            batches = (batch.select(wanted) for batch in table)
+        for batch in batches:
+            batch.validate(full=True)  # Arrow trusts offsets: damaged ones read beyond the buffer, or crash
+            for first in range(0, batch.num_rows, _ROWS):
+                yield from batch.slice(first, _ROWS).to_pylist()
+
+
+def _list(file: File) -> Iterator[dict[str, Any]]:
+    content, reason = file.path.read_bytes() if file.size() <= LARGEST_LIST else None, None
+    if content is None:
+        raise DataError(
+            f"{file.name} has {format_bytes(file.size())}, and a .json file is parsed whole: up to"
+            f" {format_bytes(LARGEST_LIST)}. Write it as .jsonl, one record a line: `jq -c '.[]'` does that"
+        )
+    try:
+        records = json.loads(content.decode("utf-8-sig"))
+        if not isinstance(records, list):
+            reason = f"holds a JSON {type(records).__name__}"
+    except UnicodeDecodeError as problem:
+        raise not_text(file.name, problem.start) from problem
+    except (ValueError, RecursionError) as problem:
+        records, reason = [], f"is not JSON ({problem})"
+    if reason:
+        raise DataError(f"{file.name} {reason}: a .json file of examples is one list of objects. {_ADVICE}")
+    for number, record in enumerate(records, 1):
+        if not isinstance(record, dict):
+            raise DataError(f"record {number} of {file.name} is a {type(record).__name__}, not an object. {_ADVICE}")
+        yield record

@@ -1,0 +1,286 @@
+"""Rows of whole documents in a shuffled order, a batch at a time; the position is three numbers.
+
+An epoch goes through all documents in the order of a permutation. Some thousands at a time are packed into rows
+(packing.py), whose order is shuffled, too. Which documents are in which row follows from the seed, the epoch and the
+lengths alone, so a position is an epoch, a group and a row of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from plimsoll.data import require_sizes
+from plimsoll.data.batch_source import BatchSource, Positioned
+from plimsoll.data.chat.encoded import EncodedDocuments
+from plimsoll.data.chat.packing import best_fit, group_size
+from plimsoll.data.permutation import Order
+from plimsoll.errors import DataError
+from plimsoll.units import MIB
+
+INPUTS, LABELS, COUNTED, SEGMENTS, POSITIONS = "input_ids", "labels", "counted", "segments", "positions"
+DTYPES: Mapping[str, str] = {
+    INPUTS: "int32",
+    LABELS: "int32",
+    COUNTED: "float32",
+    SEGMENTS: "int32",
+    POSITIONS: "int32",
+}
+"""Arrays of a batch, each of (rows, tokens), and their types."""
+EMPTY = 0
+"""Segment of the positions at the end of a row that no document fills."""
+READ = 7 * MIB
+"""Bytes of code of Grain and NumPy that come back with the first batch (`loader_bytes.READ_FROM_CACHE`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packing:
+    """Facts of an epoch of rows."""
+
+    documents: int
+    """Documents that are in the rows."""
+    tokens: int
+    """Their tokens, without what was cut."""
+    cut: int
+    """Documents that were longer than a row."""
+    cut_tokens: int
+    """Tokens at their ends that are in no row."""
+    left_out: int
+    """Documents that are in no row, because nothing in the first `seq_len` tokens is to be learned."""
+    rows: int
+    """Rows of the first epoch: each epoch has another order, and may have a few more or fewer."""
+    empty: float
+    """Share of positions that no document fills."""
+    learned: float
+    """Share of all tokens, before anything was cut, that are to be learned."""
+    seq_len: int
+    """Tokens of a row."""
+
+    def lines(self) -> list[str]:
+        """Returns what is said of them before training."""
+        seq_len = self.seq_len
+        said = [
+            f"data: {self.documents:,} documents, {self.tokens:,} tokens, {self.learned:.1%} of tokens to be learned"
+        ]
+        if self.cut:
+            said.append(
+                f"cut: {self.cut:,} documents are longer than --seq-len {seq_len:,}; {self.cut_tokens:,} tokens at"
+                " their ends are not learned"
+            )
+        if self.left_out:
+            said.append(
+                f"left out: {self.left_out:,} documents in whose first {seq_len:,} tokens nothing is to be learned"
+            )
+        return [*said, f"rows: {self.rows:,} of {seq_len:,} tokens an epoch, {self.empty:.2%} of positions empty"]
+
+
+class PackedRows(Positioned):
+    """Batches without end of `batch_size` rows; no document is dropped between epochs.
+
+    Each has the arrays of `DTYPES`. `labels` are the ids that follow, `counted` is 1 where a label is to be learned and
+    else 0: also at the last token of a document. `segments` numbers the documents of a row from 1; positions that no
+    document fills are EMPTY. `positions` count from 0 in each segment.
+    """
+
+    start: ClassVar = {"epoch": 0, "group": 0, "row": 0}
+    words: ClassVar = {"seq_len": "tokens of a row (--seq-len)"}
+
+    def __init__(
+        self,
+        documents: EncodedDocuments,
+        *,
+        seq_len: int,
+        batch_size: int,
+        seed: int | None,
+        truncate: bool = True,
+        max_tokens: int | None = None,
+        name: str = "the data set",
+    ) -> None:
+        """Takes documents, as `rows_loader` and `validation_rows` do. Without a `seed` they are in their own order."""
+        super().__init__(size={"tokens": documents.tokens, "documents": documents.count, "seq_len": seq_len}, name=name)
+        self.encoded, self.seq_len, self.batch_size, self.seed = documents, seq_len, batch_size, seed
+        lengths = np.diff(documents.starts)
+        self._require_fit(lengths, truncate)
+        used = np.flatnonzero(documents.first < seq_len).astype(np.int32)
+        if not len(used):
+            raise DataError(
+                f"nothing in the first {seq_len:,} tokens (--seq-len) of the {documents.count:,} documents of {name} is"
+                " to be learned: use a larger --seq-len, or learn all tokens with --loss-on all"
+            )
+        held = np.minimum(lengths[used], seq_len)
+        if max_tokens is not None:
+            held = held[: np.searchsorted(held.cumsum(), max_tokens) + 1]
+            used = used[: len(held)]
+        self.used = None if len(used) == documents.count else used
+        """Numbers of the documents that are in a row; None for all."""
+        self.count, self.tokens = len(used), int(held.sum())
+        self.group = group_size(self.tokens / self.count, seq_len)
+        self.groups = -(-self.count // self.group)
+        self.order = Order(self.count, seed)
+
+    def _require_fit(self, lengths: np.ndarray, truncate: bool) -> None:
+        longer = lengths > self.seq_len
+        self.cut, self.cut_tokens = int(longer.sum()), int((lengths[longer] - self.seq_len).sum())
+        if self.cut and not truncate:
+            raise DataError(
+                f"{self.cut:,} of the {len(lengths):,} documents of {self.name} are longer than --seq-len"
+                f" {self.seq_len:,}, the longest has {lengths.max():,} tokens, and --no-truncate refuses to cut them:"
+                f" use --seq-len {lengths.max():,}, leave them out of the file, or leave --no-truncate out"
+            )
+
+    def packed(self, epoch: int, group: int) -> list[np.ndarray]:
+        """Returns the rows of a group, each the numbers of its documents."""
+        first, last, parts = group * self.group, min((group + 1) * self.group, self.count), []
+        while first < last:
+            parts.append(self.order.after(epoch, first)[: last - first])
+            first += len(parts[-1])
+        documents = np.concatenate(parts)
+        if self.used is not None:
+            documents = self.used[documents]
+        lengths = self.encoded.starts[documents + 1] - self.encoded.starts[documents]
+        rows = [documents[row] for row in best_fit(np.minimum(lengths, self.seq_len), self.seq_len)]
+        if self.seed is None:
+            return rows
+        shuffled = np.random.default_rng([self.seed, 8, epoch, group]).permutation(len(rows))
+        return [rows[row] for row in shuffled]
+
+    def rows(self, epoch: int) -> int:
+        """Returns the rows of an epoch: a second for a million documents."""
+        return sum(len(self.packed(epoch, group)) for group in range(self.groups))
+
+    def rows_of(self, epochs: float) -> int:
+        """Returns the rows of the first epochs; of a part of an epoch, rounded."""
+        whole = int(epochs)
+        part = epochs - whole
+        return sum(map(self.rows, range(whole))) + (round(part * self.rows(whole)) if part else 0)
+
+    def facts(self) -> Packing:
+        """Returns the facts of the first epoch."""
+        rows = self.rows(0)
+        return Packing(
+            documents=self.count,
+            tokens=self.tokens,
+            cut=self.cut,
+            cut_tokens=self.cut_tokens,
+            left_out=self.encoded.count - self.count,
+            rows=rows,
+            empty=1 - self.tokens / (rows * self.seq_len),
+            learned=self.encoded.learned / self.encoded.tokens,
+            seq_len=self.seq_len,
+        )
+
+    def batch(self, rows: list[np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns the arrays of rows; those that lack to `batch_size` are empty."""
+        arrays = {name: np.zeros((self.batch_size, self.seq_len), dtype) for name, dtype in DTYPES.items()}
+        arrays[INPUTS][:], arrays[POSITIONS][:] = self.encoded.end_of_text, np.arange(self.seq_len)
+        for place, documents in enumerate(rows):
+            row, end = {name: values[place] for name, values in arrays.items()}, 0
+            for segment, (ids, learned) in enumerate(self.encoded.read(documents.tolist(), self.seq_len), 1):
+                begin, end = end, end + len(ids)
+                row[INPUTS][begin:end] = ids
+                row[LABELS][begin : end - 1] = ids[1:]
+                row[COUNTED][begin : end - 1] = learned[1:]
+                row[SEGMENTS][begin:end] = segment
+                row[POSITIONS][begin:end] = np.arange(end - begin)
+            row[POSITIONS][end:] = np.arange(self.seq_len - end)
+        return arrays
+
+    def walk(self, at: dict[str, Any]) -> Iterator[dict[str, np.ndarray]]:
+        group: list[np.ndarray] | None = None
+        position = dict(at)
+        while True:
+            chosen: list[np.ndarray] = []
+            while len(chosen) < self.batch_size:
+                if group is None:
+                    group = self.packed(position["epoch"], position["group"])
+                more = group[position["row"] : position["row"] + self.batch_size - len(chosen)]
+                chosen += more
+                position["row"] += len(more)
+                if position["row"] >= len(group):
+                    group, position["row"], position["group"] = None, 0, position["group"] + 1
+                    if position["group"] == self.groups:
+                        position["epoch"], position["group"] = position["epoch"] + 1, 0
+            batch = self.batch(chosen)
+            at.update(position)  # once it is read: a read that fails is tried again
+            yield batch
+
+
+def rows_loader(
+    documents: EncodedDocuments,
+    *,
+    seq_len: int,
+    batch_size: int,
+    seed: int,
+    truncate: bool = True,
+    prefetch: int = 2,
+    name: str = "the data set",
+) -> BatchSource:
+    """Returns batches without end of rows of whole documents (`PackedRows`), in another order in every epoch.
+
+    Args:
+        documents: From `encoded_examples`, its `train`.
+        seq_len: Tokens of a row. A longer document is cut at its end.
+        batch_size: Rows of a batch. One may hold the end of an epoch and the start of the next.
+        seed: Seed of the order.
+        truncate: False to refuse documents that are longer than a row.
+        prefetch: Batches that a thread makes ready; 0 for no thread.
+        name: What refusals call the data.
+
+    Raises:
+        DataError: Nothing is to be learned in rows of this length, or an epoch has fewer rows than a batch.
+    """
+    require_sizes(seq_len=seq_len, batch_size=batch_size)
+    require_sizes(least=0, seed=seed, prefetch=prefetch)
+    rows = PackedRows(documents, seq_len=seq_len, batch_size=batch_size, seed=seed, truncate=truncate, name=name)
+    if rows.tokens < batch_size * seq_len and (of_epoch := rows.rows(0)) < batch_size:
+        raise DataError(
+            f"{name} fills {of_epoch:,} rows of {seq_len:,} tokens, fewer than the {batch_size:,} of a batch: use a"
+            " smaller --batch-size or --seq-len, or give more examples"
+        )
+    return BatchSource(rows, prefetch=prefetch)
+
+
+def validation_rows(
+    documents: EncodedDocuments, *, seq_len: int, batch_size: int, max_tokens: int | None = None
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yields each document once, packed in the order of the data; the last batch is filled up with empty rows.
+
+    Yields nothing where no document has anything to learn: the caller says so.
+
+    Args:
+        documents: From `encoded_examples`: its `validation`, or `train` of another data set.
+        seq_len: Tokens of a row. A longer document is cut at its end.
+        batch_size: Rows of a batch.
+        max_tokens: Tokens at which it ends, with the document that reaches them; None for all.
+    """
+    require_sizes(seq_len=seq_len, batch_size=batch_size, max_tokens=max_tokens)
+    if not (documents.first < seq_len).any():
+        return
+    packed = PackedRows(documents, seq_len=seq_len, batch_size=batch_size, seed=None, max_tokens=max_tokens)
+    waiting: list[np.ndarray] = []
+    for group in range(packed.groups):
+        waiting += packed.packed(0, group)
+        while len(waiting) >= batch_size:
+            yield packed.batch(waiting[:batch_size])
+            del waiting[:batch_size]
+    if waiting:
+        yield packed.batch(waiting)
+
+
+def rows_bytes(*, documents: int, seq_len: int, batch_size: int, prefetch: int) -> int:
+    """Returns the host bytes of the loader: numbers of all documents, a group as it is packed, and batches in flight.
+
+    In flight are the prefetched batches, one that waits to enter the queue, one that the consumer holds and one that is
+    being built.
+
+    Args:
+        documents: Documents of the data set.
+        seq_len: Tokens of a row.
+        batch_size: Rows of a batch.
+        prefetch: Batches that a thread makes ready.
+    """
+    batch = batch_size * seq_len * sum(np.dtype(dtype).itemsize for dtype in DTYPES.values())
+    return READ + 16 * documents + 160 * min(documents, 2**17) + (prefetch + 3) * batch

@@ -1,0 +1,237 @@
+"""A tokenizer with its chat template: conversations, prompts and texts to ids, with the tokens that are to be learned.
+
+Unlike `text.tokenizer.TextTokenizer`, the names of special tokens in a text are these tokens, as a chat template needs
+and as `transformers` has it: also where a user wrote them.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from plimsoll.data import in_short
+from plimsoll.data.chat.messages import checked_messages
+from plimsoll.data.chat.spans import assistant_spans
+from plimsoll.data.chat.template import ChatTemplate, Span
+from plimsoll.data.text.tokenizer import TextTokenizer, open_tokenizer, special_tokens
+from plimsoll.errors import DataError
+
+TEMPLATE, CONFIG = "chat_template.jinja", "tokenizer_config.json"
+THE = "the conversation"
+"""What a refusal calls a conversation that is no record of a file."""
+
+
+class Example(NamedTuple):
+    """A document before it is encoded."""
+
+    text: str
+    spans: list[Span] | None
+    """Characters whose tokens are to be learned; None for all."""
+    whole: bool
+    """True where the text has its special tokens itself: a rendered conversation."""
+
+
+class ChatTokenizer:
+    """A tokenizer of the `tokenizers` library, its special tokens, and its chat template where it has one."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, *, template: ChatTemplate | None, tokens: Mapping[str, str], name: str
+    ) -> None:
+        """Takes a tokenizer that is used for nothing else: its settings are changed."""
+        exact = tokenizer.to_str().replace('"trim_offsets":true', '"trim_offsets":false')
+        tokenizer = Tokenizer.from_str(exact)  # else tokens of white space have no characters
+        text = TextTokenizer(tokenizer, end_of_text=tokens.get("eos_token"), name=name)
+        tokenizer.encode_special_tokens = False
+        self._tokenizer, self.template, self.name = tokenizer, template, name
+        self.tokens = dict(tokens)
+        """Spelling of special tokens by name: bos_token, eos_token and others."""
+        self.size, self.dtype = text.size, text.dtype
+        """Highest id + 1; the smallest type of an id."""
+        self.end_of_text, self.beginning = text.end_of_text, text.beginning()
+        """The id that ends a text; the one that is put before it, or None."""
+        added = tokenizer.get_added_tokens_decoder().values()
+        self.special = frozenset(token.content for token in added) | {text.end_of_text_token}
+        """Spelling of the tokens of which one may end a turn."""
+
+    def encode(self, examples: Sequence[Example]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Returns int32 ids and, as booleans, which of them are to be learned, of each example.
+
+        Texts that are no conversation get the special tokens that this tokenizer adds, and end-of-text at their end,
+        each once.
+        """
+        found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        for whole in (True, False):
+            places = [place for place, example in enumerate(examples) if example.whole == whole]
+            texts = [examples[place].text for place in places]
+            encoded = self._tokenizer.encode_batch(texts, add_special_tokens=not whole) if texts else []
+            for place, encoding in zip(places, encoded, strict=True):
+                ids = np.fromiter(encoding.ids, np.int32, len(encoding))
+                learned = np.ones(len(ids), bool)
+                if (spans := examples[place].spans) is not None:
+                    learned = _within(encoding.offsets, spans)
+                found[place] = (ids, learned) if whole else self._ended(ids, learned)
+        return [found[place] for place in range(len(examples))]
+
+    def _ended(self, ids: np.ndarray, learned: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if len(ids) > 1 and ids[0] == ids[1] == self.beginning:  # the text spells it itself
+            ids, learned = ids[1:], learned[1:]
+        if len(ids) and ids[-1] == self.end_of_text:
+            learned[-1] = True
+            return ids, learned
+        return np.append(ids, np.int32(self.end_of_text)), np.append(learned, True)
+
+    def conversation(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        first: int = 0,
+        learn_all: bool = False,
+        tools: Any = None,
+        where: str = THE,
+    ) -> Example:
+        """Returns a conversation as an example.
+
+        Args:
+            messages: From `checked_messages`.
+            first: Messages before it are not to be learned.
+            learn_all: Whether all tokens are to be learned, or the assistant's alone.
+            tools: JSON schemas of the functions that the assistant may call, or None.
+            where: The record, for refusals.
+        """
+        template = self._needed(where)
+        if learn_all:
+            return Example(template.render(messages, tools=tools, where=where).text, None, True)
+        rendered = assistant_spans(template, messages, first=first, tools=tools, special=self.special, where=where)
+        return Example(*rendered, True)
+
+    def prompt_of(self, messages: Sequence[Mapping[str, Any]], *, tools: Any = None) -> np.ndarray:
+        """Returns the int32 ids after which the assistant's answer follows.
+
+        Args:
+            messages: Objects with role and content, the last of them usually the user's.
+            tools: JSON schemas of the functions that the assistant may call.
+
+        Raises:
+            DataError: There is no chat template, or it or a check refuses the messages.
+        """
+        checked = checked_messages(messages, THE)
+        text = self._needed(THE).render(checked, prompt=True, tools=tools, where=THE).text
+        return self.encode([Example(text, None, True)])[0][0]
+
+    def stops(self) -> frozenset[int]:
+        """Returns the ids after which an answer is complete: end-of-text, and what the template ends a turn with."""
+        ends = {self.end_of_text}
+        if self.template is not None:
+            asked = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+            with suppress(DataError):  # a template may want more than that
+                ids, learned = self.encode([self.conversation(asked)])[0]
+                last = int(ids[learned][-1])
+                ends |= {last} if self.decode([last]) in self.special else set()
+        return frozenset(ends)
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """Returns the text, special tokens included."""
+        return self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=False)
+
+    def identity(self) -> dict[str, Any]:
+        """Returns what ids follow from, as JSON: the tokenizer, its special tokens and its template."""
+        template = None if self.template is None else self.template.source
+        return {"tokenizer": self._tokenizer.to_str(), "tokens": self.tokens, "template": template}
+
+    def _needed(self, where: str) -> ChatTemplate:
+        if self.template is None:
+            raise DataError(
+                f"{where} has messages, and the tokenizer {self.name} has no chat template to write it as text:"
+                " name one with --chat-template FILE (a .jinja file, such as the one of the model's -Instruct"
+                " version), or use records with `prompt` and `completion`, or `text`"
+            )
+        return self.template
+
+
+def load_chat_tokenizer(
+    path: str | Path, *, chat_template: str | Path | None = None, now: datetime | None = None
+) -> ChatTokenizer:
+    """Loads a tokenizer as `load_tokenizer` does, with the special tokens and the chat template beside it.
+
+    Args:
+        path: A folder with tokenizer.json, or that file. Its template is in chat_template.jinja, else `chat_template`
+            in tokenizer_config.json.
+        chat_template: A file with another template.
+        now: Time that a template is told; by default that of this call.
+
+    Raises:
+        DataError: A file is missing or unreadable, or holds no template.
+    """
+    tokenizer, file = open_tokenizer(path)
+    tokens = special_tokens(file)
+    found = _template_beside(file) if chat_template is None else _template_in(Path(chat_template).expanduser())
+    template = None
+    if found is not None:
+        source, name = found
+        template = ChatTemplate(source, tokens=tokens, name=name, now=now)
+    return ChatTokenizer(tokenizer, template=template, tokens=tokens, name=str(file))
+
+
+def save_chat_tokenizer(path: str | Path, out: Path, *, chat_template: str | Path | None = None) -> None:
+    """Copies the files that `load_chat_tokenizer` reads into a folder, from which it loads the same.
+
+    Args:
+        path: As `load_chat_tokenizer` takes it.
+        out: A folder.
+        chat_template: As `load_chat_tokenizer` takes it.
+    """
+    _, file = open_tokenizer(path)
+    out.mkdir(parents=True, exist_ok=True)
+    merges = file.name.removesuffix("vocab.json") + "merges.txt"
+    for name in (file.name, merges, CONFIG, "special_tokens_map.json", "generation_config.json", TEMPLATE):
+        if (file.parent / name).is_file():
+            shutil.copyfile(file.parent / name, out / name)
+    if chat_template is not None:
+        source, _ = _template_in(Path(chat_template).expanduser())
+        (out / TEMPLATE).write_text(source, "utf-8")
+
+
+def _template_in(file: Path) -> tuple[str, str]:
+    try:
+        return file.read_bytes().decode("utf-8"), str(file)
+    except (OSError, UnicodeDecodeError) as problem:
+        raise DataError(
+            f"--chat-template {file} cannot be read as text ({in_short(problem)}): name a .jinja file in UTF-8"
+        ) from None
+
+
+def _template_beside(file: Path) -> tuple[str, str] | None:
+    """Returns the template of a tokenizer and the file it is in; None for none."""
+    if (own := file.parent / TEMPLATE).is_file():
+        return _template_in(own)
+    config = file.parent / CONFIG
+    try:
+        given = json.loads(config.read_text("utf-8")).get("chat_template")
+    except (OSError, ValueError, AttributeError):
+        return None
+    if isinstance(given, list):  # named ones, such as one for tools
+        named = {entry.get("name"): entry.get("template") for entry in given if isinstance(entry, dict)}
+        given = named.get("default")
+        if not isinstance(given, str):
+            raise DataError(
+                f"{config} has chat templates named {', '.join(map(str, named)) or 'nothing'}, and none named default:"
+                " write the one that is meant into a file, and name that with --chat-template FILE"
+            )
+    return (given, str(config)) if isinstance(given, str) else None
+
+
+def _within(offsets: Sequence[Span], spans: Sequence[Span]) -> np.ndarray:
+    """Returns which tokens have characters in a span, by the characters of each; spans are in order."""
+    begin, end = np.fromiter(chain.from_iterable(offsets), np.int64, 2 * len(offsets)).reshape(-1, 2).T
+    edges = np.array([*spans, (2**62, 2**62)])
+    span = np.searchsorted(edges[:, 1], begin, side="right")
+    return end > edges[span, 0]

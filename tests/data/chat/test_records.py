@@ -1,0 +1,108 @@
+"""Records of every format: the same examples in their order, from files, folders, compressed or streamed."""
+
+import gzip
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+import zstandard
+
+from chat_files import chats, turns, write_records
+from plimsoll.data.chat.records import open_records
+
+CHATS = list(chats(150))
+
+
+def write_jsonl(folder):
+    return write_records(folder / "a.jsonl", CHATS)
+
+
+def write_gz(folder):
+    (folder / "a.jsonl.gz").write_bytes(gzip.compress(write_jsonl(folder).read_bytes()))
+    return folder / "a.jsonl.gz"
+
+
+def write_zst(folder):
+    (folder / "a.jsonl.zst").write_bytes(zstandard.ZstdCompressor().compress(write_jsonl(folder).read_bytes()))
+    return folder / "a.jsonl.zst"
+
+
+def write_json(folder):
+    (folder / "a.json").write_text(json.dumps(CHATS, indent=1))
+    return folder / "a.json"
+
+
+def write_parquet(folder):
+    table = pa.Table.from_pylist([record | {"id": number} for number, record in enumerate(CHATS)])
+    parquet.write_table(table, folder / "a.parquet", row_group_size=70)
+    return folder / "a.parquet"
+
+
+def write_folder(folder):
+    write_records(folder / "a.jsonl", CHATS[:40])
+    (folder / "b").mkdir()
+    write_records(folder / "b/c.jsonl", CHATS[40:])
+    return folder
+
+
+def write_saved(folder):
+    import datasets
+
+    datasets.disable_progress_bars()
+    datasets.Dataset.from_list(CHATS).save_to_disk(folder / "saved", num_shards=2)
+    return folder / "saved"
+
+
+def write_splits(folder):
+    """A folder whose names tell splits apart, which `datasets` reads as a stream."""
+    parquet.write_table(pa.Table.from_pylist(CHATS), folder / "train-0.parquet")
+    parquet.write_table(pa.Table.from_pylist(CHATS[:1]), folder / "test-0.parquet")
+    return folder
+
+
+WAYS = [write_jsonl, write_gz, write_zst, write_json, write_parquet, write_folder, write_saved, write_splits]
+
+
+@pytest.mark.parametrize("write", WAYS, ids=lambda write: write.__name__.removeprefix("write_"))
+def test_every_format_holds_the_same_records(tmp_path, write):
+    path = write(tmp_path)
+    records = list(open_records(str(path)))
+    assert [{"messages": record.columns["messages"]} for record in records] == CHATS
+    assert {record.kind for record in records} == {"messages"}
+    assert len({record.where for record in records}) == len(CHATS)
+    assert all(str(path) in record.where for record in records)
+    assert len(list(open_records(str(path), max_examples=7))) == 7
+
+
+def test_another_split_may_be_named(tmp_path):
+    write_splits(tmp_path)
+    assert len(list(open_records(str(tmp_path), split="test"))) == 1
+
+
+def test_a_stream_of_local_files_is_known_by_what_they_hold(tmp_path):
+    write_splits(tmp_path)
+    before = open_records(str(tmp_path)).identity()
+    assert open_records(str(tmp_path)).identity() == before
+    parquet.write_table(pa.Table.from_pylist(CHATS[::-1]), tmp_path / "train-0.parquet")
+    assert open_records(str(tmp_path)).identity() != before
+
+
+def test_the_first_record_decides_the_kind(tmp_path):
+    both = {"messages": turns("a", "b"), "text": "a"}
+    path = write_records(tmp_path / "a.jsonl", [{"prompt": "a", "completion": "b", "text": "c"}] * 2)
+    assert [record.kind for record in open_records(str(path))] == ["prompt"] * 2
+    path = write_records(tmp_path / "b.jsonl", [both, both | {"text": None}])
+    assert [record.kind for record in open_records(str(path))] == ["messages"] * 2
+
+
+def test_what_is_read_is_said(tmp_path):
+    write_gz(tmp_path)
+    described = open_records(str(tmp_path), max_examples=1000).describe()
+    assert "2 .gz and .jsonl files, " in described
+    assert described.endswith(", the first 1,000 records")
+
+
+def test_a_line_is_named_by_its_number_in_the_file(tmp_path):
+    (tmp_path / "a.jsonl").write_text('\n{"text": "a"}\n\n{"text": "b"}\n')
+    assert [record.where.split(" of ")[0] for record in open_records(str(tmp_path / "a.jsonl"))] == ["line 2", "line 4"]
