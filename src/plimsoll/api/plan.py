@@ -260,6 +260,7 @@ def _problem(described: Recipe, target: Chip, prepared: Prepared | None, **reque
         loss_chunks=described.loss_chunks,
         loss_whole=described.loss_whole,
         attention_chunks=described.attention_chunks,
+        mlp_chunks=described.mlp_chunks,
         layerwise=described.layerwise_passes,
         host_bytes=host_bytes,
         data_advice=described.data_advice(),

@@ -69,16 +69,19 @@ def attention(
 ) -> Heads:
     """Returns softmax(q k' / sqrt(width)) v over all positions, or over those of `causal_attention`.
 
-    In the type of the query, which key and value have, too.
+    In the type of the query, which key and value have, too. These may have fewer heads, of which each serves as many
+    neighbouring heads of the query: cuDNN reads them as they are, and other forms repeated.
     """
     length, width = query.shape[2:]
     window = window if window < length else 0
     form, seen = Form(compute.precision, compute.platform), Seen(causal, length, window)
     chunked = partial(_chunked, form=form, seen=seen)
+    which = kernel(compute, length=length, width=width) if not window else None
+    if which != "cudnn" or not _has_cudnn():
+        key, value = (jnp.repeat(x, query.shape[1] // x.shape[1], axis=1) for x in (key, value))
     if compute.attention_chunk or window:
         chunk = min(compute.attention_chunk or WINDOW_BLOCK, length)
         return _by_rows(partial(chunked, chunk=chunk), query, key, value)
-    which = kernel(compute, length=length, width=width)
     if which == "cudnn" and not _has_cudnn():
         return _by_rows(partial(chunked, chunk=min(STANDS_IN, length)), query, key, value)
     if which is not None:

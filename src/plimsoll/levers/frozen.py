@@ -13,6 +13,7 @@ Price: widening, for every dot; on a CPU NF4 costs as much as a small dot does. 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -20,10 +21,10 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 from jaxtyping import Float
 
-from plimsoll.levers.offload import fetched
+from plimsoll.levers.offload import fetched, on_host
 from plimsoll.levers.precision import Form, Precision
 from plimsoll.levers.weight_bits import as_bits, readable
 from plimsoll.types import NORMS_AND_BIASES
@@ -53,7 +54,7 @@ NF4_LEVELS = (
 [-1, 1], in equal steps of probability, 8 above zero and 7 below (equation 4)."""
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["codes", "scales"], meta_fields=["bits", "rows"])
+@partial(jax.tree_util.register_dataclass, data_fields=["codes", "scales", "layer"], meta_fields=["bits", "rows"])
 @dataclass(frozen=True)
 class Packed:
     """A kernel in 8 or 4 bits. It may be stacked: what stands before the last two axes is kept."""
@@ -65,14 +66,17 @@ class Packed:
     bits: Literal[8, 4] = field(default=8)
     rows: int = field(default=0)
     """Before they were filled up to whole groups."""
+    layer: Array | None = None
+    """Layer of a stack that this is (`layers_of`): codes and scales are still those of all layers."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (*self.scales.shape[:-2], self.rows, self.scales.shape[-1])
+        lead = self.scales.shape[(0 if self.layer is None else 1) : -2]
+        return (*lead, self.rows, self.scales.shape[-1])
 
     @property
     def ndim(self) -> int:
-        return self.scales.ndim
+        return len(self.shape)
 
 
 def packed(kernel: Float[Array, "... rows cols"], bits: Literal[8, 4]) -> Packed:
@@ -103,6 +107,9 @@ def widened(leaf: Any, dtype: Any = jnp.float32) -> Any:
     What lies in the host's memory is copied to the device: widen one layer at a time, inside the loop over them.
     """
     leaf = fetched(leaf)
+    if isinstance(leaf, Packed) and leaf.layer is not None:
+        codes, scales = (lax.dynamic_index_in_dim(x, leaf.layer, 0, keepdims=False) for x in (leaf.codes, leaf.scales))
+        leaf = replace(leaf, codes=codes, scales=scales, layer=None)
     if not isinstance(leaf, Packed):
         leaf = readable(leaf)
         return leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
@@ -116,6 +123,26 @@ def widened(leaf: Any, dtype: Any = jnp.float32) -> Any:
         unit = unit.reshape(*lead, groups, GROUP, cols)
     wide = (unit * leaf.scales.astype(jnp.float32)[..., None, :]).astype(dtype)
     return wide.reshape(*lead, groups * GROUP, cols)[..., : leaf.rows, :]
+
+
+def layers_of(stacked: Any) -> tuple[Any, Callable[[Any], Any]]:
+    """Returns what a scan over layers cuts of their stacks, and a function from a layer of it to that layer's tree.
+
+    Packed kernels are not cut but closed over, each with the layer's number: what a scan cuts of them is copied
+    wherever a loop over tiles reads it, all of a layer's codes at once. Those in the host's memory are cut, and fetched
+    a layer at a time.
+    """
+    leaves, tree = jax.tree.flatten(stacked, is_leaf=lambda leaf: isinstance(leaf, Packed))
+    whole = [isinstance(leaf, Packed) and not on_host(leaf.codes) for leaf in leaves]
+    cut = [None if stays else leaf for leaf, stays in zip(leaves, whole, strict=True)]
+    layers = next(jax.tree.leaves(leaf)[0].shape[0] for leaf in leaves)
+
+    def layer_of(numbered: tuple[Array, list[Any]]) -> Any:
+        number, parts = numbered
+        both = zip(leaves, whole, parts, strict=True)
+        return tree.unflatten([replace(leaf, layer=number) if stays else part for leaf, stays, part in both])
+
+    return (jnp.arange(layers), cut), layer_of
 
 
 def stored(tree: Any, bits: FrozenBits) -> Any:
@@ -189,11 +216,11 @@ def over_tiles(
         kernel = as_bits(kernel)
 
     def one_tile(start: Any, count: int, result: Array) -> Array:
-        return jax.lax.dynamic_update_slice_in_dim(result, product(_cut(kernel, start, count, cut_axis)), start, 1)
+        return lax.dynamic_update_slice_in_dim(result, product(_cut(kernel, start, count, cut_axis)), start, 1)
 
     tiles, left = divmod(width, many)
     result = jnp.zeros((x.shape[0], width), x.dtype)
-    result = jax.lax.fori_loop(0, tiles, lambda i, result: one_tile(i * many, many, result), result)
+    result = lax.fori_loop(0, tiles, lambda i, result: one_tile(i * many, many, result), result)
     return one_tile(width - left, left, result) if left else result
 
 
@@ -212,7 +239,7 @@ def _columns(width: int, *, most: int) -> int:
 
 def _cut(kernel: Any, start: Any, count: int, axis: int) -> Any:
     """Returns `count` columns or rows of a kernel; of rows, whole groups, but for the last."""
-    cut = jax.lax.dynamic_slice_in_dim
+    cut = lax.dynamic_slice_in_dim
     if not isinstance(kernel, Packed):
         return cut(kernel, start, count, axis)
     if axis == -1:

@@ -21,10 +21,10 @@ from jax import Array
 from jaxtyping import Float
 
 from plimsoll.errors import RecipeError
-from plimsoll.levers.frozen import Packed, frozen_dot
+from plimsoll.levers.frozen import FrozenBits, Packed, frozen_dot, stored
 from plimsoll.levers.offload import on_host
 from plimsoll.levers.precision import Precision, dot
-from plimsoll.types import Batch, Carry, LossSum, Metrics, Params, Task
+from plimsoll.types import Batch, Carry, LossSum, Metrics, Params, StoresFrozen, Task
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["base", "a", "b"], meta_fields=["scale"])
@@ -98,6 +98,13 @@ class LoRA:
         if params["frozen"]["frozen"]:
             whole["frozen"] = params["frozen"]["frozen"]
         return self.task.loss(whole, carry, batch, keys, train=train)
+
+    def stored(self, frozen: dict, bits: FrozenBits) -> dict:
+        """Returns the frozen weights in so many bits, in the form that the other task keeps (`types.StoresFrozen`)."""
+        if not isinstance(self.task, StoresFrozen):
+            return stored(frozen, bits)
+        own = frozen["frozen"]
+        return {"base": self.task.stored(frozen["base"], bits), "frozen": self.task.stored(own, bits) if own else own}
 
     def adapted(self, params: Params) -> Any:
         """Returns the base, with what is learned beside it."""

@@ -17,9 +17,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from plimsoll.levers.activations import in_float32, stream, swiglu
 from plimsoll.levers.attention import causal_attention
-from plimsoll.levers.frozen import frozen_dot
+from plimsoll.levers.frozen import frozen_dot, frozen_dot_rows, layers_of
 from plimsoll.levers.lora import Adapted, linear
+from plimsoll.levers.mlp_chunk import in_chunks
 from plimsoll.levers.precision import dot_rows
 from plimsoll.levers.remat import keep, rematerialised, scan_blocks
 from plimsoll.levers.sharding import by_rows
@@ -99,26 +101,30 @@ class Pretrained:
         apply = lambda x, layer: self.block(layer, x, angles)  # noqa: E731
         how = self.compute
         if self.frozen:  # always scanned: one after another, XLA would have all layers widened at once
-            step = rematerialised(apply, how.remat)
-            x, _ = jax.lax.scan(lambda x, layer: (step(x, layer), None), x, params["blocks"])
+            layers, layer_of = layers_of(params["blocks"])
+            step = rematerialised(lambda x, numbered: apply(x, layer_of(numbered)), how.remat)
+            x, _ = jax.lax.scan(lambda x, numbered: (step(x, numbered), None), stream(x, how), layers)
         else:
             blocks, layers = params["blocks"], self.shape.layers
-            x = scan_blocks(apply, x, blocks, layers=layers, compute=how)
+            x = scan_blocks(apply, stream(x, how), blocks, layers=layers, compute=how)
         return self.normed(params["norm"], x)
 
     def logits(self, params: dict, hidden: Float[Array, "rows width"]) -> Float[Array, "rows vocab"]:
         return self.head(hidden, self.head_weights(params))
 
     def head_weights(self, params: dict) -> Any:
-        """Returns the factor of `head`: the token embedding where it is tied, (vocab, width), else (width, vocab)."""
-        return readable(opened(params["embedding" if self.shape.tied else "head"]))
+        """Returns the factor of `head`: the token embedding where it is tied, (vocab, width), else (width, vocab).
+
+        One that is learned is opened; a frozen one stays in the form in which it is stored.
+        """
+        weights = params["embedding" if self.shape.tied else "head"]
+        return weights if self.frozen else readable(opened(weights))
 
     def head(self, hidden: Float[Array, "rows width"], weights: Any) -> Float[Array, "rows vocab"]:
-        how = self.compute
         if not self.shape.tied:
             return self._times(hidden, weights)
-        weights = jax.lax.stop_gradient(weights) if self.frozen else weights
-        return dot_rows(hidden, weights, precision=how.precision, platform=how.platform)
+        product = frozen_dot_rows if self.frozen else dot_rows
+        return product(hidden, weights, precision=self.compute.precision, platform=self.compute.platform)
 
     def embedded(self, params: dict, ids: Any) -> Float[Array, "batch length width"]:
         """Returns the input of the first block."""
@@ -134,6 +140,11 @@ class Pretrained:
         self, layer: dict, x: Float[Array, "batch length width"], angles: Float[Array, "length half"]
     ) -> Float[Array, "batch length width"]:
         """Applies one layer, with its own weights: no axis of layers."""
+        x = self.attended(layer, x, angles)
+        return by_rows(in_chunks(self.fed, layer, x, chunk=self.compute.lever("mlp_chunk", 0)))
+
+    def attended(self, layer: dict, x: Array, angles: Array) -> Array:
+        """Returns x + attention(norm(x))."""
         shape = self.shape
         normed = self.normed(layer["attention_norm"]["scale"], x)
 
@@ -142,22 +153,31 @@ class Pretrained:
             return y.reshape(*x.shape[:2], -1, shape.head_width).swapaxes(1, 2)
 
         query, key, value = rotate(split("query"), angles), rotate(split("key"), angles), split("value")
-        key, value = (jnp.repeat(y, shape.heads // shape.key_heads, axis=1) for y in (key, value))
         mixed = causal_attention(query, key, value, compute=self.compute)
         mixed = mixed.swapaxes(1, 2).reshape(*x.shape[:2], shape.heads * shape.head_width)
-        x = x + keep(self._times(mixed, layer["out"]["kernel"]))
+        return x + keep(self._times(mixed, layer["out"]["kernel"]))
+
+    def fed(self, layer: dict, x: Array) -> Array:
+        """Returns x + feed-forward(norm(x)), of each position by itself."""
         normed = self.normed(layer["feed_norm"]["scale"], x)
         gate, up = (keep(self._times(normed, layer[name]["kernel"])) for name in ("gate", "up"))
-        gated = jax.nn.silu(gate) if shape.architecture == "llama" else jax.nn.gelu(gate, approximate=True)
-        return by_rows(x + self._times(gated * up, layer["down"]["kernel"]))
+        gated = swiglu(gate, up) if self.shape.architecture == "llama" else in_float32(_geglu, gate, up)
+        return x + self._times(gated, layer["down"]["kernel"])
 
     def normed(self, scale: Float[Array, " width"], x: Float[Array, "... width"]) -> Float[Array, "... width"]:
         """Returns x / rms(x), times the weight, or in a Gemma 1 + weight."""
         scale = scale + 1.0 if self.shape.architecture == "gemma" else scale
-        return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + self.shape.norm_epsilon) * scale
+        epsilon = self.shape.norm_epsilon
+        return in_float32(
+            lambda x, scale: x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + epsilon) * scale, x, scale
+        )
 
     def _times(self, x: Array, kernel: Any) -> Array:
         how: dict[str, Any] = {"precision": self.compute.precision, "platform": self.compute.platform}
         if self.frozen and not isinstance(kernel, Adapted):
             return frozen_dot(x, kernel, **how)
         return linear(x, kernel, **how)
+
+
+def _geglu(gate: Array, up: Array) -> Array:
+    return jax.nn.gelu(gate, approximate=True) * up
