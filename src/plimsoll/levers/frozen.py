@@ -219,7 +219,7 @@ def over_tiles(
         return lax.dynamic_update_slice_in_dim(result, product(_cut(kernel, start, count, cut_axis)), start, 1)
 
     tiles, left = divmod(width, many)
-    result = jnp.zeros((x.shape[0], width), x.dtype)
+    result = lax.empty((x.shape[0], width), x.dtype)
     result = lax.fori_loop(0, tiles, lambda i, result: one_tile(i * many, many, result), result)
     return one_tile(width - left, left, result) if left else result
 

@@ -140,7 +140,10 @@ class Pretrained:
         self, layer: dict, x: Float[Array, "batch length width"], angles: Float[Array, "length half"]
     ) -> Float[Array, "batch length width"]:
         """Applies one layer, with its own weights: no axis of layers."""
-        x = self.attended(layer, x, angles)
+        attended = self.attended
+        if self.compute.remat in ("block", "offload"):
+            attended = jax.checkpoint(attended)
+        x = attended(layer, x, angles)
         return by_rows(in_chunks(self.fed, layer, x, chunk=self.compute.lever("mlp_chunk", 0)))
 
     def attended(self, layer: dict, x: Array, angles: Array) -> Array:
