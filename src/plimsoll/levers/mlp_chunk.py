@@ -21,29 +21,31 @@ from jaxtyping import Array, Float
 
 
 def in_chunks(
-    function: Callable[[Any, Float[Array, "batch rows width"]], Float[Array, "batch rows width"]],
+    function: Callable[[Any, Float[Array, "batch rows width"], Any], Float[Array, "batch rows width"]],
     params: Any,
     x: Float[Array, "batch length width"],
     *,
     chunk: int,
 ) -> Float[Array, "batch length width"]:
-    """Returns `function(params, x)` of a function that treats every position alone, `chunk` positions at a time.
+    """Returns `function(params, x, 0)` of a function that treats every position alone, `chunk` positions at a time.
 
     The backward pass keeps `x` alone. A chunk of 0, or one that is no shorter than the sequence, changes nothing.
 
     Args:
-        function: Function of the parameters and of rows of the stream; it may close over settings, but over no array.
+        function: Function of the parameters, of rows of the stream, and of the position of the first of them. It may
+            close over settings, but over no array.
         params: Its parameters, of which each may take a gradient.
         x: Stream.
         chunk: Positions at a time; need not divide the length.
     """
     batch, length, width = x.shape
     if not chunk or chunk >= length:
-        return function(params, x)
+        return function(params, x, 0)
     padded = jnp.pad(x, ((0, 0), (0, -length % chunk), (0, 0)))
     chunks = jnp.moveaxis(padded.reshape(batch, -1, chunk, width), 1, 0)
     step = jax.checkpoint(function, prevent_cse=False)
-    _, chunks = jax.lax.scan(lambda carry, rows: (carry, step(params, rows)), None, chunks)
+    firsts = jnp.arange(chunks.shape[0]) * chunk
+    _, chunks = jax.lax.scan(lambda carry, part: (carry, step(params, *part)), None, (chunks, firsts))
     return jnp.moveaxis(chunks, 0, 1).reshape(padded.shape)[:, :length]
 
 

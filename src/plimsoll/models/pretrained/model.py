@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Int
 from plimsoll.levers.activations import in_float32, stream, swiglu
 from plimsoll.levers.attention import causal_attention
 from plimsoll.levers.frozen import frozen_dot, frozen_dot_rows, layers_of
-from plimsoll.levers.lora import Adapted, linear
+from plimsoll.levers.lora import Adapted, from_position, linear
 from plimsoll.levers.mlp_chunk import in_chunks
 from plimsoll.levers.precision import dot_rows
 from plimsoll.levers.remat import keep, rematerialised, scan_blocks
@@ -160,8 +160,9 @@ class Pretrained:
         mixed = mixed.swapaxes(1, 2).reshape(*x.shape[:2], shape.heads * shape.head_width)
         return x + keep(self._times(mixed, layer["out"]["kernel"]))
 
-    def fed(self, layer: dict, x: Array) -> Array:
-        """Returns x + feed-forward(norm(x)), of each position by itself."""
+    def fed(self, layer: dict, x: Array, first: Any = 0) -> Array:
+        """Returns x + feed-forward(norm(x)), of each position by itself; `first` is that of the first of them."""
+        layer = from_position(layer, first)
         normed = self.normed(layer["feed_norm"]["scale"], x)
         gate, up = (keep(self._times(normed, layer[name]["kernel"])) for name in ("gate", "up"))
         gated = swiglu(gate, up) if self.shape.architecture == "llama" else in_float32(_geglu, gate, up)
