@@ -2,9 +2,11 @@
 
     python benchmarks/nf4_codes.py [--python .venv-peer-optimizers/bin/python] [--rows 4096] [--cols 1024]
 
-Draws kernels (normal, heavy-tailed, in bfloat16, half zeros with whole groups of them), packs them with `levers.frozen.packed` and by
-bitsandbytes on its CPU, in an interpreter of its own that has it (`--python`), and counts codes that differ, and by how
-much the numbers they stand for do: bitsandbytes keeps the largest of a block in float32, and plimsoll in bfloat16.
+Draws kernels (normal, heavy-tailed, in bfloat16, half zeros with whole groups of them), packs them with
+`levers.frozen.packed` and by bitsandbytes on its CPU, in an interpreter of its own that has it (`--python`), and counts
+the codes that differ. Beside them stands the root mean square of what each rounded off: bitsandbytes keeps the largest
+of a block in float32, and plimsoll in bfloat16.
+
 Prints a line for each kernel; says why and ends with 0 where that interpreter has no bitsandbytes. Writes one JSON to
 bench-out/.
 """

@@ -212,7 +212,9 @@ class LoRA:
         learned: dict[str, dict[str, Array]] = {}
         for number, (name, (*lead, inner, cols)) in enumerate(self.adapted_shapes(params["trainable"]).items()):
             bound = inner**-0.5  # PEFT: kaiming_uniform_ with a = sqrt(5)
-            a = jax.random.uniform(jax.random.fold_in(key, number), (*lead, inner, self.rank), minval=-bound, maxval=bound)
+            a = jax.random.uniform(
+                jax.random.fold_in(key, number), (*lead, inner, self.rank), minval=-bound, maxval=bound
+            )
             learned[name] = {"a": a, "b": jnp.zeros((*lead, self.rank, cols))}
         return {"trainable": learned, "frozen": {"base": params["trainable"], "frozen": params.get("frozen", {})}}
 

@@ -24,8 +24,8 @@ from plimsoll.types import Numerics
 LEVERS: dict[str, Lever] = {
     lever.name: lever
     for lever in (
-        MICRO_BATCH, REMAT, UNROLL, LOSS_CHUNK, ATTENTION_CHUNK, MLP_CHUNK, LAYERWISE, PRECISION, ACTIVATIONS, DETERMINISTIC,
-        OPTIMIZER_BITS, WEIGHT_BITS, FROZEN_BITS, EMA_BITS, OFFLOAD, FSDP, PREFETCHED, ASYNC_SAVE,
+        MICRO_BATCH, REMAT, UNROLL, LOSS_CHUNK, ATTENTION_CHUNK, MLP_CHUNK, LAYERWISE, PRECISION, ACTIVATIONS,
+        DETERMINISTIC, OPTIMIZER_BITS, WEIGHT_BITS, FROZEN_BITS, EMA_BITS, OFFLOAD, FSDP, PREFETCHED, ASYNC_SAVE,
     )
 }  # fmt: skip
 """Levers by name, in the order in which options, words and tables list them."""
@@ -39,8 +39,8 @@ under a clip with 7/4 of that of the layers. Levers that are not named here come
 CHAIN_ORDER = ("optimizer_bits", "frozen_bits", "ema_bits", "weight_bits")
 """Chained levers in the order in which they are pulled: first the state, which loses least. Others come last."""
 RUNG_ORDER = (
-    "save", "micro-batch", "loss-chunk", "micro-batch-1", "attention", "remat", "mlp-chunk", "layerwise", "prefetch", "offload",
-    "bfloat16", "activations-16",
+    "save", "micro-batch", "loss-chunk", "micro-batch-1", "attention", "remat", "mlp-chunk", "layerwise", "prefetch",
+    "offload", "bfloat16", "activations-16",
     "optimizer-8", "ema-16", "weights-24", "weights-16", "frozen-16", "frozen-8", "frozen-4",
 )  # fmt: skip
 """Rungs of a ladder. Others come last of their class."""

@@ -106,7 +106,8 @@ def test_an_adapter_of_another_model_is_refused_by_what_does_not_fit(folder):
     ("settings", "said"),
     [
         ({"peft_type": "IA3"}, "'IA3'"), ({"use_dora": True}, "use_dora"), ({"bias": "all"}, "bias"),
-        ({"modules_to_save": ["lm_head"]}, "modules_to_save"), ({"r": "many"}, "r and lora_alpha"), ({"r": 0}, "rank 0"),
+        ({"modules_to_save": ["lm_head"]}, "modules_to_save"), ({"r": "many"}, "r and lora_alpha"),
+        ({"r": 0}, "rank 0"),
     ],
 )  # fmt: skip
 def test_settings_that_are_not_computed_here_are_refused_by_name(folder, settings, said):

@@ -130,8 +130,8 @@ def read_adapter(
     known = {published: path for path, published in PATHS.items()}
     if unknown := sorted(found - known.keys()):
         raise DataError(
-            f"the adapter in {folder} is beside {', '.join(unknown)}, and {', '.join(known)} are adapted here: train one"
-            " of these, or merge it into its model first"
+            f"the adapter in {folder} is beside {', '.join(unknown)}, and {', '.join(known)} are adapted here: train"
+            " one of these, or merge it into its model first"
         )
     paths = {path for path, published in PATHS.items() if published in found}
     if targets is not None and set(targets) != paths:
@@ -176,12 +176,14 @@ def read_settings(folder: Path) -> AdapterSettings:
             f"{path} is not the configuration of a LoRA adapter ({type(problem).__name__}: {str(problem)[:120]}): it"
             " says r and lora_alpha. Copy it again"
         ) from None
-    others = [name for name in ELSEWISE if config.get(name)] + (["bias"] if config.get("bias", "none") != "none" else [])
+    others = [name for name in ELSEWISE if config.get(name)] + (
+        ["bias"] if config.get("bias", "none") != "none" else []
+    )
     if kind != "LORA" or others or settings.rank < 1:
         reason = f"sets {', '.join(others)}" if others else f"is of type {kind!r} and rank {settings.rank}"
         raise DataError(
-            f"{path} {reason}, and plain LoRA is computed here (peft_type LORA, rsLoRA included): merge it into its model"
-            " with PEFT, and name that model"
+            f"{path} {reason}, and plain LoRA is computed here (peft_type LORA, rsLoRA included): merge it into its"
+            " model with PEFT, and name that model"
         )
     return settings
 

@@ -34,7 +34,7 @@ class PretrainedNextToken:
         """Returns the model's weights in so many bits (`types.StoresFrozen`), the head in `head_bits` at least."""
         if "head" not in frozen:
             return kept(frozen, bits)
-        head_bits = max(bits, self.head_bits)
+        head_bits: FrozenBits = max(bits, self.head_bits)  # type: ignore[assignment]
         rest = {name: part for name, part in frozen.items() if name != "head"}
         return kept(rest, bits) | kept({"head": frozen["head"]}, head_bits)
 
