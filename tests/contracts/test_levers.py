@@ -51,6 +51,12 @@ LEVERS = {
     "weight_bits": Row(
         replace(OFF, optimizer_bits=8), replace(OFF, optimizer_bits=8, weight_bits=16), 0.85, of="state"
     ),
+    "mlp_chunk": Row(
+        replace(CHUNKED, micro_batch=2, remat="block"),
+        replace(CHUNKED, micro_batch=2, remat="block").with_levers(mlp_chunk=32),
+        0.9,
+        size={"seq_len": 512, "batch_size": 2},
+    ),
     "layerwise": Row(SMALL, replace(SMALL, layerwise=2), 0.5, size=WIDE),
 }
 FURTHER = {
@@ -218,7 +224,17 @@ def averaged(decay, bits):
 
 def test_every_lever_file_is_held_here():
     files = {path.stem for path in Path(plimsoll.levers.__path__[0]).glob("*.py")} - {"__init__", "lever", "registry"}
-    held = {"precision", "remat", "chunked_loss", "attention", "eight_bit", "weight_bits", "layerwise", "activations"}
+    held = {
+        "precision",
+        "remat",
+        "chunked_loss",
+        "attention",
+        "eight_bit",
+        "weight_bits",
+        "layerwise",
+        "activations",
+        "mlp_chunk",
+    }
     elsewhere = {"frozen", "lora", "offload", "sharding", "ema"}
     assert files == held | elsewhere | NUMBERS_ONLY, "a new lever needs a row in LEVERS"
 

@@ -1,5 +1,8 @@
 """Frozen weights in fewer bits: how far they are from what they were, what they weigh, and who gets a gradient."""
 
+from functools import partial
+from statistics import NormalDist
+
 import hypothesis.extra.numpy as arrays
 import jax
 import jax.numpy as jnp
@@ -9,21 +12,34 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hypotheses import examples
-from plimsoll.levers.frozen import GROUP, Packed, frozen_dot, nf4_levels, packed, stored, widened
-from plimsoll.levers.precision import dot
+from plimsoll.levers.frozen import (
+    GROUP,
+    NF4_LEVELS,
+    TILE,
+    Packed,
+    frozen_dot,
+    frozen_dot_rows,
+    over_tiles,
+    packed,
+    stored,
+    widened,
+)
+from plimsoll.levers.precision import Form, dot, dot_rows
 from plimsoll.training.program import tree_bytes
 
-LEVELS = np.array(nf4_levels())
+LEVELS = np.array(NF4_LEVELS)
 
 
 def kernel(rows=256, cols=48, seed=0):
     return np.random.default_rng(seed).standard_normal((rows, cols), np.float32)
 
 
-def test_nf4_has_the_published_levels():
-    published = [-1.0, -0.6961928, -0.5250730, -0.3949175, -0.2844414, -0.1847734, -0.0910500, 0.0]
-    published += [0.0795803, 0.1609302, 0.2461123, 0.3379152, 0.4407098, 0.5626170, 0.7229568, 1.0]
-    np.testing.assert_allclose(LEVELS, published, atol=2e-7)
+def test_nf4_is_zero_and_quantiles_in_equal_steps_of_probability():
+    """Dettmers et al. 2023, equation 4: the outermost probability is the mean of 1 - 1/30 and 1 - 1/32."""
+    outermost, normal = (2 - 1 / 30 - 1 / 32) / 2, NormalDist()
+    above = [normal.inv_cdf(p) for p in np.linspace(outermost, 0.5, 9)[:-1]]
+    below = [-normal.inv_cdf(p) for p in np.linspace(outermost, 0.5, 8)[:-1]]
+    np.testing.assert_allclose(LEVELS, np.array(sorted([*above, 0.0, *below])) / above[0], atol=2e-7)
 
 
 there_and_back = jax.jit(lambda whole, bits: widened(packed(whole, bits)), static_argnums=1)
@@ -148,3 +164,51 @@ def test_what_a_leaf_is_stored_as(path, shape, bits, kept):
     assert (leaf.bits if isinstance(leaf, Packed) else leaf.dtype.name) == kept
     integers = {"kernel": jnp.ones((64, 64), jnp.int32)}
     assert stored(integers, 8)["kernel"].dtype == jnp.int32
+
+
+def test_codes_are_chosen_by_the_exact_largest_of_a_group():
+    """As bitsandbytes does: 0.2 is nearer to 0.2461 than to 0.1609, and of a scale that was rounded up, not."""
+    bound, largest = np.float32((NF4_LEVELS[9] + NF4_LEVELS[10]) / 2), np.float32(1 + 2.0**-8 + 2.0**-12)
+    kernel = np.zeros((64, 2), np.float32)
+    kernel[[0, 1], 0] = largest, largest * bound * np.float32(1 + 1e-6)
+    found = jax.jit(packed, static_argnums=1)(jnp.asarray(kernel), 4)
+    assert found.codes[0].tolist() == [15 + 16 * 10, 7 + 16 * 7]
+    assert float(found.scales[0, 0]) > largest * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("bits", [16, 8, 4])
+@pytest.mark.parametrize("axis", [-2, -1])
+@pytest.mark.parametrize("tile", [64 * 64, 64 * 150])
+def test_tiles_of_a_kernel_make_the_product_of_the_whole(bits, axis, tile):
+    whole, x = jnp.asarray(kernel(320, 192)), jnp.asarray(kernel(8, 320 if axis == -2 else 192, seed=1))
+    held = whole.astype(jnp.bfloat16) if bits == 16 else packed(whole, bits)
+    form = Form("float32", "cpu")
+    found = jax.jit(partial(over_tiles, axis=axis, form=form, tile=tile))(x, held)
+    expected = jax.jit(partial(over_tiles, axis=axis, form=form, tile=320 * 192))(x, held)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("product", [frozen_dot, frozen_dot_rows])
+def test_a_large_kernel_is_widened_a_tile_at_a_time(product):
+    """Of 2^25 weights in NF4, a copy is 128 MiB; a tile is 32."""
+    inner, cols = 2**11, 2**14
+    shape = (inner, cols) if product is frozen_dot else (cols, inner)
+    held = jax.eval_shape(partial(packed, bits=4), jax.ShapeDtypeStruct(shape, jnp.float32))
+    x = jax.ShapeDtypeStruct((64, inner), jnp.float32)
+
+    def gradient(x, held):
+        return jax.grad(lambda x: jnp.sum(jnp.sin(product(x, held, precision="float32", platform="cpu"))))(x)
+
+    temporaries = jax.jit(gradient).lower(x, held).compile().memory_analysis().temp_size_in_bytes
+    assert temporaries < 4 * TILE + 4 * 4 * 64 * cols
+    assert temporaries < 2 * inner * cols
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_rows_of_a_frozen_table_are_multiplied_like_columns(precision):
+    table, x = packed(jnp.asarray(kernel(192, 64)), 4), jnp.asarray(kernel(8, 64, seed=1))
+    how = {"precision": precision, "platform": "cpu"}
+    value, pull = jax.vjp(lambda x: frozen_dot_rows(x, table, **how), x)
+    plain, pull_plain = jax.vjp(lambda x: dot_rows(x, widened(table), **how), x)
+    np.testing.assert_array_equal(value, plain)
+    np.testing.assert_array_equal(pull(value)[0], pull_plain(plain)[0])

@@ -1,5 +1,6 @@
 """LoRA begins as the frozen model, learns nothing but its factors, and holds nothing for the rest."""
 
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -9,8 +10,8 @@ import optax
 import pytest
 
 from plimsoll.errors import RecipeError
-from plimsoll.levers.frozen import widened
-from plimsoll.levers.lora import LoRA
+from plimsoll.levers.frozen import Packed, packed, widened
+from plimsoll.levers.lora import Adapted, LoRA, from_position, linear
 from plimsoll.models.language import NextToken
 from plimsoll.models.sizing import DecoderShape
 from plimsoll.training.program import tree_bytes
@@ -18,6 +19,7 @@ from plimsoll.training.step import make_init, make_step
 from plimsoll.types import Compute
 
 SHAPE = DecoderShape(vocab=128, width=64, layers=2, heads=2, inner=128, tied=True)
+HOW = {"precision": "float32", "platform": "cpu"}
 ATTENTION = ("blocks/(query|value)/kernel",)
 
 
@@ -100,3 +102,118 @@ def test_frozen_weights_of_ones_own_loss_are_read_widened():
     tree = {"w": jnp.ones((64, 64))}
     assert widened(tree["w"]) is not None
     np.testing.assert_array_equal(widened(tree["w"], jnp.bfloat16), np.ones((64, 64)))
+
+
+KERNEL = jnp.asarray(np.random.default_rng(1).standard_normal((64, 32), np.float32))
+
+
+def adapter(dropout=0.0, examples=2):
+    random = np.random.default_rng(2)
+    a, b = (jnp.asarray(random.standard_normal(sides, np.float32)) for sides in ((64, 4), (4, 32)))
+    keys = jnp.arange(examples, dtype=jnp.uint32) if dropout else None
+    return Adapted(packed(KERNEL, 4), a, b, 0.5, dropout, keys)
+
+
+def rows(examples=2, length=8):
+    return jnp.asarray(np.random.default_rng(3).standard_normal((examples, length, 64), np.float32))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.25])
+def test_the_derivative_of_an_adapted_product_is_that_of_the_plain_one(dropout):
+    adapted, x = adapter(dropout), rows()
+    wide = widened(adapted.base)
+    # What is dropped is seen with one-hot factors: of zeros and 1 / (1 - share) alone.
+    shown = replace(adapted, base=jnp.zeros((64, 64)), a=jnp.eye(64), b=jnp.eye(64), scale=1.0)
+    mask = linear(jnp.ones_like(x), shown, **HOW)
+    assert set(np.unique(mask).tolist()) == ({0.0, np.float32(1 / 0.75)} if dropout else {1.0})
+
+    def plain(x, a, b):
+        return jnp.sum(jnp.sin(x @ wide + 0.5 * ((mask * x) @ a) @ b))
+
+    def ours(x, a, b):
+        return jnp.sum(jnp.sin(linear(x, replace(adapted, a=a, b=b), **HOW)))
+
+    expected = jax.value_and_grad(plain, argnums=(0, 1, 2))(x, adapted.a, adapted.b)
+    found = jax.jit(jax.value_and_grad(ours, argnums=(0, 1, 2)))(x, adapted.a, adapted.b)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), found, expected)
+
+
+def test_the_backward_pass_keeps_the_input_and_nothing_else_that_is_as_long(capsys):
+    x = rows(2, 256)
+    jax.ad_checkpoint.print_saved_residuals(lambda x, a: linear(x, replace(adapter(0.25), a=a), **HOW), x, adapter().a)
+    kept = [line for line in capsys.readouterr().out.splitlines() if "512" in line or "256" in line]
+    assert any("f32[512,64]" in line or "f32[2,256,64]" in line for line in kept)
+    assert all("[512,64]" in line or "[2,256,64]" in line or "u32[512]" in line for line in kept), kept
+
+
+def test_a_share_is_dropped_anew_of_every_example_layer_and_kernel_and_nothing_in_an_evaluation():
+    task = LoRA(base(), ATTENTION, rank=4, dropout=0.25)
+    params = jax.jit(task.init)(jax.random.key(0))
+    keys = jax.vmap(jax.random.key)(jnp.arange(3))
+    blocks = task.adapted(params, keys)["blocks"]
+    drawn = np.stack([blocks[name]["kernel"].keys for name in ("query", "value")])
+    assert drawn.shape == (2, SHAPE.layers, 3)
+    assert len(np.unique(drawn)) == drawn.size
+    assert task.adapted(params)["blocks"]["query"]["kernel"].keys is None
+    shown = Adapted(jnp.zeros((64, 64)), jnp.eye(64), jnp.eye(64), 1.0, 0.25, jnp.asarray(drawn[0, 0]))
+    mask = np.asarray(linear(jnp.ones((3, 500, 64)), shown, **HOW))
+    assert np.mean(mask == 0) == pytest.approx(0.25, abs=0.01)
+
+
+def test_a_chunk_of_positions_drops_what_the_whole_does():
+    adapted, x = adapter(0.25), rows()
+    whole = linear(x, adapted, **HOW)
+    last = linear(x[:, 5:], from_position({"kernel": adapted}, jnp.int32(5))["kernel"], **HOW)
+    np.testing.assert_allclose(last, whole[:, 5:], rtol=1e-5, atol=1e-5)
+
+
+def test_scales_and_initial_values_are_pefts():
+    assert LoRA(base(), ATTENTION, rank=16, alpha=8).scale == 0.5
+    assert LoRA(base(), ATTENTION, rank=16, alpha=8, rslora=True).scale == 2
+    learned = jax.jit(LoRA(base(), "q,down", rank=4).init)(jax.random.key(0))["trainable"]
+    assert set(learned) == {"blocks/query/kernel", "blocks/down/kernel"}
+    for name, inner in (("query", 64), ("down", 128)):
+        a = learned[f"blocks/{name}/kernel"]["a"]
+        assert a.shape == (2, inner, 4)
+        assert 0.9 * inner**-0.5 < jnp.abs(a).max() <= inner**-0.5  # torch's kaiming_uniform_ with a = sqrt(5)
+        assert not learned[f"blocks/{name}/kernel"]["b"].any()
+
+
+EVERY = {"query", "key", "value", "out", "gate", "up", "down"}
+
+
+@pytest.mark.parametrize(
+    ("targets", "kernels"),
+    [("q,v", {"query", "value"}), ("all-linear", EVERY), ([" o"], {"out"}),
+     (r"blocks/(up|down)/.*", {"up", "down"}), (["q", "gate"], {"query", "gate"})],
+)  # fmt: skip
+def test_targets_are_short_names_all_kernels_or_a_pattern(targets, kernels):
+    targets = [name.strip() for name in targets] if isinstance(targets, list) else targets
+    weights = jax.eval_shape(base().init, jax.random.key(0))["trainable"]
+    found = LoRA(base(), targets, rank=2).adapted_shapes(weights)
+    assert set(found) == {f"blocks/{name}/kernel" for name in kernels}
+
+
+@pytest.mark.parametrize(
+    ("targets", "said"),
+    [(".*", "matches every leaf"), ("", "names nothing"), ("q,(", "no regular expression"), ("q,nothing", "no leaf")],
+)
+def test_targets_that_are_everything_nothing_or_no_pattern_are_refused(targets, said):
+    with pytest.raises(RecipeError, match=said):
+        LoRA(base(), targets, rank=2).adapted_shapes(jax.eval_shape(base().init, jax.random.key(0))["trainable"])
+    with pytest.raises(RecipeError, match="below 1"):
+        LoRA(base(), "q", rank=2, dropout=1.0)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_qloras_loss_is_that_of_the_dequantised_base(bits):
+    """To 1e-6, and so are the gradients of the factors."""
+    task = LoRA(base("block"), "all-linear", rank=4)
+    params = jax.jit(task.init)(jax.random.key(0))
+    learned = jax.tree.map(lambda leaf: leaf + 0.01, params["trainable"])
+    few = params | {"frozen": task.stored(params["frozen"], bits)}
+    wide = jax.tree.map(widened, few["frozen"], is_leaf=lambda leaf: isinstance(leaf, Packed))
+    gradients = jax.jit(jax.value_and_grad(lambda learned, params: loss_of(task, params | {"trainable": learned})))
+    found, expected = gradients(learned, few), gradients(learned, few | {"frozen": wide})
+    assert float(found[0]) == pytest.approx(float(expected[0]), rel=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), found[1], expected[1])

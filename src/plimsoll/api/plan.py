@@ -261,6 +261,7 @@ def _problem(described: Recipe, target: Chip, prepared: Prepared | None, **reque
         loss_rows=described.loss_rows,
         loss_whole=described.loss_whole,
         attention_chunks=described.attention_chunks,
+        mlp_chunks=described.mlp_chunks,
         layerwise=described.layerwise_passes,
         host_bytes=host_bytes,
         data_advice=described.data_advice(),

@@ -41,6 +41,7 @@ def chunked_cross_entropy(
     chunk: int,
     lift: float = 1.0,
     platform: str = "cpu",
+    learned: bool = True,
 ) -> Float[Array, ""]:
     """Sums `-log p(label)`, in nats, over the tokens whose label is not `IGNORE`, `chunk` tokens at a time.
 
@@ -51,21 +52,22 @@ def chunked_cross_entropy(
     What flows back into `head` is a probability, or one less: made before any scale of the loss is known. A head that
     rounds it to float16 would lose those below 6e-8, so it is multiplied by `lift` on the way in and what comes out is
     divided by it: `LIFT` there, a power of two, so that it changes nothing else. On an accelerator (`platform`) the
-    gradient of the logits is written once (`nats_in_one_pass`).
+    gradient of the logits is written once (`nats_in_one_pass`). Without `learned` the weights take no gradient, which
+    would be as large as they are, in float32; they may then have any form that `head` reads.
     """
     nats = each_nats if platform == "cpu" else nats_in_one_pass
-    return chunked_sum(hidden, weights, labels, rule=_NatsOf(head, nats), chunk=chunk, lift=lift)
+    rule, learned_weights, fixed = _NatsOf(head, nats), weights if learned else None, None if learned else weights
+    return chunked_sum(hidden, learned_weights, labels, rule=rule, fixed=fixed, chunk=chunk, lift=lift)
 
 
 class _NatsOf(NamedTuple):
-    """The rule of one softmax."""
+    """The rule of one softmax, over weights that are learned or fixed."""
 
     head: Head
     nats: Callable[[Array, Array], Array]
 
-    def __call__(self, rows: Array, weights: Any, labels: Array, fixed: None) -> Array:
-        del fixed
-        return jnp.sum(self.nats(self.head(rows, weights), labels))
+    def __call__(self, rows: Array, weights: Any, labels: Array, fixed: Any) -> Array:
+        return jnp.sum(self.nats(self.head(rows, fixed if weights is None else weights), labels))
 
 
 def chunked_sum(

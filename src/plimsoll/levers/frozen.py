@@ -2,55 +2,59 @@
 
 A kernel of (rows, cols) is cut into groups of 64 rows; a group of a column shares one scale, a bfloat16. int8 keeps
 the nearest of 255 equal steps, 1.03 bytes a weight; NF4 the nearest of 16 quantiles of the normal distribution, two
-to a byte, 0.53. Dettmers et al. 2023, https://arxiv.org/abs/2305.14314, section 3. A weight is widened where it is
-used, in the forward pass and again in the backward pass, and no activation is kept for a gradient that nobody wants.
+to a byte, 0.53. Dettmers et al. 2023, https://arxiv.org/abs/2305.14314, section 3. Codes are those of bitsandbytes for
+blocks of 64 (benchmarks/nf4_codes.py): chosen with the exact largest of a group, which is rounded when it is kept.
+
+A weight is widened where it is used, in the forward pass and again in the backward pass, to the type that the product
+reads, and of a large kernel a tile of `TILE` at a time. No activation is kept for a gradient that nobody wants.
 
 Price: widening, for every dot; on a CPU NF4 costs as much as a small dot does. Leave it off where the weights fit.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import partial
-from statistics import NormalDist
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 from jaxtyping import Float
 
-from plimsoll.levers.offload import fetched
+from plimsoll.levers.offload import fetched, on_host
 from plimsoll.levers.precision import Form, Precision
-from plimsoll.levers.weight_bits import readable
+from plimsoll.levers.weight_bits import as_bits, readable
 from plimsoll.types import NORMS_AND_BIASES
 
 GROUP = 64
 """Rows that share a scale, as in QLoRA."""
 READ_BY_ROWS = "embedding"
 """A leaf on whose path this word stands is looked up, not multiplied: at least 16 bits."""
+TILE = 2**23
+"""Elements of a kernel that are widened at a time, at most: 16 MiB of bfloat16."""
 SMALLEST = 4096
 """Elements below which a leaf keeps its precision. Norms and biases keep it at any size, stacked or not."""
+
+LEAST = 2.0**-126
+"""Stands for the largest of a group of zeros: the least number that no processor takes for zero."""
 
 FrozenBits = Literal[32, 16, 8, 4]
 
 
-def nf4_levels() -> tuple[float, ...]:
-    """Returns the 16 values of NF4: zero, and quantiles of N(0, 1) scaled to [-1, 1].
-
-    They are in equal steps of probability, 8 above zero and 7 below; the outermost probability is the mean of 1 - 1/30
-    and 1 - 1/32. Dettmers et al. 2023, equation 4.
-    """
-    outermost = (2 - 1 / 30 - 1 / 32) / 2
-    normal = NormalDist()
-    above = [normal.inv_cdf(p) for p in np.linspace(outermost, 0.5, 9)[:-1]]
-    below = [-normal.inv_cdf(p) for p in np.linspace(outermost, 0.5, 8)[:-1]]
-    largest = above[0]
-    return tuple(sorted(value / largest for value in [*above, 0.0, *below]))
+NF4_LEVELS = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
+    -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
+    0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+)  # fmt: skip
+"""The 16 values of NF4, as published (Dettmers et al. 2023, appendix E): zero, and quantiles of N(0, 1) scaled to
+[-1, 1], in equal steps of probability, 8 above zero and 7 below (equation 4)."""
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["codes", "scales"], meta_fields=["bits", "rows"])
+@partial(jax.tree_util.register_dataclass, data_fields=["codes", "scales", "layer"], meta_fields=["bits", "rows"])
 @dataclass(frozen=True)
 class Packed:
     """A kernel in 8 or 4 bits. It may be stacked: what stands before the last two axes is kept."""
@@ -62,14 +66,17 @@ class Packed:
     bits: Literal[8, 4] = field(default=8)
     rows: int = field(default=0)
     """Before they were filled up to whole groups."""
+    layer: Array | None = None
+    """Layer of a stack that this is (`layers_of`): codes and scales are still those of all layers."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (*self.scales.shape[:-2], self.rows, self.scales.shape[-1])
+        lead = self.scales.shape[(0 if self.layer is None else 1) : -2]
+        return (*lead, self.rows, self.scales.shape[-1])
 
     @property
     def ndim(self) -> int:
-        return self.scales.ndim
+        return len(self.shape)
 
 
 def packed(kernel: Float[Array, "... rows cols"], bits: Literal[8, 4]) -> Packed:
@@ -78,13 +85,15 @@ def packed(kernel: Float[Array, "... rows cols"], bits: Literal[8, 4]) -> Packed
     groups = -(-rows // GROUP)
     filled = jnp.pad(kernel.astype(jnp.float32), [(0, 0)] * len(lead) + [(0, groups * GROUP - rows), (0, 0)])
     grouped = filled.reshape(*lead, groups, GROUP, cols)
-    scales = jnp.max(jnp.abs(grouped), axis=-2).astype(jnp.bfloat16)
-    scale = scales.astype(jnp.float32)[..., None, :]
-    unit = grouped / jnp.where(scale > 0, scale, 1)
+    largest = jnp.max(jnp.abs(grouped), axis=-2)
+    scales = largest.astype(jnp.bfloat16)
     if bits == 8:
+        scale = scales.astype(jnp.float32)[..., None, :]
+        unit = grouped / jnp.where(scale > 0, scale, 1)
         codes = jnp.clip(jnp.round(unit * 127), -127, 127).astype(jnp.int8)
     else:
-        levels = np.array(nf4_levels(), np.float32)
+        unit = grouped * (1 / jnp.maximum(largest, LEAST))[..., None, :]  # as bitsandbytes rounds it
+        levels = np.array(NF4_LEVELS, np.float32)
         codes = jnp.searchsorted(jnp.asarray((levels[1:] + levels[:-1]) / 2), unit).astype(jnp.uint8)
         codes = codes[..., 0::2, :] | (codes[..., 1::2, :] << 4)
     return Packed(codes.reshape(*lead, -1, cols), scales, bits, rows)
@@ -98,6 +107,9 @@ def widened(leaf: Any, dtype: Any = jnp.float32) -> Any:
     What lies in the host's memory is copied to the device: widen one layer at a time, inside the loop over them.
     """
     leaf = fetched(leaf)
+    if isinstance(leaf, Packed) and leaf.layer is not None:
+        codes, scales = (lax.dynamic_index_in_dim(x, leaf.layer, 0, keepdims=False) for x in (leaf.codes, leaf.scales))
+        leaf = replace(leaf, codes=codes, scales=scales, layer=None)
     if not isinstance(leaf, Packed):
         leaf = readable(leaf)
         return leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
@@ -105,11 +117,32 @@ def widened(leaf: Any, dtype: Any = jnp.float32) -> Any:
     if leaf.bits == 8:
         unit = leaf.codes.reshape(*lead, groups, GROUP, cols).astype(jnp.float32) / 127
     else:
-        pairs = leaf.codes.reshape(*lead, groups, GROUP // 2, cols)
-        both = jnp.stack([pairs & 15, pairs >> 4], axis=-2)
-        unit = jnp.asarray(nf4_levels(), jnp.float32)[both].reshape(*lead, groups, GROUP, cols)
+        pairs = leaf.codes.reshape(*lead, groups, GROUP // 2, 1, cols)
+        codes = (pairs >> jnp.array([0, 4], jnp.uint8)[:, None]) & 15
+        unit = jnp.asarray(NF4_LEVELS, jnp.float32).at[codes].get(mode="promise_in_bounds")
+        unit = unit.reshape(*lead, groups, GROUP, cols)
     wide = (unit * leaf.scales.astype(jnp.float32)[..., None, :]).astype(dtype)
     return wide.reshape(*lead, groups * GROUP, cols)[..., : leaf.rows, :]
+
+
+def layers_of(stacked: Any) -> tuple[Any, Callable[[Any], Any]]:
+    """Returns what a scan over layers cuts of their stacks, and a function from a layer of it to that layer's tree.
+
+    Packed kernels are not cut but closed over, each with the layer's number: what a scan cuts of them is copied
+    wherever a loop over tiles reads it, all of a layer's codes at once. Those in the host's memory are cut, and fetched
+    a layer at a time.
+    """
+    leaves, tree = jax.tree.flatten(stacked, is_leaf=lambda leaf: isinstance(leaf, Packed))
+    whole = [isinstance(leaf, Packed) and not on_host(leaf.codes) for leaf in leaves]
+    cut = [None if stays else leaf for leaf, stays in zip(leaves, whole, strict=True)]
+    layers = next(jax.tree.leaves(leaf)[0].shape[0] for leaf in leaves)
+
+    def layer_of(numbered: tuple[Array, list[Any]]) -> Any:
+        number, parts = numbered
+        both = zip(leaves, whole, parts, strict=True)
+        return tree.unflatten([replace(leaf, layer=number) if stays else part for leaf, stays, part in both])
+
+    return (jnp.arange(layers), cut), layer_of
 
 
 def stored(tree: Any, bits: FrozenBits) -> Any:
@@ -130,23 +163,88 @@ def frozen_dot(
     x: Float[Array, "... rows inner"], kernel: Array | Packed, *, precision: Precision, platform: str
 ) -> Float[Array, "... rows cols"]:
     """Returns `x @ kernel` in the type of `x`, with a gradient for `x` alone."""
-    rows = x.reshape(-1, x.shape[-1])
-    product: Any = _frozen_product(rows, kernel, Form(precision, platform))
-    return jnp.reshape(product, (*x.shape[:-1], kernel.shape[-1]))
+    return _frozen(x, kernel, -2, Form(precision, platform))
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _frozen_product(x: Array, kernel: Any, form: Form) -> Array:
-    return form.contract(form.operand(x), form.operand(widened(kernel)), b_axis=-2, to=x.dtype)
+def frozen_dot_rows(
+    x: Float[Array, "... rows inner"], table: Array | Packed, *, precision: Precision, platform: str
+) -> Float[Array, "... rows cols"]:
+    """Returns `x @ table.T`, likewise: the output layer over frozen embeddings of (cols, inner)."""
+    return _frozen(x, table, -1, Form(precision, platform))
 
 
-def _forward(x: Array, kernel: Any, form: Form):
-    return _frozen_product(x, kernel, form), kernel
+def _frozen(x: Array, kernel: Any, axis: int, form: Form) -> Array:
+    product: Any = _frozen_product(x.reshape(-1, x.shape[-1]), kernel, axis, form)
+    return jnp.reshape(product, (*x.shape[:-1], -1))
 
 
-def _backward(form: Form, kernel: Any, grad: Array):
-    grad_x = form.contract(form.operand(grad), form.operand(widened(kernel)), b_axis=-1, to=grad.dtype)
-    return grad_x, None  # of a kernel that is frozen
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _frozen_product(x: Array, kernel: Any, axis: int, form: Form) -> Array:
+    return over_tiles(x, kernel, axis, form)
+
+
+def _forward(x: Array, kernel: Any, axis: int, form: Form):
+    return _frozen_product(x, kernel, axis, form), kernel
+
+
+def _backward(axis: int, form: Form, kernel: Any, grad: Array):
+    return over_tiles(grad, kernel, -3 - axis, form), None  # of a kernel that is frozen
 
 
 _frozen_product.defvjp(_forward, _backward)
+
+
+def over_tiles(
+    x: Float[Array, "rows inner"], kernel: Array | Packed, axis: int, form: Form, *, tile: int = TILE
+) -> Float[Array, "rows cols"]:
+    """Returns the product in the type of `x`, summed over `axis` (-1 or -2) of the kernel.
+
+    No more than about `tile` elements of the kernel are widened at a time: it is cut along the other axis, so that no
+    sum is.
+    """
+    kernel, operand = fetched(kernel), form.operand(x)
+    cut_axis = -3 - axis
+    width, inner = kernel.shape[cut_axis], kernel.shape[axis]
+
+    def product(part: Any) -> Array:
+        return form.contract(operand, widened(part, operand.dtype), b_axis=axis, to=x.dtype)
+
+    many = width if _read_as_it_is(kernel, operand.dtype) else _columns(width, most=tile // inner)
+    if many == width:
+        return product(kernel)
+    if not isinstance(kernel, Packed) and kernel.dtype == jnp.bfloat16:  # or XLA for CPU widens all of it first
+        kernel = as_bits(kernel)
+
+    def one_tile(start: Any, count: int, result: Array) -> Array:
+        return lax.dynamic_update_slice_in_dim(result, product(_cut(kernel, start, count, cut_axis)), start, 1)
+
+    tiles, left = divmod(width, many)
+    result = lax.empty((x.shape[0], width), x.dtype)
+    result = lax.fori_loop(0, tiles, lambda i, result: one_tile(i * many, many, result), result)
+    return one_tile(width - left, left, result) if left else result
+
+
+def _read_as_it_is(kernel: Any, dtype: Any) -> bool:
+    return not isinstance(kernel, Packed) and readable(kernel).dtype == dtype
+
+
+def _columns(width: int, *, most: int) -> int:
+    """Returns how many of `width` columns are a tile: whole groups, and a divisor where one is near."""
+    if width <= max(most, GROUP):
+        return width
+    groups = max(1, most // GROUP)
+    evenly = (count * GROUP for count in range(groups, groups // 2, -1) if width % (count * GROUP) == 0)
+    return next(evenly, groups * GROUP)
+
+
+def _cut(kernel: Any, start: Any, count: int, axis: int) -> Any:
+    """Returns `count` columns or rows of a kernel; of rows, whole groups, but for the last."""
+    cut = lax.dynamic_slice_in_dim
+    if not isinstance(kernel, Packed):
+        return cut(kernel, start, count, axis)
+    if axis == -1:
+        return replace(kernel, codes=cut(kernel.codes, start, count, -1), scales=cut(kernel.scales, start, count, -1))
+    groups, codes = -(-count // GROUP), kernel.codes.shape[-2] // kernel.scales.shape[-2]
+    first = start // GROUP
+    parts = cut(kernel.codes, first * codes, groups * codes, -2), cut(kernel.scales, first, groups, -2)
+    return replace(kernel, codes=parts[0], scales=parts[1], rows=count)

@@ -44,6 +44,7 @@ class Problem:
     loss_whole: bool = True
     """True where all logits at once are tried before those."""
     attention_chunks: tuple[int, ...] = ()
+    mlp_chunks: tuple[int, ...] = ()
     layerwise: int = 0
     """Backward passes of a step that updates layer by layer; 0 where the recipe has no such step."""
     pins: Values = field(default_factory=dict)

@@ -2,32 +2,46 @@
 
 `x @ kernel + (alpha / rank) (x @ a) @ b`, with `a` of (inner, rank) drawn at random and `b` of (rank, cols) zero, so
 that training starts from what the frozen model computes. Hu et al. 2021, https://arxiv.org/abs/2106.09685, equation 3.
+With rsLoRA the scale is alpha / sqrt(rank): Kalajdzievski 2023, https://arxiv.org/abs/2312.03732. Initial values and
+dropout, of the input of `a` alone, are those of PEFT.
 
-It saves gradient and moments of all that is frozen, and lets that be kept in fewer bits (frozen.py). Not a lever of the
-planner: it changes what is learned, so a recipe chooses it.
+It saves gradient and moments of all that is frozen, and lets that be kept in fewer bits (frozen.py). The backward pass
+keeps the input of the product and nothing else: `x @ a` is computed again, and so is dropout's mask, from its key. Not
+a lever of the planner: it changes what is learned, so a recipe chooses it.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
-from jaxtyping import Float
+from jaxtyping import Float, UInt32
 
 from plimsoll.errors import RecipeError
-from plimsoll.levers.frozen import Packed, frozen_dot
+from plimsoll.levers.frozen import FrozenBits, Packed, frozen_dot, over_tiles, stored
 from plimsoll.levers.offload import on_host
-from plimsoll.levers.precision import Precision, dot
-from plimsoll.types import Batch, Carry, LossSum, Metrics, Params, Task
+from plimsoll.levers.precision import Form, Precision, dot
+from plimsoll.levers.weight_bits import GOLDEN, random_bits
+from plimsoll.types import Batch, Carry, LossSum, Metrics, Params, StoresFrozen, Task
+
+KERNELS = {
+    "q": "query", "k": "key", "v": "value", "o": "out", "gate": "gate", "up": "up", "down": "down",
+}  # fmt: skip
+"""Short name of a target to the kernel's name in our models."""
+ALL_LINEAR = "all-linear"
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["base", "a", "b"], meta_fields=["scale"])
+@partial(
+    jax.tree_util.register_dataclass, data_fields=["base", "a", "b", "keys", "first"], meta_fields=["scale", "dropout"]
+)
 @dataclass(frozen=True)
 class Adapted:
     """A frozen kernel of (..., inner, cols) and what is learned beside it."""
@@ -37,6 +51,21 @@ class Adapted:
     a: Array
     b: Array
     scale: float
+    dropout: float = 0.0
+    """Share of the input of `a` that is left out in training."""
+    keys: UInt32[Array, "... examples"] | None = None
+    """Key of each example's mask; None for no dropout."""
+    first: Array | None = None
+    """Position in the sequence of the input's first row, where it is a chunk of one."""
+
+
+def from_position(tree: Any, first: Array) -> Any:
+    """Returns parameters with every `Adapted` told that its input begins at this position of the sequence."""
+
+    def told(leaf: Any) -> Any:
+        return replace(leaf, first=first) if isinstance(leaf, Adapted) and leaf.keys is not None else leaf
+
+    return jax.tree.map(told, tree, is_leaf=lambda leaf: isinstance(leaf, Adapted))
 
 
 def linear(
@@ -45,69 +74,214 @@ def linear(
     """Returns `x @ kernel` whatever form the kernel has: an array, frozen in fewer bits, or adapted."""
     how: dict[str, Any] = {"precision": precision, "platform": platform}
     if isinstance(kernel, Adapted):
-        low_rank = dot(dot(x, kernel.a, **how), kernel.b, **how)
-        return frozen_dot(x, kernel.base, **how) + kernel.scale * low_rank
+        rows = x.reshape(-1, x.shape[-1])
+        kind = _Kind(kernel.scale, kernel.dropout, Form(precision, platform))
+        product: Any = _adapted(rows, kernel.base, kernel.a, kernel.b, _keys_of_rows(kernel, x.shape), kind)
+        return jnp.reshape(product, (*x.shape[:-1], -1))
     if isinstance(kernel, Packed) or on_host(kernel):
         return frozen_dot(x, kernel, **how)
     return dot(x, kernel, **how)
 
 
+class _Kind(NamedTuple):
+    """What is static of an adapted product: hashable."""
+
+    scale: float
+    dropout: float
+    form: Form
+
+    def dropped(self, x: Array, keys: Array | None) -> Array:
+        """Returns rows with their share of zeros, the rest scaled; what flows back is dropped alike."""
+        if keys is None:
+            return x
+        columns = jnp.arange(x.shape[1], dtype=jnp.uint32)
+        bits = random_bits(keys[:, None], columns[None, :])
+        kept = bits >= jnp.uint32(min(round(self.dropout * 2**32), 2**32 - 1))
+        return jnp.where(kept, x * jnp.asarray(1 / (1 - self.dropout), x.dtype), jnp.zeros((), x.dtype))
+
+    def reduced(self, x: Array, a: Array, keys: Array | None) -> Array:
+        """Returns `scale x @ a`, of (rows, rank)."""
+        form = self.form
+        product = form.contract(form.operand(self.dropped(x, keys)), form.operand(a), b_axis=-2)
+        return form.operand(self.scale * product)
+
+
+def _keys_of_rows(kernel: Adapted, shape: tuple[int, ...]) -> Array | None:
+    """Returns a key for each row of an input of (examples, positions, inner); None where nothing is dropped."""
+    if kernel.keys is None or not kernel.dropout:
+        return None
+    positions = jnp.arange(math.prod(shape[1:-1])) + (0 if kernel.first is None else kernel.first)
+    return random_bits(kernel.keys[:, None], positions.astype(jnp.uint32)[None, :]).reshape(-1)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(5,))
+def _adapted(x: Array, base: Any, a: Array, b: Array, keys: Array | None, kind: _Kind) -> Array:
+    form = kind.form
+    added = form.contract(kind.reduced(x, a, keys), form.operand(b), b_axis=-2, to=x.dtype)
+    return over_tiles(x, base, -2, form) + added
+
+
+def _forward(x: Array, base: Any, a: Array, b: Array, keys: Array | None, kind: _Kind):
+    return _adapted(x, base, a, b, keys, kind), (x, base, a, b, keys)
+
+
+def _backward(kind: _Kind, kept: Any, grad: Array):
+    x, base, a, b, keys = kept
+    form, operand = kind.form, kind.form.operand(grad)
+    reduced = kind.reduced(x, a, keys)
+    towards_b = form.contract(form.transposed(reduced), operand, b_axis=-2, to=b.dtype)
+    towards_reduced = form.operand(kind.scale * form.contract(operand, form.operand(b), b_axis=-1))
+    dropped = form.operand(kind.dropped(x, keys))
+    towards_a = form.contract(form.transposed(dropped), towards_reduced, b_axis=-2, to=a.dtype)
+    through_a = form.contract(towards_reduced, form.operand(a), b_axis=-1, to=grad.dtype)
+    towards_x = over_tiles(grad, base, -1, form) + kind.dropped(through_a, keys)
+    return towards_x, None, towards_a, towards_b, None  # nothing of the base, which is frozen
+
+
+_adapted.defvjp(_forward, _backward)
+
+
+def patterns_of(targets: str | Sequence[str]) -> tuple[str, ...]:
+    """Returns regular expressions of leaf paths, like `blocks/query/kernel`, from what `--lora-targets` says.
+
+    Args:
+        targets: `all-linear`, every kernel of the blocks; short names (`q,k,v,o,gate,up,down`), as one text or several;
+            or anything else, a regular expression that matches a path from its beginning to its end.
+
+    Raises:
+        RecipeError: Nothing is named, or a pattern is no regular expression.
+    """
+    names = [name.strip() for name in targets.split(",")] if isinstance(targets, str) else list(targets)
+    if names == [ALL_LINEAR]:
+        return ("blocks/[^/]+/kernel",)
+    if names and all(name in KERNELS for name in names):
+        return tuple(f"blocks/{KERNELS[name]}/kernel" for name in names)
+    patterns = (targets,) if isinstance(targets, str) else tuple(targets)
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as problem:
+            raise RecipeError(
+                f"--lora-targets {pattern} is neither {', '.join(KERNELS)} nor {ALL_LINEAR}, and no regular expression"
+                f" of leaf paths ({problem}): name some of these, separated by commas"
+            ) from None
+    if not any(patterns):
+        raise RecipeError(f"--lora-targets names nothing: give some of {','.join(KERNELS)}, or {ALL_LINEAR}")
+    return patterns
+
+
 class LoRA:
     """A `Task` that learns thin matrices beside those kernels of another task whose path matches a pattern.
 
-    A path is spelt `blocks/query/kernel`; `patterns` are regular expressions that must match one from its beginning to
-    its end. Everything that `task` would learn is frozen. The task's dots have to go through `linear`.
+    Everything that `task` would learn is frozen. The task's dots have to go through `linear`.
     """
 
-    def __init__(self, task: Task, patterns: Sequence[str], *, rank: int, alpha: float | None = None) -> None:
+    def __init__(
+        self,
+        task: Task,
+        targets: str | Sequence[str],
+        *,
+        rank: int,
+        alpha: float | None = None,
+        rslora: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        """Makes the task.
+
+        Args:
+            task: The task whose weights are frozen.
+            targets: Kernels that get an adapter, as `patterns_of` takes them.
+            rank: Columns of `a` and rows of `b`.
+            alpha: Scale, before it is divided by the rank; the rank if left out.
+            rslora: Divide by the root of the rank instead.
+            dropout: Share of the input of `a` that is left out in training.
+
+        Raises:
+            RecipeError: A number is out of its bounds, or a pattern is none.
+        """
         if rank < 1:
             raise RecipeError(f"the rank of LoRA must be 1 or more, got {rank}")
-        self.task, self.patterns, self.rank = task, tuple(patterns), rank
-        self.scale = (rank if alpha is None else alpha) / rank
+        if not 0 <= dropout < 1:
+            raise RecipeError(f"--lora-dropout must be at least 0 and below 1, got {dropout:g}")
+        self.task, self.patterns, self.rank, self.dropout = task, patterns_of(targets), rank, dropout
+        self.scale = (rank if alpha is None else alpha) / (math.sqrt(rank) if rslora else rank)
 
     def init(self, key: Array) -> Params:
         base_key, key = jax.random.split(key)
         params = self.task.init(base_key)
         learned: dict[str, dict[str, Array]] = {}
-        paths = []
-        for path, leaf in jax.tree_util.tree_flatten_with_path(params["trainable"])[0]:
-            name = jax.tree_util.keystr(path, simple=True, separator="/")
-            paths.append(name)
-            if not any(re.fullmatch(pattern, name) for pattern in self.patterns):
-                continue
-            if leaf.ndim < 2:
-                raise RecipeError(f"LoRA is for kernels, and {name} is of shape {leaf.shape}: narrow the pattern")
-            *lead, inner, cols = leaf.shape
+        for number, (name, (*lead, inner, cols)) in enumerate(self.adapted_shapes(params["trainable"]).items()):
+            bound = inner**-0.5  # PEFT: kaiming_uniform_ with a = sqrt(5)
+            a = jax.random.uniform(
+                jax.random.fold_in(key, number), (*lead, inner, self.rank), minval=-bound, maxval=bound
+            )
+            learned[name] = {"a": a, "b": jnp.zeros((*lead, self.rank, cols))}
+        return {"trainable": learned, "frozen": {"base": params["trainable"], "frozen": params.get("frozen", {})}}
+
+    def adapted_shapes(self, weights: Any) -> dict[str, tuple[int, ...]]:
+        """Returns path and shape of every kernel that gets an adapter.
+
+        Raises:
+            RecipeError: The patterns match nothing, or everything, or no kernel, or one of a smaller rank.
+        """
+        paths = {
+            jax.tree_util.keystr(path, simple=True, separator="/"): tuple(leaf.shape)
+            for path, leaf in jax.tree_util.tree_flatten_with_path(weights)[0]
+        }
+        found = {name: shape for name, shape in paths.items() if any(re.fullmatch(p, name) for p in self.patterns)}
+        asked = " or ".join(self.patterns)
+        if not found:
+            raise RecipeError(f"no leaf matches {asked}: LoRA would learn nothing. The leaves are {', '.join(paths)}")
+        if len(found) == len(paths) > 1:
+            raise RecipeError(
+                f"{asked} matches every leaf, norms and embeddings too, and LoRA is for kernels: name some of"
+                f" {','.join(KERNELS)}, or {ALL_LINEAR}, or a narrower pattern. The leaves are {', '.join(paths)}"
+            )
+        for name, shape in found.items():
+            if len(shape) < 2:
+                raise RecipeError(f"LoRA is for kernels, and {name} is of shape {shape}: narrow the pattern")
+            inner, cols = shape[-2:]
             if self.rank > min(inner, cols):
                 raise RecipeError(
                     f"LoRA of rank {self.rank} is more than {name} of {inner} x {cols} has: at most {min(inner, cols)}"
                 )
-            a = jax.random.normal(jax.random.fold_in(key, len(learned)), (*lead, inner, self.rank)) * inner**-0.5
-            learned[name] = {"a": a, "b": jnp.zeros((*lead, self.rank, cols))}
-        if not learned:
-            raise RecipeError(
-                f"no leaf matches {' or '.join(self.patterns)}: LoRA would learn nothing. The leaves are"
-                f" {', '.join(paths)}"
-            )
-        return {"trainable": learned, "frozen": {"base": params["trainable"], "frozen": params.get("frozen", {})}}
+        return found
 
     def loss(
         self, params: Params, carry: Carry, batch: Batch, keys: Array, *, train: bool
     ) -> tuple[LossSum, Carry, Metrics]:
-        whole: Params = {"trainable": self.adapted(params)}
+        whole: Params = {"trainable": self.adapted(params, keys if train else None)}
         if params["frozen"]["frozen"]:
             whole["frozen"] = params["frozen"]["frozen"]
         return self.task.loss(whole, carry, batch, keys, train=train)
 
-    def adapted(self, params: Params) -> Any:
-        """Returns the base, with what is learned beside it."""
+    def stored(self, frozen: dict, bits: FrozenBits) -> dict:
+        """Returns the frozen weights in so many bits, in the form that the other task keeps (`types.StoresFrozen`)."""
+        if not isinstance(self.task, StoresFrozen):
+            return stored(frozen, bits)
+        own = frozen["frozen"]
+        return {"base": self.task.stored(frozen["base"], bits), "frozen": self.task.stored(own, bits) if own else own}
+
+    def adapted(self, params: Params, keys: Array | None = None) -> Any:
+        """Returns the base, with what is learned beside it; under dropout if there are keys, one for each example."""
+        numbers = {name: number for number, name in enumerate(params["trainable"])}
+        examples = None if keys is None or not self.dropout else jax.vmap(jax.random.bits)(keys)
 
         def adapted_leaf(path: Any, leaf: Any) -> Any:
-            adapter = params["trainable"].get(jax.tree_util.keystr(path, simple=True, separator="/"))
+            name = jax.tree_util.keystr(path, simple=True, separator="/")
+            adapter = params["trainable"].get(name)
             if adapter is None:
                 return jax.tree.map(jax.lax.stop_gradient, leaf)
+            a, b = adapter["a"], adapter["b"]
             # The scale is the same in every layer, so that a scan may cut the rest.
-            return Adapted(leaf, adapter["a"], adapter["b"], self.scale)
+            adapted = Adapted(leaf, a, b, self.scale, self.dropout)
+            return adapted if examples is None else replace(adapted, keys=_keys(examples, a.shape[:-2], numbers[name]))
 
         is_leaf = lambda leaf: isinstance(leaf, Packed)  # noqa: E731
         return jax.tree_util.tree_map_with_path(adapted_leaf, params["frozen"]["base"], is_leaf=is_leaf)
+
+
+def _keys(examples: UInt32[Array, " examples"], lead: tuple[int, ...], number: int) -> UInt32[Array, "... examples"]:
+    """Returns the keys of an adapter: of every layer its own."""
+    own = np.arange(math.prod(lead), dtype=np.uint32) + np.uint32((number * GOLDEN) % 2**32)
+    return random_bits(examples[None, :], jnp.asarray(own)[:, None]).reshape(*lead, -1)

@@ -15,6 +15,7 @@ from plimsoll.levers.records.batch import ASYNC_SAVE, FSDP, MICRO_BATCH, PREFETC
 from plimsoll.levers.records.blocks import ATTENTION_CHUNK, LOSS_CHUNK, REMAT, UNROLL
 from plimsoll.levers.records.deterministic import DETERMINISTIC
 from plimsoll.levers.records.layerwise import LAYERWISE
+from plimsoll.levers.records.mlp_chunk import MLP_CHUNK
 from plimsoll.levers.records.offload import OFFLOAD
 from plimsoll.levers.records.precision import PRECISION
 from plimsoll.levers.records.storage import EMA_BITS, FROZEN_BITS, OPTIMIZER_BITS, WEIGHT_BITS
@@ -23,22 +24,23 @@ from plimsoll.types import Numerics
 LEVERS: dict[str, Lever] = {
     lever.name: lever
     for lever in (
-        MICRO_BATCH, REMAT, UNROLL, LOSS_CHUNK, ATTENTION_CHUNK, LAYERWISE, PRECISION, ACTIVATIONS, DETERMINISTIC,
-        OPTIMIZER_BITS, WEIGHT_BITS, FROZEN_BITS, EMA_BITS, OFFLOAD, FSDP, PREFETCHED, ASYNC_SAVE,
+        MICRO_BATCH, REMAT, UNROLL, LOSS_CHUNK, ATTENTION_CHUNK, MLP_CHUNK, LAYERWISE, PRECISION, ACTIVATIONS,
+        DETERMINISTIC, OPTIMIZER_BITS, WEIGHT_BITS, FROZEN_BITS, EMA_BITS, OFFLOAD, FSDP, PREFETCHED, ASYNC_SAVE,
     )
 }  # fmt: skip
 """Levers by name, in the order in which options, words and tables list them."""
 
 SEARCH_ORDER = (
     "layerwise", "precision", "fsdp", "offload", "unroll", "remat", "activations", "loss_chunk", "attention_chunk",
+    "mlp_chunk",
 )  # fmt: skip
 """Levers that the search combines, from the one it changes last: updates layer by layer are paid for in arithmetic,
 under a clip with 7/4 of that of the layers. Levers that are not named here come next."""
 CHAIN_ORDER = ("optimizer_bits", "frozen_bits", "ema_bits", "weight_bits")
 """Chained levers in the order in which they are pulled: first the state, which loses least. Others come last."""
 RUNG_ORDER = (
-    "save", "micro-batch", "loss-chunk", "micro-batch-1", "attention", "remat", "layerwise", "prefetch", "offload",
-    "bfloat16", "activations-16",
+    "save", "micro-batch", "loss-chunk", "micro-batch-1", "attention", "remat", "mlp-chunk", "layerwise", "prefetch",
+    "offload", "bfloat16", "activations-16",
     "optimizer-8", "ema-16", "weights-24", "weights-16", "frozen-16", "frozen-8", "frozen-4",
 )  # fmt: skip
 """Rungs of a ladder. Others come last of their class."""

@@ -87,6 +87,11 @@ class Recipe(ABC):
         return ()
 
     @property
+    def mlp_chunks(self) -> tuple[int, ...]:
+        """Chunks of the feed-forward part worth trying, in positions, besides all at once."""
+        return ()
+
+    @property
     def head_columns(self) -> int | None:
         """Width of a head of attention; None where nothing attends, or where it is not known here."""
         return None

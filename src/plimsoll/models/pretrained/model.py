@@ -18,6 +18,7 @@ attention does not look.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -27,8 +28,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from plimsoll.levers.activations import in_float32, stream, swiglu
 from plimsoll.levers.attention import causal_attention
-from plimsoll.levers.frozen import frozen_dot
-from plimsoll.levers.lora import Adapted, linear
+from plimsoll.levers.frozen import frozen_dot, frozen_dot_rows, layers_of
+from plimsoll.levers.lora import Adapted, from_position, linear
+from plimsoll.levers.mlp_chunk import in_chunks
 from plimsoll.levers.precision import dot_rows
 from plimsoll.levers.remat import keep, rematerialised, scan_blocks
 from plimsoll.levers.sharding import by_rows
@@ -121,20 +123,25 @@ class Pretrained:
             weights, of_layer = layer
             return self.block(weights, x, places, windowed=of_layer if varied else any(windowed))
 
-        numbered = (params["blocks"], np.array(windowed) if varied else None)
+        of_layers = np.array(windowed) if varied else None
         if self.frozen:  # always scanned: one after another, XLA would have all layers widened at once
-            step = rematerialised(apply, how.remat)
-            x, _ = jax.lax.scan(lambda x, layer: (step(x, layer), None), x, numbered)
+            cut, layer_of = layers_of(params["blocks"])
+            step = rematerialised(lambda x, numbered: apply(x, (layer_of(numbered[0]), numbered[1])), how.remat)
+            x, _ = jax.lax.scan(lambda x, numbered: (step(x, numbered), None), x, (cut, of_layers))
         else:
-            x = scan_blocks(apply, x, numbered, layers=layers, compute=how)
+            x = scan_blocks(apply, x, (params["blocks"], of_layers), layers=layers, compute=how)
         return self.normed(params["norm"], x)
 
     def logits(self, params: dict, hidden: Float[Array, "rows width"]) -> Float[Array, "rows vocab"]:
         return self.head(hidden, self.head_weights(params))
 
     def head_weights(self, params: dict) -> Any:
-        """Returns the factor of `head`: the token embedding where it is tied, (vocab, width), else (width, vocab)."""
-        return readable(opened(params["embedding" if self.shape.tied else "head"]))
+        """Returns the factor of `head`: the token embedding where it is tied, (vocab, width), else (width, vocab).
+
+        One that is learned is opened; a frozen one stays in the form in which it is stored.
+        """
+        weights = params["embedding" if self.shape.tied else "head"]
+        return weights if self.frozen else readable(opened(weights))
 
     def head(self, hidden: Float[Array, "rows width"], weights: Any) -> Float[Array, "rows vocab"]:
         """Returns float32 logits, capped where the shape says so, whatever the type of the hidden states."""
@@ -142,8 +149,8 @@ class Pretrained:
         if not self.shape.tied:
             logits = self._times(hidden, weights)
         else:
-            weights = jax.lax.stop_gradient(weights) if self.frozen else weights
-            logits = dot_rows(hidden, weights, precision=how.precision, platform=how.platform)
+            product = frozen_dot_rows if self.frozen else dot_rows
+            logits = product(hidden, weights, precision=how.precision, platform=how.platform)
         cap = self.shape.logit_cap
         return cap * jnp.tanh(logits / cap) if cap else logits
 
@@ -179,7 +186,11 @@ class Pretrained:
             places: Positions, of `places`.
             windowed: Whether it sees a window alone: an array where layers differ.
         """
-        return by_rows(self.fed(layer, self.attended(layer, x, places, windowed=windowed)))
+        attended = partial(self.attended, windowed=windowed) if isinstance(windowed, bool) else self.attended
+        if self.compute.remat in ("block", "offload"):
+            attended = jax.checkpoint(attended)
+        x = attended(layer, x, places) if isinstance(windowed, bool) else attended(layer, x, places, windowed=windowed)
+        return by_rows(in_chunks(self.fed, layer, x, chunk=self.compute.lever("mlp_chunk", 0)))
 
     def attended(
         self, layer: dict, x: Float[Array, "batch length width"], places: Places, *, windowed: Bool[Array, ""] | bool
@@ -213,8 +224,11 @@ class Pretrained:
         mixed = mixed.swapaxes(1, 2).reshape(*x.shape[:2], shape.heads * shape.head_width)
         return x + self._after(layer, "attention_after_norm", keep(self._times(mixed, layer["out"])))
 
-    def fed(self, layer: dict, x: Float[Array, "batch length width"]) -> Float[Array, "batch length width"]:
-        """Returns x + feed-forward(norm(x)): the second part of a layer, which knows no other position."""
+    def fed(
+        self, layer: dict, x: Float[Array, "batch length width"], first: Any = 0
+    ) -> Float[Array, "batch length width"]:
+        """Returns x + feed-forward(norm(x)), of each position by itself; `first` is that of the first of them."""
+        layer = from_position(layer, first)
         normed = self.normed(layer["feed_norm"]["scale"], x)
         gate, up = (keep(self._times(normed, layer[name])) for name in ("gate", "up"))
         gated = _geglu(gate, up) if self.shape.form.gemma else swiglu(gate, up)

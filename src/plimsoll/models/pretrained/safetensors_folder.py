@@ -82,7 +82,7 @@ def tensors_of(folder: str | Path) -> dict[str, Tensor]:
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder: name one with a config.json and .safetensors files in it")
     if (folder / SINGLE).is_file():
-        return _header(folder / SINGLE)
+        return header(folder / SINGLE)
     if (folder / INDEX).is_file():
         return _sharded(folder)
     pickled = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLED)
@@ -180,7 +180,7 @@ def _sharded(folder: Path) -> dict[str, Tensor]:
         raise DataError(
             f"{path} names {len(files)} files, and {len(absent)} of them are not there: {_listed(absent)}. Copy them"
         )
-    headers = {name: _header(folder / name) for name in files}
+    headers = {name: header(folder / name) for name in files}
     wrong = [f"{tensor} in {name}" for tensor, name in weight_map.items() if tensor not in headers[name]]
     if wrong:
         raise DataError(
@@ -190,7 +190,8 @@ def _sharded(folder: Path) -> dict[str, Tensor]:
     return everything | {name: headers[file][name] for name, file in weight_map.items()}
 
 
-def _header(path: Path) -> dict[str, Tensor]:
+def header(path: Path) -> dict[str, Tensor]:
+    """Returns the tensors of one file, by name. Raises DataError where it is no file of safetensors."""
     from safetensors import SafetensorError, safe_open
 
     try:

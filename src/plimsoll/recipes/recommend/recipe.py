@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from plimsoll.data.same_data import require_same_facts
 from plimsoll.errors import DataError, RecipeError
+from plimsoll.levers.records.mlp_chunk import chunks_of
 from plimsoll.models.pretrained.find import find_folder, find_shape
 from plimsoll.models.pretrained.shape import KNOWN, PretrainedShape
 from plimsoll.models.sizing import DecoderShape, inner_width
@@ -167,7 +168,13 @@ class Recommend(AdamWRecipe):
     def supported_levers(self) -> tuple[str, ...]:
         if self.pretrained == NONE:  # a published model's activations are float32, and frozen layers always a loop
             return (*super().supported_levers, "activations", "unroll")
-        return (*super().supported_levers, "frozen_bits") if self.freeze else super().supported_levers
+        levers = (*super().supported_levers, "mlp_chunk")
+        return (*levers, "frozen_bits") if self.freeze else levers
+
+    @property
+    def mlp_chunks(self) -> tuple[int, ...]:
+        """Chunks of a published model's feed-forward part; the small reader's is computed whole."""
+        return () if self.pretrained == NONE else chunks_of(self.seq_len)
 
     @property
     def evaluation_options(self) -> tuple[str, ...]:

@@ -1,0 +1,69 @@
+"""Positions that go through the feed-forward part at a time: see `levers/mlp_chunk.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from plimsoll.levers.lever import LeftOut, Lever, Problem, Rates, Rung, Support, Values
+
+RECOMPUTES = ("block", "offload")
+"""Values of `remat` beside which chunks are for something: their blocks are computed again in the backward pass."""
+
+CHUNKS = (2_048, 512)
+"""Positions of a chunk that fill a card, and of one for the last bytes."""
+
+
+def chunks_of(length: int) -> tuple[int, ...]:
+    """Returns the chunks worth trying of a sequence of so many positions: those that halve it at least."""
+    return tuple(chunk for chunk in CHUNKS if 2 * chunk <= length)
+
+
+def _worth_trying(problem: Problem, _rates: Rates) -> list[int]:
+    return [0, *problem.mlp_chunks]
+
+
+def _refused(problem: Problem, _rates: Rates, value: int) -> str | None:
+    remat = problem.pins.get("remat", "block")
+    if not value or remat in RECOMPUTES:
+        return None
+    return (
+        f"is refused with --remat {remat}: each chunk is computed again in the backward pass, whose block keeps what it"
+        " computed. Use --remat block, or leave it out"
+    )
+
+
+def _goes_with(levers: Values, _tried: Mapping[str, Sequence[Any]]) -> bool:
+    return not levers["mlp_chunk"] or levers["remat"] in RECOMPUTES
+
+
+def _idle(value: int, recipe: Any) -> str | None:
+    if recipe.rate_unit != "tokens" or value < recipe.rate_per_example:
+        return None
+    return f"a sequence has {recipe.rate_per_example:,} positions. Leave it out, or make it smaller"
+
+
+def _largest(recipe: Any, levers: Values) -> int:
+    if not recipe.mlp_chunks:
+        raise LeftOut("its sequences are short: the recipe names no chunks worth trying (`mlp_chunks`)")
+    if levers["remat"] not in RECOMPUTES:
+        raise LeftOut("chunks are computed again in the backward pass: name the rung remat, too")
+    return max(recipe.mlp_chunks)
+
+
+MLP_CHUNK = Lever(
+    name="mlp_chunk",
+    type=int,
+    help="Positions that go through a block's feed-forward part at a time; 0 for all.",
+    plain=0,
+    before=0,
+    supports=(Support("mlp_chunk"),),
+    worth_trying=_worth_trying,
+    refused=_refused,
+    goes_with=_goes_with,
+    idle=_idle,
+    rungs=(Rung(name="mlp-chunk", words="the feed-forward part of {} positions at a time", value=_largest),),
+    words=lambda value: f"feed-forward in chunks of {value}" if value else "",
+    label="feed-forward part",
+    row=lambda value, plan: f"{value:,} positions at a time" if value else "",
+)

@@ -1,0 +1,247 @@
+"""LoRA adapters of a published model as PEFT keeps them: a folder of two files, written and read.
+
+`adapter_config.json` names rank, scale and kernels; `adapter_model.safetensors` holds two float32 matrices for each
+kernel of each layer, `lora_A` of (rank, in) and `lora_B` of (out, rank). Ours are stacked over layers and transposed:
+`a` of (layers, in, rank), `b` of (layers, rank, out), by the path of the kernel in our tree (levers/lora.py).
+https://huggingface.co/docs/peft/developer_guides/checkpoint
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from plimsoll.errors import DataError
+from plimsoll.models.pretrained.model import KERNELS
+from plimsoll.models.pretrained.safetensors_folder import READ, Tensor, header
+from plimsoll.models.pretrained.shape import PretrainedShape
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+PREFIX = "base_model.model."
+NAME = re.compile(re.escape(PREFIX) + r"model\.layers\.(\d+)\.(.+)\.lora_([AB])(?:\.default)?\.weight")
+"""Layer, published name of the kernel, and which of the two matrices; with the adapter's own name in older files."""
+PATHS = {f"blocks/{ours}/kernel": published for ours, published in KERNELS.items()}
+"""Path of a kernel in our tree to its published name within a layer."""
+ELSEWISE = (
+    "use_dora", "use_qalora", "use_bdlora", "lora_bias", "fan_in_fan_out", "modules_to_save", "rank_pattern",
+    "alpha_pattern", "layers_to_transform", "layer_replication", "target_parameters", "trainable_token_indices",
+)  # fmt: skip
+"""Settings of PEFT that change what an adapter computes, and that are not computed here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdapterSettings:
+    """Settings of an adapter, beside its weights."""
+
+    rank: int
+    alpha: float
+    """Scale, before it is divided by the rank."""
+    rslora: bool = False
+    """Whether it is divided by the root of the rank instead."""
+    dropout: float = 0.0
+    base: str = ""
+    """Hub id or folder of the model that it belongs to; empty if not known."""
+
+    @property
+    def scale(self) -> float:
+        """Factor of the product of the two matrices."""
+        return self.alpha / (math.sqrt(self.rank) if self.rslora else self.rank)
+
+
+Learned = Mapping[str, Mapping[str, Any]]
+"""Path of a kernel in our tree to its `a` and `b`, stacked over layers: what `levers.lora.LoRA` learns."""
+
+
+def write_adapter(folder: str | Path, learned: Learned, settings: AdapterSettings) -> None:
+    """Writes a folder that `peft.PeftModel.from_pretrained` takes.
+
+    Args:
+        folder: Folder, made if it is not there; files of an earlier adapter are written over.
+        learned: The two matrices of every kernel.
+        settings: Rank and scale.
+
+    Raises:
+        DataError: A kernel has no published name.
+    """
+    from safetensors.numpy import save_file
+
+    unknown = [path for path in learned if path not in PATHS]
+    if unknown:
+        raise DataError(
+            f"PEFT has no name for {', '.join(unknown)}: an adapter folder holds those of {', '.join(PATHS)}. Export"
+            " the merged model instead"
+        )
+    folder = Path(folder).expanduser()
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors: dict[str, np.ndarray] = {}
+    for path, pair in learned.items():
+        for ours, theirs in (("a", "A"), ("b", "B")):
+            for layer, matrix in enumerate(np.asarray(pair[ours], np.float32)):
+                name = f"{PREFIX}model.layers.{layer}.{PATHS[path]}.lora_{theirs}.weight"
+                tensors[name] = np.ascontiguousarray(matrix.T)
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": settings.base or None,
+        "r": settings.rank,
+        "lora_alpha": settings.alpha,
+        "lora_dropout": settings.dropout,
+        "use_rslora": settings.rslora,
+        "target_modules": sorted(PATHS[path].rpartition(".")[2] for path in learned),
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "init_lora_weights": True,
+    }
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+
+
+def read_adapter(
+    folder: str | Path, shape: PretrainedShape, *, rank: int | None = None, targets: Collection[str] | None = None
+) -> tuple[dict[str, dict[str, np.ndarray]], AdapterSettings]:
+    """Returns the matrices of a PEFT folder, as `LoRA` learns them, and its settings.
+
+    Args:
+        folder: Folder with the two files.
+        shape: Shape of the model that the adapter is for.
+        rank: Rank it has to have; None for any.
+        targets: Paths of the kernels it has to be of; None for any.
+
+    Raises:
+        DataError: It cannot be read, or is of another model, rank, kernels, or kind.
+    """
+    folder = Path(folder).expanduser()
+    settings = read_settings(folder)
+    if rank is not None and rank != settings.rank:
+        raise DataError(
+            f"the adapter in {folder} is of rank {settings.rank}, and --lora-rank is {rank}: give --lora-rank"
+            f" {settings.rank}, or leave it out"
+        )
+    pairs = _pairs(folder)
+    found = {published for _, published, _ in pairs}
+    known = {published: path for path, published in PATHS.items()}
+    if unknown := sorted(found - known.keys()):
+        raise DataError(
+            f"the adapter in {folder} is beside {', '.join(unknown)}, and {', '.join(known)} are adapted here: train"
+            " one of these, or merge it into its model first"
+        )
+    paths = {path for path, published in PATHS.items() if published in found}
+    if targets is not None and set(targets) != paths:
+        raise DataError(
+            f"the adapter in {folder} is beside {', '.join(sorted(paths))}, and the kernels asked for are"
+            f" {', '.join(sorted(targets))}: name the same with --lora-targets, or leave it out"
+        )
+    _require(folder, pairs, shape, settings.rank, sorted(found))
+    learned: dict[str, dict[str, np.ndarray]] = {}
+    for path in sorted(paths, key=list(PATHS).index):
+        learned[path] = {
+            ours: np.stack([_matrix(pairs[layer, PATHS[path], theirs]) for layer in range(shape.layers)])
+            for ours, theirs in (("a", "A"), ("b", "B"))
+        }
+    return learned, settings
+
+
+def read_settings(folder: Path) -> AdapterSettings:
+    """Returns the settings in a folder's `adapter_config.json`.
+
+    Raises:
+        DataError: There is none, or it is of an adapter that is not computed here.
+    """
+    path = folder / CONFIG
+    try:
+        config = json.loads(path.read_text("utf-8"))
+        kind = config.get("peft_type")
+        base = str(config.get("base_model_name_or_path") or "")
+        settings = AdapterSettings(
+            rank=int(config["r"]),
+            alpha=float(config["lora_alpha"]),
+            rslora=bool(config.get("use_rslora")),
+            dropout=float(config.get("lora_dropout") or 0),
+            base=base,
+        )
+    except FileNotFoundError:
+        raise DataError(
+            f"{folder} has no {CONFIG}: name the folder of a PEFT adapter, with {CONFIG} and {WEIGHTS} in it"
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
+        raise DataError(
+            f"{path} is not the configuration of a LoRA adapter ({type(problem).__name__}: {str(problem)[:120]}): it"
+            " says r and lora_alpha. Copy it again"
+        ) from None
+    others = [name for name in ELSEWISE if config.get(name)] + (
+        ["bias"] if config.get("bias", "none") != "none" else []
+    )
+    if kind != "LORA" or others or settings.rank < 1:
+        reason = f"sets {', '.join(others)}" if others else f"is of type {kind!r} and rank {settings.rank}"
+        raise DataError(
+            f"{path} {reason}, and plain LoRA is computed here (peft_type LORA, rsLoRA included): merge it into its"
+            " model with PEFT, and name that model"
+        )
+    return settings
+
+
+Pairs = dict[tuple[int, str, str], Tensor]
+"""Layer, published name and A or B to a tensor."""
+
+
+def _pairs(folder: Path) -> Pairs:
+    if not (folder / WEIGHTS).is_file():
+        raise DataError(
+            f"{folder} has no {WEIGHTS}: copy it there. Pickled adapters (adapter_model.bin) can run code and are never"
+            " loaded; PEFT saves the other form with `save_pretrained(OUT, safe_serialization=True)`"
+        )
+    pairs: Pairs = {}
+    for name, tensor in header(folder / WEIGHTS).items():
+        match = NAME.fullmatch(name)
+        if match is None or tensor.kind not in READ:
+            raise DataError(
+                f"{folder / WEIGHTS} holds {name} ({tensor.kind}), which is no matrix of a LoRA adapter of a decoder"
+                " (lora_A and lora_B of its layers, in float32, bfloat16 or float16): copy it again"
+            )
+        pairs[int(match[1]), match[2], match[3]] = tensor
+    return pairs
+
+
+def _require(folder: Path, pairs: Pairs, shape: PretrainedShape, rank: int, found: list[str]) -> None:
+    """Raises DataError where matrices are missing, too many, or of another model's shape."""
+    kernels = shape.tensors()
+    wanted: dict[tuple[int, str, str], tuple[int, ...]] = {}
+    for layer in range(shape.layers):
+        for published in found:
+            out, inner = kernels[f"model.layers.{layer}.{published}.weight"]
+            wanted |= {(layer, published, "A"): (rank, inner), (layer, published, "B"): (out, rank)}
+    wrong = [f"{_said(key)} is missing" for key in wanted if key not in pairs]
+    wrong += [f"{_said(key)} is not in the model" for key in pairs if key not in wanted]
+    wrong += [
+        f"{_said(key)} is {pairs[key].shape} instead of {wanted[key]}"
+        for key in wanted
+        if key in pairs and pairs[key].shape != wanted[key]
+    ]
+    if not pairs or wrong:
+        more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        raise DataError(
+            f"the adapter in {folder} is not one of this model, {shape.layers} layers of width {shape.width}:"
+            f" {wrong[0] if wrong else 'it holds no matrix'}{more}. Name the model that it was trained on, or its own"
+            " adapter"
+        )
+
+
+def _said(key: tuple[int, str, str]) -> str:
+    layer, published, which = key
+    return f"layer {layer} {published} lora_{which}"
+
+
+def _matrix(tensor: Tensor) -> np.ndarray:
+    """Returns a matrix, transposed into ours, in float32."""
+    rows = tensor.rows(0, tensor.shape[0])
+    if tensor.kind == "BF16":
+        rows = (rows.astype(np.uint32) << 16).view(np.float32)
+    return np.ascontiguousarray(rows.astype(np.float32).T)

@@ -1,0 +1,58 @@
+"""The task of predicting the next token with a published model: whole, or frozen beside adapters (levers/lora.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from plimsoll.levers.chunked_loss import LIFT, chunked_cross_entropy
+from plimsoll.levers.frozen import FrozenBits
+from plimsoll.models.pretrained.model import Pretrained
+from plimsoll.models.pretrained.shape import PretrainedShape
+from plimsoll.models.pretrained.weights import kept
+from plimsoll.types import IGNORE, Batch, Compute, LossSum, Metrics, Params
+
+
+class PretrainedNextToken:
+    """A `Task` whose batches hold `input_ids` and `labels`, int32 of (batch, length).
+
+    A label of `IGNORE` is not counted. `frozen` as in `Pretrained`. `head_bits` are those of an output layer of its
+    own, where frozen weights have fewer: half of its bytes are little, and every token's loss goes through it.
+    """
+
+    def __init__(
+        self, shape: PretrainedShape, compute: Compute, *, frozen: bool = True, head_bits: FrozenBits = 16
+    ) -> None:
+        self.model, self.compute, self.head_bits = Pretrained(shape, compute, frozen=frozen), compute, head_bits
+
+    def init(self, key: Array) -> Params:
+        return {"trainable": self.model.init(key)}
+
+    def stored(self, frozen: dict, bits: FrozenBits) -> dict:
+        """Returns the model's weights in so many bits (`types.StoresFrozen`), the head in `head_bits` at least."""
+        if "head" not in frozen:
+            return kept(frozen, bits)
+        head_bits: FrozenBits = max(bits, self.head_bits)  # type: ignore[assignment]
+        rest = {name: part for name, part in frozen.items() if name != "head"}
+        return kept(rest, bits) | kept({"head": frozen["head"]}, head_bits)
+
+    def loss(
+        self, params: Params, carry: None, batch: Batch, keys: Array, *, train: bool
+    ) -> tuple[LossSum, None, Metrics]:
+        """Returns nats, summed over the counted tokens. The model has no dropout: `keys` and `train` change nothing."""
+        weights: Any = params["trainable"]
+        labels = batch["labels"].reshape(-1)
+        hidden = self.model.hidden(weights, batch["input_ids"])
+        total = chunked_cross_entropy(
+            hidden.reshape(labels.size, -1),
+            self.model.head_weights(weights),
+            labels,
+            head=self.model.head,
+            learned=not self.model.frozen,
+            chunk=self.compute.loss_chunk,
+            lift=LIFT if self.compute.precision == "float16" else 1.0,
+            platform=self.compute.platform,
+        )
+        return LossSum(total, jnp.sum(labels != IGNORE, dtype=jnp.float32)), None, {}

@@ -1,0 +1,136 @@
+"""Adapters go to PEFT's folder and come back; what is not of the model is refused by name."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from plimsoll.errors import DataError
+from plimsoll.models.pretrained.adapters import CONFIG, PATHS, WEIGHTS, AdapterSettings, read_adapter, write_adapter
+from plimsoll.models.pretrained.shape import PretrainedShape
+
+SHAPE = PretrainedShape(
+    architecture="llama", vocab=50, width=16, layers=3, heads=4, key_heads=2, head_width=4, inner=24,
+    norm_epsilon=1e-6,
+)  # fmt: skip
+SETTINGS = AdapterSettings(rank=2, alpha=8, rslora=True, dropout=0.1, base="someone/model")
+
+
+def drawn(paths=tuple(PATHS)):
+    random, kernels = np.random.default_rng(0), SHAPE.tensors()
+
+    def pair(path):
+        out, inner = kernels[f"model.layers.0.{PATHS[path]}.weight"]
+        draw = lambda *sides: random.standard_normal((SHAPE.layers, *sides), np.float32)  # noqa: E731
+        return {"a": draw(inner, 2), "b": draw(2, out)}
+
+    return {path: pair(path) for path in paths}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_adapter(tmp_path / "adapter", drawn(), SETTINGS)
+    return tmp_path / "adapter"
+
+
+def changed(folder, **settings):
+    config = json.loads((folder / CONFIG).read_text())
+    (folder / CONFIG).write_text(json.dumps(config | settings))
+
+
+@pytest.mark.parametrize("paths", [tuple(PATHS), ("blocks/value/kernel", "blocks/down/kernel")])
+def test_what_is_written_is_read_to_the_bit(tmp_path, paths):
+    learned = drawn(paths)
+    write_adapter(tmp_path, learned, SETTINGS)
+    found, settings = read_adapter(tmp_path, SHAPE, rank=2, targets=paths)
+    assert settings == SETTINGS
+    assert set(found) == set(paths)
+    for path in paths:
+        for which in ("a", "b"):
+            np.testing.assert_array_equal(found[path][which], learned[path][which])
+
+
+def test_files_have_pefts_names_shapes_and_settings(folder):
+    tensors, config = load_file(folder / WEIGHTS), json.loads((folder / CONFIG).read_text())
+    assert len(tensors) == 7 * 3 * 2
+    name = "base_model.model.model.layers.1.self_attn.k_proj.lora_"
+    assert (tensors[name + "A.weight"].shape, tensors[name + "B.weight"].shape) == ((2, 16), (8, 2))
+    np.testing.assert_array_equal(tensors[name + "A.weight"], drawn()["blocks/key/kernel"]["a"][1].T)
+    assert (config["peft_type"], config["r"], config["lora_alpha"], config["use_rslora"]) == ("LORA", 2, 8, True)
+    assert "q_proj" in config["target_modules"]
+    assert SETTINGS.scale == pytest.approx(8 / 2**0.5)
+
+
+def test_an_adapter_of_pefts_own_is_read(shared):
+    folder = shared / "golden/finetune/lora_qwen2/adapter_after20"
+    shape = PretrainedShape(
+        architecture="llama", vocab=300, width=64, layers=3, heads=4, key_heads=2, head_width=16, inner=160,
+        norm_epsilon=1e-6,
+    )  # fmt: skip
+    found, settings = read_adapter(folder, shape, rank=8)
+    assert (settings.rank, settings.alpha, settings.scale) == (8, 16, 2)
+    down = found["blocks/down/kernel"]
+    assert (down["a"].shape, down["b"].shape) == ((3, 160, 8), (3, 8, 64))
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+def test_matrices_of_16_bits_are_widened(folder, kind):
+    import ml_dtypes
+
+    narrow = np.dtype(getattr(ml_dtypes, kind, kind))
+    save_file({name: x.astype(narrow) for name, x in load_file(folder / WEIGHTS).items()}, folder / WEIGHTS)
+    found, _ = read_adapter(folder, SHAPE)
+    np.testing.assert_allclose(found["blocks/up/kernel"]["a"], drawn()["blocks/up/kernel"]["a"], rtol=2**-7)
+
+
+def test_another_rank_or_other_kernels_than_asked_for_are_refused(folder):
+    with pytest.raises(DataError, match="of rank 2, and --lora-rank is 4"):
+        read_adapter(folder, SHAPE, rank=4)
+    with pytest.raises(DataError, match="--lora-targets"):
+        read_adapter(folder, SHAPE, targets=["blocks/query/kernel"])
+
+
+def test_an_adapter_of_another_model_is_refused_by_what_does_not_fit(folder):
+    from dataclasses import replace
+
+    with pytest.raises(DataError, match=r"not one of this model, 3 layers of width 32"):
+        read_adapter(folder, replace(SHAPE, width=32))
+    with pytest.raises(DataError, match=r"layer 3 .* is missing and 13 more"):
+        read_adapter(folder, replace(SHAPE, layers=4))
+    with pytest.raises(DataError, match="is not in the model"):
+        read_adapter(folder, replace(SHAPE, layers=2))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"peft_type": "IA3"}, "'IA3'"), ({"use_dora": True}, "use_dora"), ({"bias": "all"}, "bias"),
+        ({"modules_to_save": ["lm_head"]}, "modules_to_save"), ({"r": "many"}, "r and lora_alpha"),
+        ({"r": 0}, "rank 0"),
+    ],
+)  # fmt: skip
+def test_settings_that_are_not_computed_here_are_refused_by_name(folder, settings, said):
+    changed(folder, **settings)
+    with pytest.raises(DataError, match=said):
+        read_adapter(folder, SHAPE)
+
+
+def test_missing_files_and_strange_tensors_are_refused(folder, tmp_path):
+    with pytest.raises(DataError, match=CONFIG):
+        read_adapter(tmp_path, SHAPE)
+    save_file({"base_model.model.lm_head.lora_A.weight": np.zeros((2, 16), np.float32)}, folder / WEIGHTS)
+    with pytest.raises(DataError, match=r"lm_head\.lora_A"):
+        read_adapter(folder, SHAPE)
+    name = "base_model.model.model.layers.0.mlp.router.lora_A.weight"
+    save_file({name: np.zeros((2, 16), np.float32)}, folder / WEIGHTS)
+    with pytest.raises(DataError, match=r"mlp\.router"):
+        read_adapter(folder, SHAPE)
+    (folder / WEIGHTS).unlink()
+    with pytest.raises(DataError, match="safe_serialization"):
+        read_adapter(folder, SHAPE)
+
+
+def test_a_kernel_that_peft_has_no_name_for_is_not_written(tmp_path):
+    with pytest.raises(DataError, match="blocks/mix/kernel"):
+        write_adapter(tmp_path, {"blocks/mix/kernel": {}}, SETTINGS)
