@@ -24,7 +24,7 @@ GROUP = "plimsoll.recipes"
 """Entry points of packages with recipes: name = "module:FAMILY"."""
 BUILT_IN = {
     name: f"plimsoll.recipes.{name}.family:FAMILY"
-    for name in ("text", "control", "puzzles", "longcontext", "recommend")
+    for name in ("text", "control", "puzzles", "longcontext", "recommend", "finetune")
 }
 """Written as a package writes its entry point. They stand here and not in the package's metadata, because the metadata
 of a checkout may be older than its source."""

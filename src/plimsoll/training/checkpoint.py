@@ -106,7 +106,8 @@ class Checkpoints:
     def save(self, step: int, state: Any, loader_state: dict[str, Any]) -> None:
         """Saves the state after the save before it is done. Raises StoppedError for a state that is not finite."""
         self.wait()
-        leaves = _leaves(state if self.frozen else without_frozen(state))  # of several processes: all of them give what they hold, and the first one writes
+        # Of several processes all give what they hold, and the first one writes.
+        leaves = _leaves(state if self.frozen else without_frozen(state))
         if distributed.process() == 0 and all(saved.step != step for saved in self.all()):
             self._write(step, leaves, loader_state)
         distributed.barrier("saved")

@@ -95,6 +95,13 @@ def encoded_examples(
     return made_once(name_of(made_with), opened=_opened, make=make, say=say, words=_words)
 
 
+def name_of_examples(
+    records: Records, tokenizer: ChatTokenizer, *, loss_on: LossOn = "assistant", hold_out: bool = True
+) -> str:
+    """Returns the name of the folder of `encoded_examples`, a digest of what its content follows from."""
+    return name_of(_made_with(records, tokenizer, loss_on, hold_out))
+
+
 def _opened(folder: Path) -> Encoded | None:
     if not (folder / META).is_file():
         return None

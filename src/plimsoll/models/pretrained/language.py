@@ -18,8 +18,10 @@ from plimsoll.types import IGNORE, Batch, Compute, LossSum, Metrics, Params
 class PretrainedNextToken:
     """A `Task` whose batches hold `input_ids` and `labels`, int32 of (batch, length).
 
-    A label of `IGNORE` is not counted. `frozen` as in `Pretrained`. `head_bits` are those of an output layer of its
-    own, where frozen weights have fewer: half of its bytes are little, and every token's loss goes through it.
+    They may hold `segments` and `positions` of documents in a row (`Pretrained.hidden`), and `counted`, 0 at labels
+    that are not to be learned; a label of `IGNORE` is not counted either. `frozen` as in `Pretrained`. `head_bits` are
+    those of an output layer of its own, where frozen weights have fewer: half of its bytes are little, and every
+    token's loss goes through it.
     """
 
     def __init__(
@@ -44,7 +46,10 @@ class PretrainedNextToken:
         """Returns nats, summed over the counted tokens. The model has no dropout: `keys` and `train` change nothing."""
         weights: Any = params["trainable"]
         labels = batch["labels"].reshape(-1)
-        hidden = self.model.hidden(weights, batch["input_ids"])
+        if "counted" in batch:
+            labels = jnp.where(batch["counted"].reshape(-1) > 0, labels, IGNORE)
+        places = {name: batch[name] for name in ("segments", "positions") if name in batch}
+        hidden = self.model.hidden(weights, batch["input_ids"], **places)
         total = chunked_cross_entropy(
             hidden.reshape(labels.size, -1),
             self.model.head_weights(weights),

@@ -18,7 +18,6 @@ attention does not look.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -186,10 +185,14 @@ class Pretrained:
             places: Positions, of `places`.
             windowed: Whether it sees a window alone: an array where layers differ.
         """
-        attended = partial(self.attended, windowed=windowed) if isinstance(windowed, bool) else self.attended
+        known = isinstance(windowed, bool)
+
+        def attended(layer: dict, x: Array, of_layer: Any) -> Array:
+            return self.attended(layer, x, places, windowed=windowed if known else of_layer)
+
         if self.compute.remat in ("block", "offload"):
             attended = jax.checkpoint(attended)
-        x = attended(layer, x, places) if isinstance(windowed, bool) else attended(layer, x, places, windowed=windowed)
+        x = attended(layer, x, None if known else windowed)
         return by_rows(in_chunks(self.fed, layer, x, chunk=self.compute.lever("mlp_chunk", 0)))
 
     def attended(

@@ -78,7 +78,12 @@ def bits_of(tree: Any) -> FrozenBits:
 
 
 def load(
-    folder: str | Path, shape: PretrainedShape, *, bits: FrozenBits | None = None, words: bool = True
+    folder: str | Path,
+    shape: PretrainedShape,
+    *,
+    bits: FrozenBits | None = None,
+    words: bool = True,
+    like: Any = None,
 ) -> dict[str, Any]:
     """Reads the folder's weights into the tree of `Pretrained`, each leaf as `kept` would store it.
 
@@ -87,6 +92,7 @@ def load(
         shape: Shape of the model.
         bits: Bits of the stored weights. None: as in the file, where all of it is bfloat16, else float32.
         words: False leaves out the embedding of tokens and the head: for a model that is given vectors.
+        like: Shapes and types of the stored leaves instead of those that `bits` have.
 
     Raises:
         DataError: The tensors are not those of the shape.
@@ -94,7 +100,7 @@ def load(
     tensors = checked(folder, shape)
     if bits is None:
         bits = 16 if all(tensor.kind == "BF16" for tensor in tensors.values()) else 32
-    like = stored_like(shape, bits)
+    like = stored_like(shape, bits) if like is None else like
     params: dict[str, Any] = {}
     if words:
         params["embedding"] = _filled(like["embedding"], [tensors[EMBEDDING]], transposed=False)

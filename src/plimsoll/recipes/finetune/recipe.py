@@ -1,0 +1,414 @@
+"""Fine-tune a published language model: on chats, on prompts with completions, or on texts.
+
+    plimsoll plan  finetune --pretrained meta-llama/Llama-3.1-8B --frozen-bits 4 --seq-len 8192 --chip rtx4090
+    plimsoll train finetune --pretrained FOLDER --dataset-id chats.jsonl --memory 20GiB --run runs/tuned
+
+By default adapters of rank 16 beside every kernel are learned (levers/lora.py), and the model's own weights stay as
+they are, in as many bits as --frozen-bits says. Documents are packed into rows, and attention stays within each.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from plimsoll.data.same_data import files_facts, require_same_files
+from plimsoll.errors import DataError, RecipeError
+from plimsoll.levers.records.mlp_chunk import chunks_of
+from plimsoll.models.pretrained.find import find_folder, find_shape
+from plimsoll.models.pretrained.shape import PretrainedShape
+from plimsoll.recipes.base import AdamWRecipe, Count, Prepared, Say
+from plimsoll.recipes.verbs import Verb
+from plimsoll.types import Compute, Source, Task
+from plimsoll.units import MIB
+
+if TYPE_CHECKING:
+    from plimsoll.data.chat.encoded import Encoded
+    from plimsoll.data.chat.records import Records
+    from plimsoll.data.chat.tokenizer import ChatTokenizer
+    from plimsoll.models.pretrained.adapters import AdapterSettings
+
+DEFAULT_EPOCHS = 1.0
+TOKENIZER = "tokenizer"
+"""Folder of a run with the tokenizer's files."""
+PLANNED_DOCUMENTS = 100_000
+"""Documents of a data set that nobody has named yet."""
+READER_BYTES = 12 * MIB
+"""The template's library, and what reading the encoded examples leaves in the heap."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finetune(AdamWRecipe):
+    """A published decoder, frozen beside adapters that are learned, or learned whole."""
+
+    kind: ClassVar[str] = "finetune"
+    rate_unit: ClassVar[str] = "tokens"
+    without_validation: ClassVar[str] = (
+        "no record was held out of a data set this small (1 in 100 is). Name one with --validation-id"
+    )
+    verbs: ClassVar[Mapping[str, Verb]] = {
+        "evaluate": Verb(answer="plimsoll.recipes.finetune.use:evaluate"),
+        "sample": Verb(answer="plimsoll.recipes.finetune.use:sample"),
+        "export": Verb(answer="plimsoll.recipes.finetune.export:export"),
+    }
+    supported: ClassVar[tuple[str, ...]] = (
+        "precision",
+        "activations",
+        "remat",
+        "remat_offload",
+        "loss_chunk",
+        "mlp_chunk",
+        "attention_chunk",
+        "optimizer_bits",
+        "weight_bits",
+        "offload",
+    )
+    loss_chunks: ClassVar[tuple[int, ...]] = (512,)
+
+    pretrained: str = "HuggingFaceTB/SmolLM2-135M-Instruct"
+    """A folder of a Llama, Mistral, Qwen or Gemma (config.json, .safetensors, tokenizer.json), or its id on the Hugging
+    Face hub. To plan, the ids of many models need no download."""
+    dataset_id: str = ""
+    """Records to learn: a .jsonl, .json or .parquet file, a folder of them, or a hub id. Each has `messages`, `prompt`
+    and `completion`, or `text`."""
+    dataset_config: str | None = None
+    """Configuration of a hub data set."""
+    split: str = "train"
+    """Split of a hub data set."""
+    validation_id: str | None = None
+    """Records to evaluate on, instead of 1 in 100 of those in --dataset-id."""
+    max_examples: Count | None = None
+    """Records to use at most."""
+    validation_tokens: Count = 200_000
+    """Held-out tokens to evaluate on, at most."""
+    loss_on: Literal["assistant", "all"] = "assistant"
+    """Learn what the assistant writes, or a completion; or all tokens. All of a `text` is learned either way."""
+    chat_template: str | None = None
+    """A file with a chat template (jinja), where the tokenizer has none or another is meant."""
+    seq_len: Count = 2048
+    """Tokens of a row, which holds as many documents as fit."""
+    truncate: bool = True
+    """Cut documents that are longer than a row at their end; --no-truncate refuses them."""
+
+    lora_rank: int = 16
+    """Rank of the adapters; 0 to learn the whole model."""
+    lora_alpha: float | None = None
+    """Scale of the adapters, before it is divided by the rank; default twice the rank."""
+    lora_targets: str = "all-linear"
+    """Kernels beside which adapters are learned: some of q,k,v,o,gate,up,down; all-linear; or a regular expression of
+    paths like blocks/query/kernel."""
+    lora_dropout: float = 0.0
+    """Share of an adapter's input that is left out in training."""
+    rslora: bool = False
+    """Divide --lora-alpha by the root of the rank."""
+    init_from: str | None = None
+    """A PEFT adapter's folder to begin with."""
+
+    batch_size: int = 8
+    learning_rate: float = 2e-4
+    """Peak, when warm-up ends."""
+    warmup_steps: int = 10
+    """Optimizer steps, not micro-batches."""
+    weight_decay: float = 0.0
+    """Of AdamW, per step, times the learning rate; on matrices."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.pretrained.strip():
+            raise RecipeError("--pretrained is empty: name a model's folder, or its id like org/name")
+        for name in (
+            "pretrained",
+            "dataset_id",
+            "validation_id",
+            "init_from",
+        ):  # a run is continued from elsewhere, too
+            value = getattr(self, name)
+            if value and (path := Path(value).expanduser()).exists():
+                object.__setattr__(self, name, str(path.absolute()))
+        for name in ("seq_len", "max_examples", "validation_tokens"):
+            value = getattr(self, name)
+            least = 2 if name == "seq_len" else 1
+            if value is not None and value < least:
+                raise RecipeError(f"--{name.replace('_', '-')} must be {least} or more, got {value}")
+        if self.lora_rank < 0:
+            raise RecipeError(f"--lora-rank must be 0 (the whole model is learned) or more, got {self.lora_rank}")
+        given = [
+            f"--{name.replace('_', '-')}"
+            for name in ("lora_alpha", "lora_targets", "lora_dropout", "rslora", "init_from")
+            if getattr(self, name) != type(self).__dataclass_fields__[name].default
+        ]
+        if not self.lora_rank and given:
+            raise RecipeError(
+                f"--lora-rank 0 learns the whole model, and {', '.join(given)} are of adapters: leave them out, or give"
+                " a rank"
+            )
+
+    @property
+    def rate_per_example(self) -> int:
+        return self.seq_len
+
+    @property
+    def supported_levers(self) -> tuple[str, ...]:
+        return (*super().supported_levers, "frozen_bits") if self.lora_rank else super().supported_levers
+
+    @property
+    def attention_chunks(self) -> tuple[int, ...]:
+        """Scores of fewer positions are small beside the rest (docs/log.md, "Attention in blocks")."""
+        return (256,) if self.seq_len > 512 else ()
+
+    @property
+    def mlp_chunks(self) -> tuple[int, ...]:
+        return chunks_of(self.seq_len)
+
+    @property
+    def head_columns(self) -> int:
+        return self.shape.head_width
+
+    @property
+    def adapter(self) -> AdapterSettings:
+        """Settings of the adapters, as PEFT names them."""
+        from plimsoll.models.pretrained.adapters import AdapterSettings
+
+        alpha = 2.0 * self.lora_rank if self.lora_alpha is None else self.lora_alpha
+        return AdapterSettings(
+            rank=self.lora_rank, alpha=alpha, rslora=self.rslora, dropout=self.lora_dropout, base=self.pretrained
+        )
+
+    @cached_property
+    def shape(self) -> PretrainedShape:
+        """Shape of the published model."""
+        shape = find_shape(self.pretrained)
+        if self.seq_len > shape.positions:
+            raise RecipeError(
+                f"--seq-len {self.seq_len:,} is more than the {shape.positions:,} tokens that {self.pretrained} was"
+                " made to read at once: lower it"
+            )
+        return shape
+
+    def batch_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
+        from plimsoll.data.chat.rows import DTYPES
+
+        return {name: ((examples, self.seq_len), dtype) for name, dtype in DTYPES.items()}
+
+    def task(self, compute: Compute) -> Task:
+        from plimsoll.models.pretrained.language import PretrainedNextToken
+        from plimsoll.recipes.finetune.task import Blank, LoRA
+
+        if not self.lora_rank:
+            return PretrainedNextToken(self.shape, compute, frozen=False)
+        adapter = self.adapter
+        return LoRA(
+            Blank(self.shape, compute),
+            self.lora_targets,
+            rank=adapter.rank,
+            alpha=adapter.alpha,
+            rslora=adapter.rslora,
+            dropout=adapter.dropout,
+        )
+
+    def begin(self, params: Any) -> Any:
+        """Returns the parameters with the published weights, and the adapter of --init-from."""
+        from plimsoll.recipes.finetune.task import whole_of
+
+        if not self.lora_rank:
+            return whole_of(params, find_folder(self.pretrained), self.shape)
+        params = params | {"frozen": self.given_frozen(params["frozen"])}
+        if self.init_from is None:
+            return params
+        from plimsoll.models.pretrained.adapters import read_adapter
+
+        learned, _ = read_adapter(self.init_from, self.shape, rank=self.lora_rank, targets=params["trainable"].keys())
+        return params | {"trainable": learned}
+
+    @property
+    def frozen_is_given(self) -> bool:
+        return self.lora_rank > 0
+
+    def given_frozen(self, frozen: Any) -> Any:
+        from plimsoll.recipes.finetune.task import base_of
+
+        return base_of(frozen, find_folder(self.pretrained), self.shape)
+
+    @property
+    def begins_with(self) -> str:
+        return "--pretrained" + ("" if self.init_from is None else ", --init-from")
+
+    def prepare(self, folder: Path, say: Say) -> Prepared:
+        from plimsoll.data.chat.rows import PackedRows
+        from plimsoll.data.chat.tokenizer import save_chat_tokenizer
+        from plimsoll.models.pretrained.safetensors_folder import checked
+
+        if not self.dataset_id:
+            raise RecipeError(
+                "--dataset-id is missing: name a .jsonl or .parquet file of records with `messages`, `prompt` and"
+                " `completion`, or `text`"
+            )
+        model = find_folder(self.pretrained)
+        checked(model, self.shape)  # pickles, absent files, other shapes: before anything is planned
+        self._require_adapter()
+        tokenizer = self._tokenizer(model)
+        if tokenizer.size > self.shape.vocab:
+            raise DataError(
+                f"the tokenizer in {model} has {tokenizer.size:,} ids, and the model {self.shape.vocab:,} rows for"
+                " them: copy the tokenizer.json that belongs to it"
+            )
+        save_chat_tokenizer(model, folder / TOKENIZER, chat_template=self.chat_template)
+        encoded, held_out = self._encoded(tokenizer, say), self._held_out(tokenizer, say)
+        rows = PackedRows(
+            encoded.train,
+            seq_len=self.seq_len,
+            batch_size=self.effective_batch,
+            seed=self.seed,
+            truncate=self.truncate,
+            name=self.dataset_id,
+        )
+        packing = rows.facts()
+        for line in packing.lines():
+            say(line)
+        per_epoch = packing.rows / self.effective_batch
+        if per_epoch < 1:
+            raise DataError(
+                f"{self.dataset_id} fills {packing.rows:,} rows of {self.seq_len:,} tokens, fewer than the"
+                f" {self.effective_batch:,} of one batch: lower --batch-size or --seq-len"
+            )
+        steps = self.steps or max(1, int(rows.rows_of(self.epochs or DEFAULT_EPOCHS) / self.effective_batch))
+        evaluated = encoded.validation if held_out is None else held_out.train
+        if not evaluated.count:
+            say(f"validation: none, {self.without_validation}")
+        facts = {
+            "description": f"{packing.documents:,} documents, {packing.tokens:,} tokens in {self.dataset_id}",
+            "packing": asdict(packing),
+            "model": files_facts(_weights(model)),
+            "data": encoded.name,
+            "held_out": None if held_out is None else held_out.name,
+            "day": encoded.day,
+        }
+        return Prepared(steps=steps, steps_per_epoch=per_epoch, facts=facts)
+
+    def data_changed(self, prepared: Prepared) -> str | None:
+        require_same_files(self.pretrained, _weights(find_folder(self.pretrained)), prepared.facts["model"])
+        return None
+
+    def training_data_changed(self, prepared: Prepared) -> str | None:
+        from plimsoll.data.chat.kept import name_of_examples
+
+        self.data_changed(prepared)
+        tokenizer = self._tokenizer(find_folder(self.pretrained), day=prepared.facts["day"])
+        if name_of_examples(self._records(), tokenizer, **self._reading) != prepared.facts["data"]:
+            raise DataError(
+                f"{self.dataset_id}, the tokenizer of {self.pretrained} or its chat template is not that of this run"
+                " any more: put the old one back, or start a new --run"
+            )
+        return None
+
+    def source(self, folder: Path, *, prefetch: int) -> Source:
+        from plimsoll.data.chat.rows import rows_loader
+
+        encoded = self._encoded(self._tokenizer(folder / TOKENIZER, day=_day(folder)), _quiet)
+        return rows_loader(
+            encoded.train,
+            seq_len=self.seq_len,
+            batch_size=self.effective_batch,
+            seed=self.seed,
+            truncate=self.truncate,
+            prefetch=prefetch,
+            name=self.dataset_id,
+        )
+
+    def validation(self, folder: Path, *, examples: int) -> Iterable[dict[str, Any]]:
+        from plimsoll.data.chat.rows import validation_rows
+
+        tokenizer = self._tokenizer(folder / TOKENIZER, day=_day(folder))
+        held_out = self._held_out(tokenizer, _quiet)
+        documents = self._encoded(tokenizer, _quiet).validation if held_out is None else held_out.train
+        return validation_rows(documents, seq_len=self.seq_len, batch_size=examples, max_tokens=self.validation_tokens)
+
+    def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
+        from plimsoll.data.chat.rows import rows_bytes
+        from plimsoll.data.loader_bytes import tokenizer_bytes
+
+        documents = PLANNED_DOCUMENTS if prepared is None else prepared.facts["packing"]["documents"]
+        rows = rows_bytes(documents=documents, seq_len=self.seq_len, batch_size=self.effective_batch, prefetch=prefetch)
+        return {"data": rows + READER_BYTES + tokenizer_bytes(self.shape.vocab)}
+
+    def data_advice(self) -> str:
+        return "a smaller --batch-size"
+
+    def imports(self) -> tuple[str, ...]:
+        return ("jinja2", "plimsoll.data.chat.rows")
+
+    def tokenizer_of(self, folder: Path) -> ChatTokenizer:
+        """Returns the tokenizer that a run keeps in its folder."""
+        return self._tokenizer(folder / TOKENIZER, day=_day(folder))
+
+    def _tokenizer(self, folder: Path, *, day: str | None = None) -> ChatTokenizer:
+        from plimsoll.data.chat.tokenizer import load_chat_tokenizer
+
+        template = self.chat_template if folder.name != TOKENIZER else None
+        now = None if day is None else datetime.fromisoformat(day)
+        return load_chat_tokenizer(folder, chat_template=template, now=now)
+
+    @property
+    def _reading(self) -> dict[str, Any]:
+        return {"loss_on": self.loss_on, "hold_out": self.validation_id is None}
+
+    def _records(self) -> Records:
+        from plimsoll.data.chat.records import open_records
+
+        return open_records(
+            self.dataset_id, config=self.dataset_config, split=self.split, max_examples=self.max_examples
+        )
+
+    def _encoded(self, tokenizer: ChatTokenizer, say: Say) -> Encoded:
+        return _kept(self._records(), tokenizer, say, **self._reading)
+
+    def _held_out(self, tokenizer: ChatTokenizer, say: Say) -> Encoded | None:
+        """Returns the examples of --validation-id, all of them on the side of training; None where there is none."""
+        if self.validation_id is None:
+            return None
+        from plimsoll.data.chat.records import open_records
+
+        return _kept(open_records(self.validation_id), tokenizer, say, loss_on=self.loss_on, hold_out=False)
+
+    def _require_adapter(self) -> None:
+        """Raises DataError for an --init-from that is not of this model and these settings."""
+        if self.init_from is None:
+            return
+        from plimsoll.models.pretrained.adapters import read_adapter
+
+        _, settings = read_adapter(self.init_from, self.shape, rank=self.lora_rank)
+        if abs(settings.scale - self.adapter.scale) > 1e-6 * self.adapter.scale:
+            raise DataError(
+                f"the adapter in {self.init_from} is scaled by {settings.scale:g}, and this run's by"
+                f" {self.adapter.scale:g}: give --lora-alpha {settings.alpha:g}"
+                + (" --rslora" if settings.rslora else "")
+            )
+
+
+def _weights(folder: Path) -> list[Path]:
+    return [folder / "config.json", *sorted(folder.glob("*.safetensors"))]
+
+
+def _kept(records: Records, tokenizer: ChatTokenizer, say: Say, **how: Any) -> Encoded:
+    from plimsoll.data.chat.kept import encoded_examples
+    from plimsoll.data.packed.kept import NotKept
+
+    try:
+        return encoded_examples(records, tokenizer, say=say, **how)
+    except NotKept as problem:
+        raise DataError(str(problem)) from None
+
+
+def _day(folder: Path) -> str | None:
+    """Returns the day that the chat template was told when the run began."""
+    path = folder / "data.json"
+    return json.loads(path.read_text("utf-8"))["facts"].get("day") if path.is_file() else None
+
+
+def _quiet(_words: str) -> None:
+    """Says nothing: what the cache holds was said when the run was prepared."""

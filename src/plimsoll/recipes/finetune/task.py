@@ -1,0 +1,52 @@
+"""Task of fine-tuning: the next token of a published model, beside adapters or whole; where its weights come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from plimsoll.levers.frozen import FrozenBits
+from plimsoll.levers.lora import LoRA
+from plimsoll.models.pretrained.language import PretrainedNextToken
+from plimsoll.models.pretrained.shape import PretrainedShape
+from plimsoll.models.pretrained.weights import load
+from plimsoll.types import Params
+
+
+class Blank(PretrainedNextToken):
+    """The frozen model before its weights are read: zeros in the form in which they are stored, which cost nothing."""
+
+    def init(self, key: Array) -> Params:
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(super().init, key))
+
+    def stored(self, frozen: dict, bits: FrozenBits) -> dict:
+        like = jax.eval_shape(lambda frozen: PretrainedNextToken.stored(self, frozen, bits), frozen)
+        return jax.tree.map(lambda part: jnp.zeros(part.shape, part.dtype), like)
+
+
+def base_of(frozen: dict, folder: Path, shape: PretrainedShape) -> dict:
+    """Returns frozen weights of a `LoRA` around `Blank` with the model's own, read in the form of what was there.
+
+    What was there is deleted first, so that two copies are never in memory.
+    """
+    return frozen | {"base": _read(frozen["base"], folder, shape)}
+
+
+def whole_of(params: Params, folder: Path, shape: PretrainedShape) -> Params:
+    """Returns parameters of a model that is tuned whole, with its published weights."""
+    return params | {"trainable": _read(params["trainable"], folder, shape)}
+
+
+def _read(tree: Any, folder: Path, shape: PretrainedShape) -> dict:
+    like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
+    for leaf in jax.tree.leaves(tree):
+        if isinstance(leaf, jax.Array):
+            leaf.delete()
+    return load(folder, shape, like=like)
+
+
+__all__ = ["Blank", "LoRA", "base_of", "whole_of"]
