@@ -11,9 +11,14 @@ import pyarrow.parquet as parquet
 import pytest
 import zstandard
 
+from chat_files import chats, write_records, write_tokenizer
 from interaction_files import write_random
 from packed_files import write_packed
 from plimsoll.data.batch_source import BatchSource
+from plimsoll.data.chat.kept import encoded_examples
+from plimsoll.data.chat.records import open_records
+from plimsoll.data.chat.rows import DTYPES, rows_loader
+from plimsoll.data.chat.tokenizer import load_chat_tokenizer
 from plimsoll.data.examples import Examples
 from plimsoll.data.hdf5.rows import Hdf5Rows
 from plimsoll.data.hdf5.shuffled import MixedChunks
@@ -31,6 +36,7 @@ from puzzle_files import write_split
 
 TEXTS = [f"Ship {i} loads {i * 37 % 11} crates of {'tea ' * (i % 7)}and sails." for i in range(120)]
 BATCHES = 7
+SEQ_LEN_OF_CHATS = 256
 
 
 def write_markers(folder):
@@ -151,11 +157,21 @@ def make_from_kept_text(folder):
     return lambda: stream_order_loader(open_packed(folder / "packed"), prefetch=2, **options)
 
 
-OTHERS = ["kept text", "python sources", "memory", "arrays", "hdf5", "puzzles", "packed", "interactions"]
+def make_from_chats(folder):
+    """Rows of whole conversations: 7 an epoch, which are no multiple of the batch."""
+    records = open_records(str(write_records(folder / "a.jsonl", chats(17))))
+    tokenizer = load_chat_tokenizer(write_tokenizer(folder / "tokenizer"))
+    encoded = encoded_examples(records, tokenizer, hold_out=False, say=lambda words: None)
+    return lambda: rows_loader(encoded.train, seq_len=SEQ_LEN_OF_CHATS, batch_size=4, seed=7, prefetch=2)
+
+
+OTHERS = ["chats", "kept text", "python sources", "memory", "arrays", "hdf5", "puzzles", "packed", "interactions"]
 
 
 @pytest.fixture(scope="module", params=[*FILES, *OTHERS])
 def make_source(request, tmp_path_factory):
+    if request.param == "chats":
+        return make_from_chats(tmp_path_factory.mktemp("source"))
     if request.param == "interactions":
         return make_from_interactions(tmp_path_factory.mktemp("source"))
     if request.param == "kept text":
@@ -223,6 +239,14 @@ def test_batches_are_arrays_of_one_shape_and_those_of_a_text_have_labels_one_ahe
             continue
         if "items" in batch:  # likewise
             assert (batch["items"].shape, batch["items"].dtype, len(batch)) == ((4, 25), np.int32, 1)
+            continue
+        if "segments" in batch:
+            shapes = {name: ((4, SEQ_LEN_OF_CHATS), np.dtype(dtype)) for name, dtype in DTYPES.items()}
+            assert {name: (array.shape, array.dtype) for name, array in batch.items()} == shapes
+            inside = batch["segments"][:, 1:] == batch["segments"][:, :-1]
+            inside &= batch["segments"][:, 1:] > 0
+            np.testing.assert_array_equal(batch["input_ids"][:, 1:][inside], batch["labels"][:, :-1][inside])
+            assert not batch["counted"][:, :-1][~inside].any()
             continue
         shapes = {"labels": ((4, 24), np.int32)}
         if "inputs" in batch:

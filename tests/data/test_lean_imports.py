@@ -16,6 +16,7 @@ trained = tokenizer.train_byte_bpe(read, 300)
 survey.survey(read, trained, seq_len=8)
 survey.describe_text(read)
 survey.collect_held_out(read, trained, seq_len=8)
+from plimsoll.data.chat import kept, records, tokenizer
 heavy = {"jax", "grain", "datasets", "pyarrow"} & set(sys.modules)
 assert not heavy, heavy
 """

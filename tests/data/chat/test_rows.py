@@ -49,7 +49,7 @@ def documents_of(batch, row):
 
 
 def epoch_of(rows, epoch=0):
-    return [rows.batch(packed) for group in range(rows.groups) for packed in batched(rows.packed(epoch, group), rows)]
+    return [rows.arrays(packed) for group in range(rows.groups) for packed in batched(rows.packed(epoch, group), rows)]
 
 
 def batched(rows, of):
@@ -200,6 +200,16 @@ def test_validation_has_each_document_once_and_fills_its_last_batch_with_nothing
 
 
 def test_host_bytes_grow_with_documents_and_batches():
-    small = rows_bytes(documents=1_000, seq_len=128, batch_size=4, prefetch=2)
-    assert rows_bytes(documents=2_001_000, seq_len=128, batch_size=4, prefetch=2) - small > 16 * 2_000_000
-    assert rows_bytes(documents=1_000, seq_len=128, batch_size=4, prefetch=3) - small == 4 * 128 * 20
+    small = rows_bytes(documents=1_000, tokens=300_000, seq_len=128, batch_size=4, prefetch=2)
+    large = rows_bytes(documents=2_001_000, tokens=600_300_000, seq_len=128, batch_size=4, prefetch=2)
+    assert 16 * 2_000_000 < large - small < 16 * 2_000_000 + 2**20
+    more = rows_bytes(documents=1_000, tokens=300_000, seq_len=128, batch_size=4, prefetch=3)
+    assert more - small == 4 * 128 * (4 + 4 + 4 + 4 + 4)
+
+
+def test_a_position_of_other_rows_is_refused(tmp_path):
+    documents = write_documents(tmp_path, np.array([10, 10, 10]))
+    first = rows_loader(documents, seq_len=20, batch_size=1, seed=0, prefetch=0)
+    other = rows_loader(documents, seq_len=30, batch_size=1, seed=0, prefetch=0, name="my.jsonl")
+    with pytest.raises(DataError, match=r"saved for 20 tokens of a row \(--seq-len\), and my\.jsonl has 30"):
+        other.restore(first.state())

@@ -32,6 +32,8 @@ DTYPES: Mapping[str, str] = {
 """Arrays of a batch, each of (rows, tokens), and their types."""
 EMPTY = 0
 """Segment of the positions at the end of a row that no document fills."""
+PACKED = 160
+"""Bytes of a document while its group is packed and its rows are read."""
 READ = 7 * MIB
 """Bytes of code of Grain and NumPy that come back with the first batch (`loader_bytes.READ_FROM_CACHE`)."""
 
@@ -101,7 +103,7 @@ class PackedRows(Positioned):
     ) -> None:
         """Takes documents, as `rows_loader` and `validation_rows` do. Without a `seed` they are in their own order."""
         super().__init__(size={"tokens": documents.tokens, "documents": documents.count, "seq_len": seq_len}, name=name)
-        self.encoded, self.seq_len, self.batch_size, self.seed = documents, seq_len, batch_size, seed
+        self.encoded, self.seq_len, self.batch_size, self.order_seed = documents, seq_len, batch_size, seed
         lengths = np.diff(documents.starts)
         self._require_fit(lengths, truncate)
         used = np.flatnonzero(documents.first < seq_len).astype(np.int32)
@@ -142,9 +144,9 @@ class PackedRows(Positioned):
             documents = self.used[documents]
         lengths = self.encoded.starts[documents + 1] - self.encoded.starts[documents]
         rows = [documents[row] for row in best_fit(np.minimum(lengths, self.seq_len), self.seq_len)]
-        if self.seed is None:
+        if self.order_seed is None:
             return rows
-        shuffled = np.random.default_rng([self.seed, 8, epoch, group]).permutation(len(rows))
+        shuffled = np.random.default_rng([self.order_seed, 8, epoch, group]).permutation(len(rows))
         return [rows[row] for row in shuffled]
 
     def rows(self, epoch: int) -> int:
@@ -172,7 +174,7 @@ class PackedRows(Positioned):
             seq_len=self.seq_len,
         )
 
-    def batch(self, rows: list[np.ndarray]) -> dict[str, np.ndarray]:
+    def arrays(self, rows: list[np.ndarray]) -> dict[str, np.ndarray]:
         """Returns the arrays of rows; those that lack to `batch_size` are empty."""
         arrays = {name: np.zeros((self.batch_size, self.seq_len), dtype) for name, dtype in DTYPES.items()}
         arrays[INPUTS][:], arrays[POSITIONS][:] = self.encoded.end_of_text, np.arange(self.seq_len)
@@ -203,7 +205,7 @@ class PackedRows(Positioned):
                     group, position["row"], position["group"] = None, 0, position["group"] + 1
                     if position["group"] == self.groups:
                         position["epoch"], position["group"] = position["epoch"] + 1, 0
-            batch = self.batch(chosen)
+            batch = self.arrays(chosen)
             at.update(position)  # once it is read: a read that fails is tried again
             yield batch
 
@@ -264,13 +266,13 @@ def validation_rows(
     for group in range(packed.groups):
         waiting += packed.packed(0, group)
         while len(waiting) >= batch_size:
-            yield packed.batch(waiting[:batch_size])
+            yield packed.arrays(waiting[:batch_size])
             del waiting[:batch_size]
     if waiting:
-        yield packed.batch(waiting)
+        yield packed.arrays(waiting)
 
 
-def rows_bytes(*, documents: int, seq_len: int, batch_size: int, prefetch: int) -> int:
+def rows_bytes(*, documents: int, tokens: int, seq_len: int, batch_size: int, prefetch: int) -> int:
     """Returns the host bytes of the loader: numbers of all documents, a group as it is packed, and batches in flight.
 
     In flight are the prefetched batches, one that waits to enter the queue, one that the consumer holds and one that is
@@ -278,9 +280,11 @@ def rows_bytes(*, documents: int, seq_len: int, batch_size: int, prefetch: int) 
 
     Args:
         documents: Documents of the data set.
+        tokens: Tokens of all of them.
         seq_len: Tokens of a row.
         batch_size: Rows of a batch.
         prefetch: Batches that a thread makes ready.
     """
     batch = batch_size * seq_len * sum(np.dtype(dtype).itemsize for dtype in DTYPES.values())
-    return READ + 16 * documents + 160 * min(documents, 2**17) + (prefetch + 3) * batch
+    group = min(documents, group_size(tokens / max(documents, 1), seq_len))
+    return READ + 16 * documents + PACKED * group + (prefetch + 3) * batch
