@@ -164,8 +164,8 @@ def _pretrained(folder: Path) -> None:
 
 
 def _checked(folder: Path) -> object:
+    from plimsoll.models.pretrained.config import read_shape
     from plimsoll.models.pretrained.safetensors_folder import checked
-    from plimsoll.models.pretrained.shape import read_shape
 
     return checked(folder, read_shape(folder))
 

@@ -30,7 +30,7 @@ def made(folder: Path, megabytes: int, *, shards: int, layers: int = LAYERS, wid
     import numpy as np
     from safetensors.numpy import save_file
 
-    from plimsoll.models.pretrained.shape import read_shape
+    from plimsoll.models.pretrained.config import read_shape
 
     folder.mkdir()
     config = {
@@ -73,8 +73,8 @@ def measured(folder: Path, bits: int) -> dict[str, float]:
     import jax.numpy as jnp
 
     from plimsoll.levers.frozen import packed
+    from plimsoll.models.pretrained.config import read_shape
     from plimsoll.models.pretrained.safetensors_folder import checked
-    from plimsoll.models.pretrained.shape import read_shape
     from plimsoll.models.pretrained.weights import load
     from plimsoll.training.memory import peak_resident_bytes, resident_bytes
     from plimsoll.training.program import tree_bytes

@@ -14,8 +14,8 @@ from plimsoll.data.text.tokenizer import load_tokenizer
 from plimsoll.errors import DataError
 from plimsoll.inference.trained import Trained
 from plimsoll.levers.weight_bits import readable
+from plimsoll.models.pretrained.config import read_shape
 from plimsoll.models.pretrained.model import Pretrained
-from plimsoll.models.pretrained.shape import read_shape
 from plimsoll.models.pretrained.weights import load
 from plimsoll.types import Compute
 

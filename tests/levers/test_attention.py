@@ -13,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compiled_bytes import temporary_bytes
-from plimsoll.levers import attention
+from plimsoll.levers import attention, attention_blocks
 from plimsoll.levers.attention import causal_attention, kernel, query_blocks
+from plimsoll.levers.attention_blocks import Blocks, Seen
+from plimsoll.levers.precision import Form
 from plimsoll.levers.records.blocks import without_cudnn
 from plimsoll.planner import liveness
 from plimsoll.planner.flops import dot_flops
@@ -95,6 +97,69 @@ def test_blocks_outside_a_window_are_not_computed():
 
     assert flops(1024, 64) < 1.1 * 2 * flops(512, 64)
     assert flops(1024, 64) < flops(1024, 0) / 4
+
+
+SEGMENTS = np.array([[0] * 20 + [1] * 1 + [2] * 50 + [3] * 29, [0] * 100], np.int32)
+"""Documents of two rows of 100: several, one of a single position among them, and one alone."""
+
+
+def dense_of(query, key, value, *, segments=None, window=0, scale=None, cap=0.0):
+    """Every difference of attention, by the whole square."""
+    group = query.shape[1] // key.shape[1]
+    key, value = (jnp.repeat(x, group, axis=1) for x in (key, value))
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = jnp.einsum("bhlw,bhmw->bhlm", query, key, precision="highest") * scale
+    scores = cap * jnp.tanh(scores / cap) if cap else scores
+    apart = jnp.arange(query.shape[2])[:, None] - jnp.arange(query.shape[2])
+    seen = (apart >= 0) & (apart < (window or query.shape[2]))
+    if segments is not None:
+        seen = seen & (segments[:, None, :, None] == segments[:, None, None, :])
+    weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf))
+    return jnp.einsum("bhlm,bhmw->bhlw", weights, value, precision="highest")
+
+
+@pytest.mark.parametrize("chunk", [0, 16, 37])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"segments": SEGMENTS},
+        {"segments": SEGMENTS, "window": 12},
+        {"cap": 0.5},
+        {"scale": 0.7},
+        {"segments": SEGMENTS, "window": 30, "cap": 0.5, "scale": 0.7},
+    ],
+    ids=lambda how: "-".join(how),
+)
+@pytest.mark.parametrize("key_heads", [1, 2, 4])
+def test_documents_caps_scales_and_shared_keys(how, chunk, key_heads):
+    query, key, value = heads(100, heads=4)
+    arrays = [query, key[:, :key_heads], value[:, :key_heads]]
+    attend = partial(causal_attention, compute=replace(CPU, attention_chunk=chunk), **how)
+    assert_near(with_gradients(attend, arrays), with_gradients(partial(dense_of, **how), arrays), 3e-6)
+
+
+@pytest.mark.parametrize("chunk", [0, 16])
+@pytest.mark.parametrize("windowed", [False, True])
+def test_whether_there_is_a_window_may_be_known_only_at_run_time(windowed, chunk):
+    arrays = heads(100)
+    attend = partial(causal_attention, compute=replace(CPU, attention_chunk=chunk), window=12)
+    known = with_gradients(partial(attend, windowed=windowed), arrays)
+    found = jax.jit(lambda flag: with_gradients(partial(attend, windowed=flag), arrays))(np.array(windowed))
+    assert_near(found, with_gradients(partial(dense_of, window=12 * windowed), arrays), 2e-6)
+    assert_near(found, known, 1e-6)
+
+
+def test_blocks_that_share_no_document_are_not_computed():
+    """The keys and values of the first document are not a number, which any product with them would show."""
+    query, key, value = heads(64, batch=1)
+    segments = np.repeat(np.array([[0, 1]], np.int32), 32, axis=1)
+    key[:, :, :32], value[:, :, :32] = np.nan, np.nan
+    attend = partial(causal_attention, compute=replace(CPU, attention_chunk=16), segments=segments)
+    found = with_gradients(attend, [query, key, value])
+    alone = [x[:, :, 32:] for x in (query, key, value)]
+    expected = partial(causal_attention, compute=replace(CPU, attention_chunk=16))(*alone)
+    np.testing.assert_allclose(found[0][:, :, 32:], expected, rtol=1e-6, atol=1e-6)
+    assert all(np.isfinite(x[:, :, 32:]).all() for x in found)
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("bfloat16", 0.02), ("float16", 0.003)])
@@ -179,6 +244,12 @@ def test_the_chips_own_kernel_is_used_where_it_exists(compute, length, width, ex
     assert kernel(compute, length=length, width=width) == expected
 
 
+def test_no_kernel_of_a_card_knows_caps_or_documents():
+    assert kernel(GPU, length=1024, width=64, cap=30.0) is None
+    assert kernel(GPU, length=1024, width=64, documents=True) is None
+    assert kernel(TPU, length=1024, width=64, cap=30.0, documents=True) == "splash"
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -197,6 +268,15 @@ def test_a_tpus_kernel_computes_the_same():
     arrays = [jnp.asarray(x) for x in heads(256, batch=1, width=64)]
     attend = partial(attention._splash, interpret=True)
     assert_near(with_gradients(attend, arrays), with_gradients(dense, arrays), 1e-4)
+
+
+def test_a_tpus_kernel_knows_documents_and_caps():
+    arrays = [jnp.asarray(x) for x in heads(256, batch=2, width=64)]
+    segments = np.array([[0] * 100 + [1] * 156, [0] * 256], np.int32)
+    attend = partial(attention._splash, interpret=True, segments=segments, cap=2.0)
+    assert_near(
+        with_gradients(attend, arrays), with_gradients(partial(dense_of, segments=segments, cap=2.0), arrays), 1e-4
+    )
 
 
 def test_for_a_tpu_the_step_holds_the_kernel_and_no_scores():
@@ -274,8 +354,11 @@ def test_queries_come_in_four_blocks_or_fewer_of_64(length, blocks):
 
 
 def pairs(blocks, chunk, **seen):
-    queries, keys = attention._pairs(blocks, chunk, attention.Seen(length=blocks * chunk, **seen))
-    return list(zip(queries.tolist(), keys.tolist(), strict=True))
+    outwards = seen.pop("outwards", False)
+    found = attention_blocks._pairs(blocks, chunk, Seen(length=blocks * chunk, **seen), outwards=outwards)
+    queries, keys, first = (each.tolist() for each in found)
+    assert first == [n == 0 or i != queries[n - 1] for n, i in enumerate(queries)]
+    return list(zip(queries, keys, strict=True))
 
 
 def test_pairs_of_blocks_are_all_or_those_up_to_the_diagonal_or_in_the_window_from_the_diagonal_out():
@@ -286,6 +369,8 @@ def test_pairs_of_blocks_are_all_or_those_up_to_the_diagonal_or_in_the_window_fr
     assert pairs(3, 4, causal=True, window=1) == [(0, 0), (1, 1), (2, 2)]
     assert pairs(3, 4, causal=True, window=2) == pairs(3, 4, causal=True, window=5) == near
     assert pairs(3, 4, causal=True, window=6) == [*near, (2, 0)]
+    assert pairs(3, 4, causal=True, outwards=True) == [*near, (2, 0)]
+    assert pairs(3, 4, causal=True, window=1, outwards=True) == [(0, 0), (1, 1), (2, 2)]
 
 
 @pytest.mark.parametrize(
@@ -304,17 +389,17 @@ def test_blocks_are_of_the_chunk_or_of_256_where_there_is_a_window_and_never_lon
     monkeypatch, compute, length, window, chunk
 ):
     used = []
-    monkeypatch.setattr(attention, "_chunked", lambda q, k, v, *, chunk, form, seen: used.append((chunk, seen)) or q)
+    monkeypatch.setattr(attention, "chunked", lambda q, *_, blocks, seen: used.append((blocks.chunk, *seen)) or q)
     shape = jax.ShapeDtypeStruct((1, 2, length, 8), jnp.float32)
     jax.eval_shape(partial(causal_attention, compute=compute, window=window), shape, shape, shape)
-    seen = attention.Seen(True, length, window)
+    seen = Seen(True, length, window)
     assert used == ([] if chunk is None else [(chunk, seen)])
 
 
 def test_where_cudnn_is_not_installed_blocks_of_128_stand_in(monkeypatch):
     used = []
     monkeypatch.setattr(attention, "_has_cudnn", lambda: False)
-    monkeypatch.setattr(attention, "_chunked", lambda q, k, v, *, chunk, form, seen: used.append(chunk) or q)
+    monkeypatch.setattr(attention, "chunked", lambda q, *_, blocks, seen: used.append(blocks.chunk) or q)
     for length in (64, 512):
         shape = jax.ShapeDtypeStruct((1, 2, length, 64), jnp.float32)
         jax.eval_shape(partial(causal_attention, compute=GPU), shape, shape, shape)
@@ -331,6 +416,7 @@ def test_what_a_query_sees_by_position():
         (False, 0): ["111110"] * 3,
     }
     for (causal, window), rows in sees.items():
-        seen = attention.Seen(causal, 5, window)
-        scores = attention._scores(nothing, nothing, (block, block), attention.Form("float32", "cpu"), seen)
+        seen = Seen(causal, 5, window)
+        blocks = Blocks(6, Form("float32", "cpu"), 1.0)
+        scores, _ = attention_blocks._scores(nothing, nothing, None, (block, block), blocks, seen)
         assert ["".join(str(int(each == 0)) for each in row) for row in scores[0, 2:5].tolist()] == rows

@@ -18,9 +18,9 @@ from plimsoll.data.text.scored_text import scored_rows
 from plimsoll.data.text.tokenizer import TextTokenizer, load_tokenizer
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.levers.chunked_loss import chunked_cross_entropy
+from plimsoll.models.pretrained.config import read_shape
 from plimsoll.models.pretrained.model import Pretrained
 from plimsoll.models.pretrained.safetensors_folder import checked
-from plimsoll.models.pretrained.shape import read_shape
 from plimsoll.models.pretrained.weights import load
 from plimsoll.models.sampling import continued, make_next_token
 from plimsoll.training.memory import peak_resident_bytes

@@ -1,4 +1,4 @@
-"""A Llama and a Gemma of random weights, beside what transformers computed from the same folders; all to 1e-5."""
+"""Models of random weights, beside what transformers computed from the same folders; all to 1e-5."""
 
 from functools import partial
 
@@ -7,23 +7,33 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plimsoll.models.pretrained.config import read_shape
 from plimsoll.models.pretrained.model import Pretrained
-from plimsoll.models.pretrained.shape import read_shape
 from plimsoll.models.pretrained.weights import load
 from plimsoll.models.sampling import continued, make_next_token
 from plimsoll.types import Compute
 
 FOLDERS = "llama_tiny", "gemma_tiny"
+TUNED = "mistral_tiny", "qwen2_tiny", "qwen3_tiny", "gemma2_tiny", "gemma3_tiny"
+"""With gradients of their weights. In rows of 24 tokens, the Gemmas have layers that see 8."""
 
 
-@pytest.fixture(scope="module", params=FOLDERS)
-def golden(request, shared):
-    folder = shared / "golden" / request.param
+def opened(folder, *, frozen=True):
     shape = read_shape(folder)
     with np.load(folder / "expected.npz") as file:
         expected = {name: file[name] for name in file.files}
     expected = {k: v.astype(np.int32) if v.dtype == np.int64 else v for k, v in expected.items()}
-    return Pretrained(shape, Compute()), load(folder, shape), expected
+    return Pretrained(shape, Compute(), frozen=frozen), load(folder, shape), expected
+
+
+@pytest.fixture(scope="module", params=FOLDERS)
+def golden(request, shared):
+    return opened(shared / "golden" / request.param)
+
+
+@pytest.fixture(scope="module", params=TUNED)
+def tuned(request, shared):
+    return opened(shared / "golden/finetune" / request.param, frozen=False)
 
 
 def require_close(found, expected, mask):
@@ -52,7 +62,7 @@ def test_golden_first_block(golden):
     @jax.jit
     def one_block(params, ids):
         first = jax.tree.map(lambda leaf: leaf[0], params["blocks"])
-        return model.block(first, model.embedded(params, ids), model.angles(ids.shape[1]))
+        return model.block(first, model.embedded(params, ids), model.places(ids.shape[1]), windowed=False)
 
     require_close(one_block(params, expected["input_ids"]), expected["hidden_1"], expected["attention_mask"])
 
@@ -80,3 +90,72 @@ def test_golden_greedy_continuation(golden):
     next_token = make_next_token(model, known=model.shape.vocab)
     go_on = partial(continued, next_token, params, prompt, length=24, end=-1, temperature=0.0, seed=0)
     assert list(go_on(tokens=16)) == wanted[8:]
+
+
+def by_published_name(shape, tree):
+    """The tree of `Pretrained` under the names of its folder; kernels stay (in, out)."""
+    found = {"model.embed_tokens.weight": tree["embedding"], "model.norm.weight": tree["norm"]}
+    for (ours, leaf), (theirs, _) in shape.block_tensors().items():
+        found |= {f"model.layers.{n}.{theirs}": x for n, x in enumerate(tree["blocks"][ours][leaf])}
+    return found if shape.tied else found | {"lm_head.weight": tree["head"]}
+
+
+def test_golden_logits_losses_and_gradient_norms(tuned):
+    model, params, expected = tuned
+    ids, mask = expected["input_ids"], expected["attention_mask"]
+    counted = (mask[:, :-1] * mask[:, 1:]).astype(np.float32)
+    assert counted.sum() == expected["next_token_count"] < mask.size - len(mask)
+
+    def nll(params):
+        logits = logits_of(model, params, model.hidden(params, ids))
+        named = jnp.take_along_axis(jax.nn.log_softmax(logits[:, :-1]), ids[:, 1:, None], axis=-1)[..., 0]
+        return -jnp.sum(named * counted), logits
+
+    (total, logits), gradient = jax.jit(jax.value_and_grad(nll, has_aux=True))(params)
+    require_close(logits, expected["logits"], mask)
+    np.testing.assert_allclose(float(total), float(expected["next_token_nll_sum"]), rtol=1e-5)
+    norms = {name: float(jnp.linalg.norm(x)) for name, x in by_published_name(model.shape, gradient).items()}
+    assert norms.keys() == set(expected["grad_norm_names"].tolist())
+    wanted = dict(zip(expected["grad_norm_names"].tolist(), expected["grad_norms"].tolist(), strict=True))
+    assert norms == pytest.approx(wanted, rel=1e-5, abs=1e-5 * max(wanted.values()))
+
+
+def test_golden_first_block_of_every_architecture(tuned):
+    model, params, expected = tuned
+
+    @jax.jit
+    def one_block(params, ids):
+        first = jax.tree.map(lambda leaf: leaf[0], params["blocks"])
+        places, windowed = model.places(ids.shape[1]), bool(model.shape.windowed and model.shape.windowed[0])
+        return model.block(first, model.embedded(params, ids), places, windowed=windowed)
+
+    require_close(one_block(params, expected["input_ids"]), expected["hidden_1"], expected["attention_mask"])
+
+
+def test_golden_greedy_continuation_of_every_architecture(tuned):
+    model, params, expected = tuned
+    prompt = expected["input_ids"][0, :8].tolist()
+    next_token = make_next_token(model, known=model.shape.vocab)
+    go_on = partial(continued, next_token, params, prompt, length=24, end=-1, temperature=0.0, seed=0)
+    assert list(go_on(tokens=16)) == expected["greedy"].tolist()
+
+
+@pytest.mark.parametrize(("chunk", "frozen"), [(0, False), (8, True)])
+def test_a_packed_row_gives_what_each_document_gives_alone(tuned, chunk, frozen):
+    """Documents of 13, 1 and 10 tokens: longer than the window of a Gemma's layers, and shorter."""
+    model, params, expected = tuned
+    model = Pretrained(model.shape, Compute(attention_chunk=chunk), frozen=frozen)
+    lengths = (13, 1, 10)
+    ids = expected["input_ids"][:1]
+    starts = np.cumsum((0, *lengths))[:-1]
+    segments = np.repeat(np.arange(3, dtype=np.int32), lengths)[None]
+    positions = np.concatenate([np.arange(n, dtype=np.int32) for n in lengths])[None]
+    padded = np.zeros((3, 13), np.int32)
+    for row, start, n in zip(padded, starts, lengths, strict=True):
+        row[:n] = ids[0, start : start + n]
+    hidden = jax.jit(model.hidden)
+    packed = hidden(params, ids, segments=segments, positions=positions)
+    alone = hidden(params, padded)
+    alone = np.concatenate([row[:n] for row, n in zip(np.asarray(alone), lengths, strict=True)])[None]
+    require_close(packed, alone, np.ones(ids.shape))
+    assert np.abs(hidden(params, ids) - packed)[:, starts[1] :].max() > 0.01

@@ -1,12 +1,14 @@
 """Configurations of Hugging Face: both ways of writing positions, what is refused and how it is said."""
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 
 from plimsoll.errors import DataError
-from plimsoll.models.pretrained.shape import GEMMA_2B, KNOWN, LLAMA_3_2_1B, Rotary, read_shape, shape_of
+from plimsoll.models.pretrained.config import read_shape, shape_of
+from plimsoll.models.pretrained.shape import GEMMA_2B, KNOWN, LLAMA_3_2_1B, Rotary
 from pretrained_folders import LLAMA, config_of
 
 
@@ -28,7 +30,8 @@ def test_a_llama_2_says_little_and_a_gemma_less():
     del llama["num_key_value_heads"], llama["tie_word_embeddings"]
     found = shape_of(llama, source="it")
     assert (found.key_heads, found.head_width, found.tied, found.rotary) == (4, 8, False, Rotary())
-    gemma = llama | {"model_type": "gemma", "hidden_act": "gelu", "hidden_activation": None, "head_dim": 16}
+    gemma = llama | {"model_type": "gemma", "hidden_act": "gelu", "hidden_activation": None, "num_key_value_heads": 1}
+    gemma["head_dim"] = 16
     found = shape_of(gemma, source="it")
     assert (found.architecture, found.head_width, found.tied) == ("gemma", 16, True)
 
@@ -52,8 +55,12 @@ def test_linear_stretching_divides_every_frequency():
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"model_type": "mistral"}, "architecture 'mistral', and Llama 2 to 3.x"),
-        ({"model_type": "gemma2"}, "architecture 'gemma2'"),
+        (
+            {"model_type": "mixtral"},
+            r"architecture 'mixtral', and computed here are Llama 2 to 3\.x \(llama\), Mistral",
+        ),
+        ({"model_type": "qwen3_moe"}, "architecture 'qwen3_moe'"),
+        ({"model_type": None}, "architecture None"),
         ({"model_type": ["llama"]}, "architecture"),
         ({"attention_bias": True}, r"biases of attention \(attention_bias: True\)"),
         ({"mlp_bias": True}, "biases of the feed-forward part"),
@@ -92,3 +99,72 @@ def test_a_folder_without_a_configuration_is_refused(tmp_path, content, said):
 def test_what_is_read_is_what_was_written(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config_of(LLAMA)))
     assert read_shape(tmp_path) == LLAMA
+
+
+def test_architectures_have_the_defaults_of_transformers():
+    """What is left out by the published files, and by those of models that were tuned from them."""
+    llama = config_of(LLAMA, rope_scaling=None)
+    of = lambda kind, **changed: shape_of(llama | {"model_type": kind} | changed, source="it")  # noqa: E731
+    mistral = of("mistral")
+    assert (mistral.windowed, mistral.window) == ((True,) * 3, 4096)
+    assert of("mistral", sliding_window=None).windowed == ()
+    assert of("qwen2", sliding_window=64).windowed == ()
+    qwen = of("qwen2", use_sliding_window=True, sliding_window=64, max_window_layers=2)
+    assert (qwen.windowed, qwen.window, qwen.form.biases) == ((False, False, True), 64, ("query", "key", "value"))
+    assert of("qwen2", use_sliding_window=True).windowed == ()  # the first 28 layers see everything
+    assert of("qwen3", head_dim=None).head_width == 128
+    gemma = llama | {"hidden_act": None, "tie_word_embeddings": None, "head_dim": None, "num_key_value_heads": 4}
+    second = shape_of(gemma | {"model_type": "gemma2"}, source="it")
+    assert (second.windowed, second.window, second.head_width) == ((True, False, True), 4096, 256)
+    assert (second.score_cap, second.logit_cap, second.score_scale) == (50.0, 30.0, 1 / 16)
+    assert second.tied
+    uncapped = gemma | {"model_type": "gemma2", "attn_logit_softcapping": None, "final_logit_softcapping": None}
+    assert (shape_of(uncapped, source="it").score_cap, shape_of(uncapped, source="it").logit_cap) == (0.0, 0.0)
+
+
+def test_a_gemma_3_has_two_kinds_of_positions_in_either_way_of_writing_them():
+    """Also where only its `text_config` says something, as in those that see pictures."""
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 7, "sliding_window": 16}
+    stretched = {"rope_type": "linear", "factor": 8.0}
+    older = sizes | {"model_type": "gemma3_text", "rope_scaling": stretched}
+    found = shape_of(older, source="it")
+    assert found.rotary == Rotary(theta=1e6, kind="linear", factor=8.0)
+    assert found.window_rotary == Rotary()
+    assert found.windowed == (True, True, True, True, True, False, True)
+    assert (found.vocab, found.heads, found.key_heads, found.head_width, found.tied) == (262_208, 8, 4, 256, True)
+    both = {"full_attention": stretched | {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}
+    newer = sizes | {"model_type": "gemma3_text", "rope_parameters": both, "_sliding_window_pattern": 6}
+    pictures = {"model_type": "gemma3", "text_config": older, "vision_config": {"hidden_size": 3}}
+    assert shape_of(newer, source="it") == shape_of(pictures, source="it") == found
+    often = shape_of(older | {"sliding_window_pattern": 2}, source="it")
+    assert often.windowed == (True, False, True, False, True, False, True)
+    said = older | {"layer_types": ["full_attention"] * 6 + ["sliding_attention"]}
+    assert shape_of(said, source="it").windowed == (False,) * 6 + (True,)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"layer_types": ["full_attention"]}, "layer_types are .'full_attention'., not one for each of 7 layers"),
+        ({"layer_types": ["chunked_attention"] * 7}, "layers of 'chunked_attention'; sliding_attention and full"),
+        (
+            {"attn_logit_softcapping": 50.0},
+            r"cap that is not computed for its architecture \(attn_logit_softcapping: 50",
+        ),
+        ({"use_bidirectional_attention": True}, "attention to later positions"),
+        ({"sliding_window": 0}, "sliding_window is 0"),
+        ({"query_pre_attn_scalar": -1}, "query_pre_attn_scalar is -1, not a number above 0"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2}}, "stretched by 'yarn'"),
+    ],
+)
+def test_what_a_gemma_3_must_not_say(changed, said):
+    config = {"model_type": "gemma3_text", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 7}
+    with pytest.raises(DataError, match=said):
+        shape_of(config | changed, source="it")
+
+
+def test_runs_from_before_there_were_windows_describe_their_model_as_they_did():
+    now = {"architecture", "vocab", "width", "layers", "heads", "key_heads", "head_width", "inner", "norm_epsilon"}
+    assert LLAMA.described().keys() == now | {"rotary", "tied", "positions"}
+    windowed = dataclasses.replace(LLAMA, windowed=(True,) * 3, window=4)
+    assert windowed.described().keys() - LLAMA.described().keys() == {"windowed", "window"}

@@ -15,9 +15,8 @@ from safetensors.numpy import save_file
 from hypotheses import examples
 from plimsoll.errors import DataError
 from plimsoll.models.pretrained import weights
-from plimsoll.models.pretrained.model import KERNELS, NORMS
 from plimsoll.models.pretrained.safetensors_folder import tensors_of
-from plimsoll.models.pretrained.shape import PretrainedShape, Rotary
+from plimsoll.models.pretrained.shape import KERNELS, NORMS, PretrainedShape, Rotary
 from plimsoll.models.pretrained.weights import kept, load, stored_like
 from pretrained_folders import LLAMA, drawn, write, write_sharded
 

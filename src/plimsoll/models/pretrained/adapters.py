@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from plimsoll.errors import DataError
-from plimsoll.models.pretrained.model import KERNELS
+
 from plimsoll.models.pretrained.safetensors_folder import READ, Tensor, header
-from plimsoll.models.pretrained.shape import PretrainedShape
+from plimsoll.models.pretrained.shape import KERNELS, PretrainedShape
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."

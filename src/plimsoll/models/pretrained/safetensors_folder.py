@@ -25,6 +25,10 @@ READ = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
 PIECE = 2**20
 """Numbers of a tensor that are read at a time: 4 MiB of float32."""
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+BESIDE_TEXT = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
+"""Beginnings of the names of what a Gemma 3 sees pictures with."""
+PREFIXES = {"language_model.model.": "model.", "language_model.lm_head.": "lm_head.", "model.language_model.": "model."}
+"""Beginnings of names in a Gemma 3 that sees pictures, old and new, to those in one of text alone."""
 LISTED = 8
 """Names of each kind in an error message, at most."""
 
@@ -95,10 +99,13 @@ def checked(folder: str | Path, shape: PretrainedShape) -> dict[str, Tensor]:
     """Returns the folder's tensors. Raises DataError where they are not those of the shape.
 
     Some models save only the head of a tied embedding; where there are both, they are read and compared, and nothing
-    else is. Old Llamas keep frequencies, which follow from the configuration.
+    else is. Old Llamas keep frequencies, which follow from the configuration. Of a Gemma 3 that sees pictures, the language
+    model is taken, whose names have a prefix.
     """
     every = tensors_of(folder)
     tensors = {name: tensor for name, tensor in every.items() if not name.endswith(".rotary_emb.inv_freq")}
+    if shape.architecture == "gemma3":
+        tensors = {_of_text(name): tensor for name, tensor in tensors.items() if not name.startswith(BESIDE_TEXT)}
     if shape.tied and HEAD in tensors:
         head = tensors.pop(HEAD)
         if EMBEDDING not in tensors:
@@ -110,6 +117,13 @@ def checked(folder: str | Path, shape: PretrainedShape) -> dict[str, Tensor]:
             )
     require(tensors, shape.tensors(), source=str(folder))
     return tensors
+
+
+def _of_text(name: str) -> str:
+    for prefix, other in PREFIXES.items():
+        if name.startswith(prefix):
+            return other + name.removeprefix(prefix)
+    return name
 
 
 def pieces_of(shape: tuple[int, ...], numbers: int) -> list[tuple[int, int]]:

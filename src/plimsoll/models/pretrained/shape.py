@@ -1,36 +1,68 @@
-"""Shape of a Llama (2 to 3.x) or a Gemma 1 from its Hugging Face `config.json`: widths, counts, rotary positions.
+"""Shapes of published decoders: widths, counts and positions, and in what the architectures differ from a Llama.
 
-Other architectures compute something else with tensors that may have the same names, so they are refused by name, and
-so is every setting of these two that is not computed here. Some shapes are known without a file, to plan with. No JAX.
+All of them are one decoder (model.py). An architecture is a name in `FORMS` with what it computes besides; a shape adds
+the numbers, and from both follow the published tensors. `config.py` reads a shape from a `config.json`. No JAX.
 """
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float32
 
-from plimsoll.errors import DataError
+Architecture = Literal["llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3"]
 
-Architecture = Literal["llama", "gemma"]
-SUPPORTED = "Llama 2 to 3.x (model_type llama) and Gemma 1 (gemma)"
-ACTIVATIONS = {"llama": ("silu",), "gemma": ("gelu", "gelu_pytorch_tanh")}
-"""Names of each activation. Gemma's first configurations have gelu, and mean its approximation by tanh."""
-MOST_LAYERS = 10_000
-"""Layers at most: a larger number is damage, and would make a list of names as long."""
-ABSENT = {
-    "attention_bias": "biases of attention",
-    "mlp_bias": "biases of the feed-forward part",
-    "quantization_config": "weights that another library quantised",
-    "use_bidirectional_attention": "attention to later positions",
+KERNELS = {
+    "query": "self_attn.q_proj",
+    "key": "self_attn.k_proj",
+    "value": "self_attn.v_proj",
+    "out": "self_attn.o_proj",
+    "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
 }
-"""Settings that must not be there, or be false."""
+"""Name in our tree to the published name, within a layer."""
+NORMS = {"attention_norm": "input_layernorm", "feed_norm": "post_attention_layernorm"}
+NORMS_ON_BOTH_SIDES = {
+    "attention_norm": "input_layernorm",
+    "attention_after_norm": "post_attention_layernorm",
+    "feed_norm": "pre_feedforward_layernorm",
+    "feed_after_norm": "post_feedforward_layernorm",
+}
+HEAD_NORMS = {"query_norm": "self_attn.q_norm", "key_norm": "self_attn.k_norm"}
+
+
+@dataclass(frozen=True)
+class Form:
+    """What an architecture computes besides a Llama's decoder."""
+
+    title: str
+    """Models of the architecture, in words."""
+    gemma: bool = False
+    """Norms multiply by 1 + weight, the embedding is scaled by sqrt(width), and the gate is GELU instead of SiLU."""
+    biases: tuple[str, ...] = ()
+    """Kernels with a bias."""
+    norms_after: bool = False
+    """Attention and feed-forward part have a norm after them, too, before they are added to the stream."""
+    head_norms: bool = False
+    """Queries and keys have a norm over the columns of a head."""
+
+
+FORMS: Mapping[Architecture, Form] = {
+    "llama": Form("Llama 2 to 3.x"),
+    "mistral": Form("Mistral"),
+    "qwen2": Form("Qwen2 and 2.5", biases=("query", "key", "value")),
+    "qwen3": Form("Qwen3", head_norms=True),
+    "gemma": Form("Gemma 1", gemma=True),
+    "gemma2": Form("Gemma 2", gemma=True, norms_after=True),
+    "gemma3": Form("Gemma 3 of text", gemma=True, norms_after=True, head_norms=True),
+}
+"""`model_type` of a configuration (of Gemma 3 also `gemma3_text`) to what is computed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +80,7 @@ class Rotary:
     """llama3: positions before the stretch."""
 
     def frequencies(self, width: int) -> Float32[np.ndarray, " half"]:
-        """Radians per position, for each pair of a head of that width."""
+        """Returns radians per position, for each pair of a head of that width."""
         plain = self.theta ** (-np.arange(0, width, 2, dtype=np.float64) / width)
         if self.kind == "linear":
             plain = plain / self.factor
@@ -61,7 +93,7 @@ class Rotary:
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainedShape:
-    """Widths and counts of a Llama or a Gemma 1; no biases anywhere."""
+    """Widths and counts of a published decoder."""
 
     architecture: Architecture
     vocab: int
@@ -78,29 +110,66 @@ class PretrainedShape:
     """The output layer uses the token embedding's weights."""
     positions: int = 8192
     """Longest input in training, in tokens."""
+    windowed: tuple[bool, ...] = ()
+    """For each layer, whether a query sees the last `window` positions alone; empty where none does."""
+    window: int = 0
+    """Positions that a query of such a layer sees, its own included."""
+    window_rotary: Rotary | None = None
+    """Positions of those layers, where they are not `rotary`."""
+    score_scale: float | None = None
+    """Factor of attention's scores; None for 1 / sqrt(head_width)."""
+    score_cap: float = 0.0
+    """Scores s become cap * tanh(s / cap); 0 for no cap."""
+    logit_cap: float = 0.0
+    """The same of logits."""
+
+    @property
+    def form(self) -> Form:
+        return FORMS[self.architecture]
 
     def parameters(self) -> int:
         return sum(math.prod(shape) for shape in self.tensors().values())
 
+    def block_tensors(self) -> dict[tuple[str, str], tuple[str, tuple[int, ...]]]:
+        """Returns name and leaf in our tree to published name and shape, within a layer. A kernel's is (out, in)."""
+        d, queries, keys, inner = self.width, self.heads * self.head_width, self.key_heads * self.head_width, self.inner
+        sides = {
+            "query": (queries, d),
+            "key": (keys, d),
+            "value": (keys, d),
+            "out": (d, queries),
+            "gate": (inner, d),
+            "up": (inner, d),
+            "down": (d, inner),
+        }
+        found: dict[tuple[str, str], tuple[str, tuple[int, ...]]] = {
+            (ours, "kernel"): (f"{KERNELS[ours]}.weight", shape) for ours, shape in sides.items()
+        }
+        for ours in self.form.biases:
+            found[ours, "bias"] = f"{KERNELS[ours]}.bias", sides[ours][:1]
+        for ours, name in (NORMS_ON_BOTH_SIDES if self.form.norms_after else NORMS).items():
+            found[ours, "scale"] = f"{name}.weight", (d,)
+        for ours, name in HEAD_NORMS.items() if self.form.head_norms else ():
+            found[ours, "scale"] = f"{name}.weight", (self.head_width,)
+        return found
+
     def tensors(self) -> dict[str, tuple[int, ...]]:
         """Returns published name to published shape, (out, in) of a kernel; without `lm_head` where it is tied."""
-        d, queries, keys = self.width, self.heads * self.head_width, self.key_heads * self.head_width
-        layer = {
-            "input_layernorm": (d,),
-            "self_attn.q_proj": (queries, d),
-            "self_attn.k_proj": (keys, d),
-            "self_attn.v_proj": (keys, d),
-            "self_attn.o_proj": (d, queries),
-            "post_attention_layernorm": (d,),
-            "mlp.gate_proj": (self.inner, d),
-            "mlp.up_proj": (self.inner, d),
-            "mlp.down_proj": (d, self.inner),
-        }
-        tensors: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (self.vocab, d)}
+        tensors: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (self.vocab, self.width)}
         for number in range(self.layers):
-            tensors |= {f"model.layers.{number}.{name}.weight": shape for name, shape in layer.items()}
-        tensors["model.norm.weight"] = (d,)
-        return tensors if self.tied else tensors | {"lm_head.weight": (self.vocab, d)}
+            tensors |= {f"model.layers.{number}.{name}": shape for name, shape in self.block_tensors().values()}
+        tensors["model.norm.weight"] = (self.width,)
+        return tensors if self.tied else tensors | {"lm_head.weight": (self.vocab, self.width)}
+
+    def described(self) -> dict[str, Any]:
+        """Returns the fields as JSON takes them, without those from `windowed` on that have their default.
+
+        Runs from before there were such fields describe a Llama and a Gemma 1 like this.
+        """
+        fields = dataclasses.fields(self)
+        later = fields[[field.name for field in fields].index("windowed") :]
+        absent = {field.name for field in later if getattr(self, field.name) == field.default}
+        return {name: value for name, value in dataclasses.asdict(self).items() if name not in absent}
 
 
 LLAMA_3_2_1B = PretrainedShape(
@@ -129,130 +198,3 @@ GEMMA_2B = PretrainedShape(
 )
 KNOWN = {"gemma-2b": GEMMA_2B, "llama-3.2-1b": LLAMA_3_2_1B}
 """Shapes to plan with, of which no weights are needed."""
-
-
-def read_shape(folder: str | Path) -> PretrainedShape:
-    """Returns the shape in a folder's `config.json`. Raises DataError if it is missing or not computed here."""
-    path = Path(folder).expanduser() / "config.json"
-    try:
-        config = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise DataError(
-            f"{folder} has no config.json: name the folder of a Hugging Face model, with its config.json and its"
-            " .safetensors files"
-        ) from None
-    except (OSError, ValueError, RecursionError) as problem:
-        raise DataError(f"{path} cannot be read as JSON ({str(problem)[:160]}): copy it again") from None
-    if not isinstance(config, dict):
-        raise DataError(f"{path} holds {type(config).__name__}, not the settings of a model: copy it again")
-    return shape_of(config, source=str(path))
-
-
-def shape_of(config: Mapping[str, Any], *, source: str) -> PretrainedShape:
-    """Raises DataError where the configuration is of a model that is not computed here, or incomplete."""
-    kind = config.get("model_type")
-    architecture: Architecture
-    if kind == "llama" or kind == "gemma":
-        architecture = kind
-    else:
-        raise DataError(
-            f"{source} is of the architecture {kind!r}, and {SUPPORTED} are computed here: name one of these"
-        )
-    read = _Reader(config, source)
-    for name, what in ABSENT.items():
-        if config.get(name):
-            raise read.refused(f"it has {what} ({name}: {_short(config[name])})")
-    names = ("hidden_activation", "hidden_act") if architecture == "gemma" else ("hidden_act",)
-    known = ACTIVATIONS[architecture]
-    activation = next((config[name] for name in names if config.get(name) is not None), known[0])
-    if activation not in known:
-        raise read.refused(f"its activation is {_short(activation)}, and a {architecture}'s is {known[-1]}")
-    width, heads = read.count("hidden_size"), read.count("num_attention_heads")
-    key_heads = read.count("num_key_value_heads", heads)
-    if heads % key_heads:
-        raise read.refused(f"{heads} heads of queries cannot share {key_heads} of keys evenly")
-    head_width = read.count("head_dim", width // heads)
-    if head_width % 2 or ("head_dim" not in config and width % heads):
-        raise read.refused(f"a width of {width} gives {heads} heads of no even width, which rotary positions turn")
-    return PretrainedShape(
-        architecture=architecture,
-        vocab=read.count("vocab_size"),
-        width=width,
-        layers=read.count("num_hidden_layers", most=MOST_LAYERS),
-        heads=heads,
-        key_heads=key_heads,
-        head_width=head_width,
-        inner=read.count("intermediate_size"),
-        norm_epsilon=read.number("rms_norm_eps", 1e-6),
-        rotary=_rotary(config, read),
-        tied=architecture == "gemma" if (tied := config.get("tie_word_embeddings")) is None else bool(tied),
-        positions=read.count("max_position_embeddings", 2048 if architecture == "llama" else 8192),
-    )
-
-
-@dataclass(frozen=True)
-class _Reader:
-    """Numbers of a configuration. Raises DataError with name and source of a wrong one."""
-
-    config: Mapping[str, Any]
-    source: str
-
-    def count(self, name: str, default: int | None = None, *, most: int = 2**31 - 1) -> int:
-        value = self._value(name, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-            raise self.refused(f"{name} is {_short(value)}, not a whole number of 1 to {most:,}")
-        return value
-
-    def number(self, name: str, default: float | None = None) -> float:
-        value = self._value(name, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise self.refused(f"{name} is {_short(value)}, not a number above 0")
-        return float(value)
-
-    def refused(self, why: str) -> DataError:
-        return DataError(
-            f"{self.source} cannot be used: {why}. {SUPPORTED} are computed here; copy it again, or name one"
-        )
-
-    def _value(self, name: str, default: Any) -> Any:
-        value = self.config.get(name)
-        if value is None and default is None:
-            raise self.refused(f"it does not say {name}")
-        return default if value is None else value
-
-
-def _short(value: Any) -> str:
-    return repr(value)[:60]
-
-
-def _rotary(config: Mapping[str, Any], read: _Reader) -> Rotary:
-    """Reads `rope_parameters`, or its older form: `rope_theta`, and `rope_scaling` with a `type`."""
-    rope = config.get("rope_parameters") or {}
-    rope = rope or {"rope_theta": config.get("rope_theta"), **(_mapping(config.get("rope_scaling"), read))}
-    rope = _mapping(rope, read)
-    share = rope.get("partial_rotary_factor", config.get("partial_rotary_factor"))
-    if share not in (None, 1):
-        raise read.refused(f"only {_short(share)} of a head turns with the position (partial_rotary_factor)")
-    read = _Reader(rope, read.source)
-    theta = read.number("rope_theta", config.get("rope_theta") or 10_000.0)
-    kind = rope.get("rope_type", rope.get("type")) or "default"
-    if kind == "default":
-        return Rotary(theta=theta)
-    if kind == "linear":
-        return Rotary(theta=theta, kind="linear", factor=read.number("factor"))
-    if kind != "llama3":
-        raise read.refused(f"its positions are stretched by {_short(kind)}; default, linear and llama3 are known")
-    low, high = read.number("low_freq_factor"), read.number("high_freq_factor")
-    if high <= low:
-        raise read.refused(f"high_freq_factor {high:g} is not above low_freq_factor {low:g}")
-    original = read.number("original_max_position_embeddings")
-    factor = read.number("factor")
-    return Rotary(theta=theta, kind="llama3", factor=factor, low=low, high=high, original=round(original))
-
-
-def _mapping(value: Any, read: _Reader) -> Mapping[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise read.refused(f"its rope settings are {_short(value)}, not names and numbers")
-    return value

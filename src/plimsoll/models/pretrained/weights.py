@@ -1,4 +1,4 @@
-"""Published weights of a Llama or a Gemma, read straight into their stored form: levers/frozen.py.
+"""Published weights of a decoder, read straight into their stored form: levers/frozen.py.
 
 Memory never holds more than that form and some MiB: a few rows of a tensor are read, transposed, rounded or packed,
 and written into their place in the stack of layers.
@@ -17,7 +17,7 @@ import numpy as np
 
 from plimsoll.levers.frozen import FrozenBits, Packed, packed, stored
 from plimsoll.levers.weight_bits import as_bits
-from plimsoll.models.pretrained.model import KERNELS, NORMS, Pretrained, norm_start
+from plimsoll.models.pretrained.model import Pretrained, norm_start
 from plimsoll.models.pretrained.safetensors_folder import EMBEDDING, HEAD, PIECE, Tensor, checked, pieces_of
 from plimsoll.models.pretrained.shape import PretrainedShape
 from plimsoll.types import NORMS_AND_BIASES, Compute
@@ -99,10 +99,9 @@ def load(
     if words:
         params["embedding"] = _filled(like["embedding"], [tensors[EMBEDDING]], transposed=False)
     params["blocks"] = {name: {} for name in like["blocks"]}
-    for published, leaf, transposed in ((KERNELS, "kernel", True), (NORMS, "scale", False)):
-        for ours, theirs in published.items():
-            layers = [tensors[f"model.layers.{number}.{theirs}.weight"] for number in range(shape.layers)]
-            params["blocks"][ours][leaf] = _filled(like["blocks"][ours][leaf], layers, transposed=transposed)
+    for (ours, leaf), (theirs, _) in shape.block_tensors().items():
+        layers = [tensors[f"model.layers.{number}.{theirs}"] for number in range(shape.layers)]
+        params["blocks"][ours][leaf] = _filled(like["blocks"][ours][leaf], layers, transposed=leaf == "kernel")
     params["norm"] = _filled(like["norm"], [tensors["model.norm.weight"]], transposed=False)
     if words and not shape.tied:
         params["head"] = _filled(like["head"], [tensors[HEAD]], transposed=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from plimsoll.data.same_data import require_same_facts
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.levers.records.mlp_chunk import chunks_of
-from plimsoll.models.pretrained.shape import KNOWN, PretrainedShape, read_shape
+from plimsoll.models.pretrained.config import read_shape
+from plimsoll.models.pretrained.shape import KNOWN, PretrainedShape
 from plimsoll.models.sizing import DecoderShape, inner_width
 from plimsoll.recipes.base import AdamWRecipe, Count, Prepared, Say
 from plimsoll.recipes.recommend.item_shape import ClusterVectors, ItemShape, Softmax
@@ -347,7 +348,7 @@ class Recommend(AdamWRecipe):
         names = ("users", "items", "interactions", "clusters", "catalogue", "clusters_sha256")
         identity = {name: about[name] for name in names} | {"sequences_sha256": self.interactions.sha256()}
         if self.published is not None:
-            identity["language_model"] = json.dumps(asdict(self.published), sort_keys=True)
+            identity["language_model"] = json.dumps(self.published.described(), sort_keys=True)
         return identity
 
     def data_changed(self, prepared: Prepared) -> str | None:

@@ -21,8 +21,8 @@ from plimsoll.errors import RecipeError
 from plimsoll.levers.weight_bits import readable
 from plimsoll.models.decoder import NORM_EPSILON, Decoder
 from plimsoll.models.language import NextToken
-from plimsoll.models.pretrained.model import KERNELS, NORMS
 from plimsoll.models.pretrained.safetensors_folder import SINGLE
+from plimsoll.models.pretrained.shape import KERNELS, NORMS
 from plimsoll.models.rotary import BASE
 from plimsoll.models.sizing import DecoderShape
 from plimsoll.types import TrainedRun

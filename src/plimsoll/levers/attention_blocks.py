@@ -1,0 +1,261 @@
+"""Attention block by block: a running maximum and sum make the softmax exact, and no scores are kept.
+
+The backward pass computes each block's scores again from what is kept, the sum's logarithm of every query, so that
+temporaries grow with the length and not with its square. Of a block of queries, sums are held until its last block of
+keys; heads that share keys are multiplied with them together, so that keys are not repeated. Price: five dots become
+seven, in small blocks. Dao 2023, https://arxiv.org/abs/2307.08691, algorithms 1 and 2, as plain JAX: every platform and
+precision. `attention.py` says when it is used.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from plimsoll.levers.precision import Form
+
+Heads = Float[Array, "batch heads length width"]
+Rows = Float[Array, "rows length width"]
+"""One row per example and head of keys."""
+Queries = Float[Array, "rows group length width"]
+"""Queries of a row: a group of heads that share its keys."""
+
+BEGUN = (-np.inf, 0.0, 0.0)
+"""Largest score, sum of weights and of weighed values of a query before its first block."""
+
+
+class Seen(NamedTuple):
+    """Keys that a query sees: hashable, so that it can be static under `custom_vjp`."""
+
+    causal: bool
+    length: int
+    """Of the sequence, before it was padded to whole blocks."""
+    window: int = 0
+    """Positions that a query sees, its own included; 0 for all there are. Of causal attention."""
+
+
+class Blocks(NamedTuple):
+    """Form of attention in blocks: hashable, so that it can be static under `custom_vjp`."""
+
+    chunk: int
+    """Positions of a block."""
+    form: Form
+    scale: float
+    """Factor of the scores."""
+    cap: float = 0.0
+    """Scores s become cap * tanh(s / cap); 0 for no cap."""
+    dtype: str = "float32"
+    """Type of the arguments, and of the result and the gradients."""
+
+
+def chunked(
+    query: Heads,
+    key: Heads,
+    value: Heads,
+    segments: Array | None,
+    which: Array | None,
+    *,
+    blocks: Blocks,
+    seen: tuple[Seen, ...],
+) -> Heads:
+    """Attends in blocks. The queries that share keys stand beside one another, so that keys are not repeated."""
+    batch, heads, length, width = query.shape
+    key_heads = key.shape[1]
+    fill = -length % blocks.chunk
+
+    def filled(x: Array) -> Array:
+        return jnp.pad(x, [(0, 0)] * (x.ndim - 2) + [(0, fill), (0, 0)])
+
+    queries = filled(query).reshape(batch * key_heads, heads // key_heads, length + fill, width)
+    keys, values = (filled(x).reshape(-1, length + fill, width) for x in (key, value))
+    if segments is not None:  # no document has a number below that of those before it
+        segments = jnp.pad(segments, ((0, 0), (0, fill)), mode="edge")
+    mixed: Any = _flash(queries, keys, values, segments, which, blocks, seen)
+    return jnp.reshape(mixed, (batch, heads, length + fill, width))[:, :, :length]
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(5, 6))
+def _flash(
+    query: Queries, key: Rows, value: Rows, segments: Array | None, which: Array | None, blocks: Blocks, seen: Any
+) -> Queries:
+    return _flash_forward(query, key, value, segments, which, blocks, seen)[0]
+
+
+def _flash_forward(query: Queries, key: Rows, value: Rows, segments: Any, which: Any, blocks: Blocks, seen: Any):
+    operand = blocks.form.operand
+    query, key, value = operand(query.astype(jnp.float32) * blocks.scale), operand(key), operand(value)
+    forms: list[Any] = [partial(_forward, blocks=blocks, seen=each) for each in seen]
+    arrays = (query, key, value, segments)
+    result, log_total = forms[0](*arrays) if which is None else jax.lax.switch(which, forms, *arrays)
+    return result, (query, key, value, segments, which, operand(result), log_total)
+
+
+def _flash_backward(blocks: Blocks, seen: Any, kept: Any, towards: Queries):
+    *arrays, which, result, log_total = kept
+    weighed = jnp.sum(towards.astype(jnp.float32) * result.astype(jnp.float32), axis=-1)
+    arrays = (*arrays, blocks.form.operand(towards), log_total, weighed)
+    forms: list[Any] = [partial(_backward, blocks=blocks, seen=each) for each in seen]
+    return *(forms[0](*arrays) if which is None else jax.lax.switch(which, forms, *arrays)), None, None
+
+
+_flash.defvjp(_flash_forward, _flash_backward)
+
+
+def _forward(
+    query: Queries, key: Rows, value: Rows, segments: Array | None, *, blocks: Blocks, seen: Seen
+) -> tuple[Queries, Array]:
+    """Returns the result, and of every query the logarithm of the sum that its weights were divided by."""
+    form, chunk = blocks.form, blocks.chunk
+    rows, group, length, width = query.shape
+
+    def add_block(sums: Any, pair: Any):
+        (result, log_totals), of_queries = sums
+        i, j, first = pair
+        highest, total, mixed = (jnp.where(first, begun, x) for begun, x in zip(BEGUN, of_queries, strict=True))
+        queries = _block(query, i, chunk=chunk)
+        scores, _ = _scores(queries, _block(key, j, chunk=chunk), segments, (i, j), blocks, seen)
+        now = jnp.maximum(highest, jnp.max(scores, axis=-1))
+        weights, before = jnp.exp(scores - now[..., None]), jnp.exp(highest - now)
+        total = total * before + jnp.sum(weights, axis=-1)
+        more = form.contract(form.operand(weights), _block(value, j, chunk=chunk), b_axis=-2)
+        mixed = mixed * before[..., None] + more
+        result = _put(result, (mixed / total[..., None]).astype(result.dtype), i, chunk=chunk)
+        log_totals = _put(log_totals, (now + jnp.log(total))[..., None], i, chunk=chunk)
+        return (result, log_totals), (now, total, mixed)
+
+    zeros = jnp.zeros((rows, group * chunk))
+    start = (
+        (jnp.zeros(query.shape, blocks.dtype), jnp.zeros((rows, group, length, 1))),
+        (zeros, zeros, jnp.zeros((rows, group * chunk, width))),
+    )
+    (result, log_totals), _ = _over_pairs(add_block, start, segments, blocks, seen, length)
+    return result, log_totals[..., 0]
+
+
+def _backward(
+    query: Queries,
+    key: Rows,
+    value: Rows,
+    segments: Array | None,
+    towards: Queries,
+    log_total: Array,
+    weighed: Array,
+    *,
+    blocks: Blocks,
+    seen: Seen,
+) -> tuple[Queries, Rows, Rows]:
+    """Returns the gradients of query, key and value."""
+    form, chunk = blocks.form, blocks.chunk
+    rows, group, length, width = query.shape
+    log_total, weighed = log_total[..., None], weighed[..., None]
+    at = partial(_block, chunk=chunk)
+
+    def add_block(sums: Any, pair: Any):
+        to_queries, to_query, to_key, to_value = sums
+        i, j, first = pair
+        scores, slope = _scores(at(query, i), at(key, j), segments, (i, j), blocks, seen)
+        weights = jnp.exp(scores - at(log_total, i))
+        to_weights = form.contract(at(towards, i), at(value, j), b_axis=-1)
+        to_scores = form.operand(weights * (to_weights - at(weighed, i)) * slope)
+        more_value = form.contract(form.transposed(form.operand(weights)), at(towards, i), b_axis=-2)
+        more_query = form.contract(to_scores, at(key, j), b_axis=-2)
+        more_key = form.contract(form.transposed(to_scores), at(query, i), b_axis=-2)
+        to_query = jnp.where(first, 0.0, to_query) + more_query
+        to_queries = _put(to_queries, (to_query * blocks.scale).astype(to_queries.dtype), i, chunk=chunk)
+        return to_queries, to_query, _add(to_key, more_key, j), _add(to_value, more_value, j)
+
+    start = (
+        jnp.zeros(query.shape, blocks.dtype),
+        jnp.zeros((rows, group * chunk, width)),
+        jnp.zeros(key.shape),
+        jnp.zeros(value.shape),
+    )
+    to_query, _, to_key, to_value = _over_pairs(add_block, start, segments, blocks, seen, length)
+    return to_query, to_key.astype(blocks.dtype), to_value.astype(blocks.dtype)
+
+
+def _over_pairs(
+    add_block: Callable[[Any, Any], Any], sums: Any, segments: Array | None, blocks: Blocks, seen: Seen, length: int
+) -> Any:
+    """Returns the sums over all pairs of blocks; those that share no document are passed over."""
+
+    def step(sums: Any, pair: Any) -> tuple[Any, None]:
+        if segments is None:
+            return add_block(sums, pair), None
+        i, j, _ = pair
+        queries, keys = (_block(segments[..., None], each, chunk=blocks.chunk)[:, :, 0] for each in (i, j))
+        shared = jnp.any(keys[:, -1] >= queries[:, 0])
+        return jax.lax.cond(shared, add_block, lambda sums, pair: sums, sums, pair), None
+
+    pairs = _pairs(length // blocks.chunk, blocks.chunk, seen, outwards=segments is not None)
+    return jax.lax.scan(step, sums, pairs)[0]
+
+
+def _pairs(blocks: int, chunk: int, seen: Seen, *, outwards: bool = False) -> tuple[Array, Array, Array]:
+    """Returns pairs of blocks of queries and keys, and whether a pair is the first of its queries.
+
+    All, or those not above the diagonal, or in the window. A query must see a key in the first of its blocks: where it
+    may see none in those farthest away, by a window or by documents (`outwards`), they go from the diagonal outwards.
+    """
+    if seen.window or outwards:
+        reach = seen.window or blocks * chunk
+        firsts = [max(0, (i * chunk - reach + 1) // chunk) for i in range(blocks)]
+        i, j = np.array([(i, j) for i in range(blocks) for j in range(i, firsts[i] - 1, -1)]).T
+    else:
+        i, j = np.tril_indices(blocks) if seen.causal else np.indices((blocks, blocks)).reshape(2, -1)
+    first = np.diff(i, prepend=-1) > 0
+    return jnp.asarray(i, jnp.int32), jnp.asarray(j, jnp.int32), jnp.asarray(first)
+
+
+def _scores(
+    query: Float[Array, "rows queries width"],
+    key: Rows,
+    segments: Int[Array, "batch length"] | None,
+    pair: tuple[Array, Array],
+    blocks: Blocks,
+    seen: Seen,
+) -> tuple[Float[Array, "rows queries keys"], Any]:
+    """Returns the scores, -inf where a key is not seen, and by how much each grows with its product of q and k.
+
+    A row has the queries of a block for each head that shares its keys, one head after another.
+    """
+    (i, j), chunk = pair, key.shape[1]
+    places = jnp.arange(chunk, dtype=jnp.int32)
+    queries, keys = i * chunk + places, j * chunk + places
+    if seen.causal:  # no query sees the keys after it, so what was added is not seen
+        visible = keys[None, :] <= queries[:, None]
+        if seen.window:
+            visible = visible & (keys[None, :] > queries[:, None] - seen.window)
+    else:
+        visible = jnp.broadcast_to(keys[None, :] < seen.length, (chunk, chunk))
+    if segments is not None:
+        of_query, of_key = (_block(segments[..., None], each, chunk=chunk) for each in (i, j))
+        visible = visible & (of_query == of_key.swapaxes(1, 2))
+        visible = jnp.repeat(visible, query.shape[0] // segments.shape[0], axis=0)[:, None]
+    products = blocks.form.contract(query, key, b_axis=-1)
+    turned, slope = products, 1.0
+    if blocks.cap:
+        tanh = jnp.tanh(products / blocks.cap)
+        turned, slope = blocks.cap * tanh, 1 - tanh * tanh
+    by_head = turned.reshape(query.shape[0], -1, chunk, chunk)
+    return jnp.where(visible, by_head, -jnp.inf).reshape(products.shape), slope
+
+
+def _block(x: Array, i: Array, *, chunk: int) -> Array:
+    """Returns a block of positions, the last axis but one; that of several heads as (rows, heads x chunk, columns)."""
+    cut = jax.lax.dynamic_slice_in_dim(x, i * chunk, chunk, axis=x.ndim - 2)
+    return cut.reshape(x.shape[0], -1, x.shape[-1])
+
+
+def _put(x: Array, block: Array, i: Array, *, chunk: int) -> Array:
+    shaped = block.reshape(*x.shape[:-2], chunk, x.shape[-1])
+    return jax.lax.dynamic_update_slice_in_dim(x, shaped, i * chunk, axis=x.ndim - 2)
+
+
+def _add(x: Array, block: Array, i: Array) -> Array:
+    chunk = block.shape[1]
+    return _put(x, _block(x, i, chunk=chunk) + block, i, chunk=chunk)
