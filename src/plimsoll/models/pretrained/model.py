@@ -121,6 +121,8 @@ class Pretrained:
         return weights if self.frozen else readable(opened(weights))
 
     def head(self, hidden: Float[Array, "rows width"], weights: Any) -> Float[Array, "rows vocab"]:
+        """Returns float32 logits, whatever the type of the hidden states."""
+        hidden = hidden.astype(jnp.float32)
         if not self.shape.tied:
             return self._times(hidden, weights)
         product = frozen_dot_rows if self.frozen else dot_rows
