@@ -9,9 +9,7 @@ import pytest
 
 from commands import answer, called, plimsoll
 from plimsoll.cli.main import main
-from plimsoll.data.hub import model_folder
 from plimsoll.data.text.tokenizer import load_tokenizer
-from plimsoll.errors import DataError
 from plimsoll.inference.trained import Trained
 from plimsoll.levers.weight_bits import readable
 from plimsoll.models.pretrained.config import read_shape
@@ -163,26 +161,3 @@ def test_help_is_of_what_was_asked_for(capsys):
         main(["evaluate", "--pretrained", "--help"])
     assert stopped.value.code == 0
     assert "--frozen-bits" in capsys.readouterr().out
-
-
-def test_a_hub_id_is_downloaded_without_pickles(monkeypatch, tmp_path):
-    import huggingface_hub
-
-    asked = {}
-    monkeypatch.setattr(
-        huggingface_hub, "snapshot_download", lambda name, **how: asked.update(how, name=name) or tmp_path
-    )
-    assert model_folder("some/model") == tmp_path
-    assert asked["name"] == "some/model"
-    assert asked["allow_patterns"] == ["*.json", "*.safetensors"]
-
-
-def test_a_hub_that_cannot_be_reached_is_said_in_one_paragraph(monkeypatch, tmp_path):
-    monkeypatch.setenv("HF_HOME", str(tmp_path))
-    import huggingface_hub.constants
-
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(DataError, match="as a model of the Hugging Face hub it cannot be had") as refused:
-        model_folder("some/model")
-    assert "\n" not in str(refused.value)

@@ -23,10 +23,25 @@ LLAMA = PretrainedShape(
 )
 
 
+SIZES = {
+    "vocab": 90,
+    "width": 32,
+    "layers": 3,
+    "heads": 4,
+    "key_heads": 2,
+    "head_width": 8,
+    "inner": 72,
+    "norm_epsilon": 1e-6,
+}
+QWEN = PretrainedShape(architecture="qwen2", **SIZES)
+GEMMA_3 = PretrainedShape(architecture="gemma3", windowed=(True, False, True), window=4, score_scale=0.25, **SIZES)
+"""The two with the most tensors besides a Llama's: biases, norms of heads, norms after."""
+
+
 def config_of(shape, **changed):
     return {
         "model_type": shape.architecture,
-        "hidden_act": "silu" if shape.architecture == "llama" else "gelu_pytorch_tanh",
+        "hidden_act": "gelu_pytorch_tanh" if shape.form.gemma else "silu",
         "vocab_size": shape.vocab,
         "hidden_size": shape.width,
         "num_hidden_layers": shape.layers,

@@ -1,7 +1,6 @@
-"""Data sets and models of the Hugging Face hub.
+"""Data sets of the Hugging Face hub.
 
-Rows of a data set are streamed: nothing is downloaded ahead, and only a position is kept. A model's files are
-downloaded once, into the cache of `huggingface_hub`.
+Rows are streamed: nothing is downloaded ahead, and only a position is kept.
 
 Importing `datasets` costs 136 MB of resident memory, so it is imported when the stream is opened, not before.
 """
@@ -11,16 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from plimsoll.data import in_short
 from plimsoll.data.text.formats import no_column, record_parts, text_of
 from plimsoll.data.text.pieces import Part
 from plimsoll.errors import DataError, PlimsollError
-
-MODEL_FILES = ["*.json", "*.safetensors"]
-"""Files of a model that are downloaded: no pickles, and no second copies in other formats."""
 
 
 def looks_like_hub_id(name: str) -> bool:
@@ -97,25 +92,3 @@ class HubStream:
             f" ({in_short(problem, kind=True)}). Check the id, --dataset-config and --split, and that huggingface.co"
             " can be reached; a copy on this machine can be named by its path."
         )
-
-
-def model_folder(name: str) -> Path:
-    """Returns a local folder, or that of a model of the hub; its settings and safetensors are downloaded if need be."""
-    path = Path(name).expanduser()
-    if path.is_dir():
-        return path
-    if path.exists() or not looks_like_hub_id(name):
-        raise DataError(
-            f"--pretrained {name} is no folder here, nor the id of a Hugging Face model, which looks like org/name:"
-            " name the folder with its config.json and .safetensors files"
-        )
-    import huggingface_hub
-
-    try:
-        return Path(huggingface_hub.snapshot_download(name, allow_patterns=MODEL_FILES, ignore_patterns=["*/*"]))
-    except Exception as problem:  # of the network, of rights, or of a name: a dozen classes
-        raise DataError(
-            f"--pretrained {name} is no folder here, and as a model of the Hugging Face hub it cannot be had"
-            f" ({in_short(problem, kind=True)}). Check the id, whether its licence was accepted, and that"
-            " huggingface.co can be reached; a copy on this machine can be named by its folder"
-        ) from problem

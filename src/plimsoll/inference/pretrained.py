@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, cast
 
 import jax
 
-from plimsoll.data.hub import model_folder
 from plimsoll.data.text.opening import open_documents
 from plimsoll.data.text.scored_text import scored_rows
 from plimsoll.data.text.tokenizer import TextTokenizer, load_tokenizer
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.levers.chunked_loss import chunked_cross_entropy
 from plimsoll.models.pretrained.config import read_shape
+from plimsoll.models.pretrained.find import find_folder
 from plimsoll.models.pretrained.model import Pretrained
 from plimsoll.models.pretrained.safetensors_folder import checked
 from plimsoll.models.pretrained.weights import load
@@ -114,7 +114,7 @@ def sample_text(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _opened(request: Mapping[str, Any]) -> _Opened:
-    folder = model_folder(request["pretrained"])
+    folder = find_folder(request["pretrained"])
     shape = read_shape(folder)
     checked(folder, shape)  # the headers alone: what is not to be used is said before minutes of reading
     tokenizer = load_tokenizer(folder)

@@ -1,5 +1,6 @@
 """A pretrained model's forms: what is stored in fewer bits computes what the codes mean, and lets gradients through."""
 
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -113,10 +114,16 @@ def test_what_is_adapted_beside_a_frozen_kernel_is_learned(params, ids):
     assert jnp.abs(gradient).max() > 0
 
 
-@pytest.mark.parametrize("bits", [32, 16, 8, 4])
-def test_no_more_than_a_few_layers_are_widened_at_once(bits):
+ALTERNATING = replace(LARGE, architecture="gemma2", windowed=(True, False) * 4, window=8, score_cap=50.0)
+OF_SIX = replace(LARGE, architecture="gemma3", windowed=(True,) * 5 + (False, True, True), window=8)
+
+
+@pytest.mark.parametrize(
+    ("large", "bits"), [(LARGE, 32), (LARGE, 16), (LARGE, 8), (LARGE, 4), (ALTERNATING, 4), (OF_SIX, 4)]
+)
+def test_no_more_than_a_few_layers_are_widened_at_once(large, bits):
     """Of all layers, the bytes of a copy in float32 are 31 MB; of the two largest kernels of one, 2 MB."""
-    model, like = Pretrained(LARGE, Compute(remat="block")), stored_like(LARGE, bits)
+    model, like = Pretrained(large, Compute(remat="block")), stored_like(large, bits)
     vectors = jax.ShapeDtypeStruct((1, 16, LARGE.width), jnp.float32)
     compiled = jax.jit(jax.grad(lambda x, tree: jnp.sum(model.hidden(tree, inputs_embeds=x)))).lower(vectors, like)
     layer = 4 * (LARGE.parameters() - LARGE.vocab * LARGE.width) // LARGE.layers

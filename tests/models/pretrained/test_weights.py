@@ -16,9 +16,9 @@ from hypotheses import examples
 from plimsoll.errors import DataError
 from plimsoll.models.pretrained import weights
 from plimsoll.models.pretrained.safetensors_folder import tensors_of
-from plimsoll.models.pretrained.shape import KERNELS, NORMS, PretrainedShape, Rotary
+from plimsoll.models.pretrained.shape import HEAD_NORMS, KERNELS, NORMS, NORMS_ON_BOTH_SIDES, PretrainedShape, Rotary
 from plimsoll.models.pretrained.weights import kept, load, stored_like
-from pretrained_folders import LLAMA, drawn, write, write_sharded
+from pretrained_folders import GEMMA_3, LLAMA, QWEN, drawn, write, write_sharded
 
 TIED = PretrainedShape(**{**LLAMA.__dict__, "tied": True})
 
@@ -26,11 +26,16 @@ TIED = PretrainedShape(**{**LLAMA.__dict__, "tied": True})
 def expected_tree(shape, tensors):
     """The published tensors, stacked and turned, by plain NumPy."""
     of_layers = lambda name: [tensors[f"model.layers.{n}.{name}.weight"] for n in range(shape.layers)]  # noqa: E731
-    kernels = {ours: {"kernel": np.stack([x.T for x in of_layers(name)])} for ours, name in KERNELS.items()}
-    norms = {ours: {"scale": np.stack(of_layers(name))} for ours, name in NORMS.items()}
+    blocks = {ours: {"kernel": np.stack([x.T for x in of_layers(name)])} for ours, name in KERNELS.items()}
+    norms = NORMS_ON_BOTH_SIDES if shape.form.norms_after else NORMS
+    for ours, name in (norms | (HEAD_NORMS if shape.form.head_norms else {})).items():
+        blocks[ours] = {"scale": np.stack(of_layers(name))}
+    for ours in shape.form.biases:
+        names = [f"model.layers.{n}.{KERNELS[ours]}.bias" for n in range(shape.layers)]
+        blocks[ours]["bias"] = np.stack([tensors[name] for name in names])
     tree = {
         "embedding": tensors["model.embed_tokens.weight"],
-        "blocks": kernels | norms,
+        "blocks": blocks,
         "norm": tensors["model.norm.weight"],
     }
     tree = tree if shape.tied else tree | {"head": tensors["lm_head.weight"].T}
@@ -55,10 +60,44 @@ def test_what_is_loaded_is_what_would_be_stored(tmp_path, monkeypatch, bits, pie
     assert jax.tree.map(jax.typeof, found) == jax.tree.map(jax.typeof, stored_like(LLAMA, bits))
 
 
-def test_shards_give_what_one_file_gives(tmp_path):
-    one, many = write(tmp_path / "one", LLAMA), write_sharded(tmp_path / "many", LLAMA)
+@pytest.mark.parametrize("bits", [16, 4])
+@pytest.mark.parametrize("shape", [QWEN, GEMMA_3], ids=lambda shape: shape.architecture)
+def test_biases_and_norms_keep_their_precision_in_every_form(tmp_path, shape, bits):
+    tensors = drawn(shape)
+    found = load(write(tmp_path, shape, tensors), shape, bits=bits)
+    require_same(found, kept(expected_tree(shape, tensors), bits))
+    assert jax.tree.map(jax.typeof, found) == jax.tree.map(jax.typeof, stored_like(shape, bits))
+    few = {ours: leaf for (ours, leaf) in shape.block_tensors() if leaf != "kernel"}
+    assert {found["blocks"][ours][leaf].dtype for ours, leaf in few.items()} == {np.dtype("float32")}
+    assert len(few) == {"qwen2": 5, "gemma3": 6}[shape.architecture]
+
+
+@pytest.mark.parametrize("shape", [LLAMA, QWEN, GEMMA_3], ids=lambda shape: shape.architecture)
+def test_shards_give_what_one_file_gives(tmp_path, shape):
+    one, many = write(tmp_path / "one", shape), write_sharded(tmp_path / "many", shape)
     assert len(list(many.glob("*.safetensors"))) == 3
-    require_same(load(many, LLAMA), load(one, LLAMA))
+    require_same(load(many, shape), load(one, shape))
+
+
+@pytest.mark.parametrize(("prefix", "beside"), [("language_model.", ""), ("", "model.")])
+def test_the_language_model_of_a_gemma_3_that_sees_pictures(tmp_path, prefix, beside):
+    """Its names as they were first published, and as newer versions of transformers write them."""
+    tensors = drawn(GEMMA_3)
+    new = lambda name: name.replace("model.", f"{beside}language_model.", 1) if beside else prefix + name  # noqa: E731
+    named = {new(name): x for name, x in tensors.items()}
+    named |= {f"{beside}vision_tower.x.weight": np.ones(3), f"{beside}multi_modal_projector.y": np.ones(3)}
+    require_same(load(write(tmp_path / "sees", GEMMA_3, named), GEMMA_3), expected_tree(GEMMA_3, tensors))
+    said = refusal(write(tmp_path / "other", QWEN, drawn(QWEN) | {"vision_tower.x.weight": np.ones(3)}), QWEN)
+    assert "1 not expected: vision_tower.x.weight (3)" in said
+
+
+def test_a_missing_bias_and_a_misshapen_norm_of_a_head_are_named(tmp_path):
+    tensors = drawn(QWEN)
+    del tensors["model.layers.2.self_attn.k_proj.bias"]
+    assert "1 missing: model.layers.2.self_attn.k_proj.bias (16)" in refusal(write(tmp_path, QWEN, tensors), QWEN)
+    tensors = drawn(GEMMA_3) | {"model.layers.1.self_attn.q_norm.weight": np.ones(32, np.float32)}
+    said = refusal(write(tmp_path, GEMMA_3, tensors), GEMMA_3)
+    assert "1 of another shape: model.layers.1.self_attn.q_norm.weight (32) instead of (8)" in said
 
 
 @pytest.mark.parametrize("name", ["model.embed_tokens.weight", "lm_head.weight"])

@@ -99,8 +99,8 @@ def checked(folder: str | Path, shape: PretrainedShape) -> dict[str, Tensor]:
     """Returns the folder's tensors. Raises DataError where they are not those of the shape.
 
     Some models save only the head of a tied embedding; where there are both, they are read and compared, and nothing
-    else is. Old Llamas keep frequencies, which follow from the configuration. Of a Gemma 3 that sees pictures, the language
-    model is taken, whose names have a prefix.
+    else is. Old Llamas keep frequencies, which follow from the configuration. Of a Gemma 3 that sees pictures, the
+    language model is taken, whose names have a prefix.
     """
     every = tensors_of(folder)
     tensors = {name: tensor for name, tensor in every.items() if not name.endswith(".rotary_emb.inv_freq")}

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from plimsoll.data.same_data import require_same_facts
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.levers.records.mlp_chunk import chunks_of
-from plimsoll.models.pretrained.config import read_shape
+from plimsoll.models.pretrained.find import find_folder, find_shape
 from plimsoll.models.pretrained.shape import KNOWN, PretrainedShape
 from plimsoll.models.sizing import DecoderShape, inner_width
 from plimsoll.recipes.base import AdamWRecipe, Count, Prepared, Say
@@ -210,9 +210,7 @@ class Recommend(AdamWRecipe):
             return None
         if self.pretrained in KNOWN:
             return KNOWN[self.pretrained]
-        from plimsoll.data.hub import model_folder
-
-        shape = read_shape(model_folder(self.pretrained))
+        shape = find_shape(self.pretrained)
         if self.seq_len > shape.positions:
             raise RecipeError(
                 f"--seq-len {self.seq_len:,} is more than the {shape.positions:,} tokens that {self.pretrained} reads:"
@@ -298,14 +296,12 @@ class Recommend(AdamWRecipe):
         return ", ".join([*from_data, *(["--pretrained"] if self.published is not None else [])])
 
     def _weights(self) -> Path:
-        from plimsoll.data.hub import model_folder
-
         if self.pretrained in KNOWN:
             raise RecipeError(
                 f"--pretrained {self.pretrained} is a shape to plan with, without weights: name the folder of a model"
                 " (config.json, .safetensors), or its id on the Hugging Face hub"
             )
-        return model_folder(self.pretrained)
+        return find_folder(self.pretrained)
 
     def prepare(self, folder: Path, say: Say) -> Prepared:
         data, rows = self.interactions, self.rows

@@ -1,0 +1,111 @@
+"""Finding a model by its name: a folder, or an id of the Hugging Face hub.
+
+A shape is all that planning needs. For the ids of `models.toml` it is known without the network; of others,
+`config.json` is downloaded. Weights come from the cache that `huggingface_hub` keeps (`HF_HOME`), which is filled on
+first use, and used as it is without a network. No JAX.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from plimsoll.errors import DataError
+from plimsoll.models.pretrained.config import read_shape, shape_of
+from plimsoll.models.pretrained.shape import PretrainedShape
+
+MODEL_FILES = ["*.json", "*.safetensors", "*.jinja"]
+"""Files of a model that are downloaded: settings, tokenizer and weights; no pickles, and no copies in other formats."""
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+TABLE = Path(__file__).with_name("models.toml")
+
+
+def find_shape(name: str) -> PretrainedShape:
+    """Returns the shape of a model: of a folder, of an id in the table, or of another id of the hub.
+
+    Args:
+        name: Folder with a `config.json`, or an id like `meta-llama/Llama-3.1-8B`.
+
+    Raises:
+        DataError: There is no such model, it cannot be downloaded, or it is not computed here.
+    """
+    path = _local(name)
+    if path is not None:
+        return read_shape(path)
+    known = known_configs().get(name.lower())
+    return shape_of(known, source=name) if known else read_shape(_downloaded(name, ["config.json"]))
+
+
+def find_folder(name: str) -> Path:
+    """Returns the folder of a model with its weights; those of an id of the hub are downloaded if need be.
+
+    Args:
+        name: Folder, or an id like `meta-llama/Llama-3.1-8B`.
+
+    Raises:
+        DataError: There is no such model, or it cannot be downloaded.
+    """
+    return _local(name) or _downloaded(name, MODEL_FILES)
+
+
+@cache
+def known_configs() -> Mapping[str, Mapping[str, Any]]:
+    """Returns the settings of the models in `models.toml`, by id in lower case: the hub tells no cases apart."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for entry in tomllib.loads(TABLE.read_text("utf-8"))["models"]:
+        given = {name: None if value == "null" else value for name, value in entry["config"].items()}
+        config = {**found[entry["like"].lower()], **given} if "like" in entry else given
+        found |= {name.lower(): config for name in entry["ids"]}
+    return found
+
+
+def _local(name: str) -> Path | None:
+    """Returns the folder where the name is one, and None where it is an id. Raises DataError where it is neither."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    if path.exists() or not HUB_ID.fullmatch(name):
+        raise DataError(
+            f"--pretrained {name} is no folder here, nor the id of a Hugging Face model, which looks like org/name:"
+            " name the folder with its config.json and .safetensors files"
+        )
+    return None
+
+
+def _downloaded(name: str, patterns: list[str]) -> Path:
+    import huggingface_hub
+    from huggingface_hub import errors
+
+    how: dict[str, Any] = {"allow_patterns": patterns, "ignore_patterns": ["*/*"]}
+    try:
+        return Path(huggingface_hub.snapshot_download(name, **how))
+    except errors.GatedRepoError as problem:  # before the next one, of which it is a kind
+        raise DataError(
+            f"--pretrained {name} is a gated model of the Hugging Face hub: accept its licence on"
+            f" https://huggingface.co/{name}, then log in with `hf auth login`, or set HF_TOKEN to a token that may"
+            " read it; a copy on this machine can be named by its folder"
+        ) from problem
+    except errors.RepositoryNotFoundError as problem:
+        raise DataError(
+            f"--pretrained {name} is no folder here, and no model of the Hugging Face hub has that id, or it is"
+            " private: check the spelling, or log in with `hf auth login` where it is yours"
+        ) from problem
+    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as problem:
+        offline = " (HF_HUB_OFFLINE is set)" if huggingface_hub.constants.HF_HUB_OFFLINE else ""
+        raise DataError(
+            f"--pretrained {name} is no folder here, and as a model of the Hugging Face hub it cannot be had: it is not"
+            f" whole in the cache, {huggingface_hub.constants.HF_HUB_CACHE}, and huggingface.co cannot be reached"
+            f"{offline}. Download it where there is a network (`hf download {name}`) and copy the cache, or name a"
+            " folder"
+        ) from problem
+    except Exception as problem:  # of the network, of rights, or of a full disk: a dozen classes
+        said = " ".join(f"{type(problem).__name__}: {problem}".split())
+        raise DataError(
+            f"--pretrained {name} is no folder here, and as a model of the Hugging Face hub it cannot be had"
+            f" ({said[:200]}). Check the id, whether its licence was accepted, and that huggingface.co can be reached;"
+            " a copy on this machine can be named by its folder"
+        ) from problem
