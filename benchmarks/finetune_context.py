@@ -181,8 +181,8 @@ def compiled_step(shape_name: str, length: int, given: argparse.Namespace) -> di
 def made(shape_name: str, plan: Any) -> tuple[Any, Any]:
     """Returns the task and its update rule."""
     from plimsoll.levers.lora import LoRA
-    from plimsoll.models.pretrained.language import PretrainedNextToken
     from plimsoll.models.pretrained.config import shape_of
+    from plimsoll.models.pretrained.language import PretrainedNextToken
     from plimsoll.optimizers.adamw import AdamW
     from plimsoll.optimizers.adamw8 import build
 

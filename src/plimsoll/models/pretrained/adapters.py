@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from plimsoll.errors import DataError
-
 from plimsoll.models.pretrained.safetensors_folder import READ, Tensor, header
 from plimsoll.models.pretrained.shape import KERNELS, PretrainedShape
 
