@@ -1,6 +1,7 @@
 """The longest context of QLoRA on a card that is not here: bytes of the training step by the chip's own compiler.
 
-    python benchmarks/finetune_context.py [--shape llama-3.1-8b] [--tokens 4096 8192 ...] [--chip h100] [--buffers 12]
+    python benchmarks/finetune_context.py [--shape llama-3.1-8b] [--tokens 4096 8192 ...] [--variant plain host]
+        [--chip h100] [--buffers 12]
 
 The step is plimsoll's own: `PretrainedNextToken` in NF4 with its embedding and head in bfloat16, LoRA of rank 32 beside
 all seven kernels in float32 with AdamW in float32, batch 1, activations in bfloat16, block inputs in the host's memory,
@@ -8,13 +9,15 @@ feed-forward part and loss in chunks. Nothing runs and no weight is made. Needs 
 
 For every length it prints the step's bytes on the device and in the host's memory, and the operations of its products;
 then, per shape, a line fitted to device bytes (at or above it everywhere), the tokens that fit in 8, 24 and 80 GB
-by interpolation, and Unsloth's published line for Llama-3.1-8B. `--buffers N` names the N largest temporaries at the
+by interpolation, and Unsloth's published line for Llama-3.1-8B. VARIANTS are other levers beside that: the optimizer's
+state on the host or in 8 bits, and no host at all. `--buffers N` names the N largest temporaries at the
 peak. GB is 10^9 bytes. Writes one JSON to bench-out/.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import subprocess
 import sys
@@ -30,6 +33,15 @@ sys.path.insert(0, str(SOURCE))
 GB, MB = 1e9, 1e6
 LENGTHS = (4_096, 8_192, 16_384, 65_536, 131_072, 262_144)
 CARDS = (8, 24, 80)
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "host": {"offload": "optimizer"},
+    "8-bit": {"optimizer_bits": 8},
+    "no-host": {"remat": "block"},
+}
+"""Name to the levers that differ."""
+GOAL = 7.0, 0.072
+"""GB, and MB a token, that no length from 4,096 on should lie above."""
 RANK = 32
 UNSLOTH = 7.37, 0.212
 """GB, and MB a token, that Unsloth's published lengths for Llama-3.1-8B lie on (rank 32 on all seven, 4 bits)."""
@@ -74,7 +86,8 @@ def main() -> None:
     options.add_argument("--shape", nargs="*", choices=SHAPES, default=["llama-3.1-8b"])
     options.add_argument("--tokens", type=int, nargs="*", default=LENGTHS)
     options.add_argument("--chip", default="h100", help="a GPU, as `plimsoll chips` calls it")
-    options.add_argument("--levers", type=json.loads, default={}, help="levers in JSON, besides those named above")
+    options.add_argument("--variant", nargs="*", choices=VARIANTS, default=["plain", "host"])
+    options.add_argument("--levers", type=json.loads, default={}, help="levers in JSON, besides those of a variant")
     options.add_argument("--buffers", type=int, default=0, help="largest temporaries at the peak to name")
     options.add_argument("--text", type=Path, help="folder to write the compiled steps into, as text")
     options.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
@@ -83,20 +96,21 @@ def main() -> None:
         for length in given.tokens:
             print(json.dumps(compiled_step(given.shape[0], length, given)), flush=True)
         return
-    results = {}
-    for shape in given.shape:
+    results: dict[str, dict[str, Any]] = {}
+    for shape, variant in itertools.product(given.shape, given.variant):
+        print(f"{shape}, {variant} {VARIANTS[variant] | given.levers or ''}", flush=True)
         rows = []
-        for row in from_child(shape, given):
+        for row in from_child(shape, VARIANTS[variant] | given.levers, given):
             rows.append(row)
             print(line(row), flush=True)
-        results[shape] = {"rows": rows, **fitted(rows)}
-        print(summary(shape, results[shape]), flush=True)
+        results.setdefault(shape, {})[variant] = found = {"rows": rows, **fitted(rows)}
+        print(summary(shape, found), flush=True)
     out = Path("bench-out")
     out.mkdir(exist_ok=True)
     (out / "finetune_context.json").write_text(json.dumps({"chip": given.chip, "shapes": results}, indent=1))
 
 
-def from_child(shape: str, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def from_child(shape: str, levers: dict[str, Any], given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yields a row for each length, from one process in the chip's compile environment."""
     from plimsoll.processes import environment, toolchains
 
@@ -106,7 +120,7 @@ def from_child(shape: str, given: argparse.Namespace) -> Iterator[dict[str, Any]
     variables = environment.for_processes("cuda") | {"PYTHONPATH": str(SOURCE)}
     variables["JAX_ENABLE_COMPILATION_CACHE"] = "false"
     command = [str(python), __file__, "--here", "--shape", shape, "--chip", given.chip]
-    command += ["--levers", json.dumps(given.levers), "--buffers", str(given.buffers)]
+    command += ["--levers", json.dumps(levers), "--buffers", str(given.buffers)]
     command += [*(["--text", str(given.text)] if given.text else []), "--tokens", *map(str, given.tokens)]
     with subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
@@ -167,8 +181,8 @@ def compiled_step(shape_name: str, length: int, given: argparse.Namespace) -> di
 def made(shape_name: str, plan: Any) -> tuple[Any, Any]:
     """Returns the task and its update rule."""
     from plimsoll.levers.lora import LoRA
+    from plimsoll.models.pretrained.config import shape_of
     from plimsoll.models.pretrained.language import PretrainedNextToken
-    from plimsoll.models.pretrained.shape import shape_of
     from plimsoll.optimizers.adamw import AdamW
     from plimsoll.optimizers.adamw8 import build
 
@@ -218,7 +232,11 @@ def summary(shape: str, result: dict[str, Any]) -> str:
     fits = ", ".join(f"{card} GB {count:,} tokens" for card, count in result["tokens"].items())
     base, slope = UNSLOTH
     theirs = ", ".join(f"{card} GB {max(0, int(1e3 * (card - base) / slope)):,}" for card in CARDS)
-    words = f"{shape}: {result['bytes'] / GB:.2f} GB + {result['bytes_per_token'] / MB:.4f} MB a token; {fits}"
+    above = [
+        row["tokens"] for row in result["rows"] if row["device_bytes"] > GOAL[0] * GB + GOAL[1] * MB * row["tokens"]
+    ]
+    words = f"  {result['bytes'] / GB:.2f} GB + {result['bytes_per_token'] / MB:.4f} MB a token; {fits}"
+    words += f"; above {GOAL[0]} GB + {GOAL[1]} MB a token at {', '.join(f'{n:,}' for n in above) or 'no length'}"
     return words + (f"\n  Unsloth's published line: {base} GB + {slope} MB a token; {theirs}" if "8b" in shape else "")
 
 

@@ -37,7 +37,7 @@ def test_the_search_comes_to_every_lever():
         source="made up", host_link_bytes=1.0,
     )  # fmt: skip
     about = {"supported": (*LEVERS, "remat_offload", "frozen_offload"), "numerics": "compressed"}
-    about |= {"attention_chunks": (64,), "layerwise": 2, "effective_batch": 128}
+    about |= {"attention_chunks": (64,), "mlp_chunks": (64,), "layerwise": 2, "effective_batch": 128}
     card = problem(1, **about, chip="h200", platform="cuda")
     tried = [*space(card, rates), *space(replace(card, chip="h200x8", devices=8), rates)]
     values = {name: {one.levers[name] for one in tried} for name in tried[0].levers}

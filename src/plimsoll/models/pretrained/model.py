@@ -122,13 +122,13 @@ class Pretrained:
             weights, of_layer = layer
             return self.block(weights, x, places, windowed=of_layer if varied else any(windowed))
 
-        of_layers = np.array(windowed) if varied else None
+        numbered = (params["blocks"], np.array(windowed) if varied else None)
         if self.frozen:  # always scanned: one after another, XLA would have all layers widened at once
-            cut, layer_of = layers_of(params["blocks"])
-            step = rematerialised(lambda x, numbered: apply(x, (layer_of(numbered[0]), numbered[1])), how.remat)
-            x, _ = jax.lax.scan(lambda x, numbered: (step(x, numbered), None), x, (cut, of_layers))
+            cut, layer_of = layers_of(numbered)
+            step = rematerialised(lambda x, part: apply(x, layer_of(part)), how.remat)
+            x, _ = jax.lax.scan(lambda x, part: (step(x, part), None), x, cut)
         else:
-            x = scan_blocks(apply, x, (params["blocks"], of_layers), layers=layers, compute=how)
+            x = scan_blocks(apply, x, numbered, layers=layers, compute=how)
         return self.normed(params["norm"], x)
 
     def logits(self, params: dict, hidden: Float[Array, "rows width"]) -> Float[Array, "rows vocab"]:
@@ -185,14 +185,10 @@ class Pretrained:
             places: Positions, of `places`.
             windowed: Whether it sees a window alone: an array where layers differ.
         """
-        known = isinstance(windowed, bool)
-
-        def attended(layer: dict, x: Array, of_layer: Any) -> Array:
-            return self.attended(layer, x, places, windowed=windowed if known else of_layer)
-
+        attended = self.attended
         if self.compute.remat in ("block", "offload"):
             attended = jax.checkpoint(attended)
-        x = attended(layer, x, None if known else windowed)
+        x = attended(layer, x, places, windowed=windowed)
         return by_rows(in_chunks(self.fed, layer, x, chunk=self.compute.lever("mlp_chunk", 0)))
 
     def attended(
@@ -230,7 +226,13 @@ class Pretrained:
     def fed(
         self, layer: dict, x: Float[Array, "batch length width"], first: Any = 0
     ) -> Float[Array, "batch length width"]:
-        """Returns x + feed-forward(norm(x)), of each position by itself; `first` is that of the first of them."""
+        """Returns x + feed-forward(norm(x)): the second part of a layer, which knows no other position.
+
+        Args:
+            layer: Weights of the layer.
+            x: Its input.
+            first: Position in the sequence of the first row of `x`, which dropout of adapters depends on.
+        """
         layer = from_position(layer, first)
         normed = self.normed(layer["feed_norm"]["scale"], x)
         gate, up = (keep(self._times(normed, layer[name])) for name in ("gate", "up"))
