@@ -190,6 +190,23 @@ def test_the_bytes_grow_with_the_length_and_not_with_its_square():
     assert needed(4096, 128) < needed(4096, 0) / 15
 
 
+@pytest.mark.parametrize("documents", [False, True])
+def test_in_a_loop_over_layers_the_bytes_grow_with_the_length_too(documents):
+    """What a query sees follows from constants, and must not be computed before the loop, for all blocks at once."""
+
+    def bytes_of(length):
+        attend = partial(causal_attention, compute=replace(CPU, attention_chunk=128))
+        segments = np.arange(length, dtype=np.int32)[None] // 300 if documents else None
+
+        def loss(x, scales):
+            layer = lambda x, scale: x + attend(x * scale, x, x, segments=segments)  # noqa: E731
+            return jnp.sum(jax.lax.scan(lambda x, scale: (jax.checkpoint(layer)(x, scale), None), x, scales)[0] ** 2)
+
+        return temporary_bytes(jax.grad(loss), jnp.zeros((1, 4, length, 32)), jnp.zeros(3))
+
+    assert bytes_of(4096) < 2.1 * bytes_of(2048)
+
+
 def test_query_key_value_result_and_logarithms_are_kept_and_two_blocks_of_scores():
     rows, length, width, chunk = 2, 4096, 32, 128
     kept = rows * length * (4 * width * 4 + 4) + 2 * 4 * rows * chunk**2
@@ -242,6 +259,24 @@ GPU, TPU = Compute(platform="gpu", precision="bfloat16"), Compute(platform="tpu"
 )
 def test_the_chips_own_kernel_is_used_where_it_exists(compute, length, width, expected):
     assert kernel(compute, length=length, width=width) == expected
+
+
+@pytest.mark.parametrize(("rows", "window"), [(slice(0, 2), 0), (slice(1, 2), 0), (slice(0, 2), 12), (slice(1, 2), 12)])
+def test_a_cards_kernel_is_used_where_each_row_is_one_document(monkeypatch, rows, window):
+    """Here it is given away by its scale: the kernel is replaced by one whose values are doubled."""
+
+    def doubled(query, key, value, *, causal, window, scale):
+        assert causal
+        return 2 * dense_of(query, key, value, window=window, scale=scale).astype(query.dtype)
+
+    monkeypatch.setattr(attention, "_has_cudnn", lambda: True)
+    monkeypatch.setattr(attention, "_cudnn", doubled)
+    arrays = [x[rows] for x in heads(100, heads=4)]
+    segments, several = SEGMENTS[rows], rows.start == 0
+    attend = partial(causal_attention, compute=GPU, window=window, segments=segments)
+    expected = partial(dense_of, window=window, segments=segments)
+    wanted = with_gradients(lambda *arrays: (1 if several else 2) * expected(*arrays), arrays)
+    assert_near(with_gradients(attend, arrays), wanted, 0.02)
 
 
 def test_no_kernel_of_a_card_knows_caps_or_documents():

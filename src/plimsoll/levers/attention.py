@@ -11,8 +11,11 @@ them again, three or four times over. Two ways round it, of the same mathematics
 A `window` lets a query see so many positions, its own included; cuDNN's kernel knows it, and elsewhere it goes by
 blocks: those outside the band are left out, so that time and bytes grow with the length times the window. `segments`
 keep the documents of a row apart: blocks that share none are passed over. Pallas' kernel knows them; of cuDNN's, JAX's
-public function takes one length a row and a mask of the whole square, so that they go by blocks of `DOCUMENT_BLOCK`
-there. So does a `cap`, which cuDNN's has not.
+public function takes one length a row, or a mask of the whole square. So its kernel is used for batches whose rows are
+each one document, as a long context's are, and others go by blocks of `DOCUMENT_BLOCK`, in as few bytes. So does a
+`cap`, which cuDNN's has not. (JAX's own module for cuDNN takes offsets of documents, from Hopper on, with a sum for
+every position and every document that there might be; whether it may be used is asked of a card, so that none could be
+compiled for that is not there.)
 
 Elsewhere `attention_chunk=0` is, of causal attention, four blocks of queries, each beside the keys up to its end, 5/8
 of the square; of the other, all of it. Leave it at that for sequences of 256 and less: blocks are no faster there. From
@@ -22,7 +25,7 @@ of the square; of the other, all of it. Leave it at that for sequences of 256 an
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -131,7 +134,11 @@ def attention(
     if chunk:
         blocks = Blocks(min(chunk, length), form, factor, cap, query.dtype.name)
         seen = tuple(Seen(causal, length, each) for each in windows)
-        return chunked(query, key, value, segments, which, blocks=blocks, seen=seen)
+        in_blocks = partial(chunked, blocks=blocks, seen=seen)
+        if plain and own is None and not cap and which is None and _has_cudnn():
+            alone = _Alone(in_blocks, windows[0], factor)
+            return cast(Any, _where_alone)(query, key, value, segments, alone)
+        return in_blocks(query, key, value, segments, which)
     whole = partial(_in_query_blocks if causal else _whole, form=form, cap=cap)
     return _by_rows(whole, query, key, value, segments, scale=factor)
 
@@ -229,6 +236,48 @@ def _cudnn(query: Heads, key: Heads, value: Heads, *, causal: bool, window: int,
         query, key, value, scale=scale, is_causal=causal, local_window_size=near, implementation="cudnn"
     )
     return jnp.swapaxes(mixed, 1, 2)
+
+
+class _Alone(NamedTuple):
+    """Attention by cuDNN where each row is one document, else in blocks: hashable, so that it can be static."""
+
+    in_blocks: Callable[..., Heads]
+    window: int
+    scale: float
+
+    def by_cudnn(self, query: Heads, key: Heads, value: Heads) -> Heads:
+        arrays = [rounded(x, "bfloat16") for x in (query, key, value)]
+        return _cudnn(*arrays, causal=True, window=self.window, scale=self.scale).astype(query.dtype)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(4,))
+def _where_alone(query: Heads, key: Heads, value: Heads, segments: Array, how: _Alone) -> Heads:
+    """Attends one way or the other. The backward pass computes the forward one again, of the one way: differentiated as
+    it stands, a choice keeps what either way needs."""
+    by_cudnn = lambda query, key, value, segments: how.by_cudnn(query, key, value)  # noqa: E731
+    in_blocks = lambda *arrays: how.in_blocks(*arrays, None)  # noqa: E731
+    return jax.lax.cond(_one_document(segments), by_cudnn, in_blocks, query, key, value, segments)
+
+
+def _where_alone_forward(query: Heads, key: Heads, value: Heads, segments: Array, how: _Alone):
+    return cast(Any, _where_alone)(query, key, value, segments, how), (query, key, value, segments)
+
+
+def _where_alone_backward(how: _Alone, kept: Any, towards: Heads):
+    def by_cudnn(query: Heads, key: Heads, value: Heads, segments: Array):
+        return jax.vjp(how.by_cudnn, query, key, value)[1](towards)
+
+    def in_blocks(query: Heads, key: Heads, value: Heads, segments: Array):
+        return jax.vjp(lambda *arrays: how.in_blocks(*arrays, segments, None), query, key, value)[1](towards)
+
+    return *jax.lax.cond(_one_document(kept[-1]), by_cudnn, in_blocks, *kept), None
+
+
+_where_alone.defvjp(_where_alone_forward, _where_alone_backward)
+
+
+def _one_document(segments: Int[Array, "batch length"]) -> Array:
+    return jnp.all(segments[:, -1] == segments[:, 0])
 
 
 def _splash(

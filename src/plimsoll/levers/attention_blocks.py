@@ -132,7 +132,8 @@ def _forward(
         (jnp.zeros(query.shape, blocks.dtype), jnp.zeros((rows, group, length, 1))),
         (zeros, zeros, jnp.zeros((rows, group * chunk, width))),
     )
-    (result, log_totals), _ = _over_pairs(add_block, start, segments, blocks, seen, length)
+    query, segments, pairs = _tied(query, segments, blocks, seen)
+    (result, log_totals), _ = _over_pairs(add_block, start, segments, pairs, chunk)
     return result, log_totals[..., 0]
 
 
@@ -150,7 +151,7 @@ def _backward(
 ) -> tuple[Queries, Rows, Rows]:
     """Returns the gradients of query, key and value."""
     form, chunk = blocks.form, blocks.chunk
-    rows, group, length, width = query.shape
+    rows, group, _, width = query.shape
     log_total, weighed = log_total[..., None], weighed[..., None]
     at = partial(_block, chunk=chunk)
 
@@ -174,24 +175,32 @@ def _backward(
         jnp.zeros(key.shape),
         jnp.zeros(value.shape),
     )
-    to_query, _, to_key, to_value = _over_pairs(add_block, start, segments, blocks, seen, length)
+    query, segments, pairs = _tied(query, segments, blocks, seen)
+    to_query, _, to_key, to_value = _over_pairs(add_block, start, segments, pairs, chunk)
     return to_query, to_key.astype(blocks.dtype), to_value.astype(blocks.dtype)
 
 
-def _over_pairs(
-    add_block: Callable[[Any, Any], Any], sums: Any, segments: Array | None, blocks: Blocks, seen: Seen, length: int
-) -> Any:
+def _tied(query: Queries, segments: Array | None, blocks: Blocks, seen: Seen) -> Any:
+    """Returns both, and the pairs of blocks, all of which wait for the query.
+
+    Without it the pairs are constants, and in a loop over layers JAX computes before the loop what follows from them
+    and from the documents alone: what every pair of blocks sees, which is a boolean for each score.
+    """
+    pairs = _pairs(query.shape[2] // blocks.chunk, blocks.chunk, seen, outwards=segments is not None)
+    return jax.lax.optimization_barrier((query, segments, pairs))
+
+
+def _over_pairs(add_block: Callable[[Any, Any], Any], sums: Any, segments: Array | None, pairs: Any, chunk: int) -> Any:
     """Returns the sums over all pairs of blocks; those that share no document are passed over."""
 
     def step(sums: Any, pair: Any) -> tuple[Any, None]:
         if segments is None:
             return add_block(sums, pair), None
         i, j, _ = pair
-        queries, keys = (_block(segments[..., None], each, chunk=blocks.chunk)[:, :, 0] for each in (i, j))
+        queries, keys = (_block(segments[..., None], each, chunk=chunk)[:, :, 0] for each in (i, j))
         shared = jnp.any(keys[:, -1] >= queries[:, 0])
         return jax.lax.cond(shared, add_block, lambda sums, pair: sums, sums, pair), None
 
-    pairs = _pairs(length // blocks.chunk, blocks.chunk, seen, outwards=segments is not None)
     return jax.lax.scan(step, sums, pairs)[0]
 
 
