@@ -98,7 +98,9 @@ def _same_before(
     found = []
     for number, (at, (name, values)) in enumerate(zip(place, tried.items(), strict=False)):
         same = registry.LEVERS[name].same_step
-        for before in range(at) if same is not None else ():
+        if same is None:
+            continue
+        for before in range(at):
             earlier = (*place[:number], before, *place[number + 1 :])
             found.append((earlier, partial(same, values[before], values[at], problem=problem)))
     return found

@@ -185,10 +185,14 @@ class Pretrained:
             places: Positions, of `places`.
             windowed: Whether it sees a window alone: an array where layers differ.
         """
-        attended = self.attended
+        known = isinstance(windowed, bool)  # it must not become an array: attention would be compiled both ways
+
+        def attended(layer: dict, x: Array, places: Places, of_layer: Any) -> Array:
+            return self.attended(layer, x, places, windowed=windowed if known else of_layer)
+
         if self.compute.remat in ("block", "offload"):
             attended = jax.checkpoint(attended)
-        x = attended(layer, x, places, windowed=windowed)
+        x = attended(layer, x, places, None if known else windowed)
         return by_rows(in_chunks(self.fed, layer, x, chunk=self.compute.lever("mlp_chunk", 0)))
 
     def attended(

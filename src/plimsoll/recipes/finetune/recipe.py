@@ -38,6 +38,8 @@ TOKENIZER = "tokenizer"
 """Folder of a run with the tokenizer's files."""
 PLANNED_DOCUMENTS = 100_000
 """Documents of a data set that nobody has named yet."""
+PLANNED_TOKENS = 300
+"""Tokens of one of them."""
 READER_BYTES = 12 * MIB
 """The template's library, and what reading the encoded examples leaves in the heap."""
 
@@ -332,8 +334,14 @@ class Finetune(AdamWRecipe):
         from plimsoll.data.chat.rows import rows_bytes
         from plimsoll.data.loader_bytes import tokenizer_bytes
 
-        documents = PLANNED_DOCUMENTS if prepared is None else prepared.facts["packing"]["documents"]
-        rows = rows_bytes(documents=documents, seq_len=self.seq_len, batch_size=self.effective_batch, prefetch=prefetch)
+        known = {} if prepared is None else prepared.facts["packing"]
+        rows = rows_bytes(
+            documents=known.get("documents", PLANNED_DOCUMENTS),
+            tokens=known.get("tokens", PLANNED_DOCUMENTS * PLANNED_TOKENS),
+            seq_len=self.seq_len,
+            batch_size=self.effective_batch,
+            prefetch=prefetch,
+        )
         return {"data": rows + READER_BYTES + tokenizer_bytes(self.shape.vocab)}
 
     def data_advice(self) -> str:
