@@ -34,6 +34,9 @@ class ExportOptions:
     out: Annotated[
         str, tyro.conf.arg(metavar="FOLDER", help="Folder, new or empty, for config, weights and tokenizer.")
     ]
+    merged: Annotated[
+        bool, tyro.conf.arg(help="Write the whole model with the adapters of finetune in it, not the adapters alone.")
+    ] = False
     step: BestByLoss = "best"
     json: Json = False
 

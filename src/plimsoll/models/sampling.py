@@ -5,7 +5,7 @@ longer than the window only loses its oldest tokens. No cache of keys and values
 milliseconds a window, and a sliding window would make a cache's rotary positions wrong. Long windows need one.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -55,15 +55,19 @@ def continued(
     tokens: int,
     temperature: float,
     seed: int,
+    ends: Collection[int] = (),
 ) -> Iterator[int]:
-    """Yields at most `tokens` ids after the prompt, up to `end` (not yielded). The model sees the last `length`."""
+    """Yields at most `tokens` ids after the prompt, up to `end` or one of `ends`, which is not yielded.
+
+    The model sees the last `length`.
+    """
     recent = [int(token) for token in prompt][-length:]
     window = np.zeros(length, np.int32)
     for index in range(tokens):
         window[: len(recent)] = recent
         place, draw = np.int32(len(recent) - 1), np.int32(index)
         token = int(next_token(params, window, place, np.uint32(seed % 2**32), draw, np.float32(temperature)))
-        if token == end:
+        if token == end or token in ends:
             return
         yield token
         recent = [*recent, token][-length:]

@@ -62,7 +62,7 @@ class SmallReader:
 
 
 class PublishedReader:
-    """Llama or Gemma. It is `blank` until its weights are read; its word table is not needed."""
+    """Published language model. It is `blank` until its weights are read; its word table is not needed."""
 
     unrolled = 0
 

@@ -106,7 +106,7 @@ class Recommend(AdamWRecipe):
     """Epochs from one evaluation to the next."""
 
     pretrained: str = NONE
-    """A folder of a Llama or a Gemma (config.json, .safetensors) or its id on the Hugging Face hub; none for a small
+    """A folder of a language model (config.json, .safetensors) or its id on the Hugging Face hub; none for a small
     transformer that is learned along; gemma-2b or llama-3.2-1b to plan with that shape."""
     freeze: bool = True
     """Leave the pretrained model as it is; --no-freeze learns it, too."""

@@ -6,9 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,6 @@ import jax
 import numpy as np
 
 from plimsoll.data.text.tokenizer import TextTokenizer, load_tokenizer
-from plimsoll.errors import RecipeError
 from plimsoll.levers.weight_bits import readable
 from plimsoll.models.decoder import NORM_EPSILON, Decoder
 from plimsoll.models.language import NextToken
@@ -25,6 +21,7 @@ from plimsoll.models.pretrained.safetensors_folder import SINGLE
 from plimsoll.models.pretrained.shape import KERNELS, NORMS
 from plimsoll.models.rotary import BASE
 from plimsoll.models.sizing import DecoderShape
+from plimsoll.recipes.writing import new_folder
 from plimsoll.types import TrainedRun
 
 
@@ -34,25 +31,15 @@ def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         RecipeError: It exists and is not empty.
     """
-    out = Path(request["out"]).expanduser().absolute()
-    if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise RecipeError(f"--out {request['out']} is there already: name a folder that is new or empty")
     task = trained.recipe.task(trained.plan.compute(jax.default_backend()))
     assert isinstance(task, NextToken)
     assert isinstance(task.decoder, Decoder)
     tokenizer = load_tokenizer(Path(trained.run).expanduser() / "tokenizer.json")
     length = trained.recipe.batch_spec(1)["input_ids"][0][1]
     tensors = published(readable(trained.params()["trainable"]), task.decoder.shape)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))  # a new name, whatever exists already
-    try:
-        unfinished.chmod(0o755)
-        write(unfinished, tensors, config_of(task.decoder.shape, length, end=tokenizer.end_of_text), tokenizer)
-        if out.is_dir():
-            out.rmdir()  # it is empty
-        os.replace(unfinished, out)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+    with new_folder(request["out"]) as folder:
+        write(folder, tensors, config_of(task.decoder.shape, length, end=tokenizer.end_of_text), tokenizer)
+    out = Path(request["out"]).expanduser().absolute()
     parameters = sum(tensor.size for tensor in tensors.values())
     size = sum(path.stat().st_size for path in out.iterdir())
     return {"run": trained.run, "step": trained.step, "out": str(out), "parameters": parameters, "bytes": size}

@@ -1,0 +1,78 @@
+"""Use of a tuned model: its loss beside that of the untouched one, and answers to a prompt. Imports JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+
+from plimsoll.data.chat.tokenizer import Example
+from plimsoll.levers.lora import LoRA
+from plimsoll.models.sampling import continued, make_next_token
+from plimsoll.training.step import make_evaluate
+from plimsoll.types import LossSum, TrainedRun
+
+SHORTEST = 64
+"""Tokens of the shortest window that is sampled from: windows are as long as what is asked for needs, doubled."""
+
+
+def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the means over the held-out documents; for adapters also `base_loss`, of the model without them."""
+    del request
+    means = trained.means()
+    recipe = trained.recipe
+    if not recipe.lora_rank:
+        return means
+    task = recipe.task(trained.plan.compute(jax.default_backend()))
+    summed = jax.jit(make_evaluate(task))
+
+    def without_adapters(params: Any, batch: Any) -> Mapping[str, LossSum]:
+        learned = {
+            name: pair | {"b": jnp.zeros_like(pair["b"])} for name, pair in params["trainable"].items()
+        }  # a product with zeros
+        return summed(params | {"trainable": learned}, batch)
+
+    return means | {"base_loss": trained.means(evaluate=without_adapters)["loss"]}
+
+
+def sample(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the request with the text that follows its prompt: an answer, where the tokenizer has a chat template.
+
+    Args:
+        trained: The run.
+        request: `prompt`, `tokens`, `temperature`, `top_k`, `seed`.
+    """
+    recipe = trained.recipe
+    task: Any = recipe.task(trained.plan.compute(jax.default_backend()))
+    tokenizer = recipe.tokenizer_of(Path(trained.run).expanduser())
+    if tokenizer.template is not None and request["prompt"]:
+        prompt = tokenizer.prompt_of([{"role": "user", "content": request["prompt"]}]).tolist()
+    else:
+        begin = tokenizer.end_of_text if tokenizer.beginning is None else tokenizer.beginning
+        ids, _ = tokenizer.encode([Example(request["prompt"], None, True)])[0]
+        prompt = [*([begin] if tokenizer.beginning is not None or not len(ids) else []), *ids.tolist()]
+    params = trained.params()
+    if isinstance(task, LoRA):
+        model, weights = cast(Any, task.task).model, task.adapted(params)
+    else:
+        model, weights = task.model, params["trainable"]
+    length = SHORTEST
+    while length < min(recipe.shape.positions, len(prompt) + request["tokens"]):
+        length *= 2
+    next_token = make_next_token(model, known=tokenizer.size, top_k=request["top_k"])
+    options: dict[str, Any] = {name: request[name] for name in ("tokens", "temperature", "seed")}
+    ids = list(
+        continued(
+            next_token, weights, prompt, length=length, end=tokenizer.end_of_text, ends=tokenizer.stops(), **options
+        )
+    )
+    return {
+        **request,
+        "step": trained.step,
+        "text": tokenizer.decode(ids),
+        "tokens": len(ids),
+        "ended": len(ids) < request["tokens"],
+    }
