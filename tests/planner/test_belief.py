@@ -143,6 +143,18 @@ def test_what_is_returned_fits_and_what_is_refused_does_not(budget, traced, loop
     assert about == {"analyse", "rehearse"} | ({"measure"} if measure else set()), "it was compiled for itself"
 
 
+def test_where_traces_are_off_both_ways_the_smallest_plan_is_still_found():
+    """As those of a sharded state: a quarter of what is compiled, and half as much again."""
+
+    def off(plan):
+        return 0.27 if plan.micro_batch == 16 else 2.2 if plan.remat != "none" else 1.47
+
+    question = asked(1, numerics="exact", supported=("remat", "loss_chunk"))
+    smallest = min(needed for needed, _, _ in sweep(question, Card()))
+    answer = found(replace(question, budget_bytes=smallest + MIB), Card(traced=off))
+    assert answer.ledger.needed_bytes == smallest
+
+
 @settings(deadline=None, max_examples=examples(40, usual=8))
 @given(
     traced=TRACES,

@@ -22,7 +22,7 @@ from typing import Literal
 from plimsoll.errors import PlimsollError
 from plimsoll.levers.registry import in_words
 from plimsoll.planned import Plan, Planned
-from plimsoll.planner.belief import UNKNOWN, Beliefs, Interval
+from plimsoll.planner.belief import UNKNOWN, Beliefs, Interval, with_hope
 from plimsoll.planner.candidates import Candidate, alternative
 from plimsoll.planner.estimate import sample
 from plimsoll.planner.frontier import frontier, other_budgets
@@ -255,7 +255,7 @@ class Search:
         wanted = False
         for view, bytes_ in needed:
             verb = self._next(view)
-            gain = bytes_.expected_gain(over) / over if over else 1.0
+            gain = with_hope(bytes_, over).expected_gain(over) / over if over else 1.0
             if verb not in (None, "measure") and (best is None or view is not best[0]) and gain > SMALL_BYTES:
                 wanted = True
                 yield self._question(view, verb, gain)
