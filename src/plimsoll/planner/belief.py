@@ -131,6 +131,10 @@ class Beliefs:
             if each is combination or not self.known[each].traced:
                 self.known[each].traced = dict(found)
 
+    def is_last(self, combination: Combination, micro: int) -> bool:
+        """Returns whether no lever has a further value for this micro-batch."""
+        return not any(micro in child.plans for child in self._children[combination])
+
     def learned(self) -> None:
         """Forgets what followed from less."""
         self._temporaries.clear()
