@@ -143,6 +143,20 @@ def test_what_is_returned_fits_and_what_is_refused_does_not(budget, traced, loop
     assert about == {"analyse", "rehearse"} | ({"measure"} if measure else set()), "it was compiled for itself"
 
 
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+@pytest.mark.parametrize(("whole", "kept", "recomputed"), [(0.27, 1.47, 2.6), (1.0, 1.0, 2.2), (0.5, 1.3, 3.0)])
+def test_however_far_traces_are_off_the_smallest_plan_is_found(platform, whole, kept, recomputed):
+    """As those of a sharded state are: a quarter of what is compiled, or three times as much."""
+
+    def off(plan):
+        return whole if plan.micro_batch == 16 else kept if plan.remat == "none" else recomputed
+
+    question = asked(1, numerics="exact", supported=("remat", "loss_chunk"), platform=platform)
+    smallest = min(needed for needed, _, _ in sweep(question, Card()))
+    answer = found(replace(question, budget_bytes=smallest + MIB), Card(traced=off))
+    assert answer.ledger.needed_bytes == smallest
+
+
 @settings(deadline=None, max_examples=examples(40, usual=8))
 @given(
     traced=TRACES,

@@ -47,6 +47,10 @@ COMPILED_DOUBLED = 0.03
 TIMED_DOUBLED = 0.08
 """The same, as a share of what it was for the same levers, for each doubling of the micro-batch."""
 
+HOPED = 2
+"""How many times what may be gained an interval is taken to reach, at most, where least bytes are looked for: there a
+wide one says that nobody knows, and not that there is no hope."""
+
 
 class Interval(NamedTuple):
     """Range of a value that is not known exactly, and its likeliest value."""
@@ -75,6 +79,12 @@ class Interval(NamedTuple):
         if over >= self.high:
             return over - (self.low + self.high) / 2
         return (over - self.low) ** 2 / (2 * (self.high - self.low))
+
+
+def with_hope(value: Interval, over: float) -> Interval:
+    """Returns the interval cut where it is so wide that a value well below `over` would count as nearly impossible."""
+    most = value.low + HOPED * max(0.0, over - value.low)
+    return value if value.high <= most else Interval(value.low, min(value.likely, most), most)
 
 
 def exactly(value: float) -> Interval:
@@ -120,6 +130,10 @@ class Beliefs:
         for each in self._family[combination]:
             if each is combination or not self.known[each].traced:
                 self.known[each].traced = dict(found)
+
+    def is_last(self, combination: Combination, micro: int) -> bool:
+        """Returns whether no lever has a further value for this micro-batch."""
+        return not any(micro in child.plans for child in self._children[combination])
 
     def learned(self) -> None:
         """Forgets what followed from less."""
@@ -175,7 +189,9 @@ class Beliefs:
         ]
         if not others:
             return Interval(UNSEEN[0], 1.0, UNSEEN[1])
-        return Interval(min(others) * (1 - ALIKE), statistics.median(others), max(others) * (1 + ALIKE))
+        apart = math.sqrt(max(others) / min(others))  # where traces are off differently, others may be off by more
+        low, high = min(others) * (1 - ALIKE) / apart, max(others) * (1 + ALIKE) * apart
+        return Interval(low, statistics.median(others), high)
 
     def _by_order(self, combination: Combination, micro: int) -> Interval:
         """Returns what follows from levers that need more, and from those that need less."""

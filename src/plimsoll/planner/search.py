@@ -22,7 +22,7 @@ from typing import Literal
 from plimsoll.errors import PlimsollError
 from plimsoll.levers.registry import in_words
 from plimsoll.planned import Plan, Planned
-from plimsoll.planner.belief import UNKNOWN, Beliefs, Interval
+from plimsoll.planner.belief import UNKNOWN, Beliefs, Interval, with_hope
 from plimsoll.planner.candidates import Candidate, alternative
 from plimsoll.planner.estimate import sample
 from plimsoll.planner.frontier import frontier, other_budgets
@@ -252,10 +252,12 @@ class Search:
             yield self._question(best[0], "rehearse", 1.0)
             return
         over = best[1].likely if best is not None else 2 * max((bytes_.low for _, bytes_ in needed), default=1.0)
-        wanted = False
+        wanted, least = False, min((view.micro for view, _ in needed), default=0)
         for view, bytes_ in needed:
             verb = self._next(view)
-            gain = bytes_.expected_gain(over) / over if over else 1.0
+            gain = with_hope(bytes_, over).expected_gain(over) / over if over else 1.0
+            if view.micro == least and self.beliefs.is_last(view.combination, least):
+                gain = max(gain, 2 * SMALL_BYTES)  # whatever traces say: by the order of levers nothing is smaller
             if verb not in (None, "measure") and (best is None or view is not best[0]) and gain > SMALL_BYTES:
                 wanted = True
                 yield self._question(view, verb, gain)
