@@ -11,6 +11,7 @@ from once import made_once
 from plimsoll.inference.trained import Trained
 from plimsoll.recipes.recommend.rank import next_of_users
 from plimsoll.recipes.recommend.ranking_tables import recommendation_tables
+from plimsoll.training.checkpoint import FROZEN, Checkpoints, read_leaves
 from pretrained_folders import LLAMA, write
 
 PINNED = shlex.split("--micro-batch 16 --remat none --loss-chunk 0 --precision float32")
@@ -48,6 +49,13 @@ def test_the_ledger_has_no_moments_of_what_is_frozen(trained):
     learned = held["parameters"] - frozen
     assert 0 < learned < frozen
     assert held["optimizer"] < 2.1 * learned
+
+
+def test_a_checkpoint_holds_nothing_of_the_frozen_model(trained):
+    saved = Checkpoints(trained / "run/checkpoints", in_background=False).all()[0]
+    paths = [path for path, _ in read_leaves(saved)]
+    assert any(path.startswith("['params']['trainable']") for path in paths)
+    assert not any(path.startswith(FROZEN) for path in paths)
 
 
 def test_the_best_checkpoint_is_that_of_the_highest_ndcg(trained):

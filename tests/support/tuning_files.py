@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from chat_files import CHATML, byte_tokenizer, chats, write_records, write_tokenizer
-from pretrained_folders import LLAMA, QWEN, config_of, drawn, write
 from plimsoll.recipes.finetune.recipe import Finetune
+from pretrained_folders import LLAMA, write
 
 SHAPE = replace(LLAMA, vocab=byte_tokenizer().get_vocab_size(), layers=2)
 

@@ -1,4 +1,4 @@
-"""The recipe of fine-tuning: its options, what it takes from its files, and what it refuses before anything is planned."""
+"""The recipe of fine-tuning: its options, what it takes from its files, and what it refuses before planning."""
 
 import json
 from dataclasses import replace

@@ -34,7 +34,8 @@ def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     was learned, it is a Hugging Face model.
 
     Raises:
-        RecipeError: It exists and is not empty.
+        DataError: The model is not that of the run any more.
+        RecipeError: The folder exists and is not empty, or there are no adapters to merge.
     """
     recipe, own = trained.recipe, readable(trained.params(given=False)["trainable"])
     learned = None
@@ -43,8 +44,11 @@ def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     merged = request.get("merged", False)
     if merged and learned is None:
         raise RecipeError("--merged is for adapters, and this run learned the whole model: leave it out")
+    adapter = learned is not None and not merged
+    if not adapter:
+        recipe.data_changed(trained.prepared)
     with new_folder(request["out"]) as folder:
-        if learned is not None and not merged:
+        if adapter and learned is not None:
             write_adapter(folder, learned, recipe.adapter)
             count = sum(matrix.size for pair in learned.values() for matrix in pair.values())
         else:
@@ -52,7 +56,8 @@ def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
         save_chat_tokenizer(Path(trained.run).expanduser() / TOKENIZER, folder)
     out = Path(request["out"]).expanduser().absolute()
     size = sum(path.stat().st_size for path in out.iterdir())
-    return {"run": trained.run, "step": trained.step, "out": str(out), "parameters": count, "bytes": size}
+    answer = {"run": trained.run, "step": trained.step, "out": str(out), "parameters": count, "bytes": size}
+    return answer | {"adapter": adapter}
 
 
 def _write_model(folder: Path, recipe: Any, own: Any, learned: Any) -> int:

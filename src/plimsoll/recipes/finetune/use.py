@@ -49,9 +49,11 @@ def sample(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
         request: `prompt`, `tokens`, `temperature`, `top_k`, `seed`.
 
     Raises:
+        DataError: The model is not that of the run any more.
         RecipeError: The prompt is longer than what the model reads.
     """
     recipe = trained.recipe
+    recipe.data_changed(trained.prepared)
     task: Any = recipe.task(trained.plan.compute(jax.default_backend()))
     tokenizer = tokenizer_of_run(Path(trained.run).expanduser())
     prompt = _prompt(tokenizer, request["prompt"], conversation=trained.prepared.facts["conversations"])
