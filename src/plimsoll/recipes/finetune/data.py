@@ -1,4 +1,7 @@
-"""Data of a fine-tuning run: records, the tokenizer that encodes them, and what was encoded. No JAX."""
+"""Data of a fine-tuning run: records, the tokenizer that encodes them, and what was encoded. No JAX.
+
+`recipe` is a `recipe.Finetune`, which imports this file.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,6 @@ if TYPE_CHECKING:
     from plimsoll.data.chat.rows import Packing
     from plimsoll.data.chat.tokenizer import ChatTokenizer
     from plimsoll.recipes.base import Say
-    from plimsoll.recipes.finetune.recipe import Finetune
 
 TOKENIZER = "tokenizer"
 """Folder of a run with the tokenizer's files."""
@@ -28,7 +30,7 @@ def weight_files(folder: Path) -> list[Path]:
     return [folder / "config.json", *sorted(folder.glob("*.safetensors"))]
 
 
-def tokenizer_of_model(recipe: Finetune, folder: Path, *, day: str | None = None) -> ChatTokenizer:
+def tokenizer_of_model(recipe: Any, folder: Path, *, day: str | None = None) -> ChatTokenizer:
     """Returns the model's tokenizer, with the template of --chat-template where one is named.
 
     Args:
@@ -59,12 +61,12 @@ def tokenizer_of_run(folder: Path) -> ChatTokenizer:
     return load_chat_tokenizer(folder / TOKENIZER, now=_time(day))
 
 
-def examples(recipe: Finetune, tokenizer: ChatTokenizer, say: Say | None = None) -> Encoded:
+def examples(recipe: Any, tokenizer: ChatTokenizer, say: Say | None = None) -> Encoded:
     """Returns the encoded records of --dataset-id, from the cache where it has them; `say` gets lines of progress."""
     return _kept(records(recipe), tokenizer, say, **_reading(recipe))
 
 
-def held_out(recipe: Finetune, tokenizer: ChatTokenizer, encoded: Encoded, say: Say | None = None) -> EncodedDocuments:
+def held_out(recipe: Any, tokenizer: ChatTokenizer, encoded: Encoded, say: Say | None = None) -> EncodedDocuments:
     """Returns what is evaluated on: all of --validation-id, else the held-out part of what was encoded."""
     from plimsoll.data.chat.records import open_records
 
@@ -73,7 +75,7 @@ def held_out(recipe: Finetune, tokenizer: ChatTokenizer, encoded: Encoded, say: 
     return _kept(open_records(recipe.validation_id), tokenizer, say, loss_on=recipe.loss_on, hold_out=False).train
 
 
-def require_same_examples(recipe: Finetune, facts: Mapping[str, Any]) -> None:
+def require_same_examples(recipe: Any, facts: Mapping[str, Any]) -> None:
     """Raises DataError where the records would be encoded otherwise than when the run began."""
     from plimsoll.data.chat.kept import name_of_examples
 
@@ -85,7 +87,7 @@ def require_same_examples(recipe: Finetune, facts: Mapping[str, Any]) -> None:
         )
 
 
-def require_batch(recipe: Finetune, packing: Packing) -> None:
+def require_batch(recipe: Any, packing: Packing) -> None:
     """Raises DataError for fewer rows than a batch has."""
     if packing.rows < recipe.effective_batch:
         raise DataError(
@@ -94,7 +96,7 @@ def require_batch(recipe: Finetune, packing: Packing) -> None:
         )
 
 
-def require_adapter(recipe: Finetune) -> None:
+def require_adapter(recipe: Any) -> None:
     """Raises DataError for an --init-from that is not of this model and these settings."""
     if recipe.init_from is None:
         return
@@ -109,7 +111,7 @@ def require_adapter(recipe: Finetune) -> None:
         )
 
 
-def records(recipe: Finetune) -> Records:
+def records(recipe: Any) -> Records:
     """Returns the records of --dataset-id.
 
     Raises:
@@ -127,7 +129,7 @@ def records(recipe: Finetune) -> Records:
     )
 
 
-def _reading(recipe: Finetune) -> dict[str, Any]:
+def _reading(recipe: Any) -> dict[str, Any]:
     return {"loss_on": recipe.loss_on, "hold_out": recipe.validation_id is None}
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import jax
-import jax.numpy as jnp
 
 from plimsoll.data.chat.tokenizer import ChatTokenizer, Example
 from plimsoll.errors import RecipeError
@@ -15,7 +14,6 @@ from plimsoll.levers.lora import LoRA
 from plimsoll.levers.weight_bits import readable
 from plimsoll.models.sampling import continued, make_next_token
 from plimsoll.recipes.finetune.data import tokenizer_of_run
-from plimsoll.training.step import make_evaluate
 from plimsoll.types import LossSum, TrainedRun
 
 SHORTEST = 64
@@ -29,16 +27,17 @@ def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     recipe = trained.recipe
     if not recipe.lora_rank:
         return means
-    task = recipe.task(trained.plan.compute(jax.default_backend()))
-    summed = jax.jit(make_evaluate(task))
+    base: Any = recipe.task(trained.plan.compute(jax.default_backend())).task
+    key = jax.random.key(0)  # of dropout, which it does not have
 
-    def without_adapters(params: Any, batch: Any) -> Mapping[str, LossSum]:
-        learned = {
-            name: pair | {"b": jnp.zeros_like(pair["b"])} for name, pair in params["trainable"].items()
-        }  # a product with zeros
-        return summed(params | {"trainable": learned}, batch)
+    @jax.jit
+    def of_base(weights: Any, batch: Any) -> LossSum:
+        return base.loss({"trainable": weights}, None, batch, key, train=False)[0]
 
-    return means | {"base_loss": trained.means(evaluate=without_adapters)["loss"]}
+    def evaluate_base(params: Any, batch: Any) -> Mapping[str, LossSum]:
+        return {"loss": of_base(params["frozen"]["base"], batch)}
+
+    return means | {"base_loss": trained.means(evaluate=evaluate_base)["loss"]}
 
 
 def sample(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
