@@ -180,8 +180,11 @@ class TrainedRun(Protocol):
     step: int
     """Of the checkpoint."""
 
-    def params(self, *, average: bool = True) -> Params:
-        """Returns the parameters: the average of the weights where one is kept, unless `average` is False."""
+    def params(self, *, average: bool = True, given: bool = True) -> Params:
+        """Returns the parameters: the average of the weights where one is kept, unless `average` is False.
+
+        Without `given`, frozen weights that the recipe reads from elsewhere are left out.
+        """
         ...
 
     def means(self, *, average: bool = True, evaluate: Callable[..., Any] | None = None) -> dict[str, Any]:

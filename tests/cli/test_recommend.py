@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 
 import pytest
 
@@ -11,7 +12,9 @@ from once import made_once
 from plimsoll.inference.trained import Trained
 from plimsoll.recipes.recommend.rank import next_of_users
 from plimsoll.recipes.recommend.ranking_tables import recommendation_tables
+from plimsoll.training.checkpoint import FROZEN, Checkpoints, read_leaves
 from pretrained_folders import LLAMA, write
+from small_runs import checkpoint_steps, newest_fingerprint
 
 PINNED = shlex.split("--micro-batch 16 --remat none --loss-chunk 0 --precision float32")
 """So that little is compiled."""
@@ -26,16 +29,19 @@ def trained(tmp_path_factory):
 def train(folder):
     write_random(folder / "data", users=60, items=20, shortest=4)
     write(folder / "model", LLAMA)
-    options = ["--frozen-bits", "16", "--seq-len", "8", "--batch-size", "16", "--steps", "6", "--memory", "2GiB"]
-    options += ["--item-embedding-dim", "4", "--adapter-inner", "8", "--eval-every", "2", "--quiet", *PINNED]
-    options += ["--ema-decay", "0.5"]
-    done = plimsoll(
-        "train", "recommend", "--data", "data", "--pretrained", "model", *options, "--run", "run", cwd=folder
-    )
+    done = tuned(folder)
     assert done.returncode == 0, done.stderr
     assert "the run began with weights that were given to it (the embeddings and clusters of --data, --pretrained)" in (
         done.stdout
     )
+
+
+def tuned(folder, *more):
+    options = ["--frozen-bits", "16", "--seq-len", "8", "--batch-size", "16", "--steps", "6", "--memory", "2GiB"]
+    options += ["--item-embedding-dim", "4", "--adapter-inner", "8", "--eval-every", "2", "--quiet", *PINNED]
+    options += ["--ema-decay", "0.5"]
+    given = ["--data", "data", "--pretrained", "model", *options, *more]
+    return plimsoll("train", "recommend", *given, "--run", "run", cwd=folder)
 
 
 def test_the_ledger_has_no_moments_of_what_is_frozen(trained):
@@ -48,6 +54,26 @@ def test_the_ledger_has_no_moments_of_what_is_frozen(trained):
     learned = held["parameters"] - frozen
     assert 0 < learned < frozen
     assert held["optimizer"] < 2.1 * learned
+
+
+def test_a_checkpoint_holds_nothing_of_the_frozen_model(trained):
+    saved = Checkpoints(trained / "run/checkpoints", in_background=False).all()[0]
+    paths = [path for path, _ in read_leaves(saved)]
+    assert any(path.startswith("['params']['trainable']") for path in paths)
+    assert not any(path.startswith(FROZEN) for path in paths)
+
+
+@pytest.mark.slow
+def test_a_run_that_was_stopped_ends_at_the_same_bits(trained, tmp_path):
+    """It reads the frozen model and the clusters again, which the checkpoint does not have."""
+    for name in ("model", "data"):
+        shutil.copytree(trained / name, tmp_path / name)
+    stopped = tuned(tmp_path, "--max-steps", "3", "--plan", str(trained / "run/plan.json"))
+    assert stopped.returncode == 0, stopped.stderr
+    assert checkpoint_steps(tmp_path / "run")[0] == 3
+    went_on = tuned(tmp_path)
+    assert went_on.returncode == 0, went_on.stderr
+    assert newest_fingerprint(tmp_path / "run") == newest_fingerprint(trained / "run")
 
 
 def test_the_best_checkpoint_is_that_of_the_highest_ndcg(trained):

@@ -339,3 +339,32 @@ def test_the_fingerprint_knows_the_position_in_the_data_and_nothing_of_paths_and
 def fingerprint_of(checkpoints):
     saved = checkpoints.all()[0]
     return fingerprint(read_leaves(saved), loader_position(saved))
+
+
+def with_frozen(state):
+    params = state["params"] | {"frozen": {"base": jnp.arange(6, dtype=jnp.uint16), "frozen": {}}}
+    return state | {"params": params}
+
+
+def test_frozen_weights_that_are_read_from_elsewhere_are_not_saved(tmp_path):
+    checkpoints = Checkpoints(tmp_path, in_background=False, frozen=False)
+    state = with_frozen(make_state(1))
+    checkpoints.save(1, state, POSITION)
+    assert not any("frozen" in path for path, _ in read_leaves(checkpoints.all()[0]))
+    step, loaded, position, _ = checkpoints.newest(shapes(state))
+    assert (step, position) == (1, POSITION)
+    assert_same_bits(loaded, make_state(1))
+
+
+def test_a_checkpoint_of_before_that_has_frozen_weights_is_loaded_without_them(tmp_path):
+    state = with_frozen(make_state(1))
+    Checkpoints(tmp_path, in_background=False).save(1, state, POSITION)
+    checkpoints = Checkpoints(tmp_path, in_background=False, frozen=False)
+    assert_same_bits(checkpoints.newest(shapes(state))[1], make_state(1))
+    assert_same_bits(Checkpoints(tmp_path, in_background=False).newest(shapes(state))[1], state)
+
+
+def test_a_checkpoint_without_frozen_weights_is_refused_where_they_are_wanted(tmp_path):
+    Checkpoints(tmp_path, in_background=False, frozen=False).save(1, with_frozen(make_state(1)), POSITION)
+    with pytest.raises(CheckpointError, match=r"does not fit the recipe: \['params'\]\['frozen'\]\['base'\] is None"):
+        Checkpoints(tmp_path, in_background=False).newest(shapes(with_frozen(make_state(1))))

@@ -71,14 +71,17 @@ class RankOptions:
 
 
 def export(arguments: list[str]) -> int:
-    """Prints where the Hugging Face folder of a language model is."""
+    """Prints where the Hugging Face folder of a language model, or the PEFT folder of its adapters, is."""
     options = parse(ExportOptions, arguments, program="plimsoll export")
     run = fetched(options.run)
     verb_of("export", run)
     answer = ask("export", request_of(options) | {"run": run})
+    loads = "`transformers` loads it, and so does `plimsoll sample --pretrained`"
+    if answer.get("adapter"):
+        loads = "`peft` loads it beside its model, and `plimsoll train finetune --init-from` goes on from it"
     text = (
         f"{answer['out']}: {answer['parameters']:,} parameters of step {answer['step']:,}"
-        f" ({format_bytes(answer['bytes'])}). `transformers` loads it, and so does `plimsoll sample --pretrained`"
+        f" ({format_bytes(answer['bytes'])}). {loads}"
     )
     print(json.dumps(answer) if options.json else text)
     return 0

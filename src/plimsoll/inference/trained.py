@@ -45,23 +45,28 @@ class Trained:
         self.saved = whole(self.folder, step)
         self.run, self.step = run, self.saved.step
 
-    def params(self, *, average: bool = True) -> Any:
-        """Returns the parameters: the average of the weights where one is kept, unless `average` is False."""
+    def params(self, *, average: bool = True, given: bool = True) -> Any:
+        """Returns the parameters: the average of the weights where one is kept, unless `average` is False.
+
+        Without `given`, frozen weights that the recipe reads from elsewhere are left out.
+        """
         task = self.recipe.task(self.plan.compute(jax.default_backend()))
         rule = self.recipe.update_rule(self.prepared.steps, self.plan.storage)
         how: dict[str, Any] = {"frozen_bits": self.plan.frozen_bits, "precision": self.plan.precision}
         init = make_init(task, rule, **how, examples=self.plan.effective_batch)
         like = jax.eval_shape(init, jax.ShapeDtypeStruct((), "uint32"))
-        given = {}
+        frozen = {}
         if self.recipe.frozen_is_given:
-            drawn = jax.jit(lambda seed: init(seed)["params"]["frozen"])(np.uint32(0))
-            given, like = {"frozen": self.recipe.given_frozen(drawn)}, without_frozen(like)
+            like = without_frozen(like)
+            if given:
+                drawn = jax.jit(lambda seed: init(seed)["params"]["frozen"])(np.uint32(0))
+                frozen = {"frozen": self.recipe.given_frozen(drawn)}
         if "ema" not in like or not average:
             loaded = load_part(self.saved, {"params": like["params"]}, only=PARAMETERS)
         else:
             others = {name: leaf for name, leaf in like["params"].items() if name != "trainable"}
             loaded = load_part(self.saved, {"ema": like["ema"], "params": others}, only=AVERAGED)
-        return evaluated(loaded | {"params": loaded["params"] | given})
+        return evaluated(loaded | {"params": loaded["params"] | frozen})
 
     def means(self, *, average: bool = True, evaluate: Evaluate | None = None) -> dict[str, Any]:
         """Returns the means over the held-out set as the recipe reports them, and how much of it counted.

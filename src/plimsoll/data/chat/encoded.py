@@ -96,6 +96,8 @@ class Encoded:
     vocab_size: int
     kind: str
     """Kind of the records: a key of `records.KINDS`."""
+    conversations: bool
+    """Whether the chat template wrote them as text: `messages`, or a prompt and completion of messages."""
     empty: int
     """Records that hold nothing but white space, and are in neither side."""
     day: str | None
@@ -126,6 +128,7 @@ def open_encoded(folder: Path) -> Encoded:
             **sides,
             vocab_size=meta["vocab_size"],
             kind=meta["kind"],
+            conversations=meta["conversations"],
             empty=meta["empty"],
             day=meta["made_with"]["day"],
             about=meta,

@@ -43,7 +43,7 @@ from plimsoll.data.text.documents import HELD_OUT_SHARE
 from plimsoll.errors import DataError
 from plimsoll.units import KIB, format_bytes
 
-METHOD = 1
+METHOD = 2
 """Version of reading, rendering, holding out and encoding."""
 BLOCK = 256 * KIB
 """Characters that end a block, with the example that reaches them."""
@@ -132,16 +132,17 @@ def _made_with(records: Records, tokenizer: ChatTokenizer, loss_on: LossOn, hold
 
 def _make(folder: Path, records: Records, tokenizer: ChatTokenizer, made_with: Mapping[str, Any], say: Say) -> None:
     loss_on, hold_out = made_with["loss_on"], bool(made_with["held_out"])
-    kinds, empty, said = set[str](), 0, time.monotonic()
+    kinds, empty, said, conversations = set[str](), 0, time.monotonic(), False
 
     def examples() -> Iterator[tuple[Example, bool]]:
-        nonlocal empty
+        nonlocal empty, conversations
         for record in records:
             kinds.add(record.kind)
             read = read_example(record, tokenizer, loss_on)
             if read.example is None:
                 empty += 1
             else:
+                conversations |= read.example.whole
                 yield read.example, hold_out and read.held_out
 
     with ExitStack() as stack:
@@ -160,6 +161,7 @@ def _make(folder: Path, records: Records, tokenizer: ChatTokenizer, made_with: M
         "vocab_size": tokenizer.size,
         "end_of_text": tokenizer.end_of_text,
         "kind": kinds.pop(),
+        "conversations": conversations,
         "empty": empty,
         "source": records.describe(),
         **{side.side: {"tokens": side.tokens, "learned": side.learned} for side in (train, validation)},

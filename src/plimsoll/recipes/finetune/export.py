@@ -9,15 +9,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from plimsoll.data.chat.tokenizer import save_chat_tokenizer
 from plimsoll.errors import RecipeError
+from plimsoll.levers.weight_bits import readable
 from plimsoll.models.pretrained.adapters import PATHS, write_adapter
 from plimsoll.models.pretrained.find import find_folder
 from plimsoll.models.pretrained.safetensors_folder import EMBEDDING, HEAD, PIECE, SINGLE, Tensor, checked, pieces_of
-from plimsoll.recipes.finetune.recipe import TOKENIZER
+from plimsoll.recipes.finetune.data import TOKENIZER
 from plimsoll.recipes.writing import new_folder
 from plimsoll.types import TrainedRun
 
@@ -32,40 +34,39 @@ def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     was learned, it is a Hugging Face model.
 
     Raises:
-        RecipeError: It exists and is not empty.
+        DataError: The model is not that of the run any more.
+        RecipeError: The folder exists and is not empty, or there are no adapters to merge.
     """
-    recipe, params = trained.recipe, trained.params()
-    learned = (
-        {
-            name: {part: np.asarray(matrix, np.float32) for part, matrix in pair.items()}
-            for name, pair in params["trainable"].items()
-        }
-        if recipe.lora_rank
-        else None
-    )
+    recipe, own = trained.recipe, readable(trained.params(given=False)["trainable"])
+    learned = None
+    if recipe.lora_rank:
+        learned = jax.tree.map(lambda matrix: np.asarray(matrix, np.float32), own)
     merged = request.get("merged", False)
     if merged and learned is None:
         raise RecipeError("--merged is for adapters, and this run learned the whole model: leave it out")
+    adapter = learned is not None and not merged
+    if not adapter:
+        recipe.data_changed(trained.prepared)
     with new_folder(request["out"]) as folder:
-        if learned is not None and not merged:
+        if adapter and learned is not None:
             write_adapter(folder, learned, recipe.adapter)
             count = sum(matrix.size for pair in learned.values() for matrix in pair.values())
         else:
-            count = _write_model(folder, trained, params, learned)
+            count = _write_model(folder, recipe, own, learned)
         save_chat_tokenizer(Path(trained.run).expanduser() / TOKENIZER, folder)
     out = Path(request["out"]).expanduser().absolute()
     size = sum(path.stat().st_size for path in out.iterdir())
-    return {"run": trained.run, "step": trained.step, "out": str(out), "parameters": count, "bytes": size}
+    answer = {"run": trained.run, "step": trained.step, "out": str(out), "parameters": count, "bytes": size}
+    return answer | {"adapter": adapter}
 
 
-def _write_model(folder: Path, trained: TrainedRun, params: Any, learned: Any) -> int:
+def _write_model(folder: Path, recipe: Any, own: Any, learned: Any) -> int:
     """Writes config and weights, a piece of a tensor in memory at a time; returns the number of weights."""
-    recipe = trained.recipe
     base = find_folder(recipe.pretrained)
     tensors = checked(base, recipe.shape)
-    for name in ("config.json", "generation_config.json"):
-        if (base / name).is_file():
-            shutil.copyfile(base / name, folder / name)
+    (folder / "config.json").write_text(json.dumps(_config(base), indent=2) + "\n")
+    if (base / "generation_config.json").is_file():
+        shutil.copyfile(base / "generation_config.json", folder / "generation_config.json")
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, tensor in tensors.items():
@@ -77,15 +78,24 @@ def _write_model(folder: Path, trained: TrainedRun, params: Any, learned: Any) -
     with open(folder / SINGLE, "wb") as file:
         file.write(len(words).to_bytes(8, "little") + words)
         for name, tensor in tensors.items():
-            for rows in _pieces(name, tensor, recipe, params, learned):
+            for rows in _pieces(name, tensor, recipe, own, learned):
                 file.write((rows.astype(jnp.bfloat16) if NAMES[tensor.kind] == "BF16" else rows).tobytes())
     return sum(math.prod(tensor.shape) for tensor in tensors.values())
 
 
-def _pieces(name: str, tensor: Tensor, recipe: Any, params: Any, learned: Any) -> Iterator[np.ndarray]:
+def _config(base: Path) -> dict[str, Any]:
+    """Returns the settings of the text model alone: of one that also sees pictures only that is written."""
+    config = json.loads((base / "config.json").read_text("utf-8"))
+    if "text_config" not in config:
+        return config
+    text = {"model_type": "gemma3_text", **config["text_config"], "architectures": ["Gemma3ForCausalLM"]}
+    return {name: config[name] for name in ("tie_word_embeddings",) if name in config} | text
+
+
+def _pieces(name: str, tensor: Tensor, recipe: Any, own: Any, learned: Any) -> Iterator[np.ndarray]:
     """Yields the rows of a published tensor as they were learned, in float32."""
     if learned is None:
-        whole = np.asarray(_own(name, recipe.shape, params["trainable"]), np.float32)
+        whole = np.asarray(_own(name, recipe.shape, own), np.float32)
         yield np.ascontiguousarray(whole.reshape(tensor.shape))
         return
     added = None

@@ -9,33 +9,32 @@ they are, in as many bits as --frozen-bits says. Documents are packed into rows,
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from plimsoll.data.same_data import files_facts, require_same_files
-from plimsoll.errors import DataError, RecipeError
+from plimsoll.errors import RecipeError
 from plimsoll.levers.records.mlp_chunk import chunks_of
 from plimsoll.models.pretrained.find import find_folder, find_shape
 from plimsoll.models.pretrained.shape import PretrainedShape
 from plimsoll.recipes.base import AdamWRecipe, Count, Prepared, Say
+from plimsoll.recipes.finetune import data
 from plimsoll.recipes.verbs import Verb
 from plimsoll.types import Compute, Source, Task
 from plimsoll.units import MIB
 
 if TYPE_CHECKING:
     from plimsoll.data.chat.encoded import Encoded
-    from plimsoll.data.chat.records import Records
-    from plimsoll.data.chat.tokenizer import ChatTokenizer
+    from plimsoll.data.chat.rows import PackedRows
     from plimsoll.models.pretrained.adapters import AdapterSettings
 
 DEFAULT_EPOCHS = 1.0
-TOKENIZER = "tokenizer"
-"""Folder of a run with the tokenizer's files."""
+PATHS = ("pretrained", "dataset_id", "validation_id", "chat_template", "init_from")
+"""Fields that may name a file or a folder."""
 PLANNED_DOCUMENTS = 100_000
 """Documents of a data set that nobody has named yet."""
 PLANNED_TOKENS = 300
@@ -123,12 +122,7 @@ class Finetune(AdamWRecipe):
         super().__post_init__()
         if not self.pretrained.strip():
             raise RecipeError("--pretrained is empty: name a model's folder, or its id like org/name")
-        for name in (
-            "pretrained",
-            "dataset_id",
-            "validation_id",
-            "init_from",
-        ):  # a run is continued from elsewhere, too
+        for name in PATHS:  # a run is continued from elsewhere, too
             value = getattr(self, name)
             if value and (path := Path(value).expanduser()).exists():
                 object.__setattr__(self, name, str(path.absolute()))
@@ -139,6 +133,10 @@ class Finetune(AdamWRecipe):
                 raise RecipeError(f"--{name.replace('_', '-')} must be {least} or more, got {value}")
         if self.lora_rank < 0:
             raise RecipeError(f"--lora-rank must be 0 (the whole model is learned) or more, got {self.lora_rank}")
+        if not 0 <= self.lora_dropout < 1:
+            raise RecipeError(f"--lora-dropout must be from 0 to below 1, got {self.lora_dropout:g}")
+        if self.lora_alpha is not None and not 0 < self.lora_alpha < math.inf:
+            raise RecipeError(f"--lora-alpha must be above 0 and finite, got {self.lora_alpha:g}")
         given = [
             f"--{name.replace('_', '-')}"
             for name in ("lora_alpha", "lora_targets", "lora_dropout", "rslora", "init_from")
@@ -241,94 +239,67 @@ class Finetune(AdamWRecipe):
         return "--pretrained" + ("" if self.init_from is None else ", --init-from")
 
     def prepare(self, folder: Path, say: Say) -> Prepared:
-        from plimsoll.data.chat.rows import PackedRows
         from plimsoll.data.chat.tokenizer import save_chat_tokenizer
         from plimsoll.models.pretrained.safetensors_folder import checked
 
-        if not self.dataset_id:
-            raise RecipeError(
-                "--dataset-id is missing: name a .jsonl or .parquet file of records with `messages`, `prompt` and"
-                " `completion`, or `text`"
-            )
+        data.records(self)  # refused before what takes longer, like all that follows
         model = find_folder(self.pretrained)
-        checked(model, self.shape)  # pickles, absent files, other shapes: before anything is planned
-        self._require_adapter()
-        tokenizer = self._tokenizer(model)
-        if tokenizer.size > self.shape.vocab:
-            raise DataError(
-                f"the tokenizer in {model} has {tokenizer.size:,} ids, and the model {self.shape.vocab:,} rows for"
-                " them: copy the tokenizer.json that belongs to it"
-            )
-        save_chat_tokenizer(model, folder / TOKENIZER, chat_template=self.chat_template)
-        encoded, held_out = self._encoded(tokenizer, say), self._held_out(tokenizer, say)
-        rows = PackedRows(
-            encoded.train,
-            seq_len=self.seq_len,
-            batch_size=self.effective_batch,
-            seed=self.seed,
-            truncate=self.truncate,
-            name=self.dataset_id,
-        )
+        checked(model, self.shape)
+        data.require_adapter(self)
+        tokenizer = data.tokenizer_of_model(self, model)
+        save_chat_tokenizer(model, folder / data.TOKENIZER, chat_template=self.chat_template)
+        encoded = data.examples(self, tokenizer, say)
+        rows = self._rows(encoded)
         packing = rows.facts()
         for line in packing.lines():
             say(line)
-        per_epoch = packing.rows / self.effective_batch
-        if per_epoch < 1:
-            raise DataError(
-                f"{self.dataset_id} fills {packing.rows:,} rows of {self.seq_len:,} tokens, fewer than the"
-                f" {self.effective_batch:,} of one batch: lower --batch-size or --seq-len"
-            )
-        steps = self.steps or max(1, int(rows.rows_of(self.epochs or DEFAULT_EPOCHS) / self.effective_batch))
-        evaluated = encoded.validation if held_out is None else held_out.train
-        if not evaluated.count:
+        data.require_batch(self, packing)
+        if not data.held_out(self, tokenizer, encoded, say).count:
             say(f"validation: none, {self.without_validation}")
         facts = {
             "description": f"{packing.documents:,} documents, {packing.tokens:,} tokens in {self.dataset_id}",
             "packing": asdict(packing),
-            "model": files_facts(_weights(model)),
+            "model": files_facts(data.weight_files(model)),
             "data": encoded.name,
-            "held_out": None if held_out is None else held_out.name,
+            "conversations": encoded.conversations,
             "day": encoded.day,
         }
-        return Prepared(steps=steps, steps_per_epoch=per_epoch, facts=facts)
+        steps = self.steps or max(1, int(rows.rows_of(self.epochs or DEFAULT_EPOCHS) / self.effective_batch))
+        return Prepared(steps=steps, steps_per_epoch=packing.rows / self.effective_batch, facts=facts)
 
     def data_changed(self, prepared: Prepared) -> str | None:
-        require_same_files(self.pretrained, _weights(find_folder(self.pretrained)), prepared.facts["model"])
+        files = data.weight_files(find_folder(self.pretrained))
+        require_same_files(self.pretrained, files, prepared.facts["model"])
         return None
 
     def training_data_changed(self, prepared: Prepared) -> str | None:
-        from plimsoll.data.chat.kept import name_of_examples
-
         self.data_changed(prepared)
-        tokenizer = self._tokenizer(find_folder(self.pretrained), day=prepared.facts["day"])
-        if name_of_examples(self._records(), tokenizer, **self._reading) != prepared.facts["data"]:
-            raise DataError(
-                f"{self.dataset_id}, the tokenizer of {self.pretrained} or its chat template is not that of this run"
-                " any more: put the old one back, or start a new --run"
-            )
+        data.require_same_examples(self, prepared.facts)
         return None
 
     def source(self, folder: Path, *, prefetch: int) -> Source:
-        from plimsoll.data.chat.rows import rows_loader
+        from plimsoll.data.batch_source import BatchSource
 
-        encoded = self._encoded(self._tokenizer(folder / TOKENIZER, day=_day(folder)), _quiet)
-        return rows_loader(
+        return BatchSource(self._rows(data.examples(self, data.tokenizer_of_run(folder))), prefetch=prefetch)
+
+    def validation(self, folder: Path, *, examples: int) -> Iterable[dict[str, Any]]:
+        from plimsoll.data.chat.rows import validation_rows
+
+        tokenizer = data.tokenizer_of_run(folder)
+        documents = data.held_out(self, tokenizer, data.examples(self, tokenizer))
+        return validation_rows(documents, seq_len=self.seq_len, batch_size=examples, max_tokens=self.validation_tokens)
+
+    def _rows(self, encoded: Encoded) -> PackedRows:
+        from plimsoll.data.chat.rows import PackedRows
+
+        return PackedRows(
             encoded.train,
             seq_len=self.seq_len,
             batch_size=self.effective_batch,
             seed=self.seed,
             truncate=self.truncate,
-            prefetch=prefetch,
             name=self.dataset_id,
         )
-
-    def validation(self, folder: Path, *, examples: int) -> Iterable[dict[str, Any]]:
-        from plimsoll.data.chat.rows import validation_rows
-
-        tokenizer = self._tokenizer(folder / TOKENIZER, day=_day(folder))
-        held_out = self._held_out(tokenizer, _quiet)
-        documents = self._encoded(tokenizer, _quiet).validation if held_out is None else held_out.train
-        return validation_rows(documents, seq_len=self.seq_len, batch_size=examples, max_tokens=self.validation_tokens)
 
     def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
         from plimsoll.data.chat.rows import rows_bytes
@@ -349,74 +320,3 @@ class Finetune(AdamWRecipe):
 
     def imports(self) -> tuple[str, ...]:
         return ("jinja2", "plimsoll.data.chat.rows")
-
-    def tokenizer_of(self, folder: Path) -> ChatTokenizer:
-        """Returns the tokenizer that a run keeps in its folder."""
-        return self._tokenizer(folder / TOKENIZER, day=_day(folder))
-
-    def _tokenizer(self, folder: Path, *, day: str | None = None) -> ChatTokenizer:
-        from plimsoll.data.chat.tokenizer import load_chat_tokenizer
-
-        template = self.chat_template if folder.name != TOKENIZER else None
-        now = None if day is None else datetime.fromisoformat(day)
-        return load_chat_tokenizer(folder, chat_template=template, now=now)
-
-    @property
-    def _reading(self) -> dict[str, Any]:
-        return {"loss_on": self.loss_on, "hold_out": self.validation_id is None}
-
-    def _records(self) -> Records:
-        from plimsoll.data.chat.records import open_records
-
-        return open_records(
-            self.dataset_id, config=self.dataset_config, split=self.split, max_examples=self.max_examples
-        )
-
-    def _encoded(self, tokenizer: ChatTokenizer, say: Say) -> Encoded:
-        return _kept(self._records(), tokenizer, say, **self._reading)
-
-    def _held_out(self, tokenizer: ChatTokenizer, say: Say) -> Encoded | None:
-        """Returns the examples of --validation-id, all of them on the side of training; None where there is none."""
-        if self.validation_id is None:
-            return None
-        from plimsoll.data.chat.records import open_records
-
-        return _kept(open_records(self.validation_id), tokenizer, say, loss_on=self.loss_on, hold_out=False)
-
-    def _require_adapter(self) -> None:
-        """Raises DataError for an --init-from that is not of this model and these settings."""
-        if self.init_from is None:
-            return
-        from plimsoll.models.pretrained.adapters import read_adapter
-
-        _, settings = read_adapter(self.init_from, self.shape, rank=self.lora_rank)
-        if abs(settings.scale - self.adapter.scale) > 1e-6 * self.adapter.scale:
-            raise DataError(
-                f"the adapter in {self.init_from} is scaled by {settings.scale:g}, and this run's by"
-                f" {self.adapter.scale:g}: give --lora-alpha {settings.alpha:g}"
-                + (" --rslora" if settings.rslora else "")
-            )
-
-
-def _weights(folder: Path) -> list[Path]:
-    return [folder / "config.json", *sorted(folder.glob("*.safetensors"))]
-
-
-def _kept(records: Records, tokenizer: ChatTokenizer, say: Say, **how: Any) -> Encoded:
-    from plimsoll.data.chat.kept import encoded_examples
-    from plimsoll.data.packed.kept import NotKept
-
-    try:
-        return encoded_examples(records, tokenizer, say=say, **how)
-    except NotKept as problem:
-        raise DataError(str(problem)) from None
-
-
-def _day(folder: Path) -> str | None:
-    """Returns the day that the chat template was told when the run began."""
-    path = folder / "data.json"
-    return json.loads(path.read_text("utf-8"))["facts"].get("day") if path.is_file() else None
-
-
-def _quiet(_words: str) -> None:
-    """Says nothing: what the cache holds was said when the run was prepared."""

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import jax
-import jax.numpy as jnp
 
-from plimsoll.data.chat.tokenizer import Example
+from plimsoll.data.chat.tokenizer import ChatTokenizer, Example
+from plimsoll.errors import RecipeError
 from plimsoll.levers.lora import LoRA
+from plimsoll.levers.weight_bits import readable
 from plimsoll.models.sampling import continued, make_next_token
-from plimsoll.training.step import make_evaluate
+from plimsoll.recipes.finetune.data import tokenizer_of_run
 from plimsoll.types import LossSum, TrainedRun
 
 SHORTEST = 64
@@ -26,49 +27,54 @@ def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     recipe = trained.recipe
     if not recipe.lora_rank:
         return means
-    task = recipe.task(trained.plan.compute(jax.default_backend()))
-    summed = jax.jit(make_evaluate(task))
+    base: Any = recipe.task(trained.plan.compute(jax.default_backend())).task
+    key = jax.random.key(0)  # of dropout, which it does not have
 
-    def without_adapters(params: Any, batch: Any) -> Mapping[str, LossSum]:
-        learned = {
-            name: pair | {"b": jnp.zeros_like(pair["b"])} for name, pair in params["trainable"].items()
-        }  # a product with zeros
-        return summed(params | {"trainable": learned}, batch)
+    @jax.jit
+    def of_base(weights: Any, batch: Any) -> LossSum:
+        return base.loss({"trainable": weights}, None, batch, key, train=False)[0]
 
-    return means | {"base_loss": trained.means(evaluate=without_adapters)["loss"]}
+    def evaluate_base(params: Any, batch: Any) -> Mapping[str, LossSum]:
+        return {"loss": of_base(params["frozen"]["base"], batch)}
+
+    return means | {"base_loss": trained.means(evaluate=evaluate_base)["loss"]}
 
 
 def sample(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the request with the text that follows its prompt: an answer, where the tokenizer has a chat template.
+    """Returns the request with the text that follows its prompt: the assistant's, where the run learned conversations.
 
     Args:
         trained: The run.
         request: `prompt`, `tokens`, `temperature`, `top_k`, `seed`.
+
+    Raises:
+        DataError: The model is not that of the run any more.
+        RecipeError: The prompt is longer than what the model reads.
     """
     recipe = trained.recipe
+    recipe.data_changed(trained.prepared)
     task: Any = recipe.task(trained.plan.compute(jax.default_backend()))
-    tokenizer = recipe.tokenizer_of(Path(trained.run).expanduser())
-    if tokenizer.template is not None and request["prompt"]:
-        prompt = tokenizer.prompt_of([{"role": "user", "content": request["prompt"]}]).tolist()
-    else:
-        begin = tokenizer.end_of_text if tokenizer.beginning is None else tokenizer.beginning
-        ids, _ = tokenizer.encode([Example(request["prompt"], None, True)])[0]
-        prompt = [*([begin] if tokenizer.beginning is not None or not len(ids) else []), *ids.tolist()]
+    tokenizer = tokenizer_of_run(Path(trained.run).expanduser())
+    prompt = _prompt(tokenizer, request["prompt"], conversation=trained.prepared.facts["conversations"])
+    positions = recipe.shape.positions
+    if len(prompt) > positions:
+        raise RecipeError(
+            f"--prompt has {len(prompt):,} tokens, and {recipe.pretrained} was made to read {positions:,} at once:"
+            " shorten it"
+        )
     params = trained.params()
+    params = params | {"trainable": readable(params["trainable"])}
     if isinstance(task, LoRA):
         model, weights = cast(Any, task.task).model, task.adapted(params)
     else:
         model, weights = task.model, params["trainable"]
     length = SHORTEST
-    while length < min(recipe.shape.positions, len(prompt) + request["tokens"]):
+    while length < len(prompt) + request["tokens"]:
         length *= 2
     next_token = make_next_token(model, known=tokenizer.size, top_k=request["top_k"])
     options: dict[str, Any] = {name: request[name] for name in ("tokens", "temperature", "seed")}
-    ids = list(
-        continued(
-            next_token, weights, prompt, length=length, end=tokenizer.end_of_text, ends=tokenizer.stops(), **options
-        )
-    )
+    options |= {"length": min(length, positions), "end": tokenizer.end_of_text, "ends": tokenizer.stops()}
+    ids = list(continued(next_token, weights, prompt, **options))
     return {
         **request,
         "step": trained.step,
@@ -76,3 +82,11 @@ def sample(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
         "tokens": len(ids),
         "ended": len(ids) < request["tokens"],
     }
+
+
+def _prompt(tokenizer: ChatTokenizer, text: str, *, conversation: bool) -> list[int]:
+    """Returns the ids of a prompt in the form of what was learned; of none, how a document begins."""
+    if conversation and text:
+        return tokenizer.prompt_of([{"role": "user", "content": text}]).tolist()
+    ids = tokenizer.encode([Example(text, None, False)])[0][0].tolist()[:-1]  # without the end of a text
+    return ids or [tokenizer.end_of_text if tokenizer.beginning is None else tokenizer.beginning]

@@ -1,0 +1,151 @@
+"""Data of a fine-tuning run: records, the tokenizer that encodes them, and what was encoded. No JAX.
+
+`recipe` is a `recipe.Finetune`, which imports this file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plimsoll.errors import DataError, RecipeError
+from plimsoll.models.pretrained.find import find_folder
+
+if TYPE_CHECKING:
+    from plimsoll.data.chat.encoded import Encoded, EncodedDocuments
+    from plimsoll.data.chat.records import Records
+    from plimsoll.data.chat.rows import Packing
+    from plimsoll.data.chat.tokenizer import ChatTokenizer
+    from plimsoll.recipes.base import Say
+
+TOKENIZER = "tokenizer"
+"""Folder of a run with the tokenizer's files."""
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Returns the files of a model that decide what it computes."""
+    return [folder / "config.json", *sorted(folder.glob("*.safetensors"))]
+
+
+def tokenizer_of_model(recipe: Any, folder: Path, *, day: str | None = None) -> ChatTokenizer:
+    """Returns the model's tokenizer, with the template of --chat-template where one is named.
+
+    Args:
+        recipe: The recipe.
+        folder: The model's.
+        day: Day like 2026-11-25 that the template is told; today by default.
+
+    Raises:
+        DataError: It has more ids than the model rows for them.
+    """
+    from plimsoll.data.chat.tokenizer import load_chat_tokenizer
+
+    tokenizer = load_chat_tokenizer(folder, chat_template=recipe.chat_template, now=_time(day))
+    if tokenizer.size > recipe.shape.vocab:
+        raise DataError(
+            f"the tokenizer in {folder} has {tokenizer.size:,} ids, and the model {recipe.shape.vocab:,} rows for"
+            " them: copy the tokenizer.json that belongs to it"
+        )
+    return tokenizer
+
+
+def tokenizer_of_run(folder: Path) -> ChatTokenizer:
+    """Returns the tokenizer that a run keeps in its folder, its template told the day on which the run began."""
+    from plimsoll.data.chat.tokenizer import load_chat_tokenizer
+
+    path = folder / "data.json"
+    day = json.loads(path.read_text("utf-8"))["facts"].get("day") if path.is_file() else None
+    return load_chat_tokenizer(folder / TOKENIZER, now=_time(day))
+
+
+def examples(recipe: Any, tokenizer: ChatTokenizer, say: Say | None = None) -> Encoded:
+    """Returns the encoded records of --dataset-id, from the cache where it has them; `say` gets lines of progress."""
+    return _kept(records(recipe), tokenizer, say, **_reading(recipe))
+
+
+def held_out(recipe: Any, tokenizer: ChatTokenizer, encoded: Encoded, say: Say | None = None) -> EncodedDocuments:
+    """Returns what is evaluated on: all of --validation-id, else the held-out part of what was encoded."""
+    from plimsoll.data.chat.records import open_records
+
+    if recipe.validation_id is None:
+        return encoded.validation
+    return _kept(open_records(recipe.validation_id), tokenizer, say, loss_on=recipe.loss_on, hold_out=False).train
+
+
+def require_same_examples(recipe: Any, facts: Mapping[str, Any]) -> None:
+    """Raises DataError where the records would be encoded otherwise than when the run began."""
+    from plimsoll.data.chat.kept import name_of_examples
+
+    tokenizer = tokenizer_of_model(recipe, find_folder(recipe.pretrained), day=facts["day"])
+    if name_of_examples(records(recipe), tokenizer, **_reading(recipe)) != facts["data"]:
+        raise DataError(
+            f"{recipe.dataset_id}, the tokenizer of {recipe.pretrained} or its chat template is not that of this run"
+            " any more: put the old one back, or start a new --run"
+        )
+
+
+def require_batch(recipe: Any, packing: Packing) -> None:
+    """Raises DataError for fewer rows than a batch has."""
+    if packing.rows < recipe.effective_batch:
+        raise DataError(
+            f"{recipe.dataset_id} fills {packing.rows:,} rows of {recipe.seq_len:,} tokens, fewer than the"
+            f" {recipe.effective_batch:,} of one batch: lower --batch-size or --seq-len"
+        )
+
+
+def require_adapter(recipe: Any) -> None:
+    """Raises DataError for an --init-from that is not of this model and these settings."""
+    if recipe.init_from is None:
+        return
+    from plimsoll.models.pretrained.adapters import read_adapter
+
+    _, settings = read_adapter(recipe.init_from, recipe.shape, rank=recipe.lora_rank)
+    if abs(settings.scale - recipe.adapter.scale) > 1e-6 * recipe.adapter.scale:
+        raise DataError(
+            f"the adapter in {recipe.init_from} is scaled by {settings.scale:g}, and this run's by"
+            f" {recipe.adapter.scale:g}: give --lora-alpha {settings.alpha:g}"
+            + (" --rslora" if settings.rslora else " --no-rslora" if recipe.rslora else "")
+        )
+
+
+def records(recipe: Any) -> Records:
+    """Returns the records of --dataset-id.
+
+    Raises:
+        RecipeError: None is named.
+    """
+    from plimsoll.data.chat.records import open_records
+
+    if not recipe.dataset_id:
+        raise RecipeError(
+            "--dataset-id is missing: name a .jsonl or .parquet file of records with `messages`, `prompt` and"
+            " `completion`, or `text`"
+        )
+    return open_records(
+        recipe.dataset_id, config=recipe.dataset_config, split=recipe.split, max_examples=recipe.max_examples
+    )
+
+
+def _reading(recipe: Any) -> dict[str, Any]:
+    return {"loss_on": recipe.loss_on, "hold_out": recipe.validation_id is None}
+
+
+def _kept(records: Records, tokenizer: ChatTokenizer, say: Say | None, **how: Any) -> Encoded:
+    from plimsoll.data.chat.kept import encoded_examples
+    from plimsoll.data.packed.kept import NotKept
+
+    try:
+        return encoded_examples(records, tokenizer, say=say or _quiet, **how)
+    except NotKept as problem:
+        raise DataError(str(problem)) from None
+
+
+def _time(day: str | None) -> datetime | None:
+    return None if day is None else datetime.fromisoformat(day)
+
+
+def _quiet(_words: str) -> None:
+    """Says nothing: what the cache holds was said when the run was prepared."""

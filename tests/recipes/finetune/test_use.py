@@ -1,0 +1,178 @@
+"""What comes out of a tuned model: folders that others load, and answers that end. No run is trained here."""
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from chat_files import byte_tokenizer, write_records
+from plimsoll.errors import RecipeError
+from plimsoll.levers.weight_bits import as_bits
+from plimsoll.models.pretrained.adapters import read_adapter
+from plimsoll.models.pretrained.config import read_shape
+from plimsoll.models.pretrained.model import Pretrained
+from plimsoll.models.pretrained.weights import load
+from plimsoll.recipes.finetune.export import export
+from plimsoll.recipes.finetune.use import sample
+from plimsoll.types import Compute
+from pretrained_folders import GEMMA_3, drawn
+from tuning_files import SHAPE, small, write_model
+
+IDS = np.arange(24)[None] * 7 % 200
+
+
+class Tuned(SimpleNamespace):
+    """A run as the verbs get it, its adapters (or its model) moved away from where they begin."""
+
+    def __init__(self, tmp_path, *, moved=0.05, **changed):
+        recipe, run = small(tmp_path, **changed), tmp_path / "run"
+        run.mkdir()
+        made = recipe.prepare(run, lambda _: None)
+        plan = SimpleNamespace(compute=lambda platform: Compute())
+        super().__init__(recipe=recipe, run=str(run), step=6, plan=plan, prepared=made)
+        self.task = recipe.task(Compute())
+        params, draw = recipe.begin(self.task.init(jax.random.key(0))), np.random.default_rng(3)
+        move = lambda leaf: leaf + jnp.asarray(moved * draw.standard_normal(leaf.shape), jnp.float32)  # noqa: E731
+        self.all = params | {"trainable": jax.tree.map(move, params["trainable"])}
+
+    def params(self, *, average=True, given=True):
+        return self.all if given else {name: part for name, part in self.all.items() if name != "frozen"}
+
+    def logits(self):
+        rank = self.recipe.lora_rank
+        weights = self.task.adapted(self.all) if rank else self.all["trainable"]
+        return logits(self.task.task.model if rank else self.task.model, weights)
+
+
+def logits(model, weights):
+    return np.asarray(model.logits(weights, model.hidden(weights, jnp.asarray(IDS, jnp.int32))[0]))
+
+
+def logits_of(folder):
+    shape = read_shape(folder)
+    return logits(Pretrained(shape, Compute()), load(folder, shape))
+
+
+def test_adapters_are_exported_as_peft_keeps_them_to_the_bit(tmp_path):
+    tuned = Tuned(tmp_path)
+    answer = export(tuned, {"out": str(tmp_path / "out")})
+    learned, settings = read_adapter(tmp_path / "out", SHAPE, rank=4)
+    assert settings == tuned.recipe.adapter
+    assert learned.keys() == tuned.all["trainable"].keys()
+    jax.tree.map(np.testing.assert_array_equal, learned, tuned.all["trainable"])
+    assert answer["parameters"] == sum(leaf.size for leaf in jax.tree.leaves(learned))
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names >= {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    assert "model.safetensors" not in names
+
+
+@pytest.mark.parametrize("options", [{}, {"rslora": True, "lora_targets": "v,down"}])
+def test_a_merged_model_computes_what_the_adapted_one_does(tmp_path, options):
+    tuned = Tuned(tmp_path, **options)
+    base = logits_of(tmp_path / "model")
+    export(tuned, {"out": str(tmp_path / "out"), "merged": True})
+    found, expected = logits_of(tmp_path / "out"), tuned.logits()
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    assert abs(expected - base).max() > 1e-2
+
+
+def test_a_model_that_was_tuned_whole_is_exported_whole(tmp_path):
+    tuned = Tuned(tmp_path, lora_rank=0)
+    export(tuned, {"out": str(tmp_path / "out")})
+    np.testing.assert_allclose(logits_of(tmp_path / "out"), tuned.logits(), atol=1e-4)
+    assert abs(tuned.logits() - logits_of(tmp_path / "model")).max() > 1e-2
+    with pytest.raises(RecipeError, match="--merged is for adapters, and this run learned the whole model"):
+        export(tuned, {"out": str(tmp_path / "more"), "merged": True})
+
+
+@pytest.mark.parametrize("rank", [0, 4])
+def test_weights_that_were_learned_in_bfloat16_are_exported_as_numbers(tmp_path, rank):
+    tuned = Tuned(tmp_path, lora_rank=rank)
+    rounded = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), tuned.all["trainable"])
+    tuned.all |= {"trainable": jax.tree.map(as_bits, rounded)}
+    export(tuned, {"out": str(tmp_path / "out"), "merged": rank > 0})
+    tuned.all |= {"trainable": jax.tree.map(lambda leaf: leaf.astype(jnp.float32), rounded)}
+    np.testing.assert_allclose(logits_of(tmp_path / "out"), tuned.logits(), atol=1e-4)
+
+
+def test_of_a_model_that_sees_pictures_the_text_is_exported_with_its_own_settings(tmp_path):
+    shape = replace(GEMMA_3, vocab=SHAPE.vocab)
+    write_model(tmp_path / "text", shape, layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+                sliding_window=4, query_pre_attn_scalar=16, model_type="gemma3_text", rope_scaling=None)  # fmt: skip
+    config = json.loads((tmp_path / "text/config.json").read_text())
+    tensors = {f"language_model.{name}": tensor for name, tensor in drawn(shape).items()}
+    write_model(tmp_path / "model", shape, tensors=tensors, text_config=config, model_type="gemma3")
+    write_records(tmp_path / "chats.jsonl", [{"text": f"once upon {i}"} for i in range(400)])
+    tuned = Tuned(tmp_path)
+    export(tuned, {"out": str(tmp_path / "out"), "merged": True})
+    np.testing.assert_allclose(logits_of(tmp_path / "out"), tuned.logits(), atol=1e-4)
+    assert json.loads((tmp_path / "out/config.json").read_text())["architectures"] == ["Gemma3ForCausalLM"]
+
+
+def test_a_folder_that_is_there_already_is_left_alone(tmp_path):
+    tuned = Tuned(tmp_path)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/mine").touch()
+    with pytest.raises(RecipeError, match="is there already: name a folder that is new or empty"):
+        export(tuned, {"out": str(tmp_path / "out")})
+
+
+def always(token):
+    """Weights of a model that writes one token whatever it reads."""
+    tensors = drawn(SHAPE)
+    for name, tensor in tensors.items():
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            tensor[:] = 0
+    tensors["model.embed_tokens.weight"][:] = tensors["model.norm.weight"][:] = 1
+    tensors["lm_head.weight"][:] = 0
+    tensors["lm_head.weight"][byte_tokenizer().token_to_id(token)] = 1
+    return tensors
+
+
+def writing(tmp_path, token, records=None):
+    write_model(tmp_path / "model", tensors=always(token))
+    write_records(tmp_path / "chats.jsonl", records or [{"messages": [*MESSAGES]} for _ in range(200)])
+    return Tuned(tmp_path, moved=0)
+
+
+MESSAGES = {"role": "user", "content": "why?"}, {"role": "assistant", "content": "so"}
+ASKED = {"prompt": "why?", "tokens": 5, "temperature": 0.0, "top_k": 0, "seed": 0}
+
+
+@pytest.mark.parametrize("token", ["<|im_end|>", "<|endoftext|>"])
+def test_an_answer_ends_where_the_template_ends_a_turn_or_a_text_ends(tmp_path, token):
+    answer = sample(writing(tmp_path, token), ASKED)
+    assert (answer["text"], answer["tokens"], answer["ended"]) == ("", 0, True)
+
+
+def test_an_answer_that_does_not_end_has_the_tokens_that_were_asked_for(tmp_path):
+    answer = sample(writing(tmp_path, "w"), ASKED | {"tokens": 300})  # more than the model reads at once
+    assert (answer["text"], answer["ended"]) == ("w" * 300, False)
+
+
+FORMS = {
+    "conversations": (None, "why?", "<|im_start|>user\nwhy?<|im_end|>\n<|im_start|>assistant\n"),
+    "pairs": ([{"prompt": "why?", "completion": "so"}], "why?", "why?"),
+    "texts": ([{"text": "why? so"}], "why?", "why?"),
+    "no prompt": ([{"text": "why? so"}], "", "<|endoftext|>"),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_prompt_has_the_form_of_what_was_learned(tmp_path, monkeypatch, name):
+    records, prompt, expected = FORMS[name]
+    seen = []
+    monkeypatch.setattr(
+        "plimsoll.recipes.finetune.use.continued", lambda _, weights, ids, **how: seen.extend(ids) or ()
+    )
+    sample(writing(tmp_path, "w", records and records * 300), ASKED | {"prompt": prompt})
+    assert byte_tokenizer().decode(seen, skip_special_tokens=False) == expected
+
+
+def test_a_prompt_longer_than_the_model_reads_is_refused(tmp_path):
+    with pytest.raises(RecipeError, match=r"--prompt has 3\d\d tokens, and .* was made to read 256 at once: shorten"):
+        sample(writing(tmp_path, "w"), ASKED | {"prompt": "w" * 300})
