@@ -35,7 +35,9 @@ class ExportOptions:
         str, tyro.conf.arg(metavar="FOLDER", help="Folder, new or empty, for config, weights and tokenizer.")
     ]
     merged: Annotated[
-        bool, tyro.conf.arg(help="Write the whole model with the adapters of finetune in it, not the adapters alone.")
+        bool,
+        tyro.conf.FlagCreatePairsOff,
+        tyro.conf.arg(help="Write the whole model with the adapters of finetune in it, not the adapters alone."),
     ] = False
     step: BestByLoss = "best"
     json: Json = False

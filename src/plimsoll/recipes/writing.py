@@ -72,8 +72,13 @@ def new_folder(out: str) -> Iterator[Path]:
 
 def texts(trained: TrainedRun, continued: Continue) -> list[dict[str, Any]]:
     """Returns the exhibit of a report: texts from the beginning of a document."""
+    return shown_texts(trained, lambda request: write(trained, request, continued))
+
+
+def shown_texts(trained: TrainedRun, answer: Callable[[dict[str, Any]], Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the exhibit of the texts that `answer` gives to requests without a prompt."""
     request = {"prompt": "", "tokens": SHOWN_TOKENS, "temperature": 0.8, "top_k": 40}
-    answers = [write(trained, request | {"seed": seed}, continued) for seed in SHOWN_SEEDS]
+    answers = [answer(request | {"seed": seed}) for seed in SHOWN_SEEDS]
     return [
         {
             "kind": "texts",

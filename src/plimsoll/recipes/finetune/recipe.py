@@ -23,7 +23,7 @@ from plimsoll.models.pretrained.find import find_folder, find_shape
 from plimsoll.models.pretrained.shape import PretrainedShape
 from plimsoll.recipes.base import AdamWRecipe, Count, Prepared, Say
 from plimsoll.recipes.finetune import data
-from plimsoll.recipes.verbs import Verb
+from plimsoll.recipes.verbs import Shown, Verb
 from plimsoll.types import Compute, Source, Task
 from plimsoll.units import MIB
 
@@ -57,6 +57,9 @@ class Finetune(AdamWRecipe):
         "sample": Verb(answer="plimsoll.recipes.finetune.use:sample"),
         "export": Verb(answer="plimsoll.recipes.finetune.export:export"),
     }
+    shown: ClassVar[tuple[Shown, ...]] = (
+        Shown(words="what it writes", make="plimsoll.recipes.finetune.use:shown", command="plimsoll sample {run}"),
+    )
     supported: ClassVar[tuple[str, ...]] = (
         "precision",
         "activations",

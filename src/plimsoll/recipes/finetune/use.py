@@ -14,6 +14,7 @@ from plimsoll.levers.lora import LoRA
 from plimsoll.levers.weight_bits import readable
 from plimsoll.models.sampling import continued, make_next_token
 from plimsoll.recipes.finetune.data import tokenizer_of_run
+from plimsoll.recipes.writing import shown_texts
 from plimsoll.types import LossSum, TrainedRun
 
 SHORTEST = 64
@@ -90,3 +91,8 @@ def _prompt(tokenizer: ChatTokenizer, text: str, *, conversation: bool) -> list[
         return tokenizer.prompt_of([{"role": "user", "content": text}]).tolist()
     ids = tokenizer.encode([Example(text, None, False)])[0][0].tolist()[:-1]  # without the end of a text
     return ids or [tokenizer.end_of_text if tokenizer.beginning is None else tokenizer.beginning]
+
+
+def shown(trained: TrainedRun) -> list[dict[str, Any]]:
+    """Returns the exhibit of a report: texts from the beginning of a document."""
+    return shown_texts(trained, lambda request: sample(trained, request))
