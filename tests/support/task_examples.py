@@ -117,6 +117,19 @@ def recommend(name):
     )
 
 
+@cache
+def tuned_folder():
+    shape = replace(LLAMA, vocab=4096, width=64, head_width=16, inner=512, layers=4, tied=True)
+    return str(write(folder_of_this_process("tuned"), shape, max_position_embeddings=1024))
+
+
+def finetune():
+    """Learned whole: half of an adapter has no gradient at first, and levers/test_lora.py is about adapters."""
+    return replace(
+        preset("finetune"), pretrained=tuned_folder(), lora_rank=0, seq_len=32, batch_size=8, warmup_steps=2, steps=10
+    )
+
+
 RECIPES = {
     "stories": lambda: replace(
         preset("stories"), width=32, layers=2, heads=1, vocab_size=512, seq_len=32, batch_size=8, steps=10
@@ -129,6 +142,7 @@ RECIPES = {
     ),
     "recommend": lambda: recommend("recommend"),
     "recommend-gemma-2b": lambda: replace(recommend("recommend-gemma-2b"), pretrained=model_folder()),
+    "finetune": finetune,
     "sudoku-mlp": lambda: puzzles("sudoku-mlp"),
     "sudoku-attention": lambda: puzzles("sudoku-attention"),
 }
