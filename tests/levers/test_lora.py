@@ -205,6 +205,7 @@ def test_targets_that_are_everything_nothing_or_no_pattern_are_refused(targets, 
         LoRA(base(), "q", rank=2, dropout=1.0)
 
 
+@pytest.mark.slow_cases("8")
 @pytest.mark.parametrize("bits", [8, 4])
 def test_qloras_loss_is_that_of_the_dequantised_base(bits):
     """To 1e-6, and so are the gradients of the factors."""

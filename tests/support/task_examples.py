@@ -119,7 +119,7 @@ def recommend(name):
 
 @cache
 def tuned_folder():
-    shape = replace(LLAMA, vocab=2048, width=64, head_width=16, inner=768, layers=4)
+    shape = replace(LLAMA, vocab=4096, width=64, head_width=16, inner=512, layers=4, tied=True)
     return str(write(folder_of_this_process("tuned"), shape, max_position_embeddings=1024))
 
 

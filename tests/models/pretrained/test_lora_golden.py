@@ -30,7 +30,7 @@ def at_start(golden, folder):
     return folder
 
 
-@pytest.mark.slow_except("block")
+@pytest.mark.slow
 @pytest.mark.parametrize("remat", ["none", "block"])
 def test_pefts_run_is_ours(shared, tmp_path, remat):
     golden, folder = shared / "golden/finetune/lora_qwen2", shared / "golden/finetune/qwen2_tiny"

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from plimsoll.data.text.tokenizer import TextTokenizer, load_tokenizer
+from plimsoll.errors import RecipeError
 from plimsoll.levers.weight_bits import readable
 from plimsoll.models.decoder import NORM_EPSILON, Decoder
 from plimsoll.models.language import NextToken
@@ -31,6 +32,8 @@ def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         RecipeError: It exists and is not empty.
     """
+    if request.get("merged"):
+        raise RecipeError(f"--merged is for adapters of finetune, and {trained.run} has none: leave it out")
     task = trained.recipe.task(trained.plan.compute(jax.default_backend()))
     assert isinstance(task, NextToken)
     assert isinstance(task.decoder, Decoder)
