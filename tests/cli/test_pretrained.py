@@ -71,6 +71,12 @@ def test_a_folder_that_is_not_empty_is_not_written_over(tiny_run, exported, caps
     assert f"--out {exported} is there already" in capsys.readouterr().err
 
 
+def test_a_run_without_adapters_has_none_to_merge(tiny_run, tmp_path, capsys):
+    assert main(["export", str(tiny_run), "--out", str(tmp_path / "out"), "--merged"]) == 2
+    assert "--merged is for adapters of finetune" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.fixture(scope="module")
 def scored(exported, text):
     words = ["--pretrained", exported, "--text", text, "--batch-size", 3, "--seq-len", 7]

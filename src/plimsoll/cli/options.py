@@ -66,7 +66,7 @@ class PlanOptions:
     """Time the best few here (allocates, in a process of its own)."""
     within: str | None = None
     """Time that planning may take, like 10s: then the best plan that is confirmed is taken, or the first one that is;
-    default 30s on a CPU, 60s for an accelerator."""
+    default 30s on a CPU, 60s for an accelerator. The more of it is used up, the more a further question must gain."""
     floor: bool = False
     """The smallest plan instead of the fastest that fits."""
     frontier: bool = False

@@ -137,8 +137,8 @@ class Lever:
     idle: Callable[[Any, Any], str | None] | None = None
     """Why a value would change nothing for a recipe, as a sentence with advice; None where it would."""
 
-    same_step: Callable[[Any, Any, int, Problem], bool] | None = None
-    """Whether two values make the same step, for a micro-batch of so many examples; by default no two do."""
+    same_step: Callable[[Problem, Any, Any, int], bool] | None = None
+    """From two values and the examples of a micro-batch to whether they make the same step; by default no two do."""
     sets_apart: Collection[str] = ()
     """Platforms for whose compilers how far a trace is off with one value says nothing of another's."""
 

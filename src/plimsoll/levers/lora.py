@@ -84,7 +84,7 @@ def linear(
 
 
 class _Kind(NamedTuple):
-    """What is static of an adapted product: hashable."""
+    """Settings of an adapted product: hashable, so that it is compiled once for each."""
 
     scale: float
     dropout: float

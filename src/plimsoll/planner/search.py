@@ -2,7 +2,8 @@
 
 The search keeps beliefs about every candidate (belief.py) and what they cost (prices.py). Its loop asks one question
 after another, or as many at once as there are compile processes: about the candidate that is expected to gain most
-over the best one known. It ends when no answer is expected to gain SMALL of that, or the time is used up.
+over the best one known. It ends when no answer is expected to gain SMALL of that, which grows to SMALL_AT_LAST as the
+time is used up.
 
 What holds at every turn: the best one known was compiled and, where plans are timed, timed; it fits as far as is known;
 and no candidate is left out but those that do not compile, and those whose least bytes are over the budget. A plan is

@@ -102,12 +102,8 @@ def _same_before(
             continue
         for before in range(at):
             earlier = (*place[:number], before, *place[number + 1 :])
-            found.append((earlier, partial(_same, same, values[before], values[at], problem)))
+            found.append((earlier, partial(same, problem, values[before], values[at])))
     return found
-
-
-def _same(same: Callable[[Any, Any, int, Problem], bool], one: Any, other: Any, problem: Problem, micro: int) -> bool:
-    return same(one, other, micro, problem)
 
 
 def _parents(place: tuple[int, ...], made: dict[tuple[int, ...], Combination]) -> list[Combination]:

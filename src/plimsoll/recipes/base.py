@@ -215,7 +215,7 @@ class Recipe(ABC):
 
     @property
     def frozen_is_given(self) -> bool:
-        """Whether all frozen weights are read from what the recipe names: checkpoints leave them out then."""
+        """True where all frozen weights are read from what the recipe names: checkpoints leave them out then."""
         return False
 
     def given_frozen(self, frozen: Any) -> Any:

@@ -122,7 +122,7 @@ def _largest_chunk(recipe: Any, levers: Values) -> int:
     return smaller[-1]
 
 
-def _both_whole(one: int, other: int, micro_batch: int, problem: Problem) -> bool:
+def _both_whole(problem: Problem, one: int, other: int, micro_batch: int) -> bool:
     """Returns whether both have all rows of a micro-batch in one piece."""
     rows = None if problem.loss_rows is None else micro_batch // problem.devices * problem.loss_rows
     return rows is not None and all(not chunk or chunk >= rows for chunk in (one, other))

@@ -39,7 +39,7 @@ HEAD_NORMS = {"query_norm": "self_attn.q_norm", "key_norm": "self_attn.k_norm"}
 
 @dataclass(frozen=True)
 class Form:
-    """What an architecture computes besides a Llama's decoder."""
+    """Differences of an architecture from a Llama's decoder."""
 
     title: str
     """Models of the architecture, in words."""

@@ -199,8 +199,9 @@ class Finetune(AdamWRecipe):
         return {name: ((examples, self.seq_len), dtype) for name, dtype in DTYPES.items()}
 
     def task(self, compute: Compute) -> Task:
+        from plimsoll.levers.lora import LoRA
         from plimsoll.models.pretrained.language import PretrainedNextToken
-        from plimsoll.recipes.finetune.task import Blank, LoRA
+        from plimsoll.recipes.finetune.task import Blank
 
         if not self.lora_rank:
             return PretrainedNextToken(self.shape, compute, frozen=False)

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from plimsoll.levers.frozen import FrozenBits
-from plimsoll.levers.lora import LoRA
 from plimsoll.models.pretrained.language import PretrainedNextToken
 from plimsoll.models.pretrained.shape import PretrainedShape
 from plimsoll.models.pretrained.weights import load
@@ -47,6 +46,3 @@ def _read(tree: Any, folder: Path, shape: PretrainedShape) -> dict:
         if isinstance(leaf, jax.Array):
             leaf.delete()
     return load(folder, shape, like=like)
-
-
-__all__ = ["Blank", "LoRA", "base_of", "whole_of"]
