@@ -143,17 +143,23 @@ def _host(about: dict[str, Any]) -> int:
 
 
 def _rehearse(request: dict[str, Any]) -> int:
-    """Runs a few steps of a plan, and prints what they took. The plan comes in a line of standard input."""
+    """Does what training does before its first step, and prints what it took: to import, and then all of it.
+
+    The plan comes in a line of standard input, and another line once its functions are in the compile cache.
+    """
     from plimsoll.engine.program import import_everything, rehearse
     from plimsoll.planner.child import plan_of
     from plimsoll.recipes.saved import from_dict
+    from plimsoll.training import memory
 
     recipe = from_dict(request["recipe"])
     import_everything(recipe)
-    plan = sys.stdin.readline()  # once the cache has the compiled step
+    memory.trim()
+    print(memory.resident_bytes(), flush=True)
+    plan = sys.stdin.readline()
     if not plan:
         return 1  # the planner is gone
-    result = rehearse(recipe, plan_of(json.loads(plan)), steps=request["steps"])
+    result = rehearse(recipe, plan_of(json.loads(plan)), steps=request["steps"], wait=sys.stdin.readline)
     print(json.dumps(dataclasses.asdict(result)))
     return 0
 

@@ -315,14 +315,14 @@ class Interrupted(Slow):
 
 
 def test_an_interrupted_search_takes_the_best_confirmed_plan_where_there_is_one():
-    whole, compiler = limited(300, math.inf)
+    whole, compiler = limited(250, math.inf)
     whole.run()
     verbs = [verb for verb, _ in compiler.asked]
     first = verbs.index("rehearse")
     assert "analyse" in verbs[first:], "there is something to interrupt"
     ends = []
     for at in range(len(verbs)):
-        one, cut = limited(300, math.inf, Interrupted(traced=compiler.traced))
+        one, cut = limited(250, math.inf, Interrupted(traced=compiler.traced))
         cut.at = at
         try:
             planned = one.run()

@@ -599,8 +599,8 @@ class Triton(FakeCompiler):
 
 def test_where_a_micro_batch_does_not_compile_those_beside_it_are_tried():
     """The largest that fits and compiles is as good as ever, and what was left out stands in one sentence."""
-    every = found(GIB, FakeCompiler(loop_seconds=0.05), effective_batch=768)
-    planned = found(GIB, Triton(loop_seconds=0.05), effective_batch=768)
+    every = found(GIB, FakeCompiler(loop_seconds=0.1), effective_batch=768)
+    planned = found(GIB, Triton(loop_seconds=0.1), effective_batch=768)
     assert every.plan.micro_batch == 24
     assert planned.plan.micro_batch in (16, 32)
     assert planned.plan.remat == every.plan.remat == "none"

@@ -179,7 +179,7 @@ def _compile_process(
         about |= {"chip": dataclasses.asdict(target), "compiled": python is not None}
         command = [str(python or sys.executable), "-m", "plimsoll.worker", "cross-compile"]
     devices = target.devices if target.platform == "cpu" else None  # of all processes: one child compiles for them
-    return [*command, json.dumps(about)], environment.for_processes(target.platform, devices=devices)
+    return [*command, json.dumps(about)], environment.for_processes(target.platform, devices=devices, trains=False)
 
 
 def budget_bytes(

@@ -14,7 +14,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
+from threading import Thread
 from typing import Any
 
 import jax
@@ -22,7 +23,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from plimsoll.engine.program import lowered
 from plimsoll.levers import offload, sharding
 from plimsoll.planned import Plan, plain_compute
 from plimsoll.planner import liveness
@@ -33,6 +33,7 @@ from plimsoll.planner.hlo.module import Module
 from plimsoll.planner.hlo.packed import packed_bytes
 from plimsoll.planner.host import cores
 from plimsoll.planner.types import Analysis, Rates, Static
+from plimsoll.processes import environment
 from plimsoll.recipes.saved import from_dict
 from plimsoll.training import memory, program
 from plimsoll.training.loop import numbers_of
@@ -69,6 +70,9 @@ class LocalCompiler:
         self._steps: dict[Plan, tuple[Any, Any]] = {}
         self._next: subprocess.Popen[str] | None = None
         """The process of the next rehearsal."""
+        self._analysed: set[Plan] = set()
+        """Plans whose step is in the cache."""
+        self._compiling_init: Thread | None = None
 
     def answer(
         self,
@@ -98,6 +102,7 @@ class LocalCompiler:
         return cpu_rates()
 
     def static(self, fsdp: int, storage: Storage) -> Static:
+        self.warm_up()
         state, devices = self.state(storage), self._devices
         carry = program.tree_bytes(state["carry"]) // devices  # split by examples, as the batch is
         trees = state["params"], state["optimizer"], state.get("ema", {}), state | {"carry": None}
@@ -114,6 +119,7 @@ class LocalCompiler:
             batch_bytes=program.tree_bytes(batch) // devices,
             whole_state_bytes=program.tree_bytes(state),
             given_bytes=program.tree_bytes(state["params"]["frozen"]) if self.recipe.frozen_is_given else 0,
+            imported_bytes=self.imported_bytes,
             movable=offload.movable_bytes(state, fsdp=fsdp),
         )
 
@@ -135,6 +141,7 @@ class LocalCompiler:
         self.warm_up()
         step, jaxpr = self.functions(plan).step(self.recipe.batch_spec(self.recipe.effective_batch))
         counted, compiled = dots(jaxpr), program.compiled(step, deterministic=plan.deterministic)
+        self._analysed.add(plan)
         analysis = analysis_of(compiled, flops=counted.flops, dots=counted.number)
         if jax.default_backend() != "cpu":
             return analysis
@@ -146,6 +153,7 @@ class LocalCompiler:
     def trace(self, plan: Plan) -> Analysis:
         """Returns what the traced step says of its bytes and its work."""
         self.warm_up()
+        self._compile_init(plan)
         task = self.recipe.task(plan.compute(jax.default_backend()))
         share = self.share(self.recipe.batch_spec(self.recipe.effective_batch))
         state = self.state(plan.storage, plan.precision, examples=self.recipe.effective_batch // self._devices)
@@ -221,26 +229,59 @@ class LocalCompiler:
             self.recipe.task(plan.compute(jax.default_backend())), self.rule(plan.storage), plan, devices
         )
 
+    @cached_property
+    def imported_bytes(self) -> int:
+        """What a process weighs that has imported what training imports: the first line of that of a rehearsal."""
+        self.warm_up()
+        assert self._next is not None
+        assert self._next.stdout is not None
+        return int(self._next.stdout.readline() or 0)  # a process that failed says why when it is rehearsed
+
     def warm_up(self) -> None:
         """Starts the process of the next rehearsal, which imports while this one traces and compiles."""
         if self._next is None:
             pipe = subprocess.PIPE
             command = [sys.executable, "-m", "plimsoll.worker", "rehearse", json.dumps(self._about)]
-            self._next = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+            as_training = environment.for_processes("cpu")
+            self._next = subprocess.Popen(command, env=as_training, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+    def _compile_init(self, plan: Plan) -> None:
+        """Compiles how a run begins, beside the traces, which keep one core busy: the same for most plans."""
+        if self._compiling_init is None:
+            init, deterministic = self.functions(plan).init(), plan.deterministic
+            self._compiling_init = Thread(target=program.compiled, args=(init,), kwargs={"deterministic": deterministic})
+            self._compiling_init.start()
+
+    def _fill_cache(self, plan: Plan) -> None:
+        """Compiles for the cache what a run of the plan loads and this process has not compiled yet."""
+        functions = self.functions(plan)
+        missing = [functions.init(), functions.evaluate(self.recipe.evaluation_spec(plan.micro_batch))]
+        if plan not in self._analysed:
+            missing.append(functions.step(self.recipe.batch_spec(self.recipe.effective_batch))[0])
+        if self._compiling_init is not None:
+            self._compiling_init.join()
+        for each in missing:
+            program.compiled(each, deterministic=plan.deterministic)
 
     def rehearse(self, plan: Mapping[str, Any]) -> dict[str, Any]:
-        """Runs the rehearsal in a process of its own, which loads what this one has put into the cache."""
+        """Runs the rehearsal in a process of its own, which loads what this one has put into the cache.
+
+        That process lowers its functions while this one compiles those that are not in the cache.
+        """
         self.warm_up()
         process, self._next = self._next, None
         assert process is not None
+        assert process.stdin is not None
         with process:
             try:
-                program.compile_all(lowered(self.recipe, plan_of(plan), steps=self.steps))
+                process.stdin.write(json.dumps(dict(plan)) + "\n")
+                process.stdin.flush()
+                self._fill_cache(plan_of(plan))
                 memory.trim()
             except BaseException:
                 process.kill()
                 raise
-            output, errors = process.communicate(json.dumps(dict(plan)) + "\n")
+            output, errors = process.communicate("compiled\n")
         if process.returncode:
             raise RuntimeError(f"the rehearsal failed: {errors.strip()[-300:]}")
         return json.loads(output.splitlines()[-1])
@@ -349,7 +390,7 @@ def _ready(function: Any, *arguments: Any) -> Callable[[], Any]:
     return lambda: jax.block_until_ready(compiled(*on_device))
 
 
-def _seconds(calls: Mapping[str, Callable[[], Any]], rounds: int = 24) -> dict[str, float]:
+def _seconds(calls: Mapping[str, Callable[[], Any]], rounds: int = 12) -> dict[str, float]:
     """Returns the seconds of one call of each, in turn, so that other work on the machine affects all of them alike.
 
     The lower quartile: the median when others take the cores, without the clock's own mistakes at the bottom.

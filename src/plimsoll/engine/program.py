@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -38,10 +39,16 @@ def lowered(recipe: Recipe, plan: Plan, *, steps: int) -> program.Program:
     )
 
 
-def load(recipe: Recipe, plan: Plan, *, steps: int) -> program.Executables:
-    """Loads the executables from the compile cache, and gives back what each stage of starting left behind."""
+def load(
+    recipe: Recipe, plan: Plan, *, steps: int, wait: Callable[[], object] = lambda: None
+) -> program.Executables:
+    """Loads the executables from the compile cache, and gives back what each stage of starting left behind.
+
+    `wait` is called before they are looked for there.
+    """
     memory.trim()
     program_ = lowered(recipe, plan, steps=steps)
+    wait()
     memory.trim()
     executables = program.compile_all(program_)
     del program_
@@ -49,10 +56,13 @@ def load(recipe: Recipe, plan: Plan, *, steps: int) -> program.Executables:
     return executables
 
 
-def rehearse(recipe: Recipe, plan: Plan, *, steps: int) -> Rehearsal:
-    """Does what a training process does up to its first step, but for the state."""
+def rehearse(recipe: Recipe, plan: Plan, *, steps: int, wait: Callable[[], object]) -> Rehearsal:
+    """Does what a training process does up to its first step, but for the state.
+
+    `wait` returns when the executables are in the compile cache.
+    """
     import_everything(recipe)
-    executables = load(recipe, plan, steps=steps)
+    executables = load(recipe, plan, steps=steps, wait=wait)
     starting = memory.peak_resident_bytes()
     with tempfile.TemporaryDirectory() as folder:  # Orbax's threads and caches stay after the first save
         Checkpoints(Path(folder), in_background=False).save(0, {"empty": np.zeros(1, np.float32)}, {})

@@ -133,7 +133,8 @@ class Beliefs:
 
     def is_last(self, combination: Combination, micro: int) -> bool:
         """Returns whether no lever has a further value for this micro-batch."""
-        return not any(micro in child.plans for child in self._children[combination])
+        children = self._children[combination]
+        return all(micro not in child.plans and self.is_last(child, micro) for child in children)
 
     def learned(self) -> None:
         """Forgets what followed from less."""

@@ -16,15 +16,19 @@ from plimsoll.planner.estimate import interpolated, ledger
 from plimsoll.planner.space import Combination, StaticOf, smaller
 from plimsoll.planner.speed import step_seconds
 from plimsoll.planner.types import Analysis, Problem, Rates, Rehearsal
+from plimsoll.types import Storage
 from plimsoll.units import MIB
 
 NEAR = 1.05
 """Plans this close in time count as equal: a class of numerics must gain as much, and so must all of the budget."""
 USUAL = Rehearsal(process_bytes=200 * MIB, starting_bytes=0, init_temp_bytes=4 * MIB, evaluate_temp_bytes=4 * MIB)
-"""A training process, before one of this recipe was rehearsed."""
+"""A training process, before one of this recipe was rehearsed or weighed."""
 USUAL_SPREAD = 70 * MIB
 """By how much it may be less, or more. No budget is refused before a process was rehearsed: the smallest plan is."""
-KINDS_DIFFER = 0.08
+LOADED_BYTES, LOADED_SPREAD = 105 * MIB, 30 * MIB
+"""What a process takes to load its functions, beyond its imports, and by how much that may be off: of five recipes 94
+to 112 MiB were seen (docs/log.md, "A rehearsal beside its compiles")."""
+KINDS_DIFFER = 0.04
 """Share of a process by which one with other levers may weigh more or less: it was less than 1 % of `code`'s. Many
 unrolled layers weigh up to 15 % more, which is seen when one is rehearsed."""
 
@@ -157,21 +161,25 @@ class Prices:
         static = self.static_of(plan.fsdp, plan.storage)
         return step_seconds(plan, analysis, static, self.rates, devices=problem.devices, sharing=shared)
 
-    def candidate(self, combination: Combination, micro: int) -> Candidate:
-        """Returns the candidate with its likely price, of a combination that was traced or compiled."""
+    def candidate(self, combination: Combination, micro: int, *, smallest: bool = False) -> Candidate:
+        """Returns the candidate with its likely price, of a combination that was traced or compiled.
+
+        It is the first of its variants that fits, or the `smallest`.
+        """
         known = self.beliefs.known[combination]
         analysis = known.compiled.get(micro)
         if analysis is None:
             likely = self.beliefs.temporaries(combination, micro).likely
             analysis = with_temporaries(interpolated(micro, known.traced), likely)
-        priced = self.priced(combination, micro, analysis)
+        priced = self.priced(combination, micro, analysis, smallest=smallest)
         measured = self.problem.measure and micro in known.slower
         return replace(priced, seconds=self.seconds(combination, micro).likely, measured=measured)
 
     def needed(self, combination: Combination, micro: int) -> Interval:
-        """Returns the smallest budget that the candidate fits in."""
+        """Returns the smallest budget that the candidate fits in, to be held against others' of now."""
         known = self.beliefs.known[combination]
         rehearsal, spread = self._rehearsal(combination, micro)
+        spread = spread if self.processes else 0  # what is off for all alike
         *_, smallest = smaller(combination.plans[micro], self.problem)
 
         def of(analysis: Analysis) -> int:
@@ -187,7 +195,13 @@ class Prices:
         return Interval(max(0.0, low - spread), likely, high + spread)
 
     def priced(
-        self, combination: Combination, micro: int, analysis: Analysis, problem: Problem | None = None
+        self,
+        combination: Combination,
+        micro: int,
+        analysis: Analysis,
+        problem: Problem | None = None,
+        *,
+        smallest: bool = False,
     ) -> Candidate:
         """Returns the first variant of the plan that fits, else the smallest, without its seconds."""
         problem = problem or self.problem
@@ -195,7 +209,7 @@ class Prices:
         found = []
         for variant in smaller(combination.plans[micro], problem):
             found.append(Candidate(variant, self._ledger(variant, analysis, rehearsal, problem), 0.0, analysis))
-            if found[-1].ledger.fits:
+            if found[-1].ledger.fits and not smallest:
                 break
         return found[-1]
 
@@ -215,9 +229,18 @@ class Prices:
             return alike, 0
         latest = next(reversed(self.processes.values()), None)
         if latest is None:
-            return USUAL, USUAL_SPREAD if self.weighs_processes else 0
+            return self._before_any()
         spread = KINDS_DIFFER * latest.process_bytes if self.weighs_processes else 0
         return replace(latest, starting_bytes=0), spread
+
+    def _before_any(self) -> tuple[Rehearsal, float]:
+        """Returns what a process is taken to weigh before one was rehearsed, and by how much it may differ."""
+        imported = self.static_of(1, Storage()).imported_bytes
+        if not self.weighs_processes:
+            return USUAL, 0
+        if not imported:
+            return USUAL, USUAL_SPREAD
+        return replace(USUAL, process_bytes=imported + LOADED_BYTES), LOADED_SPREAD
 
     def _room_for(self, combination: Combination) -> tuple[float, float]:
         """Returns the most bytes that a step may need beyond its state, and what the process may weigh more."""

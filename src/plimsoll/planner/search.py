@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import accumulate
 from typing import Literal
 
 from plimsoll.errors import PlimsollError
@@ -35,7 +37,7 @@ from plimsoll.planner.types import Analysis, Compiler, DoesNotCompile, Problem, 
 from plimsoll.types import Storage
 from plimsoll.units import format_bytes, format_seconds
 
-SMALL = 0.03
+SMALL = 0.05
 """Share of a step's time that an answer must be expected to gain, to be asked for."""
 SMALL_AT_LAST = 0.15
 """The same when the time is nearly used up, where it is limited: it grows evenly until then."""
@@ -112,6 +114,27 @@ def search(
             f"{problem.recipe} cannot be planned for {problem.chip}: {failure}. `plimsoll doctor` says whether this"
             " machine is ready"
         ) from None
+
+
+def gains(views: Sequence[View], over: float) -> Iterator[float]:
+    """Yields the expected gain of each, as a share of the cost `over`."""
+    return (view.fits * view.cost.expected_gain(over) / over if over else view.fits for view in views)
+
+
+def chances(views: Sequence[View], small: float) -> Iterator[float]:
+    """Yields how likely each is to be the plan: that it fits, and that none does which is faster by the share `small`.
+
+    What all costs are off by together, as before anything was compiled, changes nothing here.
+    """
+    by_cost = sorted(views, key=lambda view: view.cost.likely)
+    costs = [view.cost.likely for view in by_cost]
+    likeliest = [0.0, *accumulate((view.fits for view in by_cost), max)]
+    return (
+        view.fits * (1 - likeliest[bisect_left(costs, (1 - small) * view.cost.likely)])
+        if view.cost.likely
+        else view.fits
+        for view in views
+    )
 
 
 class Search:
@@ -216,19 +239,18 @@ class Search:
             return
         views = [view for view in self.prices.views() if view.step not in self.failed]
         known = [view for view in views if view.fits == 1 and self._next(view) in (None, "rehearse")]
-        best = min(known, key=lambda view: view.cost.likely, default=None)
+        small, late = self._small(), self._late()
+        best = min(known, key=lambda view: view.cost.likely * (1 - small * self._is_confirmed(view)), default=None)
         if best is None and self._processes_unknown():
             doubtful = [view for view in views if self._next(view) == "rehearse"]
             if doubtful:
                 yield self._question(max(doubtful, key=lambda view: view.fits), "rehearse", 1.0)
                 return
-        finite = [view.cost.high for view in views if view.cost.high < math.inf]
-        over = best.cost.likely if best is not None else 1.2 * max(finite, default=0.0)
-        small = self._small(best)
-        wanted, hurried, late = False, False, self._late()
-        for view in views:
+        small = self._worth_asking(small, best)
+        worth = chances(views, small) if best is None or late else gains(views, best.cost.likely)
+        wanted, hurried = False, False
+        for view, gain in zip(views, worth, strict=True):
             verb = self._next(view)
-            gain = view.fits * (1.0 if late or not over else view.cost.expected_gain(over) / over)
             if verb is not None and view is not best and (best is None or (gain > small and not late)):
                 wanted = True
                 yield self._question(view, verb, gain, first=best is None)
@@ -242,13 +264,14 @@ class Search:
         if self._nothing_compiles():
             return
         needed: list[tuple[View, Interval]] = []
-        for combination in self.combinations:
+        for combination in reversed(self.combinations):  # of two that are believed to be alike, that of more levers
             micro = min(combination.plans)
             view = View(combination, micro, 1.0, UNKNOWN)
             if view.step not in self.failed and micro < self.beliefs.known[combination].too_large_from:
                 needed.append((view, self.prices.needed(combination, micro)))
         known = [(view, bytes_) for view, bytes_ in needed if self._next(view) in (None, "rehearse", "measure")]
-        best = min(known, key=lambda each: each[1].likely, default=None)
+        confirmed = {view: SMALL_BYTES * self._is_confirmed(view) for view, _ in known}
+        best = min(known, key=lambda each: each[1].likely * (1 - confirmed[each[0]]), default=None)
         if best is not None and self._processes_unknown():
             yield self._question(best[0], "rehearse", 1.0)
             return
@@ -258,11 +281,12 @@ class Search:
             verb = self._next(view)
             gain = with_hope(bytes_, over).expected_gain(over) / over if over else 1.0
             if view.micro == least and self.beliefs.is_last(view.combination, least):
-                gain = max(gain, 2 * SMALL_BYTES)  # whatever traces say: by the order of levers nothing is smaller
+                # Whatever traces say: by the order of levers nothing is smaller. So it is where a search begins.
+                gain = max(gain, 1.0 if best is None else 2 * SMALL_BYTES)
             if verb not in (None, "measure") and (best is None or view is not best[0]) and gain > SMALL_BYTES:
                 wanted = True
                 yield self._question(view, verb, gain)
-        if best is not None and not wanted and (best[0].combination, best[0].micro) not in self.prices.rehearsed:
+        if best is not None and not wanted and not self._is_confirmed(best[0]):
             yield self._question(best[0], "rehearse", 0.0)
 
     def _question(self, view: View, verb: Verb, gain: float, *, first: bool = False) -> Question:
@@ -270,11 +294,17 @@ class Search:
         factor = 1.0 if verb != "trace" else TRACED_FIRST / 2 if first else TRACED_FIRST
         return Question(verb, view.combination, view.micro, factor * gain, beside)
 
-    def _small(self, best: View | None) -> float:
-        """Returns the least gain worth a question: it grows with time, and a run must save what asking takes."""
-        small = SMALL
-        if 0 < self.given < math.inf:
-            small += (SMALL_AT_LAST - SMALL) * min(1.0, max(0.0, 1 - self._seconds_left() / self.given))
+    def _is_confirmed(self, view: View) -> bool:
+        return (view.combination, view.micro) in self.prices.rehearsed
+
+    def _small(self) -> float:
+        """Returns the least gain worth a question: it grows with time."""
+        if not 0 < self.given < math.inf:
+            return SMALL
+        return SMALL + (SMALL_AT_LAST - SMALL) * min(1.0, max(0.0, 1 - self._seconds_left() / self.given))
+
+    def _worth_asking(self, small: float, best: View | None) -> float:
+        """Returns the least gain worth a question, `small` or more: a run must save what asking takes."""
         if best is None or self.problem.steps is None or not self.problem.measure:
             return small
         training = self.problem.steps * self.prices.seconds(best.combination, best.micro).likely
@@ -300,11 +330,12 @@ class Search:
             return "rehearse"  # whether it fits hangs on the process
         if self.problem.measure and view.micro not in {*known.slower, *known.untimed}:
             return "measure"
-        return None if (view.combination, view.micro) in self.prices.rehearsed else "rehearse"
+        return None if self._is_confirmed(view) else "rehearse"
 
     def _processes_unknown(self) -> bool:
         """Returns whether what is known worst is what a process weighs."""
-        return self.prices.weighs_processes and not self.prices.processes
+        known = self.prices.processes or self.static.imported_bytes
+        return self.prices.weighs_processes and not known
 
     def _nothing_compiles(self) -> bool:
         compiled = any(known.compiled for known in self.beliefs.known.values())
@@ -375,9 +406,9 @@ class Search:
     # What is told.
 
     def _settled(self) -> list[Candidate]:
-        """Returns every candidate that was compiled and rehearsed for itself."""
+        """Returns every candidate that was compiled and rehearsed for itself, each as its smallest variant."""
         return [
-            self.prices.candidate(combination, micro)
+            self.prices.candidate(combination, micro, smallest=True)
             for combination, known in self.beliefs.known.items()
             for micro in known.compiled
             if (combination, micro) in self.prices.rehearsed and combination.steps[micro] not in self.failed

@@ -33,6 +33,8 @@ class Static:
     """State of all devices that share one copy."""
     given_bytes: int = 0
     """Frozen weights of such a state that checkpoints leave out."""
+    imported_bytes: int = 0
+    """What a process on this CPU weighs that has imported what training imports; 0 where it was not weighed."""
     movable: Mapping[str, int] = field(default_factory=dict)
     """Bytes that `offload` can put into the host's memory, by the parts in `OFFLOADED`. Frozen weights are in
     `parameter_bytes`."""

@@ -24,7 +24,7 @@ from plimsoll.training import memory
 from plimsoll.training.step import Report, evaluated, make_evaluate, make_init, make_step
 from plimsoll.types import Batch, Task
 
-Options = dict[str, str | bool]
+Options = dict[str, str | bool | int]
 
 COUNTED: Options = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
 """Compiler options for a CPU, with which the compiler counts all that a step allocates.
@@ -197,7 +197,11 @@ def compile_all(program: Program) -> Executables:
 
 
 def compiled(
-    lowered: jax.stages.Lowered, *, platform: str | None = None, deterministic: bool = True
+    lowered: jax.stages.Lowered,
+    *,
+    platform: str | None = None,
+    deterministic: bool = True,
+    more: Options | None = None,
 ) -> jax.stages.Compiled:
     """Compiles such that the compiler's bytes are the bytes it will take: whoever plans and whoever trains does it.
 
@@ -205,9 +209,10 @@ def compiled(
         lowered: A function of a run, lowered.
         platform: JAX's name of the backend it was lowered for: cpu, gpu or tpu; this process's own if left out.
         deterministic: The plan's lever of that name: on a GPU, two runs are equal to the last bit.
+        more: Further options, where the result is not run.
     """
     options = {"cpu": COUNTED, "gpu": AS_PLANNED | (DETERMINISTIC if deterministic else {})}
-    return lowered.compile(compiler_options=options.get(platform or jax.default_backend()))
+    return lowered.compile(compiler_options=options.get(platform or jax.default_backend(), {}) | (more or {}))
 
 
 def shapes(spec: BatchSpec, rows: NamedSharding | None = None) -> dict[str, jax.ShapeDtypeStruct]:

@@ -170,7 +170,12 @@ def _gradient(task: Task, state: State, split: Any) -> tuple[tuple[Any, LossSum,
             carry = jax.tree.map(lambda whole, x: whole.at[number].set(x), carry, new)  # in place
             return (jax.tree.map(jnp.add, total, _float32(part)), carry), row_gradients
 
-        shapes, _ = jax.eval_shape(micro_batch, first(carry), first(inputs))
+        def summed(carry: Any, micro: Any) -> Any:
+            """Returns what has the shapes of `micro_batch`'s sums, without tracing the gradient."""
+            _, _, metrics = sums(trainable, micro["rows"], carry, micro)
+            return like_state(trainable), scale, metrics
+
+        shapes = jax.eval_shape(summed, first(carry), first(inputs))
         zeros = jax.tree.map(jnp.zeros_like, _float32(shapes))
         numbers = jnp.arange(inputs["keys"].shape[0])
         ((gradient, loss, metrics), carry), row_gradients = jax.lax.scan(add, (zeros, carry), (numbers, inputs))

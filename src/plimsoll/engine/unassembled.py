@@ -1,0 +1,62 @@
+"""Compiling for an NVIDIA GPU that is absent, without the machine code that nobody would run.
+
+XLA has settled a step's buffers and kernels before it writes code. The rest, LLVM's passes and a process of NVIDIA's
+assembler for every kernel, is half of a compile's time. Here the assembler is a script that answers with code without
+instructions, and LLVM optimizes nothing: of 14 steps neither bytes nor kernels differed (docs/log.md, "A rehearsal
+beside its compiles"). What training loads is never compiled like this.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from importlib import metadata
+from pathlib import Path
+
+NOTHING = ".version 8.0\n.target sm_75\n.address_size 64\n"
+"""A module without a function, in the assembler's language."""
+SCRIPT = """#!/bin/sh
+# Stands in for ptxas: writes code without instructions, once assembled for each architecture.
+while [ $# -gt 0 ]; do
+    case "$1" in
+        --version) exec {assembler} --version ;;
+        -arch=*) architecture=${{1#-arch=}} ;;
+        -o) shift; result=$1 ;;
+    esac
+    shift
+done
+code={folder}/$architecture
+if [ ! -f "$code" ]; then
+    {assembler} {folder}/nothing.ptx -arch="$architecture" -o "$code.$$" && mv "$code.$$" "$code" || exit 1
+fi
+exec cp "$code" "$result"
+"""
+
+
+def options(folder: Path) -> dict[str, str | bool | int]:
+    """Returns compiler options with which a step for a GPU is compiled without its machine code.
+
+    Args:
+        folder: An empty folder, for the script and what it needs; kept as long as anything is compiled.
+    """
+    assembler = _assembler()
+    toolkit, ours = assembler.parents[1], folder / "bin"
+    ours.mkdir()
+    for each in (*assembler.parent.iterdir(), toolkit / "nvvm"):
+        if each != assembler:
+            (folder / each.relative_to(toolkit)).symlink_to(each)
+    (folder / "nothing.ptx").write_text(NOTHING)
+    script = ours / assembler.name
+    script.write_text(SCRIPT.format(assembler=shlex.quote(str(assembler)), folder=shlex.quote(str(folder))))
+    script.chmod(0o700)
+    return {"xla_gpu_cuda_data_dir": os.fspath(folder), "xla_backend_optimization_level": 0}
+
+
+def _assembler() -> Path:
+    """Returns the path of NVIDIA's assembler, of the package that JAX's compiler for GPUs comes with."""
+    for name in ("nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12"):  # CUDA 13 and 12 have different names
+        for package in metadata.distributions(name=name):
+            for file in package.files or ():
+                if file.name == "ptxas":
+                    return Path(os.fspath(package.locate_file(file))).resolve()
+    raise metadata.PackageNotFoundError("nvidia-cuda-nvcc")
