@@ -1,6 +1,8 @@
 """What is asked about a chip that is not here, answered without its compiler."""
 
 import dataclasses
+import json
+import subprocess
 import typing
 
 import pytest
@@ -8,6 +10,8 @@ import pytest
 from planner_examples import plan
 from plimsoll.engine.cross_compile import CrossCompiler, cublas_workspace
 from plimsoll.planner.chips import chip
+from plimsoll.processes import toolchains
+from plimsoll.processes.environment import for_processes
 from plimsoll.recipes.saved import to_dict
 from plimsoll.recipes.text.recipe import Text
 from plimsoll.types import Precision
@@ -46,3 +50,30 @@ def test_products_of_newer_cards_have_a_larger_workspace_and_other_chips_none():
     with_it = h100.trace(PLAN).temp_bytes
     h100.workspace = 0
     assert with_it - h100.trace(PLAN).temp_bytes > 30 * MIB
+
+
+COMPARED = """
+import dataclasses, json, sys
+from plimsoll.engine.cross_compile import CrossCompiler
+from plimsoll.planner.child import plan_of
+
+about, plan = json.loads(sys.argv[1]), plan_of(json.loads(sys.argv[2]))
+for options in ("without machine code", "with it"):
+    compiler = CrossCompiler(about)
+    compiler.options = compiler.options if options == "without machine code" else {}
+    print(json.dumps(dataclasses.asdict(compiler.analyse(plan))))
+"""
+
+
+def test_bytes_and_kernels_are_those_of_a_step_compiled_with_its_machine_code():
+    python = toolchains.python_for("cuda")
+    if python is None:
+        pytest.skip("the compiler for GPUs is not installed: plimsoll chips --install cuda")
+    about = {"recipe": to_dict(RECIPE), "steps": 10, "chip": dataclasses.asdict(chip("h100")), "compiled": True}
+    words = [COMPARED, json.dumps(about), json.dumps(dataclasses.replace(PLAN, chip="h100").to_dict())]
+    done = subprocess.run(
+        [str(python), "-c", *words], env=for_processes("cuda"), capture_output=True, text=True, check=True
+    )
+    without, with_it = done.stdout.splitlines()[-2:]
+    assert without == with_it
+    assert json.loads(without)["kernels"] > 0

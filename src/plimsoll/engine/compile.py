@@ -249,7 +249,9 @@ class LocalCompiler:
         """Compiles how a run begins, beside the traces, which keep one core busy: the same for most plans."""
         if self._compiling_init is None:
             init, deterministic = self.functions(plan).init(), plan.deterministic
-            self._compiling_init = Thread(target=program.compiled, args=(init,), kwargs={"deterministic": deterministic})
+            self._compiling_init = Thread(
+                target=program.compiled, args=(init,), kwargs={"deterministic": deterministic}
+            )
             self._compiling_init.start()
 
     def _fill_cache(self, plan: Plan) -> None:

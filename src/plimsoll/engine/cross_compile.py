@@ -146,7 +146,7 @@ class CrossCompiler(LocalCompiler):
             raise RuntimeError(f"the host's process failed: {errors.strip()[-300:]}")
         return json.loads(output.splitlines()[-1])
 
-    @property
+    @cached_property
     def imported_bytes(self) -> int:
         """Not asked for: a process of the host counts in no budget but the host's, and is weighed for that."""
         return 0

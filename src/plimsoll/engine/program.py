@@ -39,9 +39,7 @@ def lowered(recipe: Recipe, plan: Plan, *, steps: int) -> program.Program:
     )
 
 
-def load(
-    recipe: Recipe, plan: Plan, *, steps: int, wait: Callable[[], object] = lambda: None
-) -> program.Executables:
+def load(recipe: Recipe, plan: Plan, *, steps: int, wait: Callable[[], object] = lambda: None) -> program.Executables:
     """Loads the executables from the compile cache, and gives back what each stage of starting left behind.
 
     `wait` is called before they are looked for there.

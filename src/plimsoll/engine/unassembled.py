@@ -2,7 +2,7 @@
 
 XLA has settled a step's buffers and kernels before it writes code. The rest, LLVM's passes and a process of NVIDIA's
 assembler for every kernel, is half of a compile's time. Here the assembler is a script that answers with code without
-instructions, and LLVM optimizes nothing: of 14 steps neither bytes nor kernels differed (docs/log.md, "A rehearsal
+instructions, and LLVM optimizes nothing: of 12 steps neither bytes nor kernels differed (docs/log.md, "A rehearsal
 beside its compiles"). What training loads is never compiled like this.
 """
 
@@ -33,7 +33,7 @@ exec cp "$code" "$result"
 """
 
 
-def options(folder: Path) -> dict[str, str | bool | int]:
+def options(folder: Path) -> dict[str, str | bool]:
     """Returns compiler options with which a step for a GPU is compiled without its machine code.
 
     Args:
@@ -49,7 +49,7 @@ def options(folder: Path) -> dict[str, str | bool | int]:
     script = ours / assembler.name
     script.write_text(SCRIPT.format(assembler=shlex.quote(str(assembler)), folder=shlex.quote(str(folder))))
     script.chmod(0o700)
-    return {"xla_gpu_cuda_data_dir": os.fspath(folder), "xla_backend_optimization_level": 0}
+    return {"xla_gpu_cuda_data_dir": os.fspath(folder), "xla_backend_optimization_level": "0"}
 
 
 def _assembler() -> Path:
@@ -58,5 +58,5 @@ def _assembler() -> Path:
         for package in metadata.distributions(name=name):
             for file in package.files or ():
                 if file.name == "ptxas":
-                    return Path(os.fspath(package.locate_file(file))).resolve()
+                    return Path(str(package.locate_file(file))).resolve()
     raise metadata.PackageNotFoundError("nvidia-cuda-nvcc")

@@ -247,7 +247,10 @@ class Search:
                 yield self._question(max(doubtful, key=lambda view: view.fits), "rehearse", 1.0)
                 return
         small = self._worth_asking(small, best)
-        worth = chances(views, small) if best is None or late else gains(views, best.cost.likely)
+        if late:
+            worth = (view.fits for view in views)
+        else:
+            worth = chances(views, small) if best is None else gains(views, best.cost.likely)
         wanted, hurried = False, False
         for view, gain in zip(views, worth, strict=True):
             verb = self._next(view)

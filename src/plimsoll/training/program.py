@@ -24,7 +24,7 @@ from plimsoll.training import memory
 from plimsoll.training.step import Report, evaluated, make_evaluate, make_init, make_step
 from plimsoll.types import Batch, Task
 
-Options = dict[str, str | bool | int]
+Options = dict[str, str | bool]
 
 COUNTED: Options = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
 """Compiler options for a CPU, with which the compiler counts all that a step allocates.
