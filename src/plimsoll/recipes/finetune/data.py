@@ -102,7 +102,7 @@ def require_adapter(recipe: Any) -> None:
         return
     from plimsoll.models.pretrained.adapters import read_adapter
 
-    _, settings = read_adapter(recipe.init_from, recipe.shape, rank=recipe.lora_rank)
+    _, settings = read_adapter(recipe.init_from, recipe.shape, rank=recipe.lora_rank, targets=recipe.adapted)
     if abs(settings.scale - recipe.adapter.scale) > 1e-6 * recipe.adapter.scale:
         raise DataError(
             f"the adapter in {recipe.init_from} is scaled by {settings.scale:g}, and this run's by"
