@@ -195,6 +195,22 @@ def test_an_adapter_of_other_settings_is_refused(recipe, tmp_path, name):
         prepared(replace(recipe, init_from=str(tmp_path / "adapter"), lora_targets="q"), tmp_path)
 
 
+def test_an_adapter_of_another_model_of_the_hub_is_refused_though_it_would_fit(recipe, tmp_path, monkeypatch):
+    adapter(tmp_path / "adapter", 4, base="org/Base")
+    monkeypatch.setattr("plimsoll.models.pretrained.find._downloaded", lambda name, files: tmp_path / "model")
+    begun = replace(recipe, pretrained="org/other", init_from=str(tmp_path / "adapter"), lora_targets="q")
+    with pytest.raises(DataError, match=r"belongs to org/Base, and --pretrained is org/other: name its own model, or"):
+        prepared(begun, tmp_path)
+    prepared(replace(begun, pretrained="Org/base"), tmp_path)  # the hub tells no cases apart
+
+
+def test_an_adapter_as_a_pickle_is_refused(recipe, tmp_path):
+    adapter(tmp_path / "adapter", 4)
+    (tmp_path / "adapter/adapter_model.safetensors").rename(tmp_path / "adapter/adapter_model.bin")
+    with pytest.raises(DataError, match=r"Pickled adapters \(adapter_model.bin\) can run code and are never loaded"):
+        prepared(replace(recipe, init_from=str(tmp_path / "adapter"), lora_targets="q"), tmp_path)
+
+
 def test_an_adapter_beside_other_kernels_is_refused_with_those_it_is_beside(recipe, tmp_path):
     adapter(tmp_path / "adapter", 4)
     with pytest.raises(DataError, match=r"is beside q, and the kernels asked for are q,v: give --lora-targets q$"):

@@ -190,7 +190,7 @@ class Finetune(AdamWRecipe):
         if self.seq_len > shape.positions:
             raise RecipeError(
                 f"--seq-len {self.seq_len:,} is more than the {shape.positions:,} tokens that {self.pretrained} was"
-                " made to read at once: lower it"
+                " made to read at once: lower it to that, or name a model that reads more"
             )
         if self.lora_rank:
             kernels_to_adapt(shape.leaves(), patterns_of(self.lora_targets), self.lora_rank)
