@@ -70,6 +70,7 @@ FURTHER = {
 is in docs/levers.md, by their compiler."""
 ELSEWHERE = {
     "frozen_bits": "tests/contracts/test_levers.py",  # below: no recipe of the examples has frozen weights
+    "embedding_bits": "tests/levers/test_embedding_bits.py",  # of a published model beside adapters
     "ema_bits": "tests/contracts/test_levers.py",  # below: of a recipe that keeps an average
     "offload": "tests/levers/test_offload.py",  # in the kind of memory: on a CPU all of it is one
     "deterministic": "tests/levers/test_deterministic.py",  # of equal runs: it saves no bytes

@@ -158,7 +158,8 @@ class Finetune(AdamWRecipe):
 
     @property
     def supported_levers(self) -> tuple[str, ...]:
-        return (*super().supported_levers, "frozen_bits") if self.lora_rank else super().supported_levers
+        frozen = ("frozen_bits", "embedding_bits") if self.lora_rank else ()
+        return (*super().supported_levers, *frozen)
 
     @property
     def attention_chunks(self) -> tuple[int, ...]:
