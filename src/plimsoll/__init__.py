@@ -6,6 +6,9 @@
     run = plimsoll.train("code", memory="768MiB", run="runs/code")
     for batch in plimsoll.loader("code"): ...
 
+    tune = plimsoll.finetune("Qwen/Qwen2.5-7B-Instruct", data="chats.jsonl", frozen_bits=4)
+    found = plimsoll.plan(tune, chip="rtx4090")
+
 Names are loaded when they are first used: importing `plimsoll` imports nothing else, and JAX never in this process
 unless what you call needs it.
 """
@@ -14,6 +17,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from plimsoll.api.finetune import Tune as Tune
+    from plimsoll.api.finetune import finetune as finetune
     from plimsoll.api.loader import loader as loader
     from plimsoll.api.plan import plan as plan
     from plimsoll.api.train import train as train
@@ -39,6 +44,8 @@ if TYPE_CHECKING:
 _MODULES = {
     "plan": "api.plan",
     "train": "api.train",
+    "finetune": "api.finetune",
+    "Tune": "api.finetune",
     "loader": "api.loader",
     "preset": "recipes.registry",
     "estimate_memory_usage": "data.loader_bytes",
@@ -70,8 +77,10 @@ __all__ = [
     "RecipeError",
     "RunError",
     "StoppedError",
+    "Tune",
     "__version__",
     "estimate_memory_usage",
+    "finetune",
     "loader",
     "plan",
     "preset",

@@ -82,6 +82,8 @@ def test_the_rungs_of_a_language_model():
         "frozen-16": "the recipe's loss makes no use of this lever",
         "frozen-8": "the recipe's loss makes no use of this lever",
         "frozen-4": "the recipe's loss makes no use of this lever",
+        "embedding-8": "the recipe's loss makes no use of this lever",
+        "embedding-4": "the recipe's loss makes no use of this lever",
         "ema-16": "the recipe keeps no average of its weights (--ema-decay)",
     }
     assert rungs(replace(STORIES, ema_decay=0.999))[0][9].pins["ema_bits"] == 16
@@ -136,6 +138,8 @@ def test_levers_that_the_loss_does_not_support_are_left_out_with_the_reason():
         "frozen-16",
         "frozen-8",
         "frozen-4",
+        "embedding-8",
+        "embedding-4",
     ]
     assert left_out.pop("ema-16") == "the recipe keeps no average of its weights (--ema-decay)"
     assert left_out == dict.fromkeys(unused, "the recipe's loss makes no use of this lever")

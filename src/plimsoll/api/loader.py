@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from plimsoll.errors import RunError
-from plimsoll.recipes.base import Recipe
+from plimsoll.recipes.base import Pinned, Recipe
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import differences, from_dict, to_dict
 from plimsoll.runs.folder import RunFolder, replace_file
@@ -17,7 +17,7 @@ from plimsoll.types import Source
 _PREPARED = "prepared.json"
 
 
-def loader(recipe: Recipe | str, folder: str | Path | None = None, *, prefetch: int = 2) -> Source:
+def loader(recipe: Recipe | Pinned | str, folder: str | Path | None = None, *, prefetch: int = 2) -> Source:
     """Returns an endless iterator over a recipe's batches, each a dict of arrays.
 
     Batches of text have `input_ids` and `labels` of (batch, sequence). The iterator's `state()` is JSON, with which
@@ -32,7 +32,7 @@ def loader(recipe: Recipe | str, folder: str | Path | None = None, *, prefetch: 
     Raises:
         RunError: The folder is that of a run of another recipe.
     """
-    recipe = preset(recipe) if isinstance(recipe, str) else recipe
+    recipe = recipe.recipe if isinstance(recipe, Pinned) else preset(recipe) if isinstance(recipe, str) else recipe
     if folder is None:
         with tempfile.TemporaryDirectory() as temporary:  # the tokenizer is in memory when the source is open
             _prepare(recipe, Path(temporary))

@@ -28,7 +28,7 @@ from plimsoll.planner.chips import Chip
 from plimsoll.planner.search import search
 from plimsoll.planner.types import Learned, Problem
 from plimsoll.processes import environment, toolchains
-from plimsoll.recipes.base import Prepared, Recipe
+from plimsoll.recipes.base import Pinned, Prepared, Recipe
 from plimsoll.recipes.own.files import short_name
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import name_of, to_dict
@@ -53,7 +53,7 @@ def printing(*, quiet: bool) -> Say:
 
 
 def plan(
-    recipe: Recipe | str,
+    recipe: Recipe | Pinned | str,
     *,
     name: str | None = None,
     memory: str | int | None = None,
@@ -88,8 +88,8 @@ def plan(
     Raises BudgetError, with the smallest peak found and what would fit, if nothing does; and RecipeError where driver
     and plug-in of an accelerator are here, and JAX cannot use it.
     """
+    recipe, pins = unpinned(recipe, pins)
     name, recipe = named(recipe, name)
-    pins = pins or {}
     if chip is None:
         found = accelerator.chip_here(say, batch=pins.get("micro_batch") or recipe.effective_batch, mesh=mesh)
     else:
@@ -228,6 +228,15 @@ def _host_budget(host_memory: str | int | None, target: Chip) -> int | None:
             )
         return None
     return target.host_memory_bytes if host_memory is None else parse_bytes(host_memory)
+
+
+def unpinned(
+    recipe: Recipe | Pinned | str, pins: Mapping[str, Any] | None = None
+) -> tuple[Recipe | str, dict[str, Any]]:
+    """Returns the recipe alone, and the levers that keep a value: its own, then `pins`."""
+    if isinstance(recipe, Pinned):
+        return recipe.recipe, {**recipe.pins, **(pins or {})}
+    return recipe, dict(pins or {})
 
 
 def named(recipe: Recipe | str, name: str | None) -> tuple[str, Recipe]:

@@ -21,7 +21,7 @@ from plimsoll.api import accelerator, notebook
 from plimsoll.api.accelerator import Card
 from plimsoll.api.mesh import elsewhere, over_devices
 from plimsoll.api.pins import levers_of, require_levers
-from plimsoll.api.plan import Say, budget_bytes, named, plan, printing
+from plimsoll.api.plan import Say, budget_bytes, named, plan, printing, unpinned
 from plimsoll.engine.options import TrainOptions
 from plimsoll.errors import BudgetError, DataError, PlimsollError, RecipeError, RunError, StoppedError
 from plimsoll.levers.registry import LEVERS
@@ -29,7 +29,7 @@ from plimsoll.planned import Plan
 from plimsoll.planner.chips import Chip
 from plimsoll.processes import interruption
 from plimsoll.processes.handover import Ready, become
-from plimsoll.recipes.base import Prepared, Recipe
+from plimsoll.recipes.base import Pinned, Prepared, Recipe
 from plimsoll.recipes.saved import differences, from_dict, is_saved_as, name_of, to_dict
 from plimsoll.runs.folder import RunFolder
 from plimsoll.runs.provenance import note_session
@@ -268,8 +268,9 @@ def plan_again(request: dict[str, Any]) -> int:
         return 130
 
 
-def train(recipe: Recipe | str, *, say: Say = print, **options: Any) -> RunFolder:
+def train(recipe: Recipe | Pinned | str, *, say: Say = print, **options: Any) -> RunFolder:
     """Plans, trains in a process of its own, and returns the run folder. Raises PlimsollError if that fails."""
+    recipe, options["pins"] = unpinned(recipe, options.get("pins"))
     name, recipe = named(recipe, options.pop("name", None))
     known = [field.name for field in dataclasses.fields(TrainOptions)]
     if unknown := [option for option in options if option not in known]:

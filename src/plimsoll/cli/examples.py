@@ -8,7 +8,7 @@ EXAMPLES = {
     "ladder": "plimsoll ladder {recipe} --rungs micro-batch remat bfloat16",
     "evaluate": "plimsoll evaluate runs/mine",
     "sample": 'plimsoll sample runs/mine --prompt "Once upon a time"',
-    "export": "plimsoll export runs/mine --out exported/",
+    "export": "plimsoll export runs/mine --merged exported/",
     "solve": 'plimsoll solve runs/four "21.. .3.. .4.2 ...3"',
     "rank": "plimsoll rank runs/mine --history 12,88,401",
     "report": "plimsoll report runs/mine",

@@ -6,14 +6,15 @@ answered, printed and drawn is the recipe's own (`recipes/verbs.py`).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from annotated_types import Ge
 
+from plimsoll.api.export import GgufType
+from plimsoll.api.export import export as write_export
 from plimsoll.cli.parse import Json, Run, parse, print_answer, request_of
 from plimsoll.processes.request import ask
 from plimsoll.recipes.saved import class_of, from_dict, name_in
@@ -31,14 +32,20 @@ BestByLoss = Annotated[
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
     run: Run
-    out: Annotated[
-        str, tyro.conf.arg(metavar="FOLDER", help="Folder, new or empty, for config, weights and tokenizer.")
-    ]
+    adapter: Annotated[
+        str | None, tyro.conf.arg(metavar="FOLDER", help="The adapters of finetune, as `peft` loads them.")
+    ] = None
     merged: Annotated[
-        bool,
-        tyro.conf.FlagCreatePairsOff,
-        tyro.conf.arg(help="Write the whole model with the adapters of finetune in it, not the adapters alone."),
-    ] = False
+        str | None, tyro.conf.arg(metavar="FOLDER", help="The whole model, adapters in it, as `transformers` loads it.")
+    ] = None
+    gguf: Annotated[
+        str | None, tyro.conf.arg(metavar="FILE", help="The whole model in one file, as llama.cpp and Ollama run it.")
+    ] = None
+    gguf_type: GgufType | None = None
+    """Type of the kernels in that file; default: as --merged has them."""
+    out: Annotated[
+        str | None, tyro.conf.arg(metavar="FOLDER", help="What --merged was called before, for stories and code.")
+    ] = None
     step: BestByLoss = "best"
     json: Json = False
 
@@ -72,21 +79,27 @@ class RankOptions:
     json: Json = False
 
 
+LOADS = {
+    "adapter": "`peft` loads it beside its model, and `plimsoll train finetune --init-from` goes on from it",
+    "merged": "`transformers` loads it, and so does `plimsoll sample --pretrained`",
+    "gguf": "llama.cpp runs it, and Ollama by a Modelfile with `FROM` and its path",
+}
+"""Form of an export to what it is for."""
+
+
 def export(arguments: list[str]) -> int:
-    """Prints where the Hugging Face folder of a language model, or the PEFT folder of its adapters, is."""
+    """Prints where the forms of a model are that were written, and what loads them."""
     options = parse(ExportOptions, arguments, program="plimsoll export")
-    run = fetched(options.run)
-    verb_of("export", run)
-    answer = ask("export", request_of(options) | {"run": run})
-    loads = "`transformers` loads it, and so does `plimsoll sample --pretrained`"
-    if answer.get("adapter"):
-        loads = "`peft` loads it beside its model, and `plimsoll train finetune --init-from` goes on from it"
-    text = (
-        f"{answer['out']}: {answer['parameters']:,} parameters of step {answer['step']:,}"
-        f" ({format_bytes(answer['bytes'])}). {loads}"
+    return print_answer(options, write_export(**request_of(options)), _exported)
+
+
+def _exported(answer: Mapping[str, Any]) -> str:
+    forms = {form: answer[form] for form in LOADS if form in answer} | ({"merged": answer} if "out" in answer else {})
+    return "\n".join(
+        f"{facts['out']}: {facts['parameters']:,} parameters of step {answer['step']:,}"
+        f" ({format_bytes(facts['bytes'])}). {LOADS[form]}"
+        for form, facts in forms.items()
     )
-    print(json.dumps(answer) if options.json else text)
-    return 0
 
 
 def solve(arguments: list[str]) -> int:

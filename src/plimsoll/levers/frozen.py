@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from plimsoll.levers.offload import fetched, on_host
 from plimsoll.levers.precision import Form, Precision
@@ -32,7 +32,7 @@ from plimsoll.types import NORMS_AND_BIASES
 GROUP = 64
 """Rows that share a scale, as in QLoRA."""
 READ_BY_ROWS = "embedding"
-"""A leaf on whose path this word stands is looked up, not multiplied: at least 16 bits."""
+"""A leaf on whose path this word stands is looked up, not multiplied: at least 16 bits, but for `--embedding-bits`."""
 TILE = 2**23
 """Elements of a kernel that are widened at a time, at most: 16 MiB of bfloat16."""
 SMALLEST = 4096
@@ -123,6 +123,13 @@ def widened(leaf: Any, dtype: Any = jnp.float32) -> Any:
         unit = unit.reshape(*lead, groups, GROUP, cols)
     wide = (unit * leaf.scales.astype(jnp.float32)[..., None, :]).astype(dtype)
     return wide.reshape(*lead, groups * GROUP, cols)[..., : leaf.rows, :]
+
+
+def columns(kernel: Packed, at: Int[Array, ...]) -> Float[Array, "... rows"]:
+    """Returns columns of a packed kernel in float32: rows of the table that it is the transpose of."""
+    flat = at.reshape(-1)
+    codes, scales = (jnp.take(part, flat, axis=-1) for part in (kernel.codes, kernel.scales))
+    return widened(replace(kernel, codes=codes, scales=scales)).T.reshape(*at.shape, kernel.rows)
 
 
 def layers_of(stacked: Any) -> tuple[Any, Callable[[Any], Any]]:

@@ -13,7 +13,6 @@ a lever of the planner: it changes what is learned, so a recipe chooses it.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,16 +26,11 @@ from jaxtyping import Float, UInt32
 
 from plimsoll.errors import RecipeError
 from plimsoll.levers.frozen import FrozenBits, Packed, frozen_dot, over_tiles, stored
+from plimsoll.levers.lora_targets import kernels_to_adapt, patterns_of
 from plimsoll.levers.offload import on_host
 from plimsoll.levers.precision import Form, Precision, dot
 from plimsoll.levers.weight_bits import GOLDEN, random_bits
 from plimsoll.types import Batch, Carry, LossSum, Metrics, Params, StoresFrozen, Task
-
-KERNELS = {
-    "q": "query", "k": "key", "v": "value", "o": "out", "gate": "gate", "up": "up", "down": "down",
-}  # fmt: skip
-"""Short name of a target to the kernel's name in our models."""
-ALL_LINEAR = "all-linear"
 
 
 @partial(
@@ -141,35 +135,6 @@ def _backward(kind: _Kind, kept: Any, grad: Array):
 _adapted.defvjp(_forward, _backward)
 
 
-def patterns_of(targets: str | Sequence[str]) -> tuple[str, ...]:
-    """Returns regular expressions of leaf paths, like `blocks/query/kernel`, from what `--lora-targets` says.
-
-    Args:
-        targets: `all-linear`, every kernel of the blocks; short names (`q,k,v,o,gate,up,down`), as one text or several;
-            or anything else, a regular expression that matches a path from its beginning to its end.
-
-    Raises:
-        RecipeError: Nothing is named, or a pattern is no regular expression.
-    """
-    names = [name.strip() for name in targets.split(",")] if isinstance(targets, str) else list(targets)
-    if names == [ALL_LINEAR]:
-        return ("blocks/[^/]+/kernel",)
-    if names and all(name in KERNELS for name in names):
-        return tuple(f"blocks/{KERNELS[name]}/kernel" for name in names)
-    patterns = (targets,) if isinstance(targets, str) else tuple(targets)
-    for pattern in patterns:
-        try:
-            re.compile(pattern)
-        except re.error as problem:
-            raise RecipeError(
-                f"--lora-targets {pattern} is neither {', '.join(KERNELS)} nor {ALL_LINEAR}, and no regular expression"
-                f" of leaf paths ({problem}): name some of these, separated by commas"
-            ) from None
-    if not any(patterns):
-        raise RecipeError(f"--lora-targets names nothing: give some of {','.join(KERNELS)}, or {ALL_LINEAR}")
-    return patterns
-
-
 class LoRA:
     """A `Task` that learns thin matrices beside those kernels of another task whose path matches a pattern.
 
@@ -219,33 +184,12 @@ class LoRA:
         return {"trainable": learned, "frozen": {"base": params["trainable"], "frozen": params.get("frozen", {})}}
 
     def adapted_shapes(self, weights: Any) -> dict[str, tuple[int, ...]]:
-        """Returns path and shape of every kernel that gets an adapter.
-
-        Raises:
-            RecipeError: The patterns match nothing, or everything, or no kernel, or one of a smaller rank.
-        """
-        paths = {
+        """Returns path and shape of every kernel that gets an adapter, as `kernels_to_adapt` finds them."""
+        leaves = {
             jax.tree_util.keystr(path, simple=True, separator="/"): tuple(leaf.shape)
             for path, leaf in jax.tree_util.tree_flatten_with_path(weights)[0]
         }
-        found = {name: shape for name, shape in paths.items() if any(re.fullmatch(p, name) for p in self.patterns)}
-        asked = " or ".join(self.patterns)
-        if not found:
-            raise RecipeError(f"no leaf matches {asked}: LoRA would learn nothing. The leaves are {', '.join(paths)}")
-        if len(found) == len(paths) > 1:
-            raise RecipeError(
-                f"{asked} matches every leaf, norms and embeddings too, and LoRA is for kernels: name some of"
-                f" {','.join(KERNELS)}, or {ALL_LINEAR}, or a narrower pattern. The leaves are {', '.join(paths)}"
-            )
-        for name, shape in found.items():
-            if len(shape) < 2:
-                raise RecipeError(f"LoRA is for kernels, and {name} is of shape {shape}: narrow the pattern")
-            inner, cols = shape[-2:]
-            if self.rank > min(inner, cols):
-                raise RecipeError(
-                    f"LoRA of rank {self.rank} is more than {name} of {inner} x {cols} has: at most {min(inner, cols)}"
-                )
-        return found
+        return kernels_to_adapt(leaves, self.patterns, self.rank)
 
     def loss(
         self, params: Params, carry: Carry, batch: Batch, keys: Array, *, train: bool

@@ -18,14 +18,15 @@ from plimsoll.levers.records.layerwise import LAYERWISE
 from plimsoll.levers.records.mlp_chunk import MLP_CHUNK
 from plimsoll.levers.records.offload import OFFLOAD
 from plimsoll.levers.records.precision import PRECISION
-from plimsoll.levers.records.storage import EMA_BITS, FROZEN_BITS, OPTIMIZER_BITS, WEIGHT_BITS
+from plimsoll.levers.records.storage import EMA_BITS, EMBEDDING_BITS, FROZEN_BITS, OPTIMIZER_BITS, WEIGHT_BITS
 from plimsoll.types import Numerics
 
 LEVERS: dict[str, Lever] = {
     lever.name: lever
     for lever in (
         MICRO_BATCH, REMAT, UNROLL, LOSS_CHUNK, ATTENTION_CHUNK, MLP_CHUNK, LAYERWISE, PRECISION, ACTIVATIONS,
-        DETERMINISTIC, OPTIMIZER_BITS, WEIGHT_BITS, FROZEN_BITS, EMA_BITS, OFFLOAD, FSDP, PREFETCHED, ASYNC_SAVE,
+        DETERMINISTIC, OPTIMIZER_BITS, WEIGHT_BITS, FROZEN_BITS, EMBEDDING_BITS, EMA_BITS, OFFLOAD, FSDP,
+        PREFETCHED, ASYNC_SAVE,
     )
 }  # fmt: skip
 """Levers by name, in the order in which options, words and tables list them."""
@@ -42,6 +43,7 @@ RUNG_ORDER = (
     "save", "micro-batch", "loss-chunk", "micro-batch-1", "attention", "remat", "mlp-chunk", "layerwise", "prefetch",
     "offload", "bfloat16", "activations-16",
     "optimizer-8", "ema-16", "weights-24", "weights-16", "frozen-16", "frozen-8", "frozen-4",
+    "embedding-8", "embedding-4",
 )  # fmt: skip
 """Rungs of a ladder. Others come last of their class."""
 

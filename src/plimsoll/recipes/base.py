@@ -10,7 +10,7 @@ import dataclasses
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
@@ -302,6 +302,15 @@ class Recipe(ABC):
     def imports(self) -> tuple[str, ...]:
         """Returns modules that the source brings into the training process."""
         return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pinned:
+    """A recipe with levers that keep a value, where `plan`, `train` and `loader` take a recipe."""
+
+    recipe: Recipe
+    pins: Mapping[str, Any] = field(default_factory=dict)
+    """Levers by name, as `pins` of `plimsoll.plan` has them; what that names itself comes before."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from plimsoll.data.text.tokenizer import load_tokenizer
-from plimsoll.errors import RecipeError
 from plimsoll.levers.weight_bits import readable
 from plimsoll.types import TrainedRun
 
@@ -46,28 +41,6 @@ def write(trained: TrainedRun, request: Mapping[str, Any], continued: Continue) 
         "tokens": len(ids),
         "ended": len(ids) < request["tokens"],
     }
-
-
-@contextmanager
-def new_folder(out: str) -> Iterator[Path]:
-    """Gives a folder to write into, which becomes `out` when everything is in it, and is removed if that fails.
-
-    Raises:
-        RecipeError: It exists and is not empty.
-    """
-    place = Path(out).expanduser().absolute()
-    if place.is_file() or (place.is_dir() and any(place.iterdir())):
-        raise RecipeError(f"--out {out} is there already: name a folder that is new or empty")
-    place.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))  # a new name, whatever exists
-    try:
-        unfinished.chmod(0o755)
-        yield unfinished
-        if place.is_dir():
-            place.rmdir()  # it is empty
-        os.replace(unfinished, place)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def texts(trained: TrainedRun, continued: Continue) -> list[dict[str, Any]]:

@@ -31,6 +31,15 @@ def test_loops_may_break_and_continue():
     assert rendered(source) == "02"
 
 
+def test_a_loop_knows_its_length_and_its_neighbours():
+    source = (
+        "{% for m in messages if m != 2 %}{{ loop.index }}/{{ loop.length }}{{ loop.previtem }}{{ loop.nextitem }}"
+        "{% if not loop.last %},{% endif %}{% else %}none{% endfor %}"
+    )
+    assert rendered(source, [1, 2, 3]) == "1/23,2/21"
+    assert rendered(source) == "none"
+
+
 def test_the_day_is_the_one_that_was_given_and_is_known_to_matter():
     source = "{{ strftime_now('%d %b %Y') }}"
     assert rendered(source) == "04 Mar 2026"
@@ -59,13 +68,27 @@ BAD = {
     "a large power": ("{{ 9 ** 999 }}", "SecurityError: the power 999"),
     "much text": ("{% for i in range(99) %}{{ 'x' * 999999 }}{% endfor %}", "more than 67,108,864 characters"),
     "a macro without end": ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
+    "loops over text": (
+        "{% set t = 'x' * 9999 %}{% for a in t %}{% for b in t %}{% endfor %}{% endfor %}",
+        "SecurityError: its loops and calls go on beyond 1,500,000 passes, the limit",
+    ),
+    "macros that double": (
+        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+        "SecurityError: its loops and calls go on beyond 1,500,000 passes, the limit",
+    ),
+    "loops that call themselves": (
+        "{% for a in 'xx' recursive %}{% if loop.depth < 60 %}{{ loop('xx') }}{% endif %}{% endfor %}",
+        "SecurityError: its loops and calls go on beyond 1,500,000 passes, the limit",
+    ),
+    "any amount of text": ("{{ lipsum(n=10 ** 9) }}", "UndefinedError: 'lipsum' is undefined"),
     "a missing key": ("{{ messages[0].content.text.text }}", "UndefinedError"),
     "arithmetic of text": ("{{ 1 + 'a' }}", "TypeError"),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_template_that_fails_or_goes_too_far_is_refused_with_the_record(case):
+def test_a_template_that_fails_or_goes_too_far_is_refused_with_the_record(case, monkeypatch):
+    monkeypatch.setattr("plimsoll.data.chat.template.MOST_PASSES", 1_500_000)  # so that it takes a second
     source, reason = BAD[case]
     with pytest.raises(DataError) as caught:
         rendered(source, turns("a"))

@@ -3,13 +3,16 @@
 import dataclasses
 import json
 
+import jax
 import numpy as np
 import pytest
 
 from plimsoll.errors import DataError
 from plimsoll.models.pretrained.config import read_shape, shape_of
+from plimsoll.models.pretrained.model import Pretrained
 from plimsoll.models.pretrained.shape import GEMMA_2B, KNOWN, LLAMA_3_2_1B, Rotary
-from pretrained_folders import LLAMA, config_of
+from plimsoll.types import Compute
+from pretrained_folders import GEMMA_3, LLAMA, QWEN, config_of
 
 
 def test_known_shapes_have_the_published_number_of_parameters():
@@ -168,3 +171,11 @@ def test_runs_from_before_there_were_windows_describe_their_model_as_they_did():
     assert LLAMA.described().keys() == now | {"rotary", "tied", "positions"}
     windowed = dataclasses.replace(LLAMA, windowed=(True,) * 3, window=4)
     assert windowed.described().keys() - LLAMA.described().keys() == {"windowed", "window"}
+
+
+@pytest.mark.parametrize("shape", [LLAMA, QWEN, GEMMA_3], ids=lambda shape: shape.architecture)
+def test_the_leaves_of_a_shape_are_those_of_its_model(shape):
+    tree = jax.eval_shape(Pretrained(shape, Compute()).init, jax.random.key(0))
+    paths = jax.tree_util.tree_flatten_with_path(tree)[0]
+    found = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape for path, leaf in paths}
+    assert shape.leaves() == found

@@ -96,9 +96,20 @@ def test_rows_longer_than_the_model_reads_are_refused(recipe):
         _ = replace(recipe, seq_len=257).shape
 
 
-def test_targets_that_match_nothing_are_refused(recipe):
-    with pytest.raises(RecipeError, match=r"no leaf matches blocks/quary.*The leaves are .*blocks/query/kernel"):
-        jax.eval_shape(replace(recipe, lora_targets="blocks/quary").task(Compute()).init, jax.random.key(0))
+TARGETS = {
+    "nothing": ("blocks/quary", r"no leaf matches blocks/quary.*The leaves are .*blocks/query/kernel"),
+    "everything": (".*", r"\.\* matches every leaf, norms and embeddings too, .*or all-linear, or a narrower pattern"),
+    "a norm": (".*norm/scale", r"LoRA is for kernels, and norm is of shape|LoRA of rank 4 is more than .*norm/scale"),
+    "no pattern": ("q(", r"--lora-targets q\( is neither q, k, v, o, gate, up, down nor all-linear, and no regular"),
+    "no name": ("", r"--lora-targets names nothing: give some of q,k,v,o,gate,up,down, or all-linear"),
+}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_targets_that_name_no_kernels_are_refused_before_anything_is_planned(recipe, name):
+    targets, words = TARGETS[name]
+    with pytest.raises(RecipeError, match=words):
+        _ = replace(recipe, lora_targets=targets).shape
 
 
 def test_a_data_set_that_is_missing_is_asked_for(recipe, tmp_path):
@@ -170,7 +181,7 @@ def test_an_adapter_is_begun_with(recipe, tmp_path):
 
 
 OTHER_ADAPTERS = {
-    "rank": ({"rank": 8}, r"is of rank 8, and --lora-rank is 4: give --lora-rank 8, or leave it out"),
+    "rank": ({"rank": 8}, r"is of rank 8, and --lora-rank is 4: give --lora-rank 8$"),
     "scale": ({"rank": 4, "alpha": 3}, r"is scaled by 0\.75, and this run's by 2: give --lora-alpha 3"),
     "rslora": ({"rank": 4, "rslora": True}, r"is scaled by 4, and this run's by 2: give --lora-alpha 8 --rslora"),
 }
@@ -181,7 +192,29 @@ def test_an_adapter_of_other_settings_is_refused(recipe, tmp_path, name):
     settings, words = OTHER_ADAPTERS[name]
     adapter(tmp_path / "adapter", **settings)
     with pytest.raises(DataError, match=words):
-        prepared(replace(recipe, init_from=str(tmp_path / "adapter")), tmp_path)
+        prepared(replace(recipe, init_from=str(tmp_path / "adapter"), lora_targets="q"), tmp_path)
+
+
+def test_an_adapter_of_another_model_of_the_hub_is_refused_though_it_would_fit(recipe, tmp_path, monkeypatch):
+    adapter(tmp_path / "adapter", 4, base="org/Base")
+    monkeypatch.setattr("plimsoll.models.pretrained.find._downloaded", lambda name, files: tmp_path / "model")
+    begun = replace(recipe, pretrained="org/other", init_from=str(tmp_path / "adapter"), lora_targets="q")
+    with pytest.raises(DataError, match=r"belongs to org/Base, and --pretrained is org/other: name its own model, or"):
+        prepared(begun, tmp_path)
+    prepared(replace(begun, pretrained="Org/base"), tmp_path)  # the hub tells no cases apart
+
+
+def test_an_adapter_as_a_pickle_is_refused(recipe, tmp_path):
+    adapter(tmp_path / "adapter", 4)
+    (tmp_path / "adapter/adapter_model.safetensors").rename(tmp_path / "adapter/adapter_model.bin")
+    with pytest.raises(DataError, match=r"Pickled adapters \(adapter_model.bin\) can run code and are never loaded"):
+        prepared(replace(recipe, init_from=str(tmp_path / "adapter"), lora_targets="q"), tmp_path)
+
+
+def test_an_adapter_beside_other_kernels_is_refused_with_those_it_is_beside(recipe, tmp_path):
+    adapter(tmp_path / "adapter", 4)
+    with pytest.raises(DataError, match=r"is beside q, and the kernels asked for are q,v: give --lora-targets q$"):
+        prepared(replace(recipe, init_from=str(tmp_path / "adapter"), lora_targets="q,v"), tmp_path)
 
 
 def test_messages_without_a_chat_template_are_refused_and_one_can_be_named(tmp_path):

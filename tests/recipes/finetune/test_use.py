@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
-from chat_files import byte_tokenizer, write_records
-from plimsoll.errors import RecipeError
+from chat_files import CHATML, byte_tokenizer, write_records, write_tokenizer
+from plimsoll.errors import DataError, RecipeError
 from plimsoll.levers.weight_bits import as_bits
 from plimsoll.models.pretrained.adapters import read_adapter
 from plimsoll.models.pretrained.config import read_shape
@@ -20,7 +21,7 @@ from plimsoll.recipes.finetune.export import export
 from plimsoll.recipes.finetune.use import sample
 from plimsoll.types import Compute
 from pretrained_folders import GEMMA_3, drawn
-from tuning_files import SHAPE, small, write_model
+from tuning_files import SHAPE, small, write_chats, write_model
 
 IDS = np.arange(24)[None] * 7 % 200
 
@@ -59,34 +60,48 @@ def logits_of(folder):
 
 def test_adapters_are_exported_as_peft_keeps_them_to_the_bit(tmp_path):
     tuned = Tuned(tmp_path)
-    answer = export(tuned, {"out": str(tmp_path / "out")})
+    answer = export(tuned, {"adapter": str(tmp_path / "out")})
     learned, settings = read_adapter(tmp_path / "out", SHAPE, rank=4)
     assert settings == tuned.recipe.adapter
     assert learned.keys() == tuned.all["trainable"].keys()
     jax.tree.map(np.testing.assert_array_equal, learned, tuned.all["trainable"])
-    assert answer["parameters"] == sum(leaf.size for leaf in jax.tree.leaves(learned))
+    assert answer["adapter"]["parameters"] == sum(leaf.size for leaf in jax.tree.leaves(learned))
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names >= {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json", "tokenizer_config.json"}
     assert "model.safetensors" not in names
+
+
+def test_a_run_that_goes_on_from_an_exported_adapter_begins_with_its_loss(tmp_path):
+    tuned = Tuned(tmp_path, lora_targets="q,down", rslora=True)
+    export(tuned, {"adapter": str(tmp_path / "out")})
+    again = replace(tuned.recipe, init_from=str(tmp_path / "out"))
+    again.prepare(tmp_path / "again", lambda _: None)
+    batch = next(again.source(tmp_path / "again", prefetch=0))
+    keys = jax.vmap(jax.random.key)(jnp.arange(4))
+    loss = jax.jit(lambda params: tuned.task.loss(params, None, batch, keys, train=True)[0].total)
+    assert loss(again.begin(tuned.task.init(jax.random.key(5)))) == loss(tuned.all)
 
 
 @pytest.mark.parametrize("options", [{}, {"rslora": True, "lora_targets": "v,down"}])
 def test_a_merged_model_computes_what_the_adapted_one_does(tmp_path, options):
     tuned = Tuned(tmp_path, **options)
     base = logits_of(tmp_path / "model")
-    export(tuned, {"out": str(tmp_path / "out"), "merged": True})
+    export(tuned, {"merged": str(tmp_path / "out")})
     found, expected = logits_of(tmp_path / "out"), tuned.logits()
     np.testing.assert_allclose(found, expected, atol=1e-4)
     assert abs(expected - base).max() > 1e-2
 
 
-def test_a_model_that_was_tuned_whole_is_exported_whole(tmp_path):
+@pytest.mark.parametrize("form", ["merged", "out"])
+def test_a_model_that_was_tuned_whole_is_exported_whole(tmp_path, form):
     tuned = Tuned(tmp_path, lora_rank=0)
-    export(tuned, {"out": str(tmp_path / "out")})
+    export(tuned, {form: str(tmp_path / "out")})
     np.testing.assert_allclose(logits_of(tmp_path / "out"), tuned.logits(), atol=1e-4)
     assert abs(tuned.logits() - logits_of(tmp_path / "model")).max() > 1e-2
-    with pytest.raises(RecipeError, match="--merged is for adapters, and this run learned the whole model"):
-        export(tuned, {"out": str(tmp_path / "more"), "merged": True})
+    with pytest.raises(
+        RecipeError, match=r"learned the whole model, and --adapter is for adapters: .*--merged or --gg"
+    ):
+        export(tuned, {"adapter": str(tmp_path / "more")})
 
 
 @pytest.mark.parametrize("rank", [0, 4])
@@ -94,7 +109,7 @@ def test_weights_that_were_learned_in_bfloat16_are_exported_as_numbers(tmp_path,
     tuned = Tuned(tmp_path, lora_rank=rank)
     rounded = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), tuned.all["trainable"])
     tuned.all |= {"trainable": jax.tree.map(as_bits, rounded)}
-    export(tuned, {"out": str(tmp_path / "out"), "merged": rank > 0})
+    export(tuned, {"merged": str(tmp_path / "out")})
     tuned.all |= {"trainable": jax.tree.map(lambda leaf: leaf.astype(jnp.float32), rounded)}
     np.testing.assert_allclose(logits_of(tmp_path / "out"), tuned.logits(), atol=1e-4)
 
@@ -108,17 +123,60 @@ def test_of_a_model_that_sees_pictures_the_text_is_exported_with_its_own_setting
     write_model(tmp_path / "model", shape, tensors=tensors, text_config=config, model_type="gemma3")
     write_records(tmp_path / "chats.jsonl", [{"text": f"once upon {i}"} for i in range(400)])
     tuned = Tuned(tmp_path)
-    export(tuned, {"out": str(tmp_path / "out"), "merged": True})
+    export(tuned, {"merged": str(tmp_path / "out")})
     np.testing.assert_allclose(logits_of(tmp_path / "out"), tuned.logits(), atol=1e-4)
     assert json.loads((tmp_path / "out/config.json").read_text())["architectures"] == ["Gemma3ForCausalLM"]
 
 
-def test_a_folder_that_is_there_already_is_left_alone(tmp_path):
+MERGES = [("w", "h"), ("wh", "y")]
+
+
+def with_merges(tmp_path):
+    """A model whose tokenizer llama.cpp can read, and chats."""
+    tokenizer = byte_tokenizer(MERGES)
+    write_model(tmp_path / "model", replace(SHAPE, vocab=tokenizer.get_vocab_size()))
+    write_tokenizer(tmp_path / "model", tokenizer=tokenizer)
+    write_chats(tmp_path / "chats.jsonl", 200)
+
+
+@pytest.mark.parametrize("rank", [0, 4])
+def test_a_gguf_file_has_the_merged_weights_and_the_runs_tokenizer(tmp_path, rank):
+    gguf = pytest.importorskip("gguf", reason="gguf is not installed: pip install 'plimsoll-jax[gguf]'")
+    with_merges(tmp_path)
+    tuned = Tuned(tmp_path, lora_rank=rank)
+    answer = export(tuned, {"merged": str(tmp_path / "out"), "gguf": str(tmp_path / "out.gguf")})
+    assert answer["gguf"]["parameters"] == answer["merged"]["parameters"]
+    assert answer["gguf"]["bytes"] == (tmp_path / "out.gguf").stat().st_size
+    reader = gguf.GGUFReader(tmp_path / "out.gguf")
+    found = {tensor.name: np.asarray(tensor.data) for tensor in reader.tensors}
+    merged = load_file(tmp_path / "out/model.safetensors")
+    np.testing.assert_array_equal(found["blk.1.ffn_up.weight"], merged["model.layers.1.mlp.up_proj.weight"])
+    np.testing.assert_array_equal(found["output.weight"], merged["lm_head.weight"])
+    said = {name: field.contents() for name, field in reader.fields.items()}
+    assert said["tokenizer.ggml.merges"] == ["w h", "wh y"]
+    assert said["tokenizer.chat_template"] == CHATML
+    assert said["general.name"] == "model"
+
+
+def test_what_llama_cpp_would_not_follow_is_refused_before_anything_is_written(tmp_path):
+    pytest.importorskip("gguf", reason="gguf is not installed: pip install 'plimsoll-jax[gguf]'")
+    tuned = Tuned(tmp_path)
+    with pytest.raises(DataError, match=r"tokenizer.json cannot be written into a GGUF file: it has no merges"):
+        export(tuned, {"adapter": str(tmp_path / "out"), "gguf": str(tmp_path / "out.gguf")})
+    assert not list(tmp_path.glob("*out*"))
+
+
+def test_places_that_are_taken_are_left_alone_and_nothing_is_written(tmp_path):
     tuned = Tuned(tmp_path)
     (tmp_path / "out").mkdir()
     (tmp_path / "out/mine").touch()
-    with pytest.raises(RecipeError, match="is there already: name a folder that is new or empty"):
-        export(tuned, {"out": str(tmp_path / "out")})
+    with pytest.raises(RecipeError, match=r"--merged .*is there already: name a folder that is new or empty"):
+        export(tuned, {"adapter": str(tmp_path / "new"), "merged": str(tmp_path / "out")})
+    with pytest.raises(RecipeError, match="--adapter and --merged name the same place: give each a folder or file"):
+        export(tuned, {"adapter": str(tmp_path / "new"), "merged": str(tmp_path / "more/../new")})
+    with pytest.raises(RecipeError, match=r"--out does not say whether they or the whole model is meant: .*--adapter"):
+        export(tuned, {"out": str(tmp_path / "new")})
+    assert not (tmp_path / "new").exists()
 
 
 def always(token):

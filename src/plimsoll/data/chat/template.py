@@ -1,8 +1,8 @@
 """The chat template of a tokenizer, rendered as `transformers` renders it.
 
 A template is a Jinja program that comes with a model, from whoever published it: it runs in Jinja's sandbox, which
-keeps it from Python's internals, and what it may write and repeat is limited. The sandbox does not limit memory: a
-template can still fail with a MemoryError.
+keeps it from Python's internals, and what it may write, repeat and call is limited, so that it ends. The sandbox does
+not limit memory: a template can still fail with a MemoryError.
 
 Source: `transformers.utils.chat_template_utils`, 5.24.
 """
@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from jinja2 import TemplateError, nodes
+from jinja2 import TemplateError, nodes, pass_context
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
@@ -30,6 +30,9 @@ LONGEST = 64 * MIB
 """Characters that a template may write: four times the longest line of a file."""
 MOST_STEPS = 1_000_000
 """Numbers that all `range` of one rendering may have together."""
+MOST_PASSES = 10_000_000
+"""Passes through loops that a rendering may have, a call of a macro or function counted as CALL: some seconds."""
+CALL = 10
 
 Span = tuple[int, int]
 """First character, and the one after the last."""
@@ -61,7 +64,8 @@ class ChatTemplate:
         self.source, self.name, self._tokens = source, name, dict(tokens)
         self._now = now = now or datetime.now()
         environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
-        environment.filters["tojson"] = _tojson
+        environment.filters |= {"tojson": _tojson, PASSES: _passes}
+        del environment.globals["lipsum"]  # any amount of text, by a single call
         environment.globals["raise_exception"] = _raise
         environment.globals["strftime_now"] = lambda format: now.strftime(format)
         try:
@@ -121,7 +125,12 @@ class _Written:
     """Pieces that were written so far, and where generation blocks began."""
 
     def __init__(self) -> None:
-        self.length, self.blocks = 0, list[tuple[int, str]]()
+        self.length, self.passes, self.blocks = 0, 0, list[tuple[int, str]]()
+
+    def count(self, passes: int) -> None:
+        self.passes += passes
+        if self.passes > MOST_PASSES:
+            raise SecurityError(f"its loops and calls go on beyond {MOST_PASSES:,} passes, the limit")
 
     def all_of(self, pieces: Iterator[str]) -> str:
         kept = []
@@ -134,6 +143,20 @@ class _Written:
 
 
 _WRITTEN: ContextVar[_Written | None] = ContextVar("written", default=None)
+PASSES = "passes of a loop"
+"""Filter around what every loop goes over, by a name that no template can spell."""
+
+
+@pass_context  # never computed when the template is compiled
+def _passes(_context: Any, iterable: Any) -> Iterator[Any]:
+    for item in iterable:
+        _count(1)
+        yield item
+
+
+def _count(passes: int) -> None:
+    if (written := _WRITTEN.get()) is not None:
+        written.count(passes)
 
 
 class _Generation(Extension):
@@ -153,9 +176,18 @@ class _Generation(Extension):
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox; products and powers that would fill the memory are refused."""
+    """Jinja's sandbox; products and powers that would fill the memory are refused, passes and calls are counted."""
 
     intercepted_binops = frozenset({"*", "**"})
+
+    def _generate(self, source: nodes.Template, *more: Any, **named: Any) -> str:
+        for loop in source.find_all(nodes.For):
+            loop.iter = nodes.Filter(loop.iter, PASSES, [], [], None, None, lineno=loop.lineno)
+        return super()._generate(source, *more, **named)
+
+    def call(self, context: Any, called: Any, /, *args: Any, **named: Any) -> Any:
+        _count(CALL)
+        return super().call(context, called, *args, **named)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         if operator == "**" and abs(right) > 64:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from plimsoll.levers.lever import Lever, Problem, Rates, Rung, Support
 from plimsoll.types import EmaBits, FrozenBits, OptimizerBits, WeightBits
@@ -98,3 +98,24 @@ EMA_BITS = _lever_of_bits(
     rungs=(Rung(name="ema-16", words="the average of the weights in bfloat16", value=16),),
     label="average",
 )
+
+
+EMBEDDING_BITS = Lever(
+    name="embedding_bits",
+    type=Literal[16, 8, 4],
+    help="Of each weight of a frozen embedding and output layer: 16 is bfloat16 (float32 beside --frozen-bits 32), 8"
+    " int8, 4 NF4.",
+    plain=16,
+    before=16,
+    touches="compressed",
+    supports=(Support("embedding_bits"),),
+    by_user=True,
+    rungs=(
+        Rung(name="embedding-8", words="the frozen embedding and output layer in int8", value=8),
+        Rung(name="embedding-4", words="the frozen embedding and output layer in NF4", value=4),
+    ),
+    words=lambda bits: f"embedding in {bits} bits" if bits < 16 else "",
+    label="embedding, output layer",
+    row=lambda bits, plan: f"{bits} bits" if bits < 16 else "",
+)
+"""Only by the user: what it does to a loss was measured on small models alone."""

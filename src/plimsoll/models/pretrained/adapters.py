@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from plimsoll.errors import DataError
+from plimsoll.levers.lora_targets import named
 from plimsoll.models.pretrained.safetensors_folder import READ, Tensor, header
 from plimsoll.models.pretrained.shape import KERNELS, PretrainedShape
 
@@ -122,7 +123,7 @@ def read_adapter(
     if rank is not None and rank != settings.rank:
         raise DataError(
             f"the adapter in {folder} is of rank {settings.rank}, and --lora-rank is {rank}: give --lora-rank"
-            f" {settings.rank}, or leave it out"
+            f" {settings.rank}"
         )
     pairs = _pairs(folder)
     found = {published for _, published, _ in pairs}
@@ -135,8 +136,8 @@ def read_adapter(
     paths = {path for path, published in PATHS.items() if published in found}
     if targets is not None and set(targets) != paths:
         raise DataError(
-            f"the adapter in {folder} is beside {', '.join(sorted(paths))}, and the kernels asked for are"
-            f" {', '.join(sorted(targets))}: name the same with --lora-targets, or leave it out"
+            f"the adapter in {folder} is beside {named(sorted(paths))}, and the kernels asked for are"
+            f" {named(sorted(targets))}: give --lora-targets {named(sorted(paths))}"
         )
     _require(folder, pairs, shape, settings.rank, sorted(found))
     learned: dict[str, dict[str, np.ndarray]] = {}

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from plimsoll.levers.chunked_loss import LIFT, chunked_cross_entropy
-from plimsoll.levers.frozen import FrozenBits
+from plimsoll.levers.frozen import FrozenBits, packed
 from plimsoll.models.pretrained.model import Pretrained
 from plimsoll.models.pretrained.shape import PretrainedShape
 from plimsoll.models.pretrained.weights import kept
@@ -19,26 +19,29 @@ class PretrainedNextToken:
     """A `Task` whose batches hold `input_ids` and `labels`, int32 of (batch, length).
 
     They may hold `segments` and `positions` of documents in a row (`Pretrained.hidden`), and `counted`, 0 at labels
-    that are not to be learned; a label of `IGNORE` is not counted either. `frozen` as in `Pretrained`. `head_bits` are
-    those of an output layer of its own, where frozen weights have fewer: half of its bytes are little, and every
-    token's loss goes through it.
+    that are not to be learned; a label of `IGNORE` is not counted either. `frozen` as in `Pretrained`.
     """
 
-    def __init__(
-        self, shape: PretrainedShape, compute: Compute, *, frozen: bool = True, head_bits: FrozenBits = 16
-    ) -> None:
-        self.model, self.compute, self.head_bits = Pretrained(shape, compute, frozen=frozen), compute, head_bits
+    def __init__(self, shape: PretrainedShape, compute: Compute, *, frozen: bool = True) -> None:
+        self.model, self.compute = Pretrained(shape, compute, frozen=frozen), compute
 
     def init(self, key: Array) -> Params:
         return {"trainable": self.model.init(key)}
 
     def stored(self, frozen: dict, bits: FrozenBits) -> dict:
-        """Returns the model's weights in so many bits (`types.StoresFrozen`), the head in `head_bits` at least."""
-        if "head" not in frozen:
-            return kept(frozen, bits)
-        head_bits: FrozenBits = max(bits, self.head_bits)  # type: ignore[assignment]
-        rest = {name: part for name, part in frozen.items() if name != "head"}
-        return kept(rest, bits) | kept({"head": frozen["head"]}, head_bits)
+        """Returns the model's weights in so many bits (`types.StoresFrozen`).
+
+        The embedding and an output layer of its own have 16 at least, since every token goes through them, or as many
+        as the lever `embedding_bits` says: a table in 8 or 4 is packed as the kernel that its output layer reads.
+        """
+        of_words: FrozenBits = self.compute.lever("embedding_bits", 16)
+        words = {name: frozen[name] for name in ("embedding", "head") if name in frozen}
+        kept_words = kept(words, max(bits, 16)) if of_words == 16 else {}  # type: ignore[arg-type]
+        if of_words in (8, 4):
+            kept_words = {
+                name: packed(leaf.T if name == "embedding" else leaf, of_words) for name, leaf in words.items()
+            }
+        return kept({name: part for name, part in frozen.items() if name not in words}, bits) | kept_words
 
     def loss(
         self, params: Params, carry: None, batch: Batch, keys: Array, *, train: bool

@@ -27,7 +27,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from plimsoll.levers.activations import in_float32, stream, swiglu
 from plimsoll.levers.attention import causal_attention
-from plimsoll.levers.frozen import frozen_dot, frozen_dot_rows, layers_of
+from plimsoll.levers.frozen import Packed, columns, frozen_dot, frozen_dot_rows, layers_of
 from plimsoll.levers.lora import Adapted, from_position, linear
 from plimsoll.levers.mlp_chunk import in_chunks
 from plimsoll.levers.precision import dot_rows
@@ -137,7 +137,8 @@ class Pretrained:
     def head_weights(self, params: dict) -> Any:
         """Returns the factor of `head`: the token embedding where it is tied, (vocab, width), else (width, vocab).
 
-        One that is learned is opened; a frozen one stays in the form in which it is stored.
+        A packed embedding is (width, vocab), too. One that is learned is opened; a frozen one stays in the form in
+        which it is stored.
         """
         weights = params["embedding" if self.shape.tied else "head"]
         return weights if self.frozen else readable(opened(weights))
@@ -145,7 +146,7 @@ class Pretrained:
     def head(self, hidden: Float[Array, "rows width"], weights: Any) -> Float[Array, "rows vocab"]:
         """Returns float32 logits, capped where the shape says so, whatever the type of the hidden states."""
         how, hidden = self.compute, hidden.astype(jnp.float32)
-        if not self.shape.tied:
+        if not self.shape.tied or isinstance(weights, Packed):
             logits = self._times(hidden, weights)
         else:
             product = frozen_dot_rows if self.frozen else dot_rows
@@ -156,7 +157,9 @@ class Pretrained:
     def embedded(self, params: dict, ids: Any) -> Float[Array, "batch length width"]:
         """Returns the input of the first block."""
         scale = self.shape.width**0.5 if self.shape.form.gemma else 1.0
-        return by_rows(readable(rows(params["embedding"], ids)).astype(jnp.float32) * scale)
+        table = params["embedding"]
+        looked_up = columns(table, ids) if isinstance(table, Packed) else readable(rows(table, ids))
+        return by_rows(looked_up.astype(jnp.float32) * scale)
 
     def places(
         self,

@@ -161,6 +161,14 @@ class PretrainedShape:
         tensors["model.norm.weight"] = (self.width,)
         return tensors if self.tied else tensors | {"lm_head.weight": (self.vocab, self.width)}
 
+    def leaves(self) -> dict[str, tuple[int, ...]]:
+        """Returns path and shape of every leaf of our tree, kernels as (layers, in, out)."""
+        leaves: dict[str, tuple[int, ...]] = {"embedding": (self.vocab, self.width)}
+        for (ours, leaf), (_, sides) in self.block_tensors().items():
+            leaves[f"blocks/{ours}/{leaf}"] = (self.layers, *reversed(sides))
+        leaves["norm"] = (self.width,)
+        return leaves if self.tied else leaves | {"head": (self.width, self.vocab)}
+
     def described(self) -> dict[str, Any]:
         """Returns the fields as JSON takes them, without those from `windowed` on that have their default.
 

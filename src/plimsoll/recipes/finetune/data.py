@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plimsoll.errors import DataError, RecipeError
-from plimsoll.models.pretrained.find import find_folder
+from plimsoll.models.pretrained.find import HUB_ID, find_folder
 
 if TYPE_CHECKING:
     from plimsoll.data.chat.encoded import Encoded, EncodedDocuments
@@ -102,7 +102,14 @@ def require_adapter(recipe: Any) -> None:
         return
     from plimsoll.models.pretrained.adapters import read_adapter
 
-    _, settings = read_adapter(recipe.init_from, recipe.shape, rank=recipe.lora_rank)
+    _, settings = read_adapter(recipe.init_from, recipe.shape, rank=recipe.lora_rank, targets=recipe.adapted)
+    both = (settings.base, recipe.pretrained)
+    if all(HUB_ID.fullmatch(name) and not Path(name).exists() for name in both) and both[0].lower() != both[1].lower():
+        raise DataError(
+            f"the adapter in {recipe.init_from} says that it belongs to {settings.base}, and --pretrained is"
+            f" {recipe.pretrained}: name its own model, or, where they are the same, correct base_model_name_or_path in"
+            " its adapter_config.json"
+        )
     if abs(settings.scale - recipe.adapter.scale) > 1e-6 * recipe.adapter.scale:
         raise DataError(
             f"the adapter in {recipe.init_from} is scaled by {settings.scale:g}, and this run's by"

@@ -1,4 +1,4 @@
-"""A tuned model as folders that others load: a PEFT adapter, or the whole model with it merged. Imports JAX."""
+"""A tuned model as others load it: a PEFT adapter, a Hugging Face folder, a GGUF file. Imports JAX."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plimsoll.data.chat.tokenizer import save_chat_tokenizer
+from plimsoll.data.chat.tokenizer import ChatTokenizer, save_chat_tokenizer
 from plimsoll.errors import RecipeError
 from plimsoll.levers.weight_bits import readable
 from plimsoll.models.pretrained.adapters import PATHS, write_adapter
 from plimsoll.models.pretrained.find import find_folder
+from plimsoll.models.pretrained.gguf_file import Words, require_writable, write_gguf
 from plimsoll.models.pretrained.safetensors_folder import EMBEDDING, HEAD, PIECE, SINGLE, Tensor, checked, pieces_of
-from plimsoll.recipes.finetune.data import TOKENIZER
-from plimsoll.recipes.writing import new_folder
+from plimsoll.recipes.exported import exported
+from plimsoll.recipes.finetune.data import TOKENIZER, tokenizer_of_run
 from plimsoll.types import TrainedRun
 
 NAMES = {"F32": "F32", "F16": "F32", "BF16": "BF16"}
@@ -28,36 +29,77 @@ NAMES = {"F32": "F32", "F16": "F32", "BF16": "BF16"}
 
 
 def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Writes the folder `request["out"]`, whole or not at all.
+    """Writes what is asked for, and returns `recipes.exported.exported`.
 
-    With adapters it is what `peft.PeftModel.from_pretrained` takes; with `request["merged"]`, or where the whole model
-    was learned, it is a Hugging Face model.
+    Args:
+        trained: The run.
+        request: `adapter`, the folder that `peft.PeftModel.from_pretrained` takes; `merged`, a Hugging Face folder of
+            the whole model; `gguf`, a file for llama.cpp, with `gguf_type` for the type of its kernels (None: as
+            `merged` has them). `out` is `merged` of a run that learned the whole model.
 
     Raises:
-        DataError: The model is not that of the run any more.
-        RecipeError: The folder exists and is not empty, or there are no adapters to merge.
+        DataError: The model is not that of the run any more, or llama.cpp computes something else.
+        RecipeError: A place is taken, there are no adapters, or the gguf package is missing.
     """
     recipe, own = trained.recipe, readable(trained.params(given=False)["trainable"])
     learned = None
     if recipe.lora_rank:
         learned = jax.tree.map(lambda matrix: np.asarray(matrix, np.float32), own)
-    merged = request.get("merged", False)
-    if merged and learned is None:
-        raise RecipeError("--merged is for adapters, and this run learned the whole model: leave it out")
-    adapter = learned is not None and not merged
-    if not adapter:
+    _require_forms(trained.run, request, adapters=learned is not None)
+    if any(request.get(form) for form in ("out", "merged", "gguf")):
         recipe.data_changed(trained.prepared)
-    with new_folder(request["out"]) as folder:
-        if adapter and learned is not None:
-            write_adapter(folder, learned, recipe.adapter)
-            count = sum(matrix.size for pair in learned.values() for matrix in pair.values())
-        else:
-            count = _write_model(folder, recipe, own, learned)
-        save_chat_tokenizer(Path(trained.run).expanduser() / TOKENIZER, folder)
-    out = Path(request["out"]).expanduser().absolute()
-    size = sum(path.stat().st_size for path in out.iterdir())
-    answer = {"run": trained.run, "step": trained.step, "out": str(out), "parameters": count, "bytes": size}
-    return answer | {"adapter": adapter}
+    run_tokenizer = Path(trained.run).expanduser() / TOKENIZER
+    words = words_of(tokenizer_of_run(Path(trained.run).expanduser()))
+    if request.get("gguf"):
+        require_writable(recipe.shape, words)
+
+    def adapter(folder: Path) -> int:
+        assert learned is not None
+        write_adapter(folder, learned, recipe.adapter)
+        save_chat_tokenizer(run_tokenizer, folder)
+        return sum(matrix.size for pair in learned.values() for matrix in pair.values())
+
+    def merged(folder: Path) -> int:
+        count = _write_model(folder, recipe, own, learned)
+        save_chat_tokenizer(run_tokenizer, folder)
+        return count
+
+    def gguf(path: Path) -> int:
+        tensors = checked(find_folder(recipe.pretrained), recipe.shape)
+        kind = request.get("gguf_type") or ("bf16" if tensors[EMBEDDING].kind == "BF16" else "f32")
+
+        def pieces(name: str) -> Iterator[np.ndarray]:
+            return _pieces(name, tensors[name], recipe, own, learned)
+
+        return write_gguf(path, recipe.shape, pieces, kind=kind, words=words, name=Path(recipe.pretrained).name)
+
+    return exported(trained, request, {"out": merged, "adapter": adapter, "merged": merged, "gguf": gguf})
+
+
+def _require_forms(run: str, request: Mapping[str, Any], *, adapters: bool) -> None:
+    if request.get("adapter") and not adapters:
+        raise RecipeError(
+            f"{run} learned the whole model, and --adapter is for adapters: export it with --merged or --gguf"
+        )
+    if request.get("out") and adapters:
+        raise RecipeError(
+            f"{run} learned adapters, and --out does not say whether they or the whole model is meant: give --adapter"
+            f" {request['out']} or --merged {request['out']}"
+        )
+
+
+def words_of(tokenizer: ChatTokenizer) -> Words:
+    """Returns the tokenizer as a GGUF file needs it."""
+    identity = tokenizer.identity()
+    return Words(
+        content=json.loads(identity["tokenizer"]),
+        name=tokenizer.name,
+        special=tokenizer.tokens,
+        beginning=tokenizer.beginning,
+        end=tokenizer.end_of_text,
+        stops=tokenizer.stops(),
+        template=identity["template"],
+    )
 
 
 def _write_model(folder: Path, recipe: Any, own: Any, learned: Any) -> int:

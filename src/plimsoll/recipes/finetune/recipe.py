@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from plimsoll.data.same_data import files_facts, require_same_files
 from plimsoll.errors import RecipeError
+from plimsoll.levers.lora_targets import kernels_to_adapt, patterns_of
 from plimsoll.levers.records.mlp_chunk import chunks_of
 from plimsoll.models.pretrained.find import find_folder, find_shape
 from plimsoll.models.pretrained.shape import PretrainedShape
@@ -157,7 +158,8 @@ class Finetune(AdamWRecipe):
 
     @property
     def supported_levers(self) -> tuple[str, ...]:
-        return (*super().supported_levers, "frozen_bits") if self.lora_rank else super().supported_levers
+        frozen = ("frozen_bits", "embedding_bits") if self.lora_rank else ()
+        return (*super().supported_levers, *frozen)
 
     @property
     def attention_chunks(self) -> tuple[int, ...]:
@@ -184,14 +186,21 @@ class Finetune(AdamWRecipe):
 
     @cached_property
     def shape(self) -> PretrainedShape:
-        """Shape of the published model."""
+        """Shape of the published model, which the options fit."""
         shape = find_shape(self.pretrained)
         if self.seq_len > shape.positions:
             raise RecipeError(
                 f"--seq-len {self.seq_len:,} is more than the {shape.positions:,} tokens that {self.pretrained} was"
-                " made to read at once: lower it"
+                " made to read at once: lower it to that, or name a model that reads more"
             )
+        if self.lora_rank:
+            kernels_to_adapt(shape.leaves(), patterns_of(self.lora_targets), self.lora_rank)
         return shape
+
+    @property
+    def adapted(self) -> tuple[str, ...]:
+        """Paths of the kernels beside which adapters are learned."""
+        return tuple(kernels_to_adapt(self.shape.leaves(), patterns_of(self.lora_targets), self.lora_rank))
 
     def batch_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
         from plimsoll.data.chat.rows import DTYPES

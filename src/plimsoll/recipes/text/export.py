@@ -1,4 +1,4 @@
-"""A language model that was trained here as a Hugging Face folder, which `transformers` loads.
+"""A language model that was trained here, as a Hugging Face folder for `transformers` and as a GGUF file for llama.cpp.
 
 `models/decoder.py` is a Llama of the plainest kind, so its tensors only get their published names and are turned over.
 """
@@ -18,34 +18,81 @@ from plimsoll.errors import RecipeError
 from plimsoll.levers.weight_bits import readable
 from plimsoll.models.decoder import NORM_EPSILON, Decoder
 from plimsoll.models.language import NextToken
+from plimsoll.models.pretrained.gguf_file import Words, require_writable, write_gguf
 from plimsoll.models.pretrained.safetensors_folder import SINGLE
-from plimsoll.models.pretrained.shape import KERNELS, NORMS
+from plimsoll.models.pretrained.shape import KERNELS, NORMS, PretrainedShape, Rotary
 from plimsoll.models.rotary import BASE
 from plimsoll.models.sizing import DecoderShape
-from plimsoll.recipes.writing import new_folder
+from plimsoll.recipes.exported import exported
 from plimsoll.types import TrainedRun
 
 
 def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Writes the folder `request["out"]`, whole or not at all.
+    """Writes what is asked for, and returns `recipes.exported.exported`.
+
+    Args:
+        trained: The run.
+        request: `merged` (or `out`), a Hugging Face folder; `gguf`, a file for llama.cpp, with `gguf_type` for the type
+            of its kernels (None: float32).
 
     Raises:
-        RecipeError: It exists and is not empty.
+        RecipeError: A place is taken, an adapter is asked for, or the gguf package is missing.
     """
-    if request.get("merged"):
-        raise RecipeError(f"--merged is for adapters of finetune, and {trained.run} has none: leave it out")
+    if request.get("adapter"):
+        raise RecipeError(f"--adapter is for adapters of finetune, and {trained.run} has none: give --merged or --gguf")
     task = trained.recipe.task(trained.plan.compute(jax.default_backend()))
     assert isinstance(task, NextToken)
     assert isinstance(task.decoder, Decoder)
+    shape = task.decoder.shape
     tokenizer = load_tokenizer(Path(trained.run).expanduser() / "tokenizer.json")
     length = trained.recipe.batch_spec(1)["input_ids"][0][1]
-    tensors = published(readable(trained.params()["trainable"]), task.decoder.shape)
-    with new_folder(request["out"]) as folder:
-        write(folder, tensors, config_of(task.decoder.shape, length, end=tokenizer.end_of_text), tokenizer)
-    out = Path(request["out"]).expanduser().absolute()
-    parameters = sum(tensor.size for tensor in tensors.values())
-    size = sum(path.stat().st_size for path in out.iterdir())
-    return {"run": trained.run, "step": trained.step, "out": str(out), "parameters": parameters, "bytes": size}
+    tensors = published(readable(trained.params()["trainable"]), shape)
+    words = _words(tokenizer, trained.run)
+    if request.get("gguf"):
+        require_writable(_pretrained(shape, length), words)
+
+    def merged(folder: Path) -> int:
+        write(folder, tensors, config_of(shape, length, end=tokenizer.end_of_text), tokenizer)
+        return sum(tensor.size for tensor in tensors.values())
+
+    def gguf(path: Path) -> int:
+        how: dict[str, Any] = {"kind": request.get("gguf_type") or "f32", "words": words}
+        name = Path(trained.run).name
+        return write_gguf(path, _pretrained(shape, length), lambda name: iter([tensors[name]]), name=name, **how)
+
+    return exported(trained, request, {"out": merged, "merged": merged, "gguf": gguf})
+
+
+def _pretrained(shape: DecoderShape, length: int) -> PretrainedShape:
+    """Returns the Llama that the decoder is."""
+    return PretrainedShape(
+        architecture="llama",
+        vocab=shape.vocab,
+        width=shape.width,
+        layers=shape.layers,
+        heads=shape.heads,
+        key_heads=shape.heads,
+        head_width=shape.head_width,
+        inner=shape.inner,
+        norm_epsilon=NORM_EPSILON,
+        rotary=Rotary(theta=BASE),
+        tied=shape.tied,
+        positions=length,
+    )
+
+
+def _words(tokenizer: TextTokenizer, run: str) -> Words:
+    """Returns the tokenizer as a GGUF file needs it: a document begins after the end of the one before."""
+    end = tokenizer.end_of_text
+    return Words(
+        content=json.loads(tokenizer.to_json()),
+        name=f"{run}/tokenizer.json",
+        special={"bos_token": tokenizer.end_of_text_token},
+        beginning=None,
+        end=end,
+        stops=frozenset([end]),
+        template=None,
+    )
 
 
 def published(params: Mapping[str, Any], shape: DecoderShape) -> dict[str, np.ndarray]:

@@ -1,0 +1,152 @@
+"""Fine-tuning in Python: `plimsoll.finetune` names a model and records; the result is planned, trained and exported."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict, Unpack
+
+from plimsoll.api.export import GgufType, Place
+from plimsoll.api.export import export as export_run
+from plimsoll.api.plan import Say, plan
+from plimsoll.api.train import train
+from plimsoll.errors import RecipeError
+from plimsoll.planned import Planned
+from plimsoll.recipes.base import Pinned
+from plimsoll.recipes.finetune.recipe import Finetune
+from plimsoll.runs.folder import RunFolder
+
+RUN = "runs/finetune"
+"""Folder of a run that is not named."""
+
+
+class FinetuneOptions(TypedDict, total=False):
+    """Options of the recipe `finetune` besides its model and records: the fields of `Finetune`, described there."""
+
+    dataset_config: str | None
+    split: str
+    validation_id: str | None
+    max_examples: int | None
+    validation_tokens: int
+    loss_on: Literal["assistant", "all"]
+    chat_template: str | None
+    seq_len: int
+    truncate: bool
+    lora_rank: int
+    lora_alpha: float | None
+    lora_targets: str
+    lora_dropout: float
+    rslora: bool
+    init_from: str | None
+    batch_size: int
+    gradient_accumulation_steps: int
+    steps: int | None
+    epochs: float | None
+    seed: int
+    ema_decay: float
+    learning_rate: float
+    warmup_steps: int
+    weight_decay: float
+    beta2: float
+    clip_norm: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tune(Pinned):
+    """A model, the records it learns, and how: what `plimsoll.finetune` returns."""
+
+    run: str = RUN
+    """Folder of the run that `train` begins or continues, and that `export` reads."""
+
+    def plan(self, **options: Any) -> Planned:
+        """Returns `plimsoll.plan` of it.
+
+        Args:
+            options: Those of `plimsoll.plan`, like `chip="rtx4090"` or `memory="20GiB"`.
+
+        Raises:
+            BudgetError: No plan fits the memory.
+        """
+        return plan(self, **options)
+
+    def train(
+        self, *, memory: str | int | None = None, chip: str | None = None, say: Say = print, **options: Any
+    ) -> RunFolder:
+        """Plans and trains in a process of its own, or continues the run, and returns its folder.
+
+        Args:
+            memory: Budget, like 20GiB; by default what is available, less a margin, or what the chip has.
+            chip: Device of this machine; by default the accelerator that is here, else the CPU.
+            say: Function that is called with messages.
+            options: Further options of `plimsoll.train`, like `max_steps=100`.
+
+        Raises:
+            PlimsollError: It is refused, or the training process fails.
+        """
+        return train(self, say=say, **{"run": self.run, **options}, memory=memory, chip=chip)
+
+    def export(
+        self,
+        adapter: Place = None,
+        *,
+        merged: Place = None,
+        gguf: Place = None,
+        gguf_type: GgufType | None = None,
+        step: str = "best",
+    ) -> dict[str, Any]:
+        """Writes what was trained for other programs, and returns place, parameters and bytes of each form.
+
+        Args:
+            adapter: Folder for the adapters, which `peft.PeftModel.from_pretrained` takes.
+            merged: Folder for the whole model, which `transformers` loads.
+            gguf: File for the whole model, which llama.cpp and Ollama run.
+            gguf_type: Type of its kernels; None: as `merged` has them.
+            step: Number of a checkpoint, `last`, or `best`.
+
+        Raises:
+            CheckpointError: Nothing has been saved yet.
+            RecipeError: A place is taken, or there is no such form.
+        """
+        return export_run(self.run, adapter=adapter, merged=merged, gguf=gguf, gguf_type=gguf_type, step=step)
+
+
+def finetune(
+    pretrained: str | os.PathLike[str],
+    *,
+    data: str | os.PathLike[str] = "",
+    frozen_bits: Literal[32, 16, 8, 4] | None = None,
+    pins: Mapping[str, Any] | None = None,
+    run: str | os.PathLike[str] = RUN,
+    **options: Unpack[FinetuneOptions],
+) -> Tune:
+    """Returns a published model that is to be tuned on records; reads no weights and no record yet.
+
+    Args:
+        pretrained: Folder of a Llama, Mistral, Qwen or Gemma, or its id on the Hugging Face hub.
+        data: Records: a .jsonl, .json or .parquet file, a folder of them, or a hub id. Not needed to plan.
+        frozen_bits: Bits of the model's own weights beside adapters; None: the planner chooses.
+        pins: Further levers that keep a value, by name, like `{"micro_batch": 1}`.
+        run: Folder of the run.
+        options: Options of the recipe, like `lora_rank=16`, `seq_len=4096`, `epochs=2`.
+
+    Raises:
+        RecipeError: An option is unknown, or does not go with another.
+
+    Example:
+        >>> tune = plimsoll.finetune("Qwen/Qwen2.5-7B-Instruct", data="chats.jsonl", frozen_bits=4, seq_len=4096)
+        >>> print(plimsoll.plan(tune, chip="rtx4090"))
+        >>> tune.train(memory="20GiB")
+        >>> tune.export("adapter/")
+    """
+    known = [field.name for field in dataclasses.fields(Finetune) if field.name not in ("pretrained", "dataset_id")]
+    if unknown := [name for name in options if name not in known]:
+        near = difflib.get_close_matches(unknown[0], known, n=1)
+        raise RecipeError(
+            f"finetune has no option {unknown[0]}" + (f": did you mean {near[0]}?" if near else f"; there are {known}")
+        )
+    recipe = Finetune(pretrained=os.fspath(pretrained), dataset_id=os.fspath(data), **options)
+    levers = dict(pins or {}) if frozen_bits is None else {"frozen_bits": frozen_bits, **(pins or {})}
+    return Tune(recipe=recipe, pins=levers, run=os.fspath(run))

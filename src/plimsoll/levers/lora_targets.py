@@ -1,0 +1,84 @@
+"""Which kernels get an adapter (lora.py): what `--lora-targets` names, held against the leaves of a model. No JAX."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from plimsoll.errors import RecipeError
+
+KERNELS = {
+    "q": "query", "k": "key", "v": "value", "o": "out", "gate": "gate", "up": "up", "down": "down",
+}  # fmt: skip
+"""Short name of a target to the kernel's name in our models."""
+ALL_LINEAR = "all-linear"
+
+
+def patterns_of(targets: str | Sequence[str]) -> tuple[str, ...]:
+    """Returns regular expressions of leaf paths, like `blocks/query/kernel`, from what `--lora-targets` says.
+
+    Args:
+        targets: `all-linear`, every kernel of the blocks; short names (`q,k,v,o,gate,up,down`), as one text or several;
+            or anything else, a regular expression that matches a path from its beginning to its end.
+
+    Raises:
+        RecipeError: Nothing is named, or a pattern is no regular expression.
+    """
+    names = [name.strip() for name in targets.split(",")] if isinstance(targets, str) else list(targets)
+    if names == [ALL_LINEAR]:
+        return ("blocks/[^/]+/kernel",)
+    if names and all(name in KERNELS for name in names):
+        return tuple(f"blocks/{KERNELS[name]}/kernel" for name in names)
+    patterns = (targets,) if isinstance(targets, str) else tuple(targets)
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as problem:
+            raise RecipeError(
+                f"--lora-targets {pattern} is neither {', '.join(KERNELS)} nor {ALL_LINEAR}, and no regular expression"
+                f" of leaf paths ({problem}): name some of these, separated by commas"
+            ) from None
+    if not any(patterns):
+        raise RecipeError(f"--lora-targets names nothing: give some of {','.join(KERNELS)}, or {ALL_LINEAR}")
+    return patterns
+
+
+def kernels_to_adapt(
+    leaves: Mapping[str, tuple[int, ...]], patterns: Sequence[str], rank: int
+) -> dict[str, tuple[int, ...]]:
+    """Returns path and shape of every kernel that gets an adapter.
+
+    Args:
+        leaves: Path and shape of every leaf of the model.
+        patterns: From `patterns_of`.
+        rank: Rank of the adapters.
+
+    Raises:
+        RecipeError: The patterns match nothing, or everything, or no kernel, or one of a smaller rank.
+    """
+    found = {name: shape for name, shape in leaves.items() if any(re.fullmatch(p, name) for p in patterns)}
+    asked = " or ".join(patterns)
+    if not found:
+        raise RecipeError(f"no leaf matches {asked}: LoRA would learn nothing. The leaves are {', '.join(leaves)}")
+    if len(found) == len(leaves) > 1:
+        raise RecipeError(
+            f"{asked} matches every leaf, norms and embeddings too, and LoRA is for kernels: name some of"
+            f" {','.join(KERNELS)}, or {ALL_LINEAR}, or a narrower pattern. The leaves are {', '.join(leaves)}"
+        )
+    for name, shape in found.items():
+        if len(shape) < 2:
+            raise RecipeError(f"LoRA is for kernels, and {name} is of shape {shape}: narrow the pattern")
+        inner, cols = shape[-2:]
+        if rank > min(inner, cols):
+            raise RecipeError(
+                f"LoRA of rank {rank} is more than {name} of {inner} x {cols} has: at most {min(inner, cols)}"
+            )
+    return found
+
+
+def named(paths: Sequence[str]) -> str:
+    """Returns `--lora-targets` for these paths: short names, where each has one."""
+    short = {f"blocks/{kernel}/kernel": name for name, kernel in KERNELS.items()}
+    if all(path in short for path in paths):
+        return ",".join(name for path, name in short.items() if path in paths)
+    return "|".join(re.escape(path) for path in paths)

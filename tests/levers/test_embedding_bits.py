@@ -1,0 +1,122 @@
+"""A frozen embedding and output layer in fewer bits: the loss of what the codes mean, in the bytes of the codes."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plimsoll.api.pins import require_levers
+from plimsoll.errors import RecipeError
+from plimsoll.levers.frozen import Packed, columns, packed, widened
+from plimsoll.levers.registry import LEVERS
+from plimsoll.models.pretrained.language import PretrainedNextToken
+from plimsoll.planned import Plan
+from plimsoll.training.program import compiled, lower, tree_bytes
+from plimsoll.types import Compute
+from pretrained_folders import LLAMA, drawn
+from tuning_files import SHAPE, small
+
+WIDE = replace(LLAMA, vocab=512, width=128, layers=1)
+PLAN = Plan(
+    chip="cpu", micro_batch=4, accumulation=1, remat="none", loss_chunk=0, precision="float32", prefetch=0,
+    async_save=False, frozen_bits=4,
+)  # fmt: skip
+
+
+def how(bits):
+    return Compute(further=(("embedding_bits", bits),))
+
+
+def batch():
+    ids = np.random.default_rng(0).integers(0, 200, (2, 17)).astype(np.int32)
+    return {"input_ids": ids[:, :-1], "labels": ids[:, 1:]}
+
+
+def words(params):
+    return {name: params[name] for name in ("embedding", "head") if name in params}
+
+
+def loss_of(task, weights):
+    return jax.jit(lambda weights: task.loss({"trainable": weights}, None, batch(), None, train=False)[0].total)(
+        weights
+    )
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_columns_of_a_packed_kernel_are_rows_of_what_it_means(bits):
+    table = jnp.asarray(np.random.default_rng(0).standard_normal((40, 128), np.float32))
+    kernel, at = packed(table.T, bits), jnp.array([[3, 3, 39], [0, 7, 20]])
+    np.testing.assert_array_equal(columns(kernel, at), widened(kernel).T[at])
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("bits", [8, 4])
+def test_the_loss_is_that_of_the_table_which_the_codes_mean(bits, tied):
+    shape = replace(WIDE, tied=tied)
+    task = PretrainedNextToken(shape, how(bits))
+    params = task.model.init(jax.random.key(0))
+    stored = task.stored(params, 32)
+    assert all(isinstance(leaf, Packed) and leaf.bits == bits for leaf in words(stored).values())
+    assert set(words(stored)) == ({"embedding"} if tied else {"embedding", "head"})
+    meant = stored | {"embedding": widened(stored["embedding"]).T}
+    meant |= {} if tied else {"head": widened(stored["head"])}
+    found = loss_of(task, stored)
+    np.testing.assert_allclose(found, loss_of(task, meant), rtol=1e-6)
+    assert found != loss_of(task, params)
+
+
+def test_by_default_they_are_kept_as_they_were():
+    task, plain = PretrainedNextToken(WIDE, how(16)), PretrainedNextToken(WIDE, Compute())
+    params = task.model.init(jax.random.key(0))
+    for bits in (32, 4):
+        stored = task.stored(params, bits)
+        jax.tree.map(np.testing.assert_array_equal, stored, plain.stored(params, bits))
+        size = 4 if bits == 32 else 2
+        assert [leaf.dtype.itemsize for leaf in words(stored).values()] == [size, size]
+
+
+def test_published_weights_are_read_into_the_same_codes(tmp_path):
+    recipe = small(tmp_path)
+    task = recipe.task(how(4))
+    params = task.init(jax.random.key(0))
+    blank = params | {"frozen": task.stored(params["frozen"], 4)}
+    base = recipe.begin(blank)["frozen"]["base"]
+    published = drawn(SHAPE)
+    expected = packed(jnp.asarray(published["model.embed_tokens.weight"]).T, 4)
+    jax.tree.map(np.testing.assert_array_equal, base["embedding"], expected)
+    jax.tree.map(
+        np.testing.assert_array_equal, base["head"], packed(jnp.asarray(published["lm_head.weight"]).T, 4)
+    )  # fmt: skip
+
+
+def test_the_plan_and_the_compiled_step_count_the_bytes_of_the_codes(tmp_path):
+    recipe = replace(small(tmp_path), seq_len=16)
+
+    def bytes_of(bits):
+        plan = PLAN.with_levers(embedding_bits=bits)
+        batch = recipe.batch_spec(4)
+        with jax.numpy_dtype_promotion("standard"):  # optax multiplies floats by its int32 count
+            task, rule = recipe.task(plan.compute("cpu")), recipe.update_rule(10, plan.storage)
+            program = lower(task, rule, plan, batch=batch, evaluation_batch=batch)
+        stats = compiled(program.step).memory_analysis()
+        assert stats.alias_size_in_bytes == tree_bytes(program.state)
+        return tree_bytes(program.state), stats.argument_size_in_bytes
+
+    (state, arguments), (fewer_state, fewer_arguments) = bytes_of(16), bytes_of(4)
+    groups = -(-SHAPE.width // 64)  # of one table: half a byte a code, two bytes a scale
+    saved = 2 * SHAPE.vocab * (2 * SHAPE.width - groups * (32 + 2))
+    assert state - fewer_state == arguments - fewer_arguments == saved
+
+
+def test_it_is_the_users_choice_and_for_frozen_weights_alone(tmp_path):
+    lever = LEVERS["embedding_bits"]
+    assert lever.by_user
+    recipe = small(tmp_path)
+    assert lever.missing(4, recipe.supported_levers) is None
+    whole = replace(recipe, lora_rank=0)
+    assert lever.missing(4, whole.supported_levers) is not None
+    assert lever.missing(16, whole.supported_levers) is None
+    with pytest.raises(RecipeError, match="--embedding-bits cannot be 5"):
+        require_levers({"embedding_bits": 5})
