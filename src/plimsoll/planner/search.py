@@ -275,15 +275,12 @@ class Search:
         known = [(view, bytes_) for view, bytes_ in needed if self._next(view) in (None, "rehearse", "measure")]
         confirmed = {view: SMALL_BYTES * self._is_confirmed(view) for view, _ in known}
         best = min(known, key=lambda each: each[1].likely * (1 - confirmed[each[0]]), default=None)
-        if best is not None and self._processes_unknown():
-            yield self._question(best[0], "rehearse", 1.0)
-            return
         over = best[1].likely if best is not None else 2 * max((bytes_.low for _, bytes_ in needed), default=1.0)
         wanted, least = False, min((view.micro for view, _ in needed), default=0)
         for view, bytes_ in needed:
             verb = self._next(view)
             gain = with_hope(bytes_, over).expected_gain(over) / over if over else 1.0
-            if view.micro == least and self.beliefs.is_last(view.combination, least):
+            if view.micro == least and verb != "rehearse" and self.beliefs.is_last(view.combination, least):
                 # Whatever traces say: by the order of levers nothing is smaller. So it is where a search begins.
                 gain = max(gain, 1.0 if best is None else 2 * SMALL_BYTES)
             if verb not in (None, "measure") and (best is None or view is not best[0]) and gain > SMALL_BYTES:
@@ -336,9 +333,8 @@ class Search:
         return None if self._is_confirmed(view) else "rehearse"
 
     def _processes_unknown(self) -> bool:
-        """Returns whether what is known worst is what a process weighs."""
-        known = self.prices.processes or self.static.imported_bytes
-        return self.prices.weighs_processes and not known
+        """Returns whether what all candidates are off by alike is what a process weighs."""
+        return self.prices.weighs_processes and not self.prices.processes
 
     def _nothing_compiles(self) -> bool:
         compiled = any(known.compiled for known in self.beliefs.known.values())
