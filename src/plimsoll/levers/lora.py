@@ -27,16 +27,11 @@ from jaxtyping import Float, UInt32
 
 from plimsoll.errors import RecipeError
 from plimsoll.levers.frozen import FrozenBits, Packed, frozen_dot, over_tiles, stored
+from plimsoll.levers.lora_targets import ALL_LINEAR, KERNELS, patterns_of
 from plimsoll.levers.offload import on_host
 from plimsoll.levers.precision import Form, Precision, dot
 from plimsoll.levers.weight_bits import GOLDEN, random_bits
 from plimsoll.types import Batch, Carry, LossSum, Metrics, Params, StoresFrozen, Task
-
-KERNELS = {
-    "q": "query", "k": "key", "v": "value", "o": "out", "gate": "gate", "up": "up", "down": "down",
-}  # fmt: skip
-"""Short name of a target to the kernel's name in our models."""
-ALL_LINEAR = "all-linear"
 
 
 @partial(
@@ -139,35 +134,6 @@ def _backward(kind: _Kind, kept: Any, grad: Array):
 
 
 _adapted.defvjp(_forward, _backward)
-
-
-def patterns_of(targets: str | Sequence[str]) -> tuple[str, ...]:
-    """Returns regular expressions of leaf paths, like `blocks/query/kernel`, from what `--lora-targets` says.
-
-    Args:
-        targets: `all-linear`, every kernel of the blocks; short names (`q,k,v,o,gate,up,down`), as one text or several;
-            or anything else, a regular expression that matches a path from its beginning to its end.
-
-    Raises:
-        RecipeError: Nothing is named, or a pattern is no regular expression.
-    """
-    names = [name.strip() for name in targets.split(",")] if isinstance(targets, str) else list(targets)
-    if names == [ALL_LINEAR]:
-        return ("blocks/[^/]+/kernel",)
-    if names and all(name in KERNELS for name in names):
-        return tuple(f"blocks/{KERNELS[name]}/kernel" for name in names)
-    patterns = (targets,) if isinstance(targets, str) else tuple(targets)
-    for pattern in patterns:
-        try:
-            re.compile(pattern)
-        except re.error as problem:
-            raise RecipeError(
-                f"--lora-targets {pattern} is neither {', '.join(KERNELS)} nor {ALL_LINEAR}, and no regular expression"
-                f" of leaf paths ({problem}): name some of these, separated by commas"
-            ) from None
-    if not any(patterns):
-        raise RecipeError(f"--lora-targets names nothing: give some of {','.join(KERNELS)}, or {ALL_LINEAR}")
-    return patterns
 
 
 class LoRA:
