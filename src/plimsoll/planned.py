@@ -246,6 +246,38 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TriedValue:
+    """A value of an option for which a plan was looked for."""
+
+    value: int
+    needed_bytes: int | None
+    """The smallest budget that it fits in; None where there is no plan of it."""
+    fits: bool
+    free: bool
+    """Whether all levers were free, and not those of the smallest plan of another value."""
+    refused: str = ""
+    """Why there is no plan of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Largest:
+    """The largest value of an option that fits, and how it was found (api/largest.py)."""
+
+    option: str
+    """Name of the option, with hyphens."""
+    value: int
+    next_value: int | None
+    """One step larger; None where the option ends at the value."""
+    next_needed_bytes: int | None
+    """The smallest budget that this would fit in; None where nobody knows."""
+    bounded_by: Literal["bytes", "option", "recipe", "time"]
+    """What keeps it from being larger: the budget, where the option ends, a refusal of the recipe, or the time."""
+    reason: str
+    tried: tuple[TriedValue, ...] = ()
+    """Values in the order in which they were tried."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Buffer:
     """A temporary of the compiled step, and where it comes from."""
 
@@ -305,11 +337,17 @@ class Planned:
     """Bytes of the checkpoints that the run keeps (training/disk.py)."""
     without_cudnn: str = ""
     """Why attention on a GPU is not cuDNN's; empty where it is, where nothing attends, and on other chips."""
+    largest: Largest | None = None
+    """The value that was looked for; None where none was."""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the object that `plan --json` prints."""
+        largest = {} if self.largest is None else {"largest": self.largest.value}
+        if self.largest is not None:
+            largest["largest_search"] = dataclasses.asdict(self.largest)
         return {
             "fits": True,
+            **largest,
             "recipe": self.recipe,
             "parameters": self.parameters,
             "budget_bytes": self.ledger.budget_bytes,

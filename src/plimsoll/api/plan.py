@@ -10,9 +10,11 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from plimsoll.api import accelerator, notebook
+from plimsoll.api import largest as largest_option
 from plimsoll.api.accelerator import Card
 from plimsoll.api.mesh import over_devices
 from plimsoll.api.pins import require_levers, require_supported
@@ -70,11 +72,13 @@ def plan(
     margin_bytes: int = 0,
     within: str | float | None = None,
     smallest: bool = False,
+    largest: str | None = None,
     say: Say = lambda text: None,
 ) -> Planned:
     """Returns the fastest plan for `recipe` whose predicted peak fits `memory`; allocates nothing unless `measure`.
 
-    With `smallest` it is the plan that needs least, whatever `memory` is.
+    With `smallest` it is the plan that needs least, whatever `memory` is. With `largest`, the name of an option like
+    "seq_len", it is the plan of the largest value that fits, which stands in its field `largest` (api/largest.py).
 
     `chip` is one of `plimsoll chips`; without it the accelerator that is here, else the CPU. A `card` of that kind that
     is in this machine compiles the plans itself, and times them if `measure`; one that nobody passed is looked for.
@@ -103,12 +107,31 @@ def plan(
             f"{target.name} is in no list of chips, and JAX cannot use as many of them here: its rates are not known."
             " Add it to a chip file (docs/chips.md)"
         )
-    seconds = WITHIN[target.platform] if within is None else parse_seconds(within)
+    usual = WITHIN if largest is None else largest_option.WITHIN
+    seconds = usual[target.platform] if within is None else parse_seconds(within)
     if not 0 < seconds <= MOST_SECONDS:
         raise RecipeError(
             f"--within must be above 0 and at most 24h, got {within}: planning takes seconds. 10s is often enough"
         )
     budget = budget_bytes(memory, target, card, say)
+    if largest is not None:
+        if smallest or measure:
+            raise RecipeError(
+                f"--largest {largest} looks for a value by its smallest plan, and times none: leave out --floor and"
+                " --measure"
+            )
+        again = {"name": name, "memory": budget, "host_memory": host_memory, "mesh": mesh, "processes": processes}
+        again |= {"chip": "cpu" if target.platform == "cpu" else chip, "card": card, "numerics": numerics}
+        again |= {"prepared": prepared, "margin_bytes": margin_bytes, "say": say}
+        return largest_option.find_largest(
+            recipe,
+            largest_option.steps_of(recipe, largest, devices=target.devices),
+            partial(plan, **again),
+            pins=pins,
+            budget_bytes=budget,
+            within=seconds,
+            say=say,
+        )
     if measure:
         accelerator.require_free(card, target, budget)
     samples, cache, cache_limit = None, cache_folder(), limit_bytes()

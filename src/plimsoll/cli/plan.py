@@ -25,6 +25,8 @@ def plan(arguments: list[str]) -> int:
         raise RecipeError(
             "--price is for --compare, which says what the same costs on several chips: add it, or leave it out"
         )
+    if options.largest is not None:
+        _require_largest_alone(options, options.largest, arguments)
     if options.settings:
         return _settings(name, options)
     if options.compare is not None:
@@ -35,6 +37,7 @@ def plan(arguments: list[str]) -> int:
     if options.picture is not None:
         picture.require_picture(options.picture)
     here = {"chip": options.chip, "mesh": options.mesh, "measure": options.measure, "smallest": options.floor}
+    here |= {"largest": options.largest}
     try:
         planned = find_plan(options.recipe, **here, **_budgets_and_levers(name, options))
     except BudgetError as problem:
@@ -110,6 +113,23 @@ def _budgets_and_levers(name: str, options: PlanOptions) -> dict[str, Any]:
         "pins": options.levers.pins(),
         "say": lambda text: print(f"  {text} ...", file=sys.stderr),
     }
+
+
+def _require_largest_alone(options: PlanOptions, option: str, arguments: Sequence[str]) -> None:
+    """Raises RecipeError where the option is given a value, too, or where another kind of plan is asked for."""
+    for word, after in zip(arguments, [*arguments[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        if name.replace("_", "-") == f"--{option}":
+            raise RecipeError(
+                f"{name} {value if equals else after} asks for one value, and --largest {option} for the largest that"
+                " fits: leave one of them out"
+            )
+    others = [f"--{name}" for name in ("settings", "compare", "floor", "frontier", "measure") if getattr(options, name)]
+    if others:
+        raise RecipeError(
+            f"--largest {option} plans for the largest value that fits one budget, and {', '.join(others)} asks for"
+            f" something else: leave out {' and '.join(others)}, or --largest"
+        )
 
 
 def _require_absent(options: PlanOptions, single_plan_options: Sequence[str], several: str, flag: str) -> None:

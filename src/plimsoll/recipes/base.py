@@ -164,6 +164,15 @@ class Recipe(ABC):
         """Tokens (or examples) that one example counts for."""
         return 1
 
+    def most(self, option: str) -> tuple[int, str] | None:
+        """Returns the largest value that an option can have, and what it is in a few words; None where nothing is
+        known that ends it.
+
+        Args:
+            option: Field that `plan --largest` asks about.
+        """
+        return (MOST_EXAMPLES, "the most examples that a step counts") if option == "batch_size" else None
+
     @property
     def loss_rows(self) -> int | None:
         """Rows of logits that an example has, which a loss in chunks cuts; None where that is not known."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plimsoll.levers.registry import LEVERS, in_words
-from plimsoll.planned import Plan, Planned
+from plimsoll.planned import Largest, Plan, Planned, TriedValue
 from plimsoll.report.layout import (
     UNKNOWN,
     Cells,
@@ -42,7 +42,7 @@ def plan_table(planned: Planned) -> str:
         f"plan for {planned.recipe} on {planned.plan.chip}{where}: "
         f"{format_bytes(peak)} of {format_bytes(budget)} ({format_share(peak, budget)} of the budget)",
         "",
-        *all_labelled(chosen_rows(facts)),
+        *all_labelled([*largest_rows(planned.largest), *chosen_rows(facts)]),
         "",
         *_memory(planned),
         *all_labelled(expected_rows(facts)),
@@ -59,6 +59,20 @@ def plan_table(planned: Planned) -> str:
         lines += labelled("runner-up" if rank == 0 else "", f"{plan_words(other.plan)}: {price}")
         lines += labelled("", other.reason)
     return "\n".join(lines)
+
+
+def largest_rows(largest: Largest | None) -> list[tuple[str, str]]:
+    """Returns the value that `--largest` has found, and the values on the way to it; nothing of another plan."""
+    if largest is None:
+        return []
+    return [(f"largest {largest.option}", largest.reason), ("found by", ", ".join(map(_tried_words, largest.tried)))]
+
+
+def _tried_words(tried: TriedValue) -> str:
+    """Returns like `12,416 (22.6 GiB, too much, whatever the levers)`; the others had the levers of one near to it."""
+    size = "refused" if tried.needed_bytes is None else format_bytes(tried.needed_bytes)
+    too_much = "" if tried.fits or tried.needed_bytes is None else ", too much"
+    return f"{tried.value:,} ({size}{too_much}{', whatever the levers' if tried.free else ''})"
 
 
 def chosen_rows(planned: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -23,6 +23,7 @@ from plimsoll.models.pretrained.find import find_folder, find_shape
 from plimsoll.models.pretrained.shape import PretrainedShape
 from plimsoll.recipes.base import AdamWRecipe, Count, Prepared, Say
 from plimsoll.recipes.finetune import data
+from plimsoll.recipes.finetune.state import adapted
 from plimsoll.recipes.verbs import Shown, Verb
 from plimsoll.types import Compute, Source, Task
 from plimsoll.units import MIB
@@ -192,6 +193,15 @@ class Finetune(AdamWRecipe):
                 " made to read at once: lower it"
             )
         return shape
+
+    def most(self, option: str) -> tuple[int, str] | None:
+        if option == "seq_len":
+            return find_shape(self.pretrained).positions, f"the tokens that {self.pretrained} was made to read at once"
+        if option == "lora_rank":
+            kernels = adapted(find_shape(self.pretrained), self.lora_targets).values()
+            narrowest = min((min(sides[-2:]) for sides in kernels), default=1)  # none: the compile child refuses it
+            return narrowest, "the narrowest side of the kernels of --lora-targets"
+        return super().most(option)
 
     def batch_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
         from plimsoll.data.chat.rows import DTYPES
