@@ -165,11 +165,11 @@ class _Finder:
         while True:
             below, above = self._between()
             if self._late() and below >= 0:
-                return self._answer(below, above)
+                return self._answer(below)
             if above - below > 1:
                 self._ask(self._next(below, above))
             elif above > self.steps.last or self.points[above].settled:
-                return self._answer(below, above)
+                return self._answer(below)
             else:
                 self._ask(above, free=True)
 
@@ -307,13 +307,13 @@ class _Finder:
         shown = format_count(value) if self.steps.step == 0 else f"{value:,}"
         return f"--{self.steps.option.replace('_', '-')} {shown}"
 
-    def _answer(self, below: int, above: int) -> Planned:
+    def _answer(self, below: int) -> Planned:
         if below < 0:
             self._refuse()
-        point, beyond = self.points[below], self.points.get(above)
+        point, beyond = self.points[below], self.points.get(below + 1)
         assert point.planned is not None
         value = self.steps.value(below)
-        next_value = self.steps.value(above) if above <= self.steps.last else None
+        next_value = self.steps.value(below + 1) if below < self.steps.last else None
         planned = replace(point.planned, plan=replace(point.planned.plan, pinned=tuple(sorted(self.pins))))
         bounded_by, reason = self._bounded(planned, beyond, next_value)
         if bounded_by == "recipe" and len(self.tried) > 1 and sum(not each.refused for each in self.tried) == 1:
