@@ -14,7 +14,7 @@ from plimsoll.api import plan as api_plan
 from plimsoll.api.largest import Steps, find_largest, steps_of
 from plimsoll.cli.main import main
 from plimsoll.errors import BudgetError, RecipeError
-from plimsoll.planned import Ledger
+from plimsoll.planned import AtOnce, ByFormula, Ledger
 from plimsoll.recipes.finetune.recipe import Finetune
 from plimsoll.recipes.registry import preset
 from plimsoll.report.tables import plan_table
@@ -48,7 +48,7 @@ class Planner:
         return replace(PLANNED, plan=replace(plan, pinned=tuple(sorted(pins))), ledger=ledger)
 
 
-def found(planner, option="seq_len", recipe=RECIPE, *, pins=None, within=1000.0, expected=lambda recipe: None):
+def found(planner, option="seq_len", recipe=RECIPE, *, pins=None, within=1000.0, expected=lambda recipe, pins: None):
     return find_largest(
         recipe,
         steps_of(recipe, option),
@@ -107,7 +107,13 @@ def test_levers_that_fit_more_beyond_the_limit_are_noticed():
 def test_a_formula_saves_what_the_line_is_looked_for_with():
     needed = by_length(10**9, 70_000)
     planner = Planner(needed, 24 * 10**9)
-    answer = found(planner, expected=lambda recipe: 1.1 * needed(recipe)).largest
+
+    def expected(recipe, pins):
+        size = round(1.1 * needed(recipe))
+        smallest = ByFormula(plan=PLAN, low_bytes=size, likely_bytes=size, high_bytes=size)
+        return AtOnce(budget_bytes=planner.budget, smallest=smallest)
+
+    answer = found(planner, expected=expected).largest
     assert answer.bounded_by == "bytes"
     assert len(planner.asked) <= 5
     assert planner.asked[0][0].seq_len == pytest.approx(answer.value, rel=0.15)

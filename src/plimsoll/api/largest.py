@@ -16,11 +16,12 @@ from typing import Any
 
 from plimsoll.errors import BudgetError, RecipeError
 from plimsoll.levers.registry import LEVERS
-from plimsoll.planned import Largest, Planned, TriedValue
+from plimsoll.planned import AtOnce, Largest, Planned, TriedValue
 from plimsoll.recipes.base import Recipe
 from plimsoll.units import format_bytes, format_count
 
 Say = Callable[[str], None]
+Expected = Callable[[Recipe, Mapping[str, Any]], AtOnce | None]
 PlanOf = Callable[..., Planned]
 """`api.plan.plan` with everything but recipe, pins, time and `smallest`."""
 
@@ -99,7 +100,7 @@ def find_largest(
     pins: Mapping[str, Any],
     budget_bytes: int,
     within: float,
-    expected: Callable[[Recipe], float | None] = lambda recipe: None,
+    expected: Expected = lambda recipe, pins: None,
     say: Say = lambda text: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Planned:
@@ -112,7 +113,7 @@ def find_largest(
         pins: Levers that the user has set.
         budget_bytes: Budget of one device.
         within: Seconds after which the largest value that is confirmed is taken, or the first one that is.
-        expected: Bytes that a recipe's smallest plan should need, by formula; None where there is none.
+        expected: The answer by formula for a recipe and levers that are set; None where there is none.
         say: Called with what is being done.
         clock: Clock in seconds.
 
@@ -149,7 +150,7 @@ class _Finder:
     plan_of: PlanOf
     pins: dict[str, Any]
     budget: int
-    expected: Callable[[Recipe], float | None]
+    expected: Expected
     say: Say
     clock: Callable[[], float]
     deadline: float
@@ -159,8 +160,11 @@ class _Finder:
     tried: list[TriedValue] = field(default_factory=list)
     by_formula: bool = False
 
+    formula: dict[int, float] = field(default_factory=dict)
+    """Bytes of the smallest plan by formula, as far as they were computed."""
+
     def run(self) -> Planned:
-        self.by_formula = self.expected(self.recipe) is not None
+        self.by_formula = self.expected(self.recipe, self.pins) is not None
         self._ask(self._first())
         while True:
             below, above = self._between()
@@ -217,28 +221,36 @@ class _Finder:
         value = self.steps.value
 
         def off(each: int) -> float:
-            return known[each] - (self._by_formula(each) or 0.0)
+            return known[each] - self._by_formula(each)
 
         nearest = sorted(known, key=lambda each: (abs(known[each] - self.budget), each))[:2]
         slope = 0.0
         if len(nearest) > 1:
             slope = (off(nearest[1]) - off(nearest[0])) / (value(nearest[1]) - value(nearest[0]))
         by_line = off(nearest[0]) + slope * (value(number) - value(nearest[0]))
-        return (self._by_formula(number) or 0.0) + by_line
+        return self._by_formula(number) + by_line
 
-    def _last_below(self, bytes_of: Callable[[int], float | None], below: int, above: int) -> int:
-        """Returns the last number between the two whose bytes are within the budget, if bytes only grow."""
+    def _last_below(self, bytes_of: Callable[[int], float], below: int, above: int) -> int:
+        """Returns the last number between the two whose bytes are within the budget, as bytes only grow."""
         while above - below > 1:
             middle = (below + above) // 2
-            size = bytes_of(middle)
-            below, above = (middle, above) if size is not None and size <= self.budget else (below, middle)
+            below, above = (middle, above) if bytes_of(middle) <= self.budget else (below, middle)
         return below
 
-    def _by_formula(self, number: int) -> float | None:
-        try:
-            return self.expected(self._recipe(number))
-        except RecipeError:
-            return math.inf
+    def _by_formula(self, number: int) -> float:
+        """Returns the bytes of the smallest plan by formula; 0 where there is none, infinity where it is refused."""
+        if number not in self.formula:
+            try:
+                recipe = self._recipe(number)
+                answer = self.expected(recipe, self._pins(recipe)) if self.by_formula else None
+                self.formula[number] = 0.0 if answer is None else float(answer.smallest.likely_bytes)
+            except RecipeError:
+                self.formula[number] = math.inf
+        return self.formula[number]
+
+    def _pins(self, recipe: Recipe) -> dict[str, Any]:
+        """Returns the user's pins, and that a batch goes through at once where the largest batch is looked for."""
+        return self.pins | ({"micro_batch": recipe.effective_batch} if self.steps.option == "batch_size" else {})
 
     # What is asked.
 
@@ -268,9 +280,7 @@ class _Finder:
             if not self.points:
                 raise
             return Point(math.inf, False, settled=True, why=str(refusal))
-        pins = self.pins if free else self._usable(number, recipe) | self.pins
-        if self.steps.option == "batch_size":
-            pins = pins | {"micro_batch": recipe.effective_batch}
+        pins = self._pins(recipe) if free else self._usable(number, recipe) | self._pins(recipe)
         left = max(LEAST_SECONDS, self.deadline - self.clock())
         started = self.clock()
         try:
@@ -335,9 +345,10 @@ class _Finder:
     def _fastest(self, number: int) -> Planned | None:
         """Returns the fastest plan of a value that is not bounded by bytes; None where the time was not enough."""
         recipe = self._recipe(number)
-        pins = self.pins | ({"micro_batch": recipe.effective_batch} if self.steps.option == "batch_size" else {})
         try:
-            return self.plan_of(recipe, pins=pins, within=max(LEAST_SECONDS, self.deadline - self.clock()))
+            return self.plan_of(
+                recipe, pins=self._pins(recipe), within=max(LEAST_SECONDS, self.deadline - self.clock())
+            )
         except BudgetError:
             return None
 

@@ -10,20 +10,22 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from plimsoll.api import accelerator, notebook
 from plimsoll.api import largest as largest_option
 from plimsoll.api.accelerator import Card
+from plimsoll.api.at_once import at_once, of_plan
 from plimsoll.api.mesh import over_devices
 from plimsoll.api.pins import require_levers, require_supported
 from plimsoll.cache import cache_folder, limit_bytes, prune
-from plimsoll.errors import RecipeError
+from plimsoll.errors import BudgetError, RecipeError
 from plimsoll.levers.lever import CLASSES
 from plimsoll.levers.records.batch import PREFETCH
 from plimsoll.levers.records.blocks import without_cudnn
-from plimsoll.planned import Planned
+from plimsoll.planned import AtOnce, Planned
 from plimsoll.planner import calibration, host
 from plimsoll.planner.child import LONGEST_ANSWER, Child, Pool
 from plimsoll.planner.chips import Chip
@@ -74,6 +76,7 @@ def plan(
     smallest: bool = False,
     largest: str | None = None,
     say: Say = lambda text: None,
+    early: Callable[[AtOnce], None] = lambda answer: None,
 ) -> Planned:
     """Returns the fastest plan for `recipe` whose predicted peak fits `memory`; allocates nothing unless `measure`.
 
@@ -88,12 +91,13 @@ def plan(
     where `pins` come from, if nobody typed them. `measure` times the best few, on the chip at hand only.
     `margin_bytes` stay free, beyond the prediction, in the phases that a plan decides about: what a run that went over
     its budget has learned. `within` are the seconds that planning may take: after them the best plan that is confirmed
-    is taken, or the first one that is; by default as many as `WITHIN` has.
+    is taken, or the first one that is; by default as many as `WITHIN` has. `early` is called with the answer by formula
+    before a compiler is asked, where the recipe has a formula for the chip.
     Raises BudgetError, with the smallest peak found and what would fit, if nothing does; and RecipeError where driver
     and plug-in of an accelerator are here, and JAX cannot use it.
     """
     name, recipe = named(recipe, name)
-    pins = pins or {}
+    pins = given = pins or {}
     if chip is None:
         found = accelerator.chip_here(say, batch=pins.get("micro_batch") or recipe.effective_batch, mesh=mesh)
     else:
@@ -114,6 +118,24 @@ def plan(
             f"--within must be above 0 and at most 24h, got {within}: planning takes seconds. 10s is often enough"
         )
     budget = budget_bytes(memory, target, card, say)
+    if measure:
+        accelerator.require_free(card, target, budget)
+    samples, cache, cache_limit = None, cache_folder(), limit_bytes()
+    if calibration.is_on():
+        samples, unreadable = calibration.read(cache, calibration.key_of(recipe.kind, target.name))
+        if unreadable is not None:
+            say(unreadable)
+    requested = {
+        "recipe": name,
+        "budget_bytes": budget,
+        "host_budget_bytes": _host_budget(host_memory, target),
+        "numerics": numerics,
+        "pins": pins,
+        "pinned_by": pinned_by,
+        "measure": measure,
+        "steps": (prepared or recipe).steps if measure else None,
+        "learned": Learned(corrections=calibration.corrections(samples or []), margin_bytes=margin_bytes),
+    }
     if largest is not None:
         if smallest or measure:
             raise RecipeError(
@@ -127,32 +149,18 @@ def plan(
             recipe,
             largest_option.steps_of(recipe, largest, devices=target.devices),
             partial(plan, **again),
-            pins=pins,
+            pins=given,
             budget_bytes=budget,
             within=seconds,
+            expected=lambda changed, pins: at_once(
+                changed, _problem(changed, target, prepared, **requested | {"pins": pins}), target
+            ),
             say=say,
         )
-    if measure:
-        accelerator.require_free(card, target, budget)
-    samples, cache, cache_limit = None, cache_folder(), limit_bytes()
-    if calibration.is_on():
-        samples, unreadable = calibration.read(cache, calibration.key_of(recipe.kind, target.name))
-        if unreadable is not None:
-            say(unreadable)
-    problem = _problem(
-        recipe,
-        target,
-        prepared,
-        recipe=name,
-        budget_bytes=budget,
-        host_budget_bytes=_host_budget(host_memory, target),
-        numerics=numerics,
-        pins=pins,
-        pinned_by=pinned_by,
-        measure=measure,
-        steps=(prepared or recipe).steps if measure else None,
-        learned=Learned(corrections=calibration.corrections(samples or []), margin_bytes=margin_bytes),
-    )
+    problem = _problem(recipe, target, prepared, **requested)
+    by_formula = at_once(recipe, problem, target)
+    if by_formula is not None:
+        early(by_formula)
     about = {"recipe": to_dict(recipe), "steps": (prepared or recipe).steps or UNKNOWN_STEPS}
     command, variables = _compile_process(target, card, budget, about, say, measure=measure)
     with ExitStack() as stack:
@@ -162,7 +170,15 @@ def plan(
         how = {"about": about, "answers": cache / "answers", "longest": max(LONGEST_ANSWER, PATIENCE * seconds)}
         children = [Child(command, variables, **how) for _ in range(number)]
         compiler = stack.enter_context(Pool(children))
-        planned = search(problem, compiler, say, within=seconds, smallest=smallest, clock=compiler.clock)
+        try:
+            planned = search(problem, compiler, say, within=seconds, smallest=smallest, clock=compiler.clock)
+        except BudgetError as refusal:
+            if refusal.floor_bytes is None or (
+                compiler.doing == "estimating"
+                and calibration.ESTIMATED_OVER_COMPILED[0] * refusal.floor_bytes <= budget
+            ):
+                refusal.verdict = "uncertain"
+            raise
         if compiler.not_kept is not None:
             say(f"the next plan asks the compiler again, since its answers cannot be kept in {compiler.not_kept}")
         further = {
@@ -176,7 +192,10 @@ def plan(
             further["without_cudnn"] = without_cudnn(
                 precision=chosen.precision, chunk=chosen.attention_chunk, width=recipe.head_columns
             )
-        return notebook.ShownPlan(**vars(planned) | further)
+        if by_formula is not None:
+            further["at_once"] = replace(by_formula, chosen=of_plan(recipe, problem, planned.plan))
+        planned = notebook.ShownPlan(**vars(planned) | further)
+        return replace(planned, remarks=recipe.remarks(planned))
 
 
 def _compile_process(
@@ -229,7 +248,7 @@ def budget_bytes(
             return min(most, free)
         if parse_bytes(memory) <= most:
             return parse_bytes(memory)
-        target = dataclasses.replace(target, memory_bytes=most)
+        target = replace(target, memory_bytes=most)
     elsewhere = target if target is not None and target.platform != "cpu" else None
     if memory is None:
         available = host.available_bytes() if elsewhere is None else elsewhere.memory_bytes

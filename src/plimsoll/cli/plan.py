@@ -14,6 +14,7 @@ from plimsoll.recipes.own.files import short_name
 
 if TYPE_CHECKING:
     from plimsoll.cli.options import PlanOptions
+    from plimsoll.planned import AtOnce
 
 
 def plan(arguments: list[str]) -> int:
@@ -37,20 +38,22 @@ def plan(arguments: list[str]) -> int:
     if options.picture is not None:
         picture.require_picture(options.picture)
     here = {"chip": options.chip, "mesh": options.mesh, "measure": options.measure, "smallest": options.floor}
-    here |= {"largest": options.largest}
+    here |= {"largest": options.largest, "early": lambda answer: _print_at_once(answer, json_alone=options.json)}
     try:
         planned = find_plan(options.recipe, **here, **_budgets_and_levers(name, options))
     except BudgetError as problem:
         if options.json:
             refusal = {
                 "fits": False,
+                "verdict": problem.verdict,
                 "budget_bytes": problem.budget_bytes,
                 "floor_bytes": problem.floor_bytes,
                 "reason": str(problem),
             }
             print(json.dumps(refusal))
         raise
-    print(json.dumps(planned.to_dict()) if options.json else tables.plan_table(planned))
+    floor = {"floor_bytes": planned.ledger.needed_bytes} if options.floor else {}
+    print(json.dumps(planned.to_dict() | floor) if options.json else tables.plan_table(planned))
     if options.buffers and not options.json:
         print(f"\n{tables.buffers_table(planned)}")
     if options.frontier and not options.json:
@@ -59,6 +62,13 @@ def plan(arguments: list[str]) -> int:
         draw = picture.frontier_figure if options.frontier else picture.waterfall
         picture.save_picture(options.picture, lambda: draw(planned))
     return 0
+
+
+def _print_at_once(answer: AtOnce, *, json_alone: bool) -> None:
+    """Prints the answer by formula, and the compiled one follows; on standard error where JSON is to stand alone."""
+    from plimsoll.report import tables
+
+    print(f"{tables.at_once_table(answer)}\n", file=sys.stderr if json_alone else sys.stdout, flush=True)
 
 
 def _settings(name: str, options: PlanOptions) -> int:

@@ -22,6 +22,8 @@ from plimsoll.types import COUNTED, WHOLE, Compute, Source, Storage, Task
 if TYPE_CHECKING:
     import optax
 
+    from plimsoll.planned import Plan, Planned
+
 Count = Annotated[int, "count"]
 """A whole number that may be typed as 124M, 10k or 1.3B."""
 
@@ -172,6 +174,19 @@ class Recipe(ABC):
             option: Field that `plan --largest` asks about.
         """
         return (MOST_EXAMPLES, "the most examples that a step counts") if option == "batch_size" else None
+
+    def state_by_formula(self, storage: Storage) -> dict[str, Any] | None:
+        """Returns the fields of `planner.types.Static` of one device with the whole state, without JAX; None where
+        nobody has written them down. `temporaries` is for recipes that have them."""
+        return None
+
+    def temporaries(self, plan: Plan) -> tuple[float, float, float]:
+        """Returns the bytes that a step on one GPU needs beyond its state by formula: least, likeliest and most."""
+        raise NotImplementedError
+
+    def remarks(self, planned: Planned) -> tuple[tuple[str, str], ...]:
+        """Returns what there is to say of a plan besides its bytes: a name and a sentence each."""
+        return ()
 
     @property
     def loss_rows(self) -> int | None:

@@ -22,16 +22,17 @@ from plimsoll.levers.records.mlp_chunk import chunks_of
 from plimsoll.models.pretrained.find import find_folder, find_shape
 from plimsoll.models.pretrained.shape import PretrainedShape
 from plimsoll.recipes.base import AdamWRecipe, Count, Prepared, Say
-from plimsoll.recipes.finetune import data
-from plimsoll.recipes.finetune.state import adapted
+from plimsoll.recipes.finetune import by_formula, data
+from plimsoll.recipes.finetune.state import adapted, static_bytes
 from plimsoll.recipes.verbs import Shown, Verb
-from plimsoll.types import Compute, Source, Task
+from plimsoll.types import Compute, Source, Storage, Task
 from plimsoll.units import MIB
 
 if TYPE_CHECKING:
     from plimsoll.data.chat.encoded import Encoded
     from plimsoll.data.chat.rows import PackedRows
     from plimsoll.models.pretrained.adapters import AdapterSettings
+    from plimsoll.planned import Plan, Planned
 
 DEFAULT_EPOCHS = 1.0
 PATHS = ("pretrained", "dataset_id", "validation_id", "chat_template", "init_from")
@@ -202,6 +203,15 @@ class Finetune(AdamWRecipe):
             narrowest = min((min(sides[-2:]) for sides in kernels), default=1)  # none: the compile child refuses it
             return narrowest, "the narrowest side of the kernels of --lora-targets"
         return super().most(option)
+
+    def state_by_formula(self, storage: Storage) -> dict[str, Any]:
+        return static_bytes(self, storage)
+
+    def temporaries(self, plan: Plan) -> tuple[float, float, float]:
+        return by_formula.temporaries(self, plan)
+
+    def remarks(self, planned: Planned) -> tuple[tuple[str, str], ...]:
+        return (("what LoRA saves", by_formula.saved_by_adapters(self, planned)),) if self.lora_rank else ()
 
     def batch_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
         from plimsoll.data.chat.rows import DTYPES
