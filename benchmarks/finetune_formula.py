@@ -51,14 +51,13 @@ def main() -> None:
     errors = [row["likely"] / row["compiled"] - 1 for row in measured]
     inside = sum(row["low"] <= row["compiled"] <= row["high"] for row in measured)
     print(
-        f"{inside} of {len(measured)} compiled peaks lie inside; the likeliest is off by {statistics.median(errors):+.1%}"
-        f" in the median, from {min(errors):+.1%} to {max(errors):+.1%}"
+        f"{inside} of {len(measured)} compiled peaks lie inside; the likeliest is off by"
+        f" {statistics.median(errors):+.1%} in the median, from {min(errors):+.1%} to {max(errors):+.1%}"
     )
     out = Path("bench-out")
     out.mkdir(exist_ok=True)
-    (out / "finetune_formula.json").write_text(
-        json.dumps({"seed": given.seed, "inside": inside, "rows": rows}, indent=1)
-    )
+    result = {"seed": given.seed, "inside": inside, "rows": rows}
+    (out / "finetune_formula.json").write_text(json.dumps(result, indent=1))
 
 
 def draw(dice: random.Random) -> dict[str, Any]:

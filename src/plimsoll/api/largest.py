@@ -344,11 +344,9 @@ class _Finder:
 
     def _fastest(self, number: int) -> Planned | None:
         """Returns the fastest plan of a value that is not bounded by bytes; None where the time was not enough."""
-        recipe = self._recipe(number)
+        recipe, left = self._recipe(number), max(LEAST_SECONDS, self.deadline - self.clock())
         try:
-            return self.plan_of(
-                recipe, pins=self._pins(recipe), within=max(LEAST_SECONDS, self.deadline - self.clock())
-            )
+            return self.plan_of(recipe, pins=self._pins(recipe), within=left)
         except BudgetError:
             return None
 

@@ -173,10 +173,8 @@ def plan(
         try:
             planned = search(problem, compiler, say, within=seconds, smallest=smallest, clock=compiler.clock)
         except BudgetError as refusal:
-            if refusal.floor_bytes is None or (
-                compiler.doing == "estimating"
-                and calibration.ESTIMATED_OVER_COMPILED[0] * refusal.floor_bytes <= budget
-            ):
+            estimated, floor = compiler.doing == "estimating", refusal.floor_bytes
+            if floor is None or (estimated and calibration.ESTIMATED_OVER_COMPILED[0] * floor <= budget):
                 refusal.verdict = "uncertain"
             raise
         if compiler.not_kept is not None:

@@ -66,9 +66,8 @@ def temporaries(recipe: Finetune, plan: Plan) -> tuple[float, float, float]:
     attended = QUERIES * of.queries + KEYS * of.keys + SCORES * of.scores
     block = TILES + max(attended, of.copied + 4 * of.hidden, FED * of.inner + 3 * of.hidden)
     both = several + of.gradient
-    behind = both + (
-        max(block, loss) if of.gradient > loss else block
-    )  # a gradient that does not fit where logits were
+    where_logits_were = of.gradient <= loss  # else the gradient lies beside them
+    behind = both + (block if where_logits_were else max(block, loss))
     likely = of.kept + max(several + loss, behind)
     most = of.kept + both + max(block, loss)
     low, high = (LOW, HIGH) if plan.remat in ("block", "offload") else (KEPT_LOW, KEPT_HIGH)
