@@ -394,14 +394,14 @@ class Planned:
     def verdict(self) -> Verdict:
         if self.estimate_band is None:
             return "fits" if self.ledger.fits else "does not fit"
-        ends = (self.estimate_band[f"{end}_peak_bytes"] for end in ("lowest", "highest"))
-        return verdict_of(*ends, self.ledger.budget_bytes)
+        lowest, highest = (self.estimate_band[f"{end}_peak_bytes"] for end in ("lowest", "highest"))
+        return verdict_of(lowest, highest, self.ledger.budget_bytes)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the object that `plan --json` prints."""
-        largest = {} if self.largest is None else {"largest": self.largest.value}
+        largest: dict[str, Any] = {}
         if self.largest is not None:
-            largest["largest_search"] = dataclasses.asdict(self.largest)
+            largest = {"largest": self.largest.value, "largest_search": dataclasses.asdict(self.largest)}
         return {
             "fits": True,
             "verdict": self.verdict,

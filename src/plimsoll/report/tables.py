@@ -45,7 +45,7 @@ def plan_table(planned: Planned) -> str:
         *all_labelled([*largest_rows(planned.largest), *chosen_rows(facts)]),
         "",
         *_memory(planned),
-        *all_labelled([*planned.remarks, *_by_formula_rows(planned), *expected_rows(facts)]),
+        *all_labelled([*_by_formula_rows(planned), *expected_rows(facts)]),
     ]
     if planned.scaling:
         title = "the same step on other numbers of them, by the rates"
@@ -119,11 +119,13 @@ def chosen_rows(planned: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def expected_rows(planned: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns how far predictions may be off, the disk and the time of a step, from the same as `chosen_rows`.
+    """Returns the recipe's remarks, how far predictions may be off, the disk and the time of a step.
+
+    They are of the same facts as `chosen_rows`.
 
     A plan.json of an earlier version may lack any of it.
     """
-    rows = []
+    rows = [(remark["name"], remark["text"]) for remark in planned.get("remarks", ())]
     if band := planned.get("estimate_band"):
         less, more = (f"{100 * abs(band[end]):.0f} %" for end in ("lowest", "highest"))
         lowest, highest = band["lowest_peak_bytes"], band["highest_peak_bytes"]

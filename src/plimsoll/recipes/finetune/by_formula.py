@@ -2,24 +2,22 @@
 
 The state is exact (state.py). The rest has two moments at which most is alive: the loss, with its logits, and the
 backward pass through a block, with the gradients. Factors and bounds are fitted to steps that NVIDIA's compiler made
-(docs/log.md, "The answer by formula"; `python benchmarks/finetune_formula.py` measures them).
+(docs/log.md, "The answer by formula"; `python benchmarks/finetune_formula.py` measures them). `recipe` is a
+`recipe.Finetune`, which imports this file.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from plimsoll.levers.records.blocks import without_cudnn
 from plimsoll.models.pretrained.shape import PretrainedShape
-from plimsoll.planned import Plan
+from plimsoll.planned import Plan, Planned
 from plimsoll.recipes.finetune.state import learned, static_bytes
 from plimsoll.units import MIB, format_bytes
 
-if TYPE_CHECKING:
-    from plimsoll.recipes.finetune.recipe import Finetune
-
-LOGITS = {"bfloat16": 1.5, "tf32": 2.0, "float32": 2.0, "float16": 3.0}
+LOGITS = {"bfloat16": 1.5, "tf32": 2.0, "float32": 2.0, "float16": 1.5}
 """Bytes at the loss over those of its float32 logits, by the type of products: what is rounded for them, too."""
 HIDDEN = 3.2
 """Copies of the hidden states at the loss: they, their gradient, and what it is summed in."""
@@ -27,8 +25,9 @@ QUERIES, KEYS = 9.3, 11.5
 """Copies of queries, and of keys, in the backward pass of attention."""
 FED = 6
 """Copies of the inner columns in that of the feed-forward part (`levers.mlp_chunk.mlp_chunk_bytes`)."""
-SCORES = 2.5
-"""Copies of the scores of a block of queries, where attention has no kernel."""
+SCORES, SCORES_KEPT = 3.2, 1.5
+"""Copies of the scores of a block of queries, where attention has no kernel; and of all of them, where blocks keep what
+they compute."""
 TILES = 48 * MIB
 """Kernels that are widened a tile at a time, and what products work in."""
 LOW, HIGH = 0.9, 1.1
@@ -58,7 +57,7 @@ class Sizes(NamedTuple):
     """Weights of a layer that a loop over layers copies."""
 
 
-def temporaries(recipe: Finetune, plan: Plan) -> tuple[float, float, float]:
+def temporaries(recipe: Any, plan: Plan) -> tuple[float, float, float]:
     """Returns the bytes beyond the state of a step on one GPU: least, likeliest and most."""
     of = sizes(recipe, plan)
     several = of.gradient if plan.accumulation > 1 else 0.0  # the sum, beside the gradient of a micro-batch
@@ -74,7 +73,7 @@ def temporaries(recipe: Finetune, plan: Plan) -> tuple[float, float, float]:
     return max(0.0, low * likely - ROUGH), likely, high * most
 
 
-def saved_by_adapters(recipe: Finetune, planned: Planned) -> str:
+def saved_by_adapters(recipe: Any, planned: Planned) -> str:
     """Returns what adapters save of this plan's bytes, and what they do not, in a sentence."""
     plan, predicted = planned.plan, planned.ledger.predicted
     of = sizes(recipe, plan)
@@ -90,25 +89,28 @@ def saved_by_adapters(recipe: Finetune, planned: Planned) -> str:
     return f"{text}, {format_bytes(of.logits)} of logits among them"
 
 
-def sizes(recipe: Finetune, plan: Plan) -> Sizes:
+def sizes(recipe: Any, plan: Plan) -> Sizes:
     """Returns the bytes of the arrays that a micro-batch has."""
     shape, micro = recipe.shape, plan.micro_batch
-    itemsize = 2 if plan.activations == "bfloat16" else 4
+    itemsize = 2 if plan.levers["activations"] == "bfloat16" else 4
     tokens = micro * recipe.seq_len
     rows = min(plan.loss_chunk or tokens, tokens)
-    chunk = min(plan.mlp_chunk or recipe.seq_len, recipe.seq_len)
+    chunk = min(plan.levers["mlp_chunk"] or recipe.seq_len, recipe.seq_len)
     queries, keys = shape.heads * shape.head_width, shape.key_heads * shape.head_width
     weights = sum(math.prod(sides) for (_, leaf), (_, sides) in shape.block_tensors().items() if leaf == "kernel")
     bits = plan.frozen_bits if recipe.lora_rank else plan.weight_bits
+    scores = _scores(shape, plan, recipe.seq_len)
+    of_all = 5 / 8 * 4 * scores  # four blocks of queries, each beside the keys up to its end
+    kept_scores = SCORES_KEPT * shape.layers * of_all if plan.remat == "none" else 0
     return Sizes(
         hidden=itemsize * tokens * shape.width,
         queries=itemsize * tokens * queries,
         keys=itemsize * tokens * keys,
         inner=itemsize * micro * chunk * shape.inner,
         logits=4 * rows * shape.vocab,
-        scores=_scores(shape, plan, recipe.seq_len),
+        scores=scores,
         gradient=4 * sum(math.prod(sides) for sides in learned(recipe).values()),
-        kept=itemsize * tokens * shape.layers * _kept(shape, plan),
+        kept=itemsize * tokens * shape.layers * _kept(shape, plan) + kept_scores,
         copied=weights * bits / 8 if bits >= 16 else 0,
     )
 

@@ -1,7 +1,8 @@
 """Bytes of a fine-tuning state, by arithmetic on the model's shape: what JAX would say of it, without JAX.
 
 The rules are those of `levers.frozen.stored`, `optimizers.adamw8.bits_of`, `levers.ema` and `levers.offload`, which
-decide leaf by leaf; `tests/recipes/finetune/test_state.py` holds all of it to the real state.
+decide leaf by leaf; `tests/recipes/finetune/test_state.py` holds all of it to the real state. `recipe` is a
+`recipe.Finetune`, which imports this file.
 """
 
 from __future__ import annotations
@@ -9,14 +10,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from plimsoll.levers.lora_targets import patterns_of
 from plimsoll.models.pretrained.shape import PretrainedShape
 from plimsoll.types import NORMS_AND_BIASES, Storage
-
-if TYPE_CHECKING:
-    from plimsoll.recipes.finetune.recipe import Finetune
 
 Leaves = dict[str, tuple[int, ...]]
 """Path of a leaf, like `blocks/query/kernel`, to its shape; a kernel's is (layers, in, out)."""
@@ -65,7 +63,7 @@ def adapted(shape: PretrainedShape, targets: str) -> Leaves:
     }
 
 
-def learned(recipe: Finetune) -> Leaves:
+def learned(recipe: Any) -> Leaves:
     """Returns what takes a gradient: the two matrices of every adapter, or the whole model."""
     if not recipe.lora_rank:
         return leaves_of(recipe.shape)
@@ -75,7 +73,7 @@ def learned(recipe: Finetune) -> Leaves:
     return found
 
 
-def static_bytes(recipe: Finetune, storage: Storage) -> dict[str, Any]:
+def static_bytes(recipe: Any, storage: Storage) -> dict[str, Any]:
     """Returns the fields of `planner.types.Static`, of one device that holds the whole state."""
     trainable = learned(recipe)
     frozen = leaves_of(recipe.shape) if recipe.lora_rank else {}
