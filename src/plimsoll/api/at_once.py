@@ -45,23 +45,31 @@ def at_once(recipe: Recipe, problem: Problem, target: Chip) -> AtOnce | None:
         return Static(**fields)
 
     plans = [plan for each in combinations(problem, chips.rates(target), static_of) for plan in each.plans.values()]
-    found = [of_plan(recipe, problem, plan) for plan in plans]
+    found = [of_plan(recipe, problem, plan, static=static_of(1, plan.storage)) for plan in plans]
     smallest = min(found, key=lambda each: each.likely_bytes)
     low, high = min(each.low_bytes for each in found), min(each.high_bytes for each in found)
     return AtOnce(budget_bytes=problem.budget_bytes, smallest=replace(smallest, low_bytes=low, high_bytes=high))
 
 
-def of_plan(recipe: Recipe, problem: Problem, plan: Plan) -> ByFormula:
-    """Returns the peak of one plan by formula. The recipe has one."""
-    fields, temporaries = recipe.state_by_formula(plan.storage), recipe.temporaries(plan)
-    assert fields is not None
+def of_plan(recipe: Recipe, problem: Problem, plan: Plan, *, static: Static | None = None) -> ByFormula:
+    """Returns the peak of one plan by formula. The recipe has one.
+
+    Args:
+        recipe: The recipe.
+        problem: What is planned.
+        plan: The plan.
+        static: Its state, where it is known already.
+    """
+    if static is None:
+        fields = recipe.state_by_formula(plan.storage)
+        assert fields is not None
+        static = Static(**fields)
     *_, least = smaller(plan, problem)
 
     def peak(bytes_: float) -> int:
         analysis = with_temporaries(NO_STEP, bytes_)
-        return ledger(
-            least, problem, static=Static(**fields), analysis=analysis, rehearsal=NO_EVALUATION
-        ).predicted_peak_bytes
+        found = ledger(least, problem, static=static, analysis=analysis, rehearsal=NO_EVALUATION)
+        return found.predicted_peak_bytes
 
-    low, likely, high = map(peak, temporaries)
+    low, likely, high = map(peak, recipe.temporaries(plan))
     return ByFormula(plan=plan, low_bytes=low, likely_bytes=likely, high_bytes=high)

@@ -214,7 +214,7 @@ class Finetune(AdamWRecipe):
         return (("what LoRA saves", by_formula.saved_by_adapters(self, planned)),) if self.lora_rank else ()
 
     def batch_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
-        from plimsoll.data.chat.rows import DTYPES
+        from plimsoll.data.chat.row_bytes import DTYPES
 
         return {name: ((examples, self.seq_len), dtype) for name, dtype in DTYPES.items()}
 
@@ -326,7 +326,7 @@ class Finetune(AdamWRecipe):
         )
 
     def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
-        from plimsoll.data.chat.rows import rows_bytes
+        from plimsoll.data.chat.row_bytes import rows_bytes
         from plimsoll.data.loader_bytes import tokenizer_bytes
 
         known = {} if prepared is None else prepared.facts["packing"]
