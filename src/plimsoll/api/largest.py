@@ -182,7 +182,9 @@ class _Finder:
     def _first(self) -> int:
         """Returns where the search begins: at what is expected to fit, else at the recipe's own value."""
         if self.by_formula:
-            return max(0, self._last_below(self._by_formula, -1, self.steps.last + 1))
+            number = max(0, self._last_below(self._by_formula, -1, self.steps.last + 1))
+            self.say(f"by formula {self._named(self.steps.value(number))} is about the largest")
+            return number
         return min(self.steps.number(getattr(self.recipe, self.steps.option)), self.steps.last)
 
     def _between(self) -> tuple[int, int]:
