@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from planner_examples import STATIC
 from plimsoll.api import largest as module
 from plimsoll.api import plan as api_plan
-from plimsoll.api.largest import Steps, find_largest, steps_of
+from plimsoll.api.largest import find_largest
+from plimsoll.api.option_values import Steps, steps_of
 from plimsoll.cli.main import main
 from plimsoll.errors import BudgetError, RecipeError
 from plimsoll.planned import AtOnce, ByFormula, Ledger

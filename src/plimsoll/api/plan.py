@@ -19,6 +19,7 @@ from plimsoll.api import largest as largest_option
 from plimsoll.api.accelerator import Card
 from plimsoll.api.at_once import at_once, of_plan
 from plimsoll.api.mesh import over_devices
+from plimsoll.api.option_values import steps_of
 from plimsoll.api.pins import require_levers, require_supported
 from plimsoll.cache import cache_folder, limit_bytes, prune
 from plimsoll.errors import BudgetError, RecipeError
@@ -147,7 +148,7 @@ def plan(
         again |= {"prepared": prepared, "margin_bytes": margin_bytes, "say": say}
         return largest_option.find_largest(
             recipe,
-            largest_option.steps_of(recipe, largest, devices=target.devices),
+            steps_of(recipe, largest, devices=target.devices),
             partial(plan, **again),
             pins=given,
             budget_bytes=budget,
